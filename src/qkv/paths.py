@@ -1,0 +1,14 @@
+"""Where things lie outside the package, named in one place."""
+
+import os
+from pathlib import Path
+
+
+def data_dir() -> Path:
+    """The folder of real data for benchmarks and tests: `QKV_DATA`, else ../shared/data beside the checkout."""
+    return Path(os.environ.get("QKV_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+def bundled_dir() -> Path:
+    """The folder of the models that come with the package."""
+    return Path(__file__).parent / "bundled"
