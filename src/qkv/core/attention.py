@@ -1,0 +1,77 @@
+"""Attention: who asks (q), who is asked (k), what is said (v). The maths of `attend` in the open; kernels.py beside it.
+
+Letters: B batch, T queries, S keys, D width, H heads, G key/value groups, K head dim.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from qkv import spec
+from qkv.core.masks import Seen
+from qkv.core.positions import rotate
+from qkv.core.step import Step
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al. 2017, 3.2) with shared key/value heads (Shazeer 2019; Ainslie et al. 2023)."""
+
+    def __init__(self, s: spec.Attention, width: int, layer: int, path: str) -> None:
+        super().__init__()
+        self.spec, self.layer, self.path = s, layer, path
+        self.scale = s.head_dim**-0.5 if s.scale is None else s.scale
+        self.q = nn.Linear(width, s.heads * s.head_dim, bias=s.bias)
+        self.k = nn.Linear(width, s.groups * s.head_dim, bias=s.bias)
+        self.v = nn.Linear(width, s.groups * s.head_dim, bias=s.bias)
+        self.out = nn.Linear(s.heads * s.head_dim, width, bias=s.out_bias)
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        s = self.spec
+        x = step.tap(self, "norm", x)  # B T D
+        q = step.tap(self, "q_pre", self.split(self.q(x), s.heads))  # B H T K
+        if s.mask.kind == "memory":
+            k, v = step.cache.once(self.layer, lambda: self.ask(step.memory, step))
+            q = step.tap(self, "q", q)  # B H T K
+            z = self.over(q, k, v, step)  # B H T K
+        else:
+            k, v = self.ask(x, step)
+            if s.rotary:
+                q, k = rotate(q, step.angles[s.rotary], s.rotary), rotate(k, step.angles[s.rotary], s.rotary)
+            q = step.tap(self, "q", q)  # B H T K
+            k, v = step.cache.append(self.layer, step.tap(self, "k", k), v)
+            z = step.attend(q, k, v, step.mask[s.mask], self, step)  # B H T K
+        z = step.tap(self, "z", z)  # B H T K
+        return step.tap(self, "out", self.out(z.transpose(1, 2).flatten(2)))  # B T D
+
+    def split(self, x: Tensor, heads: int) -> Tensor:
+        """The long vector of each position cut into its heads."""
+        return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    def ask(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """Keys and values of a sequence."""
+        s = self.spec
+        k = step.tap(self, "k_pre", self.split(self.k(x), s.groups))  # B G S K
+        v = step.tap(self, "v", self.split(self.v(x), s.groups))  # B G S K
+        return k, v
+
+    def over(self, q: Tensor, k: Tensor, v: Tensor, step: Step) -> Tensor:
+        """Attend over the memory; hypotheses of one source stand in one row, so its keys are never copied per beam."""
+        rows, beams = k.shape[0], q.shape[0] // k.shape[0]
+        q = q.unflatten(0, (rows, beams)).transpose(1, 2).flatten(2, 3)
+        z = step.attend(q, k, v, step.mask[self.spec.mask], self, step)
+        return z.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
+    """softmax(q kᵀ · scale + mask) v, in the open (Vaswani et al. 2017, eq. 1): the oracle of every faster kernel."""
+    s = at.spec
+    k = k.repeat_interleave(s.heads // s.groups, 1)  # B H S K
+    v = v.repeat_interleave(s.heads // s.groups, 1)  # B H S K
+    score = (q @ k.mT).float() * at.scale  # B H T S
+    if seen.bias is not None:
+        score = score + seen.bias  # B H T S
+    if seen.causal:
+        future = torch.ones_like(score, dtype=torch.bool).triu(1)  # B H T S
+        score = score.masked_fill(future, torch.finfo(score.dtype).min)  # B H T S
+    score = step.tap(at, "score", score)  # B H T S
+    pattern = step.tap(at, "pattern", score.softmax(-1).to(v.dtype))  # B H T S
+    return step.drop(pattern, s.dropout) @ v  # B H T K

@@ -1,0 +1,114 @@
+"""What decoding keeps: the keys and values of every position so far. One interface; `append` returns what attend() reads.
+
+A cache knows tensors and layer numbers, nothing else. `Cache` itself keeps nothing: training and single passes use it.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Pair = tuple[Tensor, Tensor]
+
+
+class Cache:
+    """Keeps nothing: keys and values go straight to attention."""
+
+    length: int = 0
+
+    def see(self, real: Tensor | None, rows: int, tokens: int) -> Tensor | None:
+        """Which of all keys so far are real, given those of the new tokens: [B, T] -> [B, S], None where all are."""
+        return real
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> Pair:
+        """Take the new keys and values [B, G, T, K] of a layer; give all that it may read [B, G, S, K]."""
+        return k, v
+
+    def once(self, layer: int, make: Callable[[], Pair]) -> Pair:
+        """Keys and values of the memory, made at the first call only."""
+        return make()
+
+
+class Static(Cache):
+    """Buffers written in place; they double when full, so a good first `capacity` never copies.
+
+    Rows are hypotheses or prompts; keys of the memory are kept once per source row.
+    """
+
+    def __init__(self, layers: int, *, capacity: int = 64) -> None:
+        self.capacity = capacity
+        self.filled = [0] * layers
+        self.buffers: list[Pair | None] = [None] * layers
+        self.memory: dict[int, Pair] = {}
+        self.real: Tensor | None = None
+
+    @property
+    def length(self) -> int:  # type: ignore[override]
+        """Positions kept so far."""
+        return self.filled[0]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the positions kept so far, the memory's included."""
+        own = sum(b.shape[0] * b.shape[1] * n * b.shape[3] * b.element_size()
+                  for n, pair in zip(self.filled, self.buffers, strict=True) if pair for b in pair)  # fmt: skip
+        return own + sum(t.numel() * t.element_size() for pair in self.memory.values() for t in pair)
+
+    def see(self, real: Tensor | None, rows: int, tokens: int) -> Tensor | None:
+        if real is None and self.real is None:
+            return None
+        device = real.device if real is not None else self.real.device if self.real is not None else None
+        past = self.real if self.real is not None else torch.ones(rows, self.length, dtype=torch.bool, device=device)
+        new = real if real is not None else torch.ones(rows, tokens, dtype=torch.bool, device=device)
+        self.real = torch.cat((past, new), 1)  # B S
+        return self.real
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> Pair:
+        start = self.filled[layer]
+        end = start + k.shape[2]
+        keys, values = self.room(layer, end, k, v)
+        keys[:, :, start:end] = k
+        values[:, :, start:end] = v
+        self.filled[layer] = end
+        return keys[:, :, :end], values[:, :, :end]  # B G S K
+
+    def room(self, layer: int, end: int, k: Tensor, v: Tensor) -> Pair:
+        """The layer's buffers, made or doubled so that `end` positions fit."""
+        pair = self.buffers[layer]
+        if pair is None or pair[0].shape[2] < end:
+            size = max(self.capacity, end if pair is None else 2 * pair[0].shape[2], end)
+            grown = tuple(t.new_empty(t.shape[0], t.shape[1], size, t.shape[3]) for t in (k, v))
+            if pair is not None:
+                for old, new in zip(pair, grown, strict=True):
+                    new[:, :, : old.shape[2]] = old
+            pair = self.buffers[layer] = (grown[0], grown[1])
+        return pair
+
+    def once(self, layer: int, make: Callable[[], Pair]) -> Pair:
+        if layer not in self.memory:
+            self.memory[layer] = make()
+        return self.memory[layer]
+
+    def reorder(self, index: Tensor) -> None:
+        """Row i continues row index[i] (a beam's new parent); only rows that change are copied."""
+        moved = (index != torch.arange(len(index), device=index.device)).nonzero().flatten()
+        if len(moved) == 0:
+            return
+        parents = index[moved]
+        for filled, pair in zip(self.filled, self.buffers, strict=True):
+            for buffer in pair or ():
+                buffer[moved, :, :filled] = buffer[parents, :, :filled]
+        if self.real is not None:
+            self.real = self.real[index]
+
+    def keep(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """Only these rows go on (and, of the memory, these sources): finished sentences leave the batch."""
+        self.buffers = [(p[0][rows], p[1][rows]) if p else None for p in self.buffers]
+        self.real = None if self.real is None else self.real[rows]
+        if sources is not None:
+            self.memory = {n: (k[sources], v[sources]) for n, (k, v) in self.memory.items()}
+
+    def cut(self, length: int) -> None:
+        """Forget everything after the first `length` positions."""
+        self.filled = [min(n, length) for n in self.filled]
+        self.real = None if self.real is None else self.real[:, :length]

@@ -1,0 +1,38 @@
+"""First weights, one table: Glorot & Bengio 2010 as in the 2017 Transformer, or the plain normal of the GPT line."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from qkv.core.model import Norm, Transformer
+
+
+def initialise(core: Transformer, seed: int = 0) -> None:
+    """Draw every weight of `core` from its spec's `Init`, in a fixed order from `seed`; biases 0, norms 1."""
+    init, generator = core.spec.init, torch.Generator().manual_seed(seed)
+    layers = sum(len(s.blocks) for s in (core.spec.encoder, core.spec.decoder) if s)
+    width = core.spec.stack.width
+    with torch.no_grad():
+        for name, module in core.named_modules():
+            if isinstance(module, Norm):
+                module.weight.fill_(1.0)
+                if module.spec.kind == "layer":
+                    module.bias.zero_()
+            elif isinstance(module, nn.Embedding):
+                module.weight.normal_(0.0, width**-0.5 if init.kind == "xavier" else init.std, generator=generator)
+            elif isinstance(module, nn.Linear):
+                if module.weight is not core.embed.weight:
+                    writes = name.endswith((".out", ".down")) and init.depth_scaled
+                    linear(module.weight, init.kind, init.std / math.sqrt(2 * layers) if writes else init.std, generator)
+                if module.bias is not None:
+                    module.bias.zero_()
+
+
+def linear(weight: Tensor, kind: str, std: float, generator: torch.Generator) -> None:
+    """One matrix [out, in]: uniform within sqrt(6 / (in + out)), or normal with `std`."""
+    if kind == "xavier":
+        bound = math.sqrt(6.0 / (weight.shape[0] + weight.shape[1]))
+        weight.uniform_(-bound, bound, generator=generator)
+    else:
+        weight.normal_(0.0, std, generator=generator)
