@@ -1,0 +1,150 @@
+"""A core from a Hugging Face directory and back: strict both ways. Families are found by scanning their folder."""
+
+import dataclasses
+import importlib
+import pkgutil
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from qkv import families
+from qkv.convert import store, table
+from qkv.convert.config import Reader
+from qkv.core.model import Transformer
+from qkv.errors import QkvError, nearest
+from qkv.spec import Spec, as_json, from_json
+
+SMALL = 200_000_000  # parameters up to which a CPU computes in fp32 unless told otherwise: exactness costs little there
+
+
+@cache
+def modules() -> dict[str, ModuleType]:
+    """Every family by its file's name."""
+    return {m.name: importlib.import_module(f"qkv.families.{m.name}") for m in pkgutil.iter_modules(families.__path__)}
+
+
+def family_of(model_type: object, where: object) -> ModuleType:
+    """The family that reads a `model_type`; an unknown one is a QkvError that lists the known ones and the nearest."""
+    known = {t: module for module in modules().values() for t in module.TYPES}
+    if model_type not in known:
+        hint = nearest(str(model_type), known)
+        raise QkvError(f"{where}: model_type is {model_type!r}{hint} (known: {', '.join(sorted(known))}, qkv)")
+    return known[str(model_type)]
+
+
+def spec_of(config: dict[str, Any], where: object) -> Spec:
+    """The spec that a config describes; every key is read, explained or an error."""
+    if "model_type" not in config:
+        raise QkvError(f"{where}: the key 'model_type' is missing; is this a model's config?")
+    if config["model_type"] == "qkv":
+        return from_json(Spec, config.get("spec"), f"{where}: spec")
+    family, reader = family_of(config["model_type"], where), Reader(config, str(where))
+    try:
+        spec = family.spec(reader)
+    except (TypeError, ZeroDivisionError, AttributeError) as e:
+        raise QkvError(f"{where}: a value has the wrong type ({e})") from None
+    except QkvError as e:
+        raise QkvError(str(e) if str(where) in str(e) else f"{where}: {e}") from None
+    reader.finish(family.IGNORE)
+    return spec
+
+
+def named(name: str) -> dict[str, Any] | None:
+    """The config of `family:size` such as gpt2:124m, None where the name has no colon or names a path."""
+    family, _, size = name.partition(":")
+    if not size or Path(name).exists() or family not in modules():
+        return None
+    sizes: dict[str, dict[str, Any]] = modules()[family].SIZES
+    if size not in sizes:
+        raise QkvError(f"{family} has no size {size!r}{nearest(size, sizes)} (known: {', '.join(sizes)})")
+    return {"model_type": modules()[family].TYPES[0]} | sizes[size]
+
+
+def read(directory: Path, *, device: torch.device, dtype: torch.dtype | None) -> tuple[Transformer, dict[str, Any]]:
+    """The core of a directory, filled strictly, with its config as loaded; `dtype` None chooses.
+
+    None means: the stored numbers' own type, but fp32 on a CPU for models up to 200M parameters, bf16 for fp16 beyond.
+    """
+    config = store.read_json(directory / "config.json")
+    spec = spec_of(config, directory / "config.json")
+    tensors = store.tensors(directory)
+    with torch.device("meta"):
+        core = Transformer(spec)
+    count = sum(p.numel() for p in core.parameters())
+    stored = next(iter(tensors.values()))().dtype
+    if dtype is None:
+        dtype = stored
+        if device.type == "cpu" and stored != torch.float32:
+            dtype = torch.float32 if count <= SMALL else torch.bfloat16
+    core.to_empty(device=device).to(dtype).tie()
+    family = None if config["model_type"] == "qkv" else family_of(config["model_type"], directory)
+    try:
+        table.load(core, family.NAMES if family else plain(core), tensors, list(family.IGNORE) if family else [])
+    except QkvError as e:
+        raise QkvError(f"{directory}: {e}") from None
+    return core.eval(), config
+
+
+def plain(core: Transformer) -> str:
+    """The table of a model saved under our own names."""
+    lines = dict.fromkeys(name.rpartition(".")[0] for name in table.parameters(core))
+    return "\n".join(f"{line} {line}" for line in lines)
+
+
+def says(family: ModuleType, spec: Spec) -> dict[str, Any] | str:
+    """The family's config of a spec, or, where the family cannot say it, the first field that does not fit."""
+    try:
+        config = family.config(spec)
+        back = family.spec(Reader(config, "config"))
+    except (AttributeError, KeyError, IndexError, TypeError, QkvError) as e:
+        return f"it lacks a part that the family needs, or has one that it does not know ({e})"
+    return config if back == spec else difference(spec, back)
+
+
+def difference(a: Any, b: Any, where: str = "spec") -> str:
+    """The path of the first field in which two specs differ, with both values."""
+    if dataclasses.is_dataclass(a) and type(a) is type(b):
+        for f in dataclasses.fields(a):
+            if getattr(a, f.name) != getattr(b, f.name):
+                return difference(getattr(a, f.name), getattr(b, f.name), f"{where}.{f.name}")
+    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+        i = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
+        return difference(a[i], b[i], f"{where}[{i}]")
+    return f"{where} is {a!r}, the family would read back {b!r}"
+
+
+def write(
+    directory: Path, core: Transformer, *, family: str | None = None, config: dict[str, Any] | None = None,
+    extra: dict[str, Any] | None = None, dtype: torch.dtype | None = None,
+) -> str:  # fmt: skip
+    """Weights and config into `directory`; returns the model_type written.
+
+    The config that was loaded is kept where it still says the spec; else the family named, or the first that can say
+    the spec; else type `qkv` with the spec as JSON. `extra` holds keys such as special ids that stand beside it.
+
+    Raises:
+        QkvError: the family named cannot say the spec; the message names the field.
+    """
+    spec, chosen = core.spec, config
+    if family is not None:
+        if family not in modules():
+            raise QkvError(f"unknown family {family!r}{nearest(family, modules())} (known: {', '.join(modules())})")
+        said = says(modules()[family], spec)
+        if isinstance(said, str):
+            raise QkvError(f"cannot save as {family}: {said}; leave out family= to save it as type 'qkv'")
+        chosen = {**(config or {}), **said} if config and config.get("model_type") == said["model_type"] else said
+    elif config is None or spec_of(config, "config") != spec:
+        options = (says(m, spec) for m in modules().values())
+        chosen = next((o for o in options if not isinstance(o, str)), {"model_type": "qkv", "spec": as_json(spec)})
+    assert chosen is not None
+    kind = str(chosen["model_type"])
+    tensors = table.save(core, plain(core) if kind == "qkv" else family_of(kind, "config").NAMES)
+    if dtype is not None:
+        tensors = {n: t.to(dtype) for n, t in tensors.items()}
+    stored = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    store.write(directory, tensors)
+    store.write_json(directory / "config.json", {**chosen, **(extra or {}), "dtype": stored})
+    return kind

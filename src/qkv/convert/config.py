@@ -1,0 +1,78 @@
+"""Reading a config strictly: every key is read, ignored with a reason, or an error; nothing is silently dropped."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from qkv.errors import QkvError, nearest
+
+# Keys that say nothing about the model's numbers: who wrote the file, how to generate, what labels are called.
+HOUSEKEEPING = re.compile(
+    r"_.*|architectures|auto_map|model_type|transformers_version|(torch_)?dtype|use_cache|id2label|label2id|is_decoder"
+    r"|(bos|eos|pad|unk|sep|cls|mask|decoder_start|forced_bos|forced_eos)_token_id|task_specific_params|is_encoder_decoder"
+    r"|output_.*|return_dict.*|gradient_checkpointing|finetuning_task|problem_type|tokenizer_class|prefix|num_labels"
+    r"|max_length|min_length|num_beams.*|do_sample|early_stopping|temperature|top_[kp]|length_penalty|bad_words_ids"
+    r"|no_repeat_ngram_size|repetition_penalty|classif(ier)?_dropout|torchscript|chunk_size_feed_forward|language|license"
+)
+
+
+class Reader:
+    """A config as a mapping that remembers which of its keys were read."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values, self.where = values, where
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self.values:
+            raise QkvError(f"{self.where}: the key {key!r} is missing{nearest(key, self.values)}")
+        self.read.add(key)
+        return self.checked(key)
+
+    def get(self, key: str, default: Any) -> Any:
+        """The value of `key`, or the default that the format defines."""
+        return self[key] if key in self.values else default
+
+    def checked(self, key: str) -> Any:
+        """The value, refused when it is a number that is not finite or a size below zero."""
+        value = self.values[key]
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and (not math.isfinite(value) or value < 0):
+            raise self.error(key, value, "a finite number that is not negative")
+        return value
+
+    def choice(self, key: str, known: Mapping[str, Any], default: str | None = None) -> Any:
+        """The value of `key` translated by a table; an unknown word is an error that lists the known ones."""
+        value = self[key] if default is None else self.get(key, default)
+        if value not in known:
+            raise self.error(key, value, f"one of {', '.join(known)}{nearest(str(value), known)}")
+        return known[value]
+
+    def part(self, key: str) -> "Reader":
+        """A nested config as a reader of its own; empty (and false) where it is absent or null."""
+        self.read.add(key)
+        return Reader(self.values.get(key) or {}, f"{self.where}: {key}")
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    def error(self, key: str, found: object, expected: str) -> QkvError:
+        """An error that names the key, what was found and what was expected."""
+        return QkvError(f"{self.where}: {key!r} is {found!r}, expected {expected}")
+
+    def unread(self, ignore: Iterable[str] = ()) -> dict[str, Any]:
+        """What nobody read and nobody explained, with its values."""
+        known = [HOUSEKEEPING, *(re.compile(p) for p in ignore)]
+        return {k: v for k, v in self.values.items() if k not in self.read and not any(p.fullmatch(k) for p in known)}
+
+    def finish(self, ignore: Iterable[str]) -> list[str]:
+        """Stop at keys that are set and that we do not read; the unread but empty ones are returned."""
+        left = self.unread(ignore)
+        told = {k: v for k, v in left.items() if v}
+        if told:
+            keys = "; ".join(f"{k} = {v!r}{nearest(k, self.read)}" for k, v in told.items())
+            raise QkvError(
+                f"{self.where}: keys that we do not read and that may change the model: {keys}. "
+                f"Remove them, or list them in the family's IGNORE with the reason why they are harmless"
+            )
+        return sorted(left)

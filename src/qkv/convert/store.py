@@ -1,0 +1,164 @@
+"""Files of a model directory: safetensors (one or sharded), foreign .bin weights-only, JSON; written so nothing is lost."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from qkv.errors import QkvError, nearest
+
+SHARD_BYTES = 5_000_000_000
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; QkvError names the file, and the line where it breaks."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        beside = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise QkvError(f"{path}: no such file{nearest(path.name, beside)}") from None
+    except UnicodeDecodeError as e:
+        raise QkvError(f"{path}: not UTF-8 at byte {e.start}") from None
+    except json.JSONDecodeError as e:
+        raise QkvError(f"{path}, line {e.lineno}: not JSON ({e.msg})") from None
+    if not isinstance(value, dict):
+        raise QkvError(f"{path}: found a {type(value).__name__}, expected a JSON object")
+    return value
+
+
+def tensors(directory: Path) -> dict[str, Callable[[], Tensor]]:
+    """The weights of a directory by name, each read when it is called for (memory-mapped where the format allows).
+
+    Raises:
+        QkvError: no weights, a broken file, or an index that names a missing file or one outside the directory.
+    """
+    for single, index, opened in (
+        ("model.safetensors", "model.safetensors.index.json", safe),
+        ("pytorch_model.bin", "pytorch_model.bin.index.json", foreign),
+    ):
+        if (directory / single).is_file():
+            return opened(directory / single)
+        if (directory / index).is_file():
+            return sharded(directory, directory / index, opened)
+    here = ", ".join(sorted(p.name for p in directory.glob("*"))[:8]) or "nothing"
+    raise QkvError(f"{directory}: no model.safetensors and no pytorch_model.bin (found: {here})")
+
+
+def sharded(directory: Path, index: Path, opened: Callable[[Path], dict[str, Any]]) -> dict[str, Callable[[], Tensor]]:
+    """The union of the shards that an index names, each tensor where the index says."""
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise QkvError(f"{index}: found no 'weight_map', expected one that names the file of each tensor")
+    shards: dict[str, dict[str, Callable[[], Tensor]]] = {}
+    for file in dict.fromkeys(map(str, places.values())):
+        if Path(file).name != file:
+            raise QkvError(f"{index}: names {file!r}, which lies outside the directory; refused")
+        if not (directory / file).is_file():
+            raise QkvError(f"{index}: names {file!r}, which is not there; was the download complete?")
+        shards[file] = opened(directory / file)
+    for name, file in places.items():
+        if name not in shards[file]:
+            raise QkvError(f"{index}: says that {name!r} lies in {file!r}, but it does not{nearest(name, shards[file])}")
+    return {name: shards[file][name] for name, file in places.items()}
+
+
+def safe(path: Path) -> dict[str, Callable[[], Tensor]]:
+    """The tensors of one safetensors file, memory-mapped."""
+    try:
+        file = safe_open(str(path), framework="pt").__enter__()
+    except (SafetensorError, OSError) as e:
+        raise QkvError(f"{path}: not a whole safetensors file ({e}); was the download or the copy complete?") from None
+    return {name: lambda name=name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def foreign(path: Path) -> dict[str, Callable[[], Tensor]]:
+    """The tensors of a foreign .bin or .pt file: the one place that reads such a file, weights only, never code."""
+    try:
+        values = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as e:
+        raise QkvError(
+            f"{path}: cannot be read as plain weights ({str(e).splitlines()[0]}); ask for a safetensors file"
+        ) from None
+    return {name: lambda t=t: t for name, t in values.items() if isinstance(t, Tensor)}
+
+
+def shapes(directory: Path) -> dict[str, list[int]]:
+    """Name and shape of every tensor of the safetensors files, from the headers alone."""
+    found: dict[str, list[int]] = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        with safe_open(str(path), framework="pt") as file:
+            found |= {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    return found
+
+
+@contextmanager
+def replacing(directory: Path) -> Iterator[Path]:
+    """A temporary directory beside `directory`; at the end each of its files replaces its namesake in one rename.
+
+    Whatever fails before, a full disk or a signal, leaves the old files as they were.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    if directory.exists() and not directory.is_dir():
+        raise QkvError(f"{directory}: is a file, expected a directory to save into")
+    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        yield aside
+        for path in (p for p in aside.rglob("*") if p.is_file()):
+            sync(path)
+        directory.mkdir(exist_ok=True)
+        for path in sorted((p for p in aside.rglob("*") if p.is_file()), key=lambda p: (p.suffix == ".json", str(p))):
+            target = directory / path.relative_to(aside)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, target)
+        sync(directory)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file (or a directory's list of names) is on the disk."""
+    flags = os.O_RDONLY | (getattr(os, "O_DIRECTORY", 0) if path.is_dir() else 0)
+    if os.name == "nt" and path.is_dir():
+        return
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """A JSON object into a file, readable by people."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write(directory: Path, named: Mapping[str, Tensor], *, shard_bytes: int = SHARD_BYTES) -> None:
+    """Tensors as one model.safetensors, or as shards with an index where they are larger than `shard_bytes`."""
+    shards: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in named.items():
+        more = tensor.numel() * tensor.element_size()
+        if shards[-1] and size + more > shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tensor
+        size += more
+    if len(shards) == 1:
+        save_file(shards[0], directory / "model.safetensors", metadata={"format": "pt"})
+        return
+    places: dict[str, str] = {}
+    for i, shard in enumerate(shards, 1):
+        file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, directory / file, metadata={"format": "pt"})
+        places |= dict.fromkeys(shard, file)
+    total = sum(t.numel() * t.element_size() for t in named.values())
+    write_json(directory / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": places})

@@ -1,0 +1,74 @@
+"""GPT-2: learned positions, pre-norm LayerNorm, one fused q/k/v stored in x out, tied head."""
+
+from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Spec, Stack, Table
+
+TYPES = ("gpt2",)
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu"}
+
+
+def spec(c) -> Spec:
+    """The spec that a GPT-2 config describes."""
+    width, heads = c["n_embd"], c["n_head"]
+    norm, drop = Norm("layer", c.get("layer_norm_epsilon", 1e-5)), c.get("resid_pdrop", 0.1)
+    scale = None if c.get("scale_attn_weights", True) else 1.0
+    attn = Attention(
+        heads, heads, width // heads, Mask("causal"), True, True, scale, dropout=c.get("attn_pdrop", 0.1)
+    )
+    ffn = Ffn(c.get("n_inner", None) or 4 * width, c.choice("activation_function", ACTIVATIONS, "gelu_new"), bias=True)
+    block = Block(attn, ffn, norm_in=norm, dropout=drop)
+    positions = Table("learned", c["n_positions"])
+    stack = Stack(
+        width, (block,) * c["n_layer"], positions, final_norm=norm, dropout=c.get("embd_pdrop", 0.1)
+    )
+    head = Head("tied" if c.get("tie_word_embeddings", True) else "untied")
+    return Spec(c["vocab_size"], stack, head=head, init=Init("normal", c.get("initializer_range", 0.02), True))
+
+
+def config(s: Spec) -> dict:
+    """The GPT-2 config of a spec; what GPT-2 cannot say comes back different and is found by comparing."""
+    stack, block = s.decoder, s.decoder.blocks[0]
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": s.vocabulary,
+        "n_positions": stack.longest,
+        "n_embd": stack.width,
+        "n_layer": len(stack.blocks),
+        "n_head": block.attn.heads,
+        "n_inner": block.ffn.width,
+        "activation_function": {v: k for k, v in reversed(ACTIVATIONS.items())}[block.ffn.activation],
+        "layer_norm_epsilon": block.norm_in.eps,
+        "scale_attn_weights": block.attn.scale is None,
+        "attn_pdrop": block.attn.dropout,
+        "resid_pdrop": block.dropout,
+        "embd_pdrop": stack.dropout,
+        "initializer_range": s.init.std,
+        "tie_word_embeddings": s.head.kind == "tied",
+    }
+
+
+def size(layers: int, width: int, heads: int) -> dict:
+    """One of the paper's models (Radford et al. 2019, table 2)."""
+    return {"vocab_size": 50257, "n_positions": 1024, "n_embd": width, "n_layer": layers, "n_head": heads}
+
+
+SIZES = {"124m": size(12, 768, 12), "355m": size(24, 1024, 16), "774m": size(36, 1280, 20), "1.5b": size(48, 1600, 25)}
+
+NAMES = """
+embed                       [transformer.]wte
+positions                   [transformer.]wpe
+layers.*.attn_in            [transformer.]h.*.ln_1
+layers.*.attn.{q,k,v}       [transformer.]h.*.attn.c_attn     flip split
+layers.*.attn.out           [transformer.]h.*.attn.c_proj     flip
+layers.*.ffn_in             [transformer.]h.*.ln_2
+layers.*.ffn.{up,down}      [transformer.]h.*.mlp.{c_fc,c_proj}   flip
+final_norm                  [transformer.]ln_f
+head                        lm_head
+"""
+
+IGNORE = {
+    "n_ctx": "repeats n_positions",
+    "reorder_and_upcast_attn": "changes rounding, not the model",
+    "summary_.*": "belongs to a classification head",
+    "(transformer.)?h.[0-9]+.attn.(bias|masked_bias)": "the causal mask, computed",
+}

@@ -1,0 +1,99 @@
+"""The Transformer of 2017 as Marian stores it: post-norm, sinusoids, ReLU or swish, one embedding for both languages."""
+
+from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Spec, Stack, Table
+
+TYPES = ("marian",)
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+
+
+def spec(c) -> Spec:
+    """The spec that a Marian config describes."""
+    width, norm, drop = c["d_model"], Norm("layer", 1e-5), c.get("dropout", 0.1)
+    positions = Table("sinusoid", c.get("max_position_embeddings", 1024), "halves")
+    scale = width**0.5 if c.get("scale_embedding", False) else 1.0
+
+    def attention(heads, kind):
+        return Attention(
+            heads, heads, width // heads, Mask(kind), bias=True, out_bias=True, dropout=c.get("attention_dropout", 0.0)
+        )
+
+    def stack(side, mask, cross):
+        heads = c[f"{side}_attention_heads"]
+        activation = c.choice("activation_function", ACTIVATIONS)
+        ffn = Ffn(c[f"{side}_ffn_dim"], activation, bias=True, dropout=c.get("activation_dropout", 0.0))
+        memory = attention(heads, "memory") if cross else None
+        block = Block(attention(heads, mask), ffn, memory, norm_sum=norm, dropout=drop)
+        return Stack(width, (block,) * c[f"{side}_layers"], positions, scale, dropout=drop)
+
+    shared = c.get("share_encoder_decoder_embeddings", True)
+    sources = c["vocab_size"]
+    target = c.get("decoder_vocab_size", None) or sources
+    head = Head("tied" if c.get("tie_word_embeddings", True) else "untied", bias=True)
+    decoder, encoder = stack("decoder", "causal", True), stack("encoder", "full", False)
+    return Spec(target, decoder, encoder, head, None if shared else sources, Init("xavier"))
+
+
+def config(s: Spec) -> dict:
+    """The Marian config of a spec; what Marian cannot say comes back different and is found by comparing."""
+    decoder, encoder = s.decoder.blocks[0], s.encoder.blocks[0]
+    activation = {v: k for k, v in reversed(ACTIVATIONS.items())}[decoder.ffn.activation]
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "vocab_size": s.sources or s.vocabulary,
+        "decoder_vocab_size": s.vocabulary,
+        "d_model": s.decoder.width,
+        "encoder_layers": len(s.encoder.blocks),
+        "encoder_attention_heads": encoder.attn.heads,
+        "encoder_ffn_dim": encoder.ffn.width,
+        "decoder_layers": len(s.decoder.blocks),
+        "decoder_attention_heads": decoder.attn.heads,
+        "decoder_ffn_dim": decoder.ffn.width,
+        "activation_function": activation,
+        "dropout": decoder.dropout,
+        "attention_dropout": decoder.attn.dropout,
+        "activation_dropout": decoder.ffn.dropout,
+        "max_position_embeddings": s.decoder.longest,
+        "scale_embedding": s.decoder.embed_scale != 1.0,
+        "share_encoder_decoder_embeddings": s.sources is None,
+        "tie_word_embeddings": s.head.kind == "tied",
+    }
+
+
+SIZES = {
+    "base": {"d_model": 512, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048,
+             "encoder_attention_heads": 8, "decoder_attention_heads": 8, "vocab_size": 37000, "activation_function": "relu",
+             "scale_embedding": True, "max_position_embeddings": 512},
+    "big": {"d_model": 1024, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096,
+            "encoder_attention_heads": 16, "decoder_attention_heads": 16, "vocab_size": 37000, "activation_function": "relu",
+            "scale_embedding": True, "max_position_embeddings": 512},
+}  # fmt: skip
+
+NAMES = """
+embed                                    model.shared|model.decoder.embed_tokens
+source_embed                             model.encoder.embed_tokens
+head.weight                              lm_head.weight
+head.bias                                final_logits_bias                            row
+encoder.layers.*.attn.{q,k,v,out}        model.encoder.layers.*.self_attn.{q_proj,k_proj,v_proj,out_proj}
+encoder.layers.*.attn_sum                model.encoder.layers.*.self_attn_layer_norm
+encoder.layers.*.ffn.{up,down}           model.encoder.layers.*.{fc1,fc2}
+encoder.layers.*.ffn_sum                 model.encoder.layers.*.final_layer_norm
+decoder.layers.*.attn.{q,k,v,out}        model.decoder.layers.*.self_attn.{q_proj,k_proj,v_proj,out_proj}
+decoder.layers.*.attn_sum                model.decoder.layers.*.self_attn_layer_norm
+decoder.layers.*.cross.{q,k,v,out}       model.decoder.layers.*.encoder_attn.{q_proj,k_proj,v_proj,out_proj}
+decoder.layers.*.cross_sum               model.decoder.layers.*.encoder_attn_layer_norm
+decoder.layers.*.ffn.{up,down}           model.decoder.layers.*.{fc1,fc2}
+decoder.layers.*.ffn_sum                 model.decoder.layers.*.final_layer_norm
+"""
+
+IGNORE = {
+    "encoder_layerdrop": "a way of training, not a part of the model",
+    "decoder_layerdrop": "a way of training, not a part of the model",
+    "init_std": "first weights only",
+    "static_position_embeddings": "sinusoids are the only positions that Marian has",
+    "num_hidden_layers": "repeats encoder_layers",
+    "model.encoder.embed_positions.weight": "sinusoids, computed",
+    "model.decoder.embed_positions.weight": "sinusoids, computed",
+    "model.(en|de)coder.embed_tokens.weight": "the shared embedding once more",
+}
