@@ -1,7 +1,6 @@
 """Where core, checkpoint, tokenizer and verbs meet: `load`, `build`, and `Model`, whose methods only delegate."""
 
 import os
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,8 @@ from qkv import paths
 from qkv.convert import checkpoint, store
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Drop, Given, begin, keep
+from qkv.core.dropout import Drop, keep
+from qkv.core.step import Given, begin
 from qkv.errors import QkvError, nearest
 from qkv.spec import Spec
 from qkv.text import tokenizer as text

@@ -208,4 +208,5 @@ def from_json(kind: Any, value: Any, where: str = "spec") -> Any:
     for key in value:
         if key not in hints:
             raise QkvError(f"{where}: unknown key {key!r}{nearest(key, hints)}; known are {', '.join(hints)}")
-    return kind(**{k: from_json(hints[k], v, f"{where}.{k}") for k, v in value.items()})
+    build: Any = kind
+    return build(**{k: from_json(hints[k], v, f"{where}.{k}") for k, v in value.items()})

@@ -122,23 +122,22 @@ def load(core: nn.Module, names: str, tensors: Mapping[str, Callable[[], Tensor]
     Raises:
         QkvError: tensors missing, unread, of another shape, or a tied pair that differs.
     """
-    ours, filled, read, missing = parameters(core), set[str](), set[str](), list[str]()
-    tied = {id(p) for p in ours.values()}
-    tied = {i for i in tied if sum(id(p) == i for p in ours.values()) > 1}
+    ours, filled, named, read = parameters(core), set[int](), set[int](), set[str]()
+    empty: list[Slot] = []
     with torch.no_grad():
         for slot in slots(names, ours):
+            named |= {id(ours[o]) for o in slot.ours}
             spelled = next((t for t in slot.theirs if t in tensors), None)
-            twin = all(id(ours[o]) in tied for o in slot.ours)
             if spelled is None:
-                missing += [] if twin and any(id(ours[slot.ours[0]]) == id(ours[o]) for o in filled) else [slot.theirs[0]]
+                empty.append(slot)
                 continue
             read.add(spelled)
             parts = inward(tensors[spelled](), slot, [ours[o].shape[0] for o in slot.ours])
             for name, part in zip(slot.ours, parts, strict=True):
-                place(name, ours, part, spelled, again=twin and any(ours[o] is ours[name] for o in filled))
-                filled.add(name)
-    ids = {id(ours[name]) for name in filled}
-    missing += [f"(ours) {n}" for n, p in ours.items() if id(p) not in ids and not any(n in m for m in missing)]
+                place(name, ours, part, spelled, again=id(ours[name]) in filled)
+                filled.add(id(ours[name]))
+    missing = [slot.theirs[0] for slot in empty if not all(id(ours[o]) in filled for o in slot.ours)]
+    missing += [f"{n} (no row names it)" for n, p in ours.items() if id(p) not in named]
     skip = [re.compile(p) for p in ignore]
     unread = [t for t in tensors if t not in read and not any(p.fullmatch(t) for p in skip)]
     if missing or unread:

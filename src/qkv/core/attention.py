@@ -66,7 +66,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Ste
     s = at.spec
     k = k.repeat_interleave(s.heads // s.groups, 1)  # B H S K
     v = v.repeat_interleave(s.heads // s.groups, 1)  # B H S K
-    score = (q @ k.mT).float() * at.scale  # B H T S
+    score = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * at.scale  # B H T S
     if seen.bias is not None:
         score = score + seen.bias  # B H T S
     if seen.causal:

@@ -6,11 +6,13 @@ No caller asks which one runs. tests/core/test_kernels.py holds every row to the
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.core.attention import Attention
 from qkv.core.attention import attend as open_attend
+from qkv.core.dropout import keep
 from qkv.core.masks import Seen
 from qkv.core.step import Step
 
@@ -19,7 +21,7 @@ class Kernel(NamedTuple):
     """A faster attend(): its name, when it may stand in, and itself."""
 
     name: str
-    fits: Callable[[Tensor, Attention, Step], bool]
+    fits: Callable[[Tensor, Tensor, Attention, Step], bool]
     run: Callable[[Tensor, Tensor, Tensor, Seen, Attention, Step], Tensor]
 
 
@@ -31,17 +33,36 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step)
     )
 
 
-def undropped(q: Tensor, at: Attention, step: Step) -> bool:
+def undropped(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
     """The fused kernel draws no dropout of ours, so it runs where the pattern is not dropped."""
-    return at.spec.dropout == 0.0 or step.mode != "train"
+    return at.spec.dropout == 0.0 or step.drop is keep
 
 
-TABLE: tuple[Kernel, ...] = (Kernel("sdpa", undropped, sdpa),)
+def short(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
+    """Two batched products round a softmax in q's own precision: for short rows its way back is several times faster."""
+    if at.spec.groups < at.spec.heads:
+        k = k.repeat_interleave(at.spec.heads // at.spec.groups, 1)
+        v = v.repeat_interleave(at.spec.heads // at.spec.groups, 1)
+    score = (q * at.scale) @ k.mT
+    if seen.bias is not None:
+        score = score + seen.bias.to(q.dtype)
+    if seen.causal:
+        low = torch.finfo(q.dtype).min
+        score = score + torch.full(score.shape[-2:], low, dtype=q.dtype, device=q.device).triu(1)
+    return step.drop(score.softmax(-1), at.spec.dropout) @ v
+
+
+def brief(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
+    """Rows short enough on a CPU that must remember its way back (bench/attention_training.py has the crossing)."""
+    return q.requires_grad and q.device.type == "cpu" and k.shape[2] <= 256
+
+
+TABLE: tuple[Kernel, ...] = (Kernel("short", brief, short), Kernel("sdpa", undropped, sdpa))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
     """The first kernel of the table that fits, else the maths in the open."""
     for kernel in TABLE:
-        if kernel.fits(q, at, step):
+        if kernel.fits(q, k, at, step):
             return kernel.run(q, k, v, seen, at, step)
     return open_attend(q, k, v, seen, at, step)

@@ -65,6 +65,16 @@ class Ffn(nn.Module):
 class Block(nn.Module):
     """Self-attention, cross-attention where there is a memory, feed-forward; each added to the residual stream."""
 
+    attn_in: nn.Module
+    attn_out: nn.Module
+    attn_sum: nn.Module
+    cross_in: nn.Module
+    cross_out: nn.Module
+    cross_sum: nn.Module
+    ffn_in: nn.Module
+    ffn_out: nn.Module
+    ffn_sum: nn.Module
+
     def __init__(self, s: spec.Block, width: int, layer: int, path: str) -> None:
         super().__init__()
         self.spec, self.path = s, path

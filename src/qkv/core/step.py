@@ -1,4 +1,4 @@
-"""What travels beside x through the forward pass, built once per call by `begin`; and the two things with effects in it."""
+"""What travels beside x through the forward pass, built once per call by `begin`."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from qkv import spec
 from qkv.core.cache import Cache
+from qkv.core.dropout import Drop, keep
 from qkv.core.masks import Cells, Seen, seen
 from qkv.core.positions import angles
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 Mode = Literal["train", "prefill", "decode"]
 Tap = Callable[[nn.Module, str, Tensor], Tensor]
-Drop = Callable[[Tensor, float], Tensor]
 
 
 class Listener(Protocol):
@@ -26,7 +26,9 @@ class Listener(Protocol):
 
     opens: bool
 
-    def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor: ...
+    def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
+        """Take note of x, and give back x or what stands in for it."""
+        ...
 
 
 listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -34,11 +36,6 @@ listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 def silent(module: nn.Module, name: str, x: Tensor) -> Tensor:
     """Nobody listens: the identity."""
-    return x
-
-
-def keep(x: Tensor, p: float) -> Tensor:
-    """No dropout: the identity."""
     return x
 
 
@@ -99,41 +96,3 @@ def begin(
         attend=attention.attend if ear and ear.opens else kernels.attend,
         tap=ear.tap if ear else silent,
     )
-
-
-class Dropped(torch.autograd.Function):
-    """x * kept * scale, keeping one byte per number for the way back."""
-
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, kept: Tensor, scale: float) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(kept)
-        ctx.scale = scale  # type: ignore[attr-defined]
-        return x * (kept * scale).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        (kept,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return grad * (kept * ctx.scale).to(grad.dtype), None, None  # type: ignore[attr-defined]
-
-
-def dropper(*key: int, device: torch.device | str = "cpu") -> Drop:
-    """Dropout (Srivastava et al. 2014) as a pure function of `key`, such as (seed, epoch, batch, micro-batch).
-
-    Cheap: one random byte a number, eight from each draw; the rate is rounded to 1/256 and scaled exactly for it.
-    """
-    generator = torch.Generator(device)
-    state = 0
-    for part in key:
-        state = (state * 0x9E3779B97F4A7C15 + part + 1) % (1 << 63)
-    generator.manual_seed(state)
-
-    def drop(x: Tensor, p: float) -> Tensor:
-        cut = round(p * 256)
-        if cut == 0:
-            return x
-        words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device)
-        words.random_(-(1 << 63), None, generator=generator)  # the full range: without bounds the top bit is never set
-        kept = words.view(torch.uint8)[: x.numel()].view(x.shape) >= cut
-        return Dropped.apply(x, kept, 256 / (256 - cut))  # type: ignore[no-any-return]
-
-    return drop

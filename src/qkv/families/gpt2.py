@@ -1,12 +1,15 @@
 """GPT-2: learned positions, pre-norm LayerNorm, one fused q/k/v stored in x out, tied head."""
 
+from typing import Any
+
+from qkv.families import Config
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("gpt2",)
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu"}
 
 
-def spec(c) -> Spec:
+def spec(c: Config) -> Spec:
     """The spec that a GPT-2 config describes."""
     width, heads = c["n_embd"], c["n_head"]
     norm, drop = Norm("layer", c.get("layer_norm_epsilon", 1e-5)), c.get("resid_pdrop", 0.1)
@@ -24,7 +27,7 @@ def spec(c) -> Spec:
     return Spec(c["vocab_size"], stack, head=head, init=Init("normal", c.get("initializer_range", 0.02), True))
 
 
-def config(s: Spec) -> dict:
+def config(s: Spec) -> dict[str, Any]:
     """The GPT-2 config of a spec; what GPT-2 cannot say comes back different and is found by comparing."""
     stack, block = s.decoder, s.decoder.blocks[0]
     return {
@@ -47,7 +50,7 @@ def config(s: Spec) -> dict:
     }
 
 
-def size(layers: int, width: int, heads: int) -> dict:
+def size(layers: int, width: int, heads: int) -> dict[str, Any]:
     """One of the paper's models (Radford et al. 2019, table 2)."""
     return {"vocab_size": 50257, "n_positions": 1024, "n_embd": width, "n_layer": layers, "n_head": heads}
 

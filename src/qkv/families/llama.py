@@ -1,12 +1,15 @@
 """LLaMA 1 and 2: pre-norm RMSNorm, rotary positions in halves, SwiGLU, shared key/value heads in the large ones."""
 
+from typing import Any
+
+from qkv.families import Config
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack
 
 TYPES = ("llama",)
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 
 
-def rotary(c, dim: int) -> Rotary:
+def rotary(c: Config, dim: int) -> Rotary:
     """The rotary part of a config: `rope_parameters` as written today, or `rope_theta` with `rope_scaling` as before."""
     rope = c.part("rope_parameters") or c.part("rope_scaling")
     kind = rope.get("rope_type", None) or rope.get("type", "default")
@@ -15,7 +18,7 @@ def rotary(c, dim: int) -> Rotary:
     return Rotary(dim, float(rope.get("rope_theta", None) or c.get("rope_theta", 10_000.0)))
 
 
-def spec(c) -> Spec:
+def spec(c: Config) -> Spec:
     """The spec that a LLaMA config describes."""
     width, heads = c["hidden_size"], c["num_attention_heads"]
     dim = c.get("head_dim", None) or width // heads
@@ -40,7 +43,7 @@ def spec(c) -> Spec:
     return Spec(c["vocab_size"], stack, head=head, init=Init("normal", c.get("initializer_range", 0.02)))
 
 
-def config(s: Spec) -> dict:
+def config(s: Spec) -> dict[str, Any]:
     """The LLaMA config of a spec; what LLaMA cannot say comes back different and is found by comparing."""
     stack, block = s.decoder, s.decoder.blocks[0]
     return {
@@ -65,7 +68,7 @@ def config(s: Spec) -> dict:
     }
 
 
-def size(width: int, layers: int, heads: int, ffn: int, groups: int = 0, context: int = 2048, vocabulary: int = 32_000) -> dict:
+def size(width: int, layers: int, heads: int, ffn: int, groups: int = 0, context: int = 2048, vocabulary: int = 32_000) -> dict[str, Any]:
     """One of the released models (Touvron et al. 2023, table 2; Llama 2 and 3 model cards)."""
     return {"vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
             "intermediate_size": ffn, "num_key_value_heads": groups or heads, "max_position_embeddings": context}  # fmt: skip

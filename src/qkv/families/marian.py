@@ -1,23 +1,26 @@
 """The Transformer of 2017 as Marian stores it: post-norm, sinusoids, ReLU or swish, one embedding for both languages."""
 
+from typing import Any, Literal
+
+from qkv.families import Config
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("marian",)
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 
 
-def spec(c) -> Spec:
+def spec(c: Config) -> Spec:
     """The spec that a Marian config describes."""
     width, norm, drop = c["d_model"], Norm("layer", 1e-5), c.get("dropout", 0.1)
     positions = Table("sinusoid", c.get("max_position_embeddings", 1024), "halves")
     scale = width**0.5 if c.get("scale_embedding", False) else 1.0
 
-    def attention(heads, kind):
+    def attention(heads: int, kind: Literal["full", "causal", "memory"]) -> Attention:
         return Attention(
             heads, heads, width // heads, Mask(kind), bias=True, out_bias=True, dropout=c.get("attention_dropout", 0.0)
         )
 
-    def stack(side, mask, cross):
+    def stack(side: str, mask: Literal["full", "causal"], cross: bool) -> Stack:
         heads = c[f"{side}_attention_heads"]
         activation = c.choice("activation_function", ACTIVATIONS)
         ffn = Ffn(c[f"{side}_ffn_dim"], activation, bias=True, dropout=c.get("activation_dropout", 0.0))
@@ -33,7 +36,7 @@ def spec(c) -> Spec:
     return Spec(target, decoder, encoder, head, None if shared else sources, Init("xavier"))
 
 
-def config(s: Spec) -> dict:
+def config(s: Spec) -> dict[str, Any]:
     """The Marian config of a spec; what Marian cannot say comes back different and is found by comparing."""
     decoder, encoder = s.decoder.blocks[0], s.encoder.blocks[0]
     activation = {v: k for k, v in reversed(ACTIVATIONS.items())}[decoder.ffn.activation]

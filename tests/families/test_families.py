@@ -1,0 +1,189 @@
+"""Every family in the folder: logits as transformers', both ways, cached as uncached. A new file is tested when it exists."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkv import hub
+from qkv.convert import checkpoint, store
+from qkv.convert.config import Reader
+from qkv.core.cache import Static
+from qkv.core.step import Given, begin
+from qkv.errors import QkvError
+
+pytest.importorskip("transformers")
+where = importlib.util.spec_from_file_location("oracles", Path(__file__).with_name("oracles.py"))
+oracles = importlib.util.module_from_spec(where)
+sys.modules["oracles"] = oracles
+where.loader.exec_module(oracles)
+
+FAMILIES = sorted(checkpoint.modules())
+NUMBERS = [0, 1, 2, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(3, 20))]
+every = pytest.mark.parametrize("family", FAMILIES)
+
+
+def ours(model: hub.Model, at: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Our logits on real positions: [N, V]."""
+    with torch.no_grad():
+        if "target" in at:
+            return model(source=at["ids"], target=at["target"], padding=at["real"]).logits.flatten(0, 1)
+        return model(at["ids"], padding=at["real"]).logits[at["real"]]
+
+
+@pytest.fixture(params=[(f, n) for f in FAMILIES for n in (0,)], ids=lambda p: f"{p[0]}-{p[1]}")
+def pair(request, tmp_path):
+    oracle = oracles.draw(*request.param)
+    oracle.save_pretrained(tmp_path / "theirs")
+    return oracle, hub.load(tmp_path / "theirs")
+
+
+@every
+@pytest.mark.parametrize("number", NUMBERS)
+def test_logits_equal_transformers(family, number, tmp_path):
+    oracle = oracles.draw(family, number)
+    oracle.save_pretrained(tmp_path)
+    at = oracles.batch(oracle, number)
+    oracle.set_attn_implementation("sdpa")
+    fast = oracles.logits(oracle, at)
+    oracle.set_attn_implementation("eager")
+    want = oracles.logits(oracle, at)
+    spread = want.std().item()
+    got = ours(hub.load(tmp_path), at)
+    assert spread >= 1
+    assert (got - want).abs().max() <= max(1e-5 * spread, 3 * (fast - want).abs().max())
+
+
+@every
+def test_logits_equal_transformers_in_double_precision(family, tmp_path):
+    oracle = oracles.draw(family, 5)
+    oracle.save_pretrained(tmp_path)
+    oracle = oracle.double()
+    oracle.set_attn_implementation("eager")
+    at, model = oracles.batch(oracle, 5), hub.load(tmp_path)
+    model.core.double()
+    gap = (ours(model, at) - oracles.logits(oracle, at)).abs().max()
+    # rotary and sinusoid tables, RMSNorm and softmax of transformers are fp32 inside: there only fp32's exactness is there to be had
+    assert gap <= (1e-9 if family == "gpt2" else 1e-5)
+
+
+@pytest.mark.parametrize("fault", ["scale", "eps", "activation", "causal", "bias"])
+@every
+def test_a_deliberate_fault_shows(family, fault, tmp_path, monkeypatch):
+    oracle = oracles.draw(family, 1)
+    oracle.save_pretrained(tmp_path)
+    model, at = hub.load(tmp_path), oracles.batch(oracle, 1)
+    block = model.core.decoder.layers[2]
+    if fault == "scale":
+        block.attn.scale *= 1.5
+    elif fault == "eps":
+        for m in model.core.modules():
+            if hasattr(m, "weight") and type(m).__name__ == "Norm":
+                object.__setattr__(m.spec, "eps", 1e-2)
+    elif fault == "activation":
+        object.__setattr__(block.ffn.spec, "activation", "gelu" if block.ffn.spec.activation != "gelu" else "relu")
+    elif fault == "causal":
+        monkeypatch.setattr("qkv.core.kernels.TABLE", ())
+        monkeypatch.setattr("qkv.core.kernels.open_attend", lambda q, k, v, seen, a, s: v.mean(2, True).expand_as(q))
+        if block.attn.spec.groups != block.attn.spec.heads:
+            pytest.skip("the fault above needs as many groups as heads")
+    else:
+        with torch.no_grad():
+            next(p for n, p in block.named_parameters() if "ffn" in n).add_(1e-2)
+    assert (ours(model, at) - oracles.logits(oracle, at)).abs().max() > 1e-3
+
+
+def test_saved_is_bit_equal_to_loaded(pair, tmp_path):
+    oracle, model = pair
+    model.save(tmp_path / "again")
+    first, second = store.tensors(tmp_path / "theirs"), store.tensors(tmp_path / "again")
+    assert set(first) == set(second)
+    assert all(torch.equal(first[n](), second[n]()) for n in first)
+
+
+def test_transformers_loads_what_we_save_and_agrees(pair, tmp_path):
+    oracle, model = pair
+    model.config = None  # as for a model that we built
+    model.save(tmp_path / "ours")
+    again = type(oracle).from_pretrained(tmp_path / "ours").eval()
+    at = oracles.batch(oracle, 0)
+    assert torch.equal(oracles.logits(again, at), oracles.logits(oracle, at))
+
+
+@every
+def test_config_round_trip(family):
+    module = checkpoint.modules()[family]
+    for size, config in module.SIZES.items():
+        spec = module.spec(Reader(config, size))
+        assert module.spec(Reader(module.config(spec), size)) == spec
+
+
+@every
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_cached_and_chunked_equal_uncached(family, number, tmp_path):
+    oracle = oracles.draw(family, number)
+    oracle.save_pretrained(tmp_path)
+    model, at = hub.load(tmp_path), oracles.batch(oracle, number)
+    core, ids = model.core, at.get("target", at["ids"])
+    given = Given()
+    with torch.no_grad():
+        if "target" in at:
+            memory = core.encode(at["ids"], begin(core.encoder, at["ids"], Given(real=at["real"])))
+            given = Given(memory=memory, memory_real=at["real"])
+        whole = core(ids, begin(core.decoder, ids, given))
+        cache, parts = Static(len(core.decoder.layers), capacity=4), []
+        for a, b in ((0, 3), (3, 4), (4, 5), (5, ids.shape[1])):
+            step = begin(core.decoder, ids[:, a:b], given, cache=cache, mode="prefill" if a == 0 else "decode")
+            parts.append(core(ids[:, a:b], step))
+    assert (torch.cat(parts, 1) - whole).abs().max() <= 1e-5 * max(1.0, whole.std().item())
+
+
+@every
+def test_a_row_alone_equals_the_same_row_in_a_padded_batch(family, tmp_path):
+    oracle = oracles.draw(family, 2)
+    oracle.save_pretrained(tmp_path)
+    model, at = hub.load(tmp_path), oracles.batch(oracle, 2)
+    with torch.no_grad():
+        for row, length in enumerate(at["real"].sum(1).tolist()):
+            if "target" in at:
+                both = model(source=at["ids"], target=at["target"], padding=at["real"]).logits[row]
+                alone = model(source=at["ids"][row : row + 1, :length], target=at["target"][row : row + 1]).logits[0]
+            else:
+                both = model(at["ids"], padding=at["real"]).logits[row, :length]
+                alone = model(at["ids"][row : row + 1, :length]).logits[0]
+            assert (both - alone).abs().max() <= 1e-5 * max(1.0, both.std().item())
+
+
+@every
+def test_bfloat16_errs_no_more_than_transformers(family, tmp_path):
+    ours_error, theirs_error = 0.0, 0.0
+    for number in range(3):
+        oracle = oracles.draw(family, number)
+        oracle.save_pretrained(tmp_path / str(number))
+        at, exact = oracles.batch(oracle, number), None
+        exact = oracles.logits(oracle, at)
+        model = hub.load(tmp_path / str(number), dtype="bf16")
+        ours_error += (ours(model, at).float() - exact).pow(2).mean().sqrt().item()
+        theirs_error += (oracles.logits(oracle.to(torch.bfloat16), at).float() - exact).pow(2).mean().sqrt().item()
+    assert ours_error <= 1.25 * theirs_error
+
+
+def test_no_family_name_in_the_core():
+    core = Path(checkpoint.__file__).parents[1] / "core"
+    text = "\n".join(p.read_text(encoding="utf-8") for p in [*core.glob("*.py"), core.parent / "spec.py"]).lower()
+    assert not [name for name in FAMILIES if name in text]
+
+
+@every
+def test_an_unknown_key_is_refused_and_a_falsy_one_passes(family, tmp_path):
+    oracles.draw(family, 0).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"new_feature": False}))
+    hub.load(tmp_path)
+    path.write_text(json.dumps(config | {"new_feature": 3}))
+    with pytest.raises(QkvError, match="new_feature = 3"):
+        hub.load(tmp_path)
