@@ -1,0 +1,125 @@
+"""The command line: a table of verbs, each a small file that is imported when it is typed. Next: common.py.
+
+Nothing heavy is imported here, so `qkv --help` answers at once. Errors end in one line on stderr and an exit code.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+import click
+
+from qkv.cli.common import Talk, choose
+from qkv.errors import QkvError
+
+# verb: what it does, in Chinese and in English. The file qkv/cli/<verb>.py holds it, as `command`.
+VERBS = {
+    "demo": ("从零训练 2017 年的 Transformer，翻译，看内部", "train the 2017 Transformer, translate, look inside"),
+    "train": ("按配方或 TOML 文件训练", "train by a recipe or a TOML file"),
+    "translate": ("翻译：一行进，一行出", "translate: one line in, one line out"),
+    "generate": ("续写文本", "continue a text"),
+    "score": ("文本的对数概率", "the log-probability of a text"),
+    "look": ("在终端里看模型的内部", "look inside a model in the terminal"),
+    "show": ("为一个模型打印化简后的前向代码", "print the forward pass of one model, folded from the core"),
+    "info": ("参数量、计算量、内存", "parameters, FLOPs and bytes"),
+    "doctor": ("这台机器能做什么", "what this machine can do"),
+}
+
+
+class Verbs(click.Group):
+    """A group that knows its verbs by name and imports one when it is typed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return import_module(f"qkv.cli.{cmd_name}").command if cmd_name in VERBS else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            close = get_close_matches(args[0], VERBS, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"the verbs are {', '.join(VERBS)}."
+            raise click.UsageError(f"there is no verb {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        talk = ctx.ensure_object(Talk)
+        formatter.write_text(talk.say("一个核心，所有的 Transformer。", "Every Transformer, from one core."))
+        formatter.write_paragraph()
+        formatter.write_usage("qkv", talk.say("动词 …", "VERB …"))
+        with formatter.section(talk.say("动词", "Verbs")):
+            formatter.write_dl([(verb, talk.say(*words)) for verb, words in VERBS.items()])
+        with formatter.section(talk.say("选项", "Options")):
+            formatter.write_dl(
+                [
+                    ("--lang zh|en", talk.say("界面语言（默认取自系统）", "language (default: the locale's)")),
+                    ("--debug", talk.say("出错时显示完整回溯", "show the traceback of an error")),
+                    ("--version", talk.say("版本", "the version")),
+                    ("--help", talk.say("帮助；每个动词有三个例子", "help; that of a verb has three examples")),
+                ]
+            )
+
+
+@click.group(cls=Verbs, invoke_without_command=True)
+@click.option("--version", is_flag=True)
+@click.option("--lang", type=click.Choice(["zh", "en"]), expose_value=False)
+@click.option("--debug", is_flag=True, expose_value=False)
+@click.pass_context
+def verbs(ctx: click.Context, version: bool) -> None:
+    if version:
+        from qkv import __version__
+
+        click.echo(f"qkv {__version__}")
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code: 0 ok, 1 failed, 2 usage, 3 not finite, 130 interrupted."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if (getattr(stream, "encoding", None) or "utf-8").lower() != "utf-8" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
+    talk = Talk(lang=choose(args, os.environ), debug="--debug" in args)
+    try:
+        with verbs.make_context("qkv", args, obj=talk) as ctx:
+            verbs.invoke(ctx)
+        sys.stdout.flush()
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.ClickException as error:
+        return _told(error.format_message(), error.exit_code, _where(error, talk))
+    except (KeyboardInterrupt, click.Abort):
+        return _told(talk.say("已中断", "interrupted"), 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet too
+    except Exception as error:
+        return _failed(error, talk)
+    return 0
+
+
+def _where(error: click.ClickException, talk: Talk) -> str:
+    ctx = getattr(error, "ctx", None)
+    return talk.say(f"试试 {ctx.command_path} --help", f"try {ctx.command_path} --help") if ctx else ""
+
+
+def _failed(error: Exception, talk: Talk) -> int:
+    if talk.debug:
+        traceback.print_exc()
+    if isinstance(error, QkvError):
+        return _told(str(error), getattr(error, "code", 2))
+    again = talk.say("意外的错误；加 --debug 再运行可看回溯", "this was not expected; run again with --debug")
+    return _told(f"{type(error).__name__}: {error}".splitlines()[0], 1, "" if talk.debug else again)
+
+
+def _told(message: str, code: int, remedy: str = "") -> int:
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    if remedy:
+        click.echo(remedy, err=True)
+    return code

@@ -1,0 +1,191 @@
+"""What every verb shares: its options, its language, its JSON. A verb is written with `verb`, `option` and `Common`.
+
+@verb("zh", "en", examples=(...))          # options --json --device … come with it
+@click.argument("model")
+@option("--beam", type=int, default=4, zh="束宽", en="beam width")
+def command(common: Common, model: str, beam: int) -> None: ...
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from itertools import islice
+from typing import Any
+
+import click
+
+from qkv.errors import QkvError
+
+BATCH = 32  # lines of standard input that are worked on together
+
+
+@dataclass(frozen=True)
+class Talk:
+    """How we speak on this command line: the language, and whether errors come with their traceback."""
+
+    lang: str = "en"
+    debug: bool = False
+
+    def say(self, zh: str, en: str) -> str:
+        return zh if self.lang == "zh" else en
+
+
+@dataclass(frozen=True)
+class Common:
+    """The options that every verb has, after reading."""
+
+    json: bool = False
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int | None = None
+    quiet: bool = False
+    verbose: bool = False
+    revision: str | None = None
+    talk: Talk = Talk()
+
+    def say(self, zh: str, en: str) -> str:
+        return self.talk.say(zh, en)
+
+    def emit(self, result: object) -> None:
+        """Print one JSON object on one line; what JSON cannot hold becomes text, a non-finite number becomes null."""
+        click.echo(json.dumps(plain(result), ensure_ascii=False, allow_nan=False))
+
+    def note(self, zh: str, en: str) -> None:
+        """Tell people something beside the result: on stderr, not with --json or --quiet."""
+        if not (self.json or self.quiet):
+            click.echo(self.say(zh, en), err=True)
+
+    def model(self, name: str) -> Any:
+        """The model of a verb: qkv.load as this command line says."""
+        import qkv
+
+        return qkv.load(name, device=self.device, dtype=self.dtype, revision=self.revision)
+
+
+def choose(args: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The language: --lang anywhere before a bare --, else the locale (LC_ALL, then LC_MESSAGES, then LANG)."""
+    before = list(args[: args.index("--")] if "--" in args else args)
+    for i, arg in enumerate(before):
+        value = arg.removeprefix("--lang=") if arg.startswith("--lang=") else "".join(before[i + 1 : i + 2])
+        if arg.startswith("--lang") and value in ("zh", "en"):
+            return value
+    locale = next((environ[key] for key in ("LC_ALL", "LC_MESSAGES", "LANG") if environ.get(key)), "")
+    return "zh" if locale.lower().startswith("zh") else "en"
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: dataclasses as objects, tensors and arrays as lists, NaN and infinity as null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [plain(item) for item in value]
+    if callable(to_list := getattr(value, "tolist", None)):
+        return plain(to_list())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+class Said(click.Option):
+    """An option with its help in two languages."""
+
+    def __init__(self, *args: Any, zh: str = "", en: str = "", **rest: Any) -> None:
+        super().__init__(*args, help=en, **rest)
+        self.zh = zh
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        if record and self.zh and ctx.ensure_object(Talk).lang == "zh":
+            return record[0], record[1].replace(self.help or "", self.zh, 1)
+        return record
+
+
+class Verb(click.Command):
+    """A command whose help begins with three examples; it speaks two languages."""
+
+    def __init__(self, *args: Any, zh: str, en: str, examples: Sequence[str], **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        self.zh, self.en, self.examples = zh, en, examples
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        talk = ctx.ensure_object(Talk)
+        for example in self.examples:
+            formatter.write(f"  {example}\n")
+        formatter.write_paragraph()
+        self.format_usage(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text(talk.say(self.zh, self.en))
+        self.format_options(ctx, formatter)
+
+
+def option(*names: str, zh: str, en: str, **rest: Any) -> Callable[[Any], Any]:
+    """A click option with its help in Chinese and in English; a default is shown."""
+    return click.option(*names, cls=Said, zh=zh, en=en, show_default=rest.get("default") is not None, **rest)
+
+
+def shared() -> list[click.Parameter]:
+    """The options of every verb, in the order of the help."""
+    return [
+        Said(["--json"], is_flag=True, zh="标准输出上只有 JSON", en="JSON on stdout and nothing else"),
+        Said(["--device"], default="auto", metavar="auto|cpu|cuda|mps", zh="设备", en="where to compute"),
+        Said(["--dtype"], default="auto", metavar="auto|fp32|bf16|fp16", zh="数值类型", en="number format"),
+        Said(["--threads"], type=click.IntRange(1), zh="CPU 线程数", en="CPU threads"),
+        Said(["--revision"], zh="Hugging Face 上的版本", en="branch, tag or commit on the hub"),
+        Said(["-q", "--quiet"], is_flag=True, zh="只要结果", en="the result alone"),
+        Said(["-v", "--verbose"], is_flag=True, zh="多说一些", en="say more"),
+        Said(["--lang"], type=click.Choice(["zh", "en"]), expose_value=False, zh="界面语言", en="language of words"),
+        Said(["--debug"], is_flag=True, expose_value=False, zh="出错时显示回溯", en="the traceback of an error"),
+    ]
+
+
+def verb(zh: str, en: str, *, examples: Sequence[str]) -> Callable[[Callable[..., int | None]], Verb]:
+    """Make a function `f(common, …)` a verb with the shared options; what it returns is the exit code."""
+
+    def made(function: Callable[..., int | None]) -> Verb:
+        @click.pass_context
+        def run(ctx: click.Context, /, **given: Any) -> None:
+            keys = ("json", "device", "dtype", "threads", "revision", "quiet", "verbose")
+            common = Common(**{key: given.pop(key) for key in keys}, talk=ctx.ensure_object(Talk))
+            if common.threads:
+                import torch
+
+                torch.set_num_threads(common.threads)
+            ctx.exit(function(common, **given) or 0)
+
+        own = reversed(getattr(function, "__click_params__", []))  # click collects them from the innermost outwards
+        name = function.__module__.rpartition(".")[2]
+        return Verb(name, params=[*own, *shared()], callback=run, zh=zh, en=en, examples=examples)
+
+    return made
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Only the options that were typed: the library's defaults stay the library's."""
+    return {key: value for key, value in values.items() if value is not None and value != ()}
+
+
+def read_lines(text: str | None) -> Iterator[str]:
+    """The lines of standard input for `-` or no TEXT on a pipe, otherwise TEXT itself."""
+    if text is not None and text != "-":
+        yield text
+        return
+    if text is None and sys.stdin.isatty():
+        raise click.UsageError("TEXT is missing; give it in quotes, or - to read lines from standard input")
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            found = line[error.start : error.start + 1].hex()
+            where = f"standard input, line {number}"
+            raise QkvError(f"{where}: byte 0x{found} is not UTF-8; convert the text with iconv") from None
+
+
+def batches(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Lines in groups; one by one where somebody types them."""
+    size = 1 if sys.stdin is None or sys.stdin.isatty() else BATCH
+    while batch := list(islice(lines, size)):
+        yield batch

@@ -1,0 +1,123 @@
+"""`qkv doctor`: what this machine gives, measured in about a second where measuring is the only honest answer."""
+
+import os
+import platform
+import shutil
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qkv.cli.common import Common, verb
+
+GIB = 2**30
+
+
+@verb(
+    "这台机器能做什么：torch 的版本、设备、CPU 指令、fp32 与 bf16 的实测速度、内存、硬盘、缓存。",
+    "What this machine can do: torch, device, CPU instructions, measured fp32 and bf16 speed, memory, disk, cache.",
+    examples=("qkv doctor", "qkv doctor --json", "qkv doctor --threads 1"),
+)
+def command(common: Common) -> None:
+    report = examine()
+    if common.json:
+        return common.emit(report)
+    titles = {
+        "versions": ("版本", "versions"),
+        "machine": ("机器", "machine"),
+        "kernels": ("会用到的", "what will run"),
+        "space": ("空间", "space"),
+        "cache": ("缓存", "cache"),
+    }
+    for part, words in titles.items():
+        click.echo(click.style(common.say(*words), bold=True))
+        for key, value in report[part].items():
+            click.echo(f"  {key.replace('_', ' '):<18} {_words(value)}")
+    return None
+
+
+def examine() -> dict[str, Any]:
+    """Everything that `qkv doctor` prints, as one object; sizes in GiB, speeds in GFLOP/s."""
+    import torch
+
+    from qkv import __version__
+
+    flags, speed = cpu_flags(), {name: matmul_gflops(name) for name in ("fp32", "bf16")}
+    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    names = ("torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "transformers")
+    return {
+        "versions": {"qkv": __version__, "python": platform.python_version(), **{n: _version(n) for n in names}},
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "device": device,
+            "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+            "cpus": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+            "cuda_build": torch.version.cuda,
+        },
+        "kernels": {
+            "torch_cpu": torch.backends.cpu.get_cpu_capability(),
+            **flags,
+            "onednn_limit": os.environ.get("ONEDNN_MAX_CPU_ISA"),
+            "fp32_gflops": speed["fp32"],
+            "bf16_gflops": speed["bf16"],
+            "cpu_dtype": "bf16" if speed["bf16"] > 1.5 * speed["fp32"] else "fp32",
+        },
+        "space": {"memory_free_gib": _free_memory(), "disk_free_gib": round(shutil.disk_usage(".").free / GIB, 1)},
+        "cache": {
+            "folder": str(_cache()),
+            "there": _cache().is_dir(),
+            "offline": os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"),
+        },
+    }
+
+
+def matmul_gflops(dtype: str, seconds: float = 0.4, size: int = 1024) -> float:
+    """The speed of a square matrix product on the CPU in GFLOP/s, the best of the repeats that fit the time."""
+    import torch
+
+    number = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    a, b = torch.ones(size, size, dtype=number), torch.ones(size, size, dtype=number)
+    best, start = float("inf"), time.perf_counter()
+    while best == float("inf") or time.perf_counter() - start < seconds:
+        begun = time.perf_counter()
+        torch.mm(a, b)
+        best = min(best, time.perf_counter() - begun)
+    return round(2 * size**3 / best / 1e9, 1)
+
+
+def cpu_flags() -> dict[str, bool | None]:
+    """Whether the CPU multiplies bf16 in hardware; None where the system does not say."""
+    wanted = {"amx_bf16": "amx_bf16", "avx512_bf16": "avx512_bf16", "avx512f": "avx512f", "avx2": "avx2"}
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return dict.fromkeys(wanted)
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    flags = next((set(line.split()) for line in lines if line.startswith(("flags", "Features"))), set[str]())
+    return {name: flag in flags for name, flag in wanted.items()}
+
+
+def _free_memory() -> float | None:
+    path = Path("/proc/meminfo")
+    rows = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    free = next((int(row.split()[1]) * 1024 for row in rows if row.startswith("MemAvailable")), None)
+    return None if free is None else round(free / GIB, 1)
+
+
+def _cache() -> Path:
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    return Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _words(value: object) -> str:
+    return {"None": "-", "True": "yes", "False": "no"}.get(str(value), str(value))

@@ -1,0 +1,38 @@
+"""`qkv info MODEL|FAMILY:SIZE`: parameters, FLOPs and bytes, counted without reading the weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from qkv.cli.common import Common, plain, verb
+
+
+@verb(
+    "参数量、每个词元的计算量、权重与 KV 缓存的字节数；只读文件头，不读权重。",
+    "Parameters, FLOPs per token, bytes of weights and KV cache; headers are read, weights are not.",
+    examples=("qkv info demo", "qkv info llama:7b --json", "qkv info ./my-model"),
+)
+@click.argument("name", metavar="MODEL|FAMILY:SIZE")
+def command(common: Common, name: str) -> None:
+    from qkv.cost import report as count
+
+    report = plain(count(name))
+    if common.json:
+        common.emit(report)
+    else:
+        for row in rows(report):
+            click.echo(row)
+
+
+def rows(report: Mapping[str, Any], indent: str = "") -> list[str]:
+    """The report as aligned lines; parts of parts are indented."""
+    width = max((len(str(key)) for key in report), default=0)
+    lines: list[str] = []
+    for key, value in report.items():
+        label = str(key).replace("_", " ")
+        if isinstance(value, dict):
+            lines += [f"{indent}{label}", *rows(value, indent + "  ")]
+        else:
+            lines.append(f"{indent}{label:<{width}}  {f'{value:,}' if isinstance(value, int) else value}")
+    return lines

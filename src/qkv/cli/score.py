@@ -1,0 +1,29 @@
+"""`qkv score MODEL [TEXT|-]`: the log-probability of each text."""
+
+import click
+
+from qkv.cli.common import Common, batches, read_lines, verb
+
+
+@verb(
+    "每段文本的总对数概率（自然对数），写在文本之前；用 - 逐行读标准输入。",
+    "The total log-probability (natural logarithm) of each text, before the text; with -, of each line.",
+    examples=(
+        'qkv score demo-lm "One, two, buckle my shoe."',
+        'qkv score gpt2 "The cat sat on the mat." --json',
+        "qkv score gpt2 - < sentences.txt | sort -g",
+    ),
+)
+@click.argument("model")
+@click.argument("text", required=False, metavar="[TEXT|-]")
+def command(common: Common, model: str, text: str | None) -> None:
+    lines, loaded = read_lines(text), common.model(model)
+    for batch in batches(lines):
+        real = [line for line in batch if line]
+        numbers = iter(loaded.score(real) if real else [])
+        for line in batch:
+            number = float(next(numbers)) if line else None
+            if common.json:
+                common.emit({"text": line, "logprob": number})
+            else:
+                click.echo("" if number is None else f"{number:.4f}\t{line}")

@@ -1,0 +1,60 @@
+"""`qkv translate MODEL [TEXT|-]`: one line in, one line out; a blank line stays blank."""
+
+from typing import Any
+
+import click
+
+from qkv.cli.common import Common, batches, given, option, read_lines, verb
+from qkv.errors import QkvError
+
+
+@verb(
+    "翻译一句话，或用 - 逐行翻译标准输入：一行进，一行出，空行还是空行。",
+    "Translate a text, or standard input line by line with -: one line in, one line out, a blank line stays blank.",
+    examples=(
+        "qkv translate demo 我爱学习。",
+        "qkv translate demo --nbest 3 --scores --align 书和茶都在桌上，我看完了它。",
+        "qkv translate ./my-model - < source.zh > target.en",
+    ),
+)
+@click.argument("model")
+@click.argument("text", required=False, metavar="[TEXT|-]")
+@option("--beam", type=click.IntRange(1), default=4, zh="束宽；1 是贪心", en="beam width; 1 is greedy")
+@option("--length-penalty", type=float, default=0.6, zh="长度惩罚", en="length penalty, the paper's alpha")
+@option("--nbest", type=click.IntRange(1), default=1, zh="给出最好的 N 个译文", en="the N best of each line")
+@option("--max-new-tokens", type=click.IntRange(1), zh="译文最多多少个词元", en="the longest translation, in tokens")
+@option("--scores", is_flag=True, zh="每行前加上分数", en="the score before each line")
+@option("--align", is_flag=True, zh="显示每个词元看了哪个源词元", en="which source token each token looked at")
+def command(common: Common, model: str, text: str | None, scores: bool, align: bool, **how: Any) -> None:
+    if text is not None and not text.strip():
+        raise QkvError("TEXT is empty: there is nothing to translate")
+    if how["nbest"] > how["beam"]:
+        raise click.UsageError(f"--nbest {how['nbest']} needs --beam {how['nbest']} or more; --beam is {how['beam']}")
+    lines, loaded = read_lines(text), common.model(model)
+    for batch in batches(lines):
+        real = [line for line in batch if line.strip()]
+        results = iter(loaded.translate(real, **given(**how)) if real else [])
+        for line in batch:
+            _tell(common, line, next(results) if line.strip() else None, scores, align)
+
+
+def _tell(common: Common, line: str, result: Any, scores: bool, align: bool) -> None:
+    """One line's translation, and the next best if they were asked for."""
+    best = [] if result is None else [result, *result.others]
+    if common.json:
+        told = [{key: getattr(r, key, None) for key in ("text", "score", "tokens", "alignment")} for r in best]
+        first = told[0] if told else {"text": ""}
+        return common.emit({"source": line, **first, **({"nbest": told} if len(told) > 1 else {})})
+    if not best:
+        return click.echo("")
+    for r in best:
+        click.echo(f"{r.score:.4f}\t{r.text}" if scores else r.text)
+        if align and r.alignment is not None:
+            click.echo("\t" + " ".join(f"{t}-{s}" for t, s in enumerate(_strongest(r.alignment))))
+    return None
+
+
+def _strongest(alignment: Any) -> list[int]:
+    """The source position that each target token looked at most."""
+    rows = alignment.tolist() if hasattr(alignment, "tolist") else alignment
+    return [max(range(len(row)), key=row.__getitem__) for row in rows]

@@ -1,0 +1,300 @@
+"""The command line: words, exit codes, standard input, JSON. Models are fakes; the real ones are tested elsewhere."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qkv
+from qkv.cli import VERBS, main
+from qkv.cli.common import choose, plain
+from qkv.errors import QkvError
+
+
+@dataclass
+class Result:
+    text: str
+    score: float = -1.5
+    tokens: list[int] = field(default_factory=lambda: [1, 2])
+    alignment: list[list[float]] = field(default_factory=lambda: [[0.9, 0.1], [0.2, 0.8]])
+    logprobs: list[float] = field(default_factory=lambda: [-0.5, float("-inf")])
+    finish_reason: str = "eos"
+    timing: dict[str, float] = field(default_factory=lambda: {"decode": 0.1})
+    others: tuple["Result", ...] = ()
+
+
+class Fake:
+    """A model that turns its input round and remembers how it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, dict[str, Any]]] = []
+
+    def translate(self, texts: list[str], **how: Any) -> list[Any]:
+        self.asked.append((texts, how))
+        return [Result(text[::-1], others=(Result(text),) if how["nbest"] > 1 else ()) for text in texts]
+
+    def generate(self, prompts: list[str], **how: Any) -> list[Result]:
+        self.asked.append((prompts, how))
+        return [Result(prompt.upper() + "\nnext") for prompt in prompts]
+
+    def stream(self, prompt: str, **how: Any) -> Iterator[str]:
+        self.asked.append((prompt, how))
+        yield from ("Buckle", " my", " shoe")
+
+    def score(self, texts: list[str]) -> list[float]:
+        return [-float(len(text)) for text in texts]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    model = Fake()
+    monkeypatch.setitem(vars(qkv), "load", lambda name, **how: model)
+    monkeypatch.setenv("LC_ALL", "en_US.UTF-8")
+    return model
+
+
+def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    code = main(args)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_every_verb_has_its_file_and_every_file_its_verb() -> None:
+    here = {p.stem for p in Path(main.__code__.co_filename).parent.glob("*.py")} - {"__init__", "__main__", "common"}
+    assert here == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("lang", ["zh", "en"])
+def test_help_begins_with_three_examples_that_name_the_verb(
+    verb: str, lang: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, verb, "--help", "--lang", lang)
+    assert (code, err) == (0, "")
+    assert all(line.startswith(f"  qkv {verb}") for line in out.splitlines()[:3])
+    assert out.splitlines()[3] == ""
+    assert "--json" in out
+    assert ("界面语言" in out) == (lang == "zh")
+
+
+def test_the_locale_chooses_the_language_and_the_flag_overrules_it() -> None:
+    assert choose([], {"LANG": "zh_CN.UTF-8"}) == "zh"
+    assert choose([], {"LC_ALL": "en_US.UTF-8", "LANG": "zh_CN.UTF-8"}) == "en"
+    assert choose([], {"LC_ALL": "", "LC_MESSAGES": "zh_TW", "LANG": "en_US"}) == "zh"
+    assert choose(["info", "--lang", "en"], {"LANG": "zh_CN"}) == "en"
+    assert choose(["info", "--lang=zh"], {}) == "zh"
+    assert choose(["generate", "m", "--", "--lang", "zh"], {}) == "en"
+    assert choose([], {}) == "en"
+
+
+@pytest.mark.parametrize("words", [("zh", "动词"), ("en", "Verbs")])
+def test_the_table_of_verbs_speaks_both_languages(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--lang", words[0])
+    assert code == 0
+    assert words[1] in out
+    assert all(f"  {verb} " in out for verb in VERBS)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["trnslate"], "did you mean translate"),
+        (["xyz"], "the verbs are demo"),
+        (["translate", "demo", "x", "--bean", "3"], "--beam"),
+        (["translate"], "MODEL"),
+        (["translate", "demo", "  "], "empty"),
+        (["translate", "demo", "x", "--nbest", "9"], "--beam 9"),
+        (["info", "demo", "--lang", "fr"], "zh"),
+        (["info", "demo", "--threads", "0"], "threads"),
+    ],
+)
+@pytest.mark.usefixtures("fake")
+def test_a_wrong_command_ends_with_2_and_says_what_to_do(
+    args: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *args)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert told in err
+    assert "Traceback" not in err
+
+
+def test_one_text_gives_one_line(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "translate", "demo", "我爱学习。") == (0, "。习学爱我\n", "")
+    assert fake.asked == [(["我爱学习。"], {"beam": 4, "length_penalty": 0.6, "nbest": 1})]
+
+
+@pytest.mark.usefixtures("fake")
+def test_scores_alignment_and_the_n_best_are_shown_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "translate", "demo", "ab", "--nbest", "2", "--scores", "--align")
+    assert out == "-1.5000\tba\n\t0-0 1-1\n-1.5000\tab\n\t0-0 1-1\n"
+
+
+def test_standard_input_keeps_its_lines(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feed(monkeypatch, "\ufeffab\r\n\n \ncd".encode())
+    assert run(capsys, "translate", "demo", "-") == (0, "ba\n\n\ndc\n", "")
+    assert [texts for texts, _ in fake.asked] == [["ab", "cd"]]
+
+
+@pytest.mark.usefixtures("fake")
+def test_json_is_one_object_a_line_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feed(monkeypatch, "苹果\n\nb\n".encode())
+    _, out, err = run(capsys, "translate", "demo", "-", "--json")
+    told = [json.loads(line) for line in out.splitlines()]
+    assert [(t["source"], t["text"]) for t in told] == [("苹果", "果苹"), ("", ""), ("b", "b")]
+    assert told[0]["score"] == -1.5
+    assert "苹果" in out
+    assert err == ""
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=5), max_size=40))
+def test_as_many_lines_come_out_as_go_in(lines: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        feed(patch, "".join(line + "\n" for line in lines).encode())
+        patch.setitem(vars(qkv), "load", lambda name, **how: Fake())
+        patch.setattr(sys, "stdout", out := io.StringIO())
+        assert main(["translate", "demo", "-"]) == 0
+    told = out.getvalue().split("\n")[:-1]
+    assert len(told) == len(lines)
+    assert all(bool(a.strip()) == bool(b.strip()) for a, b in zip(told, lines, strict=True))
+
+
+@pytest.mark.usefixtures("fake")
+def test_invalid_utf_8_names_the_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    feed(monkeypatch, b"fine\n\xff\n")
+    code, _, err = run(capsys, "score", "demo", "-")
+    assert code == 2
+    assert "line 2: byte 0xff is not UTF-8" in err
+
+
+def test_generate_passes_on_only_what_was_typed(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(
+        capsys, "generate", "m", "One,", "-n", "8", "-t", "0.5", "--stop", ".", "--stop", "!", "--seed", "0"
+    )
+    assert out == "ONE,\nnext\n"
+    assert fake.asked == [(["One,"], {"max_new_tokens": 8, "temperature": 0.5, "stop": [".", "!"], "seed": 0})]
+    _, out, _ = run(capsys, "generate", "m", "One,", "--json")
+    told = json.loads(out)
+    assert told["finish_reason"] == "eos"
+    assert told["logprobs"] == [-0.5, None]
+    assert fake.asked[-1] == (["One,"], {})
+
+
+@pytest.mark.usefixtures("fake")
+def test_generate_writes_one_line_a_prompt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    feed(monkeypatch, b"a\nb\n")
+    assert run(capsys, "generate", "m", "-")[1] == "A\\nnext\nB\\nnext\n"
+
+
+@pytest.mark.usefixtures("fake")
+def test_generate_streams_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    assert main(["generate", "m", "One, two,", "-n", "3"]) == 0
+    assert terminal.getvalue() == "Buckle my shoe\n"
+
+
+@pytest.mark.usefixtures("fake")
+def test_score_prints_the_number_before_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "score", "m", "abc")[1] == "-3.0000\tabc\n"
+    assert json.loads(run(capsys, "score", "m", "abc", "--json")[1]) == {"text": "abc", "logprob": -3.0}
+
+
+def test_show_and_info_print_what_the_library_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cost = ModuleType("qkv.cost")
+    cost.report = lambda name: {"parameters": 1234, "bytes": {"weights_fp32": 4936}}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "qkv.cost", cost)
+    assert run(capsys, "info", "gpt2")[1] == "parameters  1,234\nbytes\n  weights fp32  4,936\n"
+    assert json.loads(run(capsys, "info", "gpt2", "--json")[1])["parameters"] == 1234
+    monkeypatch.setitem(vars(qkv), "show", lambda name, mode: f"# {name} {mode}\n")
+    assert run(capsys, "show", "gpt2", "--mode", "decode")[1] == "# gpt2 decode\n"
+    assert json.loads(run(capsys, "show", "gpt2", "--json")[1])["source"] == "# gpt2 None\n"
+
+
+def raising(error: BaseException) -> Any:
+    def load(name: str, **how: str) -> None:
+        raise error
+
+    return load
+
+
+class NotFinite(QkvError):
+    code = 3
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (QkvError("config.json: unknown key"), 2, "error: config.json: unknown key\n"),
+        (NotFinite("loss is NaN at step 7"), 3, "error: loss is NaN at step 7\n"),
+        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+        (RuntimeError("boom\nmore"), 1, "error: RuntimeError: boom\nthis was not expected; run again with --debug"),
+    ],
+)
+def test_errors_end_in_a_line_and_a_code(
+    error: BaseException, code: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setitem(vars(qkv), "load", raising(error))
+    got, out, err = run(capsys, "score", "m", "x")
+    assert (got, out) == (code, "")
+    assert err.startswith(told)
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(vars(qkv), "load", raising(QkvError("why")))
+    code, _, err = run(capsys, "score", "m", "x", "--debug")
+    assert code == 2
+    assert "Traceback" in err
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    code = (
+        "import sys, qkv.cli.doctor as d; from qkv.cli import main\n"
+        "d.examine = lambda: {'x': 'y' * 10**6}; sys.exit(main(['doctor', '--json']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout
+        assert child.stderr
+        child.stdout.read(1)
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait() == 0
+
+
+def test_doctor_measures_and_says_it_in_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "doctor", "--json")
+    report = json.loads(out)
+    assert (code, err) == (0, "")
+    assert report["kernels"]["fp32_gflops"] > 0
+    assert report["kernels"]["cpu_dtype"] in ("fp32", "bf16")
+    assert report["versions"]["qkv"] == qkv.__version__
+
+
+def test_plain_keeps_json_valid() -> None:
+    value = plain({"a": float("nan"), "b": (1, 2.5), 3: Result("x"), "p": Path("a")})
+    assert json.loads(json.dumps(value, allow_nan=False))["a"] is None
+    assert value["3"]["text"] == "x"

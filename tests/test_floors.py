@@ -1,0 +1,204 @@
+"""The house rules, read off the syntax tree: imports point down, families are blind, no pickle, a light start."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+import size  # tools/size.py holds the table of floors
+
+PACKAGE = size.PACKAGE
+FLOOR = {package: floor for floor, packages in size.FLOORS.items() for package in packages}
+# The command line is the door: its verbs run recipes and labs. errors is for everybody.
+SIDEWAYS = {("cli", "recipes"), ("cli", "labs"), ("spec", "errors"), ("paths", "errors")}
+PUBLIC = {"load", "build", "Model", "Spec", "train", "show", "QkvError"}  # what `from qkv import x` brings from the top
+
+
+def files() -> dict[str, str]:
+    """Dotted name below qkv -> source, for every file of the package ('' is the package itself)."""
+    found: dict[str, str] = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts)] = path.read_text(encoding="utf-8")
+    return found
+
+
+def imported(tree: ast.AST, name: str = "") -> Iterator[tuple[int, str]]:
+    """Every imported module (line, dotted name), wherever in the file; `from a import b` gives a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = ["qkv", *name.split(".")[: -node.level]] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def at_import(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The imports that run when the file is imported: not those in functions or under TYPE_CHECKING."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imported(node)
+        else:
+            yield from at_import(node)
+
+
+def wrong_imports(name: str, source: str) -> list[str]:
+    """What the file imports against the rules of its floor."""
+    package = name.split(".")[0]
+    if package in ("__init__", "__main__"):
+        return []
+    wrong: list[str] = []
+    for line, module in imported(ast.parse(source), name):
+        top, _, rest = module.partition(".")
+        target = rest.split(".")[0]
+        if top != "qkv":
+            allowed = {"core": {"torch"}, "families": set[str]()}.get(package)
+            if allowed is not None and top not in sys.stdlib_module_names | allowed:
+                wrong.append(f"{name}:{line} {package} may not import {top}")
+        elif not target or target in PUBLIC:
+            if FLOOR[package] < 6:
+                wrong.append(f"{name}:{line} imports the public names; import from the module itself")
+        elif target in FLOOR and target != package:
+            down = FLOOR[target] < FLOOR[package] or (package, target) in SIDEWAYS
+            if not down:
+                wrong.append(f"{name}:{line} floor {FLOOR[package]} may not see {target} on floor {FLOOR[target]}")
+            if package in ("core", "families") and target not in ("spec", "errors"):
+                wrong.append(f"{name}:{line} {package} may not see {target}")
+    return wrong
+
+
+def unsafe(name: str, source: str) -> list[str]:
+    """Pickle, and code that comes with a checkpoint: only convert/store.py may read, and weights only."""
+    tree = ast.parse(source)
+    wrong = [
+        f"{name}:{line} imports {module}"
+        for line, module in imported(tree)
+        if module.split(".")[0] in ("pickle", "cloudpickle", "dill", "joblib") and name != "convert.store"
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "torch.save"):
+            only = any(k.arg == "weights_only" and ast.unparse(k.value) == "True" for k in node.keywords)
+            if not (name == "convert.store" and only):
+                wrong.append(f"{name}:{node.lineno} calls {ast.unparse(node.func)}")
+        if isinstance(node, ast.keyword) and node.arg in ("trust_remote_code", "allow_pickle"):
+            wrong.append(f"{name}:{node.lineno} passes {node.arg}")
+    return wrong
+
+
+def heavy_at_start(name: str, source: str) -> list[str]:
+    """What `import qkv` and `qkv --help` may not load: only stdlib, click, cli, errors and paths at module level."""
+    if name != "__init__" and not name.startswith("cli"):
+        return []
+    light = ("qkv.errors", "qkv.paths", "qkv.cli", "qkv.__version__", "click")
+    return [
+        f"{name}:{line} imports {module} at module level"
+        for line, module in at_import(ast.parse(source))
+        if module.split(".")[0] not in sys.stdlib_module_names and not module.startswith(light)
+    ]
+
+
+def family_names() -> list[str]:
+    return [p.stem for p in sorted((PACKAGE / "families").glob("*.py")) if not p.stem.startswith("_")]
+
+
+def named_families(text: str, names: list[str]) -> list[str]:
+    """Families named in a text; names under five letters must stand alone (t5 is no part of float5)."""
+    patterns = {n: re.escape(n) if len(n) >= 5 else rf"(?<![a-z0-9]){re.escape(n)}(?![a-z])" for n in names}
+    return [n for n, pattern in patterns.items() if re.search(pattern, text, re.IGNORECASE)]
+
+
+FILES = files()
+
+
+def test_every_package_has_a_floor() -> None:
+    assert {name.split(".")[0] for name in FILES} - set(FLOOR) - {"__init__", "__main__"} == set()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_imports_point_down_only(name: str) -> None:
+    assert wrong_imports(name, FILES[name]) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_pickle_and_no_remote_code(name: str) -> None:
+    assert unsafe(name, FILES[name]) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_start_is_light(name: str) -> None:
+    assert heavy_at_start(name, FILES[name]) == []
+
+
+def test_an_elder_family_never_sees_its_children() -> None:
+    graph = {
+        name: {m.split(".")[2] for _, m in imported(ast.parse(source)) if m.startswith("qkv.families.")}
+        for name, source in ((n.removeprefix("families."), s) for n, s in FILES.items() if n.startswith("families."))
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        pytest.fail(f"families import each other in a circle: {circle.args[1]}")
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n == "spec" or n.startswith("core")])
+def test_the_core_names_no_family(name: str) -> None:
+    assert named_families(FILES[name], family_names()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("core.model", "from qkv.families import gpt2"),
+        ("core.model", "import numpy"),
+        ("core.model", "from qkv import text"),
+        ("core.model", "def f():\n    from qkv.paths import data_dir"),
+        ("families.gpt2", "import torch"),
+        ("families.gpt2", "from qkv.core.model import Block"),
+        ("text.tokenizer", "from qkv.data import pack"),
+        ("training.loop", "from qkv.generation.beam import search"),
+        ("training.loop", "import qkv.hub"),
+        ("training.loop", "import qkv"),
+        ("lens.trace", "from qkv import load"),
+        ("recipes.demo", "from qkv.cli import main"),
+        ("spec", "from qkv.core import model"),
+        ("data.corpus.grammar", "from ...text import tokenizer"),
+        ("data.order", "from ..hub import load"),
+    ],
+)
+def test_a_wrong_import_is_caught(name: str, source: str) -> None:
+    assert wrong_imports(name, source) != []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("core.model", "import torch.nn.functional as F\nfrom qkv.spec import Spec\nfrom qkv.core.step import Step"),
+        ("families.qwen", "import math\nfrom qkv.families import llama\nfrom qkv.errors import QkvError"),
+        ("cli.demo", "from qkv.recipes import demo\nimport qkv"),
+        ("hub", "from qkv.training import loop\nfrom qkv import text"),
+        ("data.corpus.__init__", "from .grammar import pairs\nfrom ..order import batch"),
+    ],
+)
+def test_a_right_import_passes(name: str, source: str) -> None:
+    assert wrong_imports(name, source) == []
+
+
+def test_the_other_rules_catch_their_faults() -> None:
+    assert unsafe("training.checkpoint", "import torch\ntorch.save(x, 'f')") != []
+    assert unsafe("convert.store", "import torch\ntorch.load('f')") != []
+    assert unsafe("convert.store", "import torch\ntorch.load('f', weights_only=True)") == []
+    assert unsafe("text.tokenizer", "f(trust_remote_code=True)") != []
+    assert unsafe("data.sources", "import pickle") != []
+    assert heavy_at_start("cli.doctor", "import torch") != []
+    assert heavy_at_start("cli.doctor", "import click\ndef f():\n    import torch") == []
+    assert heavy_at_start("__init__", "from qkv.hub import load") != []
+    assert named_families("class LlamaRotary: ...", ["llama"]) == ["llama"]
+    assert named_families("x = float5; y = 't5'", ["t5"]) == ["t5"]
+    assert named_families("x = float5", ["t5"]) == []
