@@ -97,13 +97,21 @@ class Static(Cache):
         parents = index[moved]
         for filled, pair in zip(self.filled, self.buffers, strict=True):
             for buffer in pair or ():
-                buffer[moved, :, :filled] = buffer[parents, :, :filled]
+                used = buffer[:, :, :filled]
+                used.index_copy_(0, moved, used.index_select(0, parents))
         if self.real is not None:
             self.real = self.real[index]
 
     def keep(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Only these rows go on (and, of the memory, these sources): finished sentences leave the batch."""
-        self.buffers = [(p[0][rows], p[1][rows]) if p else None for p in self.buffers]
+        for layer, pair in enumerate(self.buffers):
+            if pair:
+                keys, values = (b[:, :, : self.filled[layer]].index_select(0, rows) for b in pair)
+                size = max(pair[0].shape[2], self.capacity)
+                fresh = tuple(t.new_empty(*t.shape[:2], size, t.shape[3]) for t in (keys, values))
+                for old, new in zip((keys, values), fresh, strict=True):
+                    new[:, :, : old.shape[2]] = old
+                self.buffers[layer] = (fresh[0], fresh[1])
         self.real = None if self.real is None else self.real[rows]
         if sources is not None:
             self.memory = {n: (k[sources], v[sources]) for n, (k, v) in self.memory.items()}

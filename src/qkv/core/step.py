@@ -85,7 +85,7 @@ def begin(
     else:
         across = at
     ear = listener.get()
-    return Step(
+    step = Step(
         positions=positions,
         angles={r: angles(positions, r) for r in stack.rotaries},
         mask={m: seen(m, across if m.kind == "memory" else at) for m in stack.masks},
@@ -96,3 +96,5 @@ def begin(
         attend=attention.attend if ear and ear.opens else kernels.attend,
         tap=ear.tap if ear else silent,
     )
+    begins = getattr(ear, "begins", None)  # a trace also asks what the call is given: its mask, its positions, its mode
+    return begins(stack, ids, step) if begins else step

@@ -1,0 +1,197 @@
+"""What a model costs: parameters, FLOPs, bytes of weights and cache, counted on the built core, not from formulas.
+
+The core is built on the meta device: shapes without memory, so 70 billion parameters are counted in a second.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from qkv import spec as parts
+from qkv.core.attention import Attention
+from qkv.core.model import Norm, Stack, Transformer
+from qkv.core.step import Given, Step, begin
+from qkv.errors import QkvError, nearest
+
+BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "fp64": 8, "float64": 8, "int8": 1}
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating-point operations of one target token at a context, a multiply-add counted as two."""
+
+    prefill: int
+    decode: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Numbers of one spec; counts are of numbers, and bytes are asked for with a dtype."""
+
+    parameters: int
+    active_parameters: int
+    by_part: dict[str, int]
+    kv_per_token: int  # numbers kept per position of the decoder
+    memory_per_token: int  # numbers kept per source position, once per sentence
+    spec: parts.Spec
+
+    def weight_bytes(self, dtype: str = "fp32") -> int:
+        """Bytes of all weights in one dtype; a tied matrix counts once."""
+        return self.parameters * width(dtype)
+
+    def kv_bytes_per_token(self, dtype: str = "fp32") -> int:
+        """Bytes that the cache grows by with each new position, all layers together."""
+        return self.kv_per_token * width(dtype)
+
+    def flops_per_token(self, context: int | None = None) -> Flops:
+        """Prefill: the mean over `context` tokens at once; decode: the token after `context` others.
+
+        An encoder-decoder is taken to read as many source tokens: prefill holds the encoder's share, decode does not.
+        """
+        core = built(self.spec)
+        context = context or self.spec.context or 1024
+        prefill = decode = 0
+        for path, module in core.named_modules():
+            if isinstance(module, nn.Linear):
+                products = 2 * module.in_features * module.out_features
+                prefill += products
+                once = path.startswith("encoder.") if self.spec.decoder else False
+                decode += 0 if once or path.endswith((".cross.k", ".cross.v")) else products
+            elif isinstance(module, Attention):
+                each = 4 * module.spec.heads * module.spec.head_dim  # q·k and pattern·v
+                prefill += each * pairs(module.spec.mask, context) // context
+                if not (self.spec.decoder and path.startswith("encoder.")):
+                    decode += each * keys(module.spec.mask, context, context)
+        return Flops(prefill, decode)
+
+    def activation_bytes_per_token(self, context: int | None = None, dtype: str = "fp32") -> int:
+        """Bytes that training keeps for the way back per target token, before the loss, with fused attention.
+
+        Found by a forward pass on the meta device: every tensor that autograd saves, weights left out.
+        """
+        tokens = min(context or self.spec.context or 1024, self.spec.context or 1 << 30)
+        return saved(built(self.spec), tokens) // tokens * width(dtype)
+
+
+def keys(mask: parts.Mask, query: int, context: int) -> int:
+    """How many keys the query at a position sees."""
+    if mask.kind in ("full", "memory"):
+        return context
+    return min(query + 1, mask.window or query + 1)
+
+
+def pairs(mask: parts.Mask, context: int) -> int:
+    """How many pairs of query and key a whole context sees: a square, a triangle, or the band of a window."""
+    if mask.kind in ("full", "memory"):
+        return context * context
+    window = min(mask.window or context, context)
+    return window * (window + 1) // 2 + (context - window) * window
+
+
+def width(dtype: str) -> int:
+    """Bytes of one number of a dtype, by its name."""
+    if dtype not in BYTES:
+        raise QkvError(f"dtype {dtype!r} is unknown{nearest(dtype, BYTES)}; known are {', '.join(BYTES)}")
+    return BYTES[dtype]
+
+
+def built(spec: parts.Spec) -> Transformer:
+    """The core with shapes and without memory."""
+    with torch.device("meta"):
+        return Transformer(spec)
+
+
+def count(spec: parts.Spec) -> Cost:
+    """The cost of a spec, counted on the built core."""
+    core = built(spec)
+    by_part: dict[str, int] = {"embedding": 0, "attention": 0, "ffn": 0, "norms": 0, "head": 0}
+    owners = dict(core.named_modules())
+    for name, parameter in core.named_parameters():  # a shared tensor comes once
+        by_part[part(name, owners[name.rpartition(".")[0]])] += parameter.numel()
+    total = sum(by_part.values())
+    kept = {"kv": 0, "memory": 0}
+    for path, module in core.named_modules():
+        if isinstance(module, Attention) and spec.decoder and not path.startswith("encoder."):
+            kept["memory" if path.endswith(".cross") else "kv"] += module.k.out_features + module.v.out_features
+    return Cost(total, total, by_part, kept["kv"], kept["memory"], spec)
+
+
+def part(name: str, owner: nn.Module) -> str:
+    """Which part of the model a parameter belongs to."""
+    if isinstance(owner, Norm):
+        return "norms"
+    if isinstance(owner, nn.Embedding):
+        return "embedding"
+    if name.startswith("head."):
+        return "head"
+    return "ffn" if ".ffn." in name else "attention"
+
+
+def shapes(spec: parts.Spec) -> dict[str, tuple[int, ...]]:
+    """Path and shape of every parameter, in the order of the state dict; a tied head is not listed again."""
+    return {name: tuple(p.shape) for name, p in built(spec).named_parameters()}
+
+
+class Fused(torch.autograd.Function):
+    """Stands for a fused attention: it saves what goes in and what comes out, never the [T, S] pattern."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # type: ignore[override]
+        rows, heads, tokens, _ = q.shape
+        z = q.new_empty((rows, tokens, heads, v.shape[-1])).transpose(1, 2)  # laid out as the fused kernels do
+        ctx.save_for_backward(q, k, v, z)
+        return z
+
+
+def saved(core: Transformer, tokens: int) -> int:
+    """How many numbers autograd saves in one forward of one row of tokens."""
+    seen: dict[int, torch.UntypedStorage] = {}
+    total = 0
+    for parameter in core.parameters():
+        seen[parameter.untyped_storage()._cdata] = parameter.untyped_storage()  # pyright: ignore[reportPrivateUsage]
+
+    def pack(x: Tensor) -> Tensor:
+        nonlocal total
+        storage = x.untyped_storage()
+        if storage._cdata not in seen and x.is_floating_point():  # pyright: ignore[reportPrivateUsage]
+            seen[storage._cdata] = storage  # pyright: ignore[reportPrivateUsage]
+            total += storage.nbytes() // x.element_size()
+        return x
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Tensor:
+        return Fused.apply(q, k, v)  # type: ignore[no-any-return]
+
+    def step(stack: Stack, given: Given | None = None) -> Step:
+        return dataclasses.replace(begin(stack, ids, given), attend=attend)
+
+    ids = torch.zeros(1, tokens, dtype=torch.int64, device="meta")
+    unpack: Callable[[Tensor], Tensor] = lambda x: x  # noqa: E731
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        given = Given()
+        if core.spec.encoder and core.spec.decoder:
+            given = Given(memory=core.encode(ids, step(core.encoder)))
+        core.hidden(ids, step(core.decoder if core.spec.decoder else core.encoder, given))
+    return total
+
+
+def report(spec: parts.Spec, *, dtype: str = "fp32", context: int | None = None) -> dict[str, object]:
+    """Everything as plain integers, bytes in `dtype`: what `qkv info` prints; `flops_per_token` is the decode's."""
+    cost, context = count(spec), context or spec.context or 1024
+    flops = cost.flops_per_token(context)
+    return {
+        "parameters": cost.parameters,
+        "active_parameters": cost.active_parameters,
+        "by_part": dict(cost.by_part),
+        "dtype": dtype,
+        "weight_bytes": cost.weight_bytes(dtype),
+        "kv_bytes_per_token": cost.kv_bytes_per_token(dtype),
+        "memory_bytes_per_token": cost.memory_per_token * width(dtype),
+        "context": context,
+        "kv_bytes": cost.kv_bytes_per_token(dtype) * context,
+        "flops_per_token": flops.decode,
+        "flops_per_token_prefill": flops.prefill,
+        "activation_bytes_per_token": cost.activation_bytes_per_token(context, dtype),
+    }

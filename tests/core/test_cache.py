@@ -1,0 +1,136 @@
+"""Cached decoding equals the full forward; buffers grow by doubling; rows leave, move and are cut without a trace."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qkv.core.cache import Cache, Static
+from qkv.core.step import Given, begin
+
+sys.path.insert(0, str(Path(__file__).parent))
+import zoo
+
+DECODERS = [n for n in zoo.ALL if n != "encoder"]
+CHUNKS = {"one by one": [1] * 11, "in chunks": [4, 1, 3, 3], "prefill, then one by one": [8, 1, 1, 1], "in one": [11]}
+
+
+def cached(core: Any, ids: torch.Tensor, chunks: list[int], cache: Static) -> torch.Tensor:
+    return torch.cat([zoo.run(core, part, cache=cache, mode="decode") for part in ids.split(chunks, 1)], 1)
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Any:
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("name", DECODERS)
+def test_cached_decoding_equals_full_forward(name: str, chunks: str) -> None:
+    core, ids = zoo.made(zoo.ALL[name]()), zoo.words(3, 11)
+    full = zoo.run(core, ids)
+    got = cached(core, ids, CHUNKS[chunks], Static(4, capacity=2))
+    assert full.std() > 0.3
+    assert (got - full).abs().max() <= 1e-5
+
+
+def test_a_cache_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Static.append
+
+    def wrong(self: Static, layer: int, k: torch.Tensor, v: torch.Tensor) -> Any:
+        keys, values = right(self, layer, k, v)
+        return (keys.clone().index_fill_(2, torch.tensor([0]), 0.0), values) if keys.shape[2] > 8 else (keys, values)
+
+    monkeypatch.setattr(Static, "append", wrong)
+    with pytest.raises(AssertionError):
+        test_cached_decoding_equals_full_forward("gqa", "one by one")
+
+
+@pytest.mark.parametrize("name", ["gqa", "window", "learned"])
+def test_left_padding_equals_alone(name: str) -> None:
+    core, ids = zoo.made(zoo.ALL[name]()), zoo.words(3, 11)
+    lengths = [8, 5, 3]
+    prompt = torch.full((3, 8), 7)
+    for row, n in enumerate(lengths):
+        prompt[row, 8 - n :] = ids[row, :n]
+    real = torch.arange(8)[None] >= 8 - torch.tensor(lengths)[:, None]
+    cache = Static(3, capacity=4)
+    out = [core(prompt, begin(core.decoder, prompt, Given(real=real), cache=cache, mode="prefill"))[:, -1:]]
+    more = torch.stack([ids[row, n : n + 3] for row, n in enumerate(lengths)])
+    for part in more.split(1, 1):
+        out.append(core(part, begin(core.decoder, part, cache=cache, mode="decode")))
+    for row, n in enumerate(lengths):
+        alone = zoo.run(core, ids[row : row + 1, : n + 3])[0, n - 1 :]
+        assert (torch.cat(out, 1)[row] - alone).abs().max() <= 1e-5
+
+
+def test_buffers_double_and_are_written_in_place() -> None:
+    cache = Static(1, capacity=4)
+    sizes, places = [], set()
+    for _ in range(17):
+        keys, _ = cache.append(0, torch.randn(2, 3, 1, 8), torch.randn(2, 3, 1, 8))
+        buffer = cache.buffers[0]
+        assert buffer
+        sizes.append(buffer[0].shape[2])
+        places.add(buffer[0].data_ptr())
+        assert keys.data_ptr() == buffer[0].data_ptr(), "what append returns is a view"
+    assert sorted(set(sizes)) == [4, 8, 16, 32]
+    assert cache.length == 17
+    assert cache.bytes == 2 * 2 * 3 * 17 * 8 * 4
+
+
+def test_a_long_prefill_is_taken_whole() -> None:
+    cache = Static(1, capacity=4)
+    assert cache.append(0, torch.randn(1, 1, 21, 8), torch.randn(1, 1, 21, 8))[0].shape[2] == 21
+
+
+@pytest.mark.parametrize("index", [[0, 1, 2], [2, 0, 0], [1, 0, 2]])
+@pytest.mark.parametrize("name", ["gqa", "learned"])
+def test_reordered_rows_continue_their_parents(name: str, index: list[int]) -> None:
+    core, ids = zoo.made(zoo.ALL[name]()), zoo.words(3, 8)
+    cache, new = Static(3), zoo.words(3, 1, seed=5)
+    zoo.run(core, ids, cache=cache, mode="prefill")
+    cache.reorder(torch.tensor(index))
+    got = zoo.run(core, new, cache=cache, mode="decode")
+    full = zoo.run(core, torch.cat((ids[index], new), 1))[:, -1:]
+    assert (got - full).abs().max() <= 1e-5
+
+
+def test_kept_rows_go_on_and_the_memory_is_shared_by_beams() -> None:
+    core, beams = zoo.made(zoo.seq2seq()), 2
+    source, ids = zoo.words(3, 7, seed=9), zoo.words(3 * beams, 6)
+    memory = core.encode(source, begin(core.encoder, source))
+
+    def run(part: torch.Tensor, rows: torch.Tensor, cache: Any = None) -> torch.Tensor:
+        return core(part, begin(core.decoder, part, Given(memory=memory[rows]), cache=cache, mode="decode"))
+
+    cache = Static(2)
+    first = run(ids[:, :4], torch.arange(3), cache)
+    assert cache.memory[0][0].shape[0] == 3, "one row per source"
+    each = torch.arange(3).repeat_interleave(beams)
+    assert (first - run(ids[:, :4], each)).abs().max() <= 1e-5
+    cache.keep(torch.tensor([0, 1, 4, 5]), torch.tensor([0, 2]))
+    left = ids[[0, 1, 4, 5]]
+    got = run(left[:, 4:], torch.tensor([0, 2]), cache)
+    assert (got - run(left, torch.tensor([0, 0, 2, 2]))[:, 4:]).abs().max() <= 1e-5
+
+
+def test_cut_forgets_the_end() -> None:
+    core, ids = zoo.made(zoo.gqa()), zoo.words(2, 9)
+    cache = Static(3)
+    zoo.run(core, zoo.words(2, 8, seed=4), cache=cache)
+    cache.cut(0)
+    zoo.run(core, ids[:, :6], cache=cache)
+    zoo.run(core, zoo.words(2, 2, seed=4), cache=cache)
+    cache.cut(6)
+    assert cache.length == 6
+    assert (zoo.run(core, ids[:, 6:], cache=cache) - zoo.run(core, ids)[:, 6:]).abs().max() <= 1e-5
+
+
+def test_the_cache_that_keeps_nothing() -> None:
+    k = torch.randn(1, 1, 2, 8)
+    assert Cache().append(0, k, k)[0] is k
+    assert Cache().length == 0

@@ -1,0 +1,115 @@
+"""Every kernel of the table against the maths in the open: each mask, grouping, padding and scale, forth and back."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv import spec
+from qkv.core import kernels
+from qkv.core.attention import Attention, attend
+from qkv.core.masks import Cells, seen
+from qkv.core.step import begin
+
+ROWS, QUERIES, HEADS, DIM = 3, 6, 6, 32
+MASKS = {
+    "full": spec.Mask("full"), "causal": spec.Mask("causal"), "prefix": spec.Mask("prefix"),
+    "window": spec.Mask("causal", 3), "memory": spec.Mask("memory"),
+}  # fmt: skip
+
+
+def setting(mask: spec.Mask, groups: int, padded: bool, packed: bool, past: int, scale: float | None = None) -> Any:
+    """(q, k, v, seen, at, step) for one case, drawn from a fixed seed."""
+    draw = torch.Generator().manual_seed(3)
+    at = Attention(spec.Attention(HEADS, groups, DIM, mask, scale=scale), 48, 0, "attn")
+    keys = QUERIES + past
+    real = torch.arange(keys)[None] >= torch.tensor([0, 1, 3])[:, None] if padded else None
+    documents = torch.tensor([[0, 0, 1, 1, 1, 2] + [2] * past]).expand(ROWS, -1) if packed else None
+    free = torch.tensor([0, 2, 4]) if mask.kind == "prefix" else None
+    cells = Cells(torch.arange(past, keys), torch.arange(keys), real, documents, free)
+    q, k, v = (
+        torch.randn(ROWS, n, t, DIM, generator=draw)
+        for n, t in ((HEADS, QUERIES), (groups, keys), (groups, keys))
+    )  # fmt: skip
+    return q, k, v, seen(mask, cells), at, begin_nothing()
+
+
+def begin_nothing() -> Any:
+    class Empty:
+        masks: tuple[spec.Mask, ...] = ()
+        rotaries: tuple[spec.Rotary, ...] = ()
+
+    return begin(Empty(), torch.zeros(1, 1, dtype=torch.int64))  # type: ignore[arg-type]
+
+
+CASES = [
+    (name, groups, padded, packed, past)
+    for name, groups, padded, packed, past in itertools.product(
+        MASKS, (6, 2, 1), (False, True), (False, True), (0, 4)
+    )
+    if not (name == "memory" and packed)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", kernels.TABLE, ids=lambda k: k.name)
+def test_every_kernel_is_the_open_maths(kernel: kernels.Kernel) -> None:
+    for name, groups, padded, packed, past in CASES:
+        q, k, v, mask, at, step = setting(MASKS[name], groups, padded, packed, past)
+        got, expected = kernel.run(q, k, v, mask, at, step), attend(q, k, v, mask, at, step)
+        visible = torch.ones(ROWS, QUERIES, dtype=torch.bool)
+        if mask.bias is not None:
+            visible = (mask.bias == 0).any(-1)[:, 0].expand(ROWS, -1)  # a padded query may see nothing
+        gap = (got - expected).transpose(1, 2)[visible].abs().max()
+        assert gap <= 1e-5, f"{kernel.name}: {name} groups={groups} padded={padded} packed={packed} past={past}: {gap}"
+
+
+@pytest.mark.parametrize("kernel", kernels.TABLE, ids=lambda k: k.name)
+@pytest.mark.parametrize("groups", [6, 2])
+def test_gradients_are_those_of_the_open_maths(kernel: kernels.Kernel, groups: int) -> None:
+    for mask in MASKS.values():
+        q, k, v, hidden, at, step = setting(mask, groups, False, False, 0, scale=0.3)
+        grads: list[tuple[Tensor, ...]] = []
+        for run in (kernel.run, attend):
+            leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+            run(*leaves, hidden, at, step).square().sum().backward()
+            grads.append(tuple(t.grad for t in leaves if t.grad is not None))
+        for a, b in zip(*grads, strict=True):
+            assert (a - b).abs().max() <= 1e-4
+
+
+def test_open_maths_is_the_formula_word_by_word() -> None:
+    q, k, v, mask, at, step = setting(MASKS["causal"], 2, False, False, 0)
+    z = attend(q, k, v, mask, at, step)
+    for b, h, t in itertools.product(range(ROWS), range(HEADS), range(QUERIES)):
+        g = h // (HEADS // 2)
+        scores = torch.stack([q[b, h, t] @ k[b, g, s] / DIM**0.5 for s in range(t + 1)])
+        expected = sum(p * v[b, g, s] for s, p in enumerate(scores.softmax(0)))
+        assert torch.allclose(z[b, h, t], expected, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_dropped_patterns_never_reach_a_kernel_that_cannot_drop(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v, mask, at, step = setting(MASKS["full"], 6, False, False, 0)
+    at.spec = replace(at.spec, dropout=0.5)
+    heard: list[float] = []
+    step = replace(step, drop=lambda x, p: heard.append(p) or x)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: pytest.fail("dropped nothing"))
+    for leaf in (q, q.clone().requires_grad_()):
+        kernels.attend(leaf, k, v, mask, at, step)
+    assert heard == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("fault", ["scale", "causal", "groups"])
+def test_a_wrong_kernel_is_found(fault: str) -> None:
+    def wrong(q: Tensor, k: Tensor, v: Tensor, mask: Any, at: Attention, step: Any) -> Tensor:
+        if fault == "scale":
+            return kernels.sdpa(q * 1.01, k, v, mask, at, step)
+        if fault == "groups":  # the usual mistake: heads dealt out in turn
+            return attend(q.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2), k, v, mask, at, step)
+        return kernels.sdpa(q, k, v, mask._replace(causal=False), at, step)
+
+    with pytest.raises(AssertionError, match="wrong: "):
+        test_every_kernel_is_the_open_maths(kernels.Kernel("wrong", lambda *_: True, wrong))

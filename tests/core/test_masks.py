@@ -1,0 +1,94 @@
+"""Every rule of who sees whom against a slow loop in plain Python, with the reason that each dark cell gives."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.core import masks
+from qkv.core.masks import REASONS, Cells, reasons, seen
+from qkv.spec import Mask
+
+
+def why(rule: Mask, q: int, k: int, real: bool, same: bool, free: int) -> str:
+    """One cell by hand, the first reason that holds."""
+    if rule.kind == "causal" and k > q:
+        return "future"
+    if rule.kind == "prefix" and k > q and k >= free:
+        return "future"
+    if not real:
+        return "padding"
+    if rule.window is not None and q - k >= rule.window:
+        return "window"
+    return "seen" if same else "other document"
+
+
+rules = st.builds(Mask, st.sampled_from(["full", "causal", "prefix"]), st.none() | st.integers(1, 6))
+
+
+@settings(max_examples=60, deadline=None)
+@given(rules, st.integers(1, 6), st.integers(0, 5), st.integers(0, 2**30), st.booleans(), st.booleans(), st.booleans())
+def test_every_cell_is_as_a_loop_says(
+    rule: Mask, queries: int, past: int, seed: int, padded: bool, packed: bool, free: bool
+) -> None:
+    rows, keys, draw = 3, queries + past, torch.Generator().manual_seed(seed)
+    real = torch.rand(rows, keys, generator=draw) > 0.3
+    documents = torch.randint(0, 3, (rows, keys), generator=draw).sort(1)[0]
+    until = torch.randint(0, keys + 1, (rows,), generator=draw)
+    at = Cells(
+        torch.arange(past, keys), torch.arange(keys), real if padded else None,
+        documents if packed else None, until if free else None,
+    )  # fmt: skip
+    got = reasons(rule, at).expand(rows, -1, -1)
+    mask = seen(rule, at)
+    if mask.bias is not None:
+        open_cells = (mask.bias == 0).expand(rows, 1, queries, keys)[:, 0]
+    else:
+        open_cells = torch.ones(rows, queries, keys, dtype=torch.bool)
+        open_cells = open_cells.tril() if mask.causal else open_cells
+    for b in range(rows):
+        for i in range(queries):
+            for k in range(keys):
+                q, same = past + i, not packed or bool(documents[b, past + i] == documents[b, k])
+                expected = why(rule, q, k, not padded or bool(real[b, k]), same, int(until[b]) if free else 0)
+                assert REASONS[got[b, i, k]] == expected
+                assert bool(open_cells[b, i, k]) == (expected == "seen")
+
+
+def test_the_memory_shows_all_that_is_real() -> None:
+    real = torch.tensor([[True, True, False], [True, True, True]])
+    at = Cells(torch.arange(5), torch.arange(3), real)
+    assert reasons(Mask("memory"), at)[0].tolist() == [[0, 0, 2]] * 5
+    assert reasons(Mask("memory"), at)[1].tolist() == [[0, 0, 0]] * 5
+
+
+@pytest.mark.parametrize(
+    ("rule", "queries", "keys", "causal", "plain"),
+    [
+        (Mask("causal"), 7, 7, True, True),
+        (Mask("causal"), 1, 7, False, True),
+        (Mask("causal"), 3, 7, False, False),
+        (Mask("causal", 99), 7, 7, True, True),
+        (Mask("causal", 2), 7, 7, False, False),
+        (Mask("full"), 7, 7, False, True),
+        (Mask("memory"), 2, 7, False, True),
+    ],
+)
+def test_the_cheapest_form_is_taken(rule: Mask, queries: int, keys: int, causal: bool, plain: bool) -> None:
+    got = seen(rule, Cells(torch.arange(keys - queries, keys), torch.arange(keys)))
+    assert (got.causal, got.bias is None) == (causal, plain)
+
+
+def test_a_row_that_sees_nothing_stays_finite() -> None:
+    bias = seen(Mask("full"), Cells(torch.arange(2), torch.arange(2), torch.zeros(1, 2, dtype=torch.bool))).bias
+    assert bias is not None
+    assert torch.softmax(bias, -1).isfinite().all()
+
+
+def test_a_window_that_is_one_too_wide_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right: Callable[..., object] = masks.blocked
+    monkeypatch.setattr(masks, "blocked", lambda rule, at: right(Mask(rule.kind, rule.window and rule.window + 1), at))
+    with pytest.raises(AssertionError):
+        test_every_cell_is_as_a_loop_says.hypothesis.inner_test(Mask("causal", 2), 5, 0, 1, False, False, False)

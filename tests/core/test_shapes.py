@@ -1,0 +1,104 @@
+"""The shape comments of the core are true, and a false one would be found."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from qkv.core import attention, cache, kernels, masks, model, positions, step
+from qkv.core.cache import Static
+from qkv.core.step import Given, begin, listener
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+import zoo  # noqa: E402
+from shapes import FalseComment, checked, claims  # noqa: E402
+
+CORE = (attention, cache, kernels, masks, model, positions, step)
+
+
+class Opens:
+    opens = True
+
+    def tap(self, module: torch.nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def everything(name: str) -> None:
+    """A model of the zoo in every way that its forward can run: in the open and not, cached, padded, packed."""
+    core, ids = zoo.made(zoo.ALL[name]()), zoo.words(5, 9)
+    with torch.no_grad():
+        zoo.run(core, ids)
+        token = listener.set(Opens())
+        zoo.run(core, ids)
+        listener.reset(token)
+        if hasattr(core, "decoder"):
+            kept = Static(4, capacity=4)
+            for part in (ids[:, :7], ids[:, 7:]):
+                zoo.run(core, part, cache=kept, mode="decode")
+            if not hasattr(core, "encoder"):
+                real = torch.ones(5, 9, dtype=torch.bool)
+                real[0, :4] = False
+                core(ids, begin(core.decoder, ids, Given(real=real), cache=Static(4)))
+
+
+@pytest.mark.parametrize("name", zoo.ALL)
+def test_shape_comments_hold(name: str) -> None:
+    with checked(*CORE) as checker:
+        everything(name)
+    assert len(checker.checked) > 20
+
+
+def test_every_shape_comment_was_held_to_a_run() -> None:
+    with checked(*CORE) as checker:
+        for name in zoo.ALL:
+            everything(name)
+    for module in (model, attention, positions, cache):
+        file = str(module.__file__)
+        said = {(file, line) for line in claims(Path(file).read_text(encoding="utf-8"))}
+        ran = {line for f, line in checker.checked if f == file}
+        unseen = sorted(line for _, line in said if line not in ran)
+        assert unseen == [], f"{file}: comments that no model of the zoo reaches, lines {unseen}"
+
+
+def altered(tmp_path: Path, old: str, new: str) -> ModuleType:
+    """core/model.py with one piece of text replaced, as a module of its own."""
+    source = Path(str(model.__file__)).read_text(encoding="utf-8")
+    assert source.count(old) >= 1
+    path = tmp_path / "altered.py"
+    path.write_text(source.replace(old, new, 1), encoding="utf-8")
+    found = importlib.util.spec_from_file_location("altered", path)
+    assert found
+    assert found.loader
+    module = importlib.util.module_from_spec(found)
+    sys.modules["altered"] = module
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"up", self.up(x))  # B T F', '"up", self.up(x))  # B T D'),
+        ("x = self.embed(ids)  # B T D", "x = self.embed(ids)  # T D"),
+        ("x = layer(x, step)  # B T D", "x = layer(x, step)  # B T T"),
+        ("return self.decoder(x, step)  # B T D", "return self.decoder(x, step)  # T B D"),
+    ],
+)
+def test_a_false_comment_is_found(tmp_path: Path, old: str, new: str) -> None:
+    module = altered(tmp_path, old, new)
+    core = module.Transformer(zoo.learned())
+    ids = zoo.words(5, 9)
+    with pytest.raises(FalseComment, match=r"altered\.py:\d+: the comment says .* found \[5, 9, "), checked(module):
+        core(ids, begin(core.decoder, ids))
+
+
+def test_a_true_copy_passes(tmp_path: Path) -> None:
+    module = altered(tmp_path, "ids", "ids")
+    core = module.Transformer(zoo.learned())
+    ids = zoo.words(5, 9)
+    with checked(module) as checker:
+        core(ids, begin(core.decoder, ids))
+    assert len(checker.checked) > 15

@@ -1,0 +1,179 @@
+"""What travels beside x: at most nine fields, dropout by counter, taps that cost nothing and break no graph."""
+
+import dataclasses
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from qkv.core import dropout
+from qkv.core.dropout import dropper, keep
+from qkv.core.step import Given, Step, begin, listener, silent
+
+sys.path.insert(0, str(Path(__file__).parent))
+import zoo
+
+
+class Ear:
+    """Remembers what it hears."""
+
+    opens = False
+
+    def __init__(self) -> None:
+        self.heard: dict[str, torch.Tensor] = {}
+
+    def tap(self, module: nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:
+        self.heard[f"{module.path}.{name}".strip(".")] = x
+        return x
+
+
+def test_step_has_at_most_nine_fields() -> None:
+    assert len(dataclasses.fields(Step)) <= 9
+
+
+@pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.9])
+def test_dropout_has_its_rate_and_keeps_the_mean(p: float) -> None:
+    x = torch.ones(1000, 401)
+    out = dropper(1, 0, 0, 0)(x, p)
+    exact = round(p * 256) / 256
+    assert abs((out == 0).float().mean().item() - exact) < 0.005
+    assert abs(out.mean().item() - 1.0) < 0.02
+    assert torch.allclose(out[out != 0], torch.tensor(1 / (1 - exact)))
+
+
+def test_dropout_is_a_function_of_its_key_alone() -> None:
+    x = torch.ones(64, 65)
+    one = dropper(1, 2, 3, 4)
+    first = [one(x, 0.3), one(x, 0.3)]
+    torch.rand(100)
+    two = dropper(1, 2, 3, 4)
+    assert all(torch.equal(a, two(x, 0.3)) for a in first)
+    assert not torch.equal(*first), "two places of one pass differ"
+    state = torch.get_rng_state()
+    dropper(9)(x, 0.5)
+    assert torch.equal(state, torch.get_rng_state()), "the global generator is not touched"
+    keys = [(1, 2, 3, 4), (1, 2, 4, 3), (2, 2, 3, 4), (1, 2, 3, 5), (0, 2, 3, 4), (1, 2, 3)]
+    drawn = {tuple(dropper(*key)(torch.ones(64), 0.5).tolist()) for key in keys}
+    assert len(drawn) == len(keys)
+
+
+def test_every_eighth_of_a_draw_is_as_random_as_the_others() -> None:
+    kept = (dropper(5)(torch.ones(80_000), 0.5) != 0).float().view(-1, 8)
+    assert ((kept.mean(0) - 0.5).abs() < 0.02).all()
+    assert (torch.corrcoef(kept.T) - torch.eye(8)).abs().max() < 0.05
+
+
+def test_the_way_back_drops_what_the_way_forth_dropped() -> None:
+    x = torch.randn(30, 40, requires_grad=True)
+    out = dropper(3)(x, 0.5)
+    out.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad != 0, out != 0)
+    assert torch.allclose(x.grad[x.grad != 0], torch.tensor(2.0))
+
+
+def test_dropout_off_is_the_very_tensor() -> None:
+    x = torch.randn(3)
+    assert keep(x, 0.5) is x
+    assert dropper(1)(x, 0.0) is x
+
+
+def test_dropout_that_forgets_to_scale_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dropout.Dropped, "apply", lambda x, kept, scale: x * kept)
+    with pytest.raises(AssertionError):
+        test_dropout_has_its_rate_and_keeps_the_mean(0.5)
+
+
+def test_a_tap_that_is_off_is_the_very_tensor() -> None:
+    x = torch.randn(3)
+    assert silent(nn.Identity(), "x", x) is x
+
+
+def test_taps_have_the_names_of_the_contract() -> None:
+    core, ids, ear = zoo.made(zoo.seq2seq()), zoo.words(2, 5), Ear()
+    token = listener.set(ear)
+    loud = zoo.run(core, ids)
+    listener.reset(token)
+    part = ("norm", "q_pre", "k_pre", "q", "k", "v", "z", "out")
+    names = {f"decoder.layers.1.attn.{n}" for n in part}
+    names |= {f"decoder.layers.1.cross.{n}" for n in part if n != "k"}
+    names |= {f"encoder.layers.2.ffn.{n}" for n in ("norm", "up", "act", "out")}
+    names |= {f"decoder.layers.0.{n}" for n in ("resid_in", "resid_mid", "resid_cross", "resid_out")}
+    names |= {"encoder.embed", "decoder.embed", "encoder.final_norm", "decoder.final_norm", "logits"}
+    assert names <= ear.heard.keys()
+    assert torch.equal(loud, zoo.run(core, ids)), "listening changes nothing"
+
+
+def test_one_stack_has_no_prefix_and_another_thread_is_not_heard() -> None:
+    core, ear = zoo.made(zoo.gqa()), Ear()
+    token = listener.set(ear)
+    thread = threading.Thread(target=lambda: zoo.run(core, zoo.words(1, 4)))
+    thread.start()
+    thread.join()
+    assert ear.heard == {}
+    zoo.run(core, zoo.words(1, 4))
+    listener.reset(token)
+    assert {"layers.0.attn.q", "layers.2.ffn.gate", "embed", "final_norm"} <= ear.heard.keys()
+
+
+@pytest.mark.parametrize("name", ["seq2seq", "gqa", "parallel"])
+@pytest.mark.parametrize("ear", [None, Ear()], ids=["off", "on"])
+def test_no_graph_break_and_the_same_logits(name: str, ear: Any) -> None:
+    core, ids = zoo.made(zoo.ALL[name]()), zoo.words(2, 6)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        memory = core.encode(ids, begin(core.encoder, ids)) if hasattr(core, "encoder") else None
+    token = listener.set(ear)
+    step = begin(core.decoder, ids, Given(memory=memory))
+    listener.reset(token)
+    with torch.no_grad():
+        compiled = torch.compile(core, backend="eager", fullgraph=True)
+        assert torch.equal(compiled(ids, step), core(ids, step))
+
+
+def test_a_tap_that_breaks_the_graph_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loud(Ear):
+        def tap(self, module: nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:
+            torch._dynamo.graph_break()
+            return x
+
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        test_no_graph_break_and_the_same_logits("gqa", Loud())
+
+
+@pytest.mark.parametrize("name", zoo.ALL)
+def test_gradients_reach_every_weight(name: str) -> None:
+    core = zoo.made(zoo.ALL[name]())
+    logits = zoo.run(core, zoo.words(3, 9), drop=dropper(1))
+    (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))).sum().backward()
+    assert {n for n, p in core.named_parameters() if p.grad is None or not p.grad.any()} == set()
+
+
+@pytest.mark.parametrize("name", ["gqa", "seq2seq", "encoder"])
+def test_padding_of_either_side_changes_no_real_position(name: str) -> None:
+    core, ids = zoo.made(zoo.ALL[name]()), zoo.words(1, 6)
+    padded = torch.cat((ids, torch.full((1, 3), 5)), 1)
+    real = torch.arange(9)[None] < 6
+    source, source_real = zoo.words(1, 9, seed=3), torch.arange(9)[None] < 7
+
+    def run(x: torch.Tensor, mask: Any, source: torch.Tensor, source_mask: Any) -> torch.Tensor:
+        if name != "seq2seq":
+            return core(x, begin(core.decoder if name == "gqa" else core.encoder, x, Given(real=mask)))
+        memory = core.encode(source, begin(core.encoder, source, Given(real=source_mask)))
+        return core(x, begin(core.decoder, x, Given(real=mask, memory=memory, memory_real=source_mask)))
+
+    got, alone = run(padded, real, source, source_real)[:, :6], run(ids, None, source[:, :7], None)
+    assert (got - alone).abs().max() <= 1e-5
+
+
+def test_packed_documents_are_as_separate_ones() -> None:
+    spec = zoo.gqa()
+    core, one, two = zoo.made(spec), zoo.words(1, 5), zoo.words(1, 4, seed=2)
+    ids, documents = torch.cat((one, two), 1), torch.tensor([[0] * 5 + [1] * 4])
+    got = core(ids, begin(core.decoder, ids, Given(documents=documents)))
+    expected = torch.cat((zoo.run(core, one), zoo.run(core, two)), 1)  # rotary: only the distance counts
+    assert (got - expected).abs().max() <= 1e-5

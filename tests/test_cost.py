@@ -1,0 +1,146 @@
+"""Costs against published numbers, torch's own FLOP counter, a real cache and a real backward pass."""
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from qkv import cost
+from qkv.core import attention, kernels
+from qkv.core.cache import Static
+from qkv.core.step import Given, begin
+from qkv.cost import count, report, shapes
+from qkv.errors import QkvError
+from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack, Table
+
+sys.path.insert(0, str(Path(__file__).parent / "core"))
+import zoo
+
+
+def gpt2() -> Spec:
+    """124M of Radford et al. 2019: vocabulary 50257, context 1024, 12 layers of 768, biases everywhere, tied."""
+    attn = Attention(12, 12, 64, Mask("causal"), True, True)
+    block = Block(attn, Ffn(3072, "gelu_tanh", bias=True), norm_in=Norm())
+    return Spec(50257, Stack(768, (block,) * 12, Table("learned", 1024), final_norm=Norm()))
+
+
+def llama() -> Spec:
+    """7B of Touvron et al. 2023: vocabulary 32000, 32 layers of 4096, ffn 11008, 32 heads, no bias, untied."""
+    attn = Attention(32, 32, 128, Mask("causal"), rotary=Rotary(128))
+    block = Block(attn, Ffn(11008, "silu", gated=True), norm_in=Norm("rms", 1e-6))
+    stack = Stack(4096, (block,) * 32, final_norm=Norm("rms", 1e-6), context=2048)
+    return Spec(32000, stack, head=Head("untied"))
+
+
+def test_parameters_are_the_published_ones() -> None:
+    assert count(gpt2()).parameters == 124_439_808
+    start = time.monotonic()
+    assert count(llama()).parameters == 6_738_415_616
+    assert time.monotonic() - start < 20
+
+
+def test_parts_add_up_and_a_tied_head_is_free() -> None:
+    for make in zoo.ALL.values():
+        core, found = zoo.made(make()), count(make())
+        assert found.parameters == sum(p.numel() for p in core.parameters()) == sum(found.by_part.values())
+        assert shapes(make()) == {n: tuple(p.shape) for n, p in core.named_parameters()}
+    assert count(gpt2()).by_part["head"] == 0
+    assert count(llama()).by_part["head"] == 32000 * 4096
+    assert count(llama()).by_part["norms"] == 65 * 4096
+
+
+def test_bytes_of_weights_and_cache() -> None:
+    assert count(llama()).weight_bytes("bf16") == 2 * 6_738_415_616
+    assert count(llama()).kv_bytes_per_token("bf16") == 2 * 2 * 32 * 4096  # half a megabyte, as is well known
+    with pytest.raises(QkvError, match=r"'bf15'.*did you mean 'bf16'"):
+        count(gpt2()).weight_bytes("bf15")
+
+
+@pytest.mark.parametrize("name", ["gqa", "seq2seq", "parallel"])
+def test_cache_bytes_are_those_of_a_real_cache(name: str) -> None:
+    core, found = zoo.made(zoo.ALL[name]()), count(zoo.ALL[name]())
+    cache = Static(3)
+    zoo.run(core, zoo.words(1, 9), cache=cache, mode="prefill")  # with a source of seven words
+    assert cache.bytes == 9 * found.kv_bytes_per_token("fp32") + 7 * 4 * found.memory_per_token
+
+
+def counted(spec: Spec, tokens: int) -> int:
+    """FLOPs of one row by torch's counter, with the maths in the open (the whole square, masked or not)."""
+    core = cost.built(spec)
+    ids = torch.zeros(1, tokens, dtype=torch.int64, device="meta")
+
+    def step(stack: object, given: Given | None = None) -> object:
+        return dataclasses.replace(begin(stack, ids, given), attend=attention.attend)  # type: ignore[arg-type]
+
+    with FlopCounterMode(display=False) as counter:
+        given = Given()
+        if spec.encoder and spec.decoder:
+            given = Given(memory=core.encode(ids, step(core.encoder)))  # type: ignore[arg-type]
+        core(ids, step(core.decoder if spec.decoder else core.encoder, given))  # type: ignore[arg-type]
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("name", ["seq2seq", "encoder", "gqa", "window", "learned", "bare"])
+def test_flops_are_those_that_torch_counts(name: str) -> None:
+    spec, tokens = zoo.ALL[name](), 16
+    unseen = 0  # cells of the square that the mask hides: torch multiplies them, a reader of the mask need not
+    for stack in (spec.encoder, spec.decoder):
+        for block in stack.blocks if stack else ():
+            mask, at = block.attn.mask, block.attn
+            window = mask.window or 99
+            hidden = sum(j > i or i - j >= window for i in range(16) for j in range(16))
+            unseen += hidden * 4 * at.heads * at.head_dim if mask.kind == "causal" else 0
+    found = count(spec).flops_per_token(tokens).prefill * tokens
+    assert abs(counted(spec, tokens) - unseen - found) <= tokens * len(spec.stack.blocks)  # whole numbers are cut
+
+
+def test_decoding_reads_the_whole_past_and_no_source_again() -> None:
+    flops = count(llama()).flops_per_token(2048)
+    matrices = 2 * (6_738_415_616 - 32000 * 4096 - 65 * 4096)
+    assert flops.decode == matrices + 32 * 4 * 4096 * 2049
+    s2s = count(zoo.seq2seq()).flops_per_token(16)
+    assert s2s.decode < s2s.prefill
+
+
+@pytest.mark.parametrize("name", ["gqa", "learned", "seq2seq", "encoder"])
+def test_activations_are_what_a_real_backward_pass_keeps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "TABLE", [k for k in kernels.TABLE if k.name == "sdpa"])
+    spec, tokens = zoo.ALL[name](), 32
+    core, kept = zoo.made(spec), {}
+    weights = {p.untyped_storage().data_ptr() for p in core.parameters()}
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in weights and x.is_floating_point():
+            kept[storage.data_ptr()] = (storage.nbytes(), x)
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        source = zoo.words(1, tokens)
+        given = Given()
+        if spec.encoder and spec.decoder:
+            given = Given(memory=core.encode(source, begin(core.encoder, source)))
+        core.hidden(source, begin(core.decoder if spec.decoder else core.encoder, source, given))
+    real = sum(n for n, _ in kept.values()) / tokens
+    found = count(spec).activation_bytes_per_token(tokens)
+    if name == "gqa":  # PyTorch's CPU kernel copies shared heads; one that reads them in place keeps less
+        assert 0.8 * real < found < real
+    else:
+        assert found == pytest.approx(real, rel=0.05)
+
+
+def test_the_report_is_plain_integers() -> None:
+    found = report(gpt2(), dtype="bf16")
+    for key in ("parameters", "active_parameters", "kv_bytes_per_token", "weight_bytes", "flops_per_token"):
+        assert isinstance(found[key], int)
+        assert found[key] > 0  # type: ignore[operator]
+    assert found["context"] == 1024
+
+
+def test_a_head_that_is_counted_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qkv.core.model.Transformer.tie", lambda self: None)
+    assert count(gpt2()).parameters != 124_439_808
