@@ -1,0 +1,219 @@
+"""Beam search: the best whole sentences instead of the best next token, for every source of a batch at once.
+
+Letters: B sources still searched, M beams, C candidates, T tokens so far, V vocabulary. A hypothesis' score is its
+log probability over a length penalty; its length counts the end id. rows.py runs the decoder: a beam is an index into
+its cache.
+"""
+
+import math
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from qkv.core.model import Transformer
+from qkv.errors import QkvError
+from qkv.generation.rows import Feed, Rows, rooms
+from qkv.generation.sequence import Finish, Limits, Stops
+
+
+@dataclass(frozen=True)
+class Search:
+    """How wide and how long to search.
+
+    penalty  "gnmt" divides by ((5 + |Y|) / 6)^a (Wu et al. 2016, eq. 14; a = 0.6 in Vaswani et al. 2017),
+             "power" by |Y|^a (fairseq, transformers); a is `length_penalty`
+    stop     "first": as soon as `beams` hypotheses ended; "bound": when no live one can still enter the n best
+             (exact for this pruning); "heuristic": as "bound", but judging live ones at their present length;
+             "never": at the longest length only
+    """
+
+    beams: int = 4
+    nbest: int = 1
+    length_penalty: float = 0.6
+    penalty: Literal["gnmt", "power"] = "gnmt"
+    stop: Literal["first", "bound", "heuristic", "never"] = "first"
+
+    def __post_init__(self) -> None:
+        if self.beams < 1:
+            raise QkvError(f"beams: found {self.beams}, expected at least 1")
+        if not 1 <= self.nbest <= self.beams:
+            raise QkvError(f"nbest: found {self.nbest}, expected 1 to {self.beams}, the number of beams")
+        if not math.isfinite(self.length_penalty):
+            raise QkvError(f"length_penalty: found {self.length_penalty}, expected a finite number (0 divides by 1)")
+
+    def divisor(self, length: int) -> float:
+        """What the log probability of `length` tokens is divided by."""
+        return ((5 + length) / 6 if self.penalty == "gnmt" else length) ** self.length_penalty
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished candidate: its tokens (end id included), score, the model's logprob of each token, why it ended."""
+
+    tokens: list[int]
+    score: float
+    logprobs: list[float]
+    finish_reason: Finish
+
+
+@dataclass
+class Beams:
+    """The live hypotheses of all sources still searched; rows stand source by source, the likeliest first."""
+
+    sources: list[int]
+    sums: Tensor  # B M
+    tokens: Tensor  # BM T
+    history: Tensor  # BM T, the running sums
+
+    def hypothesis(self, row: int, search: Search, ended: tuple[int, float] | None = None) -> Hypothesis:
+        """The live row as it stands, or ended by a token with the sum that it then has."""
+        tokens, sums = self.tokens[row].tolist(), self.history[row].tolist()
+        if ended:
+            tokens, sums = [*tokens, ended[0]], [*sums, ended[1]]
+        logprobs = [now - before for now, before in zip(sums, [0.0, *sums], strict=False)]
+        score = sums[-1] / search.divisor(len(tokens))
+        return Hypothesis(tokens, score, logprobs, "stop" if ended else "length")
+
+
+class Searcher:
+    """One beam search over a batch: `advance` until no source is left; `found` holds what ended."""
+
+    def __init__(self, rows: Rows, room: list[int], search: Search, stops: Stops, forbid: tuple[int, ...]) -> None:
+        self.rows, self.room, self.search = rows, room, search
+        self.eos = torch.tensor(stops.eos, dtype=torch.long, device=rows.device)
+        self.forbid = torch.tensor(forbid, dtype=torch.long, device=rows.device)
+        self.found: list[list[Hypothesis]] = [[] for _ in room]
+        # long sums of fp32 would drift; MPS has nothing wider
+        wide = torch.float32 if rows.device.type == "mps" else torch.float64
+        none = torch.zeros(len(room), 0, dtype=wide, device=rows.device)
+        self.beams = Beams(list(range(len(room))), none.new_zeros(len(room), 1), none.long(), none)
+
+    def advance(self, logits: Tensor) -> Tensor:
+        """Choose among the followers of every live hypothesis, logits [BM, V]; give the next ids to read [BM]."""
+        sums, parents, tokens = self.candidates(logits)  # B C
+        ends = torch.isin(tokens, self.eos)  # B C
+        self.collect(sums, parents, tokens, ends)
+        # the likeliest that do not end go on, in their order
+        live = ends.int().sort(dim=-1, stable=True).indices[:, : self.search.beams]  # B M
+        sums, parents, tokens = sums.gather(1, live), parents.gather(1, live), tokens.gather(1, live)
+        sums = sums.masked_fill(ends.gather(1, live), -math.inf)
+        rows = parents.flatten()
+        old = self.beams
+        written = torch.cat((old.tokens[rows], tokens.flatten()[:, None]), 1)  # BM T
+        history = torch.cat((old.history[rows], sums.flatten()[:, None]), 1)  # BM T
+        self.beams = Beams(old.sources, sums, written, history)
+        return self.leave(rows, first=old.tokens.shape[1] == 0)
+
+    def candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The best followers of each source, best first: their sums, parent rows and tokens, each [B, C].
+
+        C = beams x (1 + end ids), so that enough are left when every end id of every beam is among them.
+        """
+        logprobs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))  # BM V
+        logprobs.index_fill_(-1, self.forbid, -math.inf)
+        sources, beams = self.beams.sums.shape
+        wanted = self.search.beams * (1 + max(1, len(self.eos)))
+        best = logprobs.topk(min(wanted, logprobs.shape[-1]))  # BM C
+        each = best.values.shape[-1]
+        sums = (self.beams.sums[:, :, None] + best.values.view(sources, beams, each)).flatten(1)  # B MC
+        top = sums.topk(min(wanted, sums.shape[1]))
+        tokens = best.indices.view(sources, beams * each).gather(1, top.indices)
+        first = torch.arange(sources, device=logits.device)[:, None] * beams
+        parents = first + top.indices // each
+        short = max(0, self.search.beams - top.values.shape[1])  # a vocabulary smaller than the beam
+        return pad(top.values, (0, short), value=-math.inf), pad(parents, (0, short)), pad(tokens, (0, short))
+
+    def collect(self, sums: Tensor, parents: Tensor, tokens: Tensor, ends: Tensor) -> None:
+        """Candidates that end and stand among the first `beams` become hypotheses; each source keeps its best."""
+        width = self.search.beams
+        ended = (ends & sums.isfinite())[:, :width].nonzero().tolist()
+        if sums.isnan().any():
+            raise QkvError("beam search: the model's logits are not finite numbers; `check` scans its weights")
+        for n, c in ended:
+            source = self.beams.sources[n]
+            last = (int(tokens[n, c]), float(sums[n, c]))
+            self.found[source].append(self.beams.hypothesis(int(parents[n, c]), self.search, last))
+            self.found[source] = sorted(self.found[source], key=lambda h: -h.score)[:width]
+
+    def leave(self, rows: Tensor, *, first: bool) -> Tensor:
+        """Finished sources leave the batch, and the cache follows the beams' parents `rows`."""
+        beams, width = self.beams, self.search.beams
+        length = beams.tokens.shape[1]
+        best = beams.sums[:, 0].tolist()
+        stay = [n for n, source in enumerate(beams.sources) if not self.done(source, length, best[n])]
+        for n in set(range(len(best))) - set(stay):
+            self.fill(n)
+        if len(stay) == len(best):
+            if first:
+                self.rows.keep(rows)  # each source's one row becomes its beams
+            else:
+                self.rows.reorder(rows)
+            return beams.tokens[:, -1]
+        index = torch.tensor(stay, dtype=torch.long, device=rows.device)
+        kept = (index[:, None] * width + torch.arange(width, device=rows.device)).flatten()
+        self.beams = Beams([beams.sources[n] for n in stay], beams.sums[index], beams.tokens[kept], beams.history[kept])
+        if stay:
+            self.rows.keep(rows[kept], index)
+        return self.beams.tokens[:, -1]
+
+    def done(self, source: int, length: int, best: float) -> bool:
+        """Whether the search for this source is over, its likeliest live hypothesis having the sum `best`."""
+        search, found, longest = self.search, self.found[source], self.room[source]
+        if length >= longest or best == -math.inf:
+            return True
+        if search.stop == "never" or len(found) < (search.beams if search.stop == "first" else search.nbest):
+            return False
+        if search.stop == "first":
+            return True
+        # sums only fall, and the divisor is monotonic in the length: its best case stands at one of the two ends
+        reach = (length,) if search.stop == "heuristic" else (length + 1, longest)
+        return found[search.nbest - 1].score >= best / max(search.divisor(n) for n in reach)
+
+    def fill(self, n: int) -> None:
+        """Where too few ended, the live ones make up the n best, after those that did end."""
+        found, width = self.found[self.beams.sources[n]], self.search.beams
+        for k in range(self.search.nbest - len(found)):
+            if k < width and float(self.beams.sums[n, k]) > -math.inf:
+                found.append(self.beams.hypothesis(n * width + k, self.search))
+
+
+@torch.inference_mode()
+def beam(
+    core: Transformer,
+    prompts: Seq[Seq[int]],
+    *,
+    search: Search = Search(),
+    stops: Stops = Stops(),  # noqa: B008
+    limits: Limits = Limits(),  # noqa: B008
+    feed: Feed = Feed(),  # noqa: B008
+) -> list[list[Hypothesis]]:
+    """The n best continuations of each prompt, best first; for an encoder-decoder the prompts are sources.
+
+    An end id ends a hypothesis (stop strings do not); one cut off at the limit stands after all that ended. With one
+    beam and stop="first" this is greedy decoding.
+    Raises QkvError as `generate` does, and for a prompt that fills the context.
+    """
+    if stops.strings:
+        raise QkvError(f"beam search: it does not look for stop strings {stops.strings!r}; stop at ids, or generate")
+    if not feed.cache:
+        raise QkvError("beam search: it runs with the cache only; leave cache=False out, or generate instead")
+    room = rooms(core, prompts, limits, feed)
+    if 0 in room:
+        raise QkvError(f"prompt {room.index(0)}: it fills the context, so nothing can be written after it; shorten it")
+    if not room:
+        return []
+    written = [feed.start] * len(prompts) if core.spec.encoder else prompts
+    rows = Rows(core, feed, capacity=max(map(len, written)) + min(max(room), 64))
+    searcher = Searcher(rows, room, search, stops, limits.forbid)
+    if core.spec.encoder:
+        rows.encode(prompts)
+    logits = rows.read(written)
+    while True:
+        tokens = searcher.advance(logits)
+        if not searcher.beams.sources:
+            return [found[: search.nbest] for found in searcher.found]
+        logits = rows.next(tokens)

@@ -1,0 +1,156 @@
+"""Writing one token after another for a batch of prompts: prefill, choose, decode, and finished rows leave the batch.
+
+`stream` yields every token as it is chosen; `generate` collects them. Read rows.py for the forward pass and
+sequence.py for what ends a row; beam.py searches instead of choosing.
+"""
+
+import contextvars
+import math
+import time
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv import sample
+from qkv.core.model import Transformer
+from qkv.errors import QkvError
+from qkv.generation.rows import Feed, Rows, rooms
+from qkv.generation.sequence import Finish, Limits, Sequence, Stops, Timing, Writer
+from qkv.sample import Sampling
+
+
+class Event(NamedTuple):
+    """One token of one row: the text that it lets us show, and why the row ended with it, if it did."""
+
+    row: int
+    token: int
+    logprob: float
+    text: str
+    finish_reason: Finish | None
+
+
+class Batch:
+    """Rows written side by side; `advance` moves each of them by one token."""
+
+    def __init__(
+        self, core: Transformer, prompts: Seq[Seq[int]], sampling: Sampling, stops: Stops, limits: Limits, feed: Feed
+    ) -> None:
+        self.core, self.sampling, self.feed = core, sampling, feed
+        self.forbid = torch.tensor(limits.forbid, dtype=torch.long, device=core.embed.weight.device)
+        self.timing = Timing()
+        room = rooms(core, prompts, limits, feed)
+        self.sequences = [
+            Sequence(tuple(p), s, timing=self.timing)
+            for p, s in zip(prompts, sample.seeds(sampling.seed, prompts), strict=True)
+        ]
+        self.writers = [Writer(s, stops, r) for s, r in zip(self.sequences, room, strict=True)]
+        for writer in self.writers:
+            if writer.room == 0:
+                writer.sequence.finish_reason = "length"
+        self.live = [i for i, writer in enumerate(self.writers) if writer.room > 0]
+        self.rows: Rows | None = None
+        self.last = torch.empty(0, dtype=torch.long)
+
+    @torch.inference_mode()
+    def advance(self) -> list[Event]:
+        """Choose one token for each live row, first reading the prompts if that was not done."""
+        began = time.perf_counter()
+        first = self.rows is None
+        logits = self.prefill() if self.rows is None else self.rows.next(self.last)
+        tokens, chances = self.choose(logits)
+        chosen, logprobs = tokens.tolist(), chances.tolist()
+        events: list[Event] = []
+        for i, token, logprob in zip(self.live, chosen, logprobs, strict=True):
+            if not math.isfinite(logprob):
+                raise QkvError(f"row {i}, token {len(self.sequences[i].tokens)}: its logits are not finite numbers; "
+                               "`check` scans its weights")  # fmt: skip
+            text = self.writers[i].write(token, logprob)
+            events.append(Event(i, token, logprob, text, self.sequences[i].finish_reason))
+        self.leave(tokens)
+        seconds = time.perf_counter() - began
+        self.timing.tokens += len(events)
+        if first:
+            self.timing.prefill += seconds
+        else:
+            self.timing.decode += seconds
+            self.timing.decoded += len(events)
+        return events
+
+    def prefill(self) -> Tensor:
+        """Read the prompts (and the sources of an encoder-decoder): the first logits [B, V]."""
+        prompts = [self.sequences[i].prompt for i in self.live]
+        written = [self.feed.start] * len(prompts) if self.core.spec.encoder else prompts
+        room = max(self.writers[i].room for i in self.live)
+        self.rows = Rows(self.core, self.feed, capacity=max(map(len, written)) + min(room, 256))
+        if self.core.spec.encoder:
+            self.rows.encode(prompts)
+        return self.rows.read(written)
+
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """A token per row [B], and its logprob under the model [B]."""
+        logprobs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))  # B V
+        allowed = logprobs.index_fill(-1, self.forbid, -math.inf) if len(self.forbid) else logprobs
+        if self.sampling.temperature == 0:
+            tokens = allowed.argmax(-1)
+        else:
+            rows = [self.sequences[i] for i in self.live]
+            probs = sample.distribution(allowed, self.sampling)
+            tokens = sample.draw(probs, [r.seed for r in rows], [len(r.tokens) for r in rows])
+        return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
+
+    def leave(self, tokens: Tensor) -> None:
+        """Finished rows leave the batch; the others go on with their tokens [B]."""
+        stay = [n for n, i in enumerate(self.live) if self.sequences[i].finish_reason is None]
+        if len(stay) < len(self.live):
+            self.live = [self.live[n] for n in stay]
+            index = torch.tensor(stay, dtype=torch.long, device=tokens.device)
+            tokens = tokens[index]
+            if stay and self.rows:
+                self.rows.keep(index, index)
+        self.last = tokens
+
+
+def generate(
+    core: Transformer,
+    prompts: Seq[Seq[int]],
+    *,
+    sampling: Sampling = Sampling(),  # noqa: B008  frozen
+    stops: Stops = Stops(),  # noqa: B008
+    limits: Limits = Limits(),  # noqa: B008
+    feed: Feed = Feed(),  # noqa: B008
+) -> list[Sequence]:
+    """Continue each prompt until it stops; an encoder-decoder's prompts are sources, `feed.start` begins its targets.
+
+    Raises QkvError for a prompt that is empty, longer than the context, or of unknown ids, and for logits that are
+    not finite. A row that reaches the context's end stops with "length".
+    """
+    batch = Batch(core, prompts, sampling, stops, limits, feed)
+    while batch.live:
+        batch.advance()
+    return batch.sequences
+
+
+def stream(
+    core: Transformer,
+    prompts: Seq[Seq[int]],
+    *,
+    sampling: Sampling = Sampling(),  # noqa: B008  frozen
+    stops: Stops = Stops(),  # noqa: B008
+    limits: Limits = Limits(),  # noqa: B008
+    feed: Feed = Feed(),  # noqa: B008
+) -> Iterator[Event]:
+    """As `generate`, but each token comes as an Event when it is chosen; a row's texts join to its final text.
+
+    Prompts are checked, and whoever listens to the core's taps is noted, at the call and not at the first event.
+    """
+    batch = Batch(core, prompts, sampling, stops, limits, feed)
+    context = contextvars.copy_context()
+
+    def events() -> Iterator[Event]:
+        while batch.live:
+            yield from context.run(batch.advance)
+
+    return events()

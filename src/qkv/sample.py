@@ -1,0 +1,105 @@
+"""Logits to a distribution, and a draw from it: pure functions, one stream of numbers per sequence.
+
+The order is fixed: temperature, then top-k, then top-p, then min-p, then normalise. Next: generation/engine.py.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qkv.errors import QkvError
+
+WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen: temperature 0 takes the likeliest; a filter that is None does not filter.
+
+    `top_k` keeps the k likeliest (Fan et al. 2018), `top_p` the fewest that hold mass p (Holtzman et al. 2020),
+    `min_p` those at least p times as likely as the likeliest (Nguyen et al. 2024).
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise QkvError(f"temperature: found {self.temperature}, expected a finite number >= 0 (0: the likeliest)")
+        if self.top_k is not None and self.top_k < 1:
+            raise QkvError(f"top_k: found {self.top_k}, expected at least 1, or None for no limit")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise QkvError(f"top_p: found {self.top_p}, expected 0 < top_p <= 1, or None for no limit")
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            raise QkvError(f"min_p: found {self.min_p}, expected 0 <= min_p <= 1, or None for no limit")
+
+
+def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
+    """The probabilities [B, V] in fp32 from which `sampling` draws, given logits [B, V]."""
+    if sampling.temperature == 0:
+        return torch.zeros_like(logits, dtype=torch.float32).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+    x = logits.float()
+    # the likeliest at 0 before dividing: a tiny temperature must not overflow
+    x = (x - x.amax(-1, keepdim=True)) / sampling.temperature  # B V
+    if sampling.top_k is not None and sampling.top_k < x.shape[-1]:
+        best = x.topk(sampling.top_k)
+        x = torch.full_like(x, -math.inf).scatter_(-1, best.indices, best.values)  # B V
+    probs = x.softmax(-1)  # B V
+    if sampling.top_p is not None and sampling.top_p < 1:
+        probs = nucleus(probs, sampling.top_p)
+    if sampling.min_p:
+        probs = probs.masked_fill(probs < sampling.min_p * probs.amax(-1, keepdim=True), 0.0)
+    return probs / probs.sum(-1, keepdim=True)
+
+
+def nucleus(probs: Tensor, mass: float) -> Tensor:
+    """The fewest likeliest whose sum reaches `mass`; the rest is 0."""
+    size = min(1024, probs.shape[-1])  # a whole vocabulary is rarely needed, and sorting it is slow
+    best = probs.topk(size)
+    if size < probs.shape[-1] and bool((best.values.sum(-1) < mass).any()):
+        best = probs.topk(probs.shape[-1])
+    before = best.values.cumsum(-1) - best.values
+    return torch.zeros_like(probs).scatter_(-1, best.indices, best.values.masked_fill(before >= mass, 0.0))
+
+
+def draw(probs: Tensor, seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
+    """One token id per row of `probs` [B, V] -> [B], a function of that row, its seed and its position alone."""
+    chance = [uniform(s, p) for s, p in zip(seeds, positions, strict=True)]
+    wide = probs.cpu().double() if probs.device.type == "mps" else probs.double()  # MPS has no fp64
+    heap = wide.cumsum(-1)  # B V
+    mark = torch.tensor(chance, dtype=torch.float64, device=wide.device)[:, None] * heap[:, -1:]
+    # right=True never lands on a token of probability 0
+    found = torch.searchsorted(heap, mark, right=True).squeeze(-1)
+    return found.clamp_max(probs.shape[-1] - 1).to(probs.device)
+
+
+def uniform(seed: int, position: int) -> float:
+    """The number in [0, 1) that belongs to this seed and position."""
+    return (mix(seed, position) >> 12) * 2.0**-52
+
+
+def mix(*parts: int) -> int:
+    """A well-stirred 64-bit number from any integers (SplitMix64's finaliser, Steele et al. 2014)."""
+    state = 0
+    for part in parts:
+        state = (state + part + 0x9E3779B97F4A7C15) & WORD
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & WORD
+        state ^= state >> 31
+    return state
+
+
+def seeds(seed: int, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """A seed per prompt, from `seed`, its ids, and how often they stood before it: its neighbours change nothing."""
+    times: dict[tuple[int, ...], int] = {}
+    found: list[int] = []
+    for prompt in map(tuple, prompts):
+        times[prompt] = times.get(prompt, -1) + 1
+        found.append(mix(seed, times[prompt], *prompt))
+    return found

@@ -1,0 +1,225 @@
+"""Beam search against a slow one, written with loops and no cache."""
+
+import functools
+import math
+
+import pytest
+import torch
+
+from qkv.core.cache import Static
+from qkv.core.init import initialise
+from qkv.core.model import Transformer
+from qkv.core.step import Given, begin
+from qkv.errors import QkvError
+from qkv.generation.beam import Search, beam
+from qkv.generation.engine import generate
+from qkv.generation.rows import Feed
+from qkv.generation.sequence import Limits, Stops
+from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
+
+PROMPTS = [[5, 9, 11], [7], [3, 4, 8, 12, 13, 2, 19], [1, 2]]
+EOS = (0, 6)
+START = (1,)
+
+
+def spec(kind: str, vocabulary: int) -> Spec:
+    if kind == "decoder":
+        attn = Attention(2, 1, 16, Mask("causal"), rotary=Rotary(16))
+        block = Block(attn, Ffn(48, "silu", gated=True), norm_in=Norm("rms", 1e-6))
+        return Spec(vocabulary, Stack(32, (block,) * 2, None, final_norm=Norm("rms")), head=Head("untied"),
+                    init=Init("normal", 0.25))  # fmt: skip
+    n, ff = Norm("layer"), Ffn(48, "relu", bias=True)
+    enc = Block(Attention(2, 2, 16, Mask("full"), True, True), ff, norm_sum=n)
+    cross = Attention(2, 2, 16, Mask("memory"), True, True)
+    dec = Block(Attention(2, 2, 16, Mask("causal"), True, True), ff, cross=cross, norm_sum=n)
+    t = Table("sinusoid", 64)
+    return Spec(vocabulary, Stack(32, (dec,) * 2, t), Stack(32, (enc,) * 2, t), Head(), init=Init("normal", 0.25))
+
+
+@functools.cache
+def model(kind: str, seed: int, vocabulary: int = 23, dtype: torch.dtype = torch.float32) -> Transformer:
+    core = Transformer(spec(kind, vocabulary))
+    initialise(core, seed)
+    return core.requires_grad_(False).to(dtype)
+
+
+@functools.cache
+def followers(core: Transformer, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> list[float]:
+    """Log probabilities of what follows, everything read again alone."""
+    if core.spec.encoder:
+        source, ids = torch.tensor([prompt]), torch.tensor([[*START, *tokens]])
+        memory = core.encode(source, begin(core.encoder, source))
+        return core(ids, begin(core.decoder, ids, Given(memory=memory)))[0, -1].log_softmax(-1).tolist()
+    ids = torch.tensor([[*prompt, *tokens]])
+    return core(ids, begin(core.decoder, ids))[0, -1].log_softmax(-1).tolist()
+
+
+def divisor(n: int, s: Search) -> float:
+    return ((5 + n) / 6) ** s.length_penalty if s.penalty == "gnmt" else n**s.length_penalty
+
+
+def over(ended, live, n: int, longest: int, s: Search) -> bool:
+    if n == longest or not live:
+        return True
+    if s.stop == "first":
+        return len(ended) >= s.beams
+    if s.stop == "never" or len(ended) < s.nbest:
+        return False
+    lengths = [n] if s.stop == "heuristic" else range(n + 1, longest + 1)
+    return ended[s.nbest - 1][0] >= max(live[0][0] / divisor(m, s) for m in lengths)
+
+
+def slowly(core, prompt, s: Search, longest: int, forbid=(), eos=EOS):
+    """One source: (score, tokens, sum), best first."""
+    live, ended = [(0.0, ())], []
+    for n in range(1, longest + 1):
+        grown = []
+        for total, tokens in live:
+            for token, logprob in enumerate(followers(core, tuple(prompt), tokens)):
+                if token not in forbid:
+                    grown.append((total + logprob, (*tokens, token)))
+        grown.sort(key=lambda c: -c[0])
+        for total, tokens in grown[: s.beams]:
+            if tokens[-1] in eos:
+                ended.append((total / divisor(n, s), tokens, total))
+        ended = sorted(ended, key=lambda c: -c[0])[: s.beams]
+        live = [c for c in grown[: s.beams * (1 + len(eos))] if c[1][-1] not in eos][: s.beams]
+        if over(ended, live, n, longest, s):
+            break
+    rest = [(total / divisor(len(tokens), s), tokens, total) for total, tokens in live]
+    return (ended + rest)[: s.nbest] if len(ended) < s.nbest else ended[: s.nbest]
+
+
+def compare(core, s: Search, limits: Limits = Limits(9), eos=EOS):  # noqa: B008  frozen
+    feed = Feed(start=START if core.spec.encoder else ())
+    found = beam(core, PROMPTS, search=s, stops=Stops(eos), limits=limits, feed=feed)
+    for prompt, hypotheses in zip(PROMPTS, found, strict=True):
+        expected = slowly(core, prompt, s, limits.max_new_tokens or 2 * len(prompt) + 50, limits.forbid, eos)
+        assert [tuple(h.tokens) for h in hypotheses] == [e[1] for e in expected]
+        for h, (score, tokens, total) in zip(hypotheses, expected, strict=True):
+            near = 1e-5 * max(1.0, -score) if core.embed.weight.dtype == torch.float32 else 1e-9
+            assert h.score == pytest.approx(score, abs=near)
+            assert sum(h.logprobs) == pytest.approx(total, abs=max(near, 1e-9 * -total))
+            assert len(h.logprobs) == len(h.tokens)
+            assert h.finish_reason == ("stop" if tokens[-1] in eos else "length")
+    return found
+
+
+@pytest.mark.parametrize("stop", ["first", "bound", "heuristic", "never"])
+@pytest.mark.parametrize("beams", [1, 2, 3, 5])
+@pytest.mark.parametrize("kind", ["decoder", "translator"])
+def test_beams_equal_a_brute_force_search(kind, beams, stop):
+    for seed, (penalty, a) in enumerate(
+        [("gnmt", 0.6), ("power", 1.0), ("gnmt", 0.0), ("power", -0.5), ("power", 2.0)]
+    ):
+        s = Search(beams, min(beams, 1 + seed % 3), a, penalty, stop)
+        compare(model(kind, seed, dtype=torch.float64), s)
+        compare(model(kind, seed), s)
+
+
+def test_the_trials_hold_both_ends_and_sources_that_leave_at_different_times():
+    found = [h for seed in range(5) for kind in ("decoder", "translator")
+             for hs in compare(model(kind, seed), Search(3, 3)) for h in hs]  # fmt: skip
+    assert {h.finish_reason for h in found} == {"stop", "length"}
+    assert len({len(h.tokens) for h in found}) > 5
+
+
+@pytest.mark.parametrize("kind", ["decoder", "translator"])
+def test_one_beam_is_greedy(kind):
+    core, feed = model(kind, 3), Feed(start=START if kind == "translator" else ())
+    found = beam(core, PROMPTS, search=Search(1), stops=Stops(EOS), limits=Limits(20), feed=feed)
+    greedy = generate(core, PROMPTS, stops=Stops(EOS), limits=Limits(20), feed=feed)
+    for (h,), row in zip(found, greedy, strict=True):
+        assert h.tokens == row.tokens
+        assert h.logprobs == pytest.approx(row.logprobs, abs=1e-5)
+        assert h.finish_reason == row.finish_reason
+
+
+def test_a_wide_beam_finds_the_best_of_all_sentences():
+    core, s = model("translator", 1, 5), Search(125, 3, 0.0, stop="bound")
+    found = beam(core, [[3, 2]], search=s, stops=Stops((0,)), limits=Limits(4), feed=Feed(start=START))[0]
+    sentences: list[tuple[float, tuple[int, ...]]] = []
+
+    def walk(total: float, tokens: tuple[int, ...]) -> None:
+        for token, logprob in enumerate(followers(core, (3, 2), tokens)):
+            if token == 0:
+                sentences.append((total + logprob, (*tokens, 0)))
+            elif len(tokens) < 3:
+                walk(total + logprob, (*tokens, token))
+
+    walk(0.0, ())
+    best = sorted(sentences, reverse=True)[:3]
+    assert [tuple(h.tokens) for h in found] == [tokens for _, tokens in best]
+    assert [h.score for h in found] == pytest.approx([total for total, _ in best], abs=1e-5)
+
+
+def test_more_beams_than_words_and_forbidden_ids():
+    compare(model("translator", 2, 23), Search(4, 4), Limits(6, forbid=(0, 3, 9)))
+    core = model("decoder", 2, 23)
+    compare(core, Search(23, 5), Limits(3))
+    compare(core, Search(30, 30, stop="bound"), Limits(2))
+    compare(core, Search(4, 4), Limits(5), eos=())
+
+
+def test_each_source_has_its_own_limit():
+    core = model("translator", 4)
+    found = beam(core, PROMPTS, stops=Stops(()), feed=Feed(start=START))
+    assert [len(h[0].tokens) for h in found] == [56, 52, 63, 54]
+    assert beam(core, [], feed=Feed(start=START)) == []
+
+
+def test_a_long_forced_beginning_is_read_first():
+    core = model("translator", 1)
+    long = beam(core, PROMPTS, search=Search(3, 3), stops=Stops(EOS), limits=Limits(6), feed=Feed(start=(1, 8, 4)))
+    for prompt, hypotheses in zip(PROMPTS, long, strict=True):
+        for h in hypotheses:
+            told = [followers(core, tuple(prompt), (8, 4, *h.tokens[:i]))[t] for i, t in enumerate(h.tokens)]
+            assert h.logprobs == pytest.approx(told, abs=1e-5)
+
+
+def test_a_wrong_length_penalty_is_noticed(monkeypatch):
+    monkeypatch.setattr(Search, "divisor", lambda self, n: ((5 + n) / 6.1) ** self.length_penalty)
+    with pytest.raises(AssertionError):
+        compare(model("translator", 0), Search(3, 2))
+
+
+@pytest.mark.parametrize("kind", ["decoder", "translator"])
+def test_a_cache_that_does_not_follow_its_beams_is_noticed(kind, monkeypatch):
+    monkeypatch.setattr(Static, "reorder", lambda self, index: None)
+    with pytest.raises(AssertionError):
+        compare(model(kind, 2), Search(5, 5, stop="never"))
+
+
+def test_what_cannot_be_searched_is_said():
+    core, start = model("translator", 0), Feed(start=START)
+    for bad, said in (({"beams": 0}, "beams: found 0"), ({"beams": 2, "nbest": 3}, "nbest: found 3"),
+                      ({"length_penalty": math.nan}, "length_penalty")):  # fmt: skip
+        with pytest.raises(QkvError, match=said):
+            Search(**bad)
+    with pytest.raises(QkvError, match="cache"):
+        beam(core, [[1]], feed=Feed(start=START, cache=False))
+    with pytest.raises(QkvError, match="stop strings"):
+        beam(core, [[1]], stops=Stops(strings=("x",), speech=lambda: None), feed=start)
+    with pytest.raises(QkvError, match="prompt 0: it fills the context"):
+        beam(core, [[1]], limits=Limits(context=1), feed=start)
+    with torch.no_grad():
+        broken = Transformer(spec("decoder", 23))
+        initialise(broken, 0)
+        broken.head.weight[3] = float("nan")
+    with pytest.raises(QkvError, match="not finite"):
+        beam(broken, [[1]], limits=Limits(3))
+
+
+def test_the_bound_stops_early_and_loses_nothing():
+    hasty = 0
+    for seed in range(12):
+        core = model("decoder", seed, 11)
+
+        def search(stop, core=core):
+            s = Search(2, 2, 2.0, "power", stop)
+            found = beam(core, [[5, 3, 1], [4]], search=s, stops=Stops((0, 6)), limits=Limits(12))
+            return [h.tokens for hypotheses in found for h in hypotheses]
+
+        assert search("bound") == search("never")
+        hasty += search("heuristic") != search("never")
+    assert hasty  # so the trials can tell a bound from a guess
