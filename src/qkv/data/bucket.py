@@ -1,0 +1,106 @@
+"""Batches of pairs of like length, in few shapes: little padding, and a compiled step is compiled a few times only.
+
+Lengths are rounded into cells (S, T); cells are merged, cheapest first, until few buckets are left; each bucket has
+one number of rows, and one smaller last batch. Batch k of epoch e is a function of (seed, e, k).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkv.data.order import permutation
+from qkv.errors import QkvError
+
+CELLS = 512  # above so many cells, merging would take seconds: the cells are made coarser first
+ROWS = 8  # full batches have a multiple of this many rows, as matrix units like it
+
+
+class Buckets:
+    """The batches over pairs of `lengths` (source, target): `rows * max(S, T) <= tokens` in each.
+
+    Sides are rounded up to `multiple`, rows down to a multiple of 8 where there are so many; at most `shapes` distinct
+    (rows, S, T) occur. Pairs with a side over `longest` are left out and counted in `dropped`.
+
+    Raises:
+        QkvError: no pairs, or a pair that fits in no batch.
+    """
+
+    def __init__(
+        self, lengths: Sequence[tuple[int, int]], *, tokens: int, multiple: int = 4, shapes: int = 24,
+        longest: int | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
+        sides = np.asarray(lengths, dtype=np.int64).reshape(-1, 2)
+        kept = np.arange(len(sides)) if longest is None else np.flatnonzero(sides.max(1) <= longest)
+        self.seed, self.dropped = seed, len(sides) - len(kept)
+        if not len(kept):
+            raise QkvError(f"no pairs to batch: {len(sides)} given, {self.dropped} longer than {longest}")
+        cells = -(-np.maximum(sides[kept], 1) // multiple) * multiple  # N 2
+        worst = int(cells.max(1).argmax())
+        if cells[worst].max() > tokens:
+            s, t = sides[kept[worst]]
+            raise QkvError(
+                f"pair {kept[worst]} has {s} and {t} tokens (rounded up to {multiple}s), more than a batch's {tokens}: "
+                f"raise tokens, or leave long pairs out with longest="
+            )
+        self._sides: list[tuple[int, int]] = []
+        self._items: list[NDArray[np.int64]] = []
+        self._rows: list[int] = []
+        self._bucket = np.full(len(sides), -1)
+        for box, members in _boxes(cells, shapes // 2):
+            rows = tokens // max(box)
+            self._rows.append(rows - rows % ROWS if rows >= ROWS else rows)
+            self._bucket[kept[members]] = len(self._sides)
+            self._sides.append(box)
+            self._items.append(kept[members])
+        self._lengths = sides
+
+    def batches(self, epoch: int) -> list[tuple[int, ...]]:
+        """The batches of an epoch: each a tuple of indices into `lengths`, every kept pair once."""
+        found: list[tuple[int, ...]] = []
+        for number, (items, rows) in enumerate(zip(self._items, self._rows, strict=True), 1):
+            mixed = items[permutation(len(items), seed=self.seed, epoch=epoch, index=number)]
+            found += [tuple(mixed[i : i + rows].tolist()) for i in range(0, len(mixed), rows)]
+        return [found[i] for i in permutation(len(found), seed=self.seed, epoch=epoch)]
+
+    def shape(self, indices: Sequence[int]) -> tuple[int, int, int]:
+        """Rows, S and T of a batch: pad to these, and only the known shapes occur."""
+        return len(indices), *self._sides[int(self._bucket[indices[0]])]
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Every (rows, S, T) that an epoch holds."""
+        found = set[tuple[int, int, int]]()
+        for items, rows, box in zip(self._items, self._rows, self._sides, strict=True):
+            found |= {(n, *box) for n in (min(rows, len(items)), len(items) % rows) if n}
+        return sorted(found)
+
+    @property
+    def real(self) -> float:
+        """The share of real tokens among all that an epoch computes, source and target."""
+        padded = sum(len(items) * sum(box) for items, box in zip(self._items, self._sides, strict=True))
+        return float(sum(self._lengths[items].sum() for items in self._items) / padded)
+
+
+def _boxes(cells: NDArray[np.int64], most: int) -> list[tuple[tuple[int, int], NDArray[np.int64]]]:
+    """At most `most` boxes (S, T), each with the items of `cells` [N 2] in it: greedy merging, then the best box."""
+    kinds, where = np.unique(cells, axis=0, return_inverse=True)
+    boxes, counts = np.unique(cells, axis=0, return_counts=True)
+    grain = 1
+    while len(boxes) > CELLS:
+        grain *= 2
+        coarse = np.minimum(-(-cells // grain) * grain, kinds.max(0))
+        boxes, counts = np.unique(coarse, axis=0, return_counts=True)
+    while len(boxes) > max(most, 1):
+        joined = np.maximum(boxes[:, None], boxes[None])  # C C 2
+        own = counts * boxes.sum(1)
+        added = joined.sum(2) * (counts[:, None] + counts[None]) - own[:, None] - own[None]
+        np.fill_diagonal(added, np.iinfo(np.int64).max)
+        a, b = (int(i) for i in np.unravel_index(added.argmin(), added.shape))
+        counts[a] += counts[b]
+        boxes[a] = joined[a, b]
+        boxes, counts = np.delete(boxes, b, 0), np.delete(counts, b)
+    holds = (kinds[:, None] <= boxes[None]).all(2)  # kinds boxes
+    best = np.where(holds, boxes.sum(1), np.iinfo(np.int64).max).argmin(1)
+    found = [(box, np.flatnonzero(best[where.ravel()] == i)) for i, box in enumerate(boxes.tolist())]
+    return [((box[0], box[1]), items) for box, items in found if len(items)]

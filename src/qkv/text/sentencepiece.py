@@ -1,0 +1,197 @@
+"""Sentencepiece models: a reader of their file and the same tokenizer built from its pieces.
+
+Kudo and Richardson 2018. The file is one protobuf message, of which a few fields matter here; so the reader is our own.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from qkv.errors import QkvError
+
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+KINDS: dict[int, Literal["unigram", "bpe"]] = {1: "unigram", 2: "bpe"}
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What a sentencepiece model says: its pieces in the order of their ids, and how text is prepared for them."""
+
+    pieces: tuple[str, ...]
+    scores: tuple[float, ...]
+    types: tuple[int, ...]
+    kind: Literal["unigram", "bpe"] = "bpe"
+    charsmap: bytes = b""
+    prefix: bool = True
+    collapse: bool = False
+
+    @property
+    def unknown(self) -> int:
+        """The id of the piece for what no piece covers."""
+        return self.types.index(UNKNOWN)
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The special pieces by their role, as far as their usual names tell it."""
+        usual = {"<s>": "bos", "</s>": "eos", "<pad>": "pad", "<mask>": "mask", "[CLS]": "cls", "[SEP]": "sep"}
+        found = {usual[p]: p for p, t in zip(self.pieces, self.types, strict=True) if t == CONTROL and p in usual}
+        return {**found, "unk": self.pieces[self.unknown]}
+
+
+def read(path: Path) -> Pieces:
+    """The model in a sentencepiece file (`.model`, `.spm`).
+
+    Raises:
+        QkvError: the file is cut short or is something else, or its kind is neither unigram nor BPE.
+    """
+    try:
+        return _parse(path.read_bytes(), path)
+    except (IndexError, UnicodeDecodeError, struct.error, TypeError, AttributeError) as e:
+        raise QkvError(f"{path}: not a sentencepiece model, or cut short ({e})") from None
+
+
+def _parse(data: bytes, path: Path) -> Pieces:
+    pieces: list[tuple[str, float, int]] = []
+    kind, charsmap, prefix, collapse = 1, b"", True, True
+    for field, value in _fields(data):
+        if field == 1:  # SentencePiece: piece, score, type
+            part = dict(_fields(_bytes(value)))
+            score = struct.unpack("<f", _bytes(part.get(2, b"\0\0\0\0")))[0]
+            pieces.append((_bytes(part[1]).decode(), score, _int(part.get(3, NORMAL))))
+        elif field == 2:  # TrainerSpec
+            kind = _int(dict(_fields(_bytes(value))).get(3, 1))
+        elif field == 3:  # NormalizerSpec
+            part = dict(_fields(_bytes(value)))
+            charsmap, prefix, collapse = _bytes(part.get(2, b"")), bool(part.get(3, 1)), bool(part.get(4, 1))
+    if not any(t == UNKNOWN for _, _, t in pieces):
+        raise QkvError(
+            f"{path}: found {len(pieces)} pieces and none for the unknown: not a sentencepiece model, or cut short"
+        )
+    if kind not in KINDS:
+        raise QkvError(f"{path}: a sentencepiece model of kind {kind}, expected 1 (unigram) or 2 (BPE)")
+    names, scores, types = zip(*pieces, strict=True)
+    return Pieces(names, scores, types, KINDS[kind], charsmap, prefix, collapse)
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protobuf message: number and value (an int, or the bytes of what has a size)."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        wire = key & 7
+        if wire == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        if wire == 2:
+            size, at = _varint(data, at)
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise IndexError(f"wire type {wire} at byte {at}")
+        if at + size > len(data):
+            raise IndexError(f"a field of {size} bytes at byte {at} of {len(data)}")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (data[at] & 127) << shift
+        shift, at = shift + 7, at + 1
+        if data[at - 1] < 128:
+            return value, at
+
+
+def _bytes(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise TypeError("a number where bytes were expected")
+    return value
+
+
+def _int(value: int | bytes) -> int:
+    if isinstance(value, bytes):
+        raise TypeError("bytes where a number was expected")
+    return value
+
+
+def read_plain(path: Path) -> Pieces:
+    """The pieces in a llama2.c `tokenizer.bin`: the longest piece's length, then score, length and bytes of each."""
+    data, at = path.read_bytes(), 4
+    names: list[str] = []
+    scores: list[float] = []
+    try:
+        while at < len(data):
+            score, size = struct.unpack_from("<fi", data, at)
+            names.append(struct.unpack_from(f"{size}s", data, at + 8)[0].decode().replace(" ", "▁"))
+            scores.append(score)
+            at += 8 + size
+    except (struct.error, UnicodeDecodeError) as e:
+        raise QkvError(f"{path}: not a llama2.c tokenizer, or cut short ({e})") from None
+    if len(names) < 3:
+        raise QkvError(f"{path}: found {len(names)} pieces, expected a llama2.c tokenizer")
+    return plain(names, scores)
+
+
+def plain(pieces: list[str], scores: list[float]) -> Pieces:
+    """A BPE model with byte fallback from pieces and scores alone; ids 0, 1, 2 are unknown, begin and end."""
+    names = ["<unk>", "<s>", "</s>", *pieces[3:]]
+    types = [UNKNOWN, CONTROL, CONTROL, *(BYTE if len(p) == 6 and p.startswith("<0x") else NORMAL for p in names[3:])]
+    return Pieces(tuple(names), tuple(scores), tuple(types))
+
+
+def build(model: Pieces, ids: Mapping[str, int] | None = None, named: Sequence[str] = ()) -> Tokenizer:
+    """A tokenizer that cuts text as sentencepiece does, without a template.
+
+    `ids` renumbers the pieces: those that it lacks come behind its last, those that only it has are never cut.
+    `named` are further special tokens among them.
+    """
+    vocabulary = dict(zip(model.pieces, range(len(model.pieces)), strict=True)) if ids is None else dict(ids)
+    for piece in model.pieces:
+        vocabulary.setdefault(piece, len(vocabulary))
+    backend = Tokenizer(_bpe(model, vocabulary) if model.kind == "bpe" else _unigram(model, vocabulary, named))
+    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    if model.collapse:
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    if model.prefix:
+        steps.append(normalizers.Prepend("▁"))
+    backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
+    if model.kind == "unigram":  # no piece spans words, so cutting at them first saves time; pieces stay the same
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    end: list[decoders.Decoder] = [decoders.Strip(" ", 1, 0)] if model.prefix else []
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *end])
+    typed = list(zip(model.pieces, model.types, strict=True))
+    backend.add_special_tokens([AddedToken(p, normalized=False) for p, t in typed if t in (UNKNOWN, CONTROL)])
+    backend.add_special_tokens([AddedToken(p, normalized=False) for p in named if p in vocabulary])
+    backend.add_tokens([AddedToken(p, normalized=False) for p, t in typed if t == USER])
+    return backend
+
+
+def _unigram(model: Pieces, vocabulary: Mapping[str, int], named: Sequence[str]) -> models.Unigram:
+    rows = [(f"\0{i}", 0.0) for i in range(max(vocabulary.values()) + 1)]  # a piece that no text holds
+    for piece, score in [*((n, 0.0) for n in named if n in vocabulary), *zip(model.pieces, model.scores, strict=True)]:
+        rows[vocabulary[piece]] = (piece, score)
+    return models.Unigram(rows, vocabulary[model.pieces[model.unknown]], BYTE in model.types)
+
+
+def _bpe(model: Pieces, vocabulary: dict[str, int]) -> models.BPE:
+    """Sentencepiece joins the two neighbours whose union scores best; so each union's halves rank by its score."""
+    normal = {p for p, t in zip(model.pieces, model.types, strict=True) if t in (NORMAL, USER, UNUSED)}
+    ranked: list[tuple[float, int, int, tuple[str, str]]] = []
+    for i, (piece, score, kind) in enumerate(zip(model.pieces, model.scores, model.types, strict=True)):
+        if kind != NORMAL:
+            continue
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in normal and right in normal:
+                ranked.append((-score, i, cut, (left, right)))
+    ranked.sort()
+    unknown = model.pieces[model.unknown]
+    return models.BPE(
+        vocabulary, [pair for *_, pair in ranked], unk_token=unknown, fuse_unk=True, byte_fallback=BYTE in model.types
+    )

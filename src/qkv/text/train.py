@@ -1,0 +1,119 @@
+"""A new vocabulary from text or from word lists, for one language or two at once."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+
+from qkv.errors import QkvError
+from qkv.text.files import guarded
+from qkv.text.files import template as around
+from qkv.text.tokenizer import Tokenizer
+
+Kind = Literal["char", "word", "bpe", "lexicon", "split"]
+LATIN = "0-9A-Za-zÀ-ɏ"
+CJK = r"\p{Han}\p{Hiragana}\p{Katakana}"
+WIDE = CJK + "，。、；：？！（）《》〈〉「」『』【】“”‘’…—～·"
+NAMES = {
+    "<pad>": "pad", "[PAD]": "pad", "</s>": "eos", "<eos>": "eos", "<|endoftext|>": "eos", "<s>": "bos", "<bos>": "bos",
+    "<unk>": "unk", "[UNK]": "unk", "<mask>": "mask", "[MASK]": "mask", "[CLS]": "cls", "[SEP]": "sep",
+}  # fmt: skip
+NEVER = "\0"  # a prefix that no token has: every token is joined with a space
+# In place of words' spaces: none at Chinese, before closing marks, after opening ones, or within What's.
+TIGHT = rf" (?=[{WIDE},.?!;:%)\]'’])|(?<=[{WIDE}(\[]) |(?<=['’]) (?=(?:s|t|m|d|re|ve|ll|clock)\b)"
+
+
+def train(
+    texts: Iterable[str], *, kind: Kind, size: int = 8000, words: Sequence[str] = (),
+    specials: Sequence[str] = ("<pad>", "</s>", "<unk>"), template: Literal["none", "eos", "bos"] = "none",
+) -> Tokenizer:  # fmt: skip
+    """A tokenizer of at most `size` tokens, the special ones first.
+
+    `char`: each character; `word`: words and punctuation; `bpe`: byte-level BPE (Sennrich et al. 2016), which spells
+    any text; `split`: what spaces separate, with "@@ " as a joint; `lexicon`: the given `words` alone, English ones
+    whole, runs of Chinese cut into the fewest words. `template` adds the end symbol behind or the begin symbol before.
+
+    Raises:
+        QkvError: no text or words, a special token that the kind or the template needs, or too small a size.
+    """
+    roles = {NAMES[token]: token for token in specials if token in NAMES}
+    if kind != "bpe" and "unk" not in roles:
+        raise QkvError(
+            f"a vocabulary of kind {kind!r} needs a token for the unknown: add '<unk>' to specials {list(specials)}"
+        )
+    if template != "none" and template not in roles:
+        raise QkvError(f"template {template!r} needs such a token among specials {list(specials)}")
+    if size <= len(specials) + (256 if kind == "bpe" else 0):
+        least = len(specials) + (257 if kind == "bpe" else 1)
+        raise QkvError(f"size {size} is too small for kind {kind!r}, expected at least {least}")
+    with guarded("the vocabulary cannot be trained"):
+        if kind == "lexicon":
+            backend = _lexicon(words, specials, roles["unk"])
+        elif kind == "bpe":
+            backend = _bpe(texts, size, specials)
+        else:
+            backend = _words(texts, kind, size, (list(specials), roles["unk"]))
+        named = roles.get(template)
+        token = (named, backend.token_to_id(named)) if named else None
+        ends = around(None, token) if template == "eos" else around(token, None)  # pyright: ignore[reportArgumentType]
+        if ends is not None:
+            backend.post_processor = ends
+    if backend.get_vocab_size() <= len(specials):
+        raise QkvError(f"no text to train a vocabulary of kind {kind!r} on")
+    return Tokenizer(backend, target=None, **roles)
+
+
+def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(specials), show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    backend.train_from_iterator(texts, trainer)
+    return backend
+
+
+def _words(texts: Iterable[str], kind: Kind, size: int, special: tuple[list[str], str]) -> tokenizers.Tokenizer:
+    """One token for each character, word or blank-separated symbol; the frequent ones stay."""
+    specials, unk = special
+    backend = tokenizers.Tokenizer(models.WordLevel({unk: 0}, unk_token=unk))
+    if kind == "char":
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        backend.decoder = decoders.Fuse()
+    else:
+        word = pre_tokenizers.Whitespace() if kind == "word" else pre_tokenizers.WhitespaceSplit()
+        backend.pre_tokenizer = word
+        backend.decoder = _spaced(TIGHT if kind == "word" else "@@(?: |$)")
+    trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
+    backend.train_from_iterator(texts, trainer)
+    return backend
+
+
+def _lexicon(words: Sequence[str], specials: Sequence[str], unk: str) -> tokenizers.Tokenizer:
+    """English words match whole or not at all, so they are added tokens; Viterbi with equal scores cuts the rest."""
+    listed = [w for w in dict.fromkeys(w.strip() for w in words) if w and w not in specials]
+    english = [w for w in listed if re.match(f"[{LATIN}]", w)]
+    others = [w for w in listed if not re.match(f"[{LATIN}]", w)]
+    # An unknown character costs ten more than a piece: all known pieces come before fewer pieces.
+    pieces = [*((s, 0.0) for s in specials), *((w, -0.1) for w in others)]
+    backend = tokenizers.Tokenizer(models.Unigram(pieces, list(specials).index(unk), False))
+    border = rf"(?<=[{CJK}])(?=[{LATIN}])|(?<=[{LATIN}])(?=[{CJK}])"
+    backend.normalizer = normalizers.Replace(Regex(border), " ")
+    marks = sorted((w for w in others if len(w) > 1 and not re.match(r"\w", w)), key=len, reverse=True)
+    units = [*(re.escape(m) + (r"(?!\w)" if m[-1].isalnum() else "") for m in marks), rf"[{LATIN}]+", r"[^\w\s]"]
+    cut = pre_tokenizers.Split(Regex("|".join(units)), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), cut])
+    backend.decoder = _spaced(TIGHT)
+    backend.add_special_tokens([AddedToken(s, normalized=False) for s in specials])
+    backend.add_tokens([AddedToken(w, single_word=True, normalized=True) for w in english])
+    return backend
+
+
+def _spaced(tight: str) -> decoders.Decoder:
+    """Tokens joined with spaces, but for the spaces (and joints) that `tight` matches."""
+    join = decoders.WordPiece(prefix=NEVER, cleanup=False)
+    return decoders.Sequence([join, decoders.Fuse(), decoders.Replace(Regex(tight), "")])
