@@ -1,20 +1,26 @@
 """Where core, checkpoint, tokenizer and verbs meet: `load`, `build`, and `Model`, whose methods only delegate."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from qkv import paths
+from qkv import cost, fold, paths
 from qkv.convert import checkpoint, store
+from qkv.core.dropout import Drop, keep
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.dropout import Drop, keep
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError, nearest
+from qkv.generation import beam as beams
+from qkv.generation import engine
+from qkv.generation.rows import Feed, by_length
+from qkv.generation.sequence import Limits, Stops
+from qkv.sample import Sampling
 from qkv.spec import Spec
 from qkv.text import tokenizer as text
 from qkv.text.tokenizer import Tokenizer
@@ -53,7 +59,8 @@ class Output:
 class Result:
     """What generation gives: text, token ids, their log-probabilities, why it ended, how long it took.
 
-    `score` ranks beams; `others` are the next best; `alignment` [T, S] says which source token each token looked at.
+    `score` ranks beams; `others` are the next best; `alignment` [T, S] says which source token each token looked at;
+    `unknown` names the words of the source that the vocabulary lacks.
     """
 
     text: str
@@ -64,6 +71,10 @@ class Result:
     score: float | None = None
     others: tuple["Result", ...] = ()
     alignment: Tensor | None = None
+    unknown: tuple[str, ...] = ()
+
+
+Prompt = str | Sequence[int]
 
 
 class Model:
@@ -136,6 +147,219 @@ class Model:
         return directory
 
 
+    def generate(self, prompt: Any, **how: Any) -> Any:
+        """Continue a prompt (text or ids), or a list of prompts: one Result, or a list of them.
+
+        Greedy until an end id or the context's end by default. Options: max_new_tokens, temperature, top_k, top_p,
+        min_p, seed, beam, stop (strings), chunk, cache.
+
+        Raises:
+            QkvError: an option or prompt that cannot be meant; a prompt longer than the context.
+        """
+        many, prompts = several(prompt)
+        results = write(self, prompts, Ask.of(how))
+        return results if many else results[0]
+
+    def stream(self, prompt: Prompt, **how: Any) -> Iterator[str]:
+        """The text of `generate`, piece by piece as it is chosen; never half a character, never a stop string."""
+        ask = Ask.of(how)
+        events = engine.stream(self.core, [self.ids(prompt)], **ask.settings(self))
+        return (event.text for event in events)
+
+    def translate(self, text: Any, **how: Any) -> Any:
+        """Translate a text, or a list of texts, by beam search: one Result, or a list of them.
+
+        Options: beam (4), length_penalty (0.6), nbest (1), max_new_tokens, align (False).
+
+        Raises:
+            QkvError: the model has no encoder and decoder, or a text is empty.
+        """
+        many, texts = several(text)
+        results = render(self, texts, **how)
+        return results if many else results[0]
+
+    def score(self, text: Any) -> Any:
+        """The log-probability (natural, summed over tokens) that the model gives a text, or each of a list of texts."""
+        many, texts = several(text)
+        totals = [total(self, self.ids(t)) for t in texts]
+        return totals if many else totals[0]
+
+    def trace(self, save: Sequence[str] = (), edit: Sequence[Any] = ()) -> "Trace":
+        """Listen to the taps (or readouts) named, and make the edits given, while the `with` block runs the model."""
+        from qkv.lens.trace import Trace
+
+        return Trace(self.core, save=list(save), edit=list(edit), tokenizer=self.tokenizer)
+
+    def ids(self, text: Prompt) -> list[int]:
+        """Text as token ids; ids stay as they are."""
+        if not isinstance(text, str):
+            return list(text)
+        if self.tokenizer is None:
+            raise QkvError("this model has no tokenizer: give token ids instead of text")
+        return self.tokenizer.encode(text)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Token ids as text; without a tokenizer the empty string."""
+        return self.tokenizer.decode(ids) if self.tokenizer else ""
+
+
+def several(given: Any) -> tuple[bool, list[Any]]:
+    """Whether a list of prompts was meant, and the prompts: a str or a list of ints is one."""
+    if isinstance(given, str) or (given and all(isinstance(i, int) for i in given)):
+        return False, [given]
+    return True, list(given)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The options of `generate` by name."""
+
+    max_new_tokens: int | None = None
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int = 0
+    beam: int = 1
+    stop: tuple[str, ...] = ()
+    chunk: int | None = None
+    cache: bool = True
+
+    @staticmethod
+    def of(how: dict[str, Any]) -> "Ask":
+        """The options given; an unknown one is a QkvError naming the nearest."""
+        known = Ask.__dataclass_fields__
+        for name in how:
+            if name not in known:
+                raise QkvError(f"unknown option {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+        stop: Any = how.get("stop") or ()
+        options: dict[str, Any] = {**how, "stop": (stop,) if isinstance(stop, str) else tuple(stop)}
+        return Ask(**options)
+
+    def settings(self, model: Model) -> dict[str, Any]:
+        """The same as generation/ takes it."""
+        special, speech = model.special, model.tokenizer
+        return {
+            "sampling": Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.seed),
+            "stops": Stops(special.eos, self.stop, speech.stream if speech else None),
+            "limits": Limits(self.max_new_tokens, model.spec.context, special.forbid),
+            "feed": Feed(start_of(model), self.chunk, self.cache),
+        }
+
+
+def start_of(model: Model) -> tuple[int, ...]:
+    """What the target of an encoder-decoder begins with."""
+    special = model.special
+    if not model.encoder_decoder:
+        return ()
+    if special.start is None:
+        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
+    return (special.start,)
+
+
+def write(model: Model, prompts: Sequence[Prompt], ask: Ask) -> list[Result]:
+    """Continue prompts by sampling, greedily, or with beams."""
+    ids = [model.ids(p) for p in prompts]
+    settings = ask.settings(model)
+    if ask.beam > 1:
+        if ask.temperature or ask.stop or not ask.cache:
+            raise QkvError("beam: beams search for the best text; leave out temperature, stop and cache=False")
+        del settings["sampling"]
+        settings["stops"] = Stops(model.special.eos)
+        found = beams.beam(model.core, ids, search=beams.Search(ask.beam, length_penalty=0.0), **settings)
+        return [of_hypotheses(model, hypotheses) for hypotheses in found]
+    done = engine.generate(model.core, ids, **settings)
+    return [
+        Result(
+            s.text, list(s.tokens), list(s.logprobs), s.finish_reason or "length",
+            {"prefill": s.timing.prefill, "decode": s.timing.decode, "tokens_per_second": s.timing.tokens_per_second},
+        )
+        for s in done
+    ]  # fmt: skip
+
+
+def of_hypotheses(model: Model, hypotheses: Sequence[beams.Hypothesis], unknown: tuple[str, ...] = ()) -> Result:
+    """The best hypothesis as a Result, the next best in `others`."""
+    best, *rest = (
+        Result(
+            model.text([t for t in h.tokens if t not in model.special.eos]), list(h.tokens), list(h.logprobs),
+            h.finish_reason, {}, h.score, unknown=unknown,
+        )
+        for h in hypotheses
+    )  # fmt: skip
+    return replace(best, others=tuple(rest))
+
+
+def render(
+    model: Model, texts: Sequence[str], *, beam: int = 4, length_penalty: float = 0.6, nbest: int = 1,
+    max_new_tokens: int | None = None, align: bool = False, batch_tokens: int = 2048,
+) -> list[Result]:  # fmt: skip
+    """Translate texts, those of like length together."""
+    if not model.encoder_decoder:
+        raise QkvError("this model has no encoder and decoder: it can generate, not translate")
+    for n, line in enumerate(texts):
+        if isinstance(line, str) and not line.strip():
+            raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to translate")
+    ids = [model.ids(t) for t in texts]
+    search = beams.Search(beam, nbest, length_penalty)
+    limits = Limits(max_new_tokens, model.spec.context, model.special.forbid)
+    results: list[Result | None] = [None] * len(ids)
+    for rows in by_length(ids, batch_tokens):
+        found = beams.beam(
+            model.core, [ids[r] for r in rows], search=search, stops=Stops(model.special.eos), limits=limits,
+            feed=Feed(start_of(model)),
+        )  # fmt: skip
+        for r, hypotheses in zip(rows, found, strict=True):
+            missing = tuple(model.tokenizer.unknown(texts[r])) if model.tokenizer and isinstance(texts[r], str) else ()
+            result = of_hypotheses(model, hypotheses, missing)
+            results[r] = replace(result, alignment=aligned(model, ids[r], result.tokens)) if align else result
+    return [r for r in results if r is not None]
+
+
+def aligned(model: Model, source: list[int], tokens: list[int]) -> Tensor:
+    """Which source token each written token looked at: [T, S], mean over the heads of the last cross-attention."""
+    name = f"decoder.layers.{len(model.core.decoder.layers) - 1}.cross.pattern"
+    with model.trace(save=[name]) as trace, torch.inference_mode():
+        target = torch.tensor([[*start_of(model), *tokens[:-1]]], device=model.device)
+        model(source=torch.tensor([source], device=model.device), target=target)
+    return trace[name][0].mean(0)
+
+
+@torch.inference_mode()
+def total(model: Model, ids: list[int]) -> float:
+    """The summed log-probability of a text's tokens after its first, under a causal decoder."""
+    if model.encoder_decoder or model.spec.decoder is None:
+        raise QkvError("score needs a causal decoder")
+    if len(ids) < 2:
+        raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored")
+    logits = model(torch.tensor([ids], device=model.device)).logits
+    assert logits is not None
+    logprobs = logits[0, :-1].float().log_softmax(-1)
+    return logprobs.gather(-1, torch.tensor(ids[1:], device=model.device)[:, None]).sum().item()
+
+
+def spec_of(name: str | Path | Model) -> Spec:
+    """The spec of a model, of `family:size`, of a family (its first size), or of a MODEL's config; loads no weights."""
+    if isinstance(name, Model):
+        return name.spec
+    family = checkpoint.modules().get(str(name))
+    config = checkpoint.named(str(name)) or (checkpoint.named(f"{name}:{next(iter(family.SIZES))}") if family else None)
+    if config is None:
+        directory = locate(name)
+        return checkpoint.spec_of(store.read_json(directory / "config.json"), directory / "config.json")
+    return checkpoint.spec_of(config, name)
+
+
+def show(name: str | Path | Model, *, mode: Any = None, taps: bool = False) -> str:
+    """The core folded into the single-model forward pass that one would have written by hand, as Python text."""
+    return fold.show(spec_of(name), mode=mode, taps=taps)
+
+
+def report(name: str | Path | Model) -> dict[str, Any]:
+    """Parameters, FLOPs and bytes of a model, counted from the core built without memory."""
+    return cost.report(spec_of(name))
+
+
 def device_of(name: str) -> torch.device:
     """The device of a name: auto takes CUDA, then MPS, then the CPU."""
     if name == "auto":
@@ -180,7 +404,7 @@ def build(spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, spec
     if special is None and tokenizer is not None:
         eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
         start = tokenizer.pad_id if spec.encoder and spec.decoder else None
-        forbid = (tokenizer.pad_id,) if start is not None else ()
+        forbid = () if start is None else (start,)
         special = Special(tokenizer.bos_id, eos, tokenizer.pad_id, start, forbid)
     return Model(core.train(), tokenizer, special)
 
@@ -192,19 +416,18 @@ def locate(name: str | Path, revision: str | None = None) -> Path:
         if (path / "config.json").is_file():
             return path
         here = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
-        raise QkvError(f"{path}: no config.json in this directory (found: {here}); is it a model's or a run's directory?")
+        raise QkvError(f"{path}: no config.json in this directory (found: {here}); is it a model's or a run's?")
     known = sorted(p.name for p in bundled.iterdir()) if bundled.is_dir() else []
     if str(name) in known:
         return bundled / str(name)
     if path.is_file():
         raise QkvError(f"{path}: is a file, expected the directory of a model")
-    if str(name).startswith((".", "/", "~")) or str(name).count("/") != 1 or os.sep != "/" and os.sep in str(name):
-        listed = ", ".join(known) or "none"
-        raise QkvError(f"{name}: no such directory and no bundled model{nearest(str(name), known)} (bundled: {listed})")
-    return download(str(name), revision)
+    if str(name).startswith((".", "/", "~")) or str(name).count("/") > 1 or (os.sep != "/" and os.sep in str(name)):
+        raise QkvError(f"{name}: no such directory (bundled models: {', '.join(known) or 'none'})")
+    return download(str(name), revision, known)
 
 
-def download(name: str, revision: str | None) -> Path:
+def download(name: str, revision: str | None, known: Sequence[str] = ()) -> Path:
     """The snapshot of a hub id, from the cache where it lies there; only plain data files are ever fetched."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
@@ -216,8 +439,9 @@ def download(name: str, revision: str | None) -> Path:
     except Exception as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         raise QkvError(
-            f"{name}: no such path or bundled model, and the hub did not give it ({type(e).__name__}: {reason[:160]}). "
-            f"Check the name and HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN, HF_HOME; ./{name} forces a path"
+            f"{name}: no such directory and no bundled model{nearest(name, known)} (bundled: "
+            f"{', '.join(known) or 'none'}), and the hub did not give it ({type(e).__name__}: {reason[:160]}). "
+            f"Check the name, and HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME; ./{name} forces a path"
         ) from None
 
 

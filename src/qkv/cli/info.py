@@ -15,7 +15,7 @@ from qkv.cli.common import Common, plain, verb
 )
 @click.argument("name", metavar="MODEL|FAMILY:SIZE")
 def command(common: Common, name: str) -> None:
-    from qkv.cost import report as count
+    from qkv.hub import report as count
 
     report = plain(count(name))
     if common.json:

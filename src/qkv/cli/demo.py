@@ -1,0 +1,323 @@
+"""`qkv demo`: the main job in three acts. Train the 2017 Transformer and translate; prove where 它 looks; the same core
+as a language model. Then a page to look inside."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qkv.cli.common import Common, option, verb
+from qkv.errors import QkvError
+
+PROMPT = "One, Two,"
+
+
+@dataclass
+class Story:
+    """What the demo tells, and what it collects for --json and the page."""
+
+    common: Common
+    began: float = field(default_factory=time.monotonic)
+    result: dict[str, Any] = field(default_factory=dict)
+    losses: list[list[float]] = field(default_factory=list)
+    bleus: list[list[float]] = field(default_factory=list)
+    samples: list[list[Any]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    first_readable: float | None = None
+
+    def tell(self, zh: str = "", en: str = "") -> None:
+        if not (self.common.json or self.common.quiet):
+            click.echo(self.common.say(zh, en))
+
+    def act(self, zh: str, en: str) -> None:
+        """A heading."""
+        self.tell()
+        text = self.common.say(zh, en)
+        self.tell(*(click.style(f"── {text} " + "─" * max(0, 68 - len(text)), bold=True),) * 2)
+
+    def hear(self, event: dict[str, Any], show: Any) -> None:
+        """Take note of what training tells, and pass it on."""
+        if event["kind"] == "step":
+            self.losses.append([event["step"], round(event["loss"], 4)])
+        if event["kind"] == "evaluation" and "bleu" in event:
+            self.bleus.append([event["step"], event["bleu"]])
+            said = event.get("samples", [])
+            self.samples.append([event["step"], [s[-1] for s in said]])
+            self.texts = [s[0] for s in said]
+            if self.first_readable is None and any(s[1].split()[:2] == s[2].split()[:2] for s in said):
+                self.first_readable = time.monotonic() - self.began
+        if show is not None:
+            show(event)
+
+
+@verb(
+    "三幕：训练 2017 年的 Transformer 并翻译；证明“它”看向哪里；同一个核心作语言模型。最后写出可离线打开的网页。",
+    "Three acts: train the Transformer of 2017 and translate; prove where 它 looks; the same core as a language model. "
+    "Then a page that opens offline.",
+    examples=(
+        "qkv demo",
+        "qkv demo --text 我看完了那本书。 --seed 1",
+        "qkv demo --model demo   # the bundled model, no training",
+    ),
+)
+@option("--text", zh="结束前翻译你的句子", en="your own sentence, translated at the end of act one")
+@option("--model", zh="不训练，用这个模型（如 demo）", en="do not train: use this model (such as demo)")
+@option(
+    "--out", type=click.Path(path_type=Path), zh="模型的目录（默认 runs/demo）", en="the directory (default: runs/demo)"
+)
+@option("--page", type=click.Path(path_type=Path), default=Path("qkv-demo.html"), zh="网页文件", en="the page's file")
+@option("--seed", type=int, default=0, zh="随机种子", en="seed of weights, order and dropout")
+@option("--epochs", type=click.IntRange(1), zh="训练几遍", en="how often the corpus is read")
+def command(
+    common: Common, text: str | None, model: str | None, out: Path | None, page: Path, seed: int, epochs: int | None
+) -> int:
+    from qkv.data.corpus import corpus
+
+    if text is not None and not text.strip():
+        raise QkvError("--text is empty: there is nothing to translate")
+    story, data = Story(common), corpus(0)
+    if not page.parent.is_dir():
+        raise QkvError(f"--page {page}: the directory {page.parent} does not exist")
+    story.act("第一幕：翻译", "Act one: translate")
+    translator = common.model(model) if model else trained(story, out, seed, epochs)
+    judge(story, translator, data)
+    translate(story, translator, [p.zh for p in data.showcase], text)
+    story.act("第二幕：证明", "Act two: the proof")
+    proved = prove(story, translator, data)
+    story.act("第三幕：同一个核心，作语言模型", "Act three: the same core as a language model")
+    speaker = speak(story)
+    write_page(story, page, translator, speaker, proved, text)
+    story.result |= {"total_seconds": round(time.monotonic() - story.began, 1), "page": str(page.resolve())}
+    if common.json:
+        common.emit(story.result)
+    farewell(story, page, model)
+    return 0
+
+
+def trained(story: Story, out: Path | None, seed: int, epochs: int | None) -> Any:
+    """Train the recipe with a live line; the model."""
+    from qkv import recipes
+    from qkv.cli.train import shown
+    from qkv.training.loop import Interrupted
+
+    words = [f"training.seed={seed}", *([f"training.epochs={epochs}"] if epochs else [])]
+    run, target = recipes.configure("demo", words), out or free(Path("runs/demo"))
+    pairs, times = f"{len(run.splits().train):,}", run.training.epochs
+    story.tell(
+        f"从零训练一个 2017 年的 Transformer：{pairs} 对中英句子，{times} 遍。可按 Ctrl-C 停止（会保存）。",
+        f"Training a Transformer of 2017 from nothing: {pairs} Chinese-English pairs, {times} times. "
+        "Ctrl-C stops, and saves.",
+    )
+    try:
+        with shown(story.common) as show:
+            done = recipes.train(run, out=target, device=story.common.device, report=lambda e: story.hear(e, show))
+    except Interrupted as stopped:
+        story.tell(f"已保存；接着训练：qkv train demo --resume auto --out {target}",
+                   f"saved; go on with: qkv train demo --resume auto --out {target}")  # fmt: skip
+        sys.exit(stopped.code)
+    story.result |= {"train_seconds": round(done.outcome.seconds, 1), "directory": str(target)}
+    if story.first_readable is not None:
+        story.result["first_readable_seconds"] = round(story.first_readable, 1)
+    seconds, precision = done.outcome.seconds, done.outcome.precision
+    story.tell(f"训练用时 {seconds:.0f} 秒（{precision}），模型在 {target}",
+               f"trained for {seconds:.0f} s ({precision}); the model lies in {target}")  # fmt: skip
+    return done.model
+
+
+def free(path: Path) -> Path:
+    """The first of path, path-2, path-3 … that does not exist."""
+    names = (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 10_000)))
+    return next(p for p in names if not p.exists())
+
+
+def judge(story: Story, model: Any, data: Any) -> None:
+    """Held-out BLEU and exact match, with the failures; the longer sentences apart."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU(tokenize="13a")
+    parts = (("", "训练时没见过的句子", "sentences that training never saw", data.test),
+             ("longer_", "比训练时更长的句子", "longer ones than any in training", data.longer))  # fmt: skip
+    for name, zh, en, pairs in parts:
+        said = [r.text for r in model.translate([p.zh for p in pairs], beam=4)]
+        wrong = [(p.zh, p.en, s) for p, s in zip(pairs, said, strict=True) if p.en != s]
+        exact, bleu = 1 - len(wrong) / len(pairs), metric.corpus_score(said, [[p.en for p in pairs]]).score
+        story.result |= {f"{name}exact_match": round(exact, 4), f"{name}bleu": round(bleu, 2)}
+        story.tell(f"{zh} {len(pairs)} 句：完全一致 {exact:.1%}，BLEU {bleu:.1f}",
+                   f"{len(pairs)} {en}: exact match {exact:.1%}, BLEU {bleu:.1f}")  # fmt: skip
+        if not name:
+            story.result |= {"signature": str(metric.get_signature()), "failures": wrong[:20]}
+            story.tell(*(f"  sacreBLEU {metric.get_signature()}",) * 2)
+            for zh_text, right, got in wrong[:6]:
+                story.tell(*(f"  ✗ {zh_text}  →  {got}   ≠ {right}",) * 2)
+            if exact < 0.95:
+                story.tell("  这低于目标 95%。", "  This is below the aim of 95 %.")
+
+
+def translate(story: Story, model: Any, texts: Sequence[str], own: str | None) -> None:
+    """The texts' own sentences, and yours."""
+    story.tell()
+    for text, result in zip(texts, model.translate(list(texts)), strict=True):
+        story.tell(*(f"  {text}  →  {result.text}",) * 2)
+    if own is None and sys.stdin.isatty() and not story.common.json:
+        own = click.prompt(story.common.say("你的句子（回车跳过）", "your own sentence in Chinese (Enter skips)"),
+                           default="", show_default=False)  # fmt: skip
+    if own and own.strip():
+        result = model.translate(own)
+        story.result["own"] = {"text": own, "translation": result.text, "unknown": list(result.unknown)}
+        if result.unknown:
+            words = "、".join(result.unknown)
+            story.tell(
+                f"  词表里没有：{words}。这个小模型只会它学过的词，所以不翻译。",
+                f"  not in its vocabulary: {words}. This small model knows only its own words, so it does not guess.",
+            )
+        else:
+            story.tell(*(f"  {own}  →  {result.text}",) * 2)
+
+
+def prove(story: Story, model: Any, data: Any) -> Any:
+    """它: the flip of the noun, the edges that it needs, the head without which it fails."""
+    from qkv.labs import two_it
+
+    found = two_it.measure(model, data.swaps, [p for p in data.test if two_it.IT not in p.zh][:200])
+    sample = next((e for e in found.edges if e.moved["verb"]), found.edges[0])
+    pair = sample.pair
+    story.tell(
+        "只换一个动词，“它”指的东西就变了（条：剪断一条连线后，英文名词的对数概率下降多少）：",
+        "Change one verb, and 它 stands for another thing (bars: what log P(noun) loses when one edge is cut):",
+    )
+    asks = (("written", "正在写的名词", "the noun being written"), ("verb", "动词", "the verb"), ("it", "它", "它"))
+    for i, (zh, en) in enumerate(((pair.zh_a, pair.en_a), (pair.zh_b, pair.en_b))):
+        story.tell(*(f"  {zh}  →  {en}",) * 2)
+        for query, zh_name, en_name in asks:
+            line = bars(sample.pieces[i], sample.drops[query][i])
+            story.tell(f"    {zh_name} → {line}", f"    {en_name} → {line}")
+    n, moves, where = found.pairs, found.edge_moves, found.strongest
+    story.tell(f"{n} 对训练时从未见过的句子：换动词，英文名词也跟着换：{found.flip_rate:.1%}。",
+               f"{n} held-out pairs: with the verb, the English noun flips in {found.flip_rate:.1%}.")  # fmt: skip
+    story.tell(
+        f"最关键的连线两句都指向所指的名词：从正在写的词出发 {moves['written']:.1%}，"
+        f"从动词出发 {moves['verb']:.1%}，从“它”出发 {moves['it']:.1%}。",
+        "The edge that matters most points at the noun meant, in both sentences: from the word being written "
+        f"{moves['written']:.1%}, from the verb {moves['verb']:.1%}, from 它 {moves['it']:.1%}.",
+    )
+    shares = ", ".join(f"{role} {share:.0%}" for role, share in where.items())
+    story.tell(f"写名词时最需要的词：{shares}。", f"What the word being written needs most: {shares}.")
+    path, head = found.head
+    story.tell(
+        f"关掉 {path} 的第 {head} 个头（在一半句子上选出，在另一半上检验）：名词译对 {found.before:.1%} → "
+        f"{found.after:.1%}；别的句子完全一致 {found.others_before:.1%} → {found.others_after:.1%}。",
+        f"Without head {head} of {path} (chosen on one half, judged on the other): right nouns {found.before:.1%} -> "
+        f"{found.after:.1%}; other sentences exactly right {found.others_before:.1%} -> {found.others_after:.1%}.",
+    )
+    if found.flip_rate < 0.9:
+        story.tell("  翻转率低于目标 90%。", "  The flip rate is below the aim of 90 %.")
+    story.result |= {
+        "flip_rate": round(found.flip_rate, 4), "edge_moves": moves, "strongest": where,
+        "cut_head": list(found.head), "cut_effect": round(found.cut_effect, 4), "cut_before": round(found.before, 4),
+        "cut_after": round(found.after, 4), "others_before": found.others_before, "others_after": found.others_after,
+    }  # fmt: skip
+    return found
+
+
+def bars(pieces: Sequence[str], drops: Sequence[float]) -> str:
+    """Words with a small bar each, as tall as their number."""
+    top = max(max(drops), 1e-9)
+    marks = " ▁▂▃▄▅▆▇█"
+    heights = [max(0, min(8, round(8 * d / top))) for d in drops]
+    return " ".join(f"{p}{marks[h]}".rstrip() for p, h in zip(pieces, heights, strict=True))
+
+
+def speak(story: Story) -> Any:
+    """The bundled language model: its next word, its guesses by layer, and what the cache saves."""
+    model = story.common.model("demo-lm")
+    result = model.generate(PROMPT, max_new_tokens=24)
+    story.tell(*(f"  {PROMPT}{click.style(result.text, bold=True)}",) * 2)
+    grid(story, model)
+    rows = timed(model)
+    tokens, fast, slow = rows[-1]
+    times = f"{slow / fast:.1f}"
+    story.tell(
+        f"  缓存（{tokens} 个词元）：有 {fast:.0f} 毫秒，没有 {slow:.0f} 毫秒，快 {times} 倍，文字相同。",
+        f"  cache ({tokens} tokens): with {fast:.0f} ms, without {slow:.0f} ms, {times} times as fast, same text.",
+    )
+    story.result |= {"continuation": result.text, "cache_milliseconds": rows}
+    return model
+
+
+def grid(story: Story, model: Any) -> None:
+    """Each layer's guess of the next token at each position; the guesses that are thrown away are dim."""
+    from qkv.lens import readout
+
+    with model.trace(save=["lens"]) as trace:
+        model.generate(PROMPT, max_new_tokens=1)
+    found = readout.lens(trace, top=1)
+    pieces = model.tokenizer.pieces(model.ids(PROMPT))
+    story.tell(*("  " + " ".join(f"{p:>9}"[:9] for p in ["", *pieces]),) * 2)
+    for row in range(len(found.names) - 1, -1, -1):
+        cells = [f"{model.tokenizer.pieces([int(i)])[0]:>9}"[:9] for i in found.ids[row, :, 0]]
+        shown = [c if used else click.style(c, dim=True) for c, used in zip(cells, found.used, strict=True)]
+        label = found.names[row].split(".")[-2] if row else "embed"
+        story.tell(*("  " + " ".join([f"{f'layer {label}' if row else label:>9}"[:9], *shown]),) * 2)
+    story.tell("  （暗色：下一个词已给出，这些猜测被丢弃）",
+               "  (dim: the next word was given, so these guesses are thrown away)")  # fmt: skip
+
+
+def timed(model: Any) -> list[list[float]]:
+    """[tokens, milliseconds with the cache, without]; the same tokens either way, or it says so."""
+    rows: list[list[float]] = []
+    for tokens in (8, 32, 96):
+        took: list[float] = []
+        said: list[list[int]] = []
+        for cache in (True, False):
+            start = time.perf_counter()
+            said.append(model.generate(PROMPT, max_new_tokens=tokens, cache=cache).tokens)
+            took.append(round((time.perf_counter() - start) * 1000, 1))
+        if said[0] != said[1]:
+            raise QkvError(f"cache: {tokens} tokens with and without it differ, which they must not")
+        rows.append([len(said[0]), *took])
+    return rows
+
+
+def write_page(story: Story, path: Path, translator: Any, speaker: Any, proved: Any, own: str | None) -> None:
+    """The page: the pair of the proof, the texts' sentences, the language model, and how it was learnt."""
+    from qkv.explore import page as pages
+    from qkv.hub import start_of
+
+    def how(model: Any) -> Any:
+        special, most = model.special, 40 if model.encoder_decoder else 12
+        return pages.How(start_of(model), special.eos, special.forbid, max_new_tokens=most)
+
+    pair = next((e for e in proved.edges if e.moved["verb"]), proved.edges[0]).pair
+    texts = [pair.zh_a, pair.zh_b, "我爱学习。", *([own] if own and not translator.tokenizer.unknown(own) else [])]
+    extra: dict[str, Any] = {"lang": story.common.talk.lang, "facts": facts(story.result)}
+    extra["cache"] = story.result["cache_milliseconds"]
+    if story.samples:
+        extra["training"] = {"loss": story.losses, "bleu": story.bleus, "samples": story.samples, "texts": story.texts}
+    core, tokenizer = translator.core, translator.tokenizer
+    data = pages.build_data(core, tokenizer, texts, how(translator), title="qkv demo", extra=extra)
+    more = pages.build_data(speaker.core, speaker.tokenizer, [PROMPT], how(speaker))
+    path.write_text(pages.page({**data, "scenes": [*data["scenes"], *more["scenes"]]}), encoding="utf-8")
+
+
+def facts(result: Mapping[str, Any]) -> list[list[str]]:
+    """The numbers of the run as the page shows them: Chinese, English, value."""
+    rows = (("完全一致", "exact match", "exact_match", "{:.1%}"), ("BLEU", "BLEU", "bleu", "{:.1f}"),
+            ("动词换，名词也换", "noun flips with the verb", "flip_rate", "{:.1%}"),
+            ("剪掉一个头，名词译对减少", "right nouns lost without the head", "cut_effect", "{:.1%}"),
+            ("训练秒数", "seconds of training", "train_seconds", "{:.0f}"))  # fmt: skip
+    return [[zh, en, form.format(result[key])] for zh, en, key, form in rows if key in result]
+
+
+def farewell(story: Story, page: Path, model: str | None) -> None:
+    """What to try next."""
+    directory = model or story.result["directory"]
+    story.tell()
+    story.tell(f"用时 {story.result['total_seconds']:.0f} 秒。打开 {page} 看里面；再试试：",
+               f"{story.result['total_seconds']:.0f} s in all. Open {page} to look inside; then try:")  # fmt: skip
+    for line in (f"qkv look {directory} 我爱学习。", f"qkv translate {directory} 书和茶都在桌上，我喝完了它。",
+                 "qkv show marian", "qkv train multi30k --dry-run"):  # fmt: skip
+        story.tell(*(f"  {line}",) * 2)

@@ -1,0 +1,229 @@
+"""`qkv look MODEL TEXT`: the inside of a model in the terminal, or as one offline page with --html.
+
+An encoder-decoder shows its translation, the alignment and the strongest edges; a decoder the guesses of every layer.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qkv.cli.common import Common, option, verb
+from qkv.errors import QkvError
+
+SHADES = " ░▒▓█"
+
+
+@verb(
+    "看模型的内部：翻译模型显示对齐与最强的边（它看了谁），语言模型显示每层的猜测。--html 写一个离线网页。",
+    "Look inside: a translator shows its alignment and strongest edges, a language model the guesses of every layer. "
+    "--html writes one offline page.",
+    examples=(
+        "qkv look demo 书和茶都在桌上，我看完了它。",
+        "qkv look demo-lm 'One, two,' -n 6",
+        "qkv look demo 我爱学习。 苹果发布了新手机。 --html inside.html",
+    ),
+)
+@click.argument("model")
+@click.argument("text", nargs=-1, required=True)
+@option("--layer", type=click.IntRange(1), zh="只看这一层（从 1 数起）", en="this layer only (counted from 1)")
+@option("--head", type=click.IntRange(1), zh="只看这个头（从 1 数起）", en="this head only (counted from 1)")
+@option("--word", zh="看这个词的边（默认：它）", en="the word whose edges are shown (default: 它)")
+@option(
+    "--step",
+    type=click.IntRange(1),
+    zh="训练到第 N 步的模型（MODEL 是训练目录）",
+    en="the model as it was after N steps (MODEL is a run)",
+)
+@option("--beam", type=click.IntRange(1), default=4, zh="束宽", en="beam width of a translation")
+@option("-n", "--max-new-tokens", type=click.IntRange(1), zh="最多写多少个词元", en="write at most so many tokens")
+@option("--html", type=click.Path(dir_okay=False), zh="写一个离线网页", en="write one offline page")
+def command(common: Common, model: str, text: tuple[str, ...], html: str | None, step: int | None, **how: Any) -> None:
+    if empty := [t for t in text if not t.strip()]:
+        raise QkvError(f"TEXT is empty ({empty[0]!r}): there is nothing to look into")
+    from qkv.explore import page
+
+    loaded = common.model(str(at_step(model, step)) if step else model)
+    if loaded.tokenizer is None:
+        raise QkvError(f"{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights")
+    data = page.build_data(
+        loaded.core,
+        loaded.tokenizer,
+        text,
+        manner(loaded, how),
+        title=Path(model).name,
+        extra={"lang": common.talk.lang},
+    )
+    if html:
+        Path(html).write_text(page.page(data), encoding="utf-8")
+        common.note(f"已写入 {html}（离线单文件）", f"wrote {html}, one offline file")
+    if common.json:
+        return common.emit({**data, "html": html})
+    for scene in data["scenes"]:
+        told(common, scene, how)
+    return None
+
+
+def manner(loaded: Any, how: dict[str, Any]) -> Any:
+    """How the page's texts are written, from the model's special ids and the options."""
+    from qkv.explore.page import How
+
+    special = loaded.special
+    start = () if special.start is None else (special.start,)
+    word = {"ask": how["word"]} if how["word"] else {}
+    return How(start, special.eos, special.forbid, how["beam"], how["max_new_tokens"], **word)
+
+
+def at_step(model: str, step: int) -> Path:
+    """The checkpoint of a run directory after so many steps."""
+    run = Path(model)
+    found = {int(n): p for p in run.glob("train/**/*") if p.is_dir() and (n := p.name.rpartition("-")[2]).isdigit()}
+    if step not in found:
+        steps = ", ".join(map(str, sorted(found))) or "none"
+        raise QkvError(f"{model}: no model was kept at step {step} (kept: {steps})")
+    return found[step]
+
+
+def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
+    """One text in the terminal."""
+    for name in ("layer", "head"):
+        check(scene, name, how[name])
+    click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
+    if scene["kind"] == "translation":
+        click.echo(
+            common.say("\n对齐（每个译文词看了哪些原文词，%）", "\nalignment (where each written word looked, %)")
+        )
+        weight = scene["alignment"]["weight"]
+        if how["layer"] or how["head"]:
+            weight = chosen(scene["attention"]["cross"], how)
+        table(grid(scene["target"][1:], scene["source"], weight))
+        edges(common, scene, "encoder", scene["source"], how)
+    else:
+        click.echo(
+            common.say(
+                "\n每层之后的猜测（括号里的被丢掉）", "\nguesses after each layer (those in brackets are thrown away)"
+            )
+        )
+        table(guesses(common, scene))
+        edges(common, scene, "decoder", scene["target"], how)
+        bars(common, scene)
+    effects(common, scene)
+
+
+def check(scene: dict[str, Any], name: str, number: int | None) -> None:
+    """A QkvError where the model has no such layer or head."""
+    for part, layers in scene["attention"].items():
+        size = len(layers) if name == "layer" else len(layers[0])
+        if number and number > size:
+            raise QkvError(f"--{name} {number}: the {part} has {name}s 1 to {size}")
+
+
+def chosen(layers: list[Any], how: dict[str, Any]) -> list[list[float]]:
+    """The mean of the heads that --layer and --head leave."""
+    kept = [m for i, row in enumerate(layers) for h, m in enumerate(row)
+            if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)]  # fmt: skip
+    return [[sum(m[t][s] for m in kept) / len(kept) for s in range(len(kept[0][0]))] for t in range(len(kept[0]))]
+
+
+def grid(rows: Sequence[str], columns: Sequence[str], weight: list[list[float]]) -> list[list[tuple[str, float]]]:
+    """The cells of a table: names, then a shade with its percentage."""
+    head = [("", 0.0), *((name(c), 0.0) for c in columns)]
+    body = [
+        [(name(r), 0.0), *((f"{SHADES[min(4, int(w * 4.999))]}{100 * w:3.0f}" if w >= 0.01 else "·", w) for w in row)]
+        for r, row in zip(rows, weight, strict=True)
+    ]
+    return [head, *body]
+
+
+def guesses(common: Common, scene: dict[str, Any]) -> list[list[tuple[str, float]]]:
+    """The likeliest token after each layer at each position, the last layer first; the row below is what was read."""
+    cells, used = scene["guesses"]["cells"], scene["guesses"]["used"]
+    found: list[list[tuple[str, float]]] = []
+    for layer in reversed(range(len(cells))):
+        label = common.say(f"第 {layer} 层", f"layer {layer}") if layer else common.say("词向量", "embedding")
+        best = [(name(c[0][0]), c[0][1]) for c in cells[layer]]
+        shown = [
+            (f"{w} {100 * p:.0f}%" if u else f"({w})", p if u else -1.0) for (w, p), u in zip(best, used, strict=True)
+        ]
+        found.append([(label, 0.0), *shown])
+    return [*found, [(common.say("读到", "read"), 0.0), *((name(t), 0.0) for t in scene["target"][: len(used)])]]
+
+
+def edges(common: Common, scene: dict[str, Any], part: str, tokens: Sequence[str], how: dict[str, Any]) -> None:
+    """The strongest edges of the word asked about, or of all words, over the heads that are looked at."""
+    layers = scene["attention"][part]
+    word = how["word"] or "它"
+    asked = [i for i, t in enumerate(tokens[: len(layers[0][0])]) if word in t]
+    if how["word"] and not asked:
+        raise QkvError(f"--word {word}: not among the tokens {' '.join(map(name, tokens))}")
+    found = sorted(
+        ((row[q][s], i, h, q, s) for i, heads in enumerate(layers) for h, row in enumerate(heads)
+         if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)
+         for q in (asked or range(len(row))) for s in range(len(row[q])) if s != q), reverse=True)[:6]  # fmt: skip
+    of = f" {name(tokens[asked[0]])}" if asked else ""
+    click.echo(common.say(f"\n最强的边{of}", f"\nstrongest edges{f' of{of}' if of else ''}"))
+    lines = [[(f"{name(tokens[q])} → {name(tokens[s])}", 0.0), (f"{100 * w:.0f}%", w),
+              (common.say(f"第 {i + 1} 层 第 {h + 1} 头", f"layer {i + 1} head {h + 1}"), 0.0)]
+             for w, i, h, q, s in found]  # fmt: skip
+    table(lines)
+
+
+def bars(common: Common, scene: dict[str, Any]) -> None:
+    """The likeliest words after the prompt, as bars."""
+    click.echo(common.say("\n提示之后的下一个词", "\nthe next word after the prompt"))
+    best = scene["guesses"]["cells"][-1][scene["prompt"] - 1]
+    table([[(name(w), 0.0), ("█" * max(1, round(p * 30)) + f" {100 * p:.1f}%", p)] for w, p in best])
+
+
+def effects(common: Common, scene: dict[str, Any]) -> None:
+    """The proof: which edges change the target most when they are cut, from the asked word and from the written one."""
+    proof, across = scene["proof"], scene.get("across")
+    if not proof:
+        return
+    at, query, target = proof["at"], proof["query"], scene["target"]
+    before, goal = proof["before"][at], name(target[at])
+    said = common.say(f"P({goal}) 原来 {before:.2f}", f"P({goal}) was {before:.2f}")
+    click.echo(common.say(f"\n剪断一条边，再跑一遍：{said}", f"\none edge cut, run again: {said}"))
+    tokens = scene["source"] if across else target
+    rows = lost(common, proof, query, at, tokens, name(tokens[query]))
+    table(rows + (lost(common, across, at - 1, at, tokens, goal) if across else []))
+
+
+def lost(
+    common: Common, proof: dict[str, Any], query: int, at: int, tokens: Sequence[str], asking: str
+) -> list[list[tuple[str, float]]]:  # fmt: skip
+    """The three cuts from a query that cost the target most, each with what would be said instead."""
+    keys = range(query) if proof["side"] == "decoder" else range(len(tokens))
+    own = None if proof["side"] == "cross" else query
+    before, after = proof["before"][at], proof["after"][query]
+    return [
+        [(f"{asking} ✂ {name(tokens[s])}", 0.0), (f"{before:.2f} → {p:.2f}", before - p),
+         (common.say("说 ", "says ") + name(proof["instead"][query][s][at]), 0.0)]
+        for p, s in sorted((after[s][at], s) for s in keys if s != own)[:3]
+    ]  # fmt: skip
+
+
+def name(piece: str) -> str:
+    """A token as it stands in a cell."""
+    return piece.strip().replace("\n", "⏎") or "␣"
+
+
+def table(rows: list[list[tuple[str, float]]]) -> None:
+    """Aligned cells, wide characters counted as two; on a terminal the number beside each gives its colour."""
+    from rich.cells import cell_len
+
+    count = max(len(row) for row in rows)
+    widths = [max(cell_len(row[i][0]) for row in rows if i < len(row)) for i in range(count)]
+    for row in rows:
+        cells = [text + " " * (width - cell_len(text)) for (text, _), width in zip(row, widths, strict=False)]
+        click.echo("  " + "  ".join(coloured(c, w) for c, (_, w) in zip(cells, row, strict=True)).rstrip())
+
+
+def coloured(text: str, weight: float) -> str:
+    """Blue by weight, dim where a guess was thrown away; click drops colours in a pipe."""
+    if weight < 0:
+        return click.style(text, dim=True)
+    if weight >= 0.5:
+        return click.style(text, fg="bright_blue", bold=True)
+    return click.style(text, fg="blue") if weight >= 0.1 else text

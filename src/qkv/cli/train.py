@@ -1,0 +1,188 @@
+"""`qkv train RECIPE|FILE.toml [a.b=c ...]`: train, with a live line on a terminal and plain lines in a pipe."""
+
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qkv.cli.common import Common, option, verb
+
+EVERY = 10.0  # seconds between two plain lines
+
+
+@verb(
+    "按配方（如 multi30k）或描述你自己数据的 TOML 文件训练。a.b=c 改变其中任何设置。Ctrl-C 会先保存。",
+    "Train by a recipe (such as multi30k) or a TOML file about your own data; a.b=c changes any of its settings. "
+    "Ctrl-C saves first.",
+    examples=(
+        "qkv train demo --out runs/demo",
+        "qkv train multi30k training.seconds=600 model.width=192 --dry-run",
+        "qkv train mine.toml --out runs/mine --resume auto",
+    ),
+)
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[a.b=c ...]")
+@option(
+    "--out",
+    type=click.Path(path_type=Path),
+    zh="模型与记录的目录（默认 runs/配方名）",
+    en="the directory (default: runs/RECIPE)",
+)
+@option("--dry-run", is_flag=True, zh="只估计参数量、内存和时间", en="only estimate parameters, memory and time")
+@option(
+    "--resume", type=click.Choice(["auto", "never"]), default="never", zh="有检查点就接着训练", en="go on where it was"
+)
+@option("--smoke", is_flag=True, zh="几秒钟走完全程，只看能不能跑", en="the whole way in seconds, to see that it runs")
+@option("--seed", type=int, zh="随机种子", en="seed of weights, order and dropout")
+def command(
+    common: Common, recipe: str, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str, smoke: bool,
+    seed: int | None,
+) -> int:  # fmt: skip
+    from qkv import recipes
+
+    words = [*overrides, *([] if seed is None else [f"training.seed={seed}"])]
+    words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
+    run = recipes.configure(recipe, words, smoke=smoke)
+    if dry_run:
+        return plan(common, run)
+    if smoke and out is None:
+        with tempfile.TemporaryDirectory() as folder:
+            return learn(common, run, Path(folder) / run.name, resume, kept=False)
+    return learn(common, run, out or Path("runs") / run.name, resume)
+
+
+def learn(common: Common, run: Any, out: Path, resume: str, *, kept: bool = True) -> int:
+    """Train, and tell how it went."""
+    from qkv import recipes
+    from qkv.training.loop import Interrupted
+
+    try:
+        with shown(common) as report:
+            done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto")
+    except Interrupted as stopped:
+        common.note(f"已保存；接着训练：加 --resume auto --out {out}", f"saved; go on with --resume auto --out {out}")
+        return stopped.code
+    result = {**asdict(done.outcome), "test": done.test, "directory": str(out) if kept else None}
+    if common.json:
+        common.emit(result)
+    else:
+        end(common, result)
+    return 0
+
+
+def plan(common: Common, run: Any) -> int:
+    """What the run would take."""
+    from qkv import recipes
+
+    found = recipes.estimate(run, device=common.device)
+    if common.json:
+        common.emit({"run": run.name, **asdict(found)})
+        return 0
+    rows = (
+        ("参数量", "parameters", f"{found.parameters:,}"),
+        ("步数", "steps", f"{found.steps:,} ({found.steps_per_epoch:,} / epoch)"),
+        ("内存峰值约", "peak memory, about", f"{found.peak_bytes / 1e9:.2f} GB"),
+        (
+            "速度",
+            "speed",
+            f"{found.seconds_per_step:.3f} s/step, {found.tokens_per_second:,.0f} tokens/s ({found.precision})",
+        ),
+        ("训练时间约", "training time, about", clock(found.seconds)),
+    )
+    for zh, en, value in rows:
+        click.echo(f"{common.say(zh, en):<22} {value}")
+    return 0
+
+
+def end(common: Common, result: dict[str, Any]) -> None:
+    """The last lines of a run."""
+    test = ", ".join(f"{k} {v}" for k, v in result["test"].items())
+    numbers = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
+    click.echo(common.say("用时", "trained for") + f" {clock(result['seconds'])}, {result['steps']} "
+               + common.say("步，权重", "steps, weights") + f" {result['weights']}: {line(numbers)}")  # fmt: skip
+    if test:
+        click.echo(common.say("测试", "test") + f": {test}")
+    if result["directory"]:
+        click.echo(common.say("模型在", "the model lies in") + f" {result['directory']}")
+
+
+def shown(common: Common) -> Any:
+    """A context that gives the function which shows events: nothing, a live line, or plain lines."""
+    from contextlib import nullcontext
+
+    if common.json or common.quiet:
+        return nullcontext(None)
+    return Live() if sys.stderr.isatty() else nullcontext(Plain())
+
+
+class Plain:
+    """Events as lines, not more than one in some seconds for the steps."""
+
+    def __init__(self) -> None:
+        self.last = 0.0
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if event["kind"] == "step":
+            if time.monotonic() - self.last < EVERY:
+                return
+            self.last = time.monotonic()
+        for text in lines(event):
+            click.echo(text, err=True)
+
+
+class Live:
+    """A line that moves, and above it what is worth keeping: notes, evaluations, sample translations."""
+
+    def __enter__(self) -> "Live":
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[said]}"))
+        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self.task = self.progress.add_task("train", total=None, said="")
+        self.progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if event["kind"] == "step":
+            said = lines(event)[0].partition("  ")[2]
+            self.progress.update(
+                self.task, description=f"{event['step']}", completed=event["step"], total=event["of"], said=said
+            )
+            return
+        for text in lines(event):
+            self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def lines(event: dict[str, Any]) -> list[str]:
+    """An event as people read it."""
+    kind = event["kind"]
+    if kind == "step":
+        of = f"/{event['of']}" if event["of"] else ""
+        eta = "" if event["eta"] is None else f"  ETA {clock(event['eta'])}"
+        speed = f"{event['tokens_per_second']:,.0f} tokens/s"
+        return [f"step {event['step']}{of}  loss {event['loss']:.3f}  lr {event['lr']:.2e}  {speed}{eta}"]
+    if kind == "evaluation":
+        numbers = {k: v for k, v in event.items() if isinstance(v, float)}
+        best = "  *" if event.get("best") else ""
+        samples = [f"    {' → '.join(part.strip()[:120] for part in sample)}" for sample in event.get("samples", ())]
+        return [f"step {event['step']}  {line(numbers)}{best}", *samples]
+    return [event["text"]] if kind == "note" else []
+
+
+def line(numbers: dict[str, float]) -> str:
+    return "  ".join(f"{key} {value:.4g}" for key, value in numbers.items())
+
+
+def clock(seconds: float) -> str:
+    """Seconds as people read them."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

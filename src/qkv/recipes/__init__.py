@@ -1,0 +1,134 @@
+"""Recipes: each file here has `run() -> Run`. `train` makes a model of one, or of a TOML file about your own data."""
+
+import dataclasses
+import json
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkv.errors import QkvError, nearest
+
+if TYPE_CHECKING:
+    from qkv.hub import Model
+    from qkv.recipes.run import Run
+    from qkv.training.log import Report
+    from qkv.training.loop import Outcome
+    from qkv.training.plan import Estimate
+
+PLAIN = ("run", "assemble")  # files here that are no recipes
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gives: the model with its chosen weights, how the run ended, and its numbers on the test split."""
+
+    model: "Model"
+    outcome: "Outcome"
+    test: dict[str, Any]
+    directory: Path | None
+
+
+def names() -> list[str]:
+    """The recipes, from the files of this folder."""
+    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in PLAIN)
+
+
+def find(name: "str | Path | Run") -> "Run":
+    """The run of a recipe's name or of a TOML file; a Run is itself.
+
+    Raises:
+        QkvError: no such recipe or file; the nearest name is told.
+    """
+    from qkv.recipes.run import Run, from_toml
+
+    if isinstance(name, Run):
+        return name
+    if str(name) in names():
+        return import_module(f"qkv.recipes.{name}").run()
+    if Path(name).suffix == ".toml" or Path(name).is_file():
+        return from_toml(Path(name))
+    raise QkvError(f"{name}: no such recipe{nearest(str(name), names())} (known: {', '.join(names())}, or a TOML file)")
+
+
+def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smoke: bool = False) -> "Run":
+    """The run that will run: the recipe, what was changed with `a.b=c`, cut down to seconds for `smoke`."""
+    from qkv.recipes.run import configured
+
+    run = configured(find(recipe), overrides)
+    return shortened(run) if smoke else run
+
+
+def shortened(run: "Run") -> "Run":
+    """The same run in seconds: a narrow model, a little of the data, a few steps; every part of it still works."""
+    from qkv.recipes.run import Splits
+
+    def few() -> Splits:
+        whole = run.splits()
+        size = 20_000 if isinstance(whole.train, str) else 200
+        return Splits(whole.train[:size], whole.valid[: size // 10], whole.test[:8])
+
+    narrow = {"width": 32, "layers": 2, "heads": 2, "groups": 0, "ffn": 64, "context": min(run.model.context, 64)}
+    model = dataclasses.replace(run.model, **narrow)
+    every = {"evaluate_every": 3, "save_every": 0, "log_every": 1, "patience": 0}
+    training = dataclasses.replace(run.training, steps=6, epochs=0, tokens=512, warmup=2, precision="fp32", **every)
+    return dataclasses.replace(
+        run, splits=few, model=model, training=training, check=dataclasses.replace(run.check, sentences=4, longest=8)
+    )
+
+
+def train(
+    recipe: "str | Path | Run", *, overrides: Iterable[str] = (), out: "str | Path | None" = None,
+    device: str = "auto", report: "Report | None" = None, resume: bool = False,
+) -> Trained:  # fmt: skip
+    """Train a recipe, a TOML file or a Run; with `out`, a model directory that also keeps the run in `out`/train.
+
+    Raises:
+        QkvError: bad data or settings, or a directory with another run; NonFinite (code 3) for a loss that is none.
+        Interrupted: SIGINT or SIGTERM; what was learnt is saved, and `resume` goes on.
+    """
+    from qkv.recipes import assemble as parts
+    from qkv.training import loop
+
+    run, directory = configure(recipe, overrides), Path(out) if out else None
+    going_on = bool(resume and directory and (directory / "train" / "last.safetensors").is_file())
+    a = parts.assemble(run, directory=directory if going_on else None, device=device)
+    if directory is not None and not going_on:
+        begin(a, directory)
+    evaluate = parts.judge(a, directory)
+    outcome = loop.train(a.model.core, a.plan, run.training, directory=directory, evaluate=evaluate, report=report,
+                         resume=resume)  # fmt: skip
+    numbers, said = parts.test(a)
+    if directory is not None:
+        a.model.save(directory)
+        record(directory / "train" / "result.json", {"outcome": dataclasses.asdict(outcome), "test": numbers})
+        if said:
+            (directory / "train" / "test.hyp").write_text("\n".join(said) + "\n", encoding="utf-8")
+    return Trained(a.model, outcome, numbers, directory)
+
+
+def estimate(recipe: "str | Path | Run", *, overrides: Iterable[str] = (), device: str = "auto") -> "Estimate":
+    """What a run will take (parameters, bytes, seconds), measured on a few steps; nothing is written."""
+    from qkv.recipes import assemble as parts
+    from qkv.training import plan
+
+    run = configure(recipe, overrides)
+    a = parts.assemble(run, device=device)
+    return plan.estimate(a.model.core, a.plan, run.training)
+
+
+def begin(a: Any, directory: Path) -> None:
+    """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
+    if (directory / "train" / "last.safetensors").exists():
+        raise QkvError(f"{directory}: holds a run already; go on with --resume auto or give another --out")
+    a.model.save(directory)
+    parts = {part: dataclasses.asdict(getattr(a.run, part)) for part in ("model", "tokenizer", "training", "check")}
+    record(directory / "train" / "run.json", {"name": a.run.name, **parts})
+
+
+def record(path: Path, value: dict[str, Any]) -> None:
+    """A JSON object into a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")

@@ -1,0 +1,37 @@
+"""The bundled translator: Chinese to English on our own corpus, minutes on two cores."""
+
+from functools import partial
+
+from qkv.data.corpus import corpus, words_en, words_zh
+from qkv.recipes.run import Check, Run, Shape, Splits, Vocabulary
+from qkv.training.settings import Settings
+
+
+def read(seed: int = 0, size: int = 40_000) -> Splits:
+    """The corpus; its test sentences are recombinations that training never saw."""
+    found = corpus(seed, size)
+    train, valid, test = ([(p.zh, p.en) for p in split] for split in (found.train, found.valid, found.test))
+    return Splits(train, valid, test)
+
+
+def words() -> list[str]:
+    """Every word of both languages: the vocabulary is the lexicon, so what it lacks can be named."""
+    return [*words_zh(), *words_en()]
+
+
+def run(
+    *, seed: int = 0, size: int = 40_000, width: int = 176, layers: int = 3, epochs: int = 4, seconds: float = 0.0
+) -> Run:  # fmt: skip
+    """The run: the Transformer of 2017 in small, post-norm with sinusoids, as Marian stores it."""
+    return Run(
+        "demo",
+        partial(read, seed, size),
+        Shape("marian", width=width, layers=layers, heads=4, ffn=2 * width, dropout=0.1, context=128),
+        Vocabulary("lexicon", 8000),
+        Settings(
+            epochs=epochs, seconds=seconds, tokens=2048, lr=2e-3, schedule="wsd", warmup=100, decay=0.4,
+            smoothing=0.1, clip=1.0, seed=seed, metric="exact_match", evaluate_every=100,
+        ),
+        Check(sentences=100, beam=1),
+        words,
+    )  # fmt: skip

@@ -1,0 +1,239 @@
+"""What a run is, as frozen data: model, vocabulary, training, how it is judged, and a function that reads its data.
+
+A recipe is a file here with `run() -> Run`; a TOML file says the same of your own data. Next: assemble.py.
+"""
+
+import dataclasses
+import tomllib
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from qkv.convert.checkpoint import spec_of
+from qkv.data import sources
+from qkv.errors import QkvError, nearest
+from qkv.paths import data_dir
+from qkv.spec import Spec
+from qkv.text.train import Kind
+from qkv.training.settings import Settings, assignments, changed
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The size of a model of a family: `marian` translates (encoder and decoder), `gpt2` and `llama` continue text."""
+
+    family: Literal["marian", "gpt2", "llama"] = "marian"
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    groups: int = 0  # key/value heads of llama; 0: as many as heads
+    ffn: int = 1024
+    activation: str = ""  # in the family's own words; empty: its usual one
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    context: int = 256
+    tied: bool = True
+
+    def spec(self, vocabulary: int) -> Spec:
+        """The spec of such a model over a vocabulary; Hugging Face can load what comes of it."""
+        made = {"marian": self.marian, "gpt2": self.gpt2, "llama": self.llama}[self.family]()
+        common = {"model_type": self.family, "vocab_size": vocabulary, "tie_word_embeddings": self.tied}
+        return spec_of(common | made, "model")
+
+    def marian(self) -> dict[str, Any]:
+        both = {"layers": self.layers, "attention_heads": self.heads, "ffn_dim": self.ffn}
+        sides = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in both.items()}
+        drops = {"dropout": self.dropout, "attention_dropout": self.attention_dropout}
+        return {**sides, **drops, "d_model": self.width, "activation_function": self.activation or "relu",
+                "max_position_embeddings": self.context, "scale_embedding": True}  # fmt: skip
+
+    def gpt2(self) -> dict[str, Any]:
+        drops = {"attn_pdrop": self.attention_dropout, "resid_pdrop": self.dropout, "embd_pdrop": self.dropout}
+        return {**drops, "n_embd": self.width, "n_layer": self.layers, "n_head": self.heads, "n_inner": self.ffn,
+                "n_positions": self.context, "activation_function": self.activation or "gelu_new"}  # fmt: skip
+
+    def llama(self) -> dict[str, Any]:
+        return {"hidden_size": self.width, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+                "num_key_value_heads": self.groups or self.heads, "intermediate_size": self.ffn,
+                "hidden_act": self.activation or "silu", "max_position_embeddings": self.context,
+                "attention_dropout": self.attention_dropout}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """How text is cut: the kind of `qkv.text.train.train`, and how many tokens at most."""
+
+    kind: Kind = "bpe"
+    size: int = 8000
+
+
+@dataclass(frozen=True)
+class Check:
+    """How a run is judged: sentences translated at each evaluation (greedily), and the beam of the test at the end."""
+
+    sentences: int = 200
+    beam: int = 4
+    length_penalty: float = 0.6
+    tokenize: Literal["13a", "none", "zh", "char", "intl"] = "13a"  # sacrebleu's
+    lowercase: bool = False
+    joint: str = ""  # what joins the parts of a word in the references, such as "@@ "
+    samples: int = 3  # sentences shown at each evaluation
+    prompts: tuple[str, ...] = ()  # texts that a language model continues
+    longest: int = 60  # tokens of such a continuation
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The data of a run: pairs of (source, target), or the text of a language model."""
+
+    train: Sequence[Pair] | str
+    valid: Sequence[Pair] | str
+    test: Sequence[Pair] | str = ()
+
+
+@dataclass(frozen=True)
+class Data:
+    """Your own files, as a TOML file names them: two parallel ones, one of pairs (tsv, jsonl), or plain text."""
+
+    source: str = ""
+    target: str = ""
+    tsv: str = ""
+    jsonl: str = ""
+    text: str = ""
+    columns: tuple[int, int] = (0, 1)
+    keys: tuple[str, str] = ("source", "target")
+    valid_source: str = ""
+    valid_target: str = ""
+    test_source: str = ""
+    test_target: str = ""
+    valid: int = 500  # pairs held out where no file is named; of a text it is always the last tenth
+    test: int = 0
+    apart: Literal["source", "target"] = "source"  # no held-out text of this side occurs in training
+
+    def splits(self, folder: Path) -> Splits:
+        """The files' content, split.
+
+        Raises:
+            QkvError: none or more than one kind of data is named, or a file is broken (with its line).
+        """
+        named = [k for k in ("source", "tsv", "jsonl", "text") if getattr(self, k)]
+        if len(named) != 1 or bool(self.source) != bool(self.target):
+            found = ", ".join(named) or "none"
+            raise QkvError(f"data: found {found}, expected one of: source and target, tsv, jsonl, text")
+        if self.text:
+            return text_splits(sources.document(folder / self.text), share=0.1)
+        if self.source:
+            pairs = sources.pairs(folder / self.source, folder / self.target)
+        elif self.tsv:
+            pairs = sources.tsv(folder / self.tsv, self.columns)
+        else:
+            pairs = sources.jsonl(folder / self.jsonl, self.keys)
+        test, valid = self.named(folder, "test"), self.named(folder, "valid")
+        if test is None:
+            pairs, test = held_out(pairs, self.test, self.apart)
+        if valid is None:
+            pairs, valid = held_out(pairs, self.valid, self.apart)
+        return Splits(pairs, valid, test)
+
+    def named(self, folder: Path, which: str) -> list[Pair] | None:
+        """The pairs of a split that has files of its own."""
+        one, two = getattr(self, f"{which}_source"), getattr(self, f"{which}_target")
+        if bool(one) != bool(two):
+            raise QkvError(f"data: {which}_source and {which}_target belong together; found only one of them")
+        return sources.pairs(folder / one, folder / two) if one else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A whole training run: what `qkv.train` takes."""
+
+    name: str
+    splits: Callable[[], Splits]
+    model: Shape = field(default_factory=Shape)
+    tokenizer: Vocabulary = field(default_factory=Vocabulary)
+    training: Settings = field(default_factory=Settings)
+    check: Check = field(default_factory=Check)
+    words: Callable[[], Sequence[str]] | None = None  # of a tokenizer of kind lexicon
+
+
+PARTS = ("model", "tokenizer", "training", "check")
+
+
+def held_out(pairs: Sequence[Pair], count: int, apart: str) -> tuple[list[Pair], list[Pair]]:
+    """(rest, held out): about `count` pairs chosen by the hash of their `apart` side, with all that share its text."""
+    side = 1 if apart == "target" else 0
+    texts = sorted({p[side] for p in pairs}, key=lambda t: (zlib.crc32(t.encode("utf-8")), t))
+    copies: dict[str, int] = {}
+    for pair in pairs:
+        copies[pair[side]] = copies.get(pair[side], 0) + 1
+    chosen, taken = set[str](), 0
+    for text in texts:
+        if taken >= min(count, len(pairs) // 5):  # small data keep four fifths for training
+            break
+        chosen.add(text)
+        taken += copies[text]
+    return [p for p in pairs if p[side] not in chosen], [p for p in pairs if p[side] in chosen]
+
+
+def text_splits(text: str, *, share: float) -> Splits:
+    """The last `share` of a text is for validation."""
+    cut = int(len(text) * (1 - share))
+    return Splits(text[:cut], text[cut:])
+
+
+def shared(*parts: str) -> Path:
+    """A file of the folder of real data; QkvError says where it should lie and how to name another folder."""
+    path = data_dir().joinpath(*parts)
+    if not path.is_file():
+        raise QkvError(f"{path}: no such file; this recipe needs it. Set QKV_DATA to the folder that holds {parts[0]}/")
+    return path
+
+
+def configured(run: Run, words: Iterable[str]) -> Run:
+    """The run with `a.b=c` put in; an unknown key is an error that names the nearest, in whichever part it lies."""
+    values = assignments(words)
+    for key, value in values.items():
+        if key not in PARTS:
+            known = [f"{part}.{f.name}" for part in PARTS for f in dataclasses.fields(getattr(run, part))]
+            close = next((k for k in known if k.partition(".")[2] == key), None)
+            hint = f"; did you mean {close!r}?" if close else nearest(key, [*known, *PARTS])
+            raise QkvError(f"{key}: unknown key{hint} (parts: {', '.join(PARTS)})")
+        if not isinstance(value, dict):
+            raise QkvError(f"{key}={value}: names a part, expected a key in it such as {key}.…=…")
+    return changed(run, values)
+
+
+def from_toml(path: Path) -> Run:
+    """The run that a TOML file describes: [data], and what differs from the defaults in [model], [training], ….
+
+    Raises:
+        QkvError: not TOML (with the line), an unknown table or key (with the nearest), or a wrong value.
+    """
+    try:
+        values = tomllib.loads(sources.document(path))
+    except tomllib.TOMLDecodeError as e:
+        raise QkvError(f"{path}: not TOML: {e}") from None
+    tables = ("data", *PARTS)
+    for key in values:
+        if key not in tables:
+            raise QkvError(f"{path}: unknown table [{key}]{nearest(key, tables)} (known: {', '.join(tables)})")
+    try:
+        data = changed(Data(), values.pop("data", {}), "data")
+        shape = Shape(family="gpt2") if data.text else Shape()
+        start = Run(path.stem, lambda: data.splits(path.parent), shape, training=OWN_TEXT if data.text else OWN_PAIRS)
+        return changed(start, values)
+    except QkvError as e:
+        raise QkvError(f"{path}: {e}") from None
+
+
+OWN_PAIRS = Settings(
+    epochs=20, lr=1e-3, schedule="inverse", warmup=1000, smoothing=0.1, clip=1.0, metric="bleu", average=3, patience=5
+)
+OWN_TEXT = Settings(
+    epochs=10, optimizer="adamw", lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, schedule="cosine", warmup=100,
+    floor=0.1, clip=1.0, patience=3,
+)  # fmt: skip

@@ -1,0 +1,25 @@
+"""A character model of tiny shakespeare at the size of nanoGPT's setting for CPUs (validation loss 1.88 there)."""
+
+from qkv.data import sources
+from qkv.recipes.run import Check, Run, Shape, Splits, Vocabulary, shared, text_splits
+from qkv.training.settings import Settings
+
+
+def read() -> Splits:
+    """Nine tenths to train on, the last tenth to validate."""
+    return text_splits(sources.document(shared("lm", "tinyshakespeare", "input.txt")), share=0.1)
+
+
+def run() -> Run:
+    """The run: 4 layers of width 128 over windows of 64 characters."""
+    return Run(
+        "shakespeare",
+        read,
+        Shape("gpt2", width=128, layers=4, heads=4, ffn=512, dropout=0.0, context=64),
+        Vocabulary("char", 256),
+        Settings(
+            steps=2000, tokens=12 * 64, optimizer="adamw", lr=1e-3, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1,
+            schedule="cosine", warmup=100, floor=0.1, clip=1.0, evaluate_every=500, log_every=50,
+        ),
+        Check(prompts=("ROMEO:",), longest=200),
+    )  # fmt: skip

@@ -1,0 +1,28 @@
+"""Chinese to English on Tatoeba's pairs; no English sentence of the test occurs in training."""
+
+from qkv.data import sources
+from qkv.recipes.run import Check, Run, Shape, Splits, Vocabulary, held_out, shared
+from qkv.training.settings import Settings
+
+
+def read() -> Splits:
+    """The pairs, split by their English side, because many Chinese sentences share one."""
+    pairs = sources.tsv(shared("mt", "tatoeba_cmn_eng", "cmn.txt"), (1, 0))
+    rest, test = held_out(pairs, 1000, "target")
+    train, valid = held_out(rest, 500, "target")
+    return Splits(train, valid, test)
+
+
+def run() -> Run:
+    """The run: a small post-norm Transformer on joint byte-level BPE."""
+    return Run(
+        "tatoeba_zh_en",
+        read,
+        Shape("marian", width=192, layers=4, heads=4, ffn=512, dropout=0.3, context=128),
+        Vocabulary("bpe", 6000),
+        Settings(
+            epochs=30, seconds=1500, tokens=4096, lr=3e-3, schedule="inverse", warmup=1500, smoothing=0.1,
+            metric="bleu", average=5,
+        ),
+        Check(sentences=200, beam=4),
+    )  # fmt: skip

@@ -1,0 +1,183 @@
+"""A run's memory on disk: one safetensors file a checkpoint, replaced in one rename, with its JSON in the header.
+
+`last` holds weights, both Adam moments and the place in the data; `best` and the snapshots hold weights alone.
+"""
+
+import dataclasses
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from qkv.convert.store import sync
+from qkv.errors import QkvError
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass
+class Progress:
+    """Where a run stands: what a checkpoint must know besides the tensors."""
+
+    step: int = 0  # optimiser steps made
+    epoch: int = 0
+    done: int = 0  # steps made in this epoch
+    seconds: float = 0.0
+    tokens: int = 0  # counted target tokens seen
+    best: dict[str, Any] | None = None  # the metrics of the best evaluation, with its step
+    stale: int = 0  # evaluations since then
+    snapshots: list[int] = field(default_factory=list)
+    precision: str = ""
+
+
+def machine() -> dict[str, Any]:
+    """What a bit-for-bit repetition depends on besides the code."""
+    isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "") or torch.backends.cpu.get_cpu_capability()
+    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "isa": isa, "processor": platform.machine()}
+
+
+def weights(core: nn.Module) -> Tensors:
+    """The weights by name, a tied matrix once; not copies."""
+    return {name: p.detach() for name, p in core.named_parameters()}
+
+
+def fill(core: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Put weights into a core, all of them and no others."""
+    own = weights(core)
+    wrong = sorted(n for n in own.keys() & values.keys() if own[n].shape != values[n].shape)
+    if own.keys() != values.keys() or wrong:
+        missing, extra = sorted(own.keys() - values.keys()), sorted(values.keys() - own.keys())
+        raise QkvError(f"checkpoint: never filled: {missing[:5]}; never read: {extra[:5]}; other shapes: {wrong[:5]}")
+    for name, tensor in own.items():
+        tensor.copy_(values[name])
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Tensors and JSON as one file, whole or not at all: written beside, flushed, then renamed over the old one.
+
+    Raises:
+        QkvError: the disk is full or not writable; what was there before is still there.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = {name: t.detach().contiguous().cpu() for name, t in tensors.items()}
+        save_file(whole, str(aside), metadata={"state": json.dumps(state)})
+        sync(aside)
+        os.replace(aside, path)
+        sync(path.parent)
+    except (OSError, SafetensorError) as e:
+        kept = "the checkpoint before it is whole" if path.exists() else "there was none before it"
+        raise QkvError(f"{path}: could not be saved ({e}); {kept}. Make room and run again with --resume auto") from e
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    """The tensors and the JSON of a checkpoint file; QkvError where it is not one."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            state = json.loads((file.metadata() or {}).get("state", ""))
+            return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118
+    except (OSError, SafetensorError, json.JSONDecodeError) as e:
+        raise QkvError(f"{path}: not a whole checkpoint of a run ({e}); delete it to start anew") from None
+
+
+@dataclass
+class Store:
+    """Where one run keeps its checkpoints: files in `folder`, or in memory (best and snapshots alone) without one."""
+
+    folder: Path | None
+    identity: dict[str, Any]  # the spec, the data, the tokenizer: a checkpoint of another run is refused
+    memory: dict[str, Tensors] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Path | None:
+        """The newest checkpoint, where there is one."""
+        path = self.folder / "last.safetensors" if self.folder else None
+        return path if path and path.is_file() else None
+
+    def save(self, core: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, settings: Any) -> None:
+        """Write all that the run needs to go on as if nothing had happened."""
+        if self.folder is None:
+            return
+        names = {id(p): name for name, p in core.named_parameters()}
+        tensors = {f"weight:{name}": t for name, t in weights(core).items()}
+        for p, moments in optimizer.state.items():
+            for key in ("exp_avg", "exp_avg_sq"):
+                tensors[f"{key}:{names[id(p)]}"] = moments[key]
+        state = {"progress": vars(progress), "identity": self.identity, "machine": machine()}
+        write(self.folder / "last.safetensors", tensors, state | {"settings": dataclasses.asdict(settings)})
+
+    def resume(self, core: nn.Module, optimizer: torch.optim.Optimizer, settings: Any) -> tuple[Progress, list[str]]:
+        """Fill core and optimiser from the newest checkpoint; gives the progress and notes on what differs.
+
+        Raises:
+            QkvError: the checkpoint is of another model, tokenizer or data; the message lists each difference.
+        """
+        assert self.last is not None
+        tensors, state = read(self.last)
+        wrong = list(differences(state["identity"], self.identity))
+        if wrong:
+            raise QkvError(f"{self.last}: this checkpoint is of another run: {'; '.join(wrong[:6])}. "
+                           "Give another --out to start anew")  # fmt: skip
+        fill(core, {n.removeprefix("weight:"): t for n, t in tensors.items() if n.startswith("weight:")})
+        progress = Progress(**state["progress"])
+        for name, p in core.named_parameters():
+            if f"exp_avg:{name}" in tensors:
+                moments = {key: tensors[f"{key}:{name}"].to(p.device) for key in ("exp_avg", "exp_avg_sq")}
+                # each weight has its own count of steps in torch; ours are updated together
+                optimizer.state[p] = {"step": torch.tensor(float(progress.step)), **moments}
+        changed = list(differences(state["settings"], json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
+        moved = list(differences(state["machine"], machine(), "machine"))
+        return progress, [f"not a bit-for-bit repetition: {d}" for d in changed + moved]
+
+    def keep(self, name: str, core: nn.Module, state: Mapping[str, Any]) -> None:
+        """Keep the weights of this moment under a name."""
+        if self.folder is None:
+            self.memory[name] = {n: t.clone() for n, t in weights(core).items()}
+        else:
+            write(self.folder / f"{name}.safetensors", weights(core), state)
+
+    def kept(self, name: str) -> Tensors:
+        """The weights kept under a name."""
+        return self.memory[name] if self.folder is None else read(self.folder / f"{name}.safetensors")[0]
+
+    def forget(self, name: str) -> None:
+        """Let go of the weights kept under a name."""
+        self.memory.pop(name, None)
+        if self.folder is not None:
+            (self.folder / f"{name}.safetensors").unlink(missing_ok=True)
+
+    def mean(self, names: list[str]) -> Tensors:
+        """The mean of the weights kept under some names, summed in fp64 one file at a time."""
+        total: Tensors = {}
+        for name in names:
+            for key, tensor in self.kept(name).items():
+                total[key] = total[key] + tensor.double() if key in total else tensor.double()
+        return {key: (t / len(names)).float() for key, t in total.items()}
+
+
+def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
+    """Each leaf in which two JSON values differ, as `place: was X, now Y`."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys([*old, *new]):
+            yield from differences(old.get(key), new.get(key), f"{where}.{key}" if where else key)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (a, b) in enumerate(zip(old, new, strict=True)):
+            yield from differences(a, b, f"{where}[{i}]")
+    elif old != new:
+        yield f"{where}: was {_short(old)}, now {_short(new)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,58 @@
+"""Output projection and cross-entropy in one: the [N, V] logits exist one chunk of rows at a time, both ways.
+
+The gradient is made on the way forward, while a chunk's probabilities are still in the cache; backward only scales it.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class LinearCrossEntropy(torch.autograd.Function):
+    """Sum over rows of (1 - ε)·(-log p(label)) + ε·mean over the vocabulary of (-log p) (Szegedy et al. 2016, 7)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+    ) -> Tensor:
+        with torch.autocast(hidden.device.type, enabled=False):
+            w = weight.detach().to(hidden.dtype)
+            dh, dw = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
+            db = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+            total = torch.zeros((), dtype=torch.float64, device=hidden.device)
+            rows = max(1, 2_500_000 // weight.shape[0])  # about 10 MB of fp32 logits: they stay in the cache
+            for h, label, out in zip(hidden.split(rows), labels.split(rows), dh.split(rows), strict=True):
+                p = (h @ w.T).float()  # N V
+                if bias is not None:
+                    p += bias
+                top = p.amax(-1, keepdim=True)
+                said = p.gather(1, label[:, None])
+                mean = p.mean(-1, keepdim=True)
+                p.sub_(top).exp_()
+                mass = p.sum(-1, keepdim=True)
+                total += (mass.log() + top - (1 - smoothing) * said - smoothing * mean).sum().double()
+                p.div_(mass).sub_(smoothing / p.shape[1])
+                p.scatter_add_(1, label[:, None], torch.full_like(said, smoothing - 1))
+                g = p.to(hidden.dtype)
+                torch.mm(g, w, out=out)
+                dw += g.T @ h
+                if db is not None:
+                    db += p.sum(0)
+        ctx.save_for_backward(dh, dw.to(weight.dtype), None if db is None else db.to(bias.dtype))  # type: ignore[union-attr]
+        return total.float()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:  # type: ignore[override]
+        dh, dw, db = ctx.saved_tensors
+        return dh * grad, dw * grad, None if db is None else db * grad, None, None
+
+
+def linear_cross_entropy(hidden: Tensor, head: torch.nn.Linear, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    """The summed, label-smoothed cross-entropy of `head(hidden)` [N, D] against `labels` [N], without its logits."""
+    if not torch.is_grad_enabled():
+        logits = head(hidden).float()
+        return torch.nn.functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+    if torch.is_autocast_enabled(hidden.device.type):
+        hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+    return LinearCrossEntropy.apply(hidden, head.weight, head.bias, labels, smoothing)  # type: ignore[no-any-return]

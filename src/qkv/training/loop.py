@@ -1,0 +1,301 @@
+"""The training loop on a page: order, batch, loss, step; evaluate, keep, save, resume. Everything else is a pure part.
+
+Order and dropout are functions of (seed, epoch, batch, micro-batch), so a resumed run repeats the uninterrupted one.
+"""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkv import memory
+from qkv.core.dropout import dropper
+from qkv.core.model import Transformer
+from qkv.errors import QkvError
+from qkv.spec import as_json
+from qkv.training import checkpoint, log, optim, precision, schedule
+from qkv.training.losses import token_loss
+from qkv.training.plan import Plan, placed
+from qkv.training.settings import Settings
+
+WARM = 10  # steps after which the speed is known
+ENDLESS = 10**9
+Evaluate = Callable[[Transformer, int], dict[str, Any]]  # (core, step) -> metrics by name
+
+
+class NonFinite(QkvError):
+    """A loss or a gradient that is NaN or infinite; the weights and checkpoints before it are kept."""
+
+    code = 3
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the run after a whole step; `code` is what the shell expects (128 + the signal)."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: why (steps, epochs, seconds, patience, stop), after how much, and which weights the core has."""
+
+    why: str
+    steps: int
+    epochs: float
+    tokens: int
+    seconds: float
+    loss: float
+    weights: str  # last, best or average
+    metrics: dict[str, Any]  # of those weights
+    precision: str
+
+
+def train(
+    core: Transformer, plan: Plan, settings: Settings, *, directory: Path | str | None = None,
+    evaluate: Evaluate | None = None, report: log.Report | None = None,
+    stop: Callable[[int], bool] | None = None, resume: bool = False,
+) -> Outcome:  # fmt: skip
+    """Train `core` in place; without `directory` nothing is written.
+
+    `resume` goes on from the directory's last checkpoint where there is one.
+
+    Raises:
+        NonFinite: a loss or gradient is not a number.
+        Interrupted: SIGINT or SIGTERM, after the step in hand was finished and saved.
+        QkvError: the directory holds a run that is not resumed, or one of another model, data or tokenizer.
+    """
+    memory.keep_freed()
+    run = Loop(core, plan, settings, directory, evaluate, log.reporter(folder(directory, "log.jsonl"), report))
+    with threads(settings.threads), signals() as caught:
+        run.begin(resume)
+        why = run.ended()
+        while not why:
+            run.step()
+            run.after()
+            why = run.ended() or ("stop" if stop and stop(run.at.step) else "")
+            if caught or why:
+                run.save()
+            if caught:
+                name = signal.Signals(caught[0]).name
+                run.tell({"kind": "note", "step": run.at.step, "text": f"stopped by {name} after step {run.at.step}"})
+                raise Interrupted(caught[0])
+        end = run.finish(why)
+        if caught:
+            raise Interrupted(caught[0])
+        return end
+
+
+class Loop:
+    """One run in motion. `step` makes one optimiser step, `after` what is due then, `finish` picks the weights."""
+
+    def __init__(
+        self, core: Transformer, plan: Plan, settings: Settings, directory: Path | str | None,
+        evaluate: Evaluate | None, tell: log.Report,
+    ) -> None:  # fmt: skip
+        self.core, self.plan, self.settings, self.evaluate, self.tell = core, plan, settings, evaluate, tell
+        self.device = core.embed.weight.device
+        self.optimizer = optim.make(core, settings)
+        self.weights = list(optim.named_weights(core).values())
+        self.log = folder(directory, "log.jsonl")
+        self.store = checkpoint.Store(folder(directory), {"spec": as_json(core.spec), "data": dict(plan.identity)})
+        self.at = checkpoint.Progress()
+        self.loss, self.shown, self.saved = math.nan, (0, 0.0), -1
+
+    def begin(self, resume: bool) -> None:
+        """Fill in what an earlier part of the run left, and choose what is chosen once."""
+        if self.store.last and not resume:
+            raise QkvError(f"{self.store.last}: a run lies here; go on with --resume auto or give another --out")
+        notes: list[str] = []
+        if self.store.last:
+            self.at, notes = self.store.resume(self.core, self.optimizer, self.settings)
+            self.saved = self.at.step
+            notes.insert(0, f"resumed after step {self.at.step}")
+        elif self.log:
+            self.log.unlink(missing_ok=True)
+        if self.log and self.log.exists():
+            log.cut(self.log, self.at.step)
+        if not self.at.precision:
+            batch = placed(self.plan.make(self.groups(0)[0][0]), self.device)
+            self.at.precision, gain = precision.choose(self.settings.precision, self.core, batch)
+            found = f" (a pass in bf16 is {gain:.2f} times as fast here)" if gain else ""
+            notes.append(f"precision {self.at.precision}{found}")
+        self.order = self.groups(self.at.epoch)
+        self.each = len(self.groups(0))
+        self.shown = (self.at.tokens, self.at.seconds)
+        for text in notes:
+            self.tell({"kind": "note", "step": self.at.step, "text": text})
+
+    def groups(self, epoch: int) -> list[Sequence[Any]]:
+        """The batches of an epoch in their order, `accumulate` of them to a step."""
+        keys, n = list(self.plan.order(epoch)), self.settings.accumulate
+        if not keys:
+            raise QkvError("training: no batch in an epoch; is the data empty, or every row longer than the context?")
+        return [keys[i : i + n] for i in range(0, len(keys), n)]
+
+    def total(self) -> int:
+        """The steps of the whole run; where seconds end it, as many as fit at the speed so far."""
+        s, at = self.settings, self.at
+        ends = [s.steps, s.epochs * self.each]
+        if s.seconds and at.step >= WARM:
+            ends.append(max(1, round(at.step * s.seconds / at.seconds)))
+        return min((n for n in ends if n), default=ENDLESS)
+
+    def step(self) -> None:
+        """One optimiser step: the loss of all its micro-batches, divided once by all their tokens."""
+        at, s, start = self.at, self.settings, time.perf_counter()
+        keys = self.order[at.done]
+        batches = [placed(self.plan.make(key), self.device) for key in keys]
+        tokens = sum(batch.tokens for batch in batches)
+        lr = schedule.rate(s, at.step + 1, total=self.total(), width=self.core.spec.stack.width)
+        self.loss = 0.0
+        for micro, batch in enumerate(batches):
+            drop = dropper(s.seed, at.epoch, at.done, micro, device=self.device)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=at.precision == "bf16"):
+                loss = token_loss(self.core, batch, smoothing=s.smoothing, drop=drop) / max(tokens, 1)
+            loss.backward()
+            self.loss += float(loss.detach())
+        norm = float(optim.clip(self.weights, s.clip))
+        if not (math.isfinite(self.loss) and math.isfinite(norm)):
+            raise self.broken(norm, keys)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        at.step, at.done, at.tokens = at.step + 1, at.done + 1, at.tokens + tokens
+        at.seconds += time.perf_counter() - start
+        if at.step % s.log_every == 0 or at.step == 1:
+            self.progress(lr, norm)
+
+    def broken(self, norm: float, keys: Sequence[Any]) -> NonFinite:
+        """The error of a step whose numbers are not numbers; gradients are dropped, weights were not touched."""
+        self.optimizer.zero_grad(set_to_none=True)
+        what = f"loss {self.loss}" if not math.isfinite(self.loss) else f"gradient norm {norm}"
+        kept = f"the last good checkpoint is {self.store.last}" if self.store.last else "nothing was saved before it"
+        where = f"step {self.at.step + 1} (epoch {self.at.epoch}, batch {self.at.done}, rows {str(list(keys))[:80]})"
+        return NonFinite(f"training: {what} at {where}; {kept}. Try a smaller lr, clip=1, or precision=fp32")
+
+    def progress(self, lr: float, norm: float) -> None:
+        """Tell how fast and how well it goes."""
+        at, (tokens, seconds) = self.at, self.shown
+        speed = (at.tokens - tokens) / max(at.seconds - seconds, 1e-9)
+        self.shown = (at.tokens, at.seconds)
+        total = self.total()
+        left = [(total - at.step) * at.seconds / at.step] if total < ENDLESS else []
+        left += [self.settings.seconds - at.seconds] if self.settings.seconds else []
+        where = {"kind": "step", "step": at.step, "of": total if total < ENDLESS else None, "epoch": at.epoch}
+        what = {"loss": self.loss, "lr": lr, "gradient": norm, "tokens_per_second": speed, "seconds": at.seconds}
+        self.tell({**where, **what, "eta": max(0.0, min(left)) if left else None})
+
+    def after(self) -> None:
+        """What is due after a step: the next epoch's order, evaluation, snapshot, checkpoint."""
+        at, s = self.at, self.settings
+        turned = at.done == len(self.order)
+        if turned:
+            at.epoch, at.done = at.epoch + 1, 0
+            self.order = self.groups(at.epoch)
+        due = at.step % s.evaluate_every == 0 if s.evaluate_every else turned
+        if due:
+            self.measure()
+            if s.average:
+                self.snapshot()
+        if at.step % s.save_every == 0 if s.save_every else due:
+            self.save()
+
+    def measure(self) -> None:
+        """Evaluate, and keep the weights if they are the best so far."""
+        if self.evaluate is None:
+            return
+        found = self.evaluate(self.core, self.at.step)
+        better = self.settings.better(found, self.at.best)
+        self.tell({"kind": "evaluation", "step": self.at.step, "epoch": self.at.epoch, **found, "best": better})
+        self.at.stale = 0 if better else self.at.stale + 1
+        if better:
+            numbers = {k: v for k, v in found.items() if isinstance(v, int | float | str)}
+            self.at.best = {**numbers, "step": self.at.step}
+            self.store.keep("best", self.core, self.at.best)
+
+    def snapshot(self) -> None:
+        """Keep this moment's weights for the average at the end, and let go of the oldest."""
+        self.store.keep(f"snapshots/{self.at.step}", self.core, {"step": self.at.step})
+        self.at.snapshots.append(self.at.step)
+        while len(self.at.snapshots) > self.settings.average:
+            self.store.forget(f"snapshots/{self.at.snapshots.pop(0)}")
+
+    def save(self) -> None:
+        """The checkpoint of this moment, unless it is on disk already."""
+        if self.saved != self.at.step:
+            self.store.save(self.core, self.optimizer, self.at, self.settings)
+            self.saved = self.at.step
+
+    def ended(self) -> str:
+        """Why the run is over, or the empty string."""
+        at, s = self.at, self.settings
+        reached = {"steps": at.step, "epochs": at.epoch, "seconds": at.seconds, "patience": at.stale}
+        return next((why for why, value in reached.items() if 0 < getattr(s, why) <= value), "")
+
+    def finish(self, why: str) -> Outcome:
+        """Leave the best of three weights in the core: the last, the best so far, the mean of the snapshots."""
+        at, chosen, metrics = self.at, "last", dict[str, Any]()
+        if len(at.snapshots) > 1:
+            checkpoint.fill(self.core, self.store.mean([f"snapshots/{n}" for n in at.snapshots]))
+            chosen = "average"
+        if self.evaluate is not None and (chosen == "average" or at.best is None or at.best["step"] != at.step):
+            metrics = self.evaluate(self.core, at.step)
+            self.tell({"kind": "evaluation", "step": at.step, "weights": chosen, **metrics})
+        if at.best is not None and not (metrics and self.settings.better(metrics, at.best)):
+            if chosen == "average" or at.best["step"] != at.step:
+                checkpoint.fill(self.core, self.store.kept("best"))
+                chosen = "best"
+            metrics = at.best
+        epochs = at.epoch + at.done / len(self.order)
+        end = Outcome(why, at.step, epochs, at.tokens, at.seconds, self.loss, chosen, metrics, at.precision)
+        self.tell({"kind": "end", **vars(end), "step": at.step})
+        return end
+
+
+def folder(directory: Path | str | None, *rest: str) -> Path | None:
+    """The run's own folder in a model directory, or a file of it."""
+    return None if directory is None else Path(directory, "train", *rest)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """That many CPU threads, and as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def signals() -> Iterator[list[int]]:
+    """A list that SIGINT and SIGTERM are written into, the first of each; a second one ends the process as ever."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+
+    def hear(number: int, frame: object) -> None:
+        caught.append(number)
+        for n, handler in before.items():
+            signal.signal(n, handler)
+
+    for n in before:
+        signal.signal(n, hear)
+    try:
+        yield caught
+    finally:
+        for n, handler in before.items():
+            signal.signal(n, handler)

@@ -1,0 +1,51 @@
+"""Whether bf16 pays on this machine: both are tried on a piece of a real batch, never assumed.
+
+Matrix products alone mislead: they may be four times as fast while the casts around them eat the gain.
+"""
+
+import dataclasses
+import time
+
+import torch
+from torch import Tensor, nn
+
+from qkv.core.dropout import dropper
+from qkv.core.model import Transformer
+from qkv.data.collate import Batch
+from qkv.training.losses import token_loss
+
+WORTH = 1.1  # how much faster bf16 must be to be chosen: its rounding is not free
+
+
+def choose(wanted: str, core: Transformer, batch: Batch, *, rounds: int = 2) -> tuple[str, float | None]:
+    """`wanted`, or for `auto` the faster of fp32 and bf16 autocast, and by how much bf16 is faster (about a second).
+
+    The core's weights stay as they are and its gradients are dropped.
+    """
+    if wanted != "auto":
+        return wanted, None
+    piece = part(batch, max(1, len(batch.target) // 4))
+    times = {True: float("inf"), False: float("inf")}
+    for _ in range(1 + rounds):  # in turn, so that a neighbour's work slows both; the first round warms up
+        for low in times:
+            times[low] = min(times[low], passed(core, piece, low))
+    gain = times[False] / times[True]
+    return ("bf16" if gain >= WORTH else "fp32"), gain
+
+
+def passed(core: Transformer, batch: Batch, low: bool) -> float:
+    """The seconds of one forward and backward pass, in bf16 autocast where `low`."""
+    device, start = core.embed.weight.device, time.perf_counter()
+    with torch.autocast(device.type, torch.bfloat16, enabled=low):
+        loss = token_loss(core, batch, drop=dropper(0, device=device))
+    loss.backward()
+    float(loss.detach())  # waits for the device
+    spent = time.perf_counter() - start
+    nn.Module.zero_grad(core, set_to_none=True)
+    return spent
+
+
+def part(batch: Batch, rows: int) -> Batch:
+    """The first rows of a batch."""
+    cut = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
+    return dataclasses.replace(batch, **{k: t[:rows] for k, t in cut.items() if isinstance(t, Tensor)})

@@ -1,0 +1,143 @@
+"""How to train, as frozen data that TOML files and `a.b=c` on the command line can change. Next: loop.py."""
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from qkv.errors import QkvError, nearest
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides a training run besides the model and the data; zero switches a part off."""
+
+    steps: int = 0  # optimiser steps; the run ends at `steps` or after `epochs`, whichever comes first
+    epochs: int = 0
+    seconds: float = 0.0  # ends the run after so much training time
+    tokens: int = 4096  # target tokens in a micro-batch, padding included
+    accumulate: int = 1  # micro-batches in a step
+    optimizer: Literal["adam", "adamw"] = "adam"
+    lr: float = 1e-3  # the highest rate; with `noam` the factor before the paper's formula
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-9
+    weight_decay: float = 0.0
+    schedule: Literal["noam", "inverse", "cosine", "wsd", "constant"] = "inverse"
+    warmup: int = 0  # steps
+    decay: float = 0.2  # wsd: the last share of the steps, in which the rate falls
+    floor: float = 0.0  # cosine, wsd: where the rate ends, as a share of lr
+    clip: float = 0.0  # largest gradient norm
+    smoothing: float = 0.0  # label smoothing
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    seed: int = 0
+    evaluate_every: int = 0  # steps; 0: at the end of each epoch
+    save_every: int = 0  # steps; 0: at each evaluation
+    log_every: int = 10
+    average: int = 0  # the mean of the weights at the last n evaluations
+    patience: int = 0  # stop after so many evaluations without a better metric
+    metric: str = "loss"  # of those that evaluation gives; losses are better when lower, all others when higher
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.steps or self.epochs or self.seconds):
+            object.__setattr__(self, "epochs", 1)
+        for key in ("tokens", "accumulate", "log_every"):
+            if getattr(self, key) < 1:
+                raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 1 or more")
+        for key in ("steps", "epochs", "seconds", "warmup", "clip", "average", "patience", "weight_decay", "eps"):
+            if getattr(self, key) < 0:
+                raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 0 or more")
+        for key in ("smoothing", "decay", "floor"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise QkvError(f"training.{key}: found {getattr(self, key)}, expected a share from 0 to 1")
+
+    def better(self, new: Mapping[str, Any], old: Mapping[str, Any] | None) -> bool:
+        """Whether the metrics `new` beat `old` in the one that counts."""
+        if self.metric not in new:
+            known = ", ".join(new) or "none"
+            hint = nearest(self.metric, new)
+            raise QkvError(f"training.metric: evaluation gives no {self.metric!r}{hint} (it gives: {known})")
+        if old is None:
+            return True
+        lower = self.metric in ("loss", "perplexity", "bpc")
+        new_score, old_score = (-m[self.metric] if lower else m[self.metric] for m in (new, old))
+        if new_score == old_score and "loss" in new and "loss" in old:  # BLEU is 0 at first, exact match 1 at last
+            return new["loss"] < old["loss"]
+        return new_score > old_score
+
+
+def changed(part: Part, values: Mapping[str, Any], where: str = "") -> Part:
+    """`part`, a frozen dataclass, with the values of a nested mapping put in.
+
+    Raises:
+        QkvError: an unknown key, with the nearest one, or a value of the wrong type.
+    """
+    hints = typing.get_type_hints(type(part))
+    new: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{where}.{key}" if where else key
+        if key not in hints:
+            raise QkvError(f"{name}: unknown key{nearest(key, hints)} (known: {', '.join(hints)})")
+        old = getattr(part, key)
+        if dataclasses.is_dataclass(old):
+            if not isinstance(value, Mapping):
+                raise QkvError(f"{name}: found {value!r}, expected keys in it such as {name}.{next(iter(vars(old)))}=…")
+            new[key] = changed(old, value, name)
+        else:
+            new[key] = fitting(hints[key], value, name)
+    return dataclasses.replace(part, **new)  # type: ignore[type-var]
+
+
+def fitting(kind: Any, value: Any, name: str) -> Any:
+    """`value` as the type `kind` of a field, or a QkvError naming the field and what it takes."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        if value in args:
+            return value
+        hint = nearest(str(value), map(str, args))
+        raise QkvError(f"{name}: found {value!r}, expected one of {', '.join(map(str, args))}{hint}")
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return fitting(next(a for a in args if a is not type(None)), value, name)
+    if origin is tuple:
+        if isinstance(value, list | tuple) and (args[-1] is ... or len(value) == len(args)):
+            kinds = (args[0],) * len(value) if args[-1] is ... else args
+            return tuple(fitting(k, v, name) for k, v in zip(kinds, value, strict=True))
+        raise QkvError(f"{name}: found {value!r}, expected a list such as [0.9, 0.98]")
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+        wanted = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}.get(kind, kind.__name__)
+        raise QkvError(f"{name}: found {value!r}, expected {wanted}")
+    return value
+
+
+def assignments(words: typing.Iterable[str]) -> dict[str, Any]:
+    """`a.b=c` words as a nested mapping; what is not a TOML value is text."""
+    found: dict[str, Any] = {}
+    for word in words:
+        path, equals, text = word.partition("=")
+        if not equals or not path.strip():
+            raise QkvError(f"{word!r}: expected key=value, such as training.lr=0.001")
+        *parents, key = path.strip().split(".")
+        inner = found
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise QkvError(f"{word!r}: {parent} was given a value before, so it has no keys")
+        inner[key] = value_of(text)
+    return found
+
+
+def value_of(text: str) -> Any:
+    """A TOML value, or the text itself where it is none."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,203 @@
+"""Recipes: each runs the whole way, your own data train by a TOML file, and bad data are told by file and line."""
+
+import json
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import qkv
+from qkv import cli, recipes
+from qkv.errors import QkvError
+from qkv.paths import data_dir
+from qkv.recipes import assemble
+from qkv.recipes.run import Run, Shape, Splits, Vocabulary, configured, from_toml, held_out
+from qkv.training.settings import Settings
+
+NEEDS = {
+    "multi30k": "mt/multi30k_bpe_en_de",
+    "tatoeba_zh_en": "mt/tatoeba_cmn_eng",
+    "shakespeare": "lm/tinyshakespeare",
+}
+
+
+def copies(rows: int = 60) -> list[tuple[str, str]]:
+    words = ("one", "two", "three", "four", "five", "six", "seven", "eight")
+    found = []
+    for i in range(rows):
+        chosen = [words[zlib.crc32(f"{i} {j}".encode()) % 8] for j in range(2 + i % 4)]
+        found.append((" ".join(chosen), " ".join(reversed(chosen))))
+    return found
+
+
+def tiny(**training: object) -> Run:
+    data = copies()
+    shape = Shape("marian", width=16, layers=1, heads=2, ffn=32, dropout=0.1, context=32)
+    base = Settings(steps=6, tokens=64, warmup=2, precision="fp32", evaluate_every=2, metric="bleu", average=2)
+    run = Run("tiny", lambda: Splits(data[:50], data[50:55], data[55:]), shape, Vocabulary("word", 50), base)
+    return configured(run, [f"training.{k}={v}" for k, v in training.items()])
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_runs_the_whole_way_in_small(name: str, tmp_path: Path) -> None:
+    if name in NEEDS and not (data_dir() / NEEDS[name]).is_dir():
+        pytest.skip(f"no {NEEDS[name]} in {data_dir()}; set QKV_DATA to its folder")
+    run = recipes.configure(name, smoke=True)
+    done = recipes.train(run, out=tmp_path, device="cpu")
+    assert done.outcome.steps == 6
+    loaded = qkv.load(tmp_path, device="cpu")
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert config["model_type"] == run.model.family  # so that other tools load it too
+    assert loaded.spec == done.model.spec
+    assert bool(done.test) == (run.model.family == "marian")
+
+
+def test_the_demo_models_fit_their_sizes() -> None:
+    runs = {name: recipes.find(name) for name in ("demo", "demo_lm")}
+    sizes = {"demo": 1300, "demo_lm": runs["demo_lm"].tokenizer.size}
+    count = {n: qkv.build(r.model.spec(sizes[n])).core for n, r in runs.items()}
+    bytes_in_bf16 = {n: 2 * sum(p.numel() for p in core.parameters()) for n, core in count.items()}
+    assert bytes_in_bf16["demo_lm"] < 2.6e6
+
+
+def test_a_run_interrupted_in_a_recipe_goes_on_to_the_same_model(tmp_path: Path) -> None:
+    whole = recipes.train(tiny(), out=tmp_path / "a", device="cpu")
+    recipes.train(tiny(steps=3), out=tmp_path / "b", device="cpu")
+    again = recipes.train(tiny(), out=tmp_path / "b", device="cpu", resume=True)
+    one, two = ((tmp_path / d / "train/last.safetensors") for d in "ab")
+    from qkv.training import checkpoint
+
+    (a, _), (b, _) = checkpoint.read(one), checkpoint.read(two)
+    assert all((a[n] == b[n]).all() for n in a)
+    assert whole.test == again.test
+    with pytest.raises(QkvError, match="--resume auto"):
+        recipes.train(tiny(), out=tmp_path / "a", device="cpu")
+    other = configured(tiny(), ["tokenizer.size=40"])
+    with pytest.raises(QkvError, match=r"tokenizer\.size: was 50, now 40"):
+        recipes.train(other, out=tmp_path / "a", device="cpu", resume=True)
+
+
+TOML = """
+[data]
+source = "a.en"
+target = "a.fr"
+valid = 10
+[model]
+width = 16
+layers = 1
+heads = 2
+ffn = 32
+[tokenizer]
+kind = "word"
+[training]
+steps = 4
+tokens = 64
+precision = "fp32"
+evaluate_every = 2
+"""
+
+
+def own(folder: Path, toml: str = TOML) -> Path:
+    for side, name in enumerate(("a.en", "a.fr")):
+        (folder / name).write_text("".join(p[side] + "\n" for p in copies()), encoding="utf-8")
+    (folder / "mine.toml").write_text(toml, encoding="utf-8")
+    return folder / "mine.toml"
+
+
+def test_your_own_parallel_files_train_by_a_toml_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = own(tmp_path), tmp_path / "out"
+    code = cli.main(["train", str(path), "training.lr=1e-3", "--out", str(out), "--json", "--device", "cpu"])
+    said = capsys.readouterr().out.splitlines()
+    assert code == 0
+    assert len(said) == 1
+    assert json.loads(said[0])["steps"] == 4
+    kept = json.loads((out / "train/run.json").read_text(encoding="utf-8"))
+    assert (kept["training"]["lr"], kept["model"]["width"]) == (1e-3, 16)
+    assert [json.loads(line)["step"] for line in (out / "train/log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_dry_run_says_what_it_takes_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = own(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert cli.main(["train", str(path), "--dry-run", "--json", "--device", "cpu"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["steps"] == 4
+    assert found["parameters"] > 0
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ("[model]", "[modle]", r"unknown table \[modle\]; did you mean 'model'"),
+        ("steps = 4", "stesp = 4", r"training.stesp: unknown key; did you mean 'steps'"),
+        ("width = 16", 'width = "16"', r"model.width: found '16', expected a whole number"),
+        ("width = 16", "width = ", r"mine.toml: not TOML.*line 7"),
+        ('source = "a.en"', "", r"expected one of: source and target, tsv, jsonl, text"),
+        ('kind = "word"', 'kind = "wird"', r"did you mean 'word'"),
+        ("width = 16", 'family = "gpt2"', r"model.family 'gpt2' does not fit pairs"),
+    ],
+)
+def test_a_bad_toml_file_is_told_by_key(tmp_path: Path, old: str, new: str, match: str) -> None:
+    assert old in TOML
+    with pytest.raises(QkvError, match=match):
+        recipes.train(own(tmp_path, TOML.replace(old, new)), device="cpu")
+
+
+def test_files_of_unequal_length_and_bad_bytes_are_told_by_line(tmp_path: Path) -> None:
+    path = own(tmp_path)
+    with (tmp_path / "a.fr").open("a", encoding="utf-8") as file:
+        file.write("more\n")
+    with pytest.raises(QkvError, match=r"a\.fr:61 is the first line without a partner"):
+        from_toml(path).splits()
+    (tmp_path / "a.fr").write_bytes(b"good\n\xff\n")
+    with pytest.raises(QkvError, match=r"a\.fr:2: invalid UTF-8"):
+        from_toml(path).splits()
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["lr=1"], "did you mean 'training.lr'"), (["training=1"], "expected a key in it"),
+        (["modle.width=1"], "did you mean 'model"), (["splits=1"], "unknown key"),
+    ],
+)  # fmt: skip
+def test_an_unknown_override_names_the_nearest(words: list[str], match: str) -> None:
+    with pytest.raises(QkvError, match=match):
+        configured(tiny(), words)
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(QkvError, match="did you mean 'multi30k'"):
+        recipes.find("multi30")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.text("ab", max_size=3), st.text("xy", max_size=2)), max_size=40), st.integers(0, 20))
+def test_no_held_out_text_occurs_in_training(pairs: list[tuple[str, str]], count: int) -> None:
+    for side, apart in enumerate(("source", "target")):
+        rest, held = held_out(pairs, count, apart)
+        assert sorted(rest + held) == sorted(pairs)
+        assert not {p[side] for p in rest} & {p[side] for p in held}
+
+
+def test_a_score_joins_the_parts_of_words_and_counts_exact_matches() -> None:
+    run = configured(tiny(), ['check.joint="@@ "', "check.tokenize=none"])
+    found = assemble.score(run, ["ein baum@@ wo@@ lle tuch da", "x y"], ["ein baumwolle tuch da", "x z"])
+    assert found["exact_match"] == 0.5
+    assert "tok:none" in found["signature"]
+    perfect = assemble.score(run, ["a b c d e"], ["a b c d e"])
+    assert perfect["bleu"] == pytest.approx(100.0)
+
+
+def test_plain_lines_in_a_pipe_hold_loss_speed_and_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert not sys.stderr.isatty()
+    assert cli.main(["train", str(own(tmp_path)), "--smoke", "--device", "cpu", "--lang", "en"]) == 0
+    heard = capsys.readouterr()
+    assert "tokens/s  ETA" in heard.err
+    assert "perplexity" in heard.err
+    assert "trained for" in heard.out
+    assert "lies in" not in heard.out  # a smoke run without --out keeps nothing

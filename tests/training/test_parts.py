@@ -1,0 +1,168 @@
+"""The pure parts of training against formulas and slow loops written here."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.core.init import initialise
+from qkv.core.model import Transformer
+from qkv.data import collate
+from qkv.errors import QkvError
+from qkv.spec import Attention, Block, Ffn, Mask, Norm, Spec, Stack
+from qkv.training import checkpoint, log, losses, optim, precision, schedule
+from qkv.training.settings import Settings, assignments, changed
+
+RATE = Settings(lr=0.005, warmup=2000)
+
+
+def small() -> Transformer:
+    block = Block(Attention(2, 2, 8, Mask("causal"), True, True), Ffn(32, "gelu", bias=True), norm_in=Norm())
+    core = Transformer(Spec(23, decoder=Stack(16, (block,), final_norm=Norm())))
+    initialise(core, 3)
+    return core
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "expected"),
+    [
+        ("noam", 1, 512**-0.5 * 4000**-1.5), ("noam", 4000, 512**-0.5 * 4000**-0.5),
+        ("noam", 100_000, 512**-0.5 * 100_000**-0.5),
+        ("inverse", 1, 0.005 / 2000), ("inverse", 2000, 0.005), ("inverse", 8000, 0.0025),
+        ("cosine", 1000, 0.0025), ("cosine", 2000, 0.005), ("cosine", 6000, 0.005 * 0.55), ("cosine", 10_000, 0.0005),
+        ("cosine", 20_000, 0.0005),
+        ("wsd", 500, 0.00125), ("wsd", 8000, 0.005), ("wsd", 9000, 0.00275), ("wsd", 10_000, 0.0005),
+        ("constant", 1000, 0.0025), ("constant", 9999, 0.005),
+    ],
+)  # fmt: skip
+def test_a_schedule_follows_its_formula(kind: Any, step: int, expected: float) -> None:
+    s = dataclasses.replace(RATE, schedule=kind, floor=0.1, decay=0.2)
+    if kind == "noam":
+        s = dataclasses.replace(s, lr=1.0, warmup=4000)
+    assert schedule.rate(s, step, total=10_000, width=512) == pytest.approx(expected, rel=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(["noam", "inverse", "cosine", "wsd", "constant"]), st.integers(0, 50), st.integers(1, 200))
+def test_every_schedule_is_positive_and_below_its_peak(kind: Any, warmup: int, step: int) -> None:
+    s = Settings(lr=1.0, warmup=warmup, schedule=kind, floor=0.1)
+    assert 0 < schedule.rate(s, step, total=100, width=1) <= 1.0 + 1e-12
+
+
+def by_hand(core: Transformer, batch: collate.Batch, eps: float) -> float:
+    """The smoothed loss, token by token, over all logits."""
+    logp = core.head(losses.states(core, batch)).double().log_softmax(-1)
+    total = 0.0
+    for row, labels in zip(logp, batch.labels.tolist(), strict=True):
+        for p, label in zip(row, labels, strict=True):
+            if label != collate.IGNORED:
+                goal = [eps / len(p)] * len(p)
+                goal[label] += 1 - eps
+                total -= sum(g * float(x) for g, x in zip(goal, p, strict=True))
+    return total
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_the_smoothed_loss_is_the_slow_loops(eps: float) -> None:
+    core = small()
+    ids = torch.randint(0, 23, (3, 9), generator=torch.Generator().manual_seed(2))
+    batch = collate.causal(ids)
+    batch.labels[1, 3:] = collate.IGNORED
+    with torch.no_grad():
+        found, slow = float(losses.token_loss(core, batch, smoothing=eps)), by_hand(core, batch, eps)
+        assert found == pytest.approx(slow, rel=1e-5)
+        logits = core.head(losses.states(core, batch)).flatten(0, 1)
+    kinds = {"ignore_index": collate.IGNORED, "reduction": "sum", "label_smoothing": eps}
+    peer = torch.nn.functional.cross_entropy(logits, batch.labels.flatten(), **kinds)  # type: ignore[arg-type]
+    assert float(losses.token_loss(core, batch, smoothing=eps).detach()) == pytest.approx(float(peer), rel=1e-5)
+
+
+def test_weight_decay_spares_norms_biases_and_embeddings() -> None:
+    core = small()
+    groups = optim.make(core, Settings(optimizer="adamw", weight_decay=0.1)).param_groups
+    decayed = {id(p) for p in groups[0]["params"]}
+    names = {n for n, p in core.named_parameters() if id(p) in decayed}
+    parts = ("attn.q", "attn.k", "attn.v", "attn.out", "ffn.up", "ffn.down")
+    assert names == {f"decoder.layers.0.{part}.weight" for part in parts}
+    assert [g["weight_decay"] for g in groups] == [0.1, 0.0]
+    assert sum(len(g["params"]) for g in groups) == len(list(core.parameters()))
+
+
+def test_adam_makes_the_papers_step() -> None:
+    core, s = small(), Settings(lr=0.1, betas=(0.9, 0.98), eps=1e-9)
+    optimizer, p = optim.make(core, s), core.decoder.final_norm.weight
+    before, m, v = p.detach().clone().double(), 0.0, 0.0
+    for t in (1, 2, 3):
+        g = torch.full_like(p, 0.5 * t)
+        p.grad = g
+        optimizer.step()
+        m, v = 0.9 * m + 0.1 * g.double(), 0.98 * v + 0.02 * g.double() ** 2
+        before -= 0.1 * (m / (1 - 0.9**t)) / ((v / (1 - 0.98**t)).sqrt() + 1e-9)
+    assert torch.allclose(p.detach().double(), before, atol=1e-6)
+
+
+def test_clipping_keeps_the_direction_and_gives_the_norm_before() -> None:
+    p = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))]
+    p[0].grad, p[1].grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
+    assert float(optim.clip(p, 1.0)) == pytest.approx(5.0)
+    assert p[0].grad.tolist() == pytest.approx([0.6, 0.0], abs=1e-5)
+    assert float(optim.clip(p, 0.0)) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_settings_from_words_and_their_errors() -> None:
+    words = ["lr=1e-3", "betas=[0.9, 0.95]", "schedule=wsd", "clip=1"]
+    s = changed(Settings(), assignments(words))
+    assert (s.lr, s.betas, s.schedule, s.clip) == (1e-3, (0.9, 0.95), "wsd", 1.0)
+    for words, match in (
+        (["warmpu=3"], "did you mean 'warmup'"), (["schedule=wsb"], "did you mean 'wsd'"), (["tokens=0"], "1 or more"),
+        (["steps=many"], "a whole number"), (["steps=true"], "a whole number"), (["smoothing=2"], "a share"),
+        (["lr"], "key=value"),
+    ):  # fmt: skip
+        with pytest.raises(QkvError, match=match):
+            changed(Settings(), assignments(words))
+
+
+def test_the_probe_measures_changes_nothing_and_an_order_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, batch = small(), collate.causal(torch.randint(0, 23, (8, 9), generator=torch.Generator().manual_seed(2)))
+    before = {n: p.detach().clone() for n, p in core.named_parameters()}
+    assert precision.choose("bf16", core, batch) == ("bf16", None)
+    name, gain = precision.choose("auto", core, batch)
+    assert gain is not None
+    assert name == ("bf16" if gain >= precision.WORTH else "fp32")
+    assert all(torch.equal(before[n], p) and p.grad is None for n, p in core.named_parameters())
+    monkeypatch.setattr(precision, "passed", lambda core, batch, low: 1.0 if low else 2.0)
+    assert precision.choose("auto", core, batch) == ("bf16", 2.0)
+
+
+def test_a_log_survives_a_half_line_and_holds_no_nan(tmp_path: Path) -> None:
+    path, heard = tmp_path / "log.jsonl", list[log.Event]()
+    tell = log.reporter(path, heard.append)
+    for step in (1, 2, 3):
+        tell({"kind": "step", "step": step, "loss": math.nan})
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"kind": "st')
+    assert [e["loss"] for e in log.events(path)] == [None] * 3
+    log.cut(path, 2)
+    assert [json.loads(line)["step"] for line in path.read_text(encoding="utf-8").splitlines()] == [1, 2]
+    assert len(heard) == 3
+
+
+def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "last.safetensors"
+    path.write_bytes(b"\x10\0\0\0\0\0\0\0not json at all")
+    with pytest.raises(QkvError, match="not a whole checkpoint"):
+        checkpoint.read(path)
+    with pytest.raises(QkvError, match=r"never filled: \['decoder"):
+        checkpoint.fill(small(), {})
+
+
+def test_differences_name_each_leaf() -> None:
+    old, new = {"a": {"b": [1, 2]}, "c": "x"}, {"a": {"b": [1, 3]}, "d": 0}
+    expected = ["a.b[1]: was 2, now 3", 'c: was "x", now null', "d: was null, now 0"]
+    assert list(checkpoint.differences(old, new)) == expected
