@@ -11,7 +11,7 @@ transformers.utils.logging.disable_progress_bar()
 
 
 def draw(family: str, seed: int) -> Any:
-    """A randomly initialised model of transformers whose faults would show: head dim >= 32, >= 3 layers, real biases."""
+    """A random model of transformers in which faults would show: head dim >= 32, >= 3 layers, biases off zero."""
     pick = random.Random(f"{family} {seed}")
     heads, dim = pick.choice((2, 4)), pick.choice((32, 48))
     layers, ffn, vocabulary = pick.choice((3, 4)), pick.choice((96, 160)), pick.randrange(70, 120)

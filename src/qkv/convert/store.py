@@ -1,4 +1,4 @@
-"""Files of a model directory: safetensors (one or sharded), foreign .bin weights-only, JSON; written so nothing is lost."""
+"""Files of a model directory: safetensors (one or sharded), foreign .bin weights-only, JSON; nothing is ever lost."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from torch import Tensor
 from qkv.errors import QkvError, nearest
 
 SHARD_BYTES = 5_000_000_000
+Tensors = dict[str, Callable[[], Tensor]]  # each is read when it is called for
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def tensors(directory: Path) -> dict[str, Callable[[], Tensor]]:
+def tensors(directory: Path) -> Tensors:
     """The weights of a directory by name, each read when it is called for (memory-mapped where the format allows).
 
     Raises:
@@ -53,12 +54,12 @@ def tensors(directory: Path) -> dict[str, Callable[[], Tensor]]:
     raise QkvError(f"{directory}: no model.safetensors and no pytorch_model.bin (found: {here})")
 
 
-def sharded(directory: Path, index: Path, opened: Callable[[Path], dict[str, Any]]) -> dict[str, Callable[[], Tensor]]:
+def sharded(directory: Path, index: Path, opened: Callable[[Path], Tensors]) -> Tensors:
     """The union of the shards that an index names, each tensor where the index says."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise QkvError(f"{index}: found no 'weight_map', expected one that names the file of each tensor")
-    shards: dict[str, dict[str, Callable[[], Tensor]]] = {}
+    shards: dict[str, Tensors] = {}
     for file in dict.fromkeys(map(str, places.values())):
         if Path(file).name != file:
             raise QkvError(f"{index}: names {file!r}, which lies outside the directory; refused")
@@ -67,11 +68,11 @@ def sharded(directory: Path, index: Path, opened: Callable[[Path], dict[str, Any
         shards[file] = opened(directory / file)
     for name, file in places.items():
         if name not in shards[file]:
-            raise QkvError(f"{index}: says that {name!r} lies in {file!r}, but it does not{nearest(name, shards[file])}")
+            raise QkvError(f"{index}: says that {name!r} is in {file!r}; it is not{nearest(name, shards[file])}")
     return {name: shards[file][name] for name, file in places.items()}
 
 
-def safe(path: Path) -> dict[str, Callable[[], Tensor]]:
+def safe(path: Path) -> Tensors:
     """The tensors of one safetensors file, memory-mapped."""
     try:
         file = safe_open(str(path), framework="pt").__enter__()
@@ -80,7 +81,7 @@ def safe(path: Path) -> dict[str, Callable[[], Tensor]]:
     return {name: lambda name=name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-def foreign(path: Path) -> dict[str, Callable[[], Tensor]]:
+def foreign(path: Path) -> Tensors:
     """The tensors of a foreign .bin or .pt file: the one place that reads such a file, weights only, never code."""
     try:
         values = torch.load(path, map_location="cpu", weights_only=True, mmap=True)

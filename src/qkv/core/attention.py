@@ -13,7 +13,7 @@ from qkv.core.step import Step
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al. 2017, 3.2) with shared key/value heads (Shazeer 2019; Ainslie et al. 2023)."""
+    """Multi-head attention (Vaswani et al. 2017, 3.2), key/value heads shared as in Ainslie et al. 2023."""
 
     def __init__(self, s: spec.Attention, width: int, layer: int, path: str) -> None:
         super().__init__()
@@ -64,8 +64,9 @@ class Attention(nn.Module):
 def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
     """softmax(q kᵀ · scale + mask) v, in the open (Vaswani et al. 2017, eq. 1): the oracle of every faster kernel."""
     s = at.spec
-    k = k.repeat_interleave(s.heads // s.groups, 1)  # B H S K
-    v = v.repeat_interleave(s.heads // s.groups, 1)  # B H S K
+    if s.groups < s.heads:
+        k = k.repeat_interleave(s.heads // s.groups, 1)  # B H S K
+        v = v.repeat_interleave(s.heads // s.groups, 1)  # B H S K
     score = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * at.scale  # B H T S
     if seen.bias is not None:
         score = score + seen.bias  # B H T S

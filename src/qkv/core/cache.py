@@ -1,4 +1,4 @@
-"""What decoding keeps: the keys and values of every position so far. One interface; `append` returns what attend() reads.
+"""What decoding keeps: keys and values of every position so far. One interface; `append` returns what attend() reads.
 
 A cache knows tensors and layer numbers, nothing else. `Cache` itself keeps nothing: training and single passes use it.
 """

@@ -47,6 +47,6 @@ def dropper(*key: int, device: torch.device | str = "cpu") -> Drop:
         words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device)
         words.random_(-(1 << 63), None, generator=generator)  # the full range: without bounds the top bit is never set
         kept = words.view(torch.uint8)[: x.numel()].view(x.shape) >= cut
-        return Dropped.apply(x, kept, 256 / (256 - cut))  
+        return Dropped.apply(x, kept, 256 / (256 - cut))
 
     return drop

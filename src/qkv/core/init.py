@@ -24,7 +24,8 @@ def initialise(core: Transformer, seed: int = 0) -> None:
             elif isinstance(module, nn.Linear):
                 if module.weight is not core.embed.weight:
                     writes = name.endswith((".out", ".down")) and init.depth_scaled
-                    linear(module.weight, init.kind, init.std / math.sqrt(2 * layers) if writes else init.std, generator)
+                    std = init.std / math.sqrt(2 * layers) if writes else init.std
+                    linear(module.weight, init.kind, std, generator)
                 if module.bias is not None:
                     module.bias.zero_()
 

@@ -39,7 +39,7 @@ def undropped(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
 
 
 def short(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
-    """Two batched products round a softmax in q's own precision: for short rows its way back is several times faster."""
+    """Two batched products round a softmax in q's own precision: for short rows the way back is far faster."""
     if at.spec.groups < at.spec.heads:
         k = k.repeat_interleave(at.spec.heads // at.spec.groups, 1)
         v = v.repeat_interleave(at.spec.heads // at.spec.groups, 1)

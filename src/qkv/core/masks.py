@@ -14,7 +14,7 @@ REASONS = ("seen", "future", "padding", "window", "other document")
 
 @dataclass(frozen=True)
 class Cells:
-    """The grid of queries and keys of one call: slots, which keys are real, whose document, where a free prefix ends."""
+    """The grid of queries and keys of one call: slots, real keys, documents, and where a free prefix ends."""
 
     query: Tensor  # T
     key: Tensor  # S
@@ -24,7 +24,7 @@ class Cells:
 
 
 class Seen(NamedTuple):
-    """What attend() adds to its scores: `bias` [B or 1, 1, T, S], or `causal` for the plain square triangle, or nothing."""
+    """What attend() adds to its scores: `bias` [B or 1, 1, T, S], or `causal` for the square triangle, or nothing."""
 
     bias: Tensor | None
     causal: bool
@@ -47,7 +47,7 @@ def blocked(rule: spec.Mask, at: Cells) -> Iterator[tuple[str, Tensor]]:
 
 
 def seen(rule: spec.Mask, at: Cells) -> Seen:
-    """The mask in the cheapest form that attend() can use; hidden cells get the lowest finite fp32, so no row is NaN."""
+    """The mask in the cheapest form that attend() can use; hidden cells get the lowest finite fp32: no row is NaN."""
     queries, keys = len(at.query), len(at.key)
     wide = rule.window is None or rule.window >= keys
     if at.real is None and at.documents is None and wide:
@@ -65,7 +65,7 @@ def seen(rule: spec.Mask, at: Cells) -> Seen:
 
 
 def reasons(rule: spec.Mask, at: Cells) -> Tensor:
-    """Why each cell is dark: uint8 [B or 1, T, S], an index into REASONS, 0 where the key is seen; the first reason wins."""
+    """Why each cell is dark: uint8 [B or 1, T, S], an index into REASONS, 0 where seen; the first reason wins."""
     why = torch.zeros(1, len(at.query), len(at.key), dtype=torch.uint8, device=at.key.device)
     for reason, cells in blocked(rule, at):
         why = torch.where((why == 0) & cells, torch.tensor(REASONS.index(reason), dtype=torch.uint8), why)

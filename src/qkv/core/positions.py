@@ -25,7 +25,7 @@ def angles(positions: Tensor, s: spec.Rotary) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor], s: spec.Rotary) -> Tensor:
-    """Turn the first P numbers of each head by the angles of its position; the rest passes: [B, H, T, K] -> the same."""
+    """Turn the first P numbers of each head by its position's angles, the rest passes: [B, H, T, K] -> the same."""
     cos, sin = turn[0].to(x.dtype), turn[1].to(x.dtype)
     if s.pairs == "halves":
         a, b = x[..., : s.dim // 2], x[..., s.dim // 2 : s.dim]

@@ -66,7 +66,8 @@ class Step:
 
 
 def begin(
-    stack: "Stack", ids: Tensor, given: Given | None = None, *, cache: Cache | None = None, mode: Mode = "train", drop: Drop = keep
+    stack: "Stack", ids: Tensor, given: Given | None = None, *,
+    cache: Cache | None = None, mode: Mode = "train", drop: Drop = keep,
 ) -> Step:  # fmt: skip
     """The step for `ids` [B, T] through `stack`; whoever listens in this context hears its taps."""
     from qkv.core import attention, kernels  # they import Step

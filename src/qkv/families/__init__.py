@@ -1,6 +1,6 @@
 """One file a family: what its Hugging Face config means as a Spec, and what its tensors are called. Data, no core.
 
-A file holds `spec(config)`, `config(spec)`, TYPES, SIZES, NAMES and IGNORE; nothing registers it: the folder is scanned.
+A file holds `spec(config)`, `config(spec)`, TYPES, SIZES, NAMES, IGNORE; nothing registers it: the folder is scanned.
 """
 
 from collections.abc import Mapping

@@ -10,7 +10,7 @@ ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_ta
 
 
 def rotary(c: Config, dim: int) -> Rotary:
-    """The rotary part of a config: `rope_parameters` as written today, or `rope_theta` with `rope_scaling` as before."""
+    """The rotary part of a config: `rope_parameters` as today, or `rope_theta` with `rope_scaling` as before."""
     rope = c.part("rope_parameters") or c.part("rope_scaling")
     kind = rope.get("rope_type", None) or rope.get("type", "default")
     if kind not in ("default", None):
@@ -33,7 +33,8 @@ def spec(c: Config) -> Spec:
         rotary=rotary(c, dim),
         dropout=c.get("attention_dropout", 0.0) or 0.0,
     )
-    ffn = Ffn(c["intermediate_size"], c.choice("hidden_act", ACTIVATIONS, "silu"), gated=True, bias=c.get("mlp_bias", False))
+    activation = c.choice("hidden_act", ACTIVATIONS, "silu")
+    ffn = Ffn(c["intermediate_size"], activation, gated=True, bias=c.get("mlp_bias", False))
     norm = Norm("rms", c.get("rms_norm_eps", 1e-6))
     block = Block(attn, ffn, norm_in=norm)
     stack = Stack(
@@ -68,10 +69,11 @@ def config(s: Spec) -> dict[str, Any]:
     }
 
 
-def size(width: int, layers: int, heads: int, ffn: int, groups: int = 0, context: int = 2048, vocabulary: int = 32_000) -> dict[str, Any]:
-    """One of the released models (Touvron et al. 2023, table 2; Llama 2 and 3 model cards)."""
-    return {"vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
-            "intermediate_size": ffn, "num_key_value_heads": groups or heads, "max_position_embeddings": context}  # fmt: skip
+def size(width: int, layers: int, heads: int, ffn: int, **more: Any) -> dict[str, Any]:
+    """One of the released models (Touvron et al. 2023, table 2; model cards); `more` is what differs from LLaMA 1."""
+    common = {"vocab_size": 32_000, "num_key_value_heads": heads, "max_position_embeddings": 2048}
+    shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": ffn}
+    return {**common, **shape, **more}
 
 
 SIZES = {
@@ -79,8 +81,10 @@ SIZES = {
     "13b": size(5120, 40, 40, 13824),
     "30b": size(6656, 60, 52, 17920),
     "65b": size(8192, 80, 64, 22016),
-    "2-70b": size(8192, 80, 64, 28672, groups=8, context=4096),
-    "3-8b": size(4096, 32, 32, 14336, groups=8, context=8192, vocabulary=128_256) | {"rope_theta": 500_000.0},
+    "2-70b": size(8192, 80, 64, 28672, num_key_value_heads=8, max_position_embeddings=4096),
+    "3-8b": size(
+        4096, 32, 32, 14336, num_key_value_heads=8, max_position_embeddings=8192, vocab_size=128_256, rope_theta=5e5
+    ),
 }
 
 NAMES = """

@@ -1,4 +1,4 @@
-"""The Transformer of 2017 as Marian stores it: post-norm, sinusoids, ReLU or swish, one embedding for both languages."""
+"""The Transformer of 2017 as Marian stores it: post-norm, sinusoids, ReLU or swish, one embedding for both sides."""
 
 from typing import Any, Literal
 
@@ -64,14 +64,15 @@ def config(s: Spec) -> dict[str, Any]:
     }
 
 
-SIZES = {
-    "base": {"d_model": 512, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048,
-             "encoder_attention_heads": 8, "decoder_attention_heads": 8, "vocab_size": 37000, "activation_function": "relu",
-             "scale_embedding": True, "max_position_embeddings": 512},
-    "big": {"d_model": 1024, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096,
-            "encoder_attention_heads": 16, "decoder_attention_heads": 16, "vocab_size": 37000, "activation_function": "relu",
-            "scale_embedding": True, "max_position_embeddings": 512},
-}  # fmt: skip
+def size(width: int, heads: int, ffn: int) -> dict[str, Any]:
+    """One of the paper's models (Vaswani et al. 2017, table 3), with its shared vocabulary of 37,000."""
+    sides = {f"{side}_{key}": value for side in ("encoder", "decoder")
+             for key, value in (("layers", 6), ("attention_heads", heads), ("ffn_dim", ffn))}  # fmt: skip
+    return {**sides, "d_model": width, "vocab_size": 37_000, "activation_function": "relu", "scale_embedding": True,
+            "max_position_embeddings": 512}  # fmt: skip
+
+
+SIZES = {"base": size(512, 8, 2048), "big": size(1024, 16, 4096)}
 
 NAMES = """
 embed                                    model.shared|model.decoder.embed_tokens
