@@ -1,0 +1,209 @@
+"""The READMEs tell the truth: every command line is one that qkv takes, every Python block runs, both say the same."""
+
+import ast
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import qkv
+from qkv import paths
+from qkv.cli import VERBS, main
+from qkv.cli.common import Talk
+
+ROOT = Path(__file__).parents[1]
+READMES = ("README.md", "README.zh-CN.md")
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+RUN = {"translate", "generate", "score", "look", "show", "info", "doctor"}  # training is run by its own tests
+every = pytest.mark.parametrize("readme", READMES)
+
+
+def text(readme: str) -> str:
+    return (ROOT / readme).read_text(encoding="utf-8")
+
+
+def blocks(readme: str, kind: str) -> list[str]:
+    return [body for found, body in FENCE.findall(text(readme)) if found == kind]
+
+
+def words(line: str) -> list[str]:
+    """A shell line as words without its comment; pipes and redirections are words of their own."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>")
+    lexer.whitespace_split = True
+    return list(lexer)
+
+
+def lines(readme: str) -> list[list[str]]:
+    """The command lines of the sh blocks."""
+    return [w for block in blocks(readme, "sh") for line in block.splitlines() if (w := words(line))]
+
+
+def spans(readme: str) -> Iterator[list[str]]:
+    """The command lines in running text: `qkv …`."""
+    for span in re.findall(r"`(qkv [^`]+)`", FENCE.sub("", text(readme))):
+        yield words(span)
+
+
+def own(line: list[str]) -> list[str]:
+    """What qkv itself gets of a shell line."""
+    end = next((i for i, word in enumerate(line) if word in ("|", "<", ">")), len(line))
+    return line[1:end]
+
+
+def parsed(args: list[str]) -> dict[str, Any]:
+    """What the verb of a command line understands of it; click raises where it does not."""
+    if args[0] == "--help":
+        return {}
+    assert args[0] in VERBS, f"there is no verb {args[0]}"
+    command: click.Command = import_module(f"qkv.cli.{args[0]}").command
+    return command.make_context(args[0], args[1:], obj=Talk()).params
+
+
+COMMANDS = {" ".join(line): line for r in READMES for line in [*lines(r), *spans(r)] if line[0] == "qkv"}
+PYTHON = {f"{r}-{i}": block for r in READMES for i, block in enumerate(blocks(r, "python"))}
+BUNDLED = ("demo", "demo-lm")
+missing = not paths.bundled_dir().is_dir()
+commands = pytest.mark.parametrize("line", COMMANDS.values(), ids=COMMANDS.keys())
+
+
+@commands
+def test_each_command_line_is_understood(line: list[str]) -> None:
+    args = own(line)
+    found = parsed(args)
+    if args[0] == "train":
+        from qkv import recipes
+
+        if not args[1].endswith(".toml"):
+            recipes.configure(found["recipe"], found["overrides"])
+
+
+@commands
+def test_each_cheap_command_line_runs(line: list[str], tmp_path: Path, monkeypatch, capsys) -> None:
+    args = own(line)
+    if args[0] != "--help" and args[0] not in RUN:
+        pytest.skip(f"{args[0]} takes minutes")
+    if "-" in args or any("/" in a for a in args[1:2]):
+        pytest.skip("needs a file of yours or the network")
+    if missing and args[1:2] and args[1] in BUNDLED:
+        pytest.skip("the bundled models are not made yet")
+    monkeypatch.chdir(tmp_path)
+    assert main(args) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.strip()
+    if "--html" in args:
+        assert (tmp_path / args[args.index("--html") + 1]).stat().st_size > 0
+
+
+@every
+def test_each_make_target_exists(readme: str) -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    named = {line[1] for line in lines(readme) if line[0] == "make"}
+    assert {"demo", "test"} <= named
+    assert named | set(re.findall(r"`make (\w+)", text(readme))) <= targets
+
+
+@every
+def test_only_known_programs_are_named(readme: str) -> None:
+    assert {line[0] for line in lines(readme)} == {"qkv", "make"}
+
+
+@every
+def test_every_verb_is_told(readme: str) -> None:
+    assert re.findall(r"^\| `(\w+)` \|", text(readme), re.M) == list(VERBS)
+
+
+@every
+def test_a_verb_that_is_said_to_be_missing_is_missing(readme: str) -> None:
+    line = next(s for s in text(readme).splitlines() if s.startswith(("Not there yet", "还没有的")))
+    assert not set(re.findall(r"`(\w+)`", line)) & set(VERBS)
+
+
+@pytest.mark.parametrize("block", PYTHON.values(), ids=PYTHON.keys())
+def test_each_python_block_names_what_exists(block: str) -> None:
+    from qkv.hub import Ask, Model
+
+    holders = {"qkv": set(qkv.__all__), "model": {*dir(Model), "core"}, "translator": set(dir(Model))}
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in holders:
+            assert node.attr in holders[node.value.id]
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("model.generate", "model.stream"):
+            Ask.of({key.arg or "": None for key in node.keywords})
+
+
+@pytest.mark.parametrize("block", PYTHON.values(), ids=PYTHON.keys())
+def test_each_python_block_runs(block: str, tmp_path: Path, monkeypatch) -> None:
+    if missing and any(f'load("{name}")' in block for name in BUNDLED):
+        pytest.skip("the bundled models are not made yet")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "README", "exec"), {"__name__": "readme"})
+
+
+@every
+def test_each_toml_block_describes_a_run(readme: str, tmp_path: Path) -> None:
+    from qkv import recipes
+
+    for name in ("train.zh", "train.en", "book.txt"):
+        (tmp_path / name).write_text("".join(f"{name} {i}\n" for i in range(40)), encoding="utf-8")
+    found = blocks(readme, "toml")
+    assert len(found) == 2
+    for block in found:
+        file = tmp_path / block.splitlines()[0].removeprefix("# ")
+        file.write_text(block, encoding="utf-8")
+        run = recipes.configure(file)
+        splits = run.splits()
+        assert splits.train
+        assert splits.valid
+        assert run.model.spec(run.tokenizer.size).decoder
+
+
+@every
+def test_links_and_the_tree_point_at_what_is_there(readme: str) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", text(readme))
+    tree = [
+        line.split()[0] for block in blocks(readme, "text") if "src/qkv/core/" in block for line in block.splitlines()
+    ]
+    scripts = re.findall(r"`(bench/\w+\.py)`", text(readme)) + re.findall(r"ARGS=([\w/.]+)`", text(readme))
+    assert tree
+    absent = {place for place in [*links, *tree, *scripts] if not (ROOT / place).exists()}
+    assert absent <= ({"src/qkv/bundled/"} if missing else set())
+
+
+def test_the_family_that_is_shown_as_an_example_goes_both_ways() -> None:
+    from qkv.convert.config import Reader
+
+    family: dict[str, Any] = {}
+    exec(blocks("src/qkv/families/README.md", "python")[0], family)
+    for size, config in family["SIZES"].items():
+        spec = family["spec"](Reader(config, size))
+        assert spec.decoder.blocks[0].attn.mask.window == config["sliding_window"]
+        assert family["spec"](Reader(family["config"](spec), size)) == spec
+
+
+def test_both_languages_say_the_same() -> None:
+    one, two = READMES
+    assert lines(one) == lines(two)
+    assert list(spans(one)) == list(spans(two))
+    assert [ast.dump(ast.parse(b)) for b in blocks(one, "python")] == [
+        ast.dump(ast.parse(b)) for b in blocks(two, "python")
+    ]
+    assert [tomllib.loads(b) for b in blocks(one, "toml")] == [tomllib.loads(b) for b in blocks(two, "toml")]
+    for pattern in (r"^#+ ", r"^\|", r"^- ", r"^\d\. ", r"<!-- [\w ]+ -->"):
+        assert len(re.findall(pattern, text(one), re.M)) == len(re.findall(pattern, text(two), re.M)), pattern
+
+
+@pytest.mark.parametrize(
+    "fault", ["qkv shwo gpt2", "qkv show gpt2 --mod decode", "qkv translate", "qkv generate x y z"]
+)
+def test_a_false_command_line_is_found(fault: str) -> None:
+    with pytest.raises((AssertionError, click.ClickException)):
+        parsed(own(words(fault)))
+
+
+def test_a_shell_line_ends_where_qkv_s_part_ends() -> None:
+    assert own(words("qkv translate m - < a > b  # why")) == ["translate", "m", "-"]
+    assert own(words('qkv score m "a | b" | sort')) == ["score", "m", "a | b"]
