@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -223,9 +222,11 @@ def test_score_prints_the_number_before_the_text(capsys: pytest.CaptureFixture[s
 def test_show_and_info_print_what_the_library_says(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cost = ModuleType("qkv.cost")
-    cost.report = lambda name: {"parameters": 1234, "bytes": {"weights_fp32": 4936}}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "qkv.cost", cost)
+    import qkv.hub
+
+    monkeypatch.setattr(
+        qkv.hub, "report", lambda name: {"parameters": 1234, "bytes": {"weights_fp32": 4936}}
+    )
     assert run(capsys, "info", "gpt2")[1] == "parameters  1,234\nbytes\n  weights fp32  4,936\n"
     assert json.loads(run(capsys, "info", "gpt2", "--json")[1])["parameters"] == 1234
     monkeypatch.setitem(vars(qkv), "show", lambda name, mode: f"# {name} {mode}\n")

@@ -121,6 +121,9 @@ def replacing(directory: Path) -> Iterator[Path]:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, target)
         sync(directory)
+    except OSError as e:
+        reason = e.strerror or str(e)
+        raise QkvError(f"{directory}: cannot be written ({reason}); what lay there before is still whole") from e
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

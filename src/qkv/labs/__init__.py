@@ -1,0 +1,1 @@
+"""Labs: one file, one claim, settled by running it."""

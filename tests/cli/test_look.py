@@ -1,0 +1,128 @@
+"""`qkv look` in a pipe: aligned plain text, JSON alone on stdout, one page, errors that name the way out."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import qkv
+from qkv.cli import main
+from qkv.core.init import initialise
+from qkv.core.model import Transformer
+from qkv.hub import Special
+from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
+from qkv.training import checkpoint
+
+WORDS = ["<pad>", "</s>", *"书和茶都在桌上我看完了它。", *"abcdefghijklmnopqrst"]
+
+
+class Letters:
+    def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:
+        return [*(WORDS.index(c) for c in text), 1]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [WORDS[i] for i in ids]
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        return "".join(WORDS[i] for i in ids if i > 1)
+
+
+def made(name: str) -> SimpleNamespace:
+    n, ff, t = Norm("layer"), Ffn(48, "relu"), Table("sinusoid", 64)
+    if name == "lm":
+        b = Block(
+            Attention(4, 2, 8, Mask("causal"), rotary=Rotary(8)), Ffn(48, "silu", gated=True), norm_in=Norm("rms")
+        )
+        spec = Spec(len(WORDS), decoder=Stack(32, (b,) * 2, final_norm=Norm("rms"), context=64), head=Head("untied"))
+    else:
+        enc = Block(Attention(2, 2, 16, Mask("full")), ff, norm_sum=n)
+        dec = Block(Attention(2, 2, 16, Mask("causal")), ff, cross=Attention(2, 2, 16, Mask("memory")), norm_sum=n)
+        spec = Spec(len(WORDS), encoder=Stack(32, (enc,) * 2, t), decoder=Stack(32, (dec,) * 2, t), init=Init("xavier"))
+    core = Transformer(spec).eval()
+    initialise(core, 0)
+    with torch.no_grad():
+        for p in core.parameters():
+            p.mul_(2.0 if p.dim() > 1 else 1.0)
+    special = Special(eos=(1,), pad=0, start=None if name == "lm" else 0, forbid=(0,))
+    return SimpleNamespace(core=core, tokenizer=None if name == "mute" else Letters(), special=special)
+
+
+@pytest.fixture(autouse=True)
+def models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qkv, "load", lambda name, **_: made(name))
+
+
+def test_a_translation_shows_alignment_edges_and_proof(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["look", "nmt", "书和茶我看完了它。", "-n", "5", "--lang", "zh"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out, "no colours in a pipe"
+    for part in ("书和茶我看完了它。 → ", "对齐", "最强的边 它", "剪断一条边"):
+        assert part in out
+
+
+def test_columns_align_where_characters_are_two_wide(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.cells import cell_len
+
+    from qkv.cli import look
+
+    look.table(look.grid(["book", "茶"], ["书", "and", "它"], [[0.5, 0.005, 0.495], [1.0, 0.0, 0.0]]))
+    head, book, tea = capsys.readouterr().out.splitlines()
+    for left, right in ((head[: head.index("它")], book[: book.index("▒ 50", 12)]),):
+        assert cell_len(left) == cell_len(right)
+    assert cell_len(book[: book.index("·")]) == cell_len(tea[: tea.index("·")]) == cell_len(head[: head.index("and")])
+
+
+def test_a_language_model_shows_guesses_by_layer_and_the_next_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["look", "lm", "abc", "-n", "3", "--lang", "en", "--layer", "1", "--head", "2"]) == 0
+    out = capsys.readouterr().out
+    for part in (
+        "guesses after each layer",
+        "embedding",
+        "layer 2",
+        "the next word after the prompt",
+        "█",
+        "(",
+        "layer 1 head 2",
+    ):
+        assert part in out
+    assert "layer 2 head" not in out
+
+
+def test_json_is_one_object_and_html_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "inside.html"
+    assert main(["look", "nmt", "我看茶", "茶", "-n", "4", "--json", "--html", str(file)]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["html"] == str(file)
+    assert [s["text"] for s in data["scenes"]] == ["我看茶", "茶"]
+    assert file.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["nmt", " "], "empty"),
+        (["nmt", "茶", "--layer", "7"], "layers 1 to 2"),
+        (["nmt", "茶和", "--head", "3"], "heads 1 to 2"),
+        (["nmt", "茶和", "--word", "书"], "not among the tokens"),
+        (["mute", "茶"], "no tokenizer"),
+        (["nmt", "茶", "--step", "5"], "no weights were kept at step 5"),
+    ],
+)
+def test_wrong_input_is_named(args: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["look", *args, "-n", "3", "--lang", "en"]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_step_of_a_run_brings_its_weights_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    core = made("nmt").core
+    with torch.no_grad():
+        core.embed.weight.neg_()
+    checkpoint.Store(tmp_path / "train", {}).keep("snapshots/20", core, {"step": 20})
+    told = []
+    for more in ([], ["--step", "20"]):
+        assert main(["look", str(tmp_path), "茶和书", "-n", "4", "--json", *more]) == 0
+        told.append(json.loads(capsys.readouterr().out)["scenes"][0]["proof"]["before"])
+    assert told[0] != told[1]
