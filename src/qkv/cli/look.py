@@ -44,7 +44,9 @@ def command(common: Common, model: str, text: tuple[str, ...], html: str | None,
         raise QkvError(f"TEXT is empty ({empty[0]!r}): there is nothing to look into")
     from qkv.explore import page
 
-    loaded = common.model(str(at_step(model, step)) if step else model)
+    loaded = common.model(model)
+    if step:
+        turn_back(loaded.core, model, step)
     if loaded.tokenizer is None:
         raise QkvError(f"{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights")
     data = page.build_data(
@@ -75,14 +77,15 @@ def manner(loaded: Any, how: dict[str, Any]) -> Any:
     return How(start, special.eos, special.forbid, how["beam"], how["max_new_tokens"], **word)
 
 
-def at_step(model: str, step: int) -> Path:
-    """The checkpoint of a run directory after so many steps."""
-    run = Path(model)
-    found = {int(n): p for p in run.glob("train/**/*") if p.is_dir() and (n := p.name.rpartition("-")[2]).isdigit()}
+def turn_back(core: Any, model: str, step: int) -> None:
+    """Put the weights into the core that its run had kept after so many steps."""
+    from qkv.training import checkpoint
+
+    found = {int(p.stem): p for p in Path(model).glob("train/snapshots/*.safetensors") if p.stem.isdigit()}
     if step not in found:
         steps = ", ".join(map(str, sorted(found))) or "none"
-        raise QkvError(f"{model}: no model was kept at step {step} (kept: {steps})")
-    return found[step]
+        raise QkvError(f"{model}: no weights were kept at step {step} (kept: {steps})")
+    checkpoint.fill(core, checkpoint.read(found[step])[0])
 
 
 def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
@@ -173,7 +176,7 @@ def bars(common: Common, scene: dict[str, Any]) -> None:
     """The likeliest words after the prompt, as bars."""
     click.echo(common.say("\n提示之后的下一个词", "\nthe next word after the prompt"))
     best = scene["guesses"]["cells"][-1][scene["prompt"] - 1]
-    table([[(name(w), 0.0), ("█" * max(1, round(p * 30)) + f" {100 * p:.1f}%", p)] for w, p in best])
+    table([[(name(w), 0.0), (("█" * round(p * 30) or "▏") + f" {100 * p:.1f}%", p)] for w, p in best])
 
 
 def effects(common: Common, scene: dict[str, Any]) -> None:
@@ -217,7 +220,8 @@ def table(rows: list[list[tuple[str, float]]]) -> None:
     widths = [max(cell_len(row[i][0]) for row in rows if i < len(row)) for i in range(count)]
     for row in rows:
         cells = [text + " " * (width - cell_len(text)) for (text, _), width in zip(row, widths, strict=False)]
-        click.echo("  " + "  ".join(coloured(c, w) for c, (_, w) in zip(cells, row, strict=True)).rstrip())
+        cells[-1] = cells[-1].rstrip()
+        click.echo("  " + "  ".join(coloured(c, w) for c, (_, w) in zip(cells, row, strict=True)))
 
 
 def coloured(text: str, weight: float) -> str:

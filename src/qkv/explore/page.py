@@ -1,0 +1,197 @@
+"""One HTML file that shows the inside of a model: offline, nothing fetched, every number measured in the run it shows.
+
+`build_data` runs the model over some texts and collects; `page` writes the file from that and the parts in static/.
+Letters: L layers, H heads, T positions, S source or key positions, Q queries.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.core.model import Transformer
+from qkv.core.step import Given, begin
+from qkv.errors import QkvError
+from qkv.generation.beam import Search, beam
+from qkv.generation.engine import generate
+from qkv.generation.rows import Feed
+from qkv.generation.sequence import Limits, Stops
+from qkv.lens import patch, readout
+from qkv.lens.patch import Case
+from qkv.lens.trace import Trace
+
+STATIC = Path(__file__).parent / "static"
+
+
+@dataclass(frozen=True)
+class How:
+    """How texts are written and what is measured: special ids, beams, and the word whose edges the proof starts with.
+
+    `proof` is the longest text whose every edge is cut; 0 leaves the proof out.
+    """
+
+    start: tuple[int, ...] = ()
+    eos: tuple[int, ...] = ()
+    forbid: tuple[int, ...] = ()
+    beams: int = 4
+    max_new_tokens: int | None = None
+    ask: str = "它"
+    proof: int = 32
+
+
+def build_data(
+    core: Transformer, tokenizer: Any, texts: Sequence[str], how: How, *, title: str = "qkv",
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Everything that the page shows: one scene per text, and `extra`; scenes of several models may be put together.
+
+    `extra` may hold `lang` "zh" or "en"; `facts`, a list of [Chinese, English, value]; `training` with
+    `loss` [[step, value], …], `bleu` the same, `samples` [[step, [translation, …]], …] and `texts`; and `cache`
+    [[tokens, milliseconds to write them with the cache, without it], …].
+    """
+    if not texts:
+        raise QkvError("page: no text to look into; give at least one")
+    spec = core.spec
+    both = bool(spec.encoder and spec.decoder)
+    model = card(core)
+    scenes = [{"model": model, **(translation if both else continuation)(core, tokenizer, text, how)} for text in texts]
+    return {"title": title, "scenes": scenes, **(extra or {})}
+
+
+def card(core: Transformer) -> dict[str, Any]:
+    """What the model is, in numbers."""
+    stacks = [s for s in (core.spec.encoder, core.spec.decoder) if s]
+    return {
+        "parameters": sum(p.numel() for p in core.parameters()),
+        "layers": [len(s.blocks) for s in stacks],
+        "heads": stacks[0].blocks[0].attn.heads,
+        "width": stacks[0].width,
+        "vocabulary": core.spec.vocabulary,
+        "dtype": str(core.embed.weight.dtype).removeprefix("torch."),
+    }
+
+
+@torch.inference_mode()
+def translation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict[str, Any]:
+    """One sentence through an encoder-decoder: translated by beam search, then traced in one pass over the result."""
+    source = tokenizer.encode(text, side="source")
+    limits = Limits(how.max_new_tokens, forbid=how.forbid)
+    search, feed = Search(beams=how.beams), Feed(start=how.start)
+    best = beam(core, [source], search=search, stops=Stops(eos=how.eos), limits=limits, feed=feed)[0][0]
+    target = [*how.start, *best.tokens]
+    ids, read = torch.tensor([source], device=core.embed.weight.device), target[:-1]
+    written = torch.tensor([read], device=ids.device)
+    with Trace(core, save=["check", "lens"], tokenizer=tokenizer) as t:
+        memory = core.encode(ids, begin(core.encoder, ids, mode="prefill"))
+        core(written, begin(core.decoder, written, Given(memory=memory), mode="prefill"))
+    case = Case(tuple(source), tuple(target), 1)
+    aligned = readout.alignment(t, source=len(source) - (source[-1] in how.eos))
+    return {
+        "kind": "translation", "text": text, "output": tokenizer.decode(best.tokens),
+        "source": tokenizer.pieces(source), "target": tokenizer.pieces(target),
+        "attention": {p: maps(t, p) for p in ("encoder", "decoder", "cross")},
+        "alignment": {"layer": aligned.layer, "weight": rounded(aligned.weight)},
+        "guesses": guesses(t, tokenizer, prompt=len(how.start)),
+        "proof": proof(core, tokenizer, case, how, "encoder"),
+        "across": proof(core, tokenizer, case, how, "cross"),
+        "check": max(t.check().values()),
+    }  # fmt: skip
+
+
+@torch.inference_mode()
+def continuation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict[str, Any]:
+    """One prompt through a decoder: written greedily with the cache, traced while it is written."""
+    if core.spec.decoder is None:
+        raise QkvError("page: an encoder alone writes nothing; the page shows models with a decoder")
+    prompt = tokenizer.encode(text)
+    limits = Limits(how.max_new_tokens or 12, forbid=how.forbid)
+    with Trace(core, save=["check", "lens"], tokenizer=tokenizer) as t:
+        tokens = list(generate(core, [prompt], stops=Stops(eos=how.eos), limits=limits)[0].tokens)
+    target = [*prompt, *tokens]
+    return {
+        "kind": "continuation", "text": text, "output": tokenizer.decode(tokens), "prompt": len(prompt),
+        "target": tokenizer.pieces(target), "attention": {"decoder": maps(t, "decoder")},
+        "guesses": guesses(t, tokenizer),
+        "proof": proof(core, tokenizer, Case((), tuple(target), len(prompt)), how, "decoder") if tokens else None,
+        "check": max(t.check().values()),
+    }  # fmt: skip
+
+
+def maps(t: Trace, part: readout.Part) -> list[Any]:
+    """The attention weights of a part: [L][H][T][S]."""
+    return [rounded(t[f"{path}.pattern"][0]) for path in readout.layers(t, part)]
+
+
+def guesses(t: Trace, tokenizer: Any, *, prompt: int | None = None) -> dict[str, Any]:
+    """Each layer's five likeliest next tokens: cells [L+1][T][5] of [piece, chance]."""
+    found = readout.lens(t, prompt=prompt)
+    cells = [
+        [[[piece, round(p, 4)] for piece, p in zip(tokenizer.pieces(ids), chances, strict=True)]
+         for ids, chances in zip(*row, strict=True)]
+        for row in zip(found.ids.tolist(), found.chances.tolist(), strict=True)
+    ]  # fmt: skip
+    return {"cells": cells, "used": list(found.used)}
+
+
+def proof(core: Transformer, tokenizer: Any, case: Case, how: How, side: patch.Side) -> dict[str, Any] | None:
+    """Every edge of a side cut and every head silenced in turn: the chance of each target token before and after.
+
+    `query` and `at` are where the page starts: the word asked about, and which token from `case.at` on needs it most.
+    """
+    asking = case.source if side == "encoder" else case.target
+    if max(len(case.source), len(case.target)) > how.proof:
+        return None
+    before, after, instead = patch.every_edge(core, case, side=side)
+    heads = [
+        [
+            patch.said(core, [case], patch.cut_heads(core, [(i, h)], side=side)).logprobs[0].exp()
+            for h in range(at.heads)
+        ]
+        for i, (_, at) in enumerate(patch.attentions(core, side))
+    ]
+    pieces = tokenizer.pieces(asking)
+    drop = (before - after).clone()
+    if side != "cross":
+        drop.diagonal(dim1=0, dim2=1).fill_(-1.0)  # to cut a word from itself says little
+    drop[:, :, [i for i, token in enumerate(case.target) if token in how.eos or i < case.at]] = -1.0
+    last = 0 if side == "cross" else len(pieces) - (side == "decoder")  # nothing is written after a text's last token
+    asked = [i for i, piece in enumerate(pieces[:last]) if how.ask and how.ask in piece]
+    query = asked[0] if asked else int(drop.amax((1, 2)).argmax())
+    return {
+        "side": side, "query": query, "at": int(drop[query].amax(0).argmax()), "asked": bool(asked),
+        "before": rounded(before.exp()), "after": rounded(after.exp()),
+        "instead": [[tokenizer.pieces(row) for row in rows] for rows in instead.tolist()],
+        "heads": [[rounded(head) for head in row] for row in heads],
+    }  # fmt: skip
+
+
+def rounded(x: Tensor) -> Any:
+    """Numbers with four digits, as lists."""
+    return torch.round(x.double().cpu(), decimals=4).tolist()
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """One HTML document that shows `data` (from `build_data`): inline, with a policy that forbids any request."""
+    style = (STATIC / "page.css").read_text(encoding="utf-8")
+    script = (STATIC / "page.js").read_text(encoding="utf-8")
+    body = (STATIC / "page.html").read_text(encoding="utf-8")
+    packed = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashed(script)}; base-uri 'none'"
+    title = str(data["title"]).replace("&", "&amp;").replace("<", "&lt;")
+    parts = {"POLICY": policy, "TITLE": title, "STYLE": style, "DATA": packed, "SCRIPT": script}
+    head, *rest = body.split("{{")
+    for piece in rest:
+        name, _, after = piece.partition("}}")
+        head += parts[name] + after
+    return head
+
+
+def hashed(script: str) -> str:
+    """The source expression by which a policy allows this very script and no other."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

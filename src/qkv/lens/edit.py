@@ -1,0 +1,138 @@
+"""Edits as data: what is changed in a run, where, and how. Weights are never touched; trace.py applies the edits.
+
+A name is a glob over tap names. Positions are slots of the sequence, counted from 0 over prompt and what was written.
+Letters: B batch, T queries, S keys, H heads, K head dim.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from qkv.errors import QkvError
+
+Where = int | Sequence[int] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """One change to what the taps matching `name` carry; None stands for all heads or positions."""
+
+    op: Literal["scale", "put", "add", "hide"]
+    name: str
+    value: float | Tensor = 0.0
+    heads: tuple[int, ...] | None = None
+    query: tuple[int, ...] | None = None
+    key: tuple[int, ...] | None = None
+    cells: Tensor | None = None
+
+    @property
+    def opens(self) -> bool:
+        """Whether it changes scores or patterns, which exist only while the maths of attention runs in the open."""
+        return self.name.rpartition(".")[2] in ("score", "pattern")
+
+
+def scale(name: str, by: float, *, heads: Where = None, pos: Where = None) -> Edit:
+    """Multiply what a tap carries by a number."""
+    return Edit("scale", name, by, several(heads), several(pos))
+
+
+def ablate(name: str, *, heads: Where = None, pos: Where = None) -> Edit:
+    """Zero what a tap carries: `ablate("layers.3.attn.z", heads=[5])` silences a head."""
+    return put(name, 0.0, heads=heads, pos=pos)
+
+
+def put(name: str, value: float | Tensor, *, heads: Where = None, pos: Where = None) -> Edit:
+    """Replace what a tap carries by a number, or by a tensor that broadcasts against it."""
+    return Edit("put", name, value, several(heads), several(pos))
+
+
+def add(name: str, value: float | Tensor, *, heads: Where = None, pos: Where = None) -> Edit:
+    """Add a number or a broadcasting tensor to what a tap carries: a steering vector, for one."""
+    return Edit("add", name, value, several(heads), several(pos))
+
+
+def swap(name: str, other: Tensor, *, pos: int, source: int | None = None) -> Edit:
+    """Put what another run (`other` is its `t[name]`) had at position `source` (default: the same) into this one."""
+    source = pos if source is None else source
+    return put(name, other[..., source : source + 1, :], pos=pos)
+
+
+def cut(name: str, *, heads: Where = None, query: Where = None, key: Where = None) -> Edit:
+    """Remove edges of an attention such as `encoder.layers.2.attn`: these queries cannot see these keys any more."""
+    return Edit("hide", f"{name}.score", 0.0, several(heads), several(query), several(key))
+
+
+def hide(name: str, cells: Tensor) -> Edit:
+    """As `cut`, for any set of edges and different ones in each row: bool [B or 1, H or 1, T, S], True = removed."""
+    return Edit("hide", f"{name}.score", cells=cells)
+
+
+def several(where: Where) -> tuple[int, ...] | None:
+    """One place, some, or None for all."""
+    return None if where is None else (where,) if isinstance(where, int) else tuple(where)
+
+
+def region(x: Tensor, edit: Edit, axis: int, start: int) -> Tensor:
+    """The part of x that an edit means, bool, broadcasting to x; `start` is the slot of its first position."""
+    shape = [1] * x.dim()
+    chosen = torch.ones(shape, dtype=torch.bool, device=x.device)
+    if edit.heads is not None:
+        if x.dim() != 4:
+            raise QkvError(f"edit of {edit.name}: it has no heads (shape {list(x.shape)}); leave heads out")
+        chosen = chosen & picked(edit.heads, x.shape[1], 0, f"{edit.name}: heads").to(x.device)[None, :, None, None]
+    if edit.query is not None:
+        shape[axis] = x.shape[axis]
+        chosen = chosen & picked(edit.query, x.shape[axis], start).to(x.device).view(shape)
+    if edit.key is not None:
+        chosen = chosen & picked(edit.key, x.shape[-1], 0).to(x.device)
+    return chosen
+
+
+def picked(places: tuple[int, ...], size: int, start: int, strict: str = "") -> Tensor:
+    """Which of `size` places from `start` on are meant; what lies outside is left out, or with `strict` an error."""
+    found = torch.zeros(size, dtype=torch.bool)
+    for place in places:
+        if place < 0:
+            raise QkvError(f"edit: position or head {place}; count from 0, not from the end")
+        if start <= place < start + size:
+            found[place - start] = True
+        elif strict:
+            raise QkvError(f"edit of {strict} are 0 to {size - 1}, found {place}")
+    return found
+
+
+def applied(x: Tensor, edit: Edit, axis: int, start: int) -> tuple[Tensor, bool]:
+    """x after an edit, and whether the edit met anything in it."""
+    if edit.op == "hide":
+        return hidden(x, edit, start)
+    chosen = region(x, edit, axis, start)
+    if not bool(chosen.any()):
+        return x, False
+    given = edit.value
+    value = given.to(x) if isinstance(given, Tensor) else x.new_tensor(given)
+    changed = {"scale": lambda: x * value, "add": lambda: x + value, "put": lambda: value}[edit.op]()
+    return torch.where(chosen, changed, x), True
+
+
+def hidden(score: Tensor, edit: Edit, start: int) -> tuple[Tensor, bool]:
+    """Scores [B, H, T, S] with the removed edges at the lowest finite number, so that their weight is exactly zero."""
+    low = torch.finfo(score.dtype).min
+    if edit.cells is not None:
+        cells = edit.cells.to(score.device)
+        rows = cells.shape[2] == score.shape[2] + start and cells.shape[3] == score.shape[3]
+        if start and rows:
+            cells = cells[:, :, start:]
+        elif cells.shape[2:] != score.shape[2:]:
+            raise QkvError(f"hide {edit.name}: cells of shape {list(cells.shape)} for scores of {list(score.shape)}")
+    else:
+        cells = region(score, edit, 2, start)
+    cells = cells.expand(score.shape)
+    # softmax over a row without one visible key would be uniform over all of them, the masked ones too
+    dead = (cells | (score <= low / 2)).all(-1) & ~(score <= low / 2).all(-1)
+    if bool(dead.any()):
+        query = int(dead.nonzero()[0, 2]) + start
+        raise QkvError(f"cut {edit.name}: query {query} would have no key left to look at; leave it at least one")
+    return score.masked_fill(cells, low), bool(cells.any())

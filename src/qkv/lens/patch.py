@@ -1,0 +1,220 @@
+"""The proof that an edge or a head matters: cut it, run again, and see what becomes of the target's probability.
+
+Many cuts run side by side: each row of a batch is one sentence with its own cut. Letters: N rows, T target tokens,
+S source tokens, H heads, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from qkv import spec as parts
+from qkv.core.model import Transformer
+from qkv.core.step import Given, begin
+from qkv.errors import QkvError
+from qkv.lens.edit import Edit, ablate, hide
+from qkv.lens.trace import Trace
+
+Side = Literal["encoder", "decoder", "cross"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sentence with a question: how likely is `target[at]`? `source` is empty for a decoder alone.
+
+    `target` holds what the decoder reads and says, its start token included, so `at` is at least 1.
+    """
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    at: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.at < len(self.target):
+            raise QkvError(f"case: at = {self.at}, expected 1 to {len(self.target) - 1}: a token with one before it")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One or more edges of a row to be removed: from `query` to `key`; None stands for every layer or head."""
+
+    query: int
+    key: int
+    layer: int | None = None
+    head: int | None = None
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a cut did: the log-probability of the target before and after, and what the model would say instead."""
+
+    cut: Cut
+    before: float
+    after: float
+    instead: int
+
+    @property
+    def drop(self) -> float:
+        """How much log-probability was lost, in nats: large where the edge mattered."""
+        return self.before - self.after
+
+
+@dataclass(frozen=True)
+class Said:
+    """Teacher-forced answers: the log-probability of each target token [N, T], and the likeliest token there [N, T].
+
+    Column 0, the start token, is 0: nothing guessed it. Padding is 0 as well.
+    """
+
+    logprobs: Tensor
+    best: Tensor
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows of unequal length, right-padded [N, T], and which ids are real."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[*r, *[0] * (longest - len(r))] for r in rows], device=device)
+    return ids, torch.arange(longest, device=device) < torch.tensor([len(r) for r in rows], device=device)[:, None]
+
+
+@torch.no_grad()
+def said(core: Transformer, cases: Sequence[Case], edits: Sequence[Edit] = ()) -> Said:
+    """What the model says of every target token of every case, with edits."""
+    device = core.embed.weight.device
+    target, real = padded([c.target for c in cases], device)
+    given = Given()
+    with Trace(core, edit=edits):
+        if core.spec.encoder and core.spec.decoder:
+            source, there = padded([c.source for c in cases], device)
+            memory = core.encode(source, begin(core.encoder, source, Given(real=there), mode="prefill"))
+            given = Given(memory=memory, memory_real=there)
+        logits = core(target, begin(core.decoder, target, given, mode="prefill"))[:, :-1].float()  # N T V
+    chance = logits.log_softmax(-1).gather(-1, target[:, 1:, None])[..., 0] * real[:, 1:]
+    return Said(torch.nn.functional.pad(chance, (1, 0)), torch.nn.functional.pad(logits.argmax(-1), (1, 0)))
+
+
+def attentions(core: Transformer, side: Side) -> list[tuple[str, parts.Attention]]:
+    """The attentions of a side, from the first layer up: the path of each and its spec."""
+    spec = core.spec
+    both = bool(spec.encoder and spec.decoder)
+    stack = spec.encoder if side == "encoder" else spec.decoder
+    if stack is None or spec.decoder is None or (side == "cross" and not both):
+        raise QkvError(f"patch: this model has no {side} attention that its decoder's words depend on")
+    dot = ("encoder." if side == "encoder" else "decoder.") if both else ""
+    name = "cross" if side == "cross" else "attn"
+    found = [(f"{dot}layers.{i}.{name}", b.cross if side == "cross" else b.attn) for i, b in enumerate(stack.blocks)]
+    return [(path, at) for path, at in found if at]
+
+
+def cells(core: Transformer, cases: Sequence[Case], cuts: Sequence[Cut | None], side: Side) -> list[Edit]:
+    """The cuts of each row as edits of that side's attention."""
+    queries = max(len(c.source if side == "encoder" else c.target) for c in cases)
+    keys = max(len(c.target if side == "decoder" else c.source) for c in cases)
+    found: list[Edit] = []
+    for layer, (path, at) in enumerate(attentions(core, side)):
+        gone = torch.zeros(len(cases), at.heads, queries, keys, dtype=torch.bool)
+        for row, cut in enumerate(cuts):
+            if cut and cut.layer in (None, layer):
+                gone[row, slice(None) if cut.head is None else cut.head, cut.query, cut.key] = True
+        if bool(gone.any()):
+            found.append(hide(path, gone))
+    return found
+
+
+def measured(
+    core: Transformer, cases: Sequence[Case], cuts: Sequence[Cut | None], *, side: Side, rows: int = 512
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Log-probabilities and likeliest tokens, [T] each, of every case under its cut, in order."""
+    for i in range(0, len(cases), rows):
+        part = cases[i : i + rows]
+        found = said(core, part, cells(core, part, cuts[i : i + rows], side))
+        for case, logprobs, best in zip(part, found.logprobs, found.best, strict=True):
+            yield logprobs[: len(case.target)], best[: len(case.target)]
+
+
+def where(core: Transformer, cases: Sequence[Case], queries: Sequence[int], *, side: Side = "encoder") -> list[Tensor]:
+    """Which words a query needs: for each case, the drop of log P(target[at]) when its edge to each key is cut, [S].
+
+    `queries` gives one position per case: of the source for the encoder, of the target for the decoder and for `cross`
+    (whose keys are the source; position `at - 1` writes `target[at]`). The edge is cut in all layers and heads at once;
+    a decoder's query has keys up to itself only. All cases run in one go.
+    """
+    rows: list[Case] = []
+    cuts: list[Cut | None] = []
+    sizes: list[int] = []
+    for case, query in zip(cases, queries, strict=True):
+        size = query + 1 if side == "decoder" else len(case.source)
+        sizes.append(size)
+        rows += [case] * (size + 1)
+        # one key left alone cannot be cut: a query must look somewhere
+        cuts += [None, *(Cut(query, key) if size > 1 else None for key in range(size))]
+    found = [float(lp[case.at]) for case, (lp, _) in zip(rows, measured(core, rows, cuts, side=side), strict=True)]
+    drops: list[Tensor] = []
+    for size in sizes:
+        now, found = found[: size + 1], found[size + 1 :]
+        drops.append(now[0] - torch.tensor(now[1:]))
+    return drops
+
+
+def causal_edges(
+    core: Transformer, case: Case, query: int, *, keys: Sequence[int] | None = None, side: Side = "encoder",
+    by: Literal["all", "layer", "head"] = "all",
+) -> list[Effect]:  # fmt: skip
+    """What cutting each edge from `query` does to the target, the largest drop first.
+
+    `by` cuts an edge in all layers and heads at once, in one layer, or in one head.
+    """
+    size = query + 1 if side == "decoder" else len(case.source)
+    spots: list[tuple[int | None, int | None]] = [(None, None)]
+    if by != "all":
+        layers = enumerate(attentions(core, side))
+        spots = [(i, h) for i, (_, at) in layers for h in ([None] if by == "layer" else range(at.heads))]
+    cuts: list[Cut | None] = [None]
+    cuts += [Cut(query, key, layer, head) for layer, head in spots for key in (range(size) if keys is None else keys)]
+    results = list(measured(core, [case] * len(cuts), cuts, side=side))
+    before = float(results[0][0][case.at])
+    effects = [
+        Effect(cut, before, float(lp[case.at]), int(best[case.at]))
+        for cut, (lp, best) in zip(cuts, results, strict=True) if cut
+    ]  # fmt: skip
+    return sorted(effects, key=lambda e: -e.drop)
+
+
+def every_edge(core: Transformer, case: Case, *, side: Side = "encoder") -> tuple[Tensor, Tensor, Tensor]:
+    """Each query-key edge of a side cut in turn, in all layers and heads: before [T], after and instead [Q, S, T].
+
+    `instead` is the likeliest token after the cut. A decoder's edges into the future do not exist; theirs equal before.
+    """
+    queries = len(case.source if side == "encoder" else case.target)
+    keys = len(case.target if side == "decoder" else case.source)
+    pairs = [(q, k) for q in range(queries) for k in range(keys) if side != "decoder" or k <= q > 0]
+    cuts: list[Cut | None] = [None, *(Cut(q, k) for q, k in pairs if keys > 1)]
+    results = list(measured(core, [case] * len(cuts), cuts, side=side))
+    before, best = results[0]
+    after = before.expand(queries, keys, -1).clone()  # Q S T
+    instead = best.expand(queries, keys, -1).clone()  # Q S T
+    for cut, (lp, token) in zip(cuts[1:], results[1:], strict=True):
+        if cut:
+            after[cut.query, cut.key], instead[cut.query, cut.key] = lp, token
+    return before, after, instead
+
+
+def cut_heads(core: Transformer, heads: Sequence[tuple[int, int]], *, side: Side = "encoder") -> list[Edit]:
+    """Edits that silence heads (layer, head) of a side's attention: for `Trace(core, edit=cut_heads(...))`."""
+    paths = [path for path, _ in attentions(core, side)]
+    return [ablate(f"{paths[layer]}.z", heads=head) for layer, head in heads]
+
+
+def head_effects(core: Transformer, cases: Sequence[Case], *, side: Side = "encoder") -> Tensor:
+    """The drop of log P(target[at]) of each case when one head is silenced: [L, H, N], L layers of H heads."""
+    at = torch.tensor([c.at for c in cases], device=core.embed.weight.device)[:, None]
+    before = said(core, cases).logprobs.gather(1, at)[:, 0]  # N
+
+    def lost(layer: int, head: int) -> Tensor:
+        return before - said(core, cases, cut_heads(core, [(layer, head)], side=side)).logprobs.gather(1, at)[:, 0]
+
+    layers = enumerate(attentions(core, side))
+    return torch.stack([torch.stack([lost(i, h) for h in range(a.heads)]) for i, (_, a) in layers])  # L H N

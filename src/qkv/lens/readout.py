@@ -1,0 +1,115 @@
+"""What a trace says, read off without another run: guesses by layer, the strongest edges, the alignment.
+
+Attention weights say where a head looked, not what mattered: patch.py measures that.
+Letters: B rows, T positions, S source positions, H heads, L layers, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from qkv.errors import QkvError
+from qkv.lens.trace import Trace
+
+Part = Literal["encoder", "decoder", "cross"]
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """The likeliest next tokens after each layer: `ids` and `chances` [L+1, T, N], the likeliest first.
+
+    Row 0 is the embedding, the last row is what the model says. `used` is False where the guess was thrown away
+    because the next token was given.
+    """
+
+    names: tuple[str, ...]
+    ids: Tensor
+    chances: Tensor
+    used: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A query looked at a key: how much, in which layer and head."""
+
+    layer: int
+    head: int
+    query: int
+    key: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How much each target position looked at each source position: `weight` [T, S], mean over a layer's heads."""
+
+    layer: int
+    weight: Tensor
+
+
+def layers(t: Trace, part: Part) -> list[str]:
+    """The paths of the attentions of a part, from the first layer up."""
+    spec = t.core.spec
+    stack = spec.encoder if part == "encoder" else spec.decoder
+    if stack is None or (part == "cross" and stack.blocks[0].cross is None):
+        raise QkvError(f"this model has no {part}")
+    dot = ("encoder." if part == "encoder" else "decoder.") if spec.encoder and spec.decoder else ""
+    return [f"{dot}layers.{i}.{'cross' if part == 'cross' else 'attn'}" for i in range(len(stack.blocks))]
+
+
+@torch.no_grad()
+def logits(t: Trace, *, row: int = 0, run: int | None = None) -> tuple[tuple[str, ...], Tensor]:
+    """Each layer's own guess: its states through the final norm and the head, [L+1, T, V] (nostalgebraist 2020).
+
+    The final norm is computed anew for each layer, so the last row equals the model's logits. Early layers speak
+    another basis than the head reads: their guesses are a picture, not a belief.
+    """
+    core, spec = t.core, t.core.spec
+    if spec.head is None:
+        raise QkvError("lens: this model has no head, so its layers guess no tokens")
+    stack = core.decoder if spec.decoder else core.encoder
+    dot = "decoder." if spec.encoder and spec.decoder else ""
+    taps = (f"{dot}embed", *(f"{dot}layers.{i}.resid_out" for i in range(len(stack.layers))))
+    if not set(taps) <= t.needed:
+        raise QkvError('lens: the states after each layer were not saved; add them: save=["lens"]')
+    states = torch.stack([t.get(n, run=run)[row] for n in taps])  # L T D
+    return taps, core.head(stack.final_norm(states)).float()
+
+
+def lens(t: Trace, *, top: int = 5, row: int = 0, prompt: int | None = None, run: int | None = None) -> Guesses:
+    """The `top` likeliest next tokens after each layer at each position; `prompt` positions are given, not guessed.
+
+    Without `prompt`, the guesses that generation could use are those at the last position of each call.
+    """
+    taps, rows = logits(t, row=row, run=run)
+    best = rows.softmax(-1).topk(min(top, rows.shape[-1]), -1)
+    used = t.run(taps[0], run).used if prompt is None else [i >= prompt - 1 for i in range(rows.shape[1])]
+    return Guesses(taps, best.indices, best.values, tuple(used))
+
+
+def edges(t: Trace, query: int, *, part: Part = "decoder", top: int = 10, row: int = 0) -> list[Edge]:
+    """The strongest edges from one position, over all layers and heads of a part."""
+    found: list[Edge] = []
+    for layer, path in enumerate(layers(t, part)):
+        weight = t[f"{path}.pattern"][row, :, query]  # H S
+        best = weight.flatten().topk(min(top, weight.numel()))
+        for w, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            found.append(Edge(layer, i // weight.shape[1], query, i % weight.shape[1], w))
+    return sorted(found, key=lambda e: -e.weight)[:top]
+
+
+def alignment(t: Trace, *, layer: int | None = None, row: int = 0, source: int | None = None) -> Alignment:
+    """The soft alignment of one layer's cross-attention; `source` counts the real words to be covered, end tokens not.
+
+    Without `layer`, the one is chosen that covers the source best: the mean over source words of the largest share that
+    any target position gave them. A layer that rests on one token covers little.
+    """
+    paths = layers(t, "cross")
+    maps = [t[f"{p}.pattern"][row].mean(0) for p in (paths if layer is None else [paths[layer]])]  # each T S
+    if layer is None:
+        covers = [m[:, :source].amax(0).mean() for m in maps]
+        layer = int(torch.stack(covers).argmax())
+        return Alignment(layer, maps[layer])
+    return Alignment(layer, maps[0])

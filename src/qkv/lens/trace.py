@@ -1,0 +1,319 @@
+"""A trace: what the taps carried while the model ran, by name, stitched over prefill and decode. Next: readout.py.
+
+Attention patterns are not stored: they are rebuilt in fp32 from the recorded q and k, so the fast kernels keep running.
+Letters: B rows, T queries, S keys, D width, H heads, G key/value groups, K head dim.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import Token
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkv.core import attention, kernels
+from qkv.core.attention import Attention
+from qkv.core.cache import Cache
+from qkv.core.masks import Seen
+from qkv.core.model import Stack, Transformer
+from qkv.core.step import Listener, Mode, Step, listener, silent
+from qkv.errors import QkvError, nearest
+from qkv.lens.edit import Edit, applied
+from qkv.spec import Spec
+
+READOUTS = {  # what a readout needs, as globs over tap names
+    "lens": ("*embed", "*layers.*.resid_out", "logits"),
+    "patterns": ("*attn.pattern", "*cross.pattern"),
+    "alignment": ("*cross.pattern",),
+    "check": ("*attn.pattern", "*cross.pattern", "*attn.v", "*cross.v", "*attn.z", "*cross.z"),
+}
+
+
+@dataclass(eq=False)
+class Call:
+    """One pass of one stack: the ids that went in, the slots where they stand, and what its taps carried."""
+
+    ids: Tensor  # B T
+    start: int
+    mode: Mode
+    mask: dict[Any, Seen]
+    sources: int
+    taps: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Run:
+    """The calls of one stack that share a cache: a prompt and its continuation, or one plain pass."""
+
+    stack: str
+    cache: Cache
+    calls: list[Call] = field(default_factory=list)
+
+    @property
+    def ids(self) -> Tensor:
+        """All ids [B, T] of this run."""
+        same_rows(self)
+        return torch.cat([c.ids for c in self.calls], 1)
+
+    @property
+    def phases(self) -> list[Mode]:
+        """The mode in which each position was read."""
+        return [c.mode for c in self.calls for _ in range(c.ids.shape[1])]
+
+    @property
+    def used(self) -> list[bool]:
+        """Whether the guess at each position was there to be used: only the last one of each call is."""
+        return [i == c.ids.shape[1] - 1 for c in self.calls for i in range(c.ids.shape[1])]
+
+
+class Trace:
+    """Listens to one core while its block runs: `with Trace(core, save=["*.attn.pattern"]) as t: ...`, then `t[name]`.
+
+    `save` holds globs over tap names, or names of READOUTS; `edit` holds Edits, applied in their order. Other models,
+    threads and contexts are not heard; a trace inside a trace hears first.
+
+    Raises:
+        QkvError: an unknown name (the nearest one is given); a value read that was not saved or never came; an edit
+            that never met anything.
+    """
+
+    def __init__(
+        self, core: Transformer, save: Sequence[str] = (), edit: Sequence[Edit] = (), tokenizer: Any = None
+    ) -> None:
+        self.core, self.tokenizer, self.edits = core, tokenizer, tuple(edit)
+        self.known = names(core.spec)
+        globs = [(g, s not in READOUTS) for s in save for g in READOUTS.get(s, (s,))]
+        self.wanted = {n for g, strict in globs for n in matching(g, self.known, strict=strict)}
+        self.at = {e: set(matching(e.name, self.known)) for e in self.edits}
+        self.met: set[Edit] = set()
+        self.parts = {m.path: m for m in core.modules() if isinstance(m, Attention)}
+        self.needed = self.wanted | {n for w in self.wanted if w.endswith(".pattern") for n in sides(w, self.parts)}
+        self.runs: list[Run] = []
+        self.outer: Listener | None = None
+        self.token: Token[Listener | None] | None = None
+        self.opens = any(e.opens for e in self.edits)
+
+    def __enter__(self) -> "Trace":
+        self.outer = listener.get()
+        self.token = listener.set(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.token:
+            listener.reset(self.token)
+        self.outer, self.token = None, None
+        idle = [e.name for e in self.edits if e not in self.met]
+        if idle and kind is None:
+            raise QkvError(f"edit of {idle[0]!r} never met anything: the run did not reach that tap, head or position")
+
+    def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
+        """The identity: `begins` gives each call a tap of its own."""
+        return x
+
+    def begins(self, stack: Stack, ids: Tensor, step: Step) -> Step:
+        """The step with this call's own tap; calls of other cores pass to whoever listened before."""
+        outer = self.outer
+        if outer:
+            begins: Callable[..., Step] | None = getattr(outer, "begins", None)
+            step = replace(step, tap=outer.tap, attend=attention.attend if outer.opens else kernels.attend)
+            step = begins(stack, ids, step) if begins else step
+        else:
+            step = replace(step, tap=silent, attend=kernels.attend)
+        mine = [n for n in ("encoder", "decoder") if getattr(self.core, n, None) is stack]
+        if not mine:
+            return step
+        call = Call(ids, step.cache.length, step.mode, dict(step.mask), len(step.memory))
+        run = next((r for r in self.runs if r.cache is step.cache), None)
+        if run is None:
+            run = Run(mine[0], step.cache)
+            self.runs.append(run)
+        run.calls.append(call)
+        attend = attention.attend if self.opens else step.attend
+        return replace(step, tap=partial(self.hear, call, step.tap), attend=attend)
+
+    def hear(self, call: Call, outer: Callable[..., Tensor], module: nn.Module, name: str, x: Tensor) -> Tensor:
+        """Apply the edits of this tap, note what is wanted, pass it on."""
+        path = f"{module.path}.{name}" if module.path else name
+        for edit in self.edits:
+            if path in self.at[edit]:
+                if edit.opens and edit.query is not None and call.sources != len(call.ids):
+                    raise QkvError(f"edit of {edit.name}: beams share a row of scores; leave query out, or use one")
+                x, met = applied(x, edit, along(x), first_slot(call, path, x))
+                if met:
+                    self.met.add(edit)
+        if path in self.needed:
+            call.taps[path] = x.detach()
+        return outer(module, name, x)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.get(name)
+
+    def get(self, name: str, *, run: int | None = None) -> Tensor:
+        """One tensor for a tap, stitched along its positions over the calls of a run; `run` picks one of several.
+
+        `logits` begin at the position given by `start(name)`: generation asks only for the last position of a prompt.
+        """
+        if name not in self.known:
+            raise QkvError(f"no tap is called {name!r}{nearest(name, self.known)} (of {len(self.known)} names)")
+        if name not in self.needed:
+            raise QkvError(f"{name} was not saved; add it: save=[{name!r}]")
+        return self.stitched(self.run(name, run), name)
+
+    def run(self, name: str, index: int | None = None) -> Run:
+        """The run that heard a tap."""
+        derived = name in self.wanted and name.endswith(".pattern")
+        heard = sides(name, self.parts)[0] if derived else name
+        runs = [r for r in self.runs if any(heard in c.taps for c in r.calls)]
+        if not runs:
+            why = "; scores exist only while an edit of a score opens the maths" if name.endswith(".score") else ""
+            raise QkvError(f"{name} was never heard: nothing of this core ran through it inside the block{why}")
+        if index is None and len(runs) > 1:
+            raise QkvError(f"{name} was heard in {len(runs)} runs; choose one: get({name!r}, run=0)")
+        return runs[index or 0]
+
+    def stitched(self, run: Run, name: str) -> Tensor:
+        """The value of a tap over a whole run."""
+        if name.endswith((".pattern", ".score")):
+            parts = [c.taps[name] if name in c.taps else self.rebuilt(run, c, name) for c in run.calls]
+            longest = max(p.shape[-1] for p in parts)
+            same_rows(run)
+            return torch.cat([nn.functional.pad(p, (0, longest - p.shape[-1])) for p in parts], 2)  # B H T S
+        parts = [c.taps[name] for c in run.calls if name in c.taps]
+        if ".cross." in name and name.endswith((".k_pre", ".v")):
+            return parts[0]  # the memory's, made once
+        same_rows(run)
+        return torch.cat(parts, along(parts[0]))
+
+    def rebuilt(self, run: Run, call: Call, name: str) -> Tensor:
+        """The pattern [B, H, T, S] of one call, from the q of that call and all keys up to it."""
+        q, k = sides(name, self.parts)
+        at = self.parts[name.removesuffix(".pattern")]
+        keys = self.stitched(run, k)
+        if at.spec.mask.kind != "memory":
+            keys = keys[:, :, : call.start + call.ids.shape[1]]
+        return pattern(call.taps[q], keys, call.mask[at.spec.mask], at)
+
+    def start(self, name: str) -> int:
+        """The slot of the first position that `t[name]` has."""
+        run = self.run(name)
+        call = next(c for c in run.calls if name in c.taps)
+        return first_slot(call, name, call.taps[name])
+
+    def tokens(self, stack: str | None = None) -> list[list[str]]:
+        """What went through a stack, in pieces that people can read; ids as text where there is no tokenizer."""
+        run = next((r for r in self.runs if stack in (None, r.stack)), None)
+        if run is None:
+            raise QkvError(f"nothing ran through the {stack or 'core'} inside the block")
+        return [self.tokenizer.pieces(r) if self.tokenizer else [str(i) for i in r] for r in run.ids.tolist()]
+
+    def check(self) -> dict[str, float]:
+        """The largest |pattern @ v - z| of each attention: how far the rebuilt maps are from what really ran.
+
+        Queries that see nothing (padding) are left out. Raises QkvError where v and z were not saved.
+        """
+        found: dict[str, float] = {}
+        for path, at in self.parts.items():
+            if f"{path}.pattern" not in self.wanted:
+                continue
+            p = self.get(f"{path}.pattern")
+            for name in (f"{path}.v", f"{path}.z"):
+                if name not in self.needed:
+                    raise QkvError(f'check: {name} was not saved; add it: save=["check"]')
+            v, z = self.get(f"{path}.v").float(), self.get(f"{path}.z").float()
+            copies = p.shape[0] // v.shape[0]
+            v = v.repeat_interleave(copies, 0).repeat_interleave(at.spec.heads // at.spec.groups, 1)  # B H S K
+            gap = (p.float() @ v - z).abs().amax((1, 3))  # B T
+            run = self.run(f"{path}.pattern")
+            seeing = torch.cat([sees(c.mask[at.spec.mask], c.ids) for c in run.calls], 1)  # B T
+            found[path] = float(gap[seeing].max())
+        if not found:
+            raise QkvError('check: no pattern was saved; add them: save=["check"]')
+        return found
+
+
+def names(spec: Spec) -> list[str]:
+    """Every tap name of a core of this spec, in the order of the forward pass; `pattern` is rebuilt from q and k."""
+    found: list[str] = []
+    for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
+        if stack is None:
+            continue
+        dot = f"{side}." if spec.encoder and spec.decoder else ""
+        found.append(f"{dot}embed")
+        for i, block in enumerate(stack.blocks):
+            at = f"{dot}layers.{i}."
+            own = ("norm", "q_pre", "k_pre", "v", "q", "k", "score", "pattern", "z", "out")
+            found += [f"{at}resid_in", *(f"{at}attn.{n}" for n in own)]
+            found += [] if block.residual == "parallel" else [f"{at}resid_mid"]
+            found += [f"{at}cross.{n}" for n in own if n != "k"] + [f"{at}resid_cross"] if block.cross else []
+            found += [f"{at}ffn.{n}" for n in ("norm", "up", *(("gate",) if block.ffn.gated else ()), "act", "out")]
+            found.append(f"{at}resid_out")
+        found.append(f"{dot}final_norm")
+    return [*found, "logits"] if spec.head else found
+
+
+def matching(glob: str, known: Sequence[str], *, strict: bool = True) -> Iterator[str]:
+    """The names that a glob means; none is a QkvError with the nearest name, unless a readout asked."""
+    found = [n for n in known if fnmatchcase(n, glob)]
+    if strict and not found:
+        hint = nearest(glob, [*known, *READOUTS])
+        ways = f"names look like {known[2]!r}, readouts are {', '.join(READOUTS)}"
+        raise QkvError(f"no tap matches {glob!r}{hint}; {ways}")
+    yield from found
+
+
+def sides(name: str, parts: dict[str, Attention]) -> tuple[str, str]:
+    """The taps of the q and k from which a pattern is rebuilt; the memory's keys are never rotated."""
+    path = name.removesuffix(".pattern")
+    return f"{path}.q", f"{path}.k_pre" if parts[path].spec.mask.kind == "memory" else f"{path}.k"
+
+
+def pattern(q: Tensor, k: Tensor, seen: Seen, at: Attention) -> Tensor:
+    """softmax(q kᵀ · scale + mask) in fp32: q [B, H, T, K] and k [B or fewer, G, S, K] -> [B, H, T, S].
+
+    Key/value groups are views; hypotheses of one source share its row of k.
+    """
+    copies = q.shape[0] // k.shape[0]
+    k = k.float().repeat_interleave(copies, 0) if copies > 1 else k.float()
+    score = (q.float().unflatten(1, (k.shape[1], -1)) @ k[:, :, None].mT).flatten(1, 2) * at.scale  # B H T S
+    if seen.bias is not None:
+        rows = copies if seen.bias.shape[0] > 1 else 1
+        score = score + seen.bias.repeat_interleave(rows, 0)
+    if seen.causal:
+        future = torch.ones(score.shape[-2:], dtype=torch.bool, device=score.device).triu(1)
+        score = score.masked_fill(future, torch.finfo(score.dtype).min)
+    return score.softmax(-1)
+
+
+def sees(seen: Seen, ids: Tensor) -> Tensor:
+    """Which queries [B, T] see any key."""
+    if seen.bias is None:
+        return torch.ones_like(ids, dtype=torch.bool)
+    some = (seen.bias > torch.finfo(torch.float32).min / 2).any(-1)[:, 0]  # B T
+    return some.repeat_interleave(len(ids) // len(some), 0).expand(ids.shape)
+
+
+def along(x: Tensor) -> int:
+    """The axis of positions: [B, T, D] or [B, H, T, K]."""
+    return 2 if x.dim() == 4 else 1
+
+
+def first_slot(call: Call, name: str, x: Tensor) -> int:
+    """The slot of the first position of x: a call's last ones where it has fewer; the memory's slots start at 0."""
+    if ".cross." in name and name.endswith((".k_pre", ".v")):
+        return 0
+    return call.start + call.ids.shape[1] - x.shape[along(x)]
+
+
+def same_rows(run: Run) -> None:
+    """A QkvError where rows moved between calls: such values cannot be stitched by row."""
+    rows = {len(c.ids) for c in run.calls}
+    ends = [c.start + c.ids.shape[1] for c in run.calls]
+    gaps = ends[:-1] != [c.start for c in run.calls[1:]]
+    if len(run.calls) > 1 and (gaps or len(rows) > 1 or any(c.sources != len(c.ids) for c in run.calls)):
+        raise QkvError(
+            "rows left the batch or were reordered between calls (beams, or several texts), so positions cannot be "
+            "stitched by row; trace one text greedily, or trace one pass over the finished text"
+        )

@@ -1,0 +1,140 @@
+"""The page is one offline file whose numbers are the model's own."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from qkv.core.init import initialise
+from qkv.core.model import Transformer
+from qkv.core.step import Given, begin
+from qkv.errors import QkvError
+from qkv.explore import page
+from qkv.explore.page import How, build_data
+from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
+
+WORDS = ["<pad>", "</s>", *"书和茶都在桌上我看完了它。", *"abcdefghijklmnopqrst", "</script><b>"]
+
+
+class Letters:
+    """A tokenizer of single characters."""
+
+    def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:
+        return [*(WORDS.index(c) for c in text), *([1] if side == "source" and special else [])]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [WORDS[i] for i in ids]
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        return "".join(WORDS[i] for i in ids if i > 1)
+
+
+def made(*, both: bool) -> Transformer:
+    n, ff, t = Norm("layer"), Ffn(48, "relu"), Table("sinusoid", 64)
+    if both:
+        enc = Block(Attention(2, 2, 16, Mask("full")), ff, norm_sum=n)
+        dec = Block(Attention(2, 2, 16, Mask("causal")), ff, cross=Attention(2, 2, 16, Mask("memory")), norm_sum=n)
+        spec = Spec(len(WORDS), encoder=Stack(32, (enc,) * 2, t), decoder=Stack(32, (dec,) * 2, t), init=Init("xavier"))
+    else:
+        b = Block(
+            Attention(4, 2, 8, Mask("causal"), rotary=Rotary(8)), Ffn(48, "silu", gated=True), norm_in=Norm("rms")
+        )
+        spec = Spec(len(WORDS), decoder=Stack(32, (b,) * 2, final_norm=Norm("rms"), context=64), head=Head("untied"))
+    core = Transformer(spec).eval()
+    initialise(core, 0)
+    with torch.no_grad():
+        for p in core.parameters():
+            p.mul_(1.5 if p.dim() > 1 else 1.0)
+    return core
+
+
+HOW = How(start=(0,), eos=(1,), forbid=(0,), max_new_tokens=5)
+TEXT = "书和茶都在桌上我看完了它。"
+
+
+@torch.no_grad()
+def test_a_translations_numbers_are_those_of_the_model_alone() -> None:
+    core, letters = made(both=True), Letters()
+    scene = build_data(core, letters, [TEXT], HOW)["scenes"][0]
+    source = torch.tensor([letters.encode(TEXT)])
+    target = [0, *(WORDS.index(w) for w in scene["target"][1:])]
+    memory = core.encode(source, begin(core.encoder, source))
+    ids = torch.tensor([target[:-1]])
+    chance = core(ids, begin(core.decoder, ids, Given(memory=memory)))[0].softmax(-1)
+    size, read = source.shape[1], len(target) - 1
+    assert scene["check"] < 1e-5
+    for t in range(read):
+        assert abs(scene["proof"]["before"][t + 1] - float(chance[t, target[t + 1]])) < 1e-4
+        assert abs(scene["guesses"]["cells"][-1][t][0][1] - float(chance[t].max())) < 1e-4
+    assert scene["proof"]["query"] == TEXT.index("它")
+    assert scene["proof"]["asked"]
+    assert torch.tensor(scene["attention"]["encoder"]).shape == (2, 2, size, size)
+    cross = torch.tensor(scene["attention"]["cross"])
+    assert cross.shape == (2, 2, read, size)
+    layer = scene["alignment"]["layer"]
+    assert (torch.tensor(scene["alignment"]["weight"]) - cross[layer].mean(0)).abs().max() < 2e-4
+    assert all(scene["guesses"]["used"])
+    assert len(scene["proof"]["heads"]) == len(scene["proof"]["heads"][0]) == 2
+
+
+@torch.no_grad()
+def test_a_continuation_marks_thrown_away_guesses_and_proves_on_the_decoder() -> None:
+    core = made(both=False)
+    scene = build_data(core, Letters(), ["书和茶"], How(max_new_tokens=4))["scenes"][0]
+    assert scene["prompt"] == 4
+    assert scene["guesses"]["used"] == [False, False, False, True, True, True, True]
+    ids = torch.tensor([[WORDS.index(w) for w in scene["target"]]])
+    chance = core(ids, begin(core.decoder, ids))[0].softmax(-1)
+    for t in range(3, 7):
+        assert scene["guesses"]["cells"][-1][t][0][0] == scene["target"][t + 1]
+        assert abs(scene["proof"]["before"][t + 1] - float(chance[t, ids[0, t + 1]])) < 1e-4
+    assert scene["proof"]["side"] == "decoder"
+    assert scene["proof"]["asked"] == ("它" in scene["target"][:-1])
+
+
+def test_the_page_asks_nothing_of_the_network_and_allows_its_own_script_only() -> None:
+    data = build_data(made(both=True), Letters(), [TEXT, "我"], HOW, title="a <b> & c", extra={"lang": "en"})
+    data["scenes"][0]["output"] = "</script><script>alert(1)</script>"
+    html = page.page(data)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    scripts = re.findall(r"<script>(.*?)</script>", html, re.S)
+    assert policy
+    assert len(scripts) == 1
+    hashed = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{hashed}'" in policy[1]
+    assert policy[1].startswith("default-src 'none'")
+    for outside in ("http://", "https://", "src=", "@import", "url(", "fetch(", "XMLHttpRequest", "Math.random"):
+        rest = html.replace("http://www.w3.org/2000/svg", "")
+        assert outside not in rest, outside
+    packed = re.search(r'id="data">(.*?)</script>', html, re.S)
+    assert packed
+    assert json.loads(packed[1]) == json.loads(json.dumps(data))
+    assert "<title>a &lt;b> &amp; c</title>" in html
+    assert html.rstrip().endswith("</html>")
+
+
+def test_every_word_of_the_page_is_in_both_languages_and_used() -> None:
+    script = (page.STATIC / "page.js").read_text(encoding="utf-8")
+    block = script[script.index("const WORDS") : script.index("const S =")]
+    words = dict(re.findall(r'(\w+): \["((?:[^"\\]|\\.)*)",', block))
+    for zh, en in re.findall(r'\["((?:[^"\\]|\\.)*)",\s*"((?:[^"\\]|\\.)*)"\]', block):
+        assert zh.strip()
+        assert en.strip()
+        assert sorted(re.findall(r"\{\d\}", zh)) == sorted(re.findall(r"\{\d\}", en))
+    after = script[script.index("const S =") :]
+    assert set(re.findall(r'\bw\("(\w+)"', after)) <= words.keys()
+    used = set(re.findall(r'"(\w+)"', after)) | set(re.findall(r"^  (\w+)\(\) \{", after, re.M))
+    assert words.keys() <= used | {"decoder"}, "a word that nothing shows"
+
+
+def test_a_page_of_nothing_and_of_an_encoder_alone_is_an_error() -> None:
+    with pytest.raises(QkvError, match="at least one"):
+        build_data(made(both=True), Letters(), [], HOW)
+    b = Block(Attention(2, 2, 16, Mask("full")), Ffn(48, "gelu"), norm_sum=Norm("layer"))
+    core = Transformer(Spec(len(WORDS), encoder=Stack(32, (b,), Table("learned", 64)))).eval()
+    with pytest.raises(QkvError, match="encoder alone"):
+        build_data(core, Letters(), ["我"], HOW)

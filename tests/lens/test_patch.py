@@ -1,0 +1,179 @@
+"""Causal effects, measured many at a time, equal one run each with the mask or the weights changed by hand."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkv.core.init import initialise
+from qkv.core.model import Transformer
+from qkv.core.positions import sinusoid
+from qkv.core.step import Given, begin
+from qkv.errors import QkvError
+from qkv.lens import patch
+from qkv.lens.patch import Case, Cut
+from qkv.lens.trace import Trace
+from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
+
+
+def seq2seq() -> Spec:
+    n, ff = Norm("layer"), Ffn(80, "relu", bias=True)
+    enc = Block(Attention(4, 4, 8, Mask("full"), True, True), ff, norm_sum=n)
+    dec = Block(Attention(4, 4, 8, Mask("causal")), ff, cross=Attention(4, 2, 8, Mask("memory")), norm_sum=n)
+    t = Table("sinusoid", 64)
+    return Spec(53, encoder=Stack(32, (enc,) * 3, t, 6.0), decoder=Stack(32, (dec,) * 2, t, 6.0), init=Init("xavier"))
+
+
+def lm() -> Spec:
+    b = Block(Attention(4, 2, 8, Mask("causal"), rotary=Rotary(8)), Ffn(48, "silu", gated=True), norm_in=Norm("rms"))
+    return Spec(53, decoder=Stack(32, (b,) * 3, final_norm=Norm("rms"), context=64), head=Head("untied"))
+
+
+def made(spec: Spec) -> Transformer:
+    core = Transformer(spec).eval()
+    initialise(core, 0)
+    with torch.no_grad():
+        for p in core.parameters():
+            p.mul_(1.5 if p.dim() > 1 else 1.0)
+    return core
+
+
+CASES = [
+    Case((3, 4, 5, 6, 7, 2), (0, 8, 9, 10), 2),
+    Case((5, 3, 9), (0, 11, 12, 13, 14), 4),
+    Case((7, 7, 8, 1), (0, 8, 3), 1),
+]
+
+
+@torch.no_grad()
+def by_hand(core: Transformer, case: Case, query: int, key: int, only: int | None = None) -> Tensor:
+    """Log-probabilities [T, V] of one sentence, the mask of the encoder or of one layer changed by hand."""
+    source, target = torch.tensor([case.source]), torch.tensor([case.target])
+    step = begin(core.encoder, source)
+    bias = torch.zeros(1, 1, len(case.source), len(case.source))
+    bias[..., query, key] = -1e30
+    changed = dataclasses.replace(step, mask={m: s._replace(bias=bias) for m, s in step.mask.items()})
+    if only is None:
+        memory = core.encode(source, changed)
+    else:
+        x = core.embed(source) * 6.0
+        x = x + sinusoid(step.positions, 32, "neighbours")
+        for i, layer in enumerate(core.encoder.layers):
+            x = layer(x, changed if i == only else step)
+        memory = x
+    return core(target, begin(core.decoder, target, Given(memory=memory)))[0].log_softmax(-1)
+
+
+def at(logprobs: Tensor, case: Case) -> float:
+    return float(logprobs[case.at - 1, case.target[case.at]])
+
+
+def test_where_over_many_sentences_equals_one_masked_run_each() -> None:
+    core, queries = made(seq2seq()), [2, 1, 3]
+    found = patch.where(core, CASES, queries)
+    assert [len(d) for d in found] == [6, 3, 4]
+    for case, query, drops in zip(CASES, queries, found, strict=True):
+        source, target = torch.tensor([case.source]), torch.tensor([case.target])
+        with torch.no_grad():
+            memory = core.encode(source, begin(core.encoder, source))
+            before = core(target, begin(core.decoder, target, Given(memory=memory)))[0].log_softmax(-1)
+        for key, drop in enumerate(drops.tolist()):
+            assert abs(drop - (at(before, case) - at(by_hand(core, case, query, key), case))) < 1e-4
+    assert max(float(d.abs().max()) for d in found) > 1e-2
+
+
+def test_a_cut_that_forgets_its_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = patch.cells
+    monkeypatch.setattr(
+        patch, "cells", lambda core, cases, cuts, side: right(core, cases, [cuts[-1]] * len(cuts), side)
+    )
+    with pytest.raises(AssertionError):
+        test_where_over_many_sentences_equals_one_masked_run_each()
+
+
+def test_causal_edges_by_layer_equal_a_run_with_that_layers_mask() -> None:
+    core, case = made(seq2seq()), CASES[0]
+    found = patch.causal_edges(core, case, 2, by="layer", keys=[0, 4])
+    assert len(found) == 6
+    assert found == sorted(found, key=lambda e: -e.drop)
+    for e in found:
+        hand = by_hand(core, case, 2, e.cut.key, e.cut.layer)
+        assert abs(e.after - at(hand, case)) < 1e-4
+        assert e.instead == int(hand[case.at - 1].argmax())
+    assert len(patch.causal_edges(core, case, 2, by="head")) == 3 * 4 * 6
+    every = patch.causal_edges(core, case, 2)
+    drops = patch.where(core, [case], [2])[0]
+    assert all(abs(e.drop - float(drops[e.cut.key])) < 1e-5 for e in every)
+
+
+def test_every_edge_agrees_with_where_and_a_decoders_future_has_no_effect() -> None:
+    core, case = made(seq2seq()), CASES[1]
+    before, after, instead = patch.every_edge(core, case)
+    assert after.shape == instead.shape == (3, 3, 5)
+    for q in range(3):
+        drops = patch.where(core, [case], [q])[0]
+        assert (before[case.at] - after[q, :, case.at] - drops).abs().max() < 1e-5
+    only, prompt = made(lm()), Case((), (3, 4, 5, 6), 3)
+    before, after, _ = patch.every_edge(only, prompt, side="decoder")
+    assert torch.equal(after[1, 2], before)
+    assert (after[2, 1, :3] - before[:3]).abs().max() < 1e-6
+    assert float((after[2, 1, 3] - before[3]).abs()) > 1e-4
+    drops = patch.where(only, [prompt], [2], side="decoder")[0]
+    assert len(drops) == 3
+    assert (before[3] - after[2, :3, 3] - drops).abs().max() < 1e-5
+
+
+def test_silenced_heads_equal_zeroed_weights_on_a_copy() -> None:
+    core = made(seq2seq())
+    found = patch.head_effects(core, CASES)
+    assert found.shape == (3, 4, 3)
+    other = copy.deepcopy(core)
+    with torch.no_grad():
+        other.encoder.layers[1].attn.out.weight[:, 24:] = 0
+        for n, case in enumerate(CASES):
+            lost = float(patch.said(core, [case]).logprobs[0, case.at] - patch.said(other, [case]).logprobs[0, case.at])
+            assert abs(float(found[1, 3, n]) - lost) < 1e-4
+        with Trace(core, edit=patch.cut_heads(core, [(1, 3)])):
+            a = core.encode(torch.tensor([[3, 4]]), begin(core.encoder, torch.tensor([[3, 4]])))
+        b = other.encode(torch.tensor([[3, 4]]), begin(other.encoder, torch.tensor([[3, 4]])))
+        assert (a - b).abs().max() < 1e-5
+
+
+def test_padding_of_a_batch_changes_nothing_and_its_columns_are_zero() -> None:
+    core = made(seq2seq())
+    together = patch.said(core, CASES)
+    for row, case in enumerate(CASES):
+        alone = patch.said(core, [case])
+        n = len(case.target)
+        assert (together.logprobs[row, :n] - alone.logprobs[0]).abs().max() < 1e-5
+        assert torch.equal(together.best[row, :n], alone.best[0])
+        assert (together.logprobs[row, n:] == 0).all()
+
+
+def test_impossible_cases_and_cuts_are_errors() -> None:
+    with pytest.raises(QkvError, match="at = 0"):
+        Case((1,), (0, 1), 0)
+    with pytest.raises(QkvError, match="no encoder"):
+        list(patch.measured(made(lm()), [Case((), (0, 1), 1)], [Cut(0, 0)], side="encoder"))
+
+
+def test_a_written_words_edge_to_the_source_equals_cross_attention_masked_by_hand() -> None:
+    core, case = made(seq2seq()), CASES[0]
+    source, target = torch.tensor([case.source]), torch.tensor([case.target])
+    with torch.no_grad():
+        memory = core.encode(source, begin(core.encoder, source))
+        step = begin(core.decoder, target, Given(memory=memory))
+        bias = torch.zeros(1, 1, 4, 6)
+        bias[..., case.at - 1, 3] = -1e30
+        mask = {m: s._replace(bias=bias) if m.kind == "memory" else s for m, s in step.mask.items()}
+        hand = core(target, dataclasses.replace(step, mask=mask))[0].log_softmax(-1)
+    before, after, instead = patch.every_edge(core, case, side="cross")
+    assert after.shape == (4, 6, 4)
+    assert abs(float(after[case.at - 1, 3, case.at]) - at(hand, case)) < 1e-4
+    assert int(instead[case.at - 1, 3, case.at]) == int(hand[case.at - 1].argmax())
+    assert (before[case.at] - after[case.at - 1, :, case.at]).abs().max() > 1e-3
+    drops = patch.where(core, [case], [case.at - 1], side="cross")[0]
+    assert (before[case.at] - after[case.at - 1, :, case.at] - drops).abs().max() < 1e-5
+    assert patch.head_effects(core, CASES, side="cross").shape == (2, 4, 3)

@@ -1,0 +1,128 @@
+"""Readouts say what a computation by hand says."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkv.core.init import initialise
+from qkv.core.model import Transformer
+from qkv.core.step import Given, begin
+from qkv.errors import QkvError
+from qkv.generation.engine import generate
+from qkv.generation.sequence import Limits
+from qkv.lens import readout
+from qkv.lens.trace import Trace
+from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
+
+
+def seq2seq() -> Spec:
+    n, ff = Norm("layer"), Ffn(80, "relu", bias=True)
+    enc = Block(Attention(4, 4, 8, Mask("full"), True, True), ff, norm_sum=n)
+    dec = Block(Attention(4, 4, 8, Mask("causal")), ff, cross=Attention(4, 2, 8, Mask("memory")), norm_sum=n)
+    t = Table("sinusoid", 64)
+    return Spec(53, encoder=Stack(32, (enc,) * 3, t, 6.0), decoder=Stack(32, (dec,) * 2, t, 6.0), init=Init("xavier"))
+
+
+def lm(*, parallel: bool = False) -> Spec:
+    b = Block(
+        Attention(4, 2, 8, Mask("causal"), rotary=Rotary(8)), Ffn(48, "silu", gated=True), norm_in=Norm("rms", 1e-6),
+        residual="parallel" if parallel else "serial",
+    )  # fmt: skip
+    return Spec(53, decoder=Stack(32, (b,) * 3, final_norm=Norm("rms", 1e-6), context=64), head=Head("untied"))
+
+
+def encoder() -> Spec:
+    b = Block(Attention(2, 2, 16, Mask("full")), Ffn(48, "gelu"), norm_sum=Norm("layer"))
+    return Spec(53, encoder=Stack(32, (b,) * 2, Table("learned", 64)), head=Head(bias=True))
+
+
+def made(spec: Spec) -> Transformer:
+    core = Transformer(spec).eval()
+    initialise(core, 0)
+    with torch.no_grad():
+        for p in core.parameters():
+            p.mul_(3.0 if p.dim() > 1 and spec.init.kind == "normal" else 1.0)
+    return core
+
+
+def run(core: Transformer, ids: Tensor, source: Tensor) -> Tensor:
+    given = Given()
+    if core.spec.encoder and core.spec.decoder:
+        given = Given(memory=core.encode(source, begin(core.encoder, source)))
+    return core(ids, begin(core.decoder if core.spec.decoder else core.encoder, ids, given))
+
+
+SOURCE, IDS = torch.tensor([[3, 4, 5, 6, 7]]), torch.tensor([[1, 8, 9, 10]])
+
+
+@pytest.mark.parametrize(
+    "spec", [seq2seq(), lm(), lm(parallel=True), encoder()], ids=["seq2seq", "lm", "parallel", "encoder"]
+)
+@torch.no_grad()
+def test_the_last_row_of_the_lens_is_the_models_logits_and_others_are_not(spec: Spec) -> None:
+    core = made(spec)
+    with Trace(core, save=["lens"]) as t:
+        logits = run(core, IDS, SOURCE)
+    names, rows = readout.logits(t)
+    assert len(names) == len(rows) == len(spec.stack.blocks) + 1
+    assert (rows[-1] - logits[0]).abs().max() < 1e-5
+    assert (rows[-2] - logits[0]).abs().max() > 1e-3
+    found = readout.lens(t, top=3)
+    assert torch.equal(found.ids[-1], logits[0].topk(3, -1).indices)
+    assert (found.chances[-1] - logits[0].softmax(-1).topk(3, -1).values).abs().max() < 1e-6
+    assert found.used == (False, False, False, True)
+    assert readout.lens(t, prompt=2).used == (False, True, True, True)
+
+
+def test_a_lens_without_the_final_norm_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = made(lm())
+    with torch.no_grad(), Trace(core, save=["lens"]) as t:
+        logits = run(core, IDS, SOURCE)
+    monkeypatch.setattr(core.decoder, "final_norm", torch.nn.Identity())
+    assert (readout.logits(t)[1][-1] - logits[0]).abs().max() > 1e-3
+
+
+def test_guesses_inside_the_prompt_are_thrown_away_and_later_ones_are_said() -> None:
+    core = made(lm())
+    with Trace(core, save=["lens"]) as t:
+        written = generate(core, [[1, 8, 9]], limits=Limits(4))[0].tokens
+    found = readout.lens(t)
+    assert found.used == (False, False, True, True, True, True)
+    assert found.ids[-1, 2:, 0].tolist() == written
+    with Trace(core, save=["logits"]) as bare:
+        generate(core, [[1, 8, 9]], limits=Limits(2))
+    with pytest.raises(QkvError, match=r'save=\["lens"\]'):
+        readout.lens(bare)
+
+
+@torch.no_grad()
+def test_the_strongest_edges_are_the_largest_weights_of_all_layers_and_heads() -> None:
+    core = made(seq2seq())
+    with Trace(core, save=["patterns"]) as t:
+        run(core, IDS, SOURCE)
+    for part, size in (("encoder", 5), ("decoder", 4), ("cross", 5)):
+        found = readout.edges(t, 2, part=part, top=4)
+        paths = readout.layers(t, part)
+        everything = sorted(
+            ((float(t[f"{p}.pattern"][0, h, 2, s]), i, h, s)
+             for i, p in enumerate(paths) for h in range(4) for s in range(size)),
+            reverse=True,
+        )  # fmt: skip
+        assert [(e.layer, e.head, e.key) for e in found] == [x[1:] for x in everything[:4]]
+        assert all(e.query == 2 for e in found)
+    with pytest.raises(QkvError, match="no cross"):
+        readout.layers(Trace(made(lm())), "cross")
+
+
+@torch.no_grad()
+def test_alignment_is_the_mean_of_a_layers_heads_and_prefers_the_layer_that_covers_the_source() -> None:
+    core = made(seq2seq())
+    core.decoder.layers[0].cross.q.weight.mul_(0)  # looks everywhere alike: covers every word badly
+    core.decoder.layers[1].cross.q.weight.mul_(20)
+    with Trace(core, save=["alignment"]) as t:
+        run(core, IDS, SOURCE)
+    found = readout.alignment(t)
+    assert found.layer == 1
+    assert torch.equal(found.weight, t["decoder.layers.1.cross.pattern"][0].mean(0))
+    assert (readout.alignment(t, layer=0).weight - 0.2).abs().max() < 1e-6
+    assert (found.weight.sum(-1) - 1).abs().max() < 1e-5

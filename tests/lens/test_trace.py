@@ -1,0 +1,370 @@
+"""Traces are exact while the fast kernels run: rebuilt maps, stitched decoding, deaf to others, edits that hold."""
+
+import contextlib
+import copy
+import dataclasses
+import math
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkv.core import kernels
+from qkv.core.cache import Static
+from qkv.core.init import initialise
+from qkv.core.model import Transformer
+from qkv.core.step import Given, begin, listener
+from qkv.errors import QkvError
+from qkv.generation.beam import Search, beam
+from qkv.generation.engine import generate
+from qkv.generation.rows import Feed
+from qkv.generation.sequence import Limits
+from qkv.lens import edit, trace
+from qkv.lens.trace import Trace, names
+from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
+
+
+def seq2seq() -> Spec:
+    n, ff = Norm("layer"), Ffn(80, "relu", bias=True)
+    enc = Block(Attention(4, 4, 8, Mask("full"), True, True), ff, norm_sum=n)
+    dec = Block(
+        Attention(4, 2, 8, Mask("causal"), True, True), ff, cross=Attention(4, 2, 8, Mask("memory"), True), norm_sum=n
+    )
+    t = Table("sinusoid", 64)
+    return Spec(53, encoder=Stack(32, (enc,) * 3, t, 6.0), decoder=Stack(32, (dec,) * 2, t, 6.0), init=Init("xavier"))
+
+
+def lm(mask: Mask | None = None) -> Spec:
+    b = Block(
+        Attention(6, 2, 8, mask or Mask("causal"), rotary=Rotary(8)),
+        Ffn(48, "silu", gated=True),
+        norm_in=Norm("rms", 1e-6),
+    )
+    return Spec(53, decoder=Stack(32, (b,) * 3, final_norm=Norm("rms", 1e-6), context=64), head=Head("untied"))
+
+
+def made(spec: Spec, seed: int = 0) -> Transformer:
+    core = Transformer(spec).eval()
+    initialise(core, seed)
+    with torch.no_grad():
+        for p in core.parameters():
+            p.mul_(3.0 if p.dim() > 1 and spec.init.kind == "normal" else 1.0)
+    return core
+
+
+def words(rows: int, tokens: int, seed: int = 0) -> Tensor:
+    return torch.randint(0, 53, (rows, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+def translate(core: Transformer, source: Tensor, target: Tensor, real: Tensor | None = None) -> Tensor:
+    memory = core.encode(source, begin(core.encoder, source, Given(real=real)))
+    return core(target, begin(core.decoder, target, Given(memory=memory, memory_real=real)))
+
+
+def slow(q: Tensor, k: Tensor, scale: float, seen) -> Tensor:
+    """Attention weights by loops, in Python's double precision; seen(row, query, key) is the mask."""
+    rows, heads, queries, _ = q.shape
+    out = torch.zeros(rows, heads, queries, k.shape[2])
+    for b in range(rows):
+        for h in range(heads):
+            g = h // (heads // k.shape[1])
+            for i in range(queries):
+                keys = [j for j in range(k.shape[2]) if seen(b, i, j)]
+                s = [
+                    sum(x * y for x, y in zip(q[b, h, i].tolist(), k[b, g, j].tolist(), strict=True)) * scale
+                    for j in keys
+                ]
+                e = [math.exp(x - max(s)) for x in s]
+                for j, x in zip(keys, e, strict=True):
+                    out[b, h, i, j] = x / sum(e)
+    return out
+
+
+def turned(x: Tensor, dim: int) -> Tensor:
+    """Rotary positions by complex numbers, halves paired: an independent way."""
+    half, t = dim // 2, torch.arange(x.shape[2], dtype=torch.float64)
+    turn = torch.polar(
+        torch.ones(x.shape[2], half, dtype=torch.float64), t[:, None] * 10_000.0 ** -(torch.arange(half) / half)
+    )
+    z = torch.complex(x[..., :half].double(), x[..., half:].double()) * turn
+    return torch.cat((z.real, z.imag), -1).float()
+
+
+@pytest.fixture
+def sdpa_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast kernel alone runs: without gradients it is SDPA, and the open maths would be noticed."""
+
+    def never(*_: object) -> Tensor:
+        raise AssertionError("the open maths ran")
+
+    monkeypatch.setattr(kernels, "open_attend", never)
+
+
+@torch.no_grad()
+def test_patterns_rebuilt_while_sdpa_runs_equal_a_slow_loop_for_rotary_grouped_causal(sdpa_only: None) -> None:
+    core, ids = made(lm()), words(2, 7)
+    with Trace(core, save=["layers.1.attn.*"]) as t:
+        core(ids, begin(core.decoder, ids))
+    q, k = turned(t["layers.1.attn.q_pre"], 8), turned(t["layers.1.attn.k_pre"], 8)
+    expected = slow(q, k, 8**-0.5, lambda b, i, j: j <= i)
+    assert (t["layers.1.attn.pattern"] - expected).abs().max() < 1e-5
+
+
+@torch.no_grad()
+def test_patterns_with_padding_and_a_window_equal_a_slow_loop(sdpa_only: None) -> None:
+    core, ids = made(lm(Mask("causal", 3))), words(2, 7)
+    real = torch.arange(7) >= torch.tensor([[0], [3]])  # left padding
+    with Trace(core, save=["check"]) as t:
+        core(ids, begin(core.decoder, ids, Given(real=real)))
+    got = t["layers.0.attn.pattern"]
+    q, k = t.get("layers.0.attn.q"), t.get("layers.0.attn.k")
+    expected = slow(q, k, 8**-0.5, lambda b, i, j: i - 3 < j <= i and (bool(real[b, j]) or not real[b, i]))
+    assert (got - expected)[real.nonzero(as_tuple=True)[0], :, real.nonzero(as_tuple=True)[1]].abs().max() < 1e-5
+    assert max(t.check().values()) < 1e-5
+
+
+@torch.no_grad()
+def test_encoder_decoder_and_cross_patterns_equal_a_slow_loop_with_padding(sdpa_only: None) -> None:
+    core, source, target = made(seq2seq()), words(2, 6), words(2, 4, 1)
+    real = torch.arange(6) < torch.tensor([[6], [4]])
+    with Trace(core, save=["patterns", "*.q", "*.k", "*.k_pre", "check"]) as t:
+        translate(core, source, target, real)
+    for name, seen in (
+        ("encoder.layers.2.attn", lambda b, i, j: real[b, j]),
+        ("decoder.layers.1.attn", lambda b, i, j: j <= i),
+        ("decoder.layers.1.cross", lambda b, i, j: real[b, j]),
+    ):
+        k = t[f"{name}.k_pre" if name.endswith("cross") else f"{name}.k"]
+        assert (t[f"{name}.pattern"] - slow(t[f"{name}.q"], k, 8**-0.5, seen)).abs().max() < 1e-5
+    assert t["decoder.layers.0.cross.pattern"].shape == (2, 4, 4, 6)
+    checks = t.check()
+    assert len(checks) == 7
+    assert max(checks.values()) < 1e-5
+
+
+@torch.no_grad()
+def test_a_map_rebuilt_without_its_scale_or_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, ids, right = made(lm()), words(1, 6), trace.pattern
+    with Trace(core, save=["check"]) as t:
+        core(ids, begin(core.decoder, ids))
+    monkeypatch.setattr(trace, "pattern", lambda q, k, seen, at: right(q * 2, k, seen, at))
+    assert max(t.check().values()) > 1e-3
+    monkeypatch.setattr(trace, "pattern", lambda q, k, seen, at: right(q, k, seen._replace(causal=False), at))
+    assert max(t.check().values()) > 1e-3
+
+
+@torch.no_grad()
+def test_prefill_chunks_and_decode_stitch_to_one_full_pass() -> None:
+    core, ids = made(lm()), words(1, 9)
+    with Trace(core, save=["*"]) as whole:
+        core(ids, begin(core.decoder, ids))
+    cache = Static(3, capacity=2)
+    with Trace(core, save=["*"]) as t:
+        for a, b, mode in ((0, 4, "prefill"), (4, 6, "prefill"), (6, 7, "decode"), (7, 8, "decode"), (8, 9, "decode")):
+            core(ids[:, a:b], begin(core.decoder, ids[:, a:b], cache=cache, mode=mode))
+    for name in whole.wanted - {n for n in whole.wanted if n.endswith(".score")}:
+        assert (t[name] - whole[name]).abs().max() < 1e-5, name
+    run = t.run("embed")
+    assert run.phases == ["prefill"] * 6 + ["decode"] * 3
+    assert run.used == [False, False, False, True, False, True, True, True, True]
+    assert torch.equal(run.ids, ids)
+    assert max(t.check().values()) < 1e-5
+
+
+def test_generation_stitches_and_its_logits_begin_at_the_last_word_of_the_prompt() -> None:
+    core = made(lm())
+    with Trace(core, save=["check", "logits"]) as t:
+        written = generate(core, [[5, 6, 7, 8]], limits=Limits(5))[0].tokens
+    ids = torch.tensor([[5, 6, 7, 8, *written]])
+    assert t.start("logits") == 3
+    assert torch.equal(t["logits"][0].argmax(-1), ids[0, 4:])
+    assert torch.equal(t.run("logits").ids, ids[:, :-1])
+    with torch.no_grad(), Trace(core, save=["patterns"]) as whole:
+        core(ids[:, :-1], begin(core.decoder, ids[:, :-1]))
+    assert (t["layers.2.attn.pattern"] - whole["layers.2.attn.pattern"]).abs().max() < 1e-5
+    assert max(t.check().values()) < 1e-5
+
+
+def test_a_translation_stitches_cross_attention_and_beams_say_that_they_cannot() -> None:
+    core = made(seq2seq())
+    how = {"limits": Limits(4), "feed": Feed(start=(0,))}
+    with Trace(core, save=["check"]) as t:
+        written = generate(core, [[9, 8, 7]], **how)[0].tokens
+    with torch.no_grad(), Trace(core, save=["check"]) as whole:
+        translate(core, torch.tensor([[9, 8, 7]]), torch.tensor([[0, *written[:-1]]]))
+    for name in ("decoder.layers.1.cross.pattern", "decoder.layers.1.attn.pattern", "encoder.layers.2.attn.pattern"):
+        assert (t[name] - whole[name]).abs().max() < 1e-5
+    assert max(t.check().values()) < 1e-5
+    with Trace(core, save=["patterns"]) as t:
+        beam(core, [[9, 8, 7]], search=Search(beams=3), **how)
+    assert t["encoder.layers.0.attn.pattern"].shape == (1, 4, 3, 3)
+    with pytest.raises(QkvError, match="one pass over the finished text"):
+        t["decoder.layers.0.cross.pattern"]
+
+
+@torch.no_grad()
+def test_a_trace_changes_no_bit_and_leaves_nothing_behind() -> None:
+    core, source, target = made(seq2seq()), words(2, 6), words(2, 4, 1)
+    off = translate(core, source, target)
+    with Trace(core, save=["*"]):
+        on = translate(core, source, target)
+    assert torch.equal(on, off)
+    assert torch.equal(translate(core, source, target), off)
+    assert listener.get() is None
+    with contextlib.suppress(KeyError), Trace(core):
+        raise KeyError
+    assert listener.get() is None
+
+
+@torch.no_grad()
+def test_two_models_and_two_threads_never_hear_each_other() -> None:
+    one, two, ids = made(lm()), made(lm(), 1), words(1, 5)
+    cut = edit.cut("layers.0.attn", key=0, query=4)
+    with Trace(one, save=["logits"]) as t1, Trace(two, save=["logits"], edit=[cut]) as t2:
+        first = one(ids, begin(one.decoder, ids))
+        second = two(ids, begin(two.decoder, ids))
+        thread = threading.Thread(target=lambda: two(ids, begin(two.decoder, ids)))
+        thread.start()
+        thread.join()
+    assert torch.equal(t1["logits"], first)
+    assert torch.equal(t2["logits"], second)
+    assert torch.equal(first, one(ids, begin(one.decoder, ids))), "the other model's edit opened this one's maths"
+    assert len(t1.runs) == len(t2.runs) == 1
+
+
+@torch.no_grad()
+def test_a_trace_in_a_trace_of_one_core_lets_both_hear() -> None:
+    core, ids = made(lm()), words(1, 5)
+    with Trace(core, save=["logits"]) as outer, Trace(core, save=["logits"], edit=[edit.scale("logits", 2.0)]) as inner:
+        core(ids, begin(core.decoder, ids))
+    assert torch.equal(outer["logits"], inner["logits"])
+
+
+def test_names_are_the_taps_that_fire() -> None:
+    class Ear:
+        opens = True
+
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def tap(self, module, name, x):
+            self.heard.append(f"{module.path}.{name}" if module.path else name)
+            return x
+
+    for spec, run in (
+        (lm(), lambda c: c(words(1, 3), begin(c.decoder, words(1, 3)))),
+        (seq2seq(), lambda c: translate(c, words(1, 3), words(1, 4))),
+    ):
+        ear = Ear()
+        token = listener.set(ear)
+        run(made(spec))
+        listener.reset(token)
+        assert sorted(ear.heard) == sorted(names(spec))
+
+
+def test_wrong_names_and_silence_are_errors_with_the_way_out() -> None:
+    core, ids = made(lm()), words(1, 5)
+    with pytest.raises(QkvError, match=r"layers\.0\.attn\.q"):
+        Trace(core, save=["layers.0.atn.q"])
+    with pytest.raises(QkvError, match="no tap matches"):
+        Trace(core, save=["layers.7.*"])
+    with Trace(core, save=["logits", "layers.0.attn.score"]) as t:
+        pass
+    with pytest.raises(QkvError, match="never heard"):
+        t["logits"]
+    with Trace(core, save=["logits", "layers.0.attn.score", "layers.1.attn.pattern"]) as t:
+        core(ids, begin(core.decoder, ids))
+    with pytest.raises(QkvError, match=r'save=\["check"\]'):
+        t.check()
+    with t:
+        core(ids, begin(core.decoder, ids))
+    with pytest.raises(QkvError, match="only while an edit"):
+        t["layers.0.attn.score"]
+    with pytest.raises(QkvError, match=r"save=\['embed'\]"):
+        t["embed"]
+    with pytest.raises(QkvError, match="2 runs"):
+        t["logits"]
+    assert torch.equal(t.get("logits", run=0), t.get("logits", run=1))
+    with pytest.raises(QkvError, match="never met anything"), Trace(core, edit=[edit.ablate("layers.0.attn.z", pos=9)]):
+        core(ids, begin(core.decoder, ids))
+    for wrong in (edit.ablate("layers.0.attn.z", heads=6), edit.ablate("embed", heads=0), edit.ablate("embed", pos=-1)):
+        with pytest.raises(QkvError), Trace(core, edit=[wrong]):
+            core(ids, begin(core.decoder, ids))
+
+
+@torch.no_grad()
+def test_a_cut_edge_has_weight_zero_and_equals_a_mask_written_by_hand() -> None:
+    core, ids = made(lm()), words(1, 6)
+    cut = edit.cut("layers.*.attn", query=4, key=[1, 2])
+    with Trace(core, save=["patterns", "layers.1.attn.v", "layers.1.attn.z"], edit=[cut]) as t:
+        got = core(ids, begin(core.decoder, ids))
+    p = t["layers.1.attn.pattern"]
+    assert (p[:, :, 4, 1:3] == 0).all()
+    assert (p.sum(-1) - 1).abs().max() < 1e-6
+    step = begin(core.decoder, ids)
+    bias = torch.zeros(1, 1, 6, 6).masked_fill(torch.ones(6, 6).triu(1).bool(), -1e30)
+    bias[..., 4, 1:3] = -1e30
+    mask = {m: s._replace(bias=bias, causal=False) for m, s in step.mask.items()}
+    expected = core(ids, dataclasses.replace(step, mask=mask))
+    assert (got - expected).abs().max() < 1e-5
+    assert (got - core(ids, begin(core.decoder, ids)))[:, 4:].abs().max() > 1e-3
+    assert (got - core(ids, begin(core.decoder, ids)))[:, :4].abs().max() < 1e-5, "earlier positions do not see the cut"
+    with pytest.raises(QkvError, match="no key left"), Trace(core, edit=[edit.cut("layers.0.attn", query=0, key=0)]):
+        core(ids, begin(core.decoder, ids))
+
+
+@torch.no_grad()
+def test_a_cut_during_cached_decoding_equals_the_cut_in_one_pass() -> None:
+    core, ids = made(lm()), words(1, 6)
+    cut = edit.cut("layers.*.attn", heads=[1, 5], query=[4, 5], key=2)
+    with Trace(core, save=["patterns"], edit=[cut]) as whole:
+        expected = core(ids, begin(core.decoder, ids))
+    cache = Static(3)
+    with Trace(core, save=["patterns"], edit=[cut]) as t:
+        parts = [core(ids[:, a:b], begin(core.decoder, ids[:, a:b], cache=cache)) for a, b in ((0, 4), (4, 5), (5, 6))]
+    assert (torch.cat(parts, 1) - expected).abs().max() < 1e-5
+    for i in range(3):
+        assert (t[f"layers.{i}.attn.pattern"] - whole[f"layers.{i}.attn.pattern"]).abs().max() < 1e-6
+
+
+@torch.no_grad()
+def test_an_ablated_head_equals_its_slice_of_the_weights_zeroed_on_a_copy() -> None:
+    core, source, target = made(seq2seq()), words(2, 6), words(2, 4, 1)
+    before = {n: p.clone() for n, p in core.state_dict().items()}
+    with Trace(core, edit=[edit.ablate("encoder.layers.1.attn.z", heads=2)]):
+        got = translate(core, source, target)
+    other = copy.deepcopy(core)
+    other.encoder.layers[1].attn.out.weight[:, 16:24] = 0
+    assert (got - translate(other, source, target)).abs().max() < 1e-5
+    other.encoder.layers[1].attn.out.weight[:, 8:16] = 0  # a second head: this must be seen
+    assert (got - translate(other, source, target)).abs().max() > 1e-4
+    assert all(torch.equal(p, before[n]) for n, p in core.state_dict().items())
+
+
+@torch.no_grad()
+def test_put_add_scale_and_swap_change_what_they_name_and_nothing_else() -> None:
+    core, ids, others = made(lm()), words(1, 5), words(1, 5, 3)
+    with Trace(core, save=["layers.0.resid_out"]) as plain:
+        core(ids, begin(core.decoder, ids))
+    with Trace(core, save=["layers.0.resid_out", "logits"]) as donor:
+        core(others, begin(core.decoder, others))
+    x, name = plain["layers.0.resid_out"], "layers.0.resid_out"
+    for change, expected in (
+        (edit.scale(name, 2.0, pos=3), x[:, 3] * 2), (edit.add(name, torch.ones(32), pos=3), x[:, 3] + 1),
+        (edit.put(name, 7.0, pos=3), torch.full((1, 32), 7.0)),
+        (edit.swap(name, donor[name], pos=3, source=1), donor[name][:, 1]),
+    ):  # fmt: skip
+        with Trace(core, save=[name], edit=[change]) as t:
+            core(ids, begin(core.decoder, ids))
+        assert torch.equal(t[name][:, 3], expected)
+        assert torch.equal(t[name][:, [0, 1, 2, 4]], x[:, [0, 1, 2, 4]])
+    everything = [edit.swap("layers.2.resid_out", donor_all(core, others), pos=i) for i in range(5)]
+    with Trace(core, edit=everything):
+        assert torch.equal(core(ids, begin(core.decoder, ids)), donor["logits"])
+
+
+def donor_all(core: Transformer, ids: Tensor) -> Tensor:
+    with Trace(core, save=["layers.2.resid_out"]) as t:
+        core(ids, begin(core.decoder, ids))
+    return t["layers.2.resid_out"]
