@@ -137,7 +137,7 @@ def test_a_full_disk_while_saving_leaves_the_old_checkpoint(saved, monkeypatch):
     for name in ("save_file", "write_json", "sync"):
         with monkeypatch.context() as m:
             m.setattr(store, name, full)
-            with pytest.raises(QkvError, match="No space.*still whole"):
+            with pytest.raises(QkvError, match=r"No space.*still whole"):
                 model.save(path)
         assert {p.name: p.read_bytes() for p in path.iterdir()} == before
         assert [p for p in path.parent.iterdir() if p != path] == []

@@ -1,0 +1,204 @@
+"""A training step at the multi30k recipe's shape is faster than nn.Transformer's, dropout included.
+
+Both learn from the same batches (bucketed rows of random words, label smoothing 0.1, dropout 0.3, Adam): forward,
+backward and optimiser, in target tokens a second, padding not counted. Dropout stands in the paper's places for both;
+as it comes, nn.Transformer drops attention patterns and activations too, which is measured beside.
+"""
+
+import math
+import random
+from typing import Any
+
+from common import in_turn, limits, middle, options, summary, write
+
+WIDTH, LAYERS, HEADS, FFN, VOCABULARY, DROP, TOKENS, SMOOTHING = 128, 4, 4, 256, 9700, 0.3, 4096, 0.1
+PAD, EOS, FIRST = 0, 1, 3
+
+
+def main() -> None:
+    given = options(
+        __doc__ or "",
+        steps=(8, "steps in a round"),
+        compile=(False, "nn.Transformer compiled too (needs a C++ compiler)"),
+    )
+    import torch
+
+    torch.set_num_threads(given.threads)
+    batches = made(1 if given.smoke else given.steps, 128 if given.smoke else TOKENS)
+    tokens = sum(b.tokens for b in batches)
+    runs: dict[str, Any] = {}
+    skipped: dict[str, str] = {}
+    for name, low in (("fp32", False), ("bf16", True)):
+        runs[f"qkv {name}"] = ours(batches, low)
+        runs[f"nn.Transformer {name}"] = theirs(batches, low)
+        runs[f"nn.Transformer {name} as it comes"] = theirs(batches, low, everywhere=True)
+        if given.compile:
+            runs[f"nn.Transformer {name} compiled"] = theirs(batches, low, compiled=True)
+        else:
+            skipped[f"nn.Transformer {name} compiled"] = "not measured: give --compile"
+    found = in_turn(runs, given.rounds)
+    rates = {name: summary([tokens / t for t, _ in rounds], 1) for name, rounds in found.items()}
+    most, flops = limits(given.smoke), work(batches) / tokens
+    write(
+        "training_speed",
+        __doc__ or "",
+        given,
+        target_tokens_per_second=rates,
+        skipped=skipped,
+        limit=most,
+        ratio={
+            f"{mine} over {name}": round(rates[mine]["median"] / r["median"], 3)
+            for mine in ("qkv fp32", "qkv bf16")
+            for name, r in rates.items()
+            if not name.startswith("qkv") and mine[4:] in name
+        },
+        loss_per_token={
+            name: {"first round": round(rounds[0][1], 4), "last round": round(rounds[-1][1], 4)}
+            for name, rounds in found.items()
+        },
+        limit_target_tokens_per_second={k: round(most[f"{k}_flops"] / flops, 1) for k in ("fp32", "bf16")},
+        batches=[list(b.target.shape) for b in batches],
+        seconds={n: round(middle([t for t, _ in r]), 4) for n, r in found.items()},
+    )
+
+
+def made(steps: int, tokens: int) -> list[Any]:
+    """Batches as the recipe's: pairs as long as Multi30k's (about 14 pieces), bucketed by length."""
+    from qkv.data.bucket import Buckets
+    from qkv.data.collate import seq2seq
+
+    draw = random.Random(0)
+    pairs = []
+    for _ in range(29_000 if steps > 1 else 60):
+        source = min(40, max(4, round(draw.gauss(14, 4.5))))
+        target = min(40, max(4, round(draw.gauss(source, 2))))
+        pairs.append(tuple([draw.randrange(FIRST, VOCABULARY) for _ in range(n)] + [EOS] for n in (source, target)))
+    buckets = Buckets([(len(s), len(t)) for s, t in pairs], tokens=tokens)
+    found = []
+    for indices in buckets.batches(0)[:steps]:
+        _, s, t = buckets.shape(indices)
+        found.append(seq2seq([pairs[i] for i in indices], pad=PAD, start=2, shape=(s, t)))
+    return found
+
+
+def ours(batches: list[Any], low: bool) -> Any:
+    """Our loop's own step: its dropout, its loss, its optimiser."""
+    import torch
+
+    from qkv.convert import checkpoint
+    from qkv.core.dropout import dropper
+    from qkv.core.init import initialise
+    from qkv.core.model import Transformer
+    from qkv.training import optim
+    from qkv.training.losses import token_loss
+    from qkv.training.settings import Settings
+
+    config = {
+        "model_type": "marian",
+        "vocab_size": VOCABULARY,
+        "d_model": WIDTH,
+        "encoder_layers": LAYERS,
+        "decoder_layers": LAYERS,
+        "encoder_attention_heads": HEADS,
+        "decoder_attention_heads": HEADS,
+        "encoder_ffn_dim": FFN,
+        "decoder_ffn_dim": FFN,
+        "activation_function": "relu",
+        "dropout": DROP,
+        "scale_embedding": True,
+        "max_position_embeddings": 256,
+    }
+    core = Transformer(checkpoint.spec_of(config, "bench")).train()
+    initialise(core)
+    optimizer = optim.make(core, Settings(steps=1, lr=1e-4))
+    count = 0
+
+    def run() -> float:
+        nonlocal count
+        total = 0.0
+        for batch in batches:
+            count += 1
+            with torch.autocast("cpu", torch.bfloat16, enabled=low):
+                loss = token_loss(core, batch, smoothing=SMOOTHING, drop=dropper(0, 0, count, 0)) / batch.tokens
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            total += float(loss.detach())
+        return total / len(batches)
+
+    return run
+
+
+def theirs(batches: list[Any], low: bool, *, compiled: bool = False, everywhere: bool = False) -> Any:
+    """nn.Transformer at the same shape, with a tied head, sinusoids and PyTorch's own loss and fused Adam."""
+    import torch
+    from torch import nn
+
+    from qkv.core.positions import sinusoid
+
+    class Peer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(VOCABULARY, WIDTH)
+            nn.init.normal_(self.embed.weight, 0.0, WIDTH**-0.5)
+            self.body = nn.Transformer(WIDTH, HEADS, LAYERS, LAYERS, FFN, DROP, batch_first=True)
+            self.drop = nn.Dropout(DROP)
+            self.register_buffer("table", sinusoid(torch.arange(256), WIDTH, "halves"))
+
+        def read(self, ids: Any) -> Any:
+            return self.drop(self.embed(ids) * math.sqrt(WIDTH) + self.table[: ids.shape[1]])
+
+        def forward(self, source: Any, hidden: Any, target: Any, labels: Any) -> Any:
+            causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+            state = self.body(
+                self.read(source),
+                self.read(target),
+                tgt_mask=causal,
+                tgt_is_causal=True,
+                src_key_padding_mask=hidden,
+                memory_key_padding_mask=hidden,
+            )
+            logits = nn.functional.linear(state, self.embed.weight).flatten(0, 1)
+            return nn.functional.cross_entropy(logits, labels.flatten(), label_smoothing=SMOOTHING)
+
+    torch.manual_seed(0)
+    model = Peer().train()
+    for part in [] if everywhere else model.body.modules():
+        if isinstance(part, nn.MultiheadAttention):
+            part.dropout = 0.0
+        elif isinstance(part, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            part.dropout = nn.Identity()
+    step = torch.compile(model) if compiled else model
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
+    low_ = torch.finfo(torch.float32).min
+    masks = [
+        torch.zeros(b.source.shape).masked_fill(~b.source_real, low_)
+        if b.source_real is not None
+        else torch.zeros(b.source.shape)
+        for b in batches
+    ]
+
+    def run() -> float:
+        total = 0.0
+        for batch, hidden in zip(batches, masks, strict=True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=low):
+                loss = step(batch.source, hidden, batch.target, batch.labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            total += float(loss.detach())
+        return total / len(batches)
+
+    return run
+
+
+def work(batches: list[Any]) -> float:
+    """FLOPs of the products of a forward and a backward pass, attention's left out: three times two per weight."""
+    encoder = LAYERS * (4 * WIDTH**2 + 2 * WIDTH * FFN)
+    decoder = LAYERS * (6 * WIDTH**2 + 2 * WIDTH * FFN) + WIDTH * VOCABULARY
+    memory = LAYERS * 2 * WIDTH**2
+    return 6.0 * sum(b.target.numel() * decoder + b.source.numel() * (encoder + memory) for b in batches)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""Transformer-base translates in bf16, beam 4, batch 32, at least as fast as CTranslate2 in int8, end symbols included.
+
+The weights are random but for one dimension, which counts: it carries a slow sinusoid of the position, the last
+cross-attention subtracts the sources' mean of it, and the end symbol reads the difference. So translations end when
+they are about as long as their sources, at a different step for each sentence and in every program alike, and finished
+sentences leave the batch as they do in use. What is said is noise. A second run forbids the end: every sentence gets
+the same number of tokens, whoever writes them.
+"""
+
+import random
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from common import in_turn, limits, middle, options, peer, quiet, summary, write
+
+EOS, BEAMS, LONGEST, FORCED = 0, 4, 128, 32
+
+
+def main() -> None:
+    given = options(
+        __doc__ or "",
+        sentences=(128, "source sentences"),
+        batch=(32, "sentences in a batch"),
+        seed=(0, "of weights and sentences"),
+        no_transformers=(False, "leave the slow one out"),
+    )
+    import torch
+
+    torch.set_num_threads(given.threads)
+    skipped: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        model = counting(shape(given.smoke), given.seed)
+        model.save(Path(folder) / "hf", family="marian")
+        sources = sentences(8 if given.smoke else given.sentences, model.spec.vocabulary - 1, given.seed)
+        size = 4 if given.smoke else given.batch
+        batches = [sources[i : i + size] for i in range(0, len(sources), size)]
+        runs = ours(model, batches) | ctranslate(folder, batches, given, skipped)
+        if not given.no_transformers:
+            runs |= theirs(folder, batches, skipped)
+        content = {}
+        for name, forced in (("with_end", False), ("forced_length", True)):
+            found = in_turn({k: lambda run=run, forced=forced: run(forced) for k, run in runs.items()}, given.rounds)
+            content[name] = told(found)
+    most = limits(given.smoke)
+    flops = work(model.spec)
+    best = {k: round(most[f"{k}_flops"] / flops, 1) for k in ("fp32", "bf16")}
+    write(
+        "translation_base",
+        __doc__ or "",
+        given,
+        about=" ".join((__doc__ or "").split("\n\n")[1].split()),
+        **content,
+        ratio={name: ratios(part) for name, part in content.items()},
+        skipped=skipped,
+        limit=most,
+        limit_target_tokens_per_second={**best, "how": f"{flops / 1e6:.0f} MFLOP a target token at {BEAMS} beams"},
+        sources={"sentences": len(sources), "tokens": sum(map(len, sources)), "batch": size},
+        parameters=sum(p.numel() for p in model.core.parameters()),
+    )
+
+
+def shape(smoke: bool) -> dict[str, Any]:
+    """The config of the 2017 paper's base model, or a tiny one."""
+    from qkv.convert import checkpoint
+
+    config = checkpoint.named("marian:base")
+    assert config is not None
+    tiny = {
+        "d_model": 128,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_ffn_dim": 128,
+        "decoder_ffn_dim": 128,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "vocab_size": 300,
+    }
+    return config | (tiny if smoke else {})
+
+
+def counting(config: dict[str, Any], seed: int) -> Any:
+    """A random model of a config whose translations are about as long as their sources."""
+    import torch
+
+    from qkv import hub
+    from qkv.convert import checkpoint
+
+    pad = config["vocab_size"] - 1
+    special = hub.Special(eos=(EOS,), pad=pad, start=pad, forbid=(pad,))
+    model = hub.build(checkpoint.spec_of(config, "bench"), seed=seed, special=special)
+    core = model.core.eval()
+    at = int(core.spec.stack.width * 0.2257)  # sin(t / 62): it rises up to position 97
+    with torch.no_grad():
+        core.embed.weight[pad] = 0  # Marian begins with nothing
+        core.embed.weight[:, at] = 0
+        for stack in (core.encoder, core.decoder):
+            for layer in stack.layers:
+                for part in (layer.attn.out, layer.ffn.down, *([layer.cross.out] if layer.spec.cross else [])):
+                    part.weight[at] = 0
+        unweakened(core, at)
+        for stack in (core.encoder, core.decoder):
+            stack.layers[-1].ffn_sum.weight[at] *= 4  # loud enough for 8 bits
+        cross = core.decoder.layers[-1].cross
+        size = cross.spec.head_dim
+        cross.q.weight[:size] = 0  # its first head looks everywhere alike
+        cross.v.weight[0] = 0
+        cross.v.weight[0, at] = 1
+        share = -0.25
+        for _ in range(4):
+            cross.out.weight[at, 0] = share
+            per_target, per_source, _, _ = fitted(core, at)
+            share *= per_target / -per_source
+        cross.out.weight[at, 0] = share
+        per_target, _, start, likeliest = fitted(core, at)
+        core.embed.weight[EOS] = 0
+        core.embed.weight[EOS, at] = 3 / per_target  # three nats a token
+        core.head.bias[EOS] = likeliest - start * 3 / per_target
+    return model
+
+
+def unweakened(core: Any, at: int) -> None:
+    """Let each norm multiply the counting dimension by what it divides it by."""
+    from qkv.core.model import Norm
+
+    def undo(norm: Any, given: Any) -> None:
+        norm.weight[at] = given[0].std(-1).mean()
+
+    hooks = [m.register_forward_pre_hook(undo) for m in core.modules() if isinstance(m, Norm)]
+    fitted(core, at)
+    for hook in hooks:
+        hook.remove()
+
+
+def fitted(core: Any, at: int) -> tuple[float, float, float, float]:
+    """How the counting dimension grows per target and per source token, where it starts, and the usual best logit."""
+    import torch
+
+    from qkv.core.step import Given, begin
+
+    draw = torch.Generator().manual_seed(1)
+    rows, seen, best = [], [], []
+    for length in (10, 20, 30, 40, 50):
+        source = torch.randint(1, core.spec.vocabulary - 1, (4, length), generator=draw)
+        # a random model says the same again and again
+        words = torch.randint(1, core.spec.vocabulary - 1, (4, 1), generator=draw).expand(-1, length + 11)
+        with torch.no_grad():
+            memory = core.encode(source, begin(core.encoder, source))
+            hidden = core.hidden(words, begin(core.decoder, words, Given(memory=memory)))[:, -20:]
+            best.append(core.head(hidden).amax(-1).mean())
+        for t in range(20):
+            rows += [[length - 9.0 + t, float(length), 1.0]] * 4
+            seen += hidden[:, t, at].tolist()
+    target, source_, start = torch.linalg.lstsq(torch.tensor(rows), torch.tensor(seen)[:, None]).solution[:, 0].tolist()
+    return target, source_, start, float(torch.stack(best).mean())
+
+
+def sentences(count: int, vocabulary: int, seed: int) -> list[list[int]]:
+    """Random sources, longest first, whose lengths are spread as those of news: log-normal, about 24, 4 to 60."""
+    draw = random.Random(seed)
+    lengths = sorted((min(60, max(4, round(draw.lognormvariate(3.05, 0.5)))) for _ in range(count)), reverse=True)
+    return [[draw.randrange(1, vocabulary) for _ in range(n)] for n in lengths]
+
+
+def ours(model: Any, batches: list[Any]) -> dict[str, Any]:
+    """Our beam search in bf16 and in fp32: forced -> the best hypothesis of each sentence."""
+    import copy
+
+    import torch
+
+    from qkv.generation.beam import Search, beam
+    from qkv.generation.rows import Feed
+    from qkv.generation.sequence import Limits, Stops
+
+    pad = model.special.pad
+    low = copy.deepcopy(model.core).to(torch.bfloat16)
+    low.tie()
+    search = Search(BEAMS, length_penalty=1.0, penalty="power", stop="first")
+
+    def run(core: Any, forced: bool) -> list[list[int]]:
+        forbid = (pad, EOS) if forced else (pad,)
+        bound = Limits(FORCED if forced else LONGEST, forbid=forbid)
+        found = [beam(core, b, search=search, stops=Stops((EOS,)), limits=bound, feed=Feed((pad,))) for b in batches]
+        return [[t for t in best[0].tokens if t != EOS] for part in found for best in part]
+
+    return {"qkv bf16": lambda forced: run(low, forced), "qkv fp32": lambda forced: run(model.core, forced)}
+
+
+def ctranslate(folder: str, batches: list[Any], given: Any, skipped: dict[str, str]) -> dict[str, Any]:
+    """CTranslate2 in int8 on the same weights, through its own converter."""
+    library = peer("ctranslate2", skipped)
+    transformers = peer("transformers", skipped) if library else None
+    if not transformers:
+        return {}
+    from ctranslate2.converters import TransformersConverter
+
+    class Converter(TransformersConverter):
+        """Words are just their numbers."""
+
+        def load_tokenizer(self, *args: Any, **kwargs: Any) -> Any:
+            size = transformers.AutoConfig.from_pretrained(folder + "/hf").vocab_size
+            names = {f"w{i}": i for i in range(size)} | {"<pad>": size - 1}
+            del names[f"w{size - 1}"]
+            return SimpleNamespace(
+                get_vocab=lambda: names,
+                eos_token=f"w{EOS}",
+                unk_token="w1",
+                bos_token=None,
+                convert_ids_to_tokens=lambda i: f"w{i}",
+            )
+
+    made = {}
+    for name, kind in (("CTranslate2 int8", "int8"), ("CTranslate2 fp32", "float32")):
+        quiet(transformers)
+        path = Converter(folder + "/hf").convert(f"{folder}/{kind}", quantization=kind)
+        made[name] = library.Translator(path, compute_type=kind, intra_threads=given.threads, inter_threads=1)
+
+    def run(translator: Any, forced: bool) -> list[list[int]]:
+        bound = (
+            {"min_decoding_length": FORCED, "max_decoding_length": FORCED}
+            if forced
+            else {"max_decoding_length": LONGEST}
+        )
+        found = []
+        for batch in batches:
+            words = [[f"w{i}" for i in row] for row in batch]
+            results = translator.translate_batch(words, beam_size=BEAMS, length_penalty=1.0, **bound)
+            found += [[int(w[1:]) for w in r.hypotheses[0] if w != f"w{EOS}"] for r in results]
+        return found
+
+    return {name: lambda forced, t=t: run(t, forced) for name, t in made.items()}
+
+
+def theirs(folder: str, batches: list[Any], skipped: dict[str, str]) -> dict[str, Any]:
+    """transformers' own beam search in bf16."""
+    transformers = peer("transformers", skipped)
+    if not transformers:
+        return {}
+    import torch
+
+    quiet(transformers)
+    model = transformers.MarianMTModel.from_pretrained(folder + "/hf", dtype=torch.bfloat16).eval()
+    pad = model.config.pad_token_id
+
+    def run(forced: bool) -> list[list[int]]:
+        bound = {"min_new_tokens": FORCED, "max_new_tokens": FORCED} if forced else {"max_new_tokens": LONGEST}
+        found = []
+        for batch in batches:
+            ids = torch.tensor([row + [pad] * (len(batch[0]) - len(row)) for row in batch])
+            out = model.generate(
+                ids,
+                attention_mask=(ids != pad).long(),
+                num_beams=BEAMS,
+                early_stopping=True,
+                length_penalty=1.0,
+                do_sample=False,
+                bad_words_ids=[[pad]],
+                **bound,
+            )
+            found += [[t for t in row if t not in (EOS, pad)] for row in out.tolist()]
+        return found
+
+    return {"transformers bf16": run}
+
+
+def told(found: dict[str, list[tuple[float, Any]]]) -> dict[str, Any]:
+    """Seconds, target tokens (the end not counted) and their rate, and how alike the translations are to our fp32's."""
+    exact = found["qkv fp32"][-1][1]
+    content = {}
+    for name, rounds in found.items():
+        said = rounds[-1][1]
+        tokens = sum(map(len, said))
+        seconds = [t for t, _ in rounds]
+        apart = [abs(len(a) - len(b)) for a, b in zip(said, exact, strict=True)]
+        content[name] = {
+            "target_tokens_per_second": round(tokens / middle(seconds), 1),
+            "target_tokens": tokens,
+            "seconds": summary(seconds, 4),
+            "same_as_qkv_fp32": round(sum(a == b for a, b in zip(said, exact, strict=True)) / len(exact), 3),
+            "mean_difference_in_length": round(sum(apart) / len(exact), 2),
+            "at_the_limit": sum(len(a) >= LONGEST for a in said),
+        }
+    return content
+
+
+def ratios(part: dict[str, Any]) -> dict[str, float]:
+    """Our bf16 rate over each other's."""
+    mine = part["qkv bf16"]["target_tokens_per_second"]
+    return {
+        f"over {name}": round(mine / p["target_tokens_per_second"], 3) for name, p in part.items() if name != "qkv bf16"
+    }
+
+
+def work(spec: Any) -> float:
+    """FLOPs of the products for one target token, with its share of the encoder (as many source tokens as target)."""
+    d, f = spec.decoder.width, spec.decoder.blocks[0].ffn.width
+    decoder = len(spec.decoder.blocks) * (6 * d * d + 2 * d * f) + d * spec.vocabulary
+    encoder = len(spec.encoder.blocks) * (4 * d * d + 2 * d * f) + len(spec.decoder.blocks) * 2 * d * d
+    return 2.0 * (BEAMS * decoder + encoder)
+
+
+if __name__ == "__main__":
+    main()
