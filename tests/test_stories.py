@@ -45,8 +45,9 @@ def test_a_prompt_in_words_goes_on_as_published(directory: Path) -> None:
     begun = "Once upon a time, there was a little girl named Lily."
     ids = model.ids(begun)
     assert ids[0] == model.special.bos
-    tokens = model.generate(begun, max_new_tokens=1 + WRITTEN - len(ids)).tokens
-    assert model.text([*ids, *tokens]) == stories.published()
+    result = model.generate(begun, max_new_tokens=1 + WRITTEN - len(ids))
+    assert begun + result.text == stories.published()  # the space between the two is there
+    assert model.text([*ids, *result.tokens]) == stories.published()
 
 
 def test_neighbours_taken_for_halves_would_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

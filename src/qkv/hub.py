@@ -1,7 +1,7 @@
 """Where core, checkpoint, tokenizer and verbs meet: `load`, `build`, and `Model`, whose methods only delegate."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -238,13 +238,19 @@ class Ask:
 
     def settings(self, model: Model) -> dict[str, Any]:
         """The same as generation/ takes it."""
-        special, speech = model.special, model.tokenizer
+        special, tokenizer = model.special, model.tokenizer
+        speech = None if tokenizer is None else of_source(tokenizer) if model.encoder_decoder else tokenizer.stream
         return {
             "sampling": Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.seed),
-            "stops": Stops(special.eos, self.stop, speech.stream if speech else None),
+            "stops": Stops(special.eos, self.stop, speech),
             "limits": Limits(self.max_new_tokens, model.spec.context, special.forbid),
             "feed": Feed(start_of(model), self.chunk, self.cache),
         }
+
+
+def of_source(tokenizer: Tokenizer) -> Callable[[Sequence[int]], text.Stream]:
+    """A translation continues no text: the prompt is its source."""
+    return lambda _: tokenizer.stream()
 
 
 def start_of(model: Model) -> tuple[int, ...]:

@@ -199,7 +199,7 @@ def test_what_cannot_be_searched_is_said():
     with pytest.raises(QkvError, match="cache"):
         beam(core, [[1]], feed=Feed(start=START, cache=False))
     with pytest.raises(QkvError, match="stop strings"):
-        beam(core, [[1]], stops=Stops(strings=("x",), speech=lambda: None), feed=start)
+        beam(core, [[1]], stops=Stops(strings=("x",), speech=lambda _: None), feed=start)
     with pytest.raises(QkvError, match="prompt 0: it fills the context"):
         beam(core, [[1]], limits=Limits(context=1), feed=start)
     with torch.no_grad():

@@ -168,9 +168,9 @@ class Letters:
 @pytest.mark.parametrize("strings", [(), ("xy",), ("a", "bc")])
 def test_streamed_texts_join_to_the_final_text(strings):
     core, warm = model("causal"), Sampling(1.5, seed=1)
-    text = "".join(generate(core, [PROMPTS[0]], sampling=warm, stops=Stops(speech=Letters), limits=Limits(30))[0].text)
+    text = "".join(generate(core, [PROMPTS[0]], sampling=warm, stops=Stops(speech=lambda _: Letters()), limits=Limits(30))[0].text)
     strings = strings and (*strings, text[5:8])
-    stops = Stops((9,), strings, Letters)
+    stops = Stops((9,), strings, lambda _: Letters())
     events = list(stream(core, PROMPTS, sampling=warm, stops=stops, limits=Limits(30)))
     found = generate(core, PROMPTS, sampling=warm, stops=stops, limits=Limits(30))
     for i, row in enumerate(found):

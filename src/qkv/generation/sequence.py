@@ -21,12 +21,13 @@ class Speech(Protocol):
 class Stops:
     """What ends a row: an end id (it stays in the tokens), or a string (it and what follows stay out of the text).
 
-    `speech` makes the stream that turns a row's ids into text, such as `tokenizer.stream`; without it there is no text.
+    `speech` makes, from the ids that a row continues, the stream that turns its new ids into text, such as
+    `tokenizer.stream`; without it there is no text.
     """
 
     eos: tuple[int, ...] = ()
     strings: tuple[str, ...] = ()
-    speech: Callable[[], Speech] | None = None
+    speech: Callable[[tuple[int, ...]], Speech] | None = None
 
     def __post_init__(self) -> None:
         if "" in self.strings:
@@ -126,7 +127,7 @@ class Writer:
 
     def __init__(self, sequence: Sequence, stops: Stops, room: int) -> None:
         self.sequence, self.stops, self.room = sequence, stops, room
-        self.speech = stops.speech() if stops.speech else None
+        self.speech = stops.speech(sequence.prompt) if stops.speech else None
         self.held = Held(stops.strings)
 
     def write(self, token: int, logprob: float) -> str:

@@ -139,9 +139,12 @@ class Tokenizer:
         text = b"".join(self._spelling.spell(self.token(i)) for i in kept).decode("utf-8", "replace")
         return text.removeprefix(" ") if self._spelling.lead else text
 
-    def stream(self) -> "Stream":
-        """A decoder that is given ids one by one."""
-        return Stream(self)
+    def stream(self, after: Sequence[int] = ()) -> "Stream":
+        """A decoder that is given ids one by one; what it says continues the text of the ids `after` which they come."""
+        stream = Stream(self)
+        for id in after:  # noqa: A001
+            stream.push(id)
+        return stream
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """What each id looks like on a page: no marks for spaces, and bytes of a cut character as ⟨e4⟩."""
