@@ -1,7 +1,10 @@
 """The public names are a promise: they exist, they are all, and no module hides one of them."""
 
+import ast
 import pkgutil
+import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +32,16 @@ def test_an_unknown_name_says_what_there_is() -> None:
 
 def test_the_version_is_the_package_s() -> None:
     assert qkv.__version__.count(".") == 2
+
+
+def test_the_package_imports_nothing_but_its_dependencies() -> None:
+    """Every verb runs from the bare install: what a module imports anywhere is the stdlib, qkv, or a core dependency."""
+    root = Path(qkv.__file__).parent
+    allowed = {"torch", "safetensors", "tokenizers", "huggingface_hub", "jinja2", "click", "rich", "numpy", "sacrebleu",
+               "starlette", "uvicorn", "qkv"} | set(sys.stdlib_module_names)  # fmt: skip
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            foreign = {n.split(".")[0] for n in names} - allowed
+            assert not foreign, f"{path.relative_to(root)} imports {foreign}"

@@ -168,7 +168,8 @@ class Letters:
 @pytest.mark.parametrize("strings", [(), ("xy",), ("a", "bc")])
 def test_streamed_texts_join_to_the_final_text(strings):
     core, warm = model("causal"), Sampling(1.5, seed=1)
-    text = "".join(generate(core, [PROMPTS[0]], sampling=warm, stops=Stops(speech=lambda _: Letters()), limits=Limits(30))[0].text)
+    stops = Stops(speech=lambda _: Letters())
+    text = "".join(generate(core, [PROMPTS[0]], sampling=warm, stops=stops, limits=Limits(30))[0].text)
     strings = strings and (*strings, text[5:8])
     stops = Stops((9,), strings, lambda _: Letters())
     events = list(stream(core, PROMPTS, sampling=warm, stops=stops, limits=Limits(30)))

@@ -24,8 +24,8 @@ def run(source: str = "en", target: str = "de") -> Run:
         Shape("marian", width=128, layers=4, heads=4, ffn=256, dropout=0.3, context=128),
         Vocabulary("split", 20_000),
         Settings(
-            epochs=60, seconds=1740, tokens=4096, lr=5e-3, schedule="inverse", warmup=2000, smoothing=0.1,
-            metric="bleu", average=10, eps=1e-8,
+            seconds=1740, tokens=4096, lr=4e-3, schedule="wsd", warmup=800, decay=0.6, smoothing=0.1,
+            metric="bleu", average=5, evaluate_every=500, eps=1e-8,
         ),
         Check(sentences=400, beam=5, length_penalty=1.0, tokenize="none", joint="@@ "),
     )  # fmt: skip

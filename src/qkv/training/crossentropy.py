@@ -22,23 +22,27 @@ class LinearCrossEntropy(torch.autograd.Function):
             db = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
             total = torch.zeros((), dtype=torch.float64, device=hidden.device)
             rows = max(1, 2_500_000 // weight.shape[0])  # about 10 MB of fp32 logits: they stay in the cache
+            sums = w.float().sum(0)
             for h, label, out in zip(hidden.split(rows), labels.split(rows), dh.split(rows), strict=True):
-                p = (h @ w.T).float()  # N V
+                logits = h @ w.T  # N V
                 if bias is not None:
-                    p += bias
-                top = p.amax(-1, keepdim=True)
-                said = p.gather(1, label[:, None])
-                mean = p.mean(-1, keepdim=True)
-                p.sub_(top).exp_()
-                mass = p.sum(-1, keepdim=True)
-                total += (mass.log() + top - (1 - smoothing) * said - smoothing * mean).sum().double()
-                p.div_(mass).sub_(smoothing / p.shape[1])
-                p.scatter_add_(1, label[:, None], torch.full_like(said, smoothing - 1))
-                g = p.to(hidden.dtype)
-                torch.mm(g, w, out=out)
-                dw += g.T @ h
+                    logits += bias
+                p = logits.softmax(-1)
+                said = logits.gather(1, label[:, None])[:, 0].float()
+                # log of the sum of exponentials, from the one probability that is needed anyway
+                mass = said - p.gather(1, label[:, None])[:, 0].float().clamp_min(1e-30).log()
+                spread = logits.mean(-1, dtype=torch.float32)
+                total += (mass - (1 - smoothing) * said - smoothing * spread).sum().double()
+                # the gradient p - smoothing / V - (1 - smoothing) at the label, its two last terms without touching N V
+                torch.mm(p, w, out=out)
+                out -= (smoothing / len(w)) * sums
+                out -= (1 - smoothing) * w[label]
+                dw += p.T @ h
+                dw -= (smoothing / len(w)) * h.float().sum(0)
+                dw.index_add_(0, label, h.float(), alpha=smoothing - 1)
                 if db is not None:
-                    db += p.sum(0)
+                    db += p.float().sum(0) - len(h) * smoothing / len(w)
+                    db.index_add_(0, label, torch.ones(len(h), device=h.device), alpha=smoothing - 1)
         ctx.save_for_backward(dh, dw.to(weight.dtype), None if db is None else db.to(bias.dtype))  # type: ignore[union-attr]
         return total.float()
 
