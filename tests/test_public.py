@@ -35,7 +35,7 @@ def test_the_version_is_the_package_s() -> None:
 
 
 def test_the_package_imports_nothing_but_its_dependencies() -> None:
-    """Every verb runs from the bare install: what a module imports anywhere is the stdlib, qkv, or a core dependency."""
+    """Every verb runs from the bare install: whatever a module imports is the stdlib, qkv, or a core dependency."""
     root = Path(qkv.__file__).parent
     allowed = {"torch", "safetensors", "tokenizers", "huggingface_hub", "jinja2", "click", "rich", "numpy", "sacrebleu",
                "starlette", "uvicorn", "qkv"} | set(sys.stdlib_module_names)  # fmt: skip

@@ -351,7 +351,7 @@ def spec_of(name: str | Path | Model) -> Spec:
     family = checkpoint.modules().get(str(name))
     config = checkpoint.named(str(name)) or (checkpoint.named(f"{name}:{next(iter(family.SIZES))}") if family else None)
     if config is None:
-        directory = locate(name)
+        directory = locate(name, wanted=("config.json",))
         return checkpoint.spec_of(store.read_json(directory / "config.json"), directory / "config.json")
     return checkpoint.spec_of(config, name)
 
@@ -415,7 +415,10 @@ def build(spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, spec
     return Model(core.train(), tokenizer, special)
 
 
-def locate(name: str | Path, revision: str | None = None) -> Path:
+FILES = ("*.json", "*.safetensors", "*.model", "*.spm", "merges.txt", "vocab.*", "*.jinja")  # data, never code
+
+
+def locate(name: str | Path, revision: str | None = None, wanted: Sequence[str] = FILES) -> Path:
     """The directory of a MODEL: an existing path, else a bundled name, else a hub id (`./x` forces a path)."""
     path, bundled = Path(name), paths.bundled_dir()
     if path.is_dir():
@@ -430,18 +433,17 @@ def locate(name: str | Path, revision: str | None = None) -> Path:
         raise QkvError(f"{path}: is a file, expected the directory of a model")
     if str(name).startswith((".", "/", "~")) or str(name).count("/") > 1 or (os.sep != "/" and os.sep in str(name)):
         raise QkvError(f"{name}: no such directory (bundled models: {', '.join(known) or 'none'})")
-    return download(str(name), revision, known)
+    return download(str(name), revision, known, wanted)
 
 
-def download(name: str, revision: str | None, known: Sequence[str] = ()) -> Path:
-    """The snapshot of a hub id, from the cache where it lies there; only plain data files are ever fetched."""
+def download(name: str, revision: str | None, known: Sequence[str], wanted: Sequence[str]) -> Path:
+    """The wanted files of a hub id, from the cache where they lie there."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
 
-    wanted = ["*.json", "*.safetensors", "*.model", "*.spm", "merges.txt", "vocab.*", "*.jinja"]
     disable_progress_bars()
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(wanted)))
     except Exception as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         raise QkvError(

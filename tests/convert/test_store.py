@@ -39,6 +39,11 @@ def test_a_saved_model_loads_equal(saved):
     assert all(torch.equal(a, b) for a, b in zip(model.core.parameters(), again.core.parameters(), strict=True))
 
 
+def test_others_may_read_what_we_write(saved):
+    path = saved[1]
+    assert (path / "model.safetensors").stat().st_mode == (path / "config.json").stat().st_mode
+
+
 def test_a_spec_that_no_family_can_say_is_saved_as_our_own(tmp_path):
     block = Block(Attention(2, 2, 32, Mask("full")), Ffn(64, "relu"), norm_out=Norm("layer"), residual="none")
     spec = Spec(31, encoder=Stack(64, (block, block), Table("sinusoid", 16)), head=Head("tied", bias=True))

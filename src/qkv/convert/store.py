@@ -145,6 +145,14 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def write_file(tensors: dict[str, Tensor], path: Path) -> None:
+    """One safetensors file, readable by whom the umask allows: the library itself would keep it from everybody else."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(mode)
+
+
 def write(directory: Path, named: Mapping[str, Tensor], *, shard_bytes: int = SHARD_BYTES) -> None:
     """Tensors as one model.safetensors, or as shards with an index where they are larger than `shard_bytes`."""
     shards: list[dict[str, Tensor]] = [{}]
@@ -157,12 +165,12 @@ def write(directory: Path, named: Mapping[str, Tensor], *, shard_bytes: int = SH
         shards[-1][name] = tensor
         size += more
     if len(shards) == 1:
-        save_file(shards[0], directory / "model.safetensors", metadata={"format": "pt"})
+        write_file(shards[0], directory / "model.safetensors")
         return
     places: dict[str, str] = {}
     for i, shard in enumerate(shards, 1):
         file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-        save_file(shard, directory / file, metadata={"format": "pt"})
+        write_file(shard, directory / file)
         places |= dict.fromkeys(shard, file)
     total = sum(t.numel() * t.element_size() for t in named.values())
     write_json(directory / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": places})

@@ -20,7 +20,7 @@ def run(*, seed: int = 0, size: int = 1_500_000, width: int = 128, layers: int =
         Shape("llama", width=width, layers=layers, heads=4, ffn=5 * width // 2, dropout=0.0, context=192),
         Vocabulary("bpe", 1000),
         Settings(
-            epochs=12, tokens=4096, optimizer="adamw", lr=3e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.05,
+            epochs=5, tokens=4096, optimizer="adamw", lr=3e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.05,
             schedule="wsd", warmup=50, decay=0.4, clip=1.0, seed=seed, evaluate_every=100,
         ),
         Check(prompts=("One, Two,", "书放在桌上，它很"), longest=24),

@@ -140,7 +140,7 @@ class Tokenizer:
         return text.removeprefix(" ") if self._spelling.lead else text
 
     def stream(self, after: Sequence[int] = ()) -> "Stream":
-        """A decoder that is given ids one by one; what it says continues the text of the ids `after` which they come."""
+        """A decoder that is given ids one by one; what it says continues the text of the ids `after` which it comes."""
         stream = Stream(self)
         for id in after:  # noqa: A001
             stream.push(id)
