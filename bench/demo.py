@@ -30,7 +30,8 @@ def main() -> None:
             runs.append(json.loads(done.stdout))
         print({key: runs[-1].get(key) for key in KEYS})
     found = {key: summary([r[key] for r in runs], 4) for key in KEYS if key in runs[0]}
-    found |= {key: [r[key] for r in runs] for key in ("edge_moves", "strongest", "cut_head", "cut_before", "cut_after")}
+    whole = ("edge_moves", "strongest", "severed", "cut_head", "head_before", "head_after")
+    found |= {key: [r[key] for r in runs] for key in whole}
     write("demo", CLAIM, given, **found, signature=runs[0]["signature"], continuation=runs[0]["continuation"])
 
 

@@ -192,8 +192,9 @@ def prove(story: Story, model: Any, data: Any) -> Any:
     asks = (("written", "正在写的名词", "the noun being written"), ("verb", "动词", "the verb"), ("it", "它", "它"))
     for i, (zh, en) in enumerate(((pair.zh_a, pair.en_a), (pair.zh_b, pair.en_b))):
         story.tell(*(f"  {zh}  →  {en}",) * 2)
+        top = max(max(sample.drops[query][i]) for query, _, _ in asks)
         for query, zh_name, en_name in asks:
-            line = bars(sample.pieces[i], sample.drops[query][i])
+            line = bars(sample.pieces[i], sample.drops[query][i], top)
             story.tell(f"    {zh_name} → {line}", f"    {en_name} → {line}")
     n, moves, where = found.pairs, found.edge_moves, found.strongest
     story.tell(f"{n} 对训练时从未见过的句子：换动词，英文名词也跟着换：{found.flip_rate:.1%}。",
@@ -204,8 +205,18 @@ def prove(story: Story, model: Any, data: Any) -> Any:
         "The edge that matters most points at the noun meant, in both sentences: from the word being written "
         f"{moves['written']:.1%}, from the verb {moves['verb']:.1%}, from 它 {moves['it']:.1%}.",
     )
-    shares = ", ".join(f"{role} {share:.0%}" for role, share in where.items())
-    story.tell(f"写名词时最需要的词：{shares}。", f"What the word being written needs most: {shares}.")
+    in_zh = {"noun": "所指的名词", "verb": "动词", "other noun": "另一个名词", "elsewhere": "别处"}
+    shares = [(role, f"{share:.0%}") for role, share in where.items()]
+    story.tell("写名词时最需要的词：" + "，".join(f"{in_zh.get(r, r)} {s}" for r, s in shares) + "。",
+               "What the word being written needs most: " + ", ".join(f"{r} {s}" for r, s in shares) + ".")  # fmt: skip
+    cut = {way: f"{share:.1%}" for way, share in found.severed.items()}
+    story.tell(
+        f"剪断通向所指名词的连线（所有层、所有头），名词还猜对：不剪 {cut['nothing']}，剪动词的 {cut['verb']}，"
+        f"剪正在写的词的 {cut['written']}，两条都剪 {cut['both']}；对照：剪通向另一个名词的两条 {cut['control']}。",
+        f"Nouns still right when edges to the noun meant are cut (all layers and heads): none {cut['nothing']}, the "
+        f"verb's {cut['verb']}, the written word's {cut['written']}, both {cut['both']}; control: both edges to the "
+        f"other noun {cut['control']}.",
+    )
     path, head = found.head
     story.tell(
         f"关掉 {path} 的第 {head} 个头（在一半句子上选出，在另一半上检验）：名词译对 {found.before:.1%} → "
@@ -217,17 +228,17 @@ def prove(story: Story, model: Any, data: Any) -> Any:
         story.tell("  翻转率低于目标 90%。", "  The flip rate is below the aim of 90 %.")
     story.result |= {
         "flip_rate": round(found.flip_rate, 4), "edge_moves": moves, "strongest": where,
-        "cut_head": list(found.head), "cut_effect": round(found.cut_effect, 4), "cut_before": round(found.before, 4),
-        "cut_after": round(found.after, 4), "others_before": found.others_before, "others_after": found.others_after,
+        "severed": found.severed, "cut_effect": round(found.cut_effect, 4), "cut_head": list(found.head),
+        "head_before": round(found.before, 4), "head_after": round(found.after, 4),
+        "others_before": found.others_before, "others_after": found.others_after,
     }  # fmt: skip
     return found
 
 
-def bars(pieces: Sequence[str], drops: Sequence[float]) -> str:
-    """Words with a small bar each, as tall as their number."""
-    top = max(max(drops), 1e-9)
+def bars(pieces: Sequence[str], drops: Sequence[float], top: float) -> str:
+    """Words with a small bar each, as tall as their number, full at `top`."""
     marks = " ▁▂▃▄▅▆▇█"
-    heights = [max(0, min(8, round(8 * d / top))) for d in drops]
+    heights = [max(0, min(8, round(8 * d / max(top, 1e-9)))) for d in drops]
     return " ".join(f"{p}{marks[h]}".rstrip() for p, h in zip(pieces, heights, strict=True))
 
 
@@ -307,7 +318,7 @@ def facts(result: Mapping[str, Any]) -> list[list[str]]:
     """The numbers of the run as the page shows them: Chinese, English, value."""
     rows = (("完全一致", "exact match", "exact_match", "{:.1%}"), ("BLEU", "BLEU", "bleu", "{:.1f}"),
             ("动词换，名词也换", "noun flips with the verb", "flip_rate", "{:.1%}"),
-            ("剪掉一个头，名词译对减少", "right nouns lost without the head", "cut_effect", "{:.1%}"),
+            ("剪断两条连线，名词猜对减少", "right nouns lost with two edges cut", "cut_effect", "{:.1%}"),
             ("训练秒数", "seconds of training", "train_seconds", "{:.0f}"))  # fmt: skip
     return [[zh, en, form.format(result[key])] for zh, en, key, form in rows if key in result]
 

@@ -62,8 +62,9 @@ class Proof:
 
     flip_rate: both translations name their own noun. edge_moves: by query, the share of pairs whose strongest causal
     edge points at the noun that is meant, in both sentences. strongest: where the word being written points, by role.
-    head: the path and number of the head chosen on one half of the pairs; before and after: the share of right nouns
-    in the translations of the other half, with all heads and without that one; others: other sentences exactly right.
+    severed: the share of nouns still guessed right (given the words before) when edges are cut, by which edges.
+    head: the path and number of the head chosen on one half of the pairs; before and after: the share of right nouns in
+    the translations of the other half, with all heads and without that one; others: other sentences exactly right.
     """
 
     pairs: int
@@ -71,6 +72,7 @@ class Proof:
     noun_accuracy: float
     edge_moves: dict[str, float]
     strongest: dict[str, float]
+    severed: dict[str, float]
     head: tuple[str, int]
     before: float
     after: float
@@ -80,8 +82,8 @@ class Proof:
 
     @property
     def cut_effect(self) -> float:
-        """How much of the right nouns is lost without the head."""
-        return self.before - self.after
+        """How much of the right nouns is lost without the edges that lead to the noun meant, from verb and writer."""
+        return self.severed["nothing"] - self.severed["both"]
 
 
 def measure(model: Model, swaps: Sequence[Swap], others: Sequence[Pair] = ()) -> Proof:
@@ -102,7 +104,8 @@ def measure(model: Model, swaps: Sequence[Swap], others: Sequence[Pair] = ()) ->
     return Proof(
         len(swaps), mean(both), mean(right), {q: mean([e.moved[q] for e in edges]) for q in QUERIES},
         {r: mean([p == r for p in points]) for r in ("noun", "verb", IT, "other noun", "elsewhere")},
-        head, mean(before), mean(after), exact(model, others), exact(model, others, [without(head)]), edges,
+        severed(model, halves), head, mean(before), mean(after),
+        exact(model, others), exact(model, others, [without(head)]), edges,
     )  # fmt: skip
 
 
@@ -164,6 +167,32 @@ def moving(model: Model, swaps: Sequence[Swap], halves: Sequence[Half]) -> tuple
         for i, pair in zip(range(0, len(halves), 2), swaps, strict=True)
     )  # fmt: skip
     return edges, [h.role(int(d.argmax())) for h, d in zip(halves, drops["written"], strict=True)]
+
+
+def severed(model: Model, halves: Sequence[Half]) -> dict[str, float]:
+    """The share of nouns guessed right with certain edges cut, in all layers and heads, over all sentences.
+
+    `verb`: from the verb to the noun meant; `written`: from the word being written to it; `both`; and, to compare,
+    `control`: the same two edges to the other noun.
+    """
+    core, cases = model.core, [h.case for h in halves]
+
+    def edits(verb: str | None, written: str | None) -> list[Edit]:
+        found: list[Edit] = []
+        if verb:
+            found += patch.cells(core, cases, [patch.Cut(h.verb, getattr(h, verb)) for h in halves], "encoder")
+        if written:
+            cuts = [patch.Cut(h.case.at - 1, getattr(h, written)) for h in halves]
+            found += patch.cells(core, cases, cuts, "cross")
+        return found
+
+    ways = {"nothing": (None, None), "verb": ("meant", None), "written": (None, "meant"), "both": ("meant", "meant"),
+            "control": ("other", "other")}  # fmt: skip
+    said = {name: patch.said(core, cases, edits(*way)).best for name, way in ways.items()}
+    return {
+        name: mean([int(best[row, c.at]) == c.target[c.at] for row, c in enumerate(cases)])
+        for name, best in said.items()
+    }  # fmt: skip
 
 
 def plain(drop: torch.Tensor) -> tuple[float, ...]:
