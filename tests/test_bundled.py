@@ -70,3 +70,13 @@ def test_the_command_that_makes_them_works_in_small(tmp_path):
     assert done.returncode == 0, done.stderr
     assert qkv.load(tmp_path / "demo").encoder_decoder
     assert qkv.load(tmp_path / "demo-lm").spec.encoder is None
+
+
+@needs
+def test_the_verb_names_unknown_words_and_does_not_guess(capsys):
+    from qkv.cli import main
+
+    main(["translate", "demo", "我爱量子力学。", "--lang", "en"])
+    out = capsys.readouterr()
+    assert out.out == "\n"
+    assert "量子" in out.err

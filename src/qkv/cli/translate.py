@@ -33,7 +33,7 @@ def command(common: Common, model: str, text: str | None, scores: bool, align: b
     lines, loaded = read_lines(text), common.model(model)
     for batch in batches(lines):
         real = [line for line in batch if line.strip()]
-        results = iter(loaded.translate(real, **given(**how)) if real else [])
+        results = iter(loaded.translate(real, **given(**how, **({"align": True} if align else {}))) if real else [])
         for line in batch:
             _tell(common, line, next(results) if line.strip() else None, scores, align)
 
@@ -42,10 +42,15 @@ def _tell(common: Common, line: str, result: Any, scores: bool, align: bool) -> 
     """One line's translation, and the next best if they were asked for."""
     best = [] if result is None else [result, *result.others]
     if common.json:
-        told = [{key: getattr(r, key, None) for key in ("text", "score", "tokens", "alignment")} for r in best]
+        keys = ("text", "score", "tokens", "alignment", "unknown")
+        told = [{key: getattr(r, key, None) for key in keys} for r in best]
         first = told[0] if told else {"text": ""}
         return common.emit({"source": line, **first, **({"nbest": told} if len(told) > 1 else {})})
-    if not best:
+    if missing := getattr(result, "unknown", ()):
+        words = ", ".join(missing)
+        zh, en = f"词表里没有：{words}；这一句不译", f"not in the vocabulary: {words}; left blank"
+        common.note(zh, en)
+    if not best or missing:
         return click.echo("")
     for r in best:
         click.echo(f"{r.score:.4f}\t{r.text}" if scores else r.text)
