@@ -51,7 +51,7 @@ def shaken(model: Any) -> Any:
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "embed_positions" not in name:
-                p.add_(torch.randn_like(p) * (0.3 if p.ndim == 1 else 0.12))
+                p.add_(torch.randn_like(p) * (0.3 if p.ndim == 1 else 0.14))
         for name, b in model.named_buffers():
             if name == "final_logits_bias":
                 b.add_(torch.randn_like(b))
