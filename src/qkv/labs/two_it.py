@@ -7,6 +7,7 @@ what all translations lose. The head is chosen on one half of the pairs and judg
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 
@@ -145,7 +146,7 @@ def named(model: Model, halves: Sequence[Half], edits: Sequence[Edit] = ()) -> l
 def last_noun(sentence: str) -> str:
     """The clause about 它 names its noun after its last `the`."""
     words = sentence.lower().rstrip(".?! ").split()
-    return words[len(words) - words[::-1].index("the")] if "the" in words[:-1] else ""
+    return next((noun for the, noun in reversed(list(pairwise(words))) if the == "the"), "")
 
 
 def moving(model: Model, swaps: Sequence[Swap], halves: Sequence[Half]) -> tuple[tuple[Edge, ...], list[str]]:
