@@ -81,7 +81,14 @@ def test_no_pairs_and_foreign_words_are_named(model, swaps):
 
 @pytest.mark.parametrize(
     ("sentence", "noun"),
-    [("We have a book, and I read the book.", "book"), ("The tea.", "tea"), ("I love you.", ""), ("", ""), ("I fed the dog the.", "dog"), ("The the", "the")],
+    [
+        ("We have a book, and I read the book.", "book"),
+        ("The tea.", "tea"),
+        ("I love you.", ""),
+        ("", ""),
+        ("I fed the dog the.", "dog"),
+        ("The the", "the"),
+    ],
 )
 def test_the_last_noun(sentence, noun):
     assert two_it.last_noun(sentence) == noun
