@@ -113,3 +113,23 @@ def test_a_wrong_kernel_is_found(fault: str) -> None:
 
     with pytest.raises(AssertionError, match="wrong: "):
         test_every_kernel_is_the_open_maths(kernels.Kernel("wrong", lambda *_: True, wrong))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_row_that_sees_nothing_stays_finite_both_ways_in_any_precision(dtype):
+    from types import SimpleNamespace
+
+    from qkv.core import kernels
+    from qkv.core.dropout import keep
+    from qkv.core.masks import Cells, seen
+    from qkv.spec import Mask
+
+    slots = torch.arange(4)
+    real = torch.tensor([[False, False, True, True]])  # left padding: the first two queries see no real key
+    mask = seen(Mask("causal"), Cells(slots, slots, real))
+    at = SimpleNamespace(spec=SimpleNamespace(heads=2, groups=2, dropout=0.0), scale=0.2)
+    for kernel in (kernels.short, kernels.sdpa):
+        q, k, v = (torch.randn(1, 2, 4, 32).to(dtype).requires_grad_() for _ in range(3))
+        z = kernel(q, k, v, mask, at, SimpleNamespace(drop=keep))
+        z.sum().backward()
+        assert all(bool(t.isfinite().all()) for t in (z, q.grad, k.grad, v.grad)), kernel.__name__
