@@ -115,7 +115,7 @@ def test_a_wrong_kernel_is_found(fault: str) -> None:
         test_every_kernel_is_the_open_maths(kernels.Kernel("wrong", lambda *_: True, wrong))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_a_row_that_sees_nothing_stays_finite_both_ways_in_any_precision(dtype):
     from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""First weights, one table: Glorot & Bengio 2010 as in the 2017 Transformer, or a plain normal (Radford et al. 2019)."""
+"""First weights, one table: Glorot & Bengio 2010 as in the 2017 Transformer, or plain normal (Radford et al. 2019)."""
 
 import math
 

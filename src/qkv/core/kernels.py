@@ -27,7 +27,7 @@ class Kernel(NamedTuple):
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
     """PyTorch's fused attention: never writes the [T, S] scores to memory, reads shared key/value heads in place."""
-    bias = None if seen.bias is None else seen.bias.clamp_min(torch.finfo(q.dtype).min).to(q.dtype)
+    bias = None if seen.bias is None else seen.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)
     return F.scaled_dot_product_attention(
         q, k, v, bias, is_causal=seen.causal, scale=at.scale, enable_gqa=at.spec.groups < at.spec.heads
     )
@@ -45,7 +45,7 @@ def short(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step
         v = v.repeat_interleave(at.spec.heads // at.spec.groups, 1)
     score = (q * at.scale) @ k.mT
     if seen.bias is not None:
-        score = score + seen.bias.clamp_min(torch.finfo(q.dtype).min).to(q.dtype)  # not -inf: no row is NaN
+        score = score + seen.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)  # not -inf: no row is NaN
     if seen.causal:
         low = torch.finfo(q.dtype).min
         score = score + torch.full(score.shape[-2:], low, dtype=q.dtype, device=q.device).triu(1)
