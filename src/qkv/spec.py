@@ -15,34 +15,74 @@ from qkv.errors import QkvError, nearest
 
 @dataclass(frozen=True)
 class Norm:
-    """A normalisation over the width: LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019)."""
+    """A normalisation over the width: LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019).
 
-    kind: Literal["layer", "rms"] = "layer"
+    `unbiased` is LayerNorm without its bias (Chowdhery et al. 2022, section 2).
+    """
+
+    kind: Literal["layer", "unbiased", "rms"] = "layer"
     eps: float = 1e-5
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Rotary angles slowed down, so that a model reads further than the `trained` positions it learnt on.
+
+    linear (Chen et al. 2023) slows all alike; dynamic raises the base as the text grows; wavelength and yarn (Peng et
+    al. 2023) slow only the frequencies that turn fewer than `fast` times over `trained`, fully those below `slow`.
+    `gain` multiplies cosine and sine; `whole` rounds yarn's bounds to whole frequencies.
+    """
+
+    kind: Literal["linear", "dynamic", "wavelength", "yarn"]
+    factor: float
+    trained: int = 0
+    slow: float = 1.0
+    fast: float = 32.0
+    gain: float = 1.0
+    whole: Literal["rounded", "exact"] = "rounded"
 
 
 @dataclass(frozen=True)
 class Rotary:
     """Rotary positions (Su et al. 2021): pairs of q and k turned by an angle that grows with the position.
 
-    `pairs` says which numbers form a pair: neighbours (0,1),(2,3)… or the two halves (0,P/2),(1,P/2+1)….
+    `pairs` says which numbers form a pair: neighbours (0,1),(2,3)… or the two halves (0,P/2),(1,P/2+1)…. With two
+    `axes` a head's first half is turned by the position, its second by the count within the blank that is filled.
     """
 
     dim: int
     base: float = 10_000.0
     pairs: Literal["halves", "neighbours"] = "halves"
+    scaling: Scaling | None = None
+    axes: Literal[1, 2] = 1
 
 
 @dataclass(frozen=True)
 class Table:
     """Positions that are added to the embedding: a learned table, or the sinusoids of Vaswani et al. 2017, section 3.5.
 
-    `layout` puts sines and cosines side by side (as in the paper) or in two halves.
+    `layout` puts sines and cosines side by side (as in the paper) or in two halves; `offset` rows stand unused before
+    the first; with `blanks` a second table counts within the blank that is filled in (Du et al. 2022, section 2.1).
     """
 
     kind: Literal["learned", "sinusoid"]
     size: int
     layout: Literal["halves", "neighbours"] = "neighbours"
+    offset: int = 0
+    blanks: Literal["no", "counted"] = "no"
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A learned number for each head and each bucket of distances, added to the scores (Raffel et al. 2020, 2.1).
+
+    `buckets` near ones hold one distance each, far ones ever more up to `distance`; `both` tells past from future.
+    """
+
+    buckets: int
+    distance: int
+    heads: int
+    direction: Literal["both", "past"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +100,8 @@ class Mask:
 class Attention:
     """Multi-head attention with `groups` key/value heads: MHA (groups = heads), GQA, or MQA (groups = 1).
 
-    `scale` multiplies q·k; None stands for 1/sqrt(head_dim), 1.0 switches scaling off.
+    `scale` multiplies q·k; None stands for 1/sqrt(head_dim), 1.0 switches scaling off. `qk_norm` norms each head's q
+    and k before they are turned (Henry et al. 2020).
     """
 
     heads: int
@@ -72,12 +113,34 @@ class Attention:
     scale: float | None = None
     rotary: Rotary | None = None
     dropout: float = 0.0
+    qk_norm: Norm | None = None
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.groups < 1 or self.heads % self.groups:
             raise QkvError(f"attention: {self.groups} key/value groups do not divide {self.heads} heads")
-        if self.rotary and (self.rotary.dim % 2 or self.rotary.dim > self.head_dim):
+        if self.rotary and (self.rotary.dim % 2 or self.rotary.dim * self.rotary.axes > self.head_dim):
             raise QkvError(f"attention: rotary dim {self.rotary.dim} must be even and at most head_dim {self.head_dim}")
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (Liu et al. 2024, section 2.1): keys and values from one small latent.
+
+    `kv_rank` numbers and a shared rotary key of `rotary.dim` are all that is cached. A head asks with `plain_dim` +
+    `rotary.dim` numbers and answers with `value_dim`; `q_rank` None takes q straight from the state.
+    """
+
+    heads: int
+    q_rank: int | None
+    kv_rank: int
+    plain_dim: int
+    value_dim: int
+    mask: Mask
+    rotary: Rotary
+    norm: Norm
+    bias: bool = False
+    scale: float | None = None
+    dropout: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -92,22 +155,64 @@ class Ffn:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """A feed-forward network in `count` parts, of which a router picks `chosen` for each token (Shazeer et al. 2017).
+
+    `score` turns the router's logits into weights; `weights` says whether the chosen ones are made to sum to 1 before
+    `scale`. A `balance` of "bias" adds a stored number per expert to the scores that choose, not to the weights (Wang
+    et al. 2024). Experts may lie in `groups`, of which the best `open_groups` stay open: by their best score, or by
+    the sum of their best two. `shared` reads every token beside them, through a sigmoid gate where `shared_gate`.
+    """
+
+    count: int
+    chosen: int
+    expert: Ffn
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    weights: Literal["sum to one", "as scored"] = "sum to one"
+    scale: float = 1.0
+    balance: Literal["none", "bias"] = "none"
+    groups: int = 1
+    open_groups: int = 1
+    group_score: Literal["best", "best two"] = "best"
+    shared: Ffn | None = None
+    shared_gate: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.chosen <= self.count:
+            raise QkvError(f"experts: {self.chosen} chosen of {self.count}; choose at least 1 and at most all")
+        if self.groups < 1 or self.count % self.groups or not 1 <= self.open_groups <= self.groups:
+            raise QkvError(
+                f"experts: {self.groups} groups ({self.open_groups} open) do not divide {self.count} experts"
+            )
+        if self.group_score == "best two" and self.count // self.groups < 2:
+            raise QkvError(f"experts: {self.groups} groups of one expert have no best two; use group_score='best'")
+        if self.chosen > self.count // self.groups * self.open_groups:
+            raise QkvError(f"experts: {self.chosen} chosen, but {self.open_groups} open groups hold fewer")
+
+
+@dataclass(frozen=True)
 class Block:
     """One layer. Each sub-layer f computes sum(x + out(f(in(x)))); an absent norm is the identity.
 
-    pre-norm fills `norm_in`, post-norm (2017) fills `norm_sum`, sandwich-norm fills `norm_in` and `norm_out`.
+    pre-norm fills `norm_in`, post-norm (2017) fills `norm_sum`, sandwich-norm fills `norm_in` and `norm_out`. The last
+    sub-layer is `ffn`, or `moe` where experts share the work. A `normed` residual carries on what the sub-layer reads,
+    times `carry`: carry·in(x) + f(in(x)) (DeepNorm, Wang et al. 2022, with the norm moved to the next sub-layer).
     """
 
-    attn: Attention
-    ffn: Ffn
+    attn: Attention | Latent
+    ffn: Ffn | None
     cross: Attention | None = None
     norm_in: Norm | None = None
     norm_out: Norm | None = None
     norm_sum: Norm | None = None
-    residual: Literal["serial", "parallel", "none"] = "serial"
+    residual: Literal["serial", "parallel", "normed", "none"] = "serial"
     dropout: float = 0.0
+    moe: Experts | None = None
+    carry: float = 1.0
 
     def __post_init__(self) -> None:
+        if (self.ffn is None) == (self.moe is None):
+            raise QkvError("block: give either one feed-forward network (ffn) or experts (moe)")
         if self.cross and self.residual == "parallel":
             raise QkvError("block: a parallel residual has no place for cross-attention; use residual='serial'")
 
@@ -116,7 +221,8 @@ class Block:
 class Stack:
     """A tower of blocks over one sequence, with what is added to its embeddings and what norms its end.
 
-    `context` bounds the sequence where no table of positions does.
+    `context` bounds the sequence where no table of positions does. `segments` counts the kinds of text that an
+    embedding of their own tells apart (Devlin et al. 2018, section 3); `relative` is shared by all blocks.
     """
 
     width: int
@@ -127,6 +233,8 @@ class Stack:
     final_norm: Norm | None = None
     dropout: float = 0.0
     context: int | None = None
+    segments: int = 0
+    relative: Relative | None = None
 
     @property
     def longest(self) -> int | None:
@@ -135,11 +243,35 @@ class Stack:
 
 
 @dataclass(frozen=True)
+class Dense:
+    """A square layer that a state passes before an output projection: linear, activation, norm."""
+
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
+    norm: Norm | None = None
+
+
+@dataclass(frozen=True)
 class Head:
-    """The output projection to the vocabulary: its own matrix or the embedding's, with or without a bias."""
+    """The output projection to the vocabulary: its own matrix or the embedding's, with or without a bias.
+
+    States are multiplied by `scale` and pass `dense` first, where there is one (Devlin et al. 2018's masked words).
+    """
 
     kind: Literal["tied", "untied"] = "tied"
     bias: bool = False
+    scale: float = 1.0
+    dense: Dense | None = None
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The output projection to `count` labels, from the state of the `first` or of the `last` token of a text."""
+
+    count: int
+    token: Literal["first", "last"] = "first"
+    dense: Dense | None = None
+    bias: bool = True
+    dropout: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -164,6 +296,7 @@ class Spec:
     head: Head | None = Head()
     sources: int | None = None
     init: Init = field(default_factory=Init)
+    labels: Labels | None = None
 
     def __post_init__(self) -> None:
         if not (self.decoder or self.encoder):
@@ -197,11 +330,13 @@ def from_json(kind: Any, value: Any, where: str = "spec") -> Any:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         if value is None:
             return None
-        kind = next(k for k in typing.get_args(kind) if k is not type(None))
+        kinds = [k for k in typing.get_args(kind) if k is not type(None)]
+        keys = set(typing.cast("dict[str, Any]", value)) if isinstance(value, dict) else set[str]()
+        kind = next((k for k in kinds if keys <= typing.get_type_hints(k).keys()), kinds[0]) if keys else kinds[0]
     if typing.get_origin(kind) is tuple:
         return tuple(from_json(typing.get_args(kind)[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if not dataclasses.is_dataclass(kind):
-        return float(value) if kind is float else value
+        return float(typing.cast("float", value)) if kind is float else value
     hints = typing.get_type_hints(kind)
     if not isinstance(value, dict):
         raise QkvError(f"{where}: found {value!r}, expected an object with the keys {', '.join(hints)}")

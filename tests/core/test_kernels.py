@@ -12,7 +12,7 @@ from torch import Tensor
 from qkv import spec
 from qkv.core import kernels
 from qkv.core.attention import Attention, attend
-from qkv.core.masks import Cells, seen
+from qkv.core.masks import Cells, Seen, seen
 from qkv.core.step import begin
 
 ROWS, QUERIES, HEADS, DIM = 3, 6, 6, 32
@@ -55,12 +55,20 @@ CASES = [
 ]  # fmt: skip
 
 
+def fitted(kernel: kernels.Kernel, q: Tensor, mask: Any) -> tuple[Tensor, Any]:
+    """All queries, or the last one alone for the kernel that takes one: it sees what comes before it."""
+    if kernel.name != "one":
+        return q, mask
+    return q[:, :, -1:], Seen(None if mask.bias is None else mask.bias[:, :, -1:], causal=False)
+
+
 @pytest.mark.parametrize("kernel", kernels.TABLE, ids=lambda k: k.name)
 def test_every_kernel_is_the_open_maths(kernel: kernels.Kernel) -> None:
     for name, groups, padded, packed, past in CASES:
         q, k, v, mask, at, step = setting(MASKS[name], groups, padded, packed, past)
+        q, mask = fitted(kernel, q, mask)
         got, expected = kernel.run(q, k, v, mask, at, step), attend(q, k, v, mask, at, step)
-        visible = torch.ones(ROWS, QUERIES, dtype=torch.bool)
+        visible = torch.ones(ROWS, q.shape[2], dtype=torch.bool)
         if mask.bias is not None:
             visible = (mask.bias == 0).any(-1)[:, 0].expand(ROWS, -1)  # a padded query may see nothing
         gap = (got - expected).transpose(1, 2)[visible].abs().max()
@@ -72,6 +80,7 @@ def test_every_kernel_is_the_open_maths(kernel: kernels.Kernel) -> None:
 def test_gradients_are_those_of_the_open_maths(kernel: kernels.Kernel, groups: int) -> None:
     for mask in MASKS.values():
         q, k, v, hidden, at, step = setting(mask, groups, False, False, 0, scale=0.3)
+        q, hidden = fitted(kernel, q, hidden)
         grads: list[tuple[Tensor, ...]] = []
         for run in (kernel.run, attend):
             leaves = [t.clone().requires_grad_() for t in (q, k, v)]
@@ -133,3 +142,22 @@ def test_a_row_that_sees_nothing_stays_finite_both_ways_in_any_precision(dtype):
         z = kernel(q, k, v, mask, at, SimpleNamespace(drop=keep))
         z.sum().backward()
         assert all(bool(t.isfinite().all()) for t in (z, q.grad, k.grad, v.grad)), kernel.__name__
+
+
+def test_one_query_that_leans_to_distances_of_its_own_by_head() -> None:
+    q, k, v, _, at, step = setting(MASKS["full"], 2, False, False, 4)
+    lean = Seen(torch.randn(1, HEADS, 1, k.shape[2]), causal=False)
+    last = q[:, :, -1:]
+    assert kernels.lone(last, k, at, step)
+    assert (kernels.one(last, k, v, lean, at, step) - attend(last, k, v, lean, at, step)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("groups", [6, 2])
+def test_in_bf16_few_is_nearer_to_the_truth_than_its_own_rounding(groups: int) -> None:
+    for name, mask in MASKS.items():
+        q, k, v, hidden, at, step = setting(mask, groups, False, False, 4)
+        low = [t.bfloat16() for t in (q, k, v)]
+        assert kernels.halved(low[0], low[1], at, step)
+        assert not kernels.halved(q, k, at, step)
+        got, exact = kernels.few(*low, hidden, at, step), attend(*(t.float() for t in low), hidden, at, step)
+        assert (got.float() - exact).abs().max() <= 2**-6 * exact.abs().max(), name

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from qkv.core import positions
-from qkv.core.positions import angles, rotate, sinusoid
-from qkv.spec import Rotary
+from qkv.core.positions import angles, buckets, rotate, sinusoid
+from qkv.spec import Relative, Rotary, Scaling
 
 DIM = 32
 
@@ -85,3 +85,62 @@ def test_a_wrong_rotation_is_found(monkeypatch: pytest.MonkeyPatch, fault: str) 
     monkeypatch.setitem(globals(), "angles", wrong)
     with pytest.raises(AssertionError):
         test_rotation_is_a_complex_product(SPECS[0])
+
+
+def speed(s: Rotary, i: int, length: int) -> float:
+    """How fast pair i turns, number by number, from the papers and blog posts that proposed each scaling."""
+    base, by = s.base, s.scaling
+    assert by
+    if by.kind == "dynamic" and length > by.trained:
+        base *= (by.factor * length / by.trained - (by.factor - 1)) ** (s.dim / (s.dim - 2))
+    plain = base ** (-2 * i / s.dim)
+    if by.kind == "dynamic":
+        return plain
+    if by.kind == "linear":
+        return plain / by.factor
+    turns = by.trained * plain / (2 * math.pi)
+    if by.kind == "wavelength":
+        stays = min(1.0, max(0.0, (turns - by.slow) / (by.fast - by.slow)))
+    else:
+        def at(n: float) -> float:
+            return s.dim * math.log(by.trained / (n * 2 * math.pi)) / (2 * math.log(s.base))
+
+        low, high = at(by.fast), at(by.slow)
+        low, high = (math.floor(low), math.ceil(high)) if by.whole == "rounded" else (low, high)
+        stays = 1 - min(1.0, max(0.0, (i - max(low, 0)) / (min(high, s.dim - 1) - max(low, 0))))
+    return stays * plain + (1 - stays) * plain / by.factor
+
+
+SCALINGS = [
+    Scaling("linear", 4.0), Scaling("dynamic", 4.0, 64), Scaling("dynamic", 4.0, 4096),
+    Scaling("wavelength", 8.0, 256, 1.0, 4.0), Scaling("yarn", 4.0, 256),
+    Scaling("yarn", 4.0, 256, whole="exact", gain=1.2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("by", SCALINGS, ids=str)
+def test_slowed_angles_are_the_papers(by: Scaling) -> None:
+    s, at = Rotary(64, 10_000.0, scaling=by), torch.tensor([[0, 1, 100, 300]])
+    cos, sin = angles(at, s)
+    for t, p in enumerate(at[0].tolist()):
+        for i in range(32):
+            angle = p * speed(s, i, 301)
+            assert cos[0, 0, t, i].item() == pytest.approx(math.cos(angle) * by.gain, abs=3e-4)
+            assert sin[0, 0, t, i].item() == pytest.approx(math.sin(angle) * by.gain, abs=3e-4)
+
+
+@pytest.mark.parametrize("direction", ["both", "past"])
+def test_buckets_are_one_distance_near_and_ever_more_far(direction: str) -> None:
+    s = Relative(32, 128, 2, direction)  # type: ignore[arg-type]
+    got = buckets(150, 200, s, torch.device("cpu"))
+    assert got.shape == (200, 350)
+    for t in range(0, 200, 7):
+        for k in range(350):
+            back = 150 + t - k
+            half, exact = (16, 8) if direction == "both" else (32, 16)
+            base = half if direction == "both" and back < 0 else 0
+            back = abs(back) if direction == "both" else max(back, 0)
+            if back >= exact:
+                far = math.log(back / exact) / math.log(128 / exact) * (half - exact)
+                back = min(half - 1, exact + int(far + 1e-6))
+            assert got[t, k].item() == base + back

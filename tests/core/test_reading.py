@@ -17,7 +17,8 @@ import zoo
 
 CORE = Path(str(model.__file__)).parent
 # one-line helpers and what stands behind an interface; the contract does not count them
-UNCOUNTED = {"tap", "silent", "append", "once", "rotate", "drop", "keep", "sinusoid", "split", "add", "<lambda>"}
+UNCOUNTED = {"tap", "silent", "append", "once", "rotate", "drop", "keep", "sinusoid", "split", "key", "value",
+             "add", "<lambda>"}
 
 
 class Opens:
@@ -51,7 +52,7 @@ def entered(name: str) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("name", ["gqa", "learned", "parallel", "bare", "encoder"])
 def test_ids_to_logits_in_eight_definitions_in_two_files(name: str) -> None:
     found = entered(name)
-    assert len(found) <= 9, sorted(found)
+    assert len(found) <= 8, sorted(found)
     assert {file for file, _ in found} == {"model.py", "attention.py"}
 
 

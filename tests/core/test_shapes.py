@@ -31,17 +31,19 @@ def everything(name: str) -> None:
     core, ids = zoo.made(zoo.ALL[name]()), zoo.words(5, 9)
     with torch.no_grad():
         zoo.run(core, ids)
+        if core.spec.labels:
+            core.classify(ids, begin(core.decoder if core.spec.decoder else core.encoder, ids))
         token = listener.set(Opens())
         zoo.run(core, ids)
         listener.reset(token)
         if hasattr(core, "decoder"):
-            kept = Static(4, capacity=4)
+            kept = Static(6, capacity=4)
             for part in (ids[:, :7], ids[:, 7:]):
                 zoo.run(core, part, cache=kept, mode="decode")
             if not hasattr(core, "encoder"):
                 real = torch.ones(5, 9, dtype=torch.bool)
                 real[0, :4] = False
-                core(ids, begin(core.decoder, ids, Given(real=real), cache=Static(4)))
+                core(ids, begin(core.decoder, ids, Given(real=real), cache=Static(6)))
 
 
 @pytest.mark.parametrize("name", zoo.ALL)

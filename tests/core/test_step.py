@@ -150,7 +150,8 @@ def test_gradients_reach_every_weight(name: str) -> None:
     core = zoo.made(zoo.ALL[name]())
     logits = zoo.run(core, zoo.words(3, 9), drop=dropper(1))
     (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))).sum().backward()
-    assert {n for n, p in core.named_parameters() if p.grad is None or not p.grad.any()} == set()
+    idle = {n for n, p in core.named_parameters() if p.grad is None or not p.grad.any()}
+    assert {n for n in idle if not n.startswith("labels.")} == set()  # these speak in classify() alone
 
 
 @pytest.mark.parametrize("name", ["gqa", "seq2seq", "encoder"])

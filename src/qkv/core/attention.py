@@ -1,15 +1,40 @@
 """Attention: who asks (q), who is asked (k), what is said (v). The maths of `attend` in the open; kernels.py beside it.
 
-Letters: B batch, T queries, S keys, D width, H heads, G key/value groups, K head dim.
+Letters: B batch, T queries, S keys, D width, H heads, G key/value groups, K head dim, W value head dim.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec
 from qkv.core.masks import Seen
 from qkv.core.positions import rotate
 from qkv.core.step import Step
+
+if TYPE_CHECKING:
+    from qkv.core.latent import Latent
+
+
+class Norm(nn.Module):
+    """LayerNorm or RMSNorm over the last dimension."""
+
+    def __init__(self, s: spec.Norm, width: int, path: str) -> None:
+        super().__init__()
+        self.spec, self.path = s, path
+        self.weight = nn.Parameter(torch.ones(width))
+        if s.kind == "layer":
+            self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        s = self.spec
+        if s.kind == "rms":
+            return F.rms_norm(x, x.shape[-1:], self.weight, s.eps)
+        if s.kind == "unbiased":
+            return F.layer_norm(x, x.shape[-1:], self.weight, None, s.eps)
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, s.eps)
 
 
 class Attention(nn.Module):
@@ -23,17 +48,22 @@ class Attention(nn.Module):
         self.k = nn.Linear(width, s.groups * s.head_dim, bias=s.bias)
         self.v = nn.Linear(width, s.groups * s.head_dim, bias=s.bias)
         self.out = nn.Linear(s.heads * s.head_dim, width, bias=s.out_bias)
+        if s.qk_norm:
+            self.q_norm = Norm(s.qk_norm, s.head_dim, f"{path}.q_norm")
+            self.k_norm = Norm(s.qk_norm, s.head_dim, f"{path}.k_norm")
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
         x = step.tap(self, "norm", x)  # B T D
         q = step.tap(self, "q_pre", self.split(self.q(x), s.heads))  # B H T K
         if s.mask.kind == "memory":
-            k, v = step.cache.once(self.layer, lambda: self.ask(step.memory, step))
+            k, v = step.cache.once(self.layer, lambda: (self.key(step.memory, step), self.value(step.memory, step)))
             q = step.tap(self, "q", q)  # B H T K
             z = self.over(q, k, v, step)  # B H T K
         else:
-            k, v = self.ask(x, step)
+            k, v = self.key(x, step), self.value(x, step)  # B G T K
+            if s.qk_norm:
+                q, k = self.q_norm(q), self.k_norm(k)  # B H T K, B G T K
             if s.rotary:
                 q, k = rotate(q, step.angles[s.rotary], s.rotary), rotate(k, step.angles[s.rotary], s.rotary)
             q = step.tap(self, "q", q)  # B H T K
@@ -46,12 +76,13 @@ class Attention(nn.Module):
         """The long vector of each position cut into its heads."""
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    def ask(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """Keys and values of a sequence."""
-        s = self.spec
-        k = step.tap(self, "k_pre", self.split(self.k(x), s.groups))  # B G S K
-        v = step.tap(self, "v", self.split(self.v(x), s.groups))  # B G S K
-        return k, v
+    def key(self, x: Tensor, step: Step) -> Tensor:
+        """Each position's name card: what it is asked by."""
+        return step.tap(self, "k_pre", self.split(self.k(x), self.spec.groups))  # B G S K
+
+    def value(self, x: Tensor, step: Step) -> Tensor:
+        """Each position's message: what it says to those who look at it."""
+        return step.tap(self, "v", self.split(self.v(x), self.spec.groups))  # B G S K
 
     def over(self, q: Tensor, k: Tensor, v: Tensor, step: Step) -> Tensor:
         """Attend over the memory; hypotheses of one source stand in one row, so its keys are never copied per beam."""
@@ -61,12 +92,12 @@ class Attention(nn.Module):
         return z.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: "Attention | Latent", step: Step) -> Tensor:
     """softmax(q kᵀ · scale + mask) v, in the open (Vaswani et al. 2017, eq. 1): the oracle of every faster kernel."""
     s = at.spec
-    if s.groups < s.heads:
-        k = k.repeat_interleave(s.heads // s.groups, 1)  # B H S K
-        v = v.repeat_interleave(s.heads // s.groups, 1)  # B H S K
+    if k.shape[1] < q.shape[1]:
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # B H S K
+        v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)  # B H S W
     score = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * at.scale  # B H T S
     if seen.bias is not None:
         score = score + seen.bias  # B H T S
@@ -75,4 +106,4 @@ def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Ste
         score = score.masked_fill(future, torch.finfo(score.dtype).min)  # B H T S
     score = step.tap(at, "score", score)  # B H T S
     pattern = step.tap(at, "pattern", score.softmax(-1).to(v.dtype))  # B H T S
-    return step.drop(pattern, s.dropout) @ v  # B H T K
+    return step.drop(pattern, s.dropout) @ v  # B H T W

@@ -70,7 +70,7 @@ class Static(Cache):
         keys[:, :, start:end] = k
         values[:, :, start:end] = v
         self.filled[layer] = end
-        return keys[:, :, :end], values[:, :, :end]  # B G S K
+        return keys[:, :, :end], values[:, :, :end]  # B G S K, B G S W
 
     def room(self, layer: int, end: int, k: Tensor, v: Tensor) -> Pair:
         """The layer's buffers, made or doubled so that `end` positions fit."""
@@ -86,7 +86,8 @@ class Static(Cache):
 
     def once(self, layer: int, make: Callable[[], Pair]) -> Pair:
         if layer not in self.memory:
-            self.memory[layer] = make()
+            k, v = make()
+            self.memory[layer] = k.contiguous(), v.contiguous()  # read at every step
         return self.memory[layer]
 
     def reorder(self, index: Tensor) -> None:
@@ -97,8 +98,7 @@ class Static(Cache):
         parents = index[moved]
         for filled, pair in zip(self.filled, self.buffers, strict=True):
             for buffer in pair or ():
-                used = buffer[:, :, :filled]
-                used.index_copy_(0, moved, used.index_select(0, parents))
+                move(buffer[:, :, :filled], moved, parents)
         if self.real is not None:
             self.real = self.real[index]
 
@@ -106,17 +106,35 @@ class Static(Cache):
         """Only these rows go on (and, of the memory, these sources): finished sentences leave the batch."""
         for layer, pair in enumerate(self.buffers):
             if pair:
-                keys, values = (b[:, :, : self.filled[layer]].index_select(0, rows) for b in pair)
-                size = max(pair[0].shape[2], self.capacity)
-                fresh = tuple(t.new_empty(*t.shape[:2], size, t.shape[3]) for t in (keys, values))
-                for old, new in zip((keys, values), fresh, strict=True):
-                    new[:, :, : old.shape[2]] = old
-                self.buffers[layer] = (fresh[0], fresh[1])
+                keys, values = (kept(b, rows, self.filled[layer]) for b in pair)
+                self.buffers[layer] = keys, values
         self.real = None if self.real is None else self.real[rows]
         if sources is not None:
-            self.memory = {n: (k[sources], v[sources]) for n, (k, v) in self.memory.items()}
+            for n, pair in self.memory.items():
+                keys, values = (kept(b, sources, b.shape[2]) for b in pair)
+                self.memory[n] = keys, values
 
     def cut(self, length: int) -> None:
         """Forget everything after the first `length` positions."""
         self.filled = [min(n, length) for n in self.filled]
         self.real = None if self.real is None else self.real[:, :length]
+
+
+def kept(buffer: Tensor, rows: Tensor, filled: int) -> Tensor:
+    """These rows of a buffer [B, G, S, K]: in place where more than half of them stay, else in a new one."""
+    count, used = len(rows), buffer[:, :, :filled]
+    if count > len(buffer) // 2 and count <= len(buffer):
+        moved = (rows != torch.arange(count, device=rows.device)).nonzero().flatten()
+        move(used, moved, rows[moved])
+        return buffer[:count]
+    fresh = buffer.new_empty(count, *buffer.shape[1:])
+    fresh[:, :, :filled] = used.index_select(0, rows)
+    return fresh
+
+
+def move(rows: Tensor, to: Tensor, source: Tensor) -> None:
+    """Row to[i] becomes what row source[i] was."""
+    size = rows.shape[-1] * rows.element_size()
+    if rows.device.type == "cpu" and size % 16 == 0 and len(to):
+        rows = rows.view(torch.complex128)  # the same bytes, moved 16 at a time: the kernel counts numbers, not bytes
+    rows.index_copy_(0, to, rows.index_select(0, source))

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from qkv.core.experts import Bank, Experts
 from qkv.core.model import Norm, Transformer
 
 
@@ -21,19 +22,21 @@ def initialise(core: Transformer, seed: int = 0) -> None:
                     module.bias.zero_()
             elif isinstance(module, nn.Embedding):
                 module.weight.normal_(0.0, width**-0.5 if init.kind == "xavier" else init.std, generator=generator)
-            elif isinstance(module, nn.Linear):
+            elif isinstance(module, Experts) and module.spec.balance == "bias":
+                module.bias.zero_()
+            elif isinstance(module, nn.Linear | Bank):
                 if module.weight is not core.embed.weight:
                     writes = name.endswith((".out", ".down")) and init.depth_scaled
                     std = init.std / math.sqrt(2 * layers) if writes else init.std
                     linear(module.weight, init.kind, std, generator)
-                if module.bias is not None:
+                if isinstance(module, nn.Linear) and module.bias is not None:
                     module.bias.zero_()
 
 
 def linear(weight: Tensor, kind: str, std: float, generator: torch.Generator) -> None:
-    """One matrix [out, in]: uniform within sqrt(6 / (in + out)), or normal with `std`."""
+    """Matrices [..., out, in]: uniform within sqrt(6 / (in + out)), or normal with `std`."""
     if kind == "xavier":
-        bound = math.sqrt(6.0 / (weight.shape[0] + weight.shape[1]))
+        bound = math.sqrt(6.0 / (weight.shape[-2] + weight.shape[-1]))
         weight.uniform_(-bound, bound, generator=generator)
     else:
         weight.normal_(0.0, std, generator=generator)

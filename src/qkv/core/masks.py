@@ -51,7 +51,7 @@ def seen(rule: spec.Mask, at: Cells) -> Seen:
     queries, keys = len(at.query), len(at.key)
     wide = rule.window is None or rule.window >= keys
     if at.real is None and at.documents is None and wide:
-        if rule.kind in ("full", "memory") or (queries == 1 and rule.kind == "causal"):
+        if rule.kind in ("full", "memory") or (queries == 1 and rule.kind in ("causal", "prefix")):
             return Seen(None, causal=False)
         if rule.kind == "causal" and queries == keys:
             return Seen(None, causal=True)
@@ -70,3 +70,12 @@ def reasons(rule: spec.Mask, at: Cells) -> Tensor:
     for reason, cells in blocked(rule, at):
         why = torch.where((why == 0) & cells, torch.tensor(REASONS.index(reason), dtype=torch.uint8), why)
     return why
+
+
+def lean(at: Seen, toward: Tensor) -> Seen:
+    """A mask together with a learned liking for some distances: [1, H, T, S], differentiable in `toward`."""
+    bias = toward if at.bias is None else toward + at.bias
+    if at.causal:
+        low = torch.finfo(torch.float32).min
+        bias = bias + torch.full(bias.shape[-2:], low, device=bias.device).triu(1)
+    return Seen(bias, causal=False)

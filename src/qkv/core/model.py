@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec
-from qkv.core.attention import Attention
-from qkv.core.positions import sinusoid
+from qkv.core.attention import Attention, Norm
+from qkv.core.experts import Experts
+from qkv.core.latent import Latent
+from qkv.core.positions import buckets, sinusoid
 from qkv.core.step import Step
 
 ACTIVATIONS = {
@@ -18,24 +20,8 @@ ACTIVATIONS = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
+    "tanh": torch.tanh,
 }
-
-
-class Norm(nn.Module):
-    """LayerNorm or RMSNorm over the last dimension."""
-
-    def __init__(self, s: spec.Norm, width: int, path: str) -> None:
-        super().__init__()
-        self.spec, self.path = s, path
-        self.weight = nn.Parameter(torch.ones(width))
-        if s.kind == "layer":
-            self.bias = nn.Parameter(torch.zeros(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        s = self.spec
-        if s.kind == "rms":
-            return F.rms_norm(x, x.shape[-1:], self.weight, s.eps)  # B T D
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, s.eps)  # B T D
 
 
 class Ffn(nn.Module):
@@ -78,8 +64,14 @@ class Block(nn.Module):
     def __init__(self, s: spec.Block, width: int, layer: int, path: str) -> None:
         super().__init__()
         self.spec, self.path = s, path
-        self.attn = Attention(s.attn, width, layer, f"{path}.attn")
-        self.ffn = Ffn(s.ffn, width, f"{path}.ffn")
+        if isinstance(s.attn, spec.Latent):
+            self.attn = Latent(s.attn, width, layer, f"{path}.attn")
+        else:
+            self.attn = Attention(s.attn, width, layer, f"{path}.attn")
+        if s.moe:
+            self.moe = Experts(s.moe, width, f"{path}.moe")
+        if s.ffn:
+            self.ffn = Ffn(s.ffn, width, f"{path}.ffn")
         parts = ["attn", "ffn"]
         if s.cross:
             self.cross = Attention(s.cross, width, layer, f"{path}.cross")
@@ -92,15 +84,21 @@ class Block(nn.Module):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
         x = step.tap(self, "resid_in", x)  # B T D
+        if s.residual == "normed":
+            x = self.attn_in(x)  # B T D
+            x = step.tap(self, "resid_mid", x * s.carry + step.drop(self.attn(x, step), s.dropout))  # B T D
+            x = self.ffn_in(x)  # B T D
+            f = (self.moe if s.moe else self.ffn)(x, step)  # B T D
+            return step.tap(self, "resid_out", x * s.carry + step.drop(f, s.dropout))  # B T D
         a = self.attn_out(self.attn(self.attn_in(x), step))  # B T D
         if s.residual == "parallel":
-            f = self.ffn_out(self.ffn(self.ffn_in(x), step))  # B T D
+            f = self.ffn_out((self.moe if s.moe else self.ffn)(self.ffn_in(x), step))  # B T D
             return step.tap(self, "resid_out", x + step.drop(a, s.dropout) + step.drop(f, s.dropout))  # B T D
         x = step.tap(self, "resid_mid", self.attn_sum(self.add(x, a, step)))  # B T D
         if s.cross:
             c = self.cross_out(self.cross(self.cross_in(x), step))  # B T D
             x = step.tap(self, "resid_cross", self.cross_sum(self.add(x, c, step)))  # B T D
-        f = self.ffn_out(self.ffn(self.ffn_in(x), step))  # B T D
+        f = self.ffn_out((self.moe if s.moe else self.ffn)(self.ffn_in(x), step))  # B T D
         return step.tap(self, "resid_out", self.ffn_sum(self.add(x, f, step)))  # B T D
 
     def add(self, x: Tensor, update: Tensor, step: Step) -> Tensor:
@@ -119,7 +117,13 @@ class Stack(nn.Module):
         self.spec, self.path = s, path
         dot = f"{path}." if path else ""
         if s.positions and s.positions.kind == "learned":
-            self.positions = nn.Embedding(s.positions.size, s.width)
+            self.positions = nn.Embedding(s.positions.size + s.positions.offset, s.width)
+            if s.positions.blanks == "counted":
+                self.blanks = nn.Embedding(s.positions.size + s.positions.offset, s.width)
+        if s.segments:
+            self.segments = nn.Embedding(s.segments, s.width)
+        if s.relative:
+            self.relative = nn.Embedding(s.relative.buckets, s.relative.heads)
         self.embed_norm = Norm(s.embed_norm, s.width, f"{dot}embed_norm") if s.embed_norm else nn.Identity()
         self.layers = nn.ModuleList(Block(b, s.width, i, f"{dot}layers.{i}") for i, b in enumerate(s.blocks))
         self.final_norm = Norm(s.final_norm, s.width, f"{dot}final_norm") if s.final_norm else nn.Identity()
@@ -132,13 +136,68 @@ class Stack(nn.Module):
         x = x * s.embed_scale  # B T D
         if s.positions:
             if s.positions.kind == "learned":
-                x = x + self.positions(step.positions)  # B T D
+                x = x + self.positions(step.place.token + s.positions.offset)  # B T D
+                if s.positions.blanks == "counted":
+                    x = x + self.blanks(step.place.blank)  # B T D
             else:
-                x = x + sinusoid(step.positions, s.width, s.positions.layout).to(x.dtype)  # B T D
+                x = x + sinusoid(step.place.token, s.width, s.positions.layout).to(x.dtype)  # B T D
+        if s.segments:
+            x = x + self.segments(step.place.segment)  # B T D
+        if s.relative:
+            step = step.leaning(self.relative(buckets(step.cache.length, x.shape[1], s.relative, x.device)))
         x = step.drop(step.tap(self, "embed", self.embed_norm(x)), s.dropout)  # B T D
         for layer in self.layers:
             x = layer(x, step)  # B T D
         return step.tap(self, "final_norm", self.final_norm(x))  # B T D
+
+
+class Dense(nn.Module):
+    """A square layer with an activation, and a norm where the spec has one."""
+
+    def __init__(self, s: spec.Dense, width: int, path: str) -> None:
+        super().__init__()
+        self.spec, self.path = s, path
+        self.linear = nn.Linear(width, width)
+        self.norm = Norm(s.norm, width, f"{path}.norm") if s.norm else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        s = self.spec
+        return self.norm(ACTIVATIONS[s.activation](self.linear(x)))
+
+
+class Head(nn.Linear):
+    """The output projection where states are prepared for it first."""
+
+    def __init__(self, s: spec.Head, width: int, vocabulary: int) -> None:
+        super().__init__(width, vocabulary, bias=s.bias)
+        self.spec, self.path = s, "head"
+        self.dense = Dense(s.dense, width, "head.dense") if s.dense else nn.Identity()
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """What meets the vocabulary's matrix."""
+        s = self.spec
+        return self.dense(x) * s.scale
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  as nn.Linear has it
+        return super().forward(self.prepare(input))
+
+
+class Labels(nn.Module):
+    """One state of each text, projected to labels."""
+
+    def __init__(self, s: spec.Labels, width: int) -> None:
+        super().__init__()
+        self.spec, self.path = s, "labels"
+        self.dense = Dense(s.dense, width, "labels.dense") if s.dense else nn.Identity()
+        self.out = nn.Linear(width, s.count, bias=s.bias)
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        s = self.spec
+        if s.token == "first":
+            x = x[:, 0]  # B D
+        else:
+            x = x[torch.arange(len(x), device=x.device), step.place.token.argmax(1)]  # B D
+        return step.tap(self, "out", self.out(step.drop(self.dense(x), s.dropout)))
 
 
 class Transformer(nn.Module):
@@ -156,8 +215,13 @@ class Transformer(nn.Module):
         if s.decoder:
             self.decoder = Stack(s.decoder, "decoder" if both else "")
         if s.head:
-            self.head = nn.Linear(s.stack.width, s.vocabulary, bias=s.head.bias)
+            if s.head.dense or s.head.scale != 1.0:
+                self.head = Head(s.head, s.stack.width, s.vocabulary)
+            else:
+                self.head = nn.Linear(s.stack.width, s.vocabulary, bias=s.head.bias)
             self.tie()
+        if s.labels:
+            self.labels = Labels(s.labels, s.stack.width)
 
     def tie(self) -> None:
         """Let the head speak with the embedding's own matrix (Press & Wolf 2017), where the spec says so."""
@@ -175,6 +239,10 @@ class Transformer(nn.Module):
         if s.decoder:
             return self.decoder(x, step)  # B T D
         return self.encoder(x, step)  # B T D
+
+    def classify(self, ids: Tensor, step: Step) -> Tensor:
+        """Logits over the labels of each text [B, labels]; texts are padded on the right."""
+        return self.labels(self.hidden(ids, step), step)
 
     def encode(self, source: Tensor, step: Step) -> Tensor:
         """The encoder's states, which become the decoder's memory."""

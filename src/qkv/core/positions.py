@@ -1,9 +1,34 @@
-"""Where a token stands: sinusoids that are added, rotations that turn q and k. Pure functions of the positions."""
+"""Where a token stands: sinusoids that are added, rotations that turn q and k, buckets of distances.
+
+Pure functions of the positions. Letters: B batch, T queries, S keys, H heads, K head dim, D width, P rotary dims.
+"""
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from qkv import spec
+
+
+class Place(NamedTuple):
+    """Where each token stands: its position, its count within the blank that it fills (0 outside), its segment."""
+
+    token: Tensor  # B T
+    blank: Tensor  # B T
+    segment: Tensor  # B T
+
+
+def placed(positions: Tensor, segments: Tensor | None, prefix: Tensor | None, blank: Tensor | None) -> Place:
+    """The places of tokens at `positions` [B, T]: those after a prefix [B] fill its blank (Du et al. 2022, 2.1)."""
+    nowhere = torch.zeros_like(positions)  # B T
+    segment = nowhere if segments is None else segments  # B T
+    if prefix is None or blank is None:
+        return Place(positions, nowhere, segment)
+    count = (positions - prefix[:, None] + 1).clamp_min(0)  # B T
+    return Place(torch.where(count > 0, blank[:, None], positions), count, segment)
 
 
 def sinusoid(positions: Tensor, width: int, layout: str) -> Tensor:
@@ -18,15 +43,65 @@ def sinusoid(positions: Tensor, width: int, layout: str) -> Tensor:
 
 
 def angles(positions: Tensor, s: spec.Rotary) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each rotary angle: positions [B, T] -> two [B, 1, T, P/2] in fp32 (Su et al. 2021, eq. 15)."""
+    """Cosine and sine of each rotary angle: positions [B, T] -> two [B, 1, T, P/2] in fp32 (Su et al. 2021, eq. 15).
+
+    Two axes of positions [B, T, 2] give two [B, 1, T, 2, P/2].
+    """
     exponent = torch.arange(0, s.dim, 2, device=positions.device, dtype=torch.int64).float() / s.dim
-    angle = positions.float()[:, None, :, None] * (1.0 / s.base**exponent)
-    return angle.cos(), angle.sin()
+    gain = s.scaling.gain if s.scaling else 1.0
+    speed = 1.0 / s.base**exponent if s.scaling is None else slowed(exponent, positions, s, s.scaling)
+    angle = positions.float()[:, None, ..., None] * speed
+    return (angle.cos(), angle.sin()) if gain == 1.0 else (angle.cos() * gain, angle.sin() * gain)
+
+
+def slowed(exponent: Tensor, positions: Tensor, s: spec.Rotary, by: spec.Scaling) -> Tensor:
+    """The speed of each rotary pair when a model reads further than it was trained: exponents [P/2] -> speeds [P/2]."""
+    if by.kind == "dynamic":  # the base grows with the text, once that is longer than any seen in training
+        length = (positions.max() + 1).clamp_min(by.trained)
+        stretch = by.factor * length / by.trained - (by.factor - 1)
+        return 1.0 / (s.base * stretch ** (s.dim / (s.dim - 2))) ** exponent
+    speed = 1.0 / s.base**exponent
+    if by.kind == "linear":
+        return speed / by.factor
+    if by.kind == "wavelength":
+        turns = by.trained * speed / (2 * math.pi)
+        stays = ((turns - by.slow) / (by.fast - by.slow)).clamp(0, 1)
+    else:
+        first, last = (pair_of(turns, s, by.trained) for turns in (by.fast, by.slow))
+        if by.whole == "rounded":
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, s.dim - 1)
+        index = torch.arange(s.dim // 2, device=exponent.device, dtype=torch.float32)
+        stays = 1 - ((index - first) / (last - first if last != first else 0.001)).clamp(0, 1)
+    return speed / by.factor * (1 - stays) + speed * stays
+
+
+def pair_of(turns: float, s: spec.Rotary, trained: int) -> float:
+    """Which rotary pair, counted in fractions, turns so many times over the positions trained on."""
+    return s.dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(s.base))
+
+
+def buckets(start: int, tokens: int, s: spec.Relative, device: torch.device) -> Tensor:
+    """The bucket of each distance from the queries start… to the keys 0…: [T, S] (Raffel et al. 2020, section 2.1)."""
+    slots = torch.arange(start + tokens, device=device)
+    ahead = slots[None, :] - slots[start:, None]  # T S
+    count, base = s.buckets, torch.zeros_like(ahead)  # T S
+    if s.direction == "both":
+        count //= 2
+        base = (ahead > 0).long() * count  # T S
+        ahead = -ahead.abs()  # T S
+    back = (-ahead).clamp_min(0)  # T S
+    near = count // 2
+    far = torch.log(back.float().clamp_min(1) / near) / math.log(s.distance / near) * (count - near)
+    return base + torch.where(back < near, back, (near + far.long()).clamp_max(count - 1))  # T S
 
 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor], s: spec.Rotary) -> Tensor:
     """Turn the first P numbers of each head by its position's angles, the rest passes: [B, H, T, K] -> the same."""
     cos, sin = turn[0].to(x.dtype), turn[1].to(x.dtype)
+    if s.axes == 2:
+        halves = zip(x.chunk(2, -1), cos.unbind(-2), sin.unbind(-2), strict=True)
+        return torch.cat([rotate(half, (c, n), replace(s, axes=1)) for half, c, n in halves], -1)  # B H T K
     if s.pairs == "halves":
         a, b = x[..., : s.dim // 2], x[..., s.dim // 2 : s.dim]
         turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)

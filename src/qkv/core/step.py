@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from qkv import spec
 from qkv.core.cache import Cache
 from qkv.core.dropout import Drop, keep
-from qkv.core.masks import Cells, Seen, seen
-from qkv.core.positions import angles
+from qkv.core.masks import Cells, Seen, lean, seen
+from qkv.core.positions import Place, angles, placed
 
 if TYPE_CHECKING:
     from qkv.core.model import Stack
@@ -41,11 +41,16 @@ def silent(module: nn.Module, name: str, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the caller knows of the ids: which are real, whose document, how long a free prefix, and the memory."""
+    """What the caller knows of the ids: which are real, whose document, which segment, and the memory.
+
+    `prefix` counts the real tokens of a free prefix; `blank` is the place in it that the tokens after it fill.
+    """
 
     real: Tensor | None = None  # B T
     documents: Tensor | None = None  # B T
+    segments: Tensor | None = None  # B T
     prefix: Tensor | None = None  # B
+    blank: Tensor | None = None  # B
     memory: Tensor | None = None  # B S D
     memory_real: Tensor | None = None  # B S
 
@@ -54,7 +59,7 @@ class Given:
 class Step:
     """One argument beside x: at most nine fields, the same for prefill, chunks, decode and training."""
 
-    positions: Tensor  # B T
+    place: Place
     angles: dict[spec.Rotary, tuple[Tensor, Tensor]]
     mask: dict[spec.Mask, Seen]
     cache: Cache
@@ -63,6 +68,11 @@ class Step:
     drop: Drop
     attend: Callable[..., Tensor]
     tap: Tap = field(default=silent)
+
+    def leaning(self, toward: Tensor) -> "Step":
+        """The step with a learned number for each distance [T, S, H] added to the scores within the sequence."""
+        bias = toward.float().permute(2, 0, 1)[None]  # B H T S
+        return replace(self, mask={m: at if m.kind == "memory" else lean(at, bias) for m, at in self.mask.items()})
 
 
 def begin(
@@ -86,9 +96,10 @@ def begin(
     else:
         across = at
     ear = listener.get()
+    place = placed(positions, given.segments, given.prefix, given.blank)
     step = Step(
-        positions=positions,
-        angles={r: angles(positions, r) for r in stack.rotaries},
+        place=place,
+        angles={r: angles(torch.stack(place[:2], -1) if r.axes == 2 else positions, r) for r in stack.rotaries},
         mask={m: seen(m, across if m.kind == "memory" else at) for m in stack.masks},
         cache=cache,
         memory=ids if given.memory is None else given.memory,
