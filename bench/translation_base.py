@@ -169,6 +169,7 @@ def ours(model: Any, batches: list[Any]) -> dict[str, Any]:
 
     import torch
 
+    from qkv.adapt.pack import pack
     from qkv.generation.beam import Search, beam
     from qkv.generation.rows import Feed
     from qkv.generation.sequence import Limits, Stops
@@ -176,6 +177,7 @@ def ours(model: Any, batches: list[Any]) -> dict[str, Any]:
     pad = model.special.pad
     low = copy.deepcopy(model.core).to(torch.bfloat16)
     low.tie()
+    pack(low)  # as `load` does
     search = Search(BEAMS, length_penalty=1.0, penalty="power", stop="first")
 
     def run(core: Any, forced: bool) -> list[list[int]]:

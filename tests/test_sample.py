@@ -126,3 +126,29 @@ def test_each_copy_of_a_prompt_has_its_own_seed():
 def test_impossible_values_are_named(field, value):
     with pytest.raises(QkvError, match=f"{field}: found {value}"):
         Sampling(**{field: value})
+
+
+@pytest.mark.parametrize(("rows", "vocabulary", "count"), [(1, 5, 8), (3, 100, 4), (9, 5000, 8), (40, 40_007, 3)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_likeliest_are_those_of_the_log_softmax(rows: int, vocabulary: int, count: int, dtype: torch.dtype) -> None:
+    logits = (torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(rows)) * 9).to(dtype)
+    before, forbid = logits.clone(), (0, vocabulary - 1)
+    values, ids = sample.likeliest(logits, count, forbid)
+    wide = torch.promote_types(dtype, torch.float32)
+    expected = logits.double().log_softmax(-1).index_fill_(-1, torch.tensor(forbid), -math.inf)
+    best = expected.topk(min(count, vocabulary)).values
+    assert values.dtype == wide
+    assert torch.allclose(values.double(), best, atol=1e-12 if wide == torch.float64 else 1e-5)
+    assert torch.allclose(expected.gather(1, ids), best, atol=1e-12)  # ids may differ where logits are equal
+    assert all(len(set(row)) == len(row) for row in ids.tolist())
+    assert torch.equal(logits, before)
+
+
+def test_the_likeliest_pass_on_what_is_not_a_number_and_stand_huge_logits() -> None:
+    logits = torch.zeros(2, 5000)
+    logits[0, 7] = math.nan
+    logits[1, 4999] = 3e4
+    values, ids = sample.likeliest(logits, 2)
+    assert values[0].isnan().all()
+    assert ids[1, 0] == 4999
+    assert values[1].tolist() == [0.0, -3e4]

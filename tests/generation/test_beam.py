@@ -11,9 +11,9 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
-from qkv.generation.beam import Search, beam
+from qkv.generation.beam import Search, beam, placed
 from qkv.generation.engine import generate
-from qkv.generation.rows import Feed
+from qkv.generation.rows import Feed, Rows
 from qkv.generation.sequence import Limits, Stops
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 
@@ -223,3 +223,28 @@ def test_the_bound_stops_early_and_loses_nothing():
         assert search("bound") == search("never")
         hasty += search("heuristic") != search("never")
     assert hasty  # so the trials can tell a bound from a guess
+
+
+def test_children_stand_where_their_parents_stood():
+    parents = torch.tensor([[2, 0, 2, 1], [7, 7, 7, 7], [9, 8, 11, 10]])
+    place = placed(parents, 4)
+    assert parents.gather(1, place).tolist() == [[0, 1, 2, 2], [7, 7, 7, 7], [8, 9, 10, 11]]
+    assert place.sort(1).values.tolist() == [[0, 1, 2, 3]] * 3  # nobody is lost
+    assert place[0].tolist() == [1, 3, 0, 2]  # the likelier child of 2 stays, its sister takes the free place
+
+
+def test_sources_of_unequal_length_are_read_apart_and_nothing_changes():
+    core, draw = model("translator", 1), torch.Generator().manual_seed(0)
+    sources = [torch.randint(0, 23, (n,), generator=draw).tolist() for n in (3, 30, 1, 29, 2, 2, 3, 28, 1, 1, 4, 30)]
+    rows = Rows(core, Feed(START))
+    seen = []
+    encoded = rows.encoded
+    rows.encoded = lambda ids, real: seen.append(tuple(ids.shape)) or encoded(ids, real)
+    rows.encode(sources)
+    assert len(seen) > 1
+    assert sum(a * b for a, b in seen) < len(sources) * 30
+    for n, source in enumerate(sources):
+        ids = torch.tensor([source])
+        alone = core.encode(ids, begin(core.encoder, ids))
+        assert (rows.memory[n, : len(source)] - alone[0]).abs().max() <= 1e-5
+        assert rows.memory_real[n].tolist() == [True] * len(source) + [False] * (30 - len(source))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from qkv import sample
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.generation.rows import Feed, Rows, rooms
@@ -62,7 +63,7 @@ class Hypothesis:
 
 @dataclass
 class Beams:
-    """The live hypotheses of all sources still searched; rows stand source by source, the likeliest first."""
+    """The live hypotheses of all sources still searched; rows stand source by source, children where parents stood."""
 
     sources: list[int]
     sums: Tensor  # B M
@@ -85,7 +86,7 @@ class Searcher:
     def __init__(self, rows: Rows, room: list[int], search: Search, stops: Stops, forbid: tuple[int, ...]) -> None:
         self.rows, self.room, self.search = rows, room, search
         self.eos = torch.tensor(stops.eos, dtype=torch.long, device=rows.device)
-        self.forbid = torch.tensor(forbid, dtype=torch.long, device=rows.device)
+        self.forbid = forbid
         self.found: list[list[Hypothesis]] = [[] for _ in room]
         # long sums of fp32 would drift; MPS has nothing wider
         wide = torch.float32 if rows.device.type == "mps" else torch.float64
@@ -101,8 +102,10 @@ class Searcher:
         live = ends.int().sort(dim=-1, stable=True).indices[:, : self.search.beams]  # B M
         sums, parents, tokens = sums.gather(1, live), parents.gather(1, live), tokens.gather(1, live)
         sums = sums.masked_fill(ends.gather(1, live), -math.inf)
-        rows = parents.flatten()
         old = self.beams
+        place = placed(parents, old.sums.shape[1])  # B M
+        sums, parents, tokens = sums.gather(1, place), parents.gather(1, place), tokens.gather(1, place)
+        rows = parents.flatten()
         written = torch.cat((old.tokens[rows], tokens.flatten()[:, None]), 1)  # BM T
         history = torch.cat((old.history[rows], sums.flatten()[:, None]), 1)  # BM T
         self.beams = Beams(old.sources, sums, written, history)
@@ -113,15 +116,13 @@ class Searcher:
 
         C = beams x (1 + end ids), so that enough are left when every end id of every beam is among them.
         """
-        logprobs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))  # BM V
-        logprobs.index_fill_(-1, self.forbid, -math.inf)
         sources, beams = self.beams.sums.shape
         wanted = self.search.beams * (1 + max(1, len(self.eos)))
-        best = logprobs.topk(min(wanted, logprobs.shape[-1]))  # BM C
-        each = best.values.shape[-1]
-        sums = (self.beams.sums[:, :, None] + best.values.view(sources, beams, each)).flatten(1)  # B MC
+        logprobs, ids = sample.likeliest(logits, wanted, self.forbid)  # BM C
+        each = ids.shape[-1]
+        sums = (self.beams.sums[:, :, None] + logprobs.view(sources, beams, each)).flatten(1)  # B MC
         top = sums.topk(min(wanted, sums.shape[1]))
-        tokens = best.indices.view(sources, beams * each).gather(1, top.indices)
+        tokens = ids.view(sources, beams * each).gather(1, top.indices)
         first = torch.arange(sources, device=logits.device)[:, None] * beams
         parents = first + top.indices // each
         short = max(0, self.search.beams - top.values.shape[1])  # a vocabulary smaller than the beam
@@ -143,7 +144,7 @@ class Searcher:
         """Finished sources leave the batch, and the cache follows the beams' parents `rows`."""
         beams, width = self.beams, self.search.beams
         length = beams.tokens.shape[1]
-        best = beams.sums[:, 0].tolist()
+        best = beams.sums.amax(1).tolist()
         stay = [n for n, source in enumerate(beams.sources) if not self.done(source, length, best[n])]
         for n in set(range(len(best))) - set(stay):
             self.fill(n)
@@ -153,6 +154,9 @@ class Searcher:
             else:
                 self.rows.reorder(rows)
             return beams.tokens[:, -1]
+        # the last ones fill the holes, so that few rows move
+        tail = [n for n in stay if n >= len(stay)]
+        stay = [n if n in stay else tail.pop() for n in range(len(stay))]
         index = torch.tensor(stay, dtype=torch.long, device=rows.device)
         kept = (index[:, None] * width + torch.arange(width, device=rows.device)).flatten()
         self.beams = Beams([beams.sources[n] for n in stay], beams.sums[index], beams.tokens[kept], beams.history[kept])
@@ -176,9 +180,25 @@ class Searcher:
     def fill(self, n: int) -> None:
         """Where too few ended, the live ones make up the n best, after those that did end."""
         found, width = self.found[self.beams.sources[n]], self.search.beams
-        for k in range(self.search.nbest - len(found)):
-            if k < width and float(self.beams.sums[n, k]) > -math.inf:
+        likeliest = self.beams.sums[n].sort(descending=True, stable=True).indices.tolist()
+        for k in likeliest[: max(0, self.search.nbest - len(found))]:
+            if float(self.beams.sums[n, k]) > -math.inf:
                 found.append(self.beams.hypothesis(n * width + k, self.search))
+
+
+def placed(parents: Tensor, beams: int) -> Tensor:
+    """Where each child [B, M] goes, as an index into them: its parent's place if it is the first, else a free one.
+
+    A cache row moves only where one parent has several children.
+    """
+    width = parents.shape[1]
+    slots = parents % beams  # B M
+    later = (slots[:, :, None] == slots[:, None, :]).tril(-1).any(-1)  # B M
+    taken = torch.zeros_like(later).scatter_(1, slots, value=True)  # B M
+    free = taken.int().sort(dim=1, stable=True).indices  # B M
+    place = torch.where(later, free.gather(1, (later.cumsum(1) - 1).clamp_min(0)), slots)
+    assert width >= beams
+    return place.argsort(1)
 
 
 @torch.inference_mode()

@@ -11,18 +11,20 @@ from torch import Tensor
 
 from qkv.core.cache import Cache, Static
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Given, begin, listener
 from qkv.errors import QkvError
 from qkv.generation.sequence import Limits
 
 
 @dataclass(frozen=True)
 class Feed:
-    """How ids go in: `start` begins every target of an encoder-decoder; prefill goes in chunks of so many tokens;
+    """How ids go in: `start` begins what is written by an encoder-decoder, or after the prompt by a prefix decoder,
+    whose `blanks` are the ids that stand for text to be filled in. Prefill goes in chunks of so many tokens;
     `cache=False` reads everything again for each token, as one would without a cache.
     """
 
     start: tuple[int, ...] = ()
+    blanks: tuple[int, ...] = ()
     chunk: int | None = None
     cache: bool = True
 
@@ -47,45 +49,59 @@ class Rows:
         self.ids = torch.empty(0, 0, dtype=torch.long)  # B T
         self.real: Tensor | None = None  # B T
         self.prefix: Tensor | None = None  # B
+        self.blank: Tensor | None = None  # B
 
     def encode(self, sources: Seq[Seq[int]]) -> None:
         """Read the sources of an encoder-decoder, right-padded."""
         ids, self.memory_real = padded(sources, "right", self.device)
-        step = begin(self.core.encoder, ids, Given(real=self.memory_real), mode="prefill")
-        self.memory = self.core.encode(ids, step)
+        # on a CPU padding costs as much as words; whoever listens hears one pass
+        apart = self.device.type == "cpu" and listener.get() is None
+        groups = by_length(sources, 4 * ids.shape[1]) if apart else []
+        if len(groups) < 2:
+            self.memory = self.encoded(ids, self.memory_real)
+            return
+        parts = [self.encoded(*padded([sources[r] for r in rows], "right", self.device)) for rows in groups]  # B S D
+        self.memory = parts[0].new_zeros(*ids.shape, parts[0].shape[-1])
+        for rows, part in zip(groups, parts, strict=True):
+            self.memory[torch.tensor(rows, device=self.device), : part.shape[1]] = part
+
+    def encoded(self, ids: Tensor, real: Tensor | None) -> Tensor:
+        """The encoder's states of sources [B, S]."""
+        return self.core.encode(ids, begin(self.core.encoder, ids, Given(real=real), mode="prefill"))
 
     def read(self, prompts: Seq[Seq[int]]) -> Tensor:
         """Logits [B, V] after the prompts, left-padded so that all end together."""
-        ids, real = padded(prompts, "left", self.device)
-        if any(m.kind == "prefix" for m in self.core.decoder.masks):
+        if free_prefix(self.core):
             if self.feed.chunk:
                 raise QkvError("chunk: a free prefix sees itself whole, and cannot be read in chunks; leave chunk out")
             self.prefix = torch.tensor([len(p) for p in prompts], device=self.device)
+            if fills_blanks(self.core):
+                self.blank = torch.tensor(places(prompts, self.feed.blanks), device=self.device)
+            prompts = [[*p, *self.feed.start] for p in prompts]
+        ids, real = padded(prompts, "left", self.device)
         if self.cache is None:
             self.ids, self.real = ids, real
-            return self.forward(ids, real, self.prefix)
+            return self.forward(ids, real)
         size = self.feed.chunk or ids.shape[1]
         logits = ids.new_empty(0)
         for at in range(0, ids.shape[1], size):
             part = slice(at, at + size)
             last = at + size >= ids.shape[1]
-            logits = self.forward(ids[:, part], None if real is None else real[:, part], self.prefix, head=last)
+            logits = self.forward(ids[:, part], None if real is None else real[:, part], head=last)
         return logits
 
     def next(self, tokens: Tensor) -> Tensor:
         """Logits [B, V] after one more token per row, tokens [B]."""
         if self.cache is not None:
-            return self.forward(tokens[:, None], None, None, decode=True)
+            return self.forward(tokens[:, None], None, decode=True)
         self.ids = torch.cat((self.ids, tokens[:, None]), 1)
         if self.real is not None:
             self.real = torch.nn.functional.pad(self.real, (0, 1), value=True)
-        return self.forward(self.ids, self.real, self.prefix)
+        return self.forward(self.ids, self.real)
 
-    def forward(
-        self, ids: Tensor, real: Tensor | None, prefix: Tensor | None, *, head: bool = True, decode: bool = False
-    ) -> Tensor:
+    def forward(self, ids: Tensor, real: Tensor | None, *, head: bool = True, decode: bool = False) -> Tensor:
         """The last states of the decoder through the head: ids [B, T] -> [B, V]."""
-        given = Given(real=real, prefix=prefix, memory=self.memory, memory_real=self.memory_real)
+        given = Given(real=real, prefix=self.prefix, blank=self.blank, memory=self.memory, memory_real=self.memory_real)
         mode = "decode" if decode else "prefill"
         step = begin(self.core.decoder, ids, given, cache=self.cache or Cache(), mode=mode)
         state = self.core.hidden(ids, step)[:, -1:]  # B 1 D
@@ -99,6 +115,7 @@ class Rows:
             self.ids = self.ids[rows]
             self.real = None if self.real is None else self.real[rows]
         self.prefix = None if self.prefix is None else self.prefix[rows]
+        self.blank = None if self.blank is None else self.blank[rows]
         if sources is not None and self.memory is not None:
             self.memory = self.memory[sources]
             self.memory_real = None if self.memory_real is None else self.memory_real[sources]
@@ -107,6 +124,30 @@ class Rows:
         """Row i continues row parents[i], all sources stay: only rows that change are copied."""
         assert self.cache is not None
         self.cache.reorder(parents)
+
+
+def free_prefix(core: Transformer) -> bool:
+    """Whether the decoder sees its whole prompt at once."""
+    return any(m.kind == "prefix" for m in core.decoder.masks)
+
+
+def fills_blanks(core: Transformer) -> bool:
+    """Whether what is written takes the place of a blank in the prompt."""
+    positions = core.spec.decoder.positions if core.spec.decoder else None
+    counted = positions is not None and positions.blanks == "counted"
+    return counted or any(r.axes == 2 for r in core.decoder.rotaries)
+
+
+def places(prompts: Seq[Seq[int]], blanks: tuple[int, ...]) -> list[int]:
+    """Where the first blank of each prompt stands: that is the one that is filled."""
+    found: list[int] = []
+    for i, prompt in enumerate(prompts):
+        place = next((at for at, token in enumerate(prompt) if token in blanks), None)
+        if place is None:
+            raise QkvError(f"prompt {i}: it holds no blank (one of the ids {list(blanks)}), and this model writes into "
+                           "blanks; put one, such as [gMASK], where the new text belongs")  # fmt: skip
+        found.append(place)
+    return found
 
 
 def padded(rows: Seq[Seq[int]], side: str, device: torch.device) -> tuple[Tensor, Tensor | None]:
@@ -135,8 +176,9 @@ def rooms(core: Transformer, prompts: Seq[Seq[int]], limits: Limits, feed: Feed)
         if not feed.start:
             raise QkvError("start: an encoder-decoder's target begins with a start id, and none was given")
     context = min((c for c in (limits.context, spec.context) if c), default=None)
-    written = [feed.start] * len(prompts) if spec.encoder else prompts
-    check(written[:1] if spec.encoder else prompts, spec.vocabulary, context, "start" if spec.encoder else "prompt")
+    begun = feed.start if free_prefix(core) else ()
+    written = [feed.start] * len(prompts) if spec.encoder else [[*p, *begun] for p in prompts]
+    check(written[:1] if spec.encoder else written, spec.vocabulary, context, "start" if spec.encoder else "prompt")
     found: list[int] = []
     for prompt, row in zip(prompts, written, strict=True):
         usual = 2 * len(prompt) + 50 if spec.encoder else None
