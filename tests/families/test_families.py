@@ -21,7 +21,9 @@ oracles = importlib.util.module_from_spec(where)
 sys.modules["oracles"] = oracles
 where.loader.exec_module(oracles)
 
-FAMILIES = sorted(checkpoint.modules())
+KNOWN = sorted(checkpoint.modules())
+FAMILIES = [f for f in KNOWN if oracles.draw(f, 0) is not None]  # the others: test_papers.py
+EXACT = ("gpt2", "bert", "bart", "openai_gpt")  # transformers computes these in the precision that it is given
 NUMBERS = [0, 1, 2, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(3, 20))]
 every = pytest.mark.parametrize("family", FAMILIES)
 
@@ -43,7 +45,7 @@ def pair(request, tmp_path):
 
 @every
 @pytest.mark.parametrize("number", NUMBERS)
-def test_logits_equal_transformers(family, number, tmp_path):
+def test_logits_equal_transformers(family, number, tmp_path, record):
     oracle = oracles.draw(family, number)
     oracle.save_pretrained(tmp_path)
     at = oracles.batch(oracle, number)
@@ -53,67 +55,88 @@ def test_logits_equal_transformers(family, number, tmp_path):
     want = oracles.logits(oracle, at)
     spread = want.std().item()
     got = ours(hub.load(tmp_path), at)
+    off, bound = (got - want).abs().max().item(), max(1e-5 * spread, 3 * (fast - want).abs().max().item())
     assert spread >= 1
-    assert (got - want).abs().max() <= max(1e-5 * spread, 3 * (fast - want).abs().max())
+    assert off <= bound
+    record(family, "difference", off)
+    record(family, "share_of_bound", off / bound)
 
 
 @every
-def test_logits_equal_transformers_in_double_precision(family, tmp_path):
+def test_logits_equal_transformers_in_double_precision(family, tmp_path, record):
     oracle = oracles.draw(family, 5)
     oracle.save_pretrained(tmp_path)
+    if any("experts" in name for name, _ in oracle.named_parameters()):
+        oracle.set_experts_implementation("eager")  # the others know no double precision
     oracle = oracle.double()
     oracle.set_attn_implementation("eager")
     at, model = oracles.batch(oracle, 5), hub.load(tmp_path)
     model.core.double()
     gap = (ours(model, at) - oracles.logits(oracle, at)).abs().max()
     # transformers casts to fp32 inside (rotary, sinusoids, RMSNorm, softmax): beyond fp32 there is nothing to compare
-    assert gap <= (1e-9 if family == "gpt2" else 1e-5)
+    assert gap <= (1e-9 if family in EXACT else 1e-5)
+    record(family, "fp64", gap.item())
 
 
-@pytest.mark.parametrize("fault", ["scale", "eps", "activation", "causal", "bias"])
-@every
-def test_a_deliberate_fault_shows(family, fault, tmp_path, monkeypatch):
-    oracle = oracles.draw(family, 1)
-    oracle.save_pretrained(tmp_path)
-    model, at = hub.load(tmp_path), oracles.batch(oracle, 1)
-    block = model.core.decoder.layers[2]
+def wrong(model: hub.Model, fault: str) -> None:
+    """One small mistake in a model: a scale 5 % off, an epsilon, another activation, a bias, a window, a router."""
+    stack = model.core.decoder if model.spec.decoder else model.core.encoder
+    block = stack.layers[2]
+    feed = None if block.spec.moe else block.ffn.spec
     if fault == "scale":
-        block.attn.scale *= 1.5
+        for layer in stack.layers:
+            layer.attn.scale *= 1.05
     elif fault == "eps":
         for m in model.core.modules():
-            if hasattr(m, "weight") and type(m).__name__ == "Norm":
+            if type(m).__name__ == "Norm":
                 object.__setattr__(m.spec, "eps", 1e-2)
     elif fault == "activation":
-        object.__setattr__(block.ffn.spec, "activation", "gelu" if block.ffn.spec.activation != "gelu" else "relu")
-    elif fault == "causal":
-        monkeypatch.setattr("qkv.core.kernels.TABLE", ())
-        monkeypatch.setattr("qkv.core.kernels.open_attend", lambda q, k, v, seen, a, s: v.mean(2, True).expand_as(q))
-        if block.attn.spec.groups != block.attn.spec.heads:
-            pytest.skip("the fault above needs as many groups as heads")
-    else:
+        if block.spec.moe:
+            block.moe.act = torch.relu
+        else:
+            object.__setattr__(feed, "activation", "gelu" if feed.activation not in ("gelu", "gelu_tanh") else "relu")
+    elif fault == "mask":
+        kind = "full" if stack.masks[0].kind != "full" else "causal"
+        for m in stack.masks:
+            object.__setattr__(m, "kind", kind if m.kind != "memory" else "memory")
+    elif fault == "weight":
         with torch.no_grad():
-            next(p for n, p in block.named_parameters() if "ffn" in n).add_(1e-2)
-    assert (ours(model, at) - oracles.logits(oracle, at)).abs().max() > 1e-3
+            next(p for n, p in block.named_parameters() if "ffn" in n or "moe" in n).add_(1e-2)
 
 
-def test_saved_is_bit_equal_to_loaded(pair, tmp_path):
+@pytest.mark.parametrize("fault", ["scale", "eps", "activation", "mask", "weight"])
+@every
+def test_a_deliberate_fault_shows(family, fault, tmp_path):
+    oracle = oracles.draw(family, 1)
+    oracle.save_pretrained(tmp_path)
+    oracle.set_attn_implementation("eager")
+    model, at = hub.load(tmp_path), oracles.batch(oracle, 1)
+    want, right = oracles.logits(oracle, at), ours(model, at)
+    wrong(model, fault)
+    off, usual = (ours(model, at) - want).abs().max(), (right - want).abs().max()
+    assert off > max(1e-3, 30 * usual)
+
+
+def test_saved_is_bit_equal_to_loaded(pair, tmp_path, record, request):
     model = pair[1]
     model.save(tmp_path / "again")
     first, second = store.tensors(tmp_path / "theirs"), store.tensors(tmp_path / "again")
     assert set(first) == set(second)
     assert all(torch.equal(first[n](), second[n]()) for n in first)
+    record(request.node.callspec.params["pair"][0], "loads", True)
 
 
-def test_transformers_loads_what_we_save_and_agrees(pair, tmp_path):
+def test_transformers_loads_what_we_save_and_agrees(pair, tmp_path, record, request):
     oracle, model = pair
-    model.config = None  # as for a model that we built
-    model.save(tmp_path / "ours")
+    model.config = None  # as for a model that we built; an elder family may say the same, so this one is named
+    model.save(tmp_path / "ours", family=request.node.callspec.params["pair"][0])
     again = type(oracle).from_pretrained(tmp_path / "ours").eval()
     at = oracles.batch(oracle, 0)
     assert torch.equal(oracles.logits(again, at), oracles.logits(oracle, at))
+    record(request.node.callspec.params["pair"][0], "saves", True)
 
 
-@every
+@pytest.mark.parametrize("family", KNOWN)
 def test_config_round_trip(family):
     module = checkpoint.modules()[family]
     for size, config in module.SIZES.items():
@@ -123,11 +146,13 @@ def test_config_round_trip(family):
 
 @every
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_cached_and_chunked_equal_uncached(family, number, tmp_path):
+def test_cached_and_chunked_equal_uncached(family, number, tmp_path, record):
     oracle = oracles.draw(family, number)
     oracle.save_pretrained(tmp_path)
     model, at = hub.load(tmp_path), oracles.batch(oracle, number)
     core, ids = model.core, at.get("target", at["ids"])
+    if not model.spec.decoder:
+        pytest.skip("an encoder keeps no cache")
     given = Given()
     with torch.no_grad():
         if "target" in at:
@@ -138,7 +163,9 @@ def test_cached_and_chunked_equal_uncached(family, number, tmp_path):
         for a, b in ((0, 3), (3, 4), (4, 5), (5, ids.shape[1])):
             step = begin(core.decoder, ids[:, a:b], given, cache=cache, mode="prefill" if a == 0 else "decode")
             parts.append(core(ids[:, a:b], step))
-    assert (torch.cat(parts, 1) - whole).abs().max() <= 1e-5 * max(1.0, whole.std().item())
+    off = (torch.cat(parts, 1) - whole).abs().max().item()
+    assert off <= 1e-5 * max(1.0, whole.std().item())
+    record(family, "cached", off)
 
 
 @every
@@ -158,7 +185,7 @@ def test_a_row_alone_equals_the_same_row_in_a_padded_batch(family, tmp_path):
 
 
 @every
-def test_bfloat16_errs_no_more_than_transformers(family, tmp_path):
+def test_bfloat16_errs_no_more_than_transformers(family, tmp_path, record):
     ours_error, theirs_error = 0.0, 0.0
     for number in range(3):
         oracle = oracles.draw(family, number)
@@ -169,12 +196,13 @@ def test_bfloat16_errs_no_more_than_transformers(family, tmp_path):
         ours_error += (ours(model, at).float() - exact).pow(2).mean().sqrt().item()
         theirs_error += (oracles.logits(oracle.to(torch.bfloat16), at).float() - exact).pow(2).mean().sqrt().item()
     assert ours_error <= 1.25 * theirs_error
+    record(family, "bf16", ours_error / theirs_error)
 
 
 def test_no_family_name_in_the_core():
     core = Path(checkpoint.__file__).parents[1] / "core"
     text = "\n".join(p.read_text(encoding="utf-8") for p in [*core.glob("*.py"), core.parent / "spec.py"]).lower()
-    assert not [name for name in FAMILIES if name in text]
+    assert not [name for name in KNOWN if name in text]
 
 
 @every

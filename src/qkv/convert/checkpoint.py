@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -26,13 +27,26 @@ def modules() -> dict[str, ModuleType]:
     return {m.name: importlib.import_module(f"qkv.families.{m.name}") for m in pkgutil.iter_modules(families.__path__)}
 
 
-def family_of(model_type: object, where: object) -> ModuleType:
-    """The family that reads a `model_type`; an unknown one is a QkvError that lists the known ones and the nearest."""
+def family_of(config: Mapping[str, Any], where: object) -> ModuleType:
+    """The family that reads a config, by its `model_type`; a type `a+key` takes the configs of type a that have `key`.
+
+    Raises:
+        QkvError: the type is unknown; the message lists the known ones and the nearest.
+    """
+    model_type = str(config.get("model_type"))
     known = {t: module for module in modules().values() for t in module.TYPES}
-    if model_type not in known:
-        hint = nearest(str(model_type), known)
-        raise QkvError(f"{where}: model_type is {model_type!r}{hint} (known: {', '.join(sorted(known))}, qkv)")
-    return known[str(model_type)]
+    told = (t for t in known if "+" in t and t.partition("+")[0] == model_type and t.partition("+")[2] in config)
+    chosen = next(told, model_type)
+    if chosen not in known or "+" in model_type:
+        listed = sorted({t.partition("+")[0] for t in known})
+        hint = nearest(model_type, listed)
+        raise QkvError(f"{where}: model_type is {model_type!r}{hint} (known: {', '.join(listed)}, qkv)")
+    return known[chosen]
+
+
+def called(name: str) -> ModuleType | None:
+    """The family of a name: its file's, or another that it lists under ALSO."""
+    return modules().get(name) or next((m for m in modules().values() if name in getattr(m, "ALSO", ())), None)
 
 
 def spec_of(config: dict[str, Any], where: object) -> Spec:
@@ -41,7 +55,7 @@ def spec_of(config: dict[str, Any], where: object) -> Spec:
         raise QkvError(f"{where}: the key 'model_type' is missing; is this a model's config?")
     if config["model_type"] == "qkv":
         return from_json(Spec, config.get("spec"), f"{where}: spec")
-    family, reader = family_of(config["model_type"], where), Reader(config, str(where))
+    family, reader = family_of(config, where), Reader(config, str(where))
     try:
         spec = family.spec(reader)
     except (TypeError, ZeroDivisionError, AttributeError) as e:
@@ -55,12 +69,13 @@ def spec_of(config: dict[str, Any], where: object) -> Spec:
 def named(name: str) -> dict[str, Any] | None:
     """The config of `family:size` such as gpt2:124m, None where the name has no colon or names a path."""
     family, _, size = name.partition(":")
-    if not size or Path(name).exists() or family not in modules():
+    module = called(family)
+    if not size or Path(name).exists() or module is None:
         return None
-    sizes: dict[str, dict[str, Any]] = modules()[family].SIZES
+    sizes: dict[str, dict[str, Any]] = module.SIZES
     if size not in sizes:
         raise QkvError(f"{family} has no size {size!r}{nearest(size, sizes)} (known: {', '.join(sizes)})")
-    return {"model_type": modules()[family].TYPES[0]} | sizes[size]
+    return {"model_type": module.TYPES[0].partition("+")[0]} | sizes[size]
 
 
 def read(directory: Path, *, device: torch.device, dtype: torch.dtype | None) -> tuple[Transformer, dict[str, Any]]:
@@ -80,7 +95,9 @@ def read(directory: Path, *, device: torch.device, dtype: torch.dtype | None) ->
         if device.type == "cpu" and stored != torch.float32:
             dtype = torch.float32 if count <= SMALL else torch.bfloat16
     core.to_empty(device=device).to(dtype).tie()
-    family = None if config["model_type"] == "qkv" else family_of(config["model_type"], directory)
+    for buffer in core.buffers():  # what steers a router is counted in full precision
+        buffer.data = buffer.data.float()
+    family = None if config["model_type"] == "qkv" else family_of(config, directory)
     try:
         table.load(core, family.NAMES if family else plain(core), tensors, list(family.IGNORE) if family else [])
     except QkvError as e:
@@ -99,7 +116,7 @@ def says(family: ModuleType, spec: Spec) -> dict[str, Any] | str:
     try:
         config = family.config(spec)
         back = family.spec(Reader(config, "config"))
-    except (AttributeError, KeyError, IndexError, TypeError, QkvError) as e:
+    except (AttributeError, KeyError, IndexError, TypeError, StopIteration, QkvError) as e:
         return f"it lacks a part that the family needs, or has one that it does not know ({e})"
     return config if back == spec else difference(spec, back)
 
@@ -141,9 +158,10 @@ def write(
         chosen = next((o for o in options if not isinstance(o, str)), {"model_type": "qkv", "spec": as_json(spec)})
     assert chosen is not None
     kind = str(chosen["model_type"])
-    tensors = table.save(core, plain(core) if kind == "qkv" else family_of(kind, "config").NAMES)
+    tensors = table.save(core, plain(core) if kind == "qkv" else family_of(chosen, "config").NAMES)
     if dtype is not None:
-        tensors = {n: t.to(dtype) for n, t in tensors.items()}
+        own = {t.data_ptr() for t in core.buffers()}
+        tensors = {n: t if t.data_ptr() in own else t.to(dtype) for n, t in tensors.items()}
     stored = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     store.write(directory, tensors)
     store.write_json(directory / "config.json", {**chosen, **(extra or {}), "dtype": stored})

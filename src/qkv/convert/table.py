@@ -4,12 +4,14 @@
 
 Ours left, theirs right. `*` is a layer, `{a,b}` a list in step with the other side's, `[x.]` an optional prefix, `|` an
 alternative spelling (the first is written). A row that ends in .weight or .bias names tensors. Ops: `flip` transposes,
-`split` cuts one tensor into ours, `row` strips a leading 1.
+`split` cuts one tensor into ours, `row` strips a leading 1, `stack` lays theirs, one for each expert `#`, on a pile.
+`weave`, before `split`, sorts rows that stand by head and then by q, k, v.
+`with:x` and `without:x` say that the row is for cores that have, or lack, a module x.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +28,8 @@ class Slot(NamedTuple):
 
 
 def parameters(core: nn.Module) -> dict[str, Tensor]:
-    """Our parameters by tap path: without the prefix of a single stack; a tied head stands beside its embedding."""
-    named = dict(core.named_parameters(remove_duplicate=False))
+    """What is stored, by tap path: without the prefix of a single stack; a tied head stands beside its embedding."""
+    named = {**dict(core.named_parameters(remove_duplicate=False)), **dict(core.named_buffers())}
     if hasattr(core, "encoder") and hasattr(core, "decoder"):
         return dict(named)
     return {re.sub(r"^(en|de)coder\.", "", name): p for name, p in named.items()}
@@ -56,12 +58,20 @@ def slots(names: str, ours: Mapping[str, Tensor]) -> list[Slot]:
     found: list[Slot] = []
     for line in filter(None, map(str.strip, names.splitlines())):
         left, right, *ops = line.split()
+        if not counts(ops, ours):
+            continue
         mine, theirs = braces(left), [spellings(t) for t in braces(right)]
         if "split" in ops:
             found += fill([mine], theirs, ops, ours)
         else:
             found += fill([[m] for m in mine], theirs, ops, ours)
     return found
+
+
+def counts(ops: list[str], ours: Mapping[str, Tensor]) -> bool:
+    """Whether a row is for a core with these parameters."""
+    asked = [op.split(":") for op in ops if ":" in op]
+    return all((word == "with") == any(n.startswith(f"{module}.") for n in ours) for word, module in asked)
 
 
 def fill(mine: list[list[str]], theirs: list[list[str]], ops: list[str], ours: Mapping[str, Tensor]) -> list[Slot]:
@@ -91,7 +101,17 @@ def number(pattern: str, layers: list[str]) -> str:
     return pattern
 
 
-def inward(theirs: Tensor, slot: Slot, sizes: list[int]) -> list[Tensor]:
+def each(name: str, ours: Tensor) -> list[str]:
+    """The names behind one of theirs: itself, or one for each expert of ours where it holds a `#`."""
+    return [name.replace("#", str(i)) for i in range(len(ours))] if "#" in name else [name]
+
+
+def woven(core: Any, slot: Slot) -> int:
+    """How many heads a `weave` runs through."""
+    return core.spec.stack.blocks[0].attn.heads if "weave" in slot.ops else 1
+
+
+def inward(theirs: Tensor, slot: Slot, sizes: list[int], heads: int = 1) -> list[Tensor]:
     """Their tensor as ours: the ops in order."""
     if "row" in slot.ops:
         theirs = theirs.reshape(theirs.shape[-1])
@@ -102,13 +122,17 @@ def inward(theirs: Tensor, slot: Slot, sizes: list[int]) -> list[Tensor]:
             raise QkvError(
                 f"{slot.theirs[0]}: found {theirs.shape[0]} rows, expected {sum(sizes)} ({' + '.join(map(str, sizes))})"
             )
+        if "weave" in slot.ops:
+            theirs = theirs.unflatten(0, (heads, len(sizes), -1)).transpose(0, 1).flatten(0, 2)
         return list(theirs.split(sizes))
     return [theirs]
 
 
-def outward(ours: list[Tensor], slot: Slot) -> Tensor:
+def outward(ours: list[Tensor], slot: Slot, heads: int = 1) -> Tensor:
     """Our tensors as theirs: the ops reversed."""
     theirs = torch.cat(ours) if "split" in slot.ops else ours[0]
+    if "weave" in slot.ops:
+        theirs = theirs.unflatten(0, (len(ours), heads, -1)).transpose(0, 1).flatten(0, 2)
     if "flip" in slot.ops and theirs.ndim == 2:
         theirs = theirs.T
     if "row" in slot.ops:
@@ -124,35 +148,43 @@ def load(core: nn.Module, names: str, tensors: Mapping[str, Callable[[], Tensor]
     """
     ours, filled, named, read = parameters(core), set[int](), set[int](), set[str]()
     empty: list[Slot] = []
+    lacking: list[str] = []
     with torch.no_grad():
         for slot in slots(names, ours):
             named |= {id(ours[o]) for o in slot.ours}
-            spelled = next((t for t in slot.theirs if t in tensors), None)
+            spelled = next((t for t in slot.theirs if t.replace("#", "0") in tensors), None)
             if spelled is None:
                 empty.append(slot)
                 continue
-            read.add(spelled)
-            parts = inward(tensors[spelled](), slot, [ours[o].shape[0] for o in slot.ours])
-            for name, part in zip(slot.ours, parts, strict=True):
-                place(name, ours, part, spelled, again=id(ours[name]) in filled)
-                filled.add(id(ours[name]))
+            every = each(spelled, ours[slot.ours[0]])
+            read.update(every)
+            lacking += [t for t in every if t not in tensors]
+            if lacking:
+                continue
+            for i, one in enumerate(every):
+                sizes = [ours[o].shape[0] for o in slot.ours]
+                parts = inward(tensors[one](), slot, sizes, woven(core, slot))
+                for name, part in zip(slot.ours, parts, strict=True):
+                    target = ours[name][i] if "stack" in slot.ops else ours[name]
+                    place(name, target, part, one, again=id(ours[name]) in filled)
+            filled |= {id(ours[o]) for o in slot.ours}
     missing = [slot.theirs[0] for slot in empty if not all(id(ours[o]) in filled for o in slot.ours)]
-    missing += [f"{n} (no row names it)" for n, p in ours.items() if id(p) not in named]
+    missing += lacking + [f"{n} (no row names it)" for n, p in ours.items() if id(p) not in named]
     skip = [re.compile(p) for p in ignore]
     unread = [t for t in tensors if t not in read and not any(p.fullmatch(t) for p in skip)]
     if missing or unread:
         raise QkvError(both_sides(missing, unread))
 
 
-def place(name: str, ours: Mapping[str, Tensor], part: Tensor, spelled: str, *, again: bool) -> None:
+def place(name: str, ours: Tensor, part: Tensor, spelled: str, *, again: bool) -> None:
     """Copy one tensor into its parameter; where a tied twin was filled before, the two must agree."""
-    if part.shape != ours[name].shape:
-        raise QkvError(f"{spelled}: found the shape {list(part.shape)}, expected {list(ours[name].shape)} for {name}")
+    if part.shape != ours.shape:
+        raise QkvError(f"{spelled}: found the shape {list(part.shape)}, expected {list(ours.shape)} for {name}")
     if again:
-        if not torch.equal(ours[name], part.to(ours[name])):
+        if not torch.equal(ours, part.to(ours)):
             raise QkvError(f"{spelled}: the config ties it to the embedding, but the two tensors differ")
         return
-    ours[name].copy_(part)
+    ours.copy_(part)
 
 
 def both_sides(missing: list[str], unread: list[str], most: int = 8) -> str:
@@ -176,7 +208,9 @@ def save(core: nn.Module, names: str) -> dict[str, Tensor]:
         if all(id(p) in written for p in parts):
             continue
         written |= {id(p) for p in parts}
-        theirs[slot.theirs[0]] = outward([p.detach() for p in parts], slot)
+        tensor = outward([p.detach() for p in parts], slot, woven(core, slot))
+        every = each(slot.theirs[0], tensor)
+        theirs |= zip(every, tensor.unbind() if "stack" in slot.ops else [tensor], strict=True)
     left = [n for n, p in ours.items() if id(p) not in written]
     if left:
         raise QkvError(f"the family has no names for these parameters: {', '.join(left)}; save it without family=")

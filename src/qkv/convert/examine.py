@@ -1,0 +1,26 @@
+"""What lies in a model's directory, examined before anybody trusts it: hashes of files, numbers that are not finite."""
+
+import hashlib
+from pathlib import Path
+
+import torch
+
+from qkv.convert import store
+
+
+def hashes(directory: Path) -> dict[str, str]:
+    """The SHA-256 of each file that holds weights, vocabulary or config, by its name."""
+    found: dict[str, str] = {}
+    for path in sorted(p for p in directory.iterdir() if p.is_file()):
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+        found[path.name] = digest.hexdigest()
+    return found
+
+
+def unsound(directory: Path) -> dict[str, int]:
+    """How many numbers of each tensor are NaN or infinite; tensors without any are not listed."""
+    counts = {name: int((~torch.isfinite(read())).sum()) for name, read in store.tensors(directory).items()}
+    return {name: n for name, n in counts.items() if n}

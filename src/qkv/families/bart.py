@@ -1,0 +1,87 @@
+"""BART: Marian with learned positions and normed embeddings (Lewis et al. 2019); mBART moves its norms before."""
+
+from dataclasses import replace
+from typing import Any
+
+from qkv.families import Config, Preset, headed, labelled, marian, named_labels
+from qkv.spec import Dense, Head, Init, Labels, Norm, Spec, Stack, Table
+
+TYPES = ("bart", "mbart")
+NAMED = {"bart": "Bart", "mbart": "MBart"}
+
+
+def spec(c: Config) -> Spec:
+    """The spec that a BART or mBART config describes."""
+    s, kind = marian.spec(Preset(c, **SIZES["large"])), c.get("model_type", "bart")
+    before = kind == "mbart"
+    for key, usual in (("normalize_before", before), ("add_final_layer_norm", before), ("tie_word_embeddings", True)):
+        if c.get(key, usual) != usual:
+            raise c.error(key, c[key], f"{str(usual).lower()} in a model of type {kind}")
+
+    norm, table = Norm("layer", 1e-5), Table("learned", c.get("max_position_embeddings", 1024), offset=2)
+
+    def stack(old: Stack | None) -> Stack:
+        assert old
+        if not before:
+            return replace(old, positions=table, embed_norm=norm)
+        block = replace(old.blocks[0], norm_in=norm, norm_sum=None)
+        return replace(old, positions=table, embed_norm=norm, blocks=(block,) * len(old.blocks), final_norm=norm)
+
+    heads = {"ForConditionalGeneration": "words", "Model": "bare words", "ForSequenceClassification": "texts"}
+    said, labels = headed(c, {NAMED[kind] + name: head for name, head in heads.items()}), None
+    if said == "texts":
+        drop = c.get("classifier_dropout", 0.0) or 0.0
+        labels = Labels(labelled(c, 2 if before else 3), "last", Dense("tanh"), dropout=drop)
+    head = None if labels else Head("tied", bias=said == "words")
+    init = Init("normal", c.get("init_std", 0.02))
+    return replace(s, decoder=stack(s.decoder), encoder=stack(s.encoder), head=head, init=init, labels=labels)
+
+
+def config(s: Spec) -> dict[str, Any]:
+    """The BART config of a spec; what BART cannot say comes back different and is found by comparing."""
+    kind = "mbart" if s.decoder.final_norm else "bart"
+    head = "ForSequenceClassification" if s.labels else "ForConditionalGeneration" if s.head.bias else "Model"
+    said = marian.config(replace(s, head=s.head or Head()))
+    for key in ("decoder_vocab_size", "share_encoder_decoder_embeddings"):
+        del said[key]
+    said |= {"architectures": [NAMED[kind] + head], "model_type": kind, "init_std": s.init.std}
+    if s.labels:
+        said |= {"id2label": named_labels(s.labels.count), "classifier_dropout": s.labels.dropout}
+    return said
+
+
+def size(width: int, layers: int, heads: int) -> dict[str, Any]:
+    """One of the released models (Lewis et al. 2019, section 2.1)."""
+    sides = {f"{side}_{key}": value for side in ("encoder", "decoder")
+             for key, value in (("layers", layers), ("attention_heads", heads), ("ffn_dim", 4 * width))}  # fmt: skip
+    return {**sides, "d_model": width, "vocab_size": 50265, "activation_function": "gelu"}
+
+
+SIZES = {
+    "base": size(768, 6, 12),
+    "large": size(1024, 12, 16),
+    "mbart-large": size(1024, 12, 16) | {"model_type": "mbart", "vocab_size": 250_027, "scale_embedding": True},
+}
+
+SHARED = """
+embed                                    [model.]shared|[model.]decoder.embed_tokens
+head.weight                              lm_head.weight
+head.bias                                final_logits_bias                            row
+encoder.{positions,embed_norm}           [model.]encoder.{embed_positions,layernorm_embedding}
+decoder.{positions,embed_norm}           [model.]decoder.{embed_positions,layernorm_embedding}
+{encoder,decoder}.final_norm             [model.]{encoder,decoder}.layer_norm
+labels.dense.linear                      classification_head.dense
+labels.out                               classification_head.out_proj
+"""
+LAYERS = [row.replace(" model.", " [model.]") for row in marian.NAMES.splitlines() if "layers." in row]
+NAMES = "\n".join([SHARED, *LAYERS, *(row.replace("_sum ", "_in ") for row in LAYERS if "_sum " in row)])
+
+IGNORE = {
+    "(en|de)coder_layerdrop": "a way of training, not a part of the model",
+    "num_hidden_layers": "repeats encoder_layers",
+    "normalize_embedding": "the embedding is always normed; without its norm's tensors a checkpoint does not load",
+    "extra_pos_embeddings": "the unused rows of its positions: always 2",
+    "output_past|replacing_rate|classif_dropout|force_bos_token_to_be_generated": "how it was trained or once run",
+    "(model.)?(en|de)coder.(embed_tokens.weight|version)": "the shared embedding once more, and a fairseq version",
+    "(lm_head.weight|final_logits_bias)": "the words' head of a model that gives labels",
+}

@@ -1,0 +1,106 @@
+"""BERT: a post-norm encoder with token types (Devlin et al. 2018), and heads for masked words, pairs and texts."""
+
+from typing import Any
+
+from qkv.families import Config, Preset, gpt2, headed, labelled, named_labels
+from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
+
+TYPES = ("bert",)
+ACTIVATIONS = {**gpt2.ACTIVATIONS, "silu": "silu", "swish": "silu"}
+HEADS = {"BertForMaskedLM": "words", "BertForPreTraining": "words and pairs", "BertForSequenceClassification": "texts",
+         "BertModel": "none"}  # fmt: skip
+
+
+def spec(c: Config) -> Spec:
+    """The spec that a BERT config describes."""
+    c = Preset(c, **SIZES["base"])
+    width, heads = c["hidden_size"], c["num_attention_heads"]
+    drop, norm = c.get("hidden_dropout_prob", 0.1), Norm("layer", c.get("layer_norm_eps", 1e-12))
+    for key, usual in (("is_decoder", False), ("tie_word_embeddings", True), ("position_embedding_type", "absolute")):
+        if c.get(key, usual) != usual:
+            raise c.error(key, c[key], repr(usual))
+    attn = Attention(
+        heads, heads, width // heads, Mask("full"), True, True, dropout=c.get("attention_probs_dropout_prob", 0.1)
+    )
+    activation, kind, head, labels = c.choice("hidden_act", ACTIVATIONS, "gelu"), headed(c, HEADS), None, None
+    block = Block(attn, Ffn(c["intermediate_size"], activation, bias=True), norm_sum=norm, dropout=drop)
+    stack = Stack(
+        width, (block,) * c["num_hidden_layers"], Table("learned", c.get("max_position_embeddings", 512)),
+        embed_norm=norm, dropout=drop, segments=c.get("type_vocab_size", 2),
+    )  # fmt: skip
+    if "words" in kind:
+        head = Head("tied", bias=True, dense=Dense(activation, norm))
+    if kind == "words and pairs":
+        labels = Labels(2, dense=Dense("tanh"))
+    if kind == "texts":
+        given = c.get("classifier_dropout", None)
+        labels = Labels(labelled(c), dense=Dense("tanh"), dropout=drop if given is None else given)
+    init = Init("normal", c.get("initializer_range", 0.02))
+    return Spec(c["vocab_size"], encoder=stack, head=head, init=init, labels=labels)
+
+
+def config(s: Spec) -> dict[str, Any]:
+    """The BERT config of a spec; what BERT cannot say comes back different and is found by comparing."""
+    stack, block = s.encoder, s.encoder.blocks[0]
+    kind = ("words and pairs" if s.labels else "words") if s.head else "texts" if s.labels else "none"
+    said = {
+        "architectures": [next(name for name, k in HEADS.items() if k == kind)],
+        "model_type": "bert",
+        "vocab_size": s.vocabulary,
+        "hidden_size": stack.width,
+        "num_hidden_layers": len(stack.blocks),
+        "num_attention_heads": block.attn.heads,
+        "intermediate_size": block.ffn.width,
+        "hidden_act": {v: k for k, v in reversed(ACTIVATIONS.items())}[block.ffn.activation],
+        "hidden_dropout_prob": block.dropout,
+        "attention_probs_dropout_prob": block.attn.dropout,
+        "max_position_embeddings": stack.longest,
+        "type_vocab_size": stack.segments,
+        "initializer_range": s.init.std,
+        "layer_norm_eps": block.norm_sum.eps,
+    }
+    if kind == "texts":
+        said |= {"id2label": named_labels(s.labels.count), "classifier_dropout": s.labels.dropout}
+    return said
+
+
+def size(width: int, layers: int, heads: int, vocabulary: int = 30522) -> dict[str, Any]:
+    """One of the released models: those of the paper, section 3, and smaller ones (Turc et al. 2019, table 1)."""
+    shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return {"vocab_size": vocabulary, "intermediate_size": 4 * width, **shape}
+
+
+SIZES = {"base": size(768, 12, 12), "large": size(1024, 24, 16), "base-chinese": size(768, 12, 12, 21128),
+         "tiny": size(128, 2, 2), "mini": size(256, 4, 4)}  # fmt: skip
+
+NORMS = {
+    "embed_norm": "[bert.]embeddings.LayerNorm",
+    "layers.*.attn_sum": "[bert.]encoder.layer.*.attention.output.LayerNorm",
+    "layers.*.ffn_sum": "[bert.]encoder.layer.*.output.LayerNorm",
+    "head.dense.norm": "cls.predictions.transform.LayerNorm",
+}
+NAMES = """
+embed                       [bert.]embeddings.word_embeddings
+positions                   [bert.]embeddings.position_embeddings
+segments                    [bert.]embeddings.token_type_embeddings
+layers.*.attn.{q,k,v}       [bert.]encoder.layer.*.attention.self.{query,key,value}
+layers.*.attn.out           [bert.]encoder.layer.*.attention.output.dense
+layers.*.ffn.{up,down}      [bert.]encoder.layer.*.{intermediate,output}.dense
+head.weight                 cls.predictions.decoder.weight
+head.bias                   cls.predictions.bias|cls.predictions.decoder.bias
+head.dense.linear           cls.predictions.transform.dense
+labels.dense.linear         bert.pooler.dense
+labels.out                  cls.seq_relationship                              with:head
+labels.out                  classifier                                        without:head
+""" + "\n".join(
+    f"{ours}.{part} {theirs}.{part}|{theirs}.{old}"  # the first checkpoints called them gamma and beta
+    for ours, theirs in NORMS.items() for part, old in (("weight", "gamma"), ("bias", "beta"))
+)  # fmt: skip
+
+IGNORE = {
+    "directionality|pooler_.*": "what the first release could have been and was not",
+    "(bert.)?embeddings.(position_ids|token_type_ids)": "positions, counted",
+    "(bert.)?pooler.dense.(weight|bias)": "a step towards labels that this model does not give",
+    "cls.seq_relationship.(weight|bias)": "guesses whether two texts follow one another; BertForPreTraining reads it",
+    "cls.predictions.decoder.bias": "the bias once more",
+}

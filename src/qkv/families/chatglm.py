@@ -1,0 +1,63 @@
+"""ChatGLM-6B: fills its blank as GLM does, by rotary positions on two axes; the normed state is what is carried on."""
+
+from typing import Any
+
+from qkv.families import Config
+from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
+
+TYPES = ("chatglm",)
+
+
+def spec(c: Config) -> Spec:
+    """The spec that a ChatGLM-6B config describes."""
+    if not c.get("position_encoding_2d", False):
+        raise c.error("position_encoding_2d", False, "true: of this type only ChatGLM-6B is read, no later one")
+    width, heads, layers = c["hidden_size"], c["num_attention_heads"], c["num_layers"]
+    dim, norm = width // heads, Norm("layer", c.get("layernorm_epsilon", 1e-5))
+    attn = Attention(heads, heads, dim, Mask("prefix"), True, True, rotary=Rotary(dim // 2, axes=2))
+    ffn = Ffn(c.get("inner_hidden_size", 16_384), "gelu_tanh", bias=True)
+    block = Block(attn, ffn, norm_in=norm, residual="normed", carry=(2 * layers) ** 0.5)
+    stack = Stack(width, (block,) * layers, final_norm=norm, context=c.get("max_sequence_length", 2048))
+    # unless told otherwise transformers ties the head, of which the release stores a second copy
+    return Spec(c["vocab_size"], stack, head=Head("tied" if c.get("tie_word_embeddings", True) else "untied"))
+
+
+def config(s: Spec) -> dict[str, Any]:
+    """The ChatGLM config of a spec; what ChatGLM cannot say comes back different and is found by comparing."""
+    stack, block = s.stack, s.stack.blocks[0]
+    return {
+        "architectures": ["ChatGLMModel"],
+        "model_type": "chatglm",
+        "position_encoding_2d": True,
+        "vocab_size": s.vocabulary,
+        "hidden_size": stack.width,
+        "inner_hidden_size": block.ffn.width,
+        "num_layers": len(stack.blocks),
+        "num_attention_heads": block.attn.heads,
+        "max_sequence_length": stack.longest,
+        "layernorm_epsilon": block.norm_in.eps,
+        "tie_word_embeddings": s.head.kind == "tied",
+    }
+
+
+SIZES = {
+    "6b": {"vocab_size": 130_528, "hidden_size": 4096, "inner_hidden_size": 16_384, "num_layers": 28,
+           "num_attention_heads": 32, "max_sequence_length": 2048, "position_encoding_2d": True},
+}  # fmt: skip
+
+NAMES = """
+embed                    transformer.word_embeddings
+layers.*.attn_in         transformer.layers.*.input_layernorm
+layers.*.attn.{q,k,v}    transformer.layers.*.attention.query_key_value    weave split
+layers.*.attn.out        transformer.layers.*.attention.dense
+layers.*.ffn_in          transformer.layers.*.post_attention_layernorm
+layers.*.ffn.up          transformer.layers.*.mlp.dense_h_to_4h
+layers.*.ffn.down        transformer.layers.*.mlp.dense_4h_to_h
+final_norm               transformer.final_layernorm
+head                     lm_head
+"""
+
+IGNORE = {
+    "gmask_token_id": "an id, for who writes prompts",
+    r"transformer\.layers\.[0-9]+\.attention\.rotary_emb\.inv_freq": "rotary frequencies, computed",
+}

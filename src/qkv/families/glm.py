@@ -1,0 +1,56 @@
+"""GLM-4: LLaMA that turns half of each head, neighbours paired; GLM-4-0414 norms what each sub-layer says, too."""
+
+from dataclasses import replace
+from typing import Any
+
+from qkv.families import Config, Preset, llama
+from qkv.spec import Block, Spec
+
+TYPES = ("glm", "glm4")
+USUAL = {"num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131_072, "attention_bias": True,
+         "rms_norm_eps": 1.5625e-7, "partial_rotary_factor": 0.5}  # fmt: skip
+
+
+def spec(c: Config) -> Spec:
+    """The spec that a GLM-4 config describes."""
+    sandwich = c.get("model_type", "glm") == "glm4"
+
+    def block(_: int, b: Block) -> Block:
+        turn: Any = b.attn.rotary
+        attn = replace(b.attn, out_bias=False, rotary=replace(turn, pairs="neighbours"))
+        return replace(b, attn=attn, norm_out=b.norm_in if sandwich else None)
+
+    return llama.each(llama.spec(Preset(c, **USUAL), partial=True), block)
+
+
+def config(s: Spec) -> dict[str, Any]:
+    """The GLM-4 config of a spec; what GLM-4 cannot say comes back different and is found by comparing."""
+    attn: Any = s.stack.blocks[0].attn
+    said = llama.config(s, "Glm4" if s.stack.blocks[0].norm_out else "Glm")
+    said["rope_parameters"] |= {"partial_rotary_factor": attn.rotary.dim / attn.head_dim}
+    return {k: v for k, v in said.items() if k != "mlp_bias"}
+
+
+def size(**more: Any) -> dict[str, Any]:
+    """One of the released models of nine billion parameters (model cards)."""
+    return llama.size(4096, 40, 32, 13696, groups=2, vocab_size=151_552, **more)
+
+
+SIZES = {
+    "9b": size(context=131_072),
+    "4-9b": size(context=32_768, rms_norm_eps=1e-5, model_type="glm4"),
+}
+NAMES = """
+embed                           [model.]embed_tokens
+layers.*.attn_in                [model.]layers.*.input_layernorm
+layers.*.attn.{q,k,v,out}       [model.]layers.*.self_attn.{q_proj,k_proj,v_proj,o_proj}
+layers.*.attn_out               [model.]layers.*.post_self_attn_layernorm
+layers.*.ffn_in                 [model.]layers.*.post_attention_layernorm
+layers.*.ffn.{gate,up}          [model.]layers.*.mlp.gate_up_proj                   split
+layers.*.ffn.down               [model.]layers.*.mlp.down_proj
+layers.*.ffn_out                [model.]layers.*.post_mlp_layernorm
+final_norm                      [model.]norm
+head                            lm_head
+labels.out                      score
+"""
+IGNORE = llama.IGNORE

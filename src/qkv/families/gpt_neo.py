@@ -1,0 +1,78 @@
+"""GPT-Neo: GPT-2 with unscaled scores, no bias on q, k and v, and every other layer seeing only the newest keys."""
+
+from dataclasses import replace
+from typing import Any
+
+from qkv.families import Config, gpt2
+from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Spec, Stack, Table
+
+TYPES = ("gpt_neo",)
+ALTERNATING: list[Any] = [[["global", "local"], 12]]
+
+
+def spec(c: Config) -> Spec:
+    """The spec that a GPT-Neo config describes."""
+    width, heads, drop = c.get("hidden_size", 2048), c.get("num_heads", 16), c.get("resid_dropout", 0.0)
+    masks = {"global": Mask("causal"), "local": Mask("causal", c.get("window_size", 256))}
+    kinds = [kind for group, times in c.get("attention_types", None) or ALTERNATING for kind in group * times]
+    if len(kinds) != c.get("num_layers", 24) or not masks.keys() >= set(kinds):
+        raise c.error("attention_types", kinds, f"'global' or 'local' for each of {c.get('num_layers', 24)} layers")
+    norm, ffn = Norm("layer", c.get("layer_norm_epsilon", 1e-5)), c.get("intermediate_size", None) or 4 * width
+    attn = Attention(heads, heads, width // heads, masks["global"], out_bias=True, scale=1.0)  # no 1/sqrt(head dim)
+    attn = replace(attn, dropout=c.get("attention_dropout", 0.0))
+    activation = c.choice("activation_function", gpt2.ACTIVATIONS, "gelu_new")
+    block = Block(attn, Ffn(ffn, activation, bias=True), norm_in=norm, dropout=drop)
+    blocks = tuple(replace(block, attn=replace(attn, mask=masks[kind])) for kind in kinds)
+    positions = Table("learned", c.get("max_position_embeddings", 2048))
+    stack = Stack(width, blocks, positions, final_norm=norm, dropout=c.get("embed_dropout", 0.0))
+    head = Head("tied" if c.get("tie_word_embeddings", True) else "untied")
+    return Spec(c.get("vocab_size", 50257), stack, head=head, init=Init("normal", c.get("initializer_range", 0.02)))
+
+
+def config(s: Spec) -> dict[str, Any]:
+    """The GPT-Neo config of a spec; what GPT-Neo cannot say comes back different and is found by comparing."""
+    said, windows = gpt2.config(s), [b.attn.mask.window for b in s.decoder.blocks]
+    kinds = ["global" if window is None else "local" for window in windows]
+    return {
+        "architectures": ["GPTNeoForCausalLM"],
+        "model_type": "gpt_neo",
+        "hidden_size": said["n_embd"],
+        "num_layers": said["n_layer"],
+        "num_heads": said["n_head"],
+        "intermediate_size": said["n_inner"],
+        "max_position_embeddings": said["n_positions"],
+        "attention_types": [[[kind], 1] for kind in kinds],
+        "attention_layers": kinds,
+        "window_size": next((window for window in windows if window is not None), 256),
+        "attention_dropout": said["attn_pdrop"],
+        "resid_dropout": said["resid_pdrop"],
+        "embed_dropout": said["embd_pdrop"],
+        **{k: said[k] for k in ("vocab_size", "activation_function", "layer_norm_epsilon", "initializer_range")},
+        "tie_word_embeddings": said["tie_word_embeddings"],
+    }
+
+
+def size(layers: int, width: int, heads: int) -> dict[str, Any]:
+    """One of the released models (Black et al. 2021, its model cards)."""
+    types = [[["global", "local"], layers // 2]]
+    return {"hidden_size": width, "num_layers": layers, "num_heads": heads, "attention_types": types}
+
+
+SIZES = {"125m": size(12, 768, 12), "1.3b": size(24, 2048, 16), "2.7b": size(32, 2560, 20)}
+
+NAMES = """
+embed                        [transformer.]wte
+positions                    [transformer.]wpe
+layers.*.attn_in             [transformer.]h.*.ln_1
+layers.*.attn.{q,k,v,out}    [transformer.]h.*.attn.attention.{q_proj,k_proj,v_proj,out_proj}
+layers.*.ffn_in              [transformer.]h.*.ln_2
+layers.*.ffn.{up,down}       [transformer.]h.*.mlp.{c_fc,c_proj}
+final_norm                   [transformer.]ln_f
+head                         lm_head
+"""
+
+IGNORE = {
+    "attention_layers": "repeats attention_types",
+    "summary_.*": "belongs to a classification head",
+    "(transformer.)?h.[0-9]+.attn.attention.(bias|masked_bias)": "the causal mask, computed",
+}

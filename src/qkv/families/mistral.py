@@ -1,0 +1,28 @@
+"""Mistral: LLaMA without biases whose queries see only the newest `sliding_window` keys (Jiang et al. 2023)."""
+
+from dataclasses import replace
+from typing import Any
+
+from qkv.families import Config, Preset, llama
+from qkv.spec import Mask, Spec
+
+TYPES = ("mistral",)
+
+
+def spec(c: Config) -> Spec:
+    """The spec that a Mistral config describes."""
+    mask = Mask("causal", c.get("sliding_window", 4096))
+    s = llama.spec(Preset(c, num_key_value_heads=8, max_position_embeddings=131_072))
+    return llama.each(s, lambda _, b: replace(b, attn=replace(b.attn, mask=mask)))
+
+
+def config(s: Spec) -> dict[str, Any]:
+    """The Mistral config of a spec; what Mistral cannot say comes back different and is found by comparing."""
+    said = llama.config(s, "Mistral") | {"sliding_window": s.stack.blocks[0].attn.mask.window}
+    return {k: v for k, v in said.items() if k not in ("attention_bias", "mlp_bias")}
+
+
+SEVEN = llama.size(4096, 32, 32, 14336, groups=8, context=32_768, rms_norm_eps=1e-5)
+SIZES = {"7b": SEVEN | {"sliding_window": 4096}, "7b-v0.3": SEVEN | {
+    "vocab_size": 32_768, "rope_theta": 1e6, "sliding_window": None}}  # fmt: skip
+NAMES, IGNORE = llama.NAMES, llama.IGNORE

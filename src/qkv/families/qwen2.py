@@ -1,0 +1,56 @@
+"""Qwen2 and Qwen2.5: LLaMA with biases on q, k and v; the upper layers may see a window only (Yang et al. 2024)."""
+
+from dataclasses import replace
+from typing import Any
+
+from qkv.families import Config, Preset, llama
+from qkv.spec import Block, Mask, Spec
+
+TYPES = ("qwen2",)
+
+
+def spec(c: Config) -> Spec:
+    """The spec that a Qwen2 config describes."""
+    s = windows(c, llama.spec(Preset(c, num_key_value_heads=32, max_position_embeddings=32_768)))
+    return llama.each(s, lambda _, b: replace(b, attn=replace(b.attn, bias=True, out_bias=False)))
+
+
+def windows(c: Config, s: Spec) -> Spec:
+    """The spec with a window where `layer_types` says so, else from layer `max_window_layers` on, if it is used."""
+    window = c.get("sliding_window", 4096)
+    size = window if c.get("use_sliding_window", False) else None
+    first, kinds = c.get("max_window_layers", 28), c.get("layer_types", None)
+    if kinds is None:
+        kinds = ["sliding_attention" if size and i >= first else "full_attention" for i in range(len(s.stack.blocks))]
+    if len(kinds) != len(s.stack.blocks):
+        raise c.error("layer_types", f"{len(kinds)} kinds", f"one for each of {len(s.stack.blocks)} layers")
+    known = {"full_attention": Mask("causal"), "sliding_attention": Mask("causal", size)}
+
+    def seen(i: int, b: Block) -> Block:
+        if kinds[i] not in known or (kinds[i] == "sliding_attention" and not size):
+            raise c.error("layer_types", kinds[i], "full_attention, or sliding_attention with use_sliding_window")
+        return replace(b, attn=replace(b.attn, mask=known[kinds[i]]))
+
+    return llama.each(s, seen)
+
+
+def config(s: Spec, name: str = "Qwen2") -> dict[str, Any]:
+    """The Qwen2 config of a spec; what Qwen2 cannot say comes back different and is found by comparing."""
+    said = {k: v for k, v in llama.config(s, name).items() if k not in ("attention_bias", "mlp_bias")}
+    sizes = [b.attn.mask.window for b in s.stack.blocks]
+    said["layer_types"] = ["sliding_attention" if w else "full_attention" for w in sizes]
+    return said | {"use_sliding_window": any(sizes), "sliding_window": next(filter(None, sizes), None)}
+
+
+def size(width: int, layers: int, heads: int, ffn: int, **more: Any) -> dict[str, Any]:
+    """One of the released models (Yang et al. 2024, table 1)."""
+    return llama.size(width, layers, heads, ffn, context=32_768, rope_theta=1e6, **more)
+
+
+SIZES = {
+    "0.5b": size(896, 24, 14, 4864, groups=2, vocab_size=151_936, tie_word_embeddings=True),
+    "1.5b": size(1536, 28, 12, 8960, groups=2, vocab_size=151_936, tie_word_embeddings=True),
+    "7b": size(3584, 28, 28, 18944, groups=4, vocab_size=152_064),
+    "72b": size(8192, 80, 64, 29568, groups=8, vocab_size=152_064, rms_norm_eps=1e-5),
+}
+NAMES, IGNORE = llama.NAMES, llama.IGNORE

@@ -1,0 +1,93 @@
+"""Qwen2-MoE: LLaMA with q/k/v biases and many small experts, and a shared one behind a gate of its own."""
+
+from dataclasses import replace
+from typing import Any
+
+from qkv.families import Config, Preset, llama
+from qkv.spec import Experts, Ffn, Mask, Spec
+
+TYPES = ("qwen2_moe",)
+DEFAULTS = {"intermediate_size": 5632, "max_position_embeddings": 32_768, "num_key_value_heads": 16}
+
+
+def spec(c: Config) -> Spec:
+    """The spec that a Qwen2-MoE config describes."""
+    base = llama.spec(Preset(c, **DEFAULTS))
+    attn, ffn = base.stack.blocks[0].attn, base.stack.blocks[0].ffn
+    assert ffn
+    attn = replace(attn, bias=c.get("qkv_bias", True), out_bias=False)
+    shared = replace(ffn, width=c.get("shared_expert_intermediate_size", 5632))
+    moe = replace(experts(c, ffn, (60, 4, 1408)), shared=shared, shared_gate=True)
+    given, most = c.get("layer_types", None), c.get("max_window_layers", 28)
+    kinds = given or ["sliding_attention" if i % 2 == 0 and i < most else "" for i in range(len(base.stack.blocks))]
+    window = c.get("sliding_window", 4096)
+    near = Mask("causal", window) if c.get("use_sliding_window", False) else attn.mask
+    masks = [near if kind == "sliding_attention" else attn.mask for kind in kinds]
+    return llama.each(sparse(c, base, moe), lambda i, b: replace(b, attn=replace(attn, mask=masks[i])))
+
+
+def experts(c: Config, ffn: Ffn | None, defaults: tuple[int, int, int]) -> Experts:
+    """The experts of a config; `defaults` are their count, how many are chosen, and their width."""
+    count = c.get("num_experts", None) or c.get("num_local_experts", defaults[0])
+    assert ffn
+    expert = replace(ffn, width=c.get("moe_intermediate_size", defaults[2]))
+    weights = "sum to one" if c.get("norm_topk_prob", False) else "as scored"
+    return Experts(count, c.get("num_experts_per_tok", defaults[1]), expert, weights=weights)
+
+
+def sparse(c: Config, base: Spec, moe: Experts) -> Spec:
+    """The spec with experts in every n-th layer but those that the config names as dense."""
+    nth, dense = c.get("decoder_sparse_step", 1), c.get("mlp_only_layers", None) or []
+    return llama.each(base, lambda i, b: b if i in dense or (i + 1) % nth else replace(b, ffn=None, moe=moe))
+
+
+def config(s: Spec) -> dict[str, Any]:
+    """The Qwen2-MoE config of a spec; what it cannot say comes back different and is found by comparing."""
+    windows, said = [b.attn.mask.window for b in s.stack.blocks], common(s, "Qwen2Moe")
+    del said["attention_bias"]
+    return said | {
+        "model_type": "qwen2_moe",
+        "qkv_bias": s.stack.blocks[0].attn.bias,
+        "shared_expert_intermediate_size": next(b.moe for b in s.stack.blocks if b.moe).shared.width,
+        "use_sliding_window": any(windows),
+        "sliding_window": max(w or 0 for w in windows),
+        "layer_types": ["sliding_attention" if w else "full_attention" for w in windows],
+    }
+
+
+def common(s: Spec, name: str) -> dict[str, Any]:
+    """What the formats with small experts say alike."""
+    moe, dense = next(b.moe for b in s.stack.blocks if b.moe), [b.ffn for b in s.stack.blocks if b.ffn]
+    ffn = dense[0] if dense else moe.expert
+    said = llama.config(llama.each(s, lambda _, b: replace(b, ffn=ffn, moe=None)), name)
+    del said["mlp_bias"]
+    return said | {
+        "num_experts": moe.count,
+        "num_experts_per_tok": moe.chosen,
+        "moe_intermediate_size": moe.expert.width,
+        "norm_topk_prob": moe.weights == "sum to one",
+        "mlp_only_layers": [i for i, b in enumerate(s.stack.blocks) if b.ffn],
+        "decoder_sparse_step": 1,
+    }
+
+
+def small(count: int, chosen: int, width: int) -> dict[str, Any]:
+    """The experts of a released model (model cards), and what all releases share."""
+    return {"num_experts": count, "num_experts_per_tok": chosen, "moe_intermediate_size": width,
+            "vocab_size": 151_936, "rope_theta": 1e6}  # fmt: skip
+
+
+SIZES = {
+    "a2.7b": llama.size(2048, 24, 16, 5632, context=8192, **small(60, 4, 1408)),
+    "a14b": llama.size(3584, 28, 28, 18944, groups=4, context=131_072, **small(64, 8, 2560))
+    | {"shared_expert_intermediate_size": 20_480},
+}
+
+NAMES = f"""{llama.NAMES}
+layers.*.moe.router                   [model.]layers.*.mlp.gate
+layers.*.moe.{{gate,up,down}}           [model.]layers.*.mlp.experts.#.{{gate_proj,up_proj,down_proj}}    stack
+layers.*.moe.shared.{{gate,up,down}}    [model.]layers.*.mlp.shared_expert.{{gate_proj,up_proj,down_proj}}
+layers.*.moe.shared_gate              [model.]layers.*.mlp.shared_expert_gate
+"""
+
+IGNORE = llama.IGNORE | {"router_aux_loss_coef": "weighs a loss of training"}

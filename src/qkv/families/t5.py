@@ -1,0 +1,116 @@
+"""T5 1.0, 1.1, Flan and mT5: pre-norm RMSNorm, buckets of distances for positions, unscaled scores, no biases."""
+
+from typing import Any, Literal
+
+from qkv.families import Config, headed
+from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Relative, Spec, Stack
+
+TYPES = ("t5", "mt5")
+HEADS = {f"{name}{part}": kind for part, kind in {"ForConditionalGeneration": "head", "WithLMHeadModel": "head",
+         "Model": "states", "EncoderModel": "encoder"}.items() for name in ("T5", "MT5")}  # fmt: skip
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "silu": "silu"}
+PROJECTIONS = {
+    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_new", "silu": "silu", "gated-relu": "relu",
+    "gated-gelu": "gelu_new", "gated-gelu_new": "gelu_new", "gated-silu": "silu",
+}  # fmt: skip
+
+
+def spec(c: Config) -> Spec:
+    """The spec that a T5 config describes."""
+    width, heads, drop = c["d_model"], c["num_heads"], c.get("dropout_rate", 0.1)
+    norm, multilingual = Norm("rms", c.get("layer_norm_epsilon", 1e-6)), c.get("model_type", "t5") == "mt5"
+    usual = "gated-gelu" if multilingual else "relu"
+    activation = c.choice("dense_act_fn", ACTIVATIONS, c.choice("feed_forward_proj", PROJECTIONS, usual))
+    gated = c.get("is_gated_act", c.get("feed_forward_proj", usual).startswith("gated-"))
+    ffn = Ffn(c["d_ff"], activation, gated, dropout=drop)
+    reach = c.get("relative_attention_num_buckets", 32), c.get("relative_attention_max_distance", 128)
+
+    def attention(kind: Literal["full", "causal", "memory"]) -> Attention:
+        return Attention(heads, heads, c["d_kv"], Mask(kind), scale=1.0, dropout=drop)  # T5 does not scale its scores
+
+    def stack(block: Block, layers: int, direction: Literal["both", "past"]) -> Stack:
+        relative = Relative(*reach, heads, direction)
+        return Stack(width, (block,) * layers, final_norm=norm, dropout=drop, relative=relative)
+
+    what, layers = headed(c, HEADS), c["num_layers"]
+    encoder = stack(Block(attention("full"), ffn, norm_in=norm, dropout=drop), layers, "both")
+    block = Block(attention("causal"), ffn, attention("memory"), norm_in=norm, dropout=drop)
+    decoder = stack(block, c.get("num_decoder_layers", None) or layers, "past")
+    # 1.0 ties and scales its head, 1.1 does neither; today's files say that both are tied, and the scale apart
+    tied = c.get("scale_decoder_outputs", c.get("tie_word_embeddings", True) is not False) and not multilingual
+    head = Head("tied", scale=width**-0.5) if tied else Head("untied")
+    if what == "encoder":
+        return Spec(c["vocab_size"], encoder=encoder, head=None)
+    return Spec(c["vocab_size"], decoder, encoder, head if what == "head" else None)
+
+
+def config(s: Spec) -> dict[str, Any]:
+    """The T5 config of a spec; what T5 cannot say comes back different and is found by comparing."""
+    block: Any = s.encoder.blocks[0]
+    activation = {v: k for k, v in ACTIVATIONS.items()}[block.ffn.activation]
+    feed = f"gated-{activation}".replace("gelu_new", "gelu") if block.ffn.gated else activation
+    return {
+        "architectures": [f"T5{'ForConditionalGeneration' if s.head else 'Model' if s.decoder else 'EncoderModel'}"],
+        "model_type": "t5",
+        "is_encoder_decoder": s.decoder is not None,
+        "vocab_size": s.vocabulary,
+        "d_model": s.encoder.width,
+        "d_kv": block.attn.head_dim,
+        "d_ff": block.ffn.width,
+        "num_layers": len(s.encoder.blocks),
+        "num_decoder_layers": len((s.decoder or s.encoder).blocks),
+        "num_heads": block.attn.heads,
+        "relative_attention_num_buckets": s.encoder.relative.buckets,
+        "relative_attention_max_distance": s.encoder.relative.distance,
+        "feed_forward_proj": feed,
+        "dropout_rate": block.dropout,
+        "layer_norm_epsilon": block.norm_in.eps,
+        "tie_word_embeddings": s.head is None or s.head.kind == "tied",
+    }
+
+
+def size(width: int, heads: int, dim: int, ffn: int, layers: int, **more: Any) -> dict[str, Any]:
+    """One of the released models (Raffel et al. 2020, section 3.7; the model cards of 1.1)."""
+    common = {"vocab_size": 32_128, "d_model": width, "num_heads": heads, "d_kv": dim, "d_ff": ffn}
+    return {**common, "num_layers": layers, **more}
+
+
+NEWER = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+SIZES = {
+    "small": size(512, 8, 64, 2048, 6),
+    "base": size(768, 12, 64, 3072, 12),
+    "large": size(1024, 16, 64, 4096, 24),
+    "3b": size(1024, 32, 128, 16_384, 24),
+    "11b": size(1024, 128, 128, 65_536, 24),
+    "v1.1-small": size(512, 6, 64, 1024, 8, **NEWER),
+    "v1.1-base": size(768, 12, 64, 2048, 12, **NEWER),
+    "v1.1-large": size(1024, 16, 64, 2816, 24, **NEWER),
+    "v1.1-xl": size(2048, 32, 64, 5120, 24, **NEWER),
+    "v1.1-xxl": size(4096, 64, 64, 10_240, 24, **NEWER),
+}
+
+ENCODER = """
+@relative                 encoder.block.0.layer.0.SelfAttention.relative_attention_bias
+@layers.*.attn_in         encoder.block.*.layer.0.layer_norm
+@layers.*.attn.{q,k,v,out}   encoder.block.*.layer.0.SelfAttention.{q,k,v,o}
+@layers.*.ffn_in          encoder.block.*.layer.1.layer_norm
+@layers.*.ffn.{gate,up}   encoder.block.*.layer.1.DenseReluDense.{wi_0,wi_1}   with:@layers.0.ffn.gate
+@layers.*.ffn.up          encoder.block.*.layer.1.DenseReluDense.wi            without:@layers.0.ffn.gate
+@layers.*.ffn.down        encoder.block.*.layer.1.DenseReluDense.wo
+@final_norm               encoder.final_layer_norm
+"""
+BOTH = ENCODER.replace("@", "encoder.")  # an encoder alone goes by its paths without the prefix
+NAMES = f"""
+embed                     shared|encoder.embed_tokens|decoder.embed_tokens
+{ENCODER.replace("@", "")}{BOTH}{BOTH.replace("encoder.", "decoder.").replace("layer.1.", "layer.2.")}
+decoder.layers.*.cross_in               decoder.block.*.layer.1.layer_norm
+decoder.layers.*.cross.{{q,k,v,out}}    decoder.block.*.layer.1.EncDecAttention.{{q,k,v,o}}
+head                      lm_head|shared
+"""
+
+IGNORE = {
+    "initializer_factor": "first weights only",
+    "n_positions": "how long its texts were in training; distances have no end",
+    "(en|de)coder.embed_tokens.weight": "the shared embedding once more",
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "never used, transformers skips it too",
+}

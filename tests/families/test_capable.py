@@ -1,0 +1,131 @@
+"""What every family can do besides giving the right logits: write, learn, be traced, be shown, be counted."""
+
+import importlib.util
+import linecache
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from qkv import cost, hub
+from qkv.convert import checkpoint
+from qkv.core.step import Given, begin
+from qkv.fold import show
+
+pytest.importorskip("transformers")
+where = importlib.util.spec_from_file_location("oracles", Path(__file__).with_name("oracles.py"))
+oracles = importlib.util.module_from_spec(where)
+sys.modules["oracles"] = oracles
+where.loader.exec_module(oracles)
+
+FAMILIES = [f for f in sorted(checkpoint.modules()) if oracles.draw(f, 0) is not None]
+every = pytest.mark.parametrize("family", FAMILIES)
+
+
+@pytest.fixture
+def drawn(family, tmp_path):
+    """transformers' model, ours of the same files, and a batch."""
+    oracle = oracles.draw(family, 3)
+    oracle.save_pretrained(tmp_path)
+    oracle.set_attn_implementation("eager")
+    return oracle, hub.load(tmp_path), oracles.batch(oracle, 3)
+
+
+def ours(model, at):
+    """Our logits on every position, those of padding too."""
+    if "target" in at:
+        return model(source=at["ids"], target=at["target"], padding=at["real"]).logits
+    return model(at["ids"], padding=at["real"]).logits
+
+
+@every
+def test_greedy_tokens_are_transformers_own(family, drawn, record):
+    oracle, model, at = drawn
+    if not model.spec.decoder:
+        pytest.skip("an encoder does not write")
+    room = 200 if (model.spec.context or 999) >= 220 else 40
+    prompt = at["ids"][0, :9].tolist()
+    model.special = hub.Special(start=model.special.start)  # nothing ends it and nothing is forbidden
+    written = model.generate(prompt, max_new_tokens=room).tokens
+    assert len(written) == room
+    with torch.no_grad():
+        if "target" in at:
+            ids = torch.tensor([[model.special.start, *written]])
+            logits, first = oracle(input_ids=torch.tensor([prompt]), decoder_input_ids=ids).logits[0], 0
+        else:
+            logits, first = oracle(torch.tensor([[*prompt, *written]])).logits[0], len(prompt) - 1
+    for i, token in enumerate(written):
+        best = logits[first + i].topk(2)
+        if token != best.indices[0].item():
+            gap = (best.values[0] - best.values[1]).item()
+            assert gap < 1e-4, f"token {i} of {room} differs where the two best are {gap:.1e} apart"
+            break  # a near-tie: from here on the two texts may differ
+    record(family, "generates", True)
+
+
+@every
+def test_a_step_of_training_moves_every_weight_downhill(family, drawn, record):
+    _, model, at = drawn
+    labels = torch.randint(3, model.spec.vocabulary, at.get("target", at["ids"]).shape, generator=torch.Generator())
+    before = None
+    for _ in range(2):
+        logits = ours(model, at)
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        if before is None:
+            before = loss.item()
+            loss.backward()
+            idle = [n for n, p in model.core.named_parameters() if p.grad is None]
+            assert [n for n in idle if not n.startswith(("labels.", "segments"))] == []
+            norm = sum(p.grad.pow(2).sum() for p in model.core.parameters() if p.grad is not None).sqrt()
+            assert norm.isfinite()
+            with torch.no_grad():
+                for p in model.core.parameters():
+                    if p.grad is not None:
+                        p -= 0.05 * p.grad / norm
+    assert loss.item() < before
+    record(family, "trains", True)
+
+
+@every
+def test_the_trace_explains_what_ran(family, drawn, record):
+    _, model, at = drawn
+    with model.trace(save=["*.pattern", "*.v", "*.z"]) as trace, torch.no_grad():
+        ours(model, at)
+    found = trace.check()
+    assert found
+    assert max(found.values()) <= 1e-4
+    record(family, "traces", True)
+
+
+@every
+def test_the_folded_text_computes_the_same(family, drawn, record):
+    _, model, at = drawn
+    text = show(model.spec, mode="train")
+    module = ModuleType("folded")
+    linecache.cache["folded.py"] = (len(text), None, text.splitlines(True), "folded.py")
+    exec(compile(text, "folded.py", "exec"), vars(module))
+    folded = module.Model()
+    folded.load_state_dict(model.core.state_dict())
+    with torch.no_grad():
+        both = []
+        for core in (folded, model.core):
+            ids, given = at["ids"], Given(real=at["real"])
+            if "target" in at:
+                memory = core.encode(ids, begin(core.encoder, ids, given))
+                ids, given = at["target"], Given(memory=memory, memory_real=at["real"])
+            both.append(core(ids, begin(core.decoder if model.spec.decoder else core.encoder, ids, given)))
+    assert torch.equal(*both)
+    record(family, "shows", True)
+
+
+@every
+def test_parameters_are_counted_as_transformers_has_them(family, drawn, record):
+    oracle, model, _ = drawn
+    theirs = {id(p): p for p in oracle.parameters()}
+    fixed = sum(p.numel() for n, p in oracle.named_parameters() if not p.requires_grad and "embed_positions" in n)
+    held = sum(b.numel() for n, b in oracle.named_buffers() if n == "final_logits_bias")  # theirs is a buffer
+    assert cost.count(model.spec).parameters == sum(p.numel() for p in theirs.values()) - fixed + held
+    record(family, "counts", True)

@@ -1,0 +1,176 @@
+"""The heads beside the words: logits of labels, pairs and choices equal transformers', padded, with token types."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkv import hub, inputs
+from qkv.convert import store, table
+from qkv.core.step import Given, begin
+from qkv.errors import QkvError
+
+transformers = pytest.importorskip("transformers")
+
+
+def loaded(name):
+    where = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(where)
+    sys.modules.setdefault(name, module)
+    where.loader.exec_module(module)
+    return module
+
+
+oracles, oracles_bert = loaded("oracles"), loaded("oracles_bert")
+HEADS = [("bert", "pairs"), ("bert", "texts"), ("openai_gpt", "texts"), ("openai_gpt", "choices"), ("bart", "texts"),
+         ("mbart", "texts")]  # fmt: skip
+BARE = [("bert", "bare"), ("openai_gpt", "bare"), ("bart", "bare")]
+
+
+def batch(oracle, seed):
+    """Ids of an unequal batch; each row ends in one eos (2), and has segments where the model tells them apart."""
+    at = oracles.batch(oracle, seed)
+    length = at["real"].sum(1)
+    at["ids"][torch.arange(4), length - 1] = 2
+    at["segments"] = torch.randint(0, 2, at["ids"].shape, generator=torch.Generator().manual_seed(seed))
+    return at
+
+
+def theirs(oracle, at):
+    """transformers' logits over labels [B, labels]."""
+    mask = at["real"].long()
+    with torch.no_grad():
+        kind = type(oracle).__name__
+        if kind == "OpenAIGPTDoubleHeadsModel":
+            return oracle(at["ids"], attention_mask=mask, mc_token_ids=mask.sum(1) - 1).mc_logits[:, None]
+        types = {"token_type_ids": at["segments"]} if kind.startswith("Bert") else {}
+        out = oracle(at["ids"], attention_mask=mask, **types)
+    return out.seq_relationship_logits if kind == "BertForPreTraining" else out.logits
+
+
+def ours(core, at):
+    """Our logits over labels [B, labels]; an encoder-decoder reads the text on both sides, shifted on the second."""
+    ids, real = at["ids"], at["real"]
+    with torch.no_grad():
+        if core.spec.encoder and core.spec.decoder:
+            memory = core.encode(ids, begin(core.encoder, ids, Given(real=real)))
+            ids = torch.cat([torch.full((len(ids), 1), 2), ids[:, :-1]], 1)
+            return core.classify(ids, begin(core.decoder, ids, Given(real=real, memory=memory, memory_real=real)))
+        stack = core.encoder if core.spec.encoder else core.decoder
+        segments = at["segments"] if stack.spec.segments else None
+        return core.classify(ids, begin(stack, ids, Given(real=real, segments=segments)))
+
+
+@pytest.mark.parametrize(("family", "head"), HEADS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_label_logits_equal_transformers_and_go_back(family, head, seed, tmp_path):
+    oracle = oracles_bert.draw(family, seed, head)
+    oracle.save_pretrained(tmp_path / "theirs")
+    model, at = hub.load(tmp_path / "theirs"), batch(oracle, seed)
+    want, got = theirs(oracle, at), ours(model.core, at)
+    assert want.shape == got.shape
+    assert (got - want).abs().max() <= 3e-5 * max(1.0, want.std().item())
+    model.save(tmp_path / "again")
+    first, second = store.tensors(tmp_path / "theirs"), store.tensors(tmp_path / "again")
+    assert set(first) == set(second)
+    assert all(torch.equal(first[n](), second[n]()) for n in first)
+    model.config = None  # as for a model that we built
+    model.save(tmp_path / "ours")
+    assert torch.equal(theirs(type(oracle).from_pretrained(tmp_path / "ours").eval(), at), want)
+    exact = oracle.double()
+    assert (ours(model.core.double(), at) - theirs(exact, at)).abs().max() <= 1e-9
+
+
+@pytest.mark.parametrize(("family", "head"), HEADS)
+def test_a_fault_in_a_head_shows(family, head, tmp_path):
+    oracle = oracles_bert.draw(family, 0, head)
+    oracle.save_pretrained(tmp_path)
+    core, at = hub.load(tmp_path).core, batch(oracle, 0)
+    other = {"first": "last", "last": "first"}[core.spec.labels.token]
+    object.__setattr__(core.labels.spec, "token", other)
+    assert (ours(core, at) - theirs(oracle, at)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(("family", "head"), BARE)
+def test_states_of_a_bare_model_equal_transformers(family, head, tmp_path):
+    oracle = oracles_bert.draw(family, 0, head)
+    oracle.save_pretrained(tmp_path)
+    model, at = hub.load(tmp_path), batch(oracle, 0)
+    with torch.no_grad():
+        if "target" in at:
+            got = model(source=at["ids"], target=at["target"], padding=at["real"]).hidden
+            want = oracle(at["ids"], at["real"].long(), decoder_input_ids=at["target"]).last_hidden_state
+        else:
+            got = model(at["ids"], padding=at["real"]).hidden[at["real"]]
+            want = oracle(at["ids"], at["real"].long()).last_hidden_state[at["real"]]
+    assert (got - want).abs().max() <= 1e-5 * max(1.0, want.std().item())
+
+
+def test_token_types_change_the_logits_of_masked_words(tmp_path):
+    oracle = oracles_bert.draw("bert", 1)
+    oracle.save_pretrained(tmp_path)
+    core, rows = hub.load(tmp_path).core, [inputs.pair([5, 6, 7], [8, 9], cls=3, sep=4) for _ in range(2)]
+    ids, segments = (torch.tensor(part) for part in zip(*rows, strict=True))
+    with torch.no_grad():
+        want = oracle(ids, token_type_ids=segments).logits
+        got = core(ids, begin(core.encoder, ids, Given(segments=segments)))
+        plain = core(ids, begin(core.encoder, ids))
+    assert (got - want).abs().max() <= 3e-5 * want.std()
+    assert (plain - want).abs().max() > 1e-2
+
+
+def test_checkpoints_that_say_gamma_and_beta_load(tmp_path):
+    oracle = oracles_bert.draw("bert", 0)
+    oracle.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    new = {n: t() for n, t in store.tensors(tmp_path).items()}
+    old = {n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t.clone()
+           for n, t in new.items()}  # fmt: skip
+    extra = {"bert.pooler.dense.weight": torch.zeros(3), "cls.seq_relationship.bias": torch.zeros(2),
+             "cls.predictions.decoder.weight": new["bert.embeddings.word_embeddings.weight"].clone(),
+             "bert.embeddings.position_ids": torch.arange(64)[None]}  # fmt: skip
+    path.unlink()
+    store.write(tmp_path, old | extra)
+    at = oracles.batch(oracle, 0)
+    with torch.no_grad():
+        got = hub.load(tmp_path)(at["ids"], padding=at["real"]).logits[at["real"]]
+    assert (got - oracles.logits(oracle, at)).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "said"),
+    [
+        ("bert", {"is_decoder": True}, "is_decoder"),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ("bert", {"architectures": ["BertForTokenClassification"]}, "expected one of BertForMaskedLM"),
+        ("bert", {"add_cross_attention": True}, "add_cross_attention"),
+        ("bart", {"normalize_before": True, "model_type": "bart"}, "normalize_before"),
+        ("openai_gpt", {"summary_type": "mean", "architectures": ["OpenAIGPTDoubleHeadsModel"]}, "summary_type"),
+        ("openai_gpt", {"summary_activation": "tanh", "architectures": ["OpenAIGPTDoubleHeadsModel"]}, "activation"),
+    ],
+)
+def test_what_would_change_the_numbers_is_refused(family, change, said, tmp_path):
+    oracles_bert.draw(family, 1).save_pretrained(tmp_path)
+    config = store.read_json(tmp_path / "config.json")
+    (tmp_path / "config.json").unlink()
+    store.write_json(tmp_path / "config.json", config | change)
+    with pytest.raises(QkvError, match=said):
+        hub.load(tmp_path)
+
+
+def test_dropout_falls_once_before_the_labels(tmp_path):
+    oracle = oracles_bert.draw("bert", 0, "texts")
+    oracle.save_pretrained(tmp_path)
+    core, at, chances = hub.load(tmp_path).core, batch(oracle, 0), []
+    step = begin(core.encoder, at["ids"], drop=lambda x, p: chances.append((x.ndim, p)) or x)
+    core.classify(at["ids"], step)
+    assert [p for ndim, p in chances if ndim == 2] == [core.spec.labels.dropout]
+
+
+def test_a_row_is_read_only_where_its_condition_holds():
+    ours = {"head.weight": torch.zeros(2), "labels.out.weight": torch.zeros(2)}
+    names = "labels.out a with:head\nlabels.out b without:head"
+    assert [s.theirs for s in table.slots(names, ours)] == [("a.weight",)]
+    assert [s.theirs for s in table.slots(names, {"labels.out.weight": torch.zeros(2)})] == [("b.weight",)]

@@ -1,0 +1,135 @@
+"""Routing: the experts that our routers choose, and their weights, are those of transformers, layer by layer."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkv import cost, hub
+from qkv.convert import checkpoint
+from qkv.convert.config import Reader
+from qkv.core import experts
+from qkv.core.step import listener
+
+transformers = pytest.importorskip("transformers")
+where = importlib.util.spec_from_file_location("oracles", Path(__file__).with_name("oracles.py"))
+oracles = importlib.util.module_from_spec(where)
+sys.modules["oracles"] = oracles
+where.loader.exec_module(oracles)
+
+
+def mixes(family: str) -> bool:
+    """Has the family a size with experts?"""
+    module = checkpoint.modules()[family]
+    sizes = (module.spec(Reader(config, size)) for size, config in module.SIZES.items())
+    return any(b.moe for s in sizes for b in s.stack.blocks)
+
+
+FAMILIES = [f for f in sorted(checkpoint.modules()) if mixes(f) and oracles.draw(f, 0) is not None]
+every = pytest.mark.parametrize("family", FAMILIES)
+
+
+class Ear:
+    """Keeps what the routers chose."""
+
+    opens = False
+
+    def __init__(self) -> None:
+        self.heard: dict[str, Tensor] = {}
+
+    def tap(self, module: torch.nn.Module, name: str, x: Tensor) -> Tensor:
+        if ".moe" in module.path:
+            self.heard[f"{module.path}.{name}"] = x
+        return x
+
+
+def recorded(oracle: Any, at: dict[str, Tensor]) -> dict[int, tuple[Tensor, Tensor]]:
+    """What transformers' routers give back: by layer, the chosen experts and their weights, both [B, T, J]."""
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+    hooks = []
+    for name, module in oracle.named_modules():
+        if type(module).__name__.lower().endswith("topkrouter"):
+            layer = int(name.split(".")[2])
+
+            def hear(_: Any, __: Any, out: tuple[Tensor, ...], layer: int = layer) -> None:
+                found[layer] = tuple(x.unflatten(0, at["ids"].shape) for x in (out[2], out[1]))  # type: ignore[assignment]
+
+            hooks.append(module.register_forward_hook(hear))
+    oracles.logits(oracle, at)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def spread(index: Tensor, weight: Tensor, count: int) -> Tensor:
+    """The weight of every expert, zero where it was not chosen."""
+    return torch.zeros(*index.shape[:-1], count).scatter(-1, index, weight.float())
+
+
+def gaps(family: str, number: int, folder: Path) -> list[float]:
+    """The largest difference of weights over all experts, for each layer with a router."""
+    oracle = oracles.draw(family, number)
+    oracle.save_pretrained(folder)
+    oracle.set_attn_implementation("eager")
+    at, model, ear = oracles.batch(oracle, number), hub.load(folder), Ear()
+    theirs = recorded(oracle, at)
+    token = listener.set(ear)
+    with torch.no_grad():
+        model(at["ids"], padding=at["real"])
+    listener.reset(token)
+    ours = {i for i, b in enumerate(model.spec.stack.blocks) if b.moe}
+    assert ours == set(theirs)
+    assert ours
+    found = []
+    for layer, (index, weight) in theirs.items():
+        count = model.spec.stack.blocks[layer].moe.count
+        mine, mine_weight = (ear.heard[f"layers.{layer}.moe.{n}"][at["real"]] for n in ("index", "weight"))
+        index, weight = index[at["real"]], weight[at["real"]]
+        assert torch.equal(mine.sort(-1).values, index.sort(-1).values), f"layer {layer} chooses other experts"
+        found.append(float((spread(mine, mine_weight, count) - spread(index, weight, count)).abs().max()))
+    return found
+
+
+@every
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_chosen_experts_and_their_weights_equal_transformers(family: str, number: int, tmp_path: Path) -> None:
+    assert max(gaps(family, number, tmp_path)) < 1e-4
+
+
+@every
+def test_a_router_that_forgets_its_scale_is_found(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = experts.choose
+
+    def wrong(*given: Any) -> tuple[Tensor, Tensor]:
+        index, weight = right(*given)
+        return index, weight * 1.01
+
+    monkeypatch.setattr(experts, "choose", wrong)
+    with pytest.raises(AssertionError):
+        test_chosen_experts_and_their_weights_equal_transformers(family, 1, tmp_path)
+
+
+PUBLISHED = {
+    ("mixtral", "8x7b"): 46_702_792_704,
+    ("mixtral", "8x22b"): None,
+    ("qwen2_moe", "a2.7b"): None,
+    ("qwen2_moe", "a14b"): None,
+    ("qwen3_moe", "30b-a3b"): None,
+    ("qwen3_moe", "235b-a22b"): None,
+}
+
+
+@pytest.mark.parametrize(("family", "size"), PUBLISHED)
+def test_parameters_of_the_named_sizes(family: str, size: str) -> None:
+    module = checkpoint.modules()[family]
+    values = module.SIZES[size]
+    core = cost.built(module.spec(Reader(values, size)))
+    ours = sum(p.numel() for p in core.parameters())
+    config = transformers.AutoConfig.for_model(module.TYPES[0], **values)
+    with torch.device("meta"):
+        theirs = sum(p.numel() for p in transformers.AutoModelForCausalLM.from_config(config).parameters())
+    assert ours == theirs == (PUBLISHED[family, size] or theirs)

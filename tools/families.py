@@ -1,0 +1,79 @@
+"""docs/families.md, from what the family tests measure: `python tools/families.py [--nightly]` runs and writes."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+TICKS = ("loads", "saves", "generates", "trains", "traces", "shows", "counts")
+HEAD = """# Families
+
+Every row is one file in `src/qkv/families`, tested against transformers on drawn models (head dim >= 32, three layers
+or more, every weight, norm and bias off its first value, an unequal padded batch). This page is written by
+`python tools/families.py` from what the tests measured{how}; do not edit it.
+
+- **largest difference**: of logits in fp32, and its share of what is allowed: 1e-5 of the logits' spread, or three
+  times what transformers' own two kernels differ by on that model.
+- **bf16**: our error against fp32, as a multiple of transformers' own bf16 error (allowed: 1.25).
+- **cached**: largest difference between decoding in chunks with a cache and one pass.
+- ticks: loads and saves (bit-equal, and transformers loads what we save), greedy text equal to transformers' own, one
+  step of training, traced attention explains what ran, `qkv show` computes bit for bit the same, parameters counted
+  as transformers has them. A dash: there is nothing to do that with.
+
+| family | model types | lines | largest difference | of allowed | fp64 | bf16 | cached | {ticks} |
+|---|---|---:|---:|---:|---:|---:|---:|{rules}
+"""
+
+
+def main() -> None:
+    """Run the tests with a place to write to, then write the page."""
+    ask = argparse.ArgumentParser(description=__doc__)
+    ask.add_argument("--nightly", action="store_true", help="all 20 drawn configurations of each family")
+    ask.add_argument("--from", dest="made", type=Path, help="numbers that a run with QKV_RECORD left")
+    given = ask.parse_args()
+    found = json.loads((given.made or measured(nightly=given.nightly)).read_text(encoding="utf-8"))
+    (ROOT / "docs" / "families.md").write_text(page(found, nightly=given.nightly), encoding="utf-8")
+
+
+def measured(*, nightly: bool) -> Path:
+    """The file of numbers that the family tests leave; a failing test stops it."""
+    path = Path(tempfile.mkdtemp()) / "families.json"
+    which = ["-m", "nightly or not nightly"] if nightly else []
+    command = [sys.executable, "-m", "pytest", "-q", "tests/families", *which]
+    if subprocess.run(command, cwd=ROOT, env={**os.environ, "QKV_RECORD": str(path)}, check=False).returncode:
+        raise SystemExit("a family test failed: the page stays as it is")
+    return path
+
+
+def page(found: dict[str, dict[str, Any]], *, nightly: bool) -> str:
+    """The page's text."""
+    from qkv.convert import checkpoint
+
+    how = ", 20 drawn models a family" if nightly else ", 3 drawn models a family"
+    text = HEAD.format(how=how, ticks=" | ".join(TICKS), rules="---|" * len(TICKS))
+    papers: list[str] = []
+    for name, module in sorted(checkpoint.modules().items()):
+        lines = len(Path(str(module.__file__)).read_text(encoding="utf-8").splitlines())
+        types = ", ".join(f"`{t}`" for t in module.TYPES)
+        own = found.get(name, {})
+        if "difference" not in own:
+            note = getattr(module, "UNPUBLISHED", "")
+            papers.append(f"| {name} | {types} | {lines} | {', '.join(module.SIZES)} | {note} |")
+            continue
+        numbers = [f"{own['difference']:.1e}", f"{own['share_of_bound']:.2f}", f"{own.get('fp64', 0):.0e}",
+                   f"{own['bf16']:.2f}", f"{own['cached']:.1e}" if "cached" in own else "–"]  # fmt: skip
+        ticks = ["✓" if own.get(t) else "–" for t in TICKS]
+        text += f"| {name} | {types} | {lines} | {' | '.join(numbers + ticks)} |\n"
+    if papers:
+        text += "\nTransformers has no such model; a slow reference written in the tests from the paper stands in.\n\n"
+        text += "| family | model types | lines | sizes | note |\n|---|---|---:|---|---|\n" + "\n".join(papers) + "\n"
+    return text
+
+
+if __name__ == "__main__":
+    main()
