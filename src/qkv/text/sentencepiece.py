@@ -4,7 +4,7 @@ Kudo and Richardson 2018. The file is one protobuf message, of which a few field
 """
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -145,7 +145,7 @@ def plain(pieces: list[str], scores: list[float]) -> Pieces:
     return Pieces(tuple(names), tuple(scores), tuple(types))
 
 
-def build(model: Pieces, ids: Mapping[str, int] | None = None, named: Sequence[str] = ()) -> Tokenizer:
+def build(model: Pieces, ids: Mapping[str, int] | None = None, named: Collection[str] = ()) -> Tokenizer:
     """A tokenizer that cuts text as sentencepiece does, without a template.
 
     `ids` renumbers the pieces: those that it lacks come behind its last, those that only it has are never cut.
@@ -172,7 +172,7 @@ def build(model: Pieces, ids: Mapping[str, int] | None = None, named: Sequence[s
     return backend
 
 
-def _unigram(model: Pieces, vocabulary: Mapping[str, int], named: Sequence[str]) -> models.Unigram:
+def _unigram(model: Pieces, vocabulary: Mapping[str, int], named: Collection[str]) -> models.Unigram:
     rows = [(f"\0{i}", 0.0) for i in range(max(vocabulary.values()) + 1)]  # a piece that no text holds
     for piece, score in [*((n, 0.0) for n in named if n in vocabulary), *zip(model.pieces, model.scores, strict=True)]:
         rows[vocabulary[piece]] = (piece, score)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import tokenizers
 
 from qkv.errors import QkvError
-from qkv.text import files
+from qkv.text import control, files
 from qkv.text.files import ROLES, guarded
 
 KEPT = ("chat_template", "model_max_length", "padding_side")  # of a loaded tokenizer_config.json
@@ -42,6 +42,7 @@ class Tokenizer:
         self._special = {i for i, token in added.items() if token.special}
         self._special |= {i for token in self.roles.values() if (i := self.id(token)) is not None}
         self._spelling = Spelling.of(backend.decoder)
+        self._control: control.Control | None = None  # made when it is first asked for
 
     def __len__(self) -> int:
         return len(self._names) if self._names is not None else self.backend.get_vocab_size()
@@ -118,6 +119,21 @@ class Tokenizer:
                 return [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=special)]
             found = backend.encode_batch(list(texts), add_special_tokens=special)
         return [self._renumbered(text, e) for text, e in zip(texts, found, strict=True)]
+
+    def encode_parts(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
+        """The ids of a text in parts, in which control tokens count only in the parts marked True.
+
+        Elsewhere they are text, spelt with ordinary tokens; without any the ids are those of the joined text.
+
+        Raises:
+            QkvError: the vocabulary is in two parts (source and target).
+        """
+        if self._control is None:
+            if self._numbers is not None:
+                raise QkvError("a tokenizer with one model for each side has no control tokens; encode the text")
+            self._control = control.of(self.backend, frozenset(self.roles.values()))
+        with guarded("the tokenizer cannot read this text"):
+            return self._control.encode(parts)
 
     def _renumbered(self, text: str, found: tokenizers.Encoding) -> list[int]:
         """What one side's pieces lack, the common numbering may still have under its own spelling."""
@@ -313,7 +329,7 @@ def load(directory: str | Path) -> Tokenizer | None:
     """The tokenizer of a model's directory, by the files that it holds; None where it holds none.
 
     Known: tokenizer.json; vocab.json (or encoder.json) with merges.txt (or vocab.bpe); source.spm with target.spm and
-    vocab.json; tokenizer.model or spiece.model (sentencepiece); vocab.txt (WordPiece).
+    vocab.json; tokenizer.model, spiece.model or sentencepiece.bpe.model (sentencepiece); vocab.txt (WordPiece).
 
     Raises:
         QkvError: a file is broken or its partner is missing; the message names it.
@@ -323,5 +339,5 @@ def load(directory: str | Path) -> Tokenizer | None:
     if found is None:
         return None
     made = Tokenizer(found.backend, **found.roles, target=found.target, names=found.names)
-    made.config, made.files = found.config, found.files
+    made.config, made.files = {**found.config, **files.templates(directory)}, found.files
     return made

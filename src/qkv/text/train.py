@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from qkv.errors import QkvError
 from qkv.text.files import guarded
@@ -13,6 +13,7 @@ from qkv.text.files import template as around
 from qkv.text.tokenizer import Tokenizer
 
 Kind = Literal["char", "word", "bpe", "lexicon", "split"]
+Template = Literal["none", "eos", "bos", "cls"]
 LATIN = "0-9A-Za-zÀ-ɏ"
 CJK = r"\p{Han}\p{Hiragana}\p{Katakana}"
 WIDE = CJK + "，。、；：？！（）《》〈〉「」『』【】“”‘’…—～·"
@@ -27,13 +28,14 @@ TIGHT = rf" (?=[{WIDE},.?!;:%)\]'’])|(?<=[{WIDE}(\[]) |(?<=['’]) (?=(?:s|t|m
 
 def train(
     texts: Iterable[str], *, kind: Kind, size: int = 8000, words: Sequence[str] = (),
-    specials: Sequence[str] = ("<pad>", "</s>", "<unk>"), template: Literal["none", "eos", "bos"] = "none",
+    specials: Sequence[str] = ("<pad>", "</s>", "<unk>"), template: Template = "none",
 ) -> Tokenizer:  # fmt: skip
     """A tokenizer of at most `size` tokens, the special ones first.
 
     `char`: each character; `word`: words and punctuation; `bpe`: byte-level BPE (Sennrich et al. 2016), which spells
     any text; `split`: what spaces separate, with "@@ " as a joint; `lexicon`: the given `words` alone, English ones
-    whole, runs of Chinese cut into the fewest words. `template` adds the end symbol behind or the begin symbol before.
+    whole, runs of Chinese cut into the fewest words. `template` adds the end symbol behind or the begin symbol before;
+    `cls` adds [CLS] before and [SEP] behind.
 
     Raises:
         QkvError: no text or words, a special token that the kind or the template needs, or too small a size.
@@ -43,7 +45,8 @@ def train(
         raise QkvError(
             f"a vocabulary of kind {kind!r} needs a token for the unknown: add '<unk>' to specials {list(specials)}"
         )
-    if template != "none" and template not in roles:
+    missing = {"none": set[str](), "cls": {"cls", "sep"}}.get(template, {template}) - roles.keys()
+    if missing:
         raise QkvError(f"template {template!r} needs such a token among specials {list(specials)}")
     if size <= len(specials) + (256 if kind == "bpe" else 0):
         least = len(specials) + (257 if kind == "bpe" else 1)
@@ -55,14 +58,23 @@ def train(
             backend = _bpe(texts, size, specials)
         else:
             backend = _words(texts, kind, size, (list(specials), roles["unk"]))
-        named = roles.get(template)
-        token = (named, backend.token_to_id(named)) if named else None
-        ends = around(None, token) if template == "eos" else around(token, None)  # pyright: ignore[reportArgumentType]
+        ends = _ends(backend, template, roles)
         if ends is not None:
             backend.post_processor = ends
     if backend.get_vocab_size() <= len(specials):
         raise QkvError(f"no text to train a vocabulary of kind {kind!r} on")
     return Tokenizer(backend, target=None, **roles)
+
+
+def _ends(backend: tokenizers.Tokenizer, template: Template, roles: dict[str, str]) -> Any:
+    """What a template puts around each text, None for nothing."""
+    ids = {role: (token, int(backend.token_to_id(token) or 0)) for role, token in roles.items()}
+    if template == "cls":
+        (cls, _), (sep, _) = ids["cls"], ids["sep"]
+        return processors.TemplateProcessing(
+            single=[cls, "$A", sep], pair=[cls, "$A", sep, "$B:1", sep + ":1"], special_tokens=[ids["cls"], ids["sep"]]
+        )
+    return around(ids.get(template) if template == "bos" else None, ids.get(template) if template == "eos" else None)
 
 
 def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> tokenizers.Tokenizer:

@@ -1,0 +1,374 @@
+"""Where chat templates run: no attribute that leads out, bounded in time, steps and size; what people wrote is known.
+
+Text from the messages is a `Typed`: in tests and comparisons it is itself, in the output it stands between two marks.
+Operations that would lose the class give a `Typed` again; text of both kinds is a str with marks inside.
+"""
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import Any, cast
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+from qkv.errors import QkvError
+
+SOURCE, OUTPUT, MADE = 2**18, 2**23, 2**26  # characters: of a template, of one text, of all texts on the way
+STEPS, SECONDS = 100_000, 10.0  # turns of loops, calls and filters; time
+OPEN, CLOSE = "\ufdd2", "\ufdd3"  # no text holds these: the messages were cleaned of them
+MARKS = re.compile(f"[{OPEN}{CLOSE}]")
+WIDE = re.compile(r"[%:{][^%{}]*\d{4}|\{[^}]*\{|\*")  # a format's width that is too large, or computed
+FILTERS = (
+    "abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "groupby", "indent", "int", "items",
+    "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "round", "select",
+    "selectattr", "sort", "string", "sum", "title", "trim", "unique", "upper", "wordcount",
+)  # fmt: skip
+METHODS: dict[type, tuple[str, ...]] = {
+    str: (
+        "capitalize", "casefold", "count", "endswith", "find", "format", "index", "isalnum", "isalpha", "isdecimal",
+        "isdigit", "islower", "isnumeric", "isspace", "isupper", "join", "lower", "lstrip", "partition",
+        "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split",
+        "splitlines", "startswith", "strip", "title", "upper",
+    ),
+    dict: ("copy", "get", "items", "keys", "values"), list: ("copy", "count", "index"), tuple: ("count", "index"),
+}  # fmt: skip
+SPEAKERS = ("system", "developer", "user", "assistant", "model", "tool", "function", "observation", "ipython")
+KEEP = {"strip", "lstrip", "rstrip", "format", "trim", "string", "default", "d", "lower", "upper"}  # leave marks alone
+
+
+class Typed(str):
+    """Text that people wrote, in no part the template's."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: str) -> "Typed":
+        """The text, freed of marks."""
+        return str.__new__(cls, MARKS.sub("", value))
+
+    def __str__(self) -> str:
+        return mark(self)
+
+    def __repr__(self) -> str:
+        return mark(str.__repr__(self))
+
+    def __format__(self, spec: str) -> str:
+        return mark(format("".join((self,)), spec))
+
+    def __getitem__(self, at: Any) -> "Typed":
+        return Typed(str.__getitem__(self, at))
+
+    def __iter__(self) -> Iterator["Typed"]:
+        return (Typed(c) for c in str.__iter__(self))
+
+
+def mark(text: str) -> str:
+    """The text between marks that stand inside the white space around it, so that trimming does not meet them."""
+    bare = "".join((text,))  # an ordinary str, whose slices are ordinary
+    core = bare.strip()
+    start = bare.find(core)
+    return f"{bare[:start]}{OPEN}{core}{CLOSE}{bare[start + len(core) :]}" if core else bare
+
+
+def parts(marked: str) -> list[tuple[str, bool]]:
+    """The text without marks in parts, each with whether the template wrote it.
+
+    Raises:
+        QkvError: a mark lacks its partner: the template cut text in two.
+    """
+    found, depth = list[tuple[str, bool]](), 0
+    for piece in re.split(f"([{OPEN}{CLOSE}])", marked):
+        depth += (piece == OPEN) - (piece == CLOSE)
+        if depth < 0:
+            break
+        if piece and not MARKS.fullmatch(piece):
+            found.append((piece, depth == 0))
+    if depth:
+        raise QkvError("the chat template cuts text of its own and of the messages apart; they cannot be told apart")
+    return found
+
+
+def run(source: str, typed: dict[str, Any], own: dict[str, Any], *, marked: bool) -> str:
+    """What a template gives for what people wrote (`typed`, JSON's types) and what is the checkpoint's `own`.
+
+    Raises:
+        QkvError: it is too long, does not parse, fails, refuses, or exceeds its bounds.
+    """
+    if len(source) > SOURCE:
+        raise QkvError(f"the chat template has {len(source)} characters, expected at most {SOURCE}")
+    try:
+        environment = Bounded(marked=marked)
+        code = environment.compile(Rewrite().visit(environment.parse(source)))
+        made = jinja2.Template.from_code(environment, code, environment.make_globals(None))
+        given = {**own, **(wrapped(typed) if marked else typed)}
+        return str(made.render(given))
+    except QkvError:
+        raise
+    except jinja2.TemplateSyntaxError as e:
+        raise QkvError(f"the chat template does not parse, line {e.lineno}: {e.message}") from None
+    except RecursionError:
+        raise QkvError("the chat template calls itself without end") from None
+    except Exception as e:  # a template may fail in any way that Python code may
+        raise QkvError(f"the chat template failed: {type(e).__name__}: {e}") from None
+
+
+def wrapped(value: Any) -> Any:
+    """The same data with every text in it a `Typed`, but for the usual roles, of which templates make tokens."""
+    if isinstance(value, str):
+        return Typed(value)
+    if isinstance(value, dict):
+        rows = cast("dict[Any, Any]", value).items()
+        return {wrapped(k): v if k == "role" and v in SPEAKERS else wrapped(v) for k, v in rows}
+    return [wrapped(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def mixed(value: Any) -> bool:
+    """Whether this is a str with marks inside."""
+    return isinstance(value, str) and not isinstance(value, Typed) and MARKS.search(value) is not None
+
+
+def again(value: Any) -> Any:
+    """What an operation made of a `Typed`, as one."""
+    if isinstance(value, str):
+        return Typed(value)
+    if isinstance(value, list | tuple):
+        return type(value)(again(v) for v in cast("list[Any]", value))
+    return value
+
+
+class Rewrite(NodeTransformer):
+    """Loops are counted; joints and slices become filters, which the environment can watch."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        """`for x in y` as `for x in y | counted`."""
+        self.generic_visit(node)
+        node.iter = _filter(node.iter, "counted")
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        """`a ~ b` as `[a, b] | joined`."""
+        self.generic_visit(node)
+        return _filter(nodes.List(node.nodes, lineno=node.lineno), "joined")
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        """`a[b:c]` as `a | cut(b, c, none)`."""
+        self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Slice):
+            return node
+        ends = (node.arg.start, node.arg.stop, node.arg.step)
+        return _filter(node.node, "cut", [end or nodes.Const(None) for end in ends])
+
+    def visit_NSRef(self, node: nodes.NSRef) -> nodes.Node:  # noqa: N802
+        """Names that begin with an underscore lead out of the sandbox."""
+        if node.attr.startswith("_"):
+            raise QkvError(f"the chat template, line {node.lineno}, sets {node.attr!r}; such names are not for it")
+        return node
+
+
+def _filter(node: nodes.Node, name: str, args: list[nodes.Expr] | None = None) -> nodes.Filter:
+    return nodes.Filter(
+        cast("nodes.Expr", node), f" {name}", args or [], [], None, None, lineno=node.lineno
+    )  # no source can say the blank
+
+
+class Generation(Extension):
+    """`{% generation %}` marks the assistant's words for training; here it is only passed through."""
+
+    tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The statements inside."""
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class Bounded(ImmutableSandboxedEnvironment):
+    """jinja2's sandbox with a budget for one render; what leaves its methods keeps track of who wrote it."""
+
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+
+    def __init__(self, *, marked: bool) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[Generation, loopcontrols])
+        self.marked = marked
+        self.steps, self.room, self.deadline = STEPS, MADE, time.monotonic() + SECONDS
+        self.concat = self.joined  # pyright: ignore[reportAttributeAccessIssue]
+        filters = {name: self.watched(name, self.filters[name]) for name in FILTERS}
+        filters |= {"join": self.join, "replace": self.replace, "tojson": self.tojson, "safe": lambda value: value}
+        filters |= {" counted": self.counted, " joined": self.joined, " cut": self.cut}
+        self.filters = filters  # pyright: ignore[reportAttributeAccessIssue]
+        self.globals = {"range": self.globals["range"], "dict": lambda *rows, **more: dict(*rows, **more)}
+        self.globals |= {"namespace": namespace, "raise_exception": refuse, "strftime_now": now}
+
+    def spend(self, size: int = 0) -> None:
+        """One step, which makes something of this size."""
+        self.steps -= 1
+        self.room -= size
+        if self.steps < 0 or time.monotonic() > self.deadline:
+            raise QkvError(f"the chat template was stopped after {STEPS - self.steps} steps: does it loop without end?")
+        if size > OUTPUT or self.room < 0:
+            most = OUTPUT if self.room >= 0 else MADE
+            raise QkvError(f"the chat template was stopped: it makes more than {most} characters")
+
+    def counted(self, values: Any) -> Iterator[Any]:
+        """The values one by one."""
+        for value in Typed(values) if mixed(values) else values:
+            self.spend()
+            yield value
+
+    def joined(self, pieces: Iterable[Any]) -> str:
+        """The pieces as one text; all of it people's if the rest is blank."""
+        texts, size = list[str](), 0
+        for piece in pieces:
+            texts.append(str(piece))
+            self.spend(len(texts[-1]))
+            size += len(texts[-1])
+            if size > OUTPUT:
+                self.spend(size)
+        text = "".join(texts)
+        theirs = mixed(text) and not any(own and part.strip() for part, own in _balanced(text))
+        return Typed(text) if theirs else text
+
+    def cut(self, value: Any, *ends: int | None) -> Any:
+        """A slice."""
+        made = (Typed(value) if mixed(value) else value)[slice(*ends)]
+        self.spend(len(made))
+        return made
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
+        """Attributes that lead out of the sandbox, or change what was given."""
+        raise QkvError(f"the chat template asks for .{attribute} of a {type(obj).__name__}, which it may not")
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """What is at a key or number."""
+        return super().getitem(Typed(obj) if mixed(obj) else obj, argument)
+
+    def join(self, value: Iterable[Any], d: str = "", attribute: Any = None) -> str:
+        """Values as one text, `d` between them."""
+        rows = (self.getitem(row, attribute) if attribute is not None else row for row in value)
+        return self.joined(piece for i, row in enumerate(rows) for piece in ((d, row) if i else (row,)))
+
+    def replace(self, value: Any, old: str, new: str, count: int | None = None) -> str:
+        """A text with each `old` as `new`."""
+        text = value if isinstance(value, str) else str(value)
+        self.spend(len(text) + text.count(old) * len(new))
+        theirs = isinstance(text, Typed)
+        made = text.replace(old, new if theirs else str(new), -1 if count is None else count)
+        return Typed(made) if theirs else made
+
+    def tojson(
+        self, value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None,
+        sort_keys: bool = False,
+    ) -> str:  # fmt: skip
+        """JSON as transformers writes it for templates: nothing escaped for HTML; all of it counts as people's."""
+        if not isinstance(indent, int | None) or (indent or 0) > 16:
+            raise QkvError(f"the chat template indents JSON by {indent!r}, expected at most 16")
+        text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        self.spend(len(text))
+        return Typed(text) if self.marked else text
+
+    def watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter that pays for what it makes, and whose text is people's if what it was given is."""
+        kind = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
+
+        @jinja2.pass_context
+        def wrapper(context: Context, *args: Any, **options: Any) -> Any:
+            first = Typed(args[0]) if args and mixed(args[0]) and name not in KEEP else args[0] if args else ""
+            self.spend(cost(name, first, (*args[1:], *options.values())))
+            before = {"context": context, "eval_context": context.eval_ctx, "environment": self}
+            passed = (before[kind],) if kind else ()
+            made = function(*passed, first, *args[1:], **options)
+            return again(made) if isinstance(first, Typed) else made
+
+        return wrapper
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **options: Any) -> Any:
+        """A call; methods of Python's own types are those in METHODS."""
+        bound = getattr(obj, "__wrapped__", obj)
+        owner, name = getattr(bound, "__self__", None), getattr(bound, "__name__", "")
+        if isinstance(owner, str | int | float | bytes | dict | list | tuple):
+            allowed = next((names for kind, names in METHODS.items() if isinstance(owner, kind)), ())
+            if name not in allowed:
+                raise QkvError(f"the chat template calls .{name}() of a {type(owner).__name__}, which it may not")
+        if not isinstance(owner, str):
+            self.spend()
+            return super().call(context, obj, *args, **options)
+        if name == "join":
+            made = self.join(*args, d=owner, **options)
+            return Typed(made) if isinstance(owner, Typed) else made
+        if name == "replace":
+            return self.replace(owner, *args, **options)
+        self.spend(cost(name, owner, (*args, *options.values())))
+        if mixed(owner) and name not in KEEP:
+            owner = Typed(owner)
+            obj = getattr(owner, name)
+        made = super().call(context, obj, *args, **options)
+        return again(made) if isinstance(owner, Typed) else made
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """`+ * ** %` of texts, lists and numbers."""
+        texts = isinstance(left, str), isinstance(right, str)
+        if all(texts) and operator == "+":
+            self.spend(len(left) + len(right))
+            both = isinstance(left, Typed) and isinstance(right, Typed)
+            return Typed("".join((left, right))) if both else "".join((str(left), str(right)))
+        if texts[0] and operator == "%":
+            self.spend(cost("format", left, right if isinstance(right, tuple) else (right,)))
+        elif isinstance(left, int | float) and isinstance(right, int | float):
+            if operator != "+" and (abs(left) > 2**31 or abs(right) > (64 if operator == "**" else 2**31)):
+                raise QkvError(f"the chat template calculates {left} {operator} {right}, which is too large for it")
+        else:
+            sizes = [len(v) if isinstance(v, str | list | tuple) else v for v in (left, right)]
+            numbers = [max(0, int(n)) for n in sizes if isinstance(n, int | float)]
+            self.spend(math.prod(numbers) if operator == "*" else sum(numbers))
+        made = super().call_binop(context, operator, left, right)
+        return again(made) if isinstance(left, Typed) or (isinstance(right, Typed) and not texts[0]) else made
+
+
+def _balanced(text: str) -> list[tuple[str, bool]]:
+    """`parts`, where a mark without partner counts as the template's own text."""
+    try:
+        return parts(text)
+    except QkvError:
+        return [(text, True)]
+
+
+def cost(name: str, owner: Any, args: tuple[Any, ...]) -> int:
+    """How many characters a method or filter makes at most."""
+    if not isinstance(owner, str):
+        return 0
+    sizes = [len(a) if isinstance(a, str | list | tuple) else a if isinstance(a, int) else 0 for a in args]
+    if name == "format":
+        if WIDE.search(owner):
+            raise QkvError("the chat template formats text to a width that is too large or computed")
+        return len(owner) + (owner.count("{") + owner.count("%")) * max(sizes, default=0)
+    if name == "indent":
+        return len(owner) + (1 + owner.count("\n")) * max(sizes, default=4)
+    return len(owner)
+
+
+def namespace(*args: Any, **names: Any) -> Namespace:
+    """What a template may change inside a loop."""
+    if wrong := next((n for n in dict(*args, **names) if n.startswith("_")), None):
+        raise QkvError(f"the chat template names {wrong!r}; names that begin with an underscore are not for templates")
+    return Namespace(*args, **names)
+
+
+def refuse(message: str) -> None:
+    """What a template calls when the messages are not in its order."""
+    raise QkvError(f"the chat template refuses these messages: {message}")
+
+
+def now(form: str) -> str:
+    """The present time, written in a form of strftime."""
+    if len(form) > 100 or WIDE.search(form):
+        raise QkvError("the chat template asks for the time in a form that is too long")
+    return datetime.now().strftime(form)
