@@ -14,8 +14,9 @@ import torch
 from qkv import fold
 from qkv.core.cache import Static
 from qkv.core.dropout import dropper
-from qkv.core.step import listener
+from qkv.core.step import begin, listener
 from qkv.fold import show
+from qkv.spec import Attention, Block, Ffn, Mask, Norm, Rotary, Spec, Stack
 
 sys.path.insert(0, str(Path(__file__).parent / "core"))
 import zoo
@@ -40,11 +41,30 @@ def test_folded_equals_core_bit_for_bit(name: str, mode: Any) -> None:
     with torch.set_grad_enabled(mode in (None, "train")):
         assert torch.equal(zoo.run(model, ids, **run), zoo.run(core, ids, **run))
     if mode != "train" and hasattr(core, "decoder"):
-        caches = [Static(3), Static(3)]
+        caches, run = [Static(5), Static(5)], {"mode": "prefill" if mode == "prefill" else "decode"}
         for part in (ids[:, :5], ids[:, 5:6], ids[:, 6:]):
             with torch.set_grad_enabled(mode is None):
-                both = [zoo.run(m, part, cache=c, mode="decode") for m, c in zip((model, core), caches, strict=True)]
+                both = [zoo.run(m, part, cache=c, **run) for m, c in zip((model, core), caches, strict=True)]
             assert torch.equal(*both)
+
+
+@pytest.mark.parametrize("name", ["cloze", "blanks"])
+def test_folded_labels_are_the_core_s(name: str) -> None:
+    core, model, ids = zoo.made(zoo.ALL[name]()), build(show(zoo.ALL[name]())), zoo.words(3, 9)
+    model.load_state_dict(core.state_dict(), strict=True)
+    both = [m.classify(ids, begin(m.decoder if hasattr(m, "decoder") else m.encoder, ids)) for m in (model, core)]
+    assert torch.equal(*both)
+    assert both[0].shape == (3, core.spec.labels.count)
+
+
+def test_two_axes_of_positions_fold_into_one_rotation_that_is_used_twice() -> None:
+    attn = Attention(4, 2, 32, Mask("prefix"), rotary=Rotary(16, axes=2))
+    spec = Spec(97, Stack(48, (Block(attn, Ffn(80, "gelu"), norm_in=Norm()),) * 2, context=64))
+    core, text, ids = zoo.made(spec), show(spec), zoo.words(3, 9)
+    model = build(text)
+    model.load_state_dict(core.state_dict(), strict=True)
+    assert torch.equal(zoo.run(model, ids), zoo.run(core, ids))
+    assert "replace" not in text
 
 
 @pytest.mark.parametrize("mode", [None, "train"])
@@ -58,7 +78,7 @@ def test_folded_dropout_falls_as_the_core_s(mode: Any) -> None:
     assert not torch.equal(both[0], zoo.run(core, ids))
 
 
-@pytest.mark.parametrize("name", ["seq2seq", "gqa", "parallel"])
+@pytest.mark.parametrize("name", ["seq2seq", "gqa", "parallel", "relative", "stretched", "cloze", "mixed", "experts"])
 def test_with_taps_the_folded_model_is_heard_as_the_core_is(name: str) -> None:
     spec = zoo.ALL[name]()
     core, model = zoo.made(spec), build(show(spec, taps=True))
@@ -93,8 +113,11 @@ def test_folded_text_reads_as_typed(name: str, mode: Any) -> None:
         "self.spec",
         r"\.tap\(",
         "Identity",
-        r"if (True|False)",
-        r"\bwidth\b",
+        r"\b(if|and|or) (True|False)",
+        r" [+] 0\b",
+        r"[ (]\(\w+\)(?! ->)",
+        "isinstance",
+        *([r"k\.shape\[1\] < q\.shape\[1\]"] * bool(mode or name not in ("latent", "mixed"))),
         r"\w = None$",
     ):
         assert not re.search(leftover, re.sub(r'"""[^"]*"""', "", body)), leftover
@@ -104,6 +127,8 @@ def test_folded_text_reads_as_typed(name: str, mode: Any) -> None:
     tree = ast.parse(text)
     used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     assert {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names} <= used
+    for one in re.split(r"\nclass ", re.sub(r'"""[^"]*"""', "", body)):  # a width is typed, or open for several
+        assert bool(re.search(r"\bwidth\b", one)) == ("width: int" in one)
     bodies = [ast.unparse(n).partition(":")[2] for n in tree.body if isinstance(n, ast.ClassDef)]
     assert len(bodies) == len(set(bodies)), "two classes are the same"
     defined = {n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
@@ -113,10 +138,17 @@ def test_folded_text_reads_as_typed(name: str, mode: Any) -> None:
 def test_shape_comments_are_kept_and_numbers_typed() -> None:
     text = show(zoo.gqa())
     assert "self.k = nn.Linear(48, 64, bias=False)" in text
-    assert "# B G S K" in text
+    assert "self.k(x).unflatten(-1, (2, -1)).transpose(1, 2)  # B G T K" in text
     assert 'step.mask[Mask("causal")]' in text
     assert "class RMSNorm(nn.Module)" in text
     assert "bias" not in show(zoo.gqa()).partition("class RMSNorm")[2].partition("class ")[0]
+
+
+def test_long_rotaries_have_a_name() -> None:
+    text = show(zoo.stretched())
+    assert 'ROTARY3 = Rotary(32, scaling=Scaling("wavelength", 8.0, 8, fast=4.0))\n' in text
+    assert "rotate(q, step.angles[ROTARY3])" in text
+    assert text.count("Scaling(") == 5
 
 
 def test_one_class_per_distinct_block() -> None:
@@ -127,9 +159,19 @@ def test_one_class_per_distinct_block() -> None:
 
 
 def test_training_has_no_cache_and_decoding_no_dropout() -> None:
-    assert "cache" not in show(zoo.seq2seq(dropout=0.1), mode="train")
+    assert "step.cache" not in show(zoo.seq2seq(dropout=0.1), mode="train")
     assert "step.drop" in show(zoo.seq2seq(dropout=0.1), mode="train")
     assert "drop" not in show(zoo.seq2seq(dropout=0.1), mode="decode").split('"""', 2)[2]
+
+
+def test_latents_are_absorbed_in_decoding_alone_and_experts_say_only_what_they_do() -> None:
+    assert "def absorbed" not in show(zoo.mixed(), mode="train")
+    assert "def expand" not in show(zoo.mixed(), mode="decode")
+    assert "step.mode" in show(zoo.mixed())
+    assert "def within" in show(zoo.mixed())
+    assert "def within" not in show(zoo.experts())
+    assert "sigmoid" not in show(zoo.experts()).partition("def choose")[2].partition("\nclass ")[0]
+    assert 'self.act = lambda x: F.gelu(x, approximate="tanh")' in show(zoo.mixed())
 
 
 def test_a_fork_folded_the_wrong_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

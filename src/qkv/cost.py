@@ -6,13 +6,18 @@ The core is built on the meta device: shapes without memory, so 70 billion param
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec as parts
-from qkv.core.attention import Attention
-from qkv.core.model import Norm, Stack, Transformer
+from qkv.core.attention import Attention, Norm
+from qkv.core.experts import Bank, Experts
+from qkv.core.latent import Latent
+from qkv.core.masks import Seen
+from qkv.core.model import Stack, Transformer
 from qkv.core.step import Given, Step, begin
 from qkv.errors import QkvError, nearest
 
@@ -32,7 +37,8 @@ class Cost:
     """Numbers of one spec; counts are of numbers, and bytes are asked for with a dtype."""
 
     parameters: int
-    active_parameters: int
+    active_parameters: int  # those that one token meets: of the experts, the chosen ones
+    stored: int  # parameters and what else a checkpoint holds, such as a router's bias
     by_part: dict[str, int]
     kv_per_token: int  # numbers kept per position of the decoder
     memory_per_token: int  # numbers kept per source position, once per sentence
@@ -55,16 +61,19 @@ class Cost:
         context = context or self.spec.context or 1024
         prefill = decode = 0
         for path, module in core.named_modules():
-            if isinstance(module, nn.Linear):
+            once = path.startswith("encoder.") if self.spec.decoder else False  # read once, not for every new token
+            if isinstance(module, nn.Linear) and not path.startswith("labels."):
                 products = 2 * module.in_features * module.out_features
                 prefill += products
-                once = path.startswith("encoder.") if self.spec.decoder else False
                 decode += 0 if once or path.endswith((".cross.k", ".cross.v")) else products
-            elif isinstance(module, Attention):
-                each = 4 * module.spec.heads * module.spec.head_dim  # q·k and pattern·v
-                prefill += each * pairs(module.spec.mask, context) // context
-                if not (self.spec.decoder and path.startswith("encoder.")):
-                    decode += each * keys(module.spec.mask, context, context)
+            elif isinstance(module, Bank):
+                products = 2 * module.weight[0].numel() * module.spec.chosen
+                prefill += products
+                decode += 0 if once else products
+            elif isinstance(module, Attention | Latent):
+                mask, (many, one) = module.spec.mask, each(module.spec)
+                prefill += many * pairs(mask, context) // context
+                decode += 0 if once else one * keys(mask, context, context)
         return Flops(prefill, decode)
 
     def activation_bytes_per_token(self, context: int | None = None, dtype: str = "fp32") -> int:
@@ -76,19 +85,26 @@ class Cost:
         return saved(built(self.spec), tokens) // tokens * width(dtype)
 
 
+def each(s: parts.Attention | parts.Latent) -> tuple[int, int]:
+    """FLOPs of q·k and pattern·v of all heads for one pair of query and key: in a prefill, and in decoding.
+
+    A latent's decoding works on the latents themselves; what leads q down to them and v up costs what expanding does.
+    """
+    if isinstance(s, parts.Attention):
+        return 4 * s.heads * s.head_dim, 4 * s.heads * s.head_dim
+    return 2 * s.heads * (s.plain_dim + s.rotary.dim + s.value_dim), 4 * s.heads * (s.kv_rank + s.rotary.dim)
+
+
 def keys(mask: parts.Mask, query: int, context: int) -> int:
-    """How many keys the query at a position sees."""
-    if mask.kind in ("full", "memory"):
-        return context
-    return min(query + 1, mask.window or query + 1)
+    """How many keys the query at a position sees: all or those up to itself, less what lies before its window."""
+    return (context if mask.kind in ("full", "memory") else query + 1) - max(0, query + 1 - (mask.window or query + 1))
 
 
 def pairs(mask: parts.Mask, context: int) -> int:
-    """How many pairs of query and key a whole context sees: a square, a triangle, or the band of a window."""
-    if mask.kind in ("full", "memory"):
-        return context * context
-    window = min(mask.window or context, context)
-    return window * (window + 1) // 2 + (context - window) * window
+    """How many pairs of query and key a whole context sees: a square or a triangle, less the corner before a window."""
+    whole = context * context if mask.kind in ("full", "memory") else context * (context + 1) // 2
+    corner = max(0, context - (mask.window or context))
+    return whole - corner * (corner + 1) // 2
 
 
 def width(dtype: str) -> int:
@@ -107,16 +123,22 @@ def built(spec: parts.Spec) -> Transformer:
 def count(spec: parts.Spec) -> Cost:
     """The cost of a spec, counted on the built core."""
     core = built(spec)
-    by_part: dict[str, int] = {"embedding": 0, "attention": 0, "ffn": 0, "norms": 0, "head": 0}
+    by_part: dict[str, int] = dict.fromkeys(("embedding", "attention", "ffn", "experts", "norms", "head"), 0)
     owners = dict(core.named_modules())
     for name, parameter in core.named_parameters():  # a shared tensor comes once
         by_part[part(name, owners[name.rpartition(".")[0]])] += parameter.numel()
     total = sum(by_part.values())
-    kept = {"kv": 0, "memory": 0}
+    idle = kv = memory = 0
     for path, module in core.named_modules():
-        if isinstance(module, Attention) and spec.decoder and not path.startswith("encoder."):
-            kept["memory" if path.endswith(".cross") else "kv"] += module.k.out_features + module.v.out_features
-    return Cost(total, total, by_part, kept["kv"], kept["memory"], spec)
+        if isinstance(module, Bank):
+            idle += module.weight[0].numel() * (module.spec.count - module.spec.chosen)
+        elif isinstance(module, Attention | Latent) and spec.decoder and not path.startswith("encoder."):
+            s, across = module.spec, path.endswith(".cross")
+            one = s.kv_rank + s.rotary.dim if isinstance(s, parts.Latent) else 2 * s.groups * s.head_dim
+            kv, memory = (kv, memory + one) if across else (kv + one, memory)
+    kept = core.state_dict()
+    stored = total + sum(b.numel() for name, b in core.named_buffers() if name in kept)
+    return Cost(total, total - idle, stored, by_part, kv, memory, spec)
 
 
 def part(name: str, owner: nn.Module) -> str:
@@ -125,9 +147,9 @@ def part(name: str, owner: nn.Module) -> str:
         return "norms"
     if isinstance(owner, nn.Embedding):
         return "embedding"
-    if name.startswith("head."):
+    if name.startswith(("head.", "labels.")):
         return "head"
-    return "ffn" if ".ffn." in name else "attention"
+    return "experts" if ".moe." in name else "ffn" if ".ffn." in name else "attention"
 
 
 def shapes(spec: parts.Spec) -> dict[str, tuple[int, ...]]:
@@ -136,18 +158,33 @@ def shapes(spec: parts.Spec) -> dict[str, tuple[int, ...]]:
 
 
 class Fused(torch.autograd.Function):
-    """Stands for a fused attention: it saves what goes in and what comes out, never the [T, S] pattern."""
+    """Stands for a fused attention: it saves what goes in, a learnt bias too, and what comes out; no pattern."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: torch.autograd.function.FunctionCtx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
+    ) -> Tensor:
         rows, heads, tokens, _ = q.shape
         z = q.new_empty((rows, tokens, heads, v.shape[-1])).transpose(1, 2)  # laid out as the fused kernels do
-        ctx.save_for_backward(q, k, v, z)
+        ctx.save_for_backward(q, k, v, z, *([bias] if bias is not None and bias.requires_grad else []))
         return z
+
+
+def work(moe: Experts, x: Tensor, index: Tensor, weight: Tensor, step: Step) -> Tensor:
+    """As Experts.work, with all choices at one expert: without numbers nobody knows who chose whom."""
+    s, token = moe.spec, torch.arange(len(x), device=x.device).repeat_interleave(index.shape[1])
+    mine = x[token]  # M D
+    up = F.linear(mine, moe.up.weight[0])  # M F
+    act = moe.act(F.linear(mine, moe.gate.weight[0])) * up if s.expert.gated else moe.act(up)  # M F
+    said = F.linear(step.drop(act, s.expert.dropout), moe.down.weight[0]) * weight.flatten()[:, None]  # M D
+    return torch.zeros_like(x, dtype=weight.dtype).index_add(0, token, said).to(x.dtype)  # N D
 
 
 def saved(core: Transformer, tokens: int) -> int:
     """How many numbers autograd saves in one forward of one row of tokens."""
+    for module in core.modules():
+        if isinstance(module, Experts):
+            module.work = partial(work, module)  # this core is nobody else's
     seen: dict[int, torch.UntypedStorage] = {}
     total = 0
     for parameter in core.parameters():
@@ -161,8 +198,8 @@ def saved(core: Transformer, tokens: int) -> int:
             total += storage.nbytes() // x.element_size()
         return x
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Tensor:
-        return Fused.apply(q, k, v)  # type: ignore[no-any-return]
+    def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, *_: object) -> Tensor:
+        return Fused.apply(q, k, v, seen.bias)  # type: ignore[no-any-return]
 
     def step(stack: Stack, given: Given | None = None) -> Step:
         return dataclasses.replace(begin(stack, ids, given), attend=attend)
@@ -177,13 +214,20 @@ def saved(core: Transformer, tokens: int) -> int:
     return total
 
 
-def report(spec: parts.Spec, *, dtype: str = "fp32", context: int | None = None) -> dict[str, object]:
-    """Everything as plain integers, bytes in `dtype`: what `qkv info` prints; `flops_per_token` is the decode's."""
+def report(
+    spec: parts.Spec, *, dtype: str = "fp32", context: int | None = None, note: str | None = None
+) -> dict[str, object]:
+    """Everything as plain integers, bytes in `dtype`: what `qkv info` prints; `flops_per_token` is the decode's.
+
+    A `note` is what a reader must know first, such as that nobody published these sizes.
+    """
     cost, context = count(spec), context or spec.context or 1024
     flops = cost.flops_per_token(context)
-    return {
+    first: dict[str, object] = {"note": note} if note else {}
+    return first | {
         "parameters": cost.parameters,
         "active_parameters": cost.active_parameters,
+        "stored": cost.stored,
         "by_part": dict(cost.by_part),
         "dtype": dtype,
         "weight_bytes": cost.weight_bytes(dtype),

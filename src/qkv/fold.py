@@ -13,7 +13,7 @@ import re
 import sys
 import textwrap
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any, Literal
@@ -23,11 +23,16 @@ from torch import nn
 
 from qkv import spec as parts
 from qkv.core import kernels
-from qkv.core.attention import Attention
-from qkv.core.model import Block, Norm, Stack, Transformer
+from qkv.core.attention import Norm
+from qkv.core.model import Stack, Transformer
 
 WIDE = 120
-SAFE = {n: getattr(builtins, n) for n in ("tuple", "dict", "enumerate", "len", "bool", "range", "zip")}
+CORE = {"TABLE": kernels.TABLE, "spec": parts, "replace": dataclasses.replace}  # what the core's own text may name
+PLAIN = ("tuple", "dict", "enumerate", "len", "bool", "range", "zip", "isinstance")
+SAFE: dict[str, Any] = {n: getattr(builtins, n) for n in PLAIN} | CORE
+ROLES = {"cross": "CrossAttention", "shared": "SharedFfn"}
+SHARES = "k.shape[1] < q.shape[1]"  # do several heads read one key? The spec of an attention knows
+NEUTRAL: dict[type[ast.operator], float] = {ast.Mult: 1.0, ast.Add: 0}
 UNKNOWN: Any = object()
 TIGHT = (ast.BinOp, ast.UnaryOp, ast.Attribute, ast.Compare, ast.BoolOp, ast.Starred)
 ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List)
@@ -91,7 +96,10 @@ class Source:
 
     def __init__(self, module: ModuleType) -> None:
         text = inspect.getsource(module)
-        self.module, self.text, self.tree = module, text.encode(), ast.parse(text)
+        self.text, self.tree = text.encode(), ast.parse(text)
+        inside = (n for n in ast.walk(self.tree) if isinstance(n, ast.ImportFrom) and n.module in sys.modules)
+        late = {a.name: getattr(sys.modules[str(n.module)], a.name) for n in inside for a in n.names}
+        self.names = {**late, **vars(module)}  # what functions import for themselves is known as well
         self.starts = [0]
         for line in self.text.splitlines(keepends=True):
             self.starts.append(self.starts[-1] + len(line))
@@ -105,7 +113,9 @@ class Source:
         return self.text[start:end].decode()
 
     def define(self, name: str) -> Any:
-        return next(n for n in self.tree.body if getattr(n, "name", None) == name)
+        """The class, function or table of that name, None where it is defined elsewhere."""
+        called = lambda n: ast.unparse(n.targets[0]) if isinstance(n, ast.Assign) else getattr(n, "name", None)  # noqa: E731
+        return next((n for n in self.tree.body if called(n) == name), None)
 
     def above(self, line: int) -> list[str]:
         """The comment lines that stand right above a line."""
@@ -158,31 +168,34 @@ class Folder:
         self.hidden = {"training"} | ({"path"} if taps else set()) | ({"layer"} if mode != "train" else set())
         self.step = Known(type("Step", (), {"mode": mode})(), set() if mode else {"mode"})
         self.sources: dict[str, Source] = {}
+        self.ours = [(p, m) for p, m in self.core.named_modules() if type(m).__module__.startswith("qkv.core")]
         self.names = self.titles()
+        self.inlines = True
         self.done: dict[str, str] = {}  # the printed pieces, by name, callees first
         self.signatures: dict[Any, list[str]] = {}
 
     # ---- names -------------------------------------------------------------------------------------------------
 
     def key(self, module: Any) -> tuple[Any, ...]:
-        weight = next(iter(module.parameters()))
-        return type(module), module.spec, weight.shape[-1] if not isinstance(module, Transformer) else 0
+        return type(module), getattr(module, "spec", None)
+
+    def width(self, module: Any) -> Any:
+        """The width of the states that a part reads, UNKNOWN where parts alike but for it share a class."""
+        alike = (m for _, m in self.ours if self.key(m) == self.key(module))
+        found = {next(m.parameters()).shape[-1] for m in alike}
+        return found.pop() if len(found) == 1 else UNKNOWN
 
     def titles(self) -> dict[tuple[Any, ...], str]:
         """A name for each distinct part: by its role, then by its stack, then by number."""
         roles: dict[str, dict[tuple[Any, ...], set[str]]] = {}
-        for path, module in self.core.named_modules():
-            if not type(module).__module__.startswith("qkv.core"):
-                continue
-            role = type(module).__name__
+        for path, module in self.ours:
+            role = ROLES.get(path.rpartition(".")[2], type(module).__name__)
             if isinstance(module, Transformer):
                 role = "Model"
             elif isinstance(module, Stack):
                 role = path.capitalize()
             elif isinstance(module, Norm):
-                role = {"rms": "RMSNorm", "layer": "LayerNorm"}[module.spec.kind]
-            elif path.endswith(".cross"):
-                role = "CrossAttention"
+                role = "RMSNorm" if module.spec.kind == "rms" else "LayerNorm"
             roles.setdefault(role, {}).setdefault(self.key(module), set()).add(path.split(".")[0].capitalize())
         titles: dict[tuple[Any, ...], str] = {}
         for role, variants in roles.items():
@@ -198,12 +211,16 @@ class Folder:
     def module(self) -> str:
         self.part(self.core)
         body = "\n\n\n".join(self.done.values())
+        long = [t for t in {spell(r): 0 for _, m in self.ours for r in getattr(m, "rotaries", ())} if len(t) > 40]
+        for n, text in reversed(list(enumerate(long, 1))):  # a long rotary gets a name, as one would do
+            name = f"ROTARY{n}" if len(long) > 1 else "ROTARY"
+            body = f"{name} = {text}\n" + "\n" * 2 * (n == len(long)) + body.replace(text, name)
         used = set(names(body))
-        lines = ["import torch"] if "torch" in used else []
-        lines += ["import torch.nn.functional as F"] if "F" in used else []
+        usual = {"math": "import math\n", "torch": "import torch", "F": "import torch.nn.functional as F"}
+        lines = [line for name, line in usual.items() if name in used]
         wanted: list[tuple[str, tuple[str, ...]]] = [
             ("torch", ("Tensor", "nn")), ("qkv.core.dropout", ("keep",)), ("qkv.core.masks", ("Seen",)),
-            ("qkv.core.step", ("Step",)), ("qkv.spec", ("Mask", "Rotary")),
+            ("qkv.core.step", ("Step",)), ("qkv.spec", ("Mask", "Rotary", "Scaling")),
         ]  # fmt: skip
         for place, known in wanted:
             here = [n for n in known if n in used]
@@ -252,7 +269,8 @@ class Folder:
         roots = ["forward"]
         if isinstance(module, Transformer):
             both = bool(self.spec.encoder and self.spec.decoder)
-            roots = ["forward"] * bool(self.spec.head) + ["hidden"] + ["encode"] * both
+            roots = ["forward"] * bool(self.spec.head) + ["hidden"] + ["classify"] * bool(self.spec.labels)
+            roots += ["encode"] * both
         wanted, i = list(roots), 0
         while i < len(wanted):  # methods that are called are folded when their caller was
             text = self.method(module, wanted[i])[1]
@@ -262,27 +280,35 @@ class Folder:
             i += 1
         order = [n.name for n in node.body if isinstance(n, ast.FunctionDef) and n.name in methods]
         text = "\n\n".join(methods[n] for n in order)
-        doc = self.doc(module, ast.get_docstring(node) or "")
-        self.done[title] = f'class {title}(nn.Module):\n    """{doc}"""\n\n{text}'
+        doc = self.doc(module, (ast.get_docstring(node) or "").split("\n\n")[0])
+        self.done[title] = f'class {title}({ast.unparse(node.bases[0])}):\n    """{doc}"""\n\n{text}'
         return title
 
     def doc(self, module: Any, doc: str) -> str:
         """A class's docstring without the cases that this model is not."""
+        s, where = getattr(module, "spec", None), " where there is a memory"
         if isinstance(module, Norm):
             return doc.replace("LayerNorm or RMSNorm", self.names[self.key(module)])
-        if isinstance(module, Block):
-            where = " where there is a memory"
-            return doc.replace(where if hasattr(module, "cross") else f" cross-attention{where},", "")
-        if isinstance(module, Attention) and module.spec.groups == module.spec.heads:
-            return doc.split(" with shared")[0] + "."
-        return doc.split(",")[0] + "." if isinstance(module, Transformer) else doc
+        if isinstance(module, Transformer):
+            return doc.split(",")[0] + "."
+        without = {
+            f" cross-attention{where},": isinstance(s, parts.Block) and not s.cross,
+            where: isinstance(s, parts.Block) and s.cross,
+            ", key/value heads shared as in Ainslie et al. 2023": self.shares(s) is False,
+            ", and by a shared one": isinstance(s, parts.Experts) and not s.shared,
+            " (and gate)": isinstance(s, parts.Ffn) and not s.gated,
+        }
+        for phrase in (p for p, gone in without.items() if gone):
+            doc = doc.replace(phrase, "")
+        return doc
 
     def initial(self, module: Any) -> str:
         scope = self.scope(module)
         node = self.find(type(module), "__init__")
-        values = {"s": module.spec, "width": self.key(module)[2], "layer": 0, "path": module.path}
+        values = {"s": module.spec, "width": self.width(module), "layer": 0, "path": module.path,
+                  "vocabulary": self.spec.vocabulary} if hasattr(module, "spec") else {}  # fmt: skip
         for arg in node.args.args[1:]:
-            if arg.arg not in self.hidden:
+            if arg.arg not in self.hidden and values.get(arg.arg, UNKNOWN) is not UNKNOWN:
                 scope.known[arg.arg] = values[arg.arg]
         text, kept = self.function(node, scope, 4)
         self.signatures[self.key(module)] = kept
@@ -303,7 +329,7 @@ class Folder:
         body = self.block(node.body, scope, indent + 4)
         used = set(names("if 1:\n" + "\n".join(" " + line for line in body))) if body else set[str]()
         kept = [a.arg for a in node.args.args if a.arg in used and a.arg != "self"]
-        given = {a.arg: self.cut(a, scope).replace(": Attention", ": nn.Module") for a in node.args.args}
+        given = {a.arg: re.sub(r': "?Attention.*', ": nn.Module", self.cut(a, scope)) for a in node.args.args}
         head = ["self"] * ("self" in given) + [given[k] for k in kept]
         back = self.cut(node.returns, scope) if node.returns else "None"
         return f"{' ' * indent}def {name or node.name}({', '.join(head)}) -> {back}:\n" + "\n".join(body), kept
@@ -336,7 +362,7 @@ class Folder:
         if len(body) != 1 or not isinstance(body[0], ast.Return) or body[0].value is None:
             return None
         counts = names(ast.unparse(body[0].value))
-        if any(counts.count(p) > 1 and not re.fullmatch(r"[\w.]+", t) for p, t in passed.items()):
+        if not self.inlines or any(counts.count(p) > 1 for p in passed):
             return None
         scope.texts = {p: t for p, t in passed.items() if p != "self" and not plain(scope.known.get(p, UNKNOWN))}
         lines = [line for line in self.block(node.body, scope, 0) if not line.startswith('"""')]
@@ -361,9 +387,16 @@ class Folder:
             return self.loop(node, scope, indent)
         if docstring(node):
             return [" " * indent + self.cut(node, scope)]
+        if isinstance(node, ast.ImportFrom):
+            return []
+        if isinstance(node, ast.AugAssign):  # only of what is known: a count, a size
+            name = ast.Name(ast.unparse(node.target), ast.Load())
+            value = ast.fix_missing_locations(ast.BinOp(name, node.op, node.value))
+            scope.known[name.id] = self.known(value, scope)
+            return []
         if isinstance(node, ast.Assign):
-            text = self.assign(node, scope)
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            return self.rows(node, scope, indent)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             call = node.value
             if isinstance(call.func, ast.Attribute) and call.func.attr == "add_module":
                 value = self.text(call.args[1], scope)
@@ -379,19 +412,39 @@ class Folder:
 
     def line(self, text: str, node: ast.stmt, scope: Scope, indent: int) -> str:
         """One statement on one line where it fits, with its trailing comment."""
-        if isinstance(node, ast.Assign) and re.search(r"\n\w+ = ", text):  # two assignments that were one
-            return "\n".join(" " * indent + row for row in text.split("\n"))
         joined = re.sub(r",? *\n *([)\]])", r"\1", re.sub(r"([(\[])\n *", r"\1", text))
         joined = re.sub(r"\n *", " ", joined)
-        _, comment = scope.source.comments.get(node.end_lineno or 0, (0, ""))
         whole = " " * indent + (joined if len(joined) + indent <= WIDE else text)
-        shape = re.fullmatch(r"#( [A-Z]+)+", comment)
-        fits = len(whole.splitlines()[-1]) + len(comment) + 2 <= WIDE
-        return f"{whole}  {comment}" if comment and (fits or shape) and "fmt:" not in comment else whole
+        return commented(whole, self.comment(node, scope))
 
-    def assign(self, node: ast.Assign, scope: Scope) -> str:
-        """An assignment without what is decided: known values are remembered instead, x = x is nothing."""
-        (target,), value = node.targets, node.value
+    def comment(self, node: ast.stmt, scope: Scope) -> str:
+        return scope.source.comments.get(node.end_lineno or 0, (0, ""))[1]
+
+    def rows(self, node: ast.Assign, scope: Scope, indent: int) -> list[str]:
+        """An assignment on one line; too long, each name gets its own, or what was put in place is called again."""
+        before = dict(scope.known), dict(scope.texts)
+        left, right = self.assign(node, scope)
+        if ", ".join(left) == ", ".join(right):
+            return []
+        text = self.line(f"{', '.join(left)} = {', '.join(right)}", node, scope, indent)
+        if "\n" in text or len(text) <= WIDE:
+            return text.split("\n")
+        apart = not any(a in names(b) for a, b in zip(left, right[1:], strict=False))
+        shapes = self.comment(node, scope).split(", ")
+        if len(left) > 1 and apart:
+            shapes = [f"# {c.lstrip('# ')}" * bool(c) for c in shapes] * (len(left) if len(shapes) == 1 else 1)
+            new = zip(left, right, shapes, strict=True)
+            return [commented(f"{' ' * indent}{a} = {b}", c) for a, b, c in new]
+        if self.inlines:
+            self.inlines, (scope.known, scope.texts) = False, before
+            again = self.rows(node, scope, indent)
+            self.inlines = True
+            return again
+        return [text]
+
+    def assign(self, node: ast.Assign, scope: Scope) -> tuple[list[str], list[str]]:
+        """Both sides of an assignment without what is decided: known values are remembered instead."""
+        (target,), value = node.targets, self.uncached(node.value)
         pairs: list[tuple[ast.expr, ast.expr]] = [(target, value)]
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
             pairs = list(zip(target.elts, value.elts, strict=True))
@@ -400,7 +453,8 @@ class Folder:
         for to, what in pairs:
             known = self.known(what, scope)
             if isinstance(to, ast.Attribute) and to.attr in READ_BY_BEGIN:
-                known, new = UNKNOWN, spell(getattr(scope.module, to.attr))
+                known, new = UNKNOWN, spell(value := getattr(scope.module, to.attr))
+                new = new if len(new) < WIDE - 32 else listed(map(spell, value), "()")
             else:
                 new = self.text(what, scope)
             if known is not UNKNOWN and not (isinstance(to, ast.Attribute) and to.attr in self.hidden):
@@ -414,17 +468,20 @@ class Folder:
                 scope.texts.pop(name, None)
             left.append(self.cut(to, scope))
             right.append(new)
-        text = f"{', '.join(left)} = {', '.join(right)}"
-        apart = not any(a in names(b) for a, b in zip(left, right[1:], strict=False))
-        if len(text) > WIDE - 8 and len(pairs) > 1 and apart:
-            return "\n".join(f"{a} = {b}" for a, b in zip(left, right, strict=True))
-        return "" if not left or left == right or ", ".join(left) == ", ".join(right) else text
+        return left, right
+
+    def uncached(self, value: ast.expr) -> ast.expr:
+        """What a cache is given, where training keeps none."""
+        if self.mode != "train" or not isinstance(value, ast.Call):
+            return value
+        name, args = ast.unparse(value.func), value.args
+        if name == "step.cache.append":
+            return ast.Tuple(args[1:], ast.Load())
+        return args[1].body if name == "step.cache.once" and isinstance(args[1], ast.Lambda) else value
 
     def fork(self, node: ast.If, scope: Scope, indent: int) -> list[str]:
-        known = self.known(node.test, scope)
-        if known is not UNKNOWN:
-            return self.block(node.body if known else node.orelse, scope, indent)
-        space, test = " " * indent, self.text(node.test, scope)
+        known, space = self.known(node.test, scope), " " * indent
+        test = self.text(node.test, scope) if known is UNKNOWN else str(bool(known))
         if test in ("True", "False"):
             return self.block(node.body if test == "True" else node.orelse, scope, indent)
         lines = [f"{space}if {test}:", *self.block(node.body, scope, indent + 4)]
@@ -452,29 +509,42 @@ class Folder:
 
     def known(self, node: ast.AST, scope: Scope) -> Any:
         """The value of an expression that the spec decides, UNKNOWN for any other."""
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            return UNKNOWN
         walk = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
         own = {n.id for n in walk if isinstance(n.ctx, ast.Store)}
-        table = {"TABLE": kernels.TABLE}
         if isinstance(node, ast.BoolOp):
             decides = isinstance(node.op, ast.Or)  # one true part decides an `or`, one false part an `and`
             values = [self.known(v, scope) for v in node.values]
             if any(v is not UNKNOWN and bool(v) is decides for v in values):
                 return decides
+        if isinstance(node, ast.Compare) and ast.unparse(node) == SHARES and "at" in scope.known:
+            return self.shares(scope.known["at"].spec)
         if self.mode in ("prefill", "decode"):
             if isinstance(node, ast.Attribute) and node.attr == "requires_grad":
                 return False
             if isinstance(node, ast.Compare) and ast.unparse(node) == "step.drop is keep":
                 return True
-        if any(n.id not in own | scope.known.keys() | SAFE.keys() | table.keys() for n in walk):
+        if any(n.id not in own | scope.known.keys() | SAFE.keys() for n in walk):
             return UNKNOWN
         try:  # the text is the core's own
-            value = eval(compile(ast.Expression(node), "core", "eval"), {**SAFE, **table, **scope.known})  # type: ignore[arg-type]  # noqa: S307
+            value = eval(compile(ast.Expression(node), "core", "eval"), {**SAFE, **scope.known})  # type: ignore[arg-type]  # noqa: S307
         except (AttributeError, KeyError):
             return UNKNOWN
         return UNKNOWN if isinstance(value, Known | nn.Module) else value
 
+    def shares(self, s: Any) -> Any:
+        """Whether several heads read one key: groups do by the spec, latents where they are absorbed."""
+        if isinstance(s, parts.Attention):
+            return s.groups < s.heads
+        return self.mode == "decode" and s.heads > 1 if self.mode and isinstance(s, parts.Latent) else UNKNOWN
+
     def text(self, node: ast.AST, scope: Scope) -> str:
         """The source of an expression with everything known in it replaced."""
+        if isinstance(node, ast.ListComp | ast.GeneratorExp):
+            own = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            known, texts = ({k: v for k, v in d.items() if k not in own} for d in (scope.known, scope.texts))
+            scope = dataclasses.replace(scope, known=known, texts=texts)
         if isinstance(node, ast.Name):
             if node.id in scope.texts:
                 return scope.texts[node.id]
@@ -483,15 +553,16 @@ class Folder:
             new = self.special(node, scope)
             if new is not None:
                 return new
+        if isinstance(node, ast.Subscript) and (new := self.entry(node, scope)):
+            return new
         has_names = any(isinstance(n, ast.Name) for n in ast.walk(node))
         if isinstance(node, ast.expr) and has_names and plain(value := self.known(node, scope)):
             return spell(value)
         if isinstance(node, ast.IfExp) and (test := self.known(node.test, scope)) is not UNKNOWN:
             return self.text(node.body if test else node.orelse, scope)
         if isinstance(node, ast.BoolOp):
-            word = " or " if isinstance(node.op, ast.Or) else " and "
-            return word.join(self.text(v, scope) for v in node.values if self.known(v, scope) is UNKNOWN)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and self.known(node.right, scope) == 1.0:
+            return self.several(node, scope)
+        if isinstance(node, ast.BinOp) and self.known(node.right, scope) == NEUTRAL.get(type(node.op)):
             return self.text(node.left, scope)
         if isinstance(node, ast.JoinedStr):
             return 'f"' + "".join(self.formatted(v, scope) for v in node.values) + '"'
@@ -499,6 +570,16 @@ class Folder:
             ends = [self.text(part, scope) if part else "" for part in (node.lower, node.upper)]
             return ":".join(ends + ([self.text(node.step, scope)] if node.step else []))
         return self.pieces(node, scope)
+
+    def several(self, node: ast.BoolOp, scope: Scope) -> str:
+        """An `and` or `or` without the parts that decide nothing."""
+        word, idle, decides = (" or ", "False", "True") if isinstance(node.op, ast.Or) else (" and ", "True", "False")
+        found = [self.text(v, scope) for v in node.values if self.known(v, scope) is UNKNOWN]
+        found = [t for t in found if t != idle] or [idle]
+        if len(found) == 1 or decides in found:
+            return decides if decides in found else found[0]
+        loose = ast.BoolOp | ast.IfExp
+        return word.join(f"({t})" if isinstance(ast.parse(t, mode="eval").body, loose) else t for t in found)
 
     def formatted(self, node: ast.expr, scope: Scope) -> str:
         """One part of an f-string."""
@@ -520,30 +601,32 @@ class Folder:
                 isinstance(node, ast.Subscript) and child is node.value)  # fmt: skip
             if tight and new != scope.source.cut(a, b) and not atomic(new) and not same_operator(child, new):
                 new = f"({new})"
-            out, at = out + scope.source.cut(at, a) + new, b
+            out, at = out + scope.source.cut(at, a), b
+            word = re.search(r"(^|[^\w)\]])\($", out) and re.fullmatch(r"[\w.]+", new)
+            if word and scope.source.cut(b, b + 1) == ")":
+                out, at = out[:-1], b + 1  # brackets round what is one word now
+            out += new
         return out + scope.source.cut(at, end)
 
     def special(self, node: ast.Call, scope: Scope) -> str | None:
         """Calls that fold: taps, dropout, cache, kernels, absent norms, the core's own parts and functions."""
-        name = ast.unparse(node.func)
-        args = node.args
+        if isinstance(node.func, ast.IfExp) and (test := self.known(node.func.test, scope)) is not UNKNOWN:
+            func = node.func.body if test else node.func.orelse
+            node = ast.copy_location(ast.Call(func, node.args, node.keywords), node)
+        name, args = ast.unparse(node.func), node.args
         if name == "step.tap" and not self.taps:
             return self.text(args[2], scope)
         if name == "step.drop" and (self.mode in ("prefill", "decode") or self.known(args[1], scope) == 0.0):
             return self.text(args[0], scope)
-        if name == "step.cache.append" and self.mode == "train":
-            return ", ".join(self.text(a, scope) for a in args[1:])
-        if name == "step.cache.once" and self.mode == "train" and isinstance(args[1], ast.Lambda):
-            return self.text(args[1].body, scope)
         if name == "step.attend":
             return self.call(kernels.attend, "attend", node, scope)  # type: ignore[arg-type]
         if name == "nn.ModuleList" and isinstance(args[0], ast.GeneratorExp):
             return self.layers(args[0], scope)
         if isinstance(node.func, ast.Subscript):
-            return self.entry(node.func, node, scope)
+            return self.entry(node.func, scope, self.text(args[0], scope))
         if isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "self" and scope.module:
             return self.own(node.func.attr, node, scope)
-        function = vars(scope.source.module).get(name) if "." not in name else self.known(node.func, scope)
+        function = scope.source.names.get(name) if "." not in name else self.known(node.func, scope)
         if getattr(function, "__module__", "").startswith("qkv.core"):
             if isinstance(function, FunctionType):
                 return self.call(function, name if "." not in name else function.__name__, node, scope)
@@ -557,7 +640,8 @@ class Folder:
         part = getattr(module, name, None)
         if isinstance(part, nn.Identity):
             return self.text(node.args[0], scope)
-        if isinstance(part, nn.Module) and not type(part).__module__.startswith("qkv.core"):
+        ours = inspect.isfunction(vars(type(module)).get(name))
+        if not (type(part).__module__.startswith("qkv.core") if isinstance(part, nn.Module) else ours):
             return None
         target, method = (part, "forward") if isinstance(part, nn.Module) else (module, name)
         definition = self.find(type(target), method)
@@ -569,13 +653,9 @@ class Folder:
 
     def build(self, kind: Callable[..., nn.Module], node: ast.Call, scope: Scope) -> str:
         """A part of the core is made: by its own class's name, with the arguments that are still open."""
-        values = [self.known(a, scope) for a in node.args]
         parameters = list(inspect.signature(kind).parameters)
-        wanted = dict(zip(parameters, values, strict=True))
-        module = next(
-            m for m in self.core.modules()
-            if type(m) is kind and m.spec == wanted["s"] and wanted.get("width", 0) in (self.key(m)[2], 0)
-        )  # fmt: skip
+        s = self.known(node.args[0], scope) if parameters[0] == "s" else None
+        module = next(m for _, m in self.ours if self.key(m) == (kind, s))
         title = self.part(module)
         kept = self.signatures[self.key(module)]
         texts = dict(zip(parameters, (self.text(a, scope) for a in node.args), strict=True))
@@ -595,27 +675,36 @@ class Folder:
         if len(alike) == 1:
             one = alike.pop()
             return f"nn.ModuleList({one} for {'i' if 'i' in names(one) else '_'} in range({len(texts)}))"
-        rows: list[str] = [""]
-        for text in texts:
-            if len(rows[-1]) + len(text) > WIDE - 16:
-                rows.append("")
-            rows[-1] += f"{text}, "
-        inside = "\n".join(" " * 12 + row.rstrip() for row in rows)
-        return f"nn.ModuleList([\n{inside}\n        ])"
+        return f"nn.ModuleList({listed(texts, '[]')})"
 
-    def entry(self, node: ast.Subscript, call: ast.Call, scope: Scope) -> str | None:
-        """TABLE[word](x) where the word is known: the entry itself, a lambda told its argument."""
-        key = self.known(node.slice, scope)
-        table = next((n.value for n in scope.source.tree.body if isinstance(n, ast.Assign)
-                      and ast.unparse(n.targets[0]) == ast.unparse(node.value)), None)  # fmt: skip
-        if key is UNKNOWN or not isinstance(table, ast.Dict):
+    def entry(self, node: ast.Subscript, scope: Scope, arg: str | None = None) -> str | None:
+        """TABLE[word] or TABLE[word](arg) where the word is known: the entry itself, a lambda told its argument."""
+        key, name = self.known(node.slice, scope), ast.unparse(node.value)
+        if key is UNKNOWN or not isinstance(scope.source.names.get(name), dict):
             return None
-        rows = zip(table.keys, table.values, strict=True)
-        value = next(v for k, v in rows if isinstance(k, ast.Constant) and k.value == key)
-        arg = self.text(call.args[0], scope)
-        if isinstance(value, ast.Lambda):
-            return self.text(value.body, Scope(scope.source, texts={value.args.args[0].arg: arg}))
-        return f"{self.cut(value, scope)}({arg})"
+        home = Scope(next(s for s in (scope.source, self.source(Transformer)) if s.define(name)))
+        rows = zip(home.source.define(name).value.keys, home.source.define(name).value.values, strict=True)
+        value = next(v for k, v in rows if k.value == key)
+        if isinstance(value, ast.Lambda) and arg:
+            return self.text(value.body, Scope(home.source, texts={value.args.args[0].arg: arg}))
+        return self.cut(value, home) + (f"({arg})" if arg else "")
+
+
+def commented(line: str, comment: str) -> str:
+    """A line with its comment where that fits; a comment on shapes always stays."""
+    fits = len(line.splitlines()[-1]) + len(comment) + 2 <= WIDE or re.fullmatch(r"#( [A-Z]+)+", comment)
+    return f"{line}  {comment}" if comment and fits and "fmt:" not in comment else line
+
+
+def listed(texts: Iterable[str], brackets: str) -> str:
+    """A list or tuple that takes several lines."""
+    rows = [""]
+    for text in texts:
+        if len(rows[-1]) + len(text) > WIDE - 16:
+            rows.append("")
+        rows[-1] += f"{text}, "
+    inside = "\n".join(" " * 12 + row.rstrip() for row in rows)
+    return f"{brackets[0]}\n{inside}\n        {brackets[1]}"
 
 
 def docstring(node: ast.stmt) -> bool:

@@ -4,7 +4,9 @@ import contextlib
 import copy
 import dataclasses
 import math
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +25,9 @@ from qkv.generation.sequence import Limits
 from qkv.lens import edit, trace
 from qkv.lens.trace import Trace, names
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
+import zoo
 
 
 def seq2seq() -> Spec:
@@ -252,15 +257,77 @@ def test_names_are_the_taps_that_fire() -> None:
             self.heard.append(f"{module.path}.{name}" if module.path else name)
             return x
 
-    for spec, run in (
-        (lm(), lambda c: c(words(1, 3), begin(c.decoder, words(1, 3)))),
-        (seq2seq(), lambda c: translate(c, words(1, 3), words(1, 4))),
-    ):
-        ear = Ear()
+    for make in (lm, seq2seq, *zoo.ALL.values()):
+        ear, core, ids = Ear(), made(make()), words(1, 5)
         token = listener.set(ear)
-        run(made(spec))
+        zoo.run(core, ids, words(1, 7))
+        if core.spec.labels:
+            stack = core.decoder if core.spec.decoder else core.encoder
+            ear.heard = [n for n in ear.heard if "layers" not in n and "embed" not in n and "norm" not in n]
+            core.classify(ids, begin(stack, ids))
         listener.reset(token)
-        assert sorted(ear.heard) == sorted(names(spec))
+        assert sorted(ear.heard) == sorted(names(make()))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", zoo.ALL)
+def test_patterns_rebuilt_while_fast_kernels_run_hold_for_every_model(name: str) -> None:
+    core, ids = zoo.made(zoo.ALL[name]()), zoo.words(2, 9)
+    with Trace(core, save=["check"]) as t:
+        zoo.run(core, ids)
+    assert max(t.check().values()) < 1e-5
+    with Trace(core, save=["*.pattern"], edit=[edit.scale("*.score", 1.0)]) as opened:
+        zoo.run(core, ids)
+    for path in t.check():
+        assert (t[f"{path}.pattern"] - opened[f"{path}.pattern"]).abs().max() < 1e-5, path
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["relative", "mixed", "latent", "stretched", "blanks", "experts"])
+def test_patterns_hold_over_a_prefill_and_decoding(name: str) -> None:
+    core, ids, given, cache = zoo.made(zoo.ALL[name]()), zoo.words(2, 9), Given(), Static(5)
+    if core.spec.encoder:
+        given = Given(memory=core.encode(ids, begin(core.encoder, ids)))
+    save = ["decoder.*"] if core.spec.encoder else ["*"]
+    with Trace(core, save=save) as whole:
+        core(ids, begin(core.decoder, ids, given))
+    with Trace(core, save=save) as t:
+        for a, b, mode in ((0, 4, "prefill"), (4, 6, "prefill"), (6, 7, "decode"), (7, 9, "decode")):
+            core(ids[:, a:b], begin(core.decoder, ids[:, a:b], given, cache=cache, mode=mode))
+    assert max(t.check().values()) < 1e-5
+    heard = [n for n in whole.wanted if not n.endswith((".score", "labels.out"))]
+    for tap in heard if name != "stretched" else ():  # dynamic angles depend on how far one has read
+        assert (t[tap].float() - whole[tap].float()).abs().max() < 2e-5, tap
+
+
+@torch.no_grad()
+def test_a_rebuilt_map_that_forgets_distances_or_takes_other_latents_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, ids = zoo.made(zoo.relative()), zoo.words(1, 9)
+    with monkeypatch.context() as patch, Trace(core, save=["check"]) as t:
+        patch.setattr(trace, "leant", lambda stack, ids, step: dict(step.mask))
+        zoo.run(core, ids)
+    assert max(t.check().values()) > 1e-3
+    core, cache = zoo.made(zoo.mixed()), Static(3)
+    with Trace(core, save=["check"]) as t:
+        for part in ids.split(3, 1):
+            core(part, begin(core.decoder, part, cache=cache, mode="decode"))
+    assert max(t.check().values()) < 1e-5
+    right = type(core.decoder.layers[0].attn).expand
+    monkeypatch.setattr(type(core.decoder.layers[0].attn), "expand", lambda at, c, k: right(at, c.flip(2), k))
+    assert max(t.check().values()) > 1e-3
+
+
+@torch.no_grad()
+def test_chosen_experts_are_stored_as_they_are() -> None:
+    core, ids = zoo.made(zoo.experts()), zoo.words(2, 7)
+    with Trace(core, save=["layers.1.moe.*"]) as t:
+        zoo.run(core, ids)
+    index, weight, logits = (t[f"layers.1.moe.{n}"] for n in ("index", "weight", "logits"))
+    assert index.dtype == torch.int64
+    assert index.shape == weight.shape == (2, 7, 2)
+    assert logits.shape == (2, 7, 8)
+    assert torch.equal(index.sort(-1).values, logits.topk(2, -1).indices.sort(-1).values)
+    assert (weight - logits.softmax(-1).gather(-1, index)).abs().max() < 1e-6
 
 
 def test_wrong_names_and_silence_are_errors_with_the_way_out() -> None:

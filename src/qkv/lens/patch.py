@@ -96,7 +96,7 @@ def said(core: Transformer, cases: Sequence[Case], edits: Sequence[Edit] = ()) -
     return Said(torch.nn.functional.pad(chance, (1, 0)), torch.nn.functional.pad(logits.argmax(-1), (1, 0)))
 
 
-def attentions(core: Transformer, side: Side) -> list[tuple[str, parts.Attention]]:
+def attentions(core: Transformer, side: Side) -> list[tuple[str, parts.Attention | parts.Latent]]:
     """The attentions of a side, from the first layer up: the path of each and its spec."""
     spec = core.spec
     both = bool(spec.encoder and spec.decoder)

@@ -17,12 +17,15 @@ from torch import Tensor, nn
 from qkv.core import attention, kernels
 from qkv.core.attention import Attention
 from qkv.core.cache import Cache
+from qkv.core.latent import Latent
 from qkv.core.masks import Seen
 from qkv.core.model import Stack, Transformer
+from qkv.core.positions import buckets
 from qkv.core.step import Listener, Mode, Step, listener, silent
 from qkv.errors import QkvError, nearest
 from qkv.lens.edit import Edit, applied
-from qkv.spec import Spec
+from qkv.spec import Block, Spec
+from qkv.spec import Latent as Latents
 
 READOUTS = {  # what a readout needs, as globs over tap names
     "lens": ("*embed", "*layers.*.resid_out", "logits"),
@@ -89,8 +92,8 @@ class Trace:
         self.wanted = {n for g, strict in globs for n in matching(g, self.known, strict=strict)}
         self.at = {e: set(matching(e.name, self.known)) for e in self.edits}
         self.met: set[Edit] = set()
-        self.parts = {m.path: m for m in core.modules() if isinstance(m, Attention)}
-        self.needed = self.wanted | {n for w in self.wanted if w.endswith(".pattern") for n in sides(w, self.parts)}
+        self.parts = {m.path: m for m in core.modules() if isinstance(m, Attention | Latent)}
+        self.needed = self.wanted | {n for w in self.wanted for n in sides(w, self.parts)}
         self.runs: list[Run] = []
         self.outer: Listener | None = None
         self.token: Token[Listener | None] | None = None
@@ -125,7 +128,7 @@ class Trace:
         mine = [n for n in ("encoder", "decoder") if getattr(self.core, n, None) is stack]
         if not mine:
             return step
-        call = Call(ids, step.cache.length, step.mode, dict(step.mask), len(step.memory))
+        call = Call(ids, step.cache.length, step.mode, leant(stack, ids, step), len(step.memory))
         run = next((r for r in self.runs if r.cache is step.cache), None)
         if run is None:
             run = Run(mine[0], step.cache)
@@ -164,8 +167,7 @@ class Trace:
 
     def run(self, name: str, index: int | None = None) -> Run:
         """The run that heard a tap."""
-        derived = name in self.wanted and name.endswith(".pattern")
-        heard = sides(name, self.parts)[0] if derived else name
+        heard = (*sides(name, self.parts), name)[0]
         runs = [r for r in self.runs if any(heard in c.taps for c in r.calls)]
         if not runs:
             why = "; scores exist only while an edit of a score opens the maths" if name.endswith(".score") else ""
@@ -181,6 +183,8 @@ class Trace:
             longest = max(p.shape[-1] for p in parts)
             same_rows(run)
             return torch.cat([nn.functional.pad(p, (0, longest - p.shape[-1])) for p in parts], 2)  # B H T S
+        if sides(name, self.parts):
+            return self.expanded(run, name)
         parts = [c.taps[name] for c in run.calls if name in c.taps]
         if ".cross." in name and name.endswith((".k_pre", ".v")):
             return parts[0]  # the memory's, made once
@@ -189,12 +193,22 @@ class Trace:
 
     def rebuilt(self, run: Run, call: Call, name: str) -> Tensor:
         """The pattern [B, H, T, S] of one call, from the q of that call and all keys up to it."""
-        q, k = sides(name, self.parts)
-        at = self.parts[name.removesuffix(".pattern")]
-        keys = self.stitched(run, k)
-        if at.spec.mask.kind != "memory":
-            keys = keys[:, :, : call.start + call.ids.shape[1]]
-        return pattern(call.taps[q], keys, call.mask[at.spec.mask], at)
+        q, k, *_ = sides(name, self.parts)
+        at, end = self.parts[name.removesuffix(".pattern")], call.start + call.ids.shape[1]
+        # the keys of a latent are heard whole where they are expanded, and never where they are absorbed
+        keys = call.taps[k] if isinstance(at, Latent) and k in call.taps else self.stitched(run, k)
+        return pattern(call.taps[q], keys if ".cross." in k else keys[:, :, :end], call.mask[at.spec.mask], at)
+
+    @torch.no_grad()
+    def expanded(self, run: Run, name: str) -> Tensor:
+        """Keys or values [B, H, S, K] of a run, from its latents: decoding keeps those and never expands them."""
+        if len(run.calls) == 1 and name in run.calls[0].taps:
+            return run.calls[0].taps[name]
+        path, _, part = name.rpartition(".")
+        at = self.parts[path]
+        assert isinstance(at, Latent)
+        both = at.expand(self.stitched(run, f"{path}.latent"), self.stitched(run, f"{path}.k_rope"))
+        return both[part == "v"]
 
     def start(self, name: str) -> int:
         """The slot of the first position that `t[name]` has."""
@@ -224,7 +238,7 @@ class Trace:
                     raise QkvError(f'check: {name} was not saved; add it: save=["check"]')
             v, z = self.get(f"{path}.v").float(), self.get(f"{path}.z").float()
             copies = p.shape[0] // v.shape[0]
-            v = v.repeat_interleave(copies, 0).repeat_interleave(at.spec.heads // at.spec.groups, 1)  # B H S K
+            v = v.repeat_interleave(copies, 0).repeat_interleave(p.shape[1] // v.shape[1], 1)  # B H S K
             gap = (p.float() @ v - z).abs().amax((1, 3))  # B T
             run = self.run(f"{path}.pattern")
             seeing = torch.cat([sees(c.mask[at.spec.mask], c.ids) for c in run.calls], 1)  # B T
@@ -243,15 +257,25 @@ def names(spec: Spec) -> list[str]:
         dot = f"{side}." if spec.encoder and spec.decoder else ""
         found.append(f"{dot}embed")
         for i, block in enumerate(stack.blocks):
-            at = f"{dot}layers.{i}."
-            own = ("norm", "q_pre", "k_pre", "v", "q", "k", "score", "pattern", "z", "out")
-            found += [f"{at}resid_in", *(f"{at}attn.{n}" for n in own)]
-            found += [] if block.residual == "parallel" else [f"{at}resid_mid"]
-            found += [f"{at}cross.{n}" for n in own if n != "k"] + [f"{at}resid_cross"] if block.cross else []
-            found += [f"{at}ffn.{n}" for n in ("norm", "up", *(("gate",) if block.ffn.gated else ()), "act", "out")]
-            found.append(f"{at}resid_out")
+            found += [f"{dot}layers.{i}.{n}" for n in block_names(block)]
         found.append(f"{dot}final_norm")
-    return [*found, "logits"] if spec.head else found
+    return [*found, *["logits"] * bool(spec.head), *["labels.out"] * bool(spec.labels)]
+
+
+def block_names(block: Block) -> list[str]:
+    """The tap names of one layer, in the order of its forward pass."""
+    ends = ("score", "pattern", "z", "out")
+    own = ("norm", "q_pre", "k_pre", "v", "q", "k", *ends)
+    mine = ("norm", "q_pre", "q", "latent", "k_rope", "k", "v", *ends) if isinstance(block.attn, Latents) else own
+    found = ["resid_in", *(f"attn.{n}" for n in mine)]
+    found += [] if block.residual == "parallel" else ["resid_mid"]
+    found += [*(f"cross.{n}" for n in own if n != "k"), "resid_cross"] if block.cross else []
+    path, ffn = ("moe.shared", block.moe.shared) if block.moe else ("ffn", block.ffn)
+    if block.moe:
+        found += [f"moe.{n}" for n in ("norm", "logits", "index", "weight", "out")] + ["moe.shared"] * bool(ffn)
+    if ffn:
+        found += [f"{path}.{n}" for n in ("norm", "up", *["gate"] * ffn.gated, "act", "out")]
+    return [*found, "resid_out"]
 
 
 def matching(glob: str, known: Sequence[str], *, strict: bool = True) -> Iterator[str]:
@@ -264,13 +288,29 @@ def matching(glob: str, known: Sequence[str], *, strict: bool = True) -> Iterato
     yield from found
 
 
-def sides(name: str, parts: dict[str, Attention]) -> tuple[str, str]:
-    """The taps of the q and k from which a pattern is rebuilt; the memory's keys are never rotated."""
-    path = name.removesuffix(".pattern")
-    return f"{path}.q", f"{path}.k_pre" if parts[path].spec.mask.kind == "memory" else f"{path}.k"
+def sides(name: str, parts: dict[str, Attention | Latent]) -> tuple[str, ...]:
+    """The taps from which a value is rebuilt, none where it is heard as it is.
+
+    A pattern comes from q and k (the memory's keys are never rotated); a latent's k and v from what it caches.
+    """
+    path, _, part = name.rpartition(".")
+    at, derived = parts.get(path), (f"{path}.latent", f"{path}.k_rope")
+    if part == "pattern" and at:
+        k = f"{path}.k_pre" if at.spec.mask.kind == "memory" else f"{path}.k"
+        return (f"{path}.q", k, *derived) if isinstance(at, Latent) else (f"{path}.q", k)
+    return derived if part in ("k", "v") and isinstance(at, Latent) else ()
 
 
-def pattern(q: Tensor, k: Tensor, seen: Seen, at: Attention) -> Tensor:
+@torch.no_grad()
+def leant(stack: Stack, ids: Tensor, step: Step) -> dict[Any, Seen]:
+    """The masks of a call with what the stack's relative positions add to its scores."""
+    near = stack.spec.relative
+    if near is None:
+        return dict(step.mask)
+    return step.leaning(stack.relative(buckets(step.cache.length, ids.shape[1], near, ids.device))).mask
+
+
+def pattern(q: Tensor, k: Tensor, seen: Seen, at: Attention | Latent) -> Tensor:
     """softmax(q kᵀ · scale + mask) in fp32: q [B, H, T, K] and k [B or fewer, G, S, K] -> [B, H, T, S].
 
     Key/value groups are views; hypotheses of one source share its row of k.
