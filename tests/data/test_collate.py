@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv.data.bucket import Buckets
-from qkv.data.collate import causal, packed, seq2seq
+from qkv.data.collate import causal, labelled, masked, packed, prefixed, seq2seq
 from qkv.data.pack import pack
 from qkv.errors import QkvError
 
@@ -72,3 +72,38 @@ def test_batches_of_buckets_have_the_shapes_that_were_promised() -> None:
         found.add((len(b.target), b.source.shape[1], b.target.shape[1]))
     assert found == set(buckets.shapes)
     assert len(found) <= 6
+
+
+def test_masked_texts_know_their_segments_and_padding() -> None:
+    rows = [([2, 5, 4, 3, 7, 3], [-100, -100, 6, -100, -100, -100]), ([2, 4, 3], [-100, 9, -100])]
+    b = masked(rows, pad=0, separator=3)
+    assert b.target.tolist() == [[2, 5, 4, 3, 7, 3], [2, 4, 3, 0, 0, 0]]
+    assert b.labels.tolist() == [rows[0][1], [-100, 9, -100, -100, -100, -100]]
+    assert b.segments is not None
+    assert b.segments[0].tolist() == [0, 0, 0, 0, 1, 1]
+    assert b.target_real is not None
+    assert b.target_real.tolist() == [[True] * 6, [True] * 3 + [False] * 3]
+    assert b.tokens == 2
+    assert masked(rows, pad=0).segments is None
+    with pytest.raises(QkvError, match="row 0 of the batch has 2 ids and 1 labels"):
+        masked([([1, 2], [1])], pad=0)
+
+
+def test_labels_of_texts_are_counted_but_for_those_of_none() -> None:
+    b = labelled(masked([([2, 4], [-100, 9]), ([2, 5], [-100, -100])], pad=0), [3, -100])
+    assert b.classes is not None
+    assert (b.classes.tolist(), b.tokens) == ([3, -100], 2)
+    with pytest.raises(QkvError, match="found 1 labels for 2 texts"):
+        labelled(b, [1])
+
+
+def test_a_prefix_has_no_loss_and_what_follows_is_answered_from_the_start_on() -> None:
+    b = prefixed([([5, 6, 7], [8, 9, 1]), ([5], [8, 1])], pad=0, start=(3,))
+    assert b.target.tolist() == [[5, 6, 7, 3, 8, 9], [5, 3, 8, 0, 0, 0]]
+    assert b.labels.tolist() == [[-100, -100, -100, 8, 9, 1], [-100, 8, 1, -100, -100, -100]]
+    assert b.prefix is not None
+    assert (b.prefix.tolist(), b.tokens) == ([3, 1], 5)
+    b = prefixed([([5, 6, 7], [8, 9, 1])], pad=0)
+    assert (b.target.tolist(), b.labels.tolist()) == ([[5, 6, 7, 8, 9]], [[-100, -100, 8, 9, 1]])
+    with pytest.raises(QkvError, match="pair 0 of the batch has nothing given"):
+        prefixed([([], [1])], pad=0)

@@ -3,6 +3,8 @@
 import json
 import sys
 import zlib
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from qkv.errors import QkvError
 from qkv.paths import data_dir
 from qkv.recipes import assemble
 from qkv.recipes.run import Run, Shape, Splits, Vocabulary, configured, from_toml, held_out
+from qkv.training import log
 from qkv.training.settings import Settings
 
 NEEDS = {
@@ -50,17 +53,20 @@ def test_every_recipe_runs_the_whole_way_in_small(name: str, tmp_path: Path) -> 
     assert done.outcome.steps == 6
     loaded = qkv.load(tmp_path, device="cpu")
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    assert config["model_type"] == run.model.family  # so that other tools load it too
+    ours = run.model.family in ("bert", "prefix")  # words and labels in one model, and a free prefix, have no family
+    assert config["model_type"] == ("qkv" if ours else run.model.family)  # so that other tools load it too
     assert loaded.spec == done.model.spec
-    assert bool(done.test) == (run.model.family == "marian")
+    assert bool(done.test) == (run.model.family not in ("gpt2", "llama"))
 
 
 def test_the_demo_models_fit_their_sizes() -> None:
-    runs = {name: recipes.find(name) for name in ("demo", "demo_lm")}
-    sizes = {"demo": 1300, "demo_lm": runs["demo_lm"].tokenizer.size}
-    count = {n: qkv.build(r.model.spec(sizes[n])).core for n, r in runs.items()}
+    runs = {name: recipes.find(name) for name in ("demo", "demo_lm", "demo_bert", "demo_moe")}
+    sizes = dict.fromkeys(runs, 1300) | {"demo_lm": runs["demo_lm"].tokenizer.size}
+    count = {n: qkv.build(r.model.spec(sizes[n], labels=10 if n == "demo_bert" else 0)).core for n, r in runs.items()}
     bytes_in_bf16 = {n: 2 * sum(p.numel() for p in core.parameters()) for n, core in count.items()}
     assert bytes_in_bf16["demo_lm"] < 2.6e6
+    assert max(bytes_in_bf16["demo_bert"], bytes_in_bf16["demo_moe"]) < 2.8e6
+    assert sum(bytes_in_bf16.values()) < 12e6
 
 
 def test_a_run_interrupted_in_a_recipe_goes_on_to_the_same_model(tmp_path: Path) -> None:
@@ -78,6 +84,23 @@ def test_a_run_interrupted_in_a_recipe_goes_on_to_the_same_model(tmp_path: Path)
     other = configured(tiny(), ["tokenizer.size=40"])
     with pytest.raises(QkvError, match=r"tokenizer\.size: was 50, now 40"):
         recipes.train(other, out=tmp_path / "a", device="cpu", resume=True)
+
+
+@pytest.mark.parametrize("name", ["demo_bert", "demo_moe"])
+def test_masked_words_and_prefixes_go_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+    whole = recipes.shortened(import_module(f"qkv.recipes.{name}").run(size=1000))
+    plain = ["training.schedule=constant", "training.tokens=4096", "training.evaluate_every=10"]
+    whole = configured(whole, ["training.steps=30", *plain])
+    a = recipes.train(whole, out=tmp_path / "a", device="cpu")
+    recipes.train(configured(whole, ["training.steps=20"]), out=tmp_path / "b", device="cpu")
+    b = recipes.train(whole, out=tmp_path / "b", device="cpu", resume=True)
+    assert a.outcome.epochs > 2, "it goes on in another epoch, with other words hidden"
+    assert a.outcome.loss == b.outcome.loss
+    mine, theirs = dict(a.model.core.named_parameters()), dict(b.model.core.named_parameters())
+    assert all((mine[n] == theirs[n]).all() for n in mine)
+    assert a.test == b.test
+    steps = [e for e in log.events(tmp_path / "a/train/log.jsonl") if e["kind"] == "step"]
+    assert ("loads" in steps[0]) == (name == "demo_moe")
 
 
 TOML = """
@@ -182,6 +205,32 @@ def test_no_held_out_text_occurs_in_training(pairs: list[tuple[str, str]], count
         rest, held = held_out(pairs, count, apart)
         assert sorted(rest + held) == sorted(pairs)
         assert not {p[side] for p in rest} & {p[side] for p in held}
+
+
+def test_every_text_of_the_encoder_has_a_label_and_both_languages_share_it() -> None:
+    from qkv.recipes.demo_bert import read
+
+    splits = read(0, 1000)
+    found = Counter(label for _, label in splits.train)
+    assert len(found) == 10
+    valid = list(splits.valid)
+    assert all(a[1] == b[1] for a, b in zip(valid[::2], valid[1::2], strict=True))
+    assert all((label == "question") == text.endswith(("?", "？")) for text, label in valid)
+    assert not {text for text, _ in splits.train} & {text for text, _ in valid}
+
+
+def test_a_masked_epoch_hides_other_words_than_the_one_before_and_validation_always_the_same() -> None:
+    a = assemble.assemble(recipes.configure("demo_bert", smoke=True), device="cpu")
+    epochs = [[a.plan.make(key) for key in a.plan.order(e)] for e in (0, 1, 1)]
+    asked = [{tuple(row.tolist()) for b in e for row in b.labels} for e in epochs]
+    assert asked[1] == asked[2] != asked[0]
+    again = a.held(a.splits.valid)
+    assert all((x.target == y.target).all() for x, y in zip(a.valid, again, strict=True))
+    tokenizer = a.model.tokenizer
+    assert tokenizer is not None
+    ids = tokenizer.encode("我爱[MASK]。[SEP]I love [MASK].")
+    assert ids.count(tokenizer.mask_id or -1) == 2
+    assert (ids[0], ids[-1], ids.count(tokenizer.sep_id or -1)) == (tokenizer.cls_id, tokenizer.sep_id, 2)
 
 
 def test_a_score_joins_the_parts_of_words_and_counts_exact_matches() -> None:

@@ -116,9 +116,9 @@ def test_splitting_a_step_into_micro_batches_changes_nothing() -> None:
 
 
 def test_a_loss_divided_by_each_micro_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, true_loss = after(1), loop.token_loss
-    wrong = lambda core, batch, **k: true_loss(core, batch, **k) / batch.tokens  # noqa: E731
-    monkeypatch.setattr(loop, "token_loss", wrong)
+    whole, true_loss = after(1), loop.step_loss
+    wrong = lambda core, batch, **k: (true_loss(core, batch, **k)[0] / batch.tokens, None)  # noqa: E731
+    monkeypatch.setattr(loop, "step_loss", wrong)
     assert gap(whole, after(4)) > 1e-4
 
 

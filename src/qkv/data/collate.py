@@ -1,7 +1,7 @@
 """From lists of ids to the tensors of one training step; padding is on the right."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,9 @@ class Batch:
     """One step's tensors: `target` [B, T] goes in, `labels` [B, T] should come out (-100: no loss).
 
     `source` [B, S] is the encoder's; `source_real`, `target_real` are True where a token is real, None when all are;
-    `documents` [B, T] numbers packed documents; `tokens` counts the labels with a loss.
+    `documents` [B, T] numbers packed documents, `segments` [B, T] the texts of a pair; the first `prefix` [B] tokens
+    are seen freely, and those after them fill the place `blank` [B]. `classes` [B] label whole texts (-100: none).
+    `tokens` counts the labels with a loss, those of texts included.
     """
 
     target: Tensor
@@ -25,6 +27,10 @@ class Batch:
     source_real: Tensor | None = None
     target_real: Tensor | None = None
     documents: Tensor | None = None
+    segments: Tensor | None = None
+    prefix: Tensor | None = None
+    blank: Tensor | None = None
+    classes: Tensor | None = None
     tokens: int = 0
 
 
@@ -85,4 +91,65 @@ def packed(ids: Tensor, documents: Tensor) -> Batch:
     return Batch(
         ids[:, :-1].contiguous(), labels, target_real=None if bool(there.all()) else there, documents=numbers,
         tokens=int(own.sum()),
+    )  # fmt: skip
+
+
+def masked(
+    rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad: int, width: int | None = None,
+    separator: int | None = None,
+) -> Batch:  # fmt: skip
+    """Texts with hidden words and their labels, as `corrupt.masked` gives them, for an encoder.
+
+    A `separator` within a row ends its first segment.
+
+    Raises:
+        QkvError: a row longer than `width`, or labels that are not as many as the ids.
+    """
+    for i, (ids, labels) in enumerate(rows):
+        if len(ids) != len(labels):
+            raise QkvError(f"row {i} of the batch has {len(ids)} ids and {len(labels)} labels, expected as many")
+    target = padded([ids for ids, _ in rows], pad, width=width)
+    labels = padded([labels for _, labels in rows], IGNORED, width=target.shape[1])
+    segments = None
+    if separator is not None:
+        ends = (target == separator).long()
+        segments = (ends.cumsum(1) - ends).clamp_max(1)  # a separator belongs to what it ends
+    there = real([ids for ids, _ in rows], target.shape[1])
+    return Batch(target, labels, target_real=there, segments=segments, tokens=int((labels != IGNORED).sum()))
+
+
+def labelled(batch: Batch, classes: Sequence[int]) -> Batch:
+    """The batch with a label for each of its texts; -100 is none.
+
+    Raises:
+        QkvError: not one label for each text.
+    """
+    if len(classes) != len(batch.target):
+        raise QkvError(f"found {len(classes)} labels for {len(batch.target)} texts, expected one each")
+    known = torch.tensor(list(classes), dtype=torch.long)
+    return replace(batch, classes=known, tokens=batch.tokens + int((known != IGNORED).sum()))
+
+
+def prefixed(
+    pairs_ids: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad: int, start: Sequence[int] = (),
+    width: int | None = None,
+) -> Batch:  # fmt: skip
+    """Pairs for a prefix decoder: what is given is seen freely and has no loss, what follows is learnt.
+
+    `start` ids begin what follows; without them the last id that is given answers its first.
+
+    Raises:
+        QkvError: a pair with an empty side, or one longer than `width`.
+    """
+    for i, (given, following) in enumerate(pairs_ids):
+        if not given or not following:
+            missing = "to say" if given else "given"
+            raise QkvError(f"pair {i} of the batch has nothing {missing}, expected at least one id")
+    rows = [[*given, *start, *following[:-1]] for given, following in pairs_ids]
+    silent = [len(given) + len(start) - 1 for given, _ in pairs_ids]
+    target = padded(rows, pad, width=width)
+    answers = [[IGNORED] * n + list(following) for n, (_, following) in zip(silent, pairs_ids, strict=True)]
+    return Batch(
+        target, padded(answers, IGNORED, width=target.shape[1]), target_real=real(rows, target.shape[1]),
+        prefix=torch.tensor([len(given) for given, _ in pairs_ids]), tokens=sum(len(f) for _, f in pairs_ids),
     )  # fmt: skip

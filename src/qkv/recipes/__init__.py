@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from qkv.recipes.run import Run
     from qkv.training.log import Report
     from qkv.training.loop import Outcome
+    from qkv.training.parallel import Ranks
     from qkv.training.plan import Estimate
 
-PLAIN = ("run", "assemble")  # files here that are no recipes
+PLAIN = ("run", "assemble", "objectives")  # files here that are no recipes
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Trained:
     outcome: "Outcome"
     test: dict[str, Any]
     directory: Path | None
+    rank: int = 0  # of this process among those that train together; only the first has metrics and a test
 
 
 def names() -> list[str]:
@@ -85,21 +87,34 @@ def train(
 ) -> Trained:  # fmt: skip
     """Train a recipe, a TOML file or a Run; with `out`, a model directory that also keeps the run in `out`/train.
 
+    Where torchrun started several processes, all train; the first one alone writes, and knows metrics and test.
+
     Raises:
         QkvError: bad data or settings, or a directory with another run; NonFinite (code 3) for a loss that is none.
         Interrupted: SIGINT or SIGTERM; what was learnt is saved, and `resume` goes on.
     """
+    from qkv.training import parallel
+
+    with parallel.joined(device) as ranks:
+        return trained(configure(recipe, overrides), Path(out) if out else None, device, report, resume, ranks)
+
+
+def trained(
+    run: "Run", directory: Path | None, device: str, report: "Report | None", resume: bool, ranks: "Ranks"
+) -> Trained:
+    """Train in this process, which is one of `ranks`."""
     from qkv.recipes import assemble as parts
     from qkv.training import loop
 
-    run, directory = configure(recipe, overrides), Path(out) if out else None
     going_on = bool(resume and directory and (directory / "train" / "last.safetensors").is_file())
     a = parts.assemble(run, directory=directory if going_on else None, device=device)
     if directory is not None and not going_on:
-        begin(a, directory)
-    evaluate = parts.judge(a, directory)
+        begin(a, directory, first=ranks.first)
+    evaluate = parts.judge(a, directory) if ranks.first else None
     outcome = loop.train(a.model.core, a.plan, run.training, directory=directory, evaluate=evaluate, report=report,
                          resume=resume)  # fmt: skip
+    if not ranks.first:
+        return Trained(a.model, outcome, {}, directory, ranks.rank)
     numbers, said = parts.test(a)
     if directory is not None:
         a.model.save(directory)
@@ -119,10 +134,12 @@ def estimate(recipe: "str | Path | Run", *, overrides: Iterable[str] = (), devic
     return plan.estimate(a.model.core, a.plan, run.training)
 
 
-def begin(a: Any, directory: Path) -> None:
+def begin(a: Any, directory: Path, *, first: bool = True) -> None:
     """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
     if (directory / "train" / "last.safetensors").exists():
         raise QkvError(f"{directory}: holds a run already; go on with --resume auto or give another --out")
+    if not first:
+        return
     a.model.save(directory)
     parts = {part: dataclasses.asdict(getattr(a.run, part)) for part in ("model", "tokenizer", "training", "check")}
     record(directory / "train" / "run.json", {"name": a.run.name, **parts})

@@ -7,7 +7,7 @@ import dataclasses
 import tomllib
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from qkv.convert.checkpoint import spec_of
 from qkv.data import sources
 from qkv.errors import QkvError, nearest
 from qkv.paths import data_dir
-from qkv.spec import Spec
+from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
 from qkv.text.train import Kind
 from qkv.training.settings import Settings, assignments, changed
 
@@ -24,25 +24,42 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a model of a family: `marian` translates (encoder and decoder), `gpt2` and `llama` continue text."""
+    """The size of a model: `marian` translates (encoder and decoder), `gpt2` and `llama` continue text, `bert` guesses
+    hidden words and labels texts, and `prefix` is a llama that sees what it is given freely and continues it.
+    """
 
-    family: Literal["marian", "gpt2", "llama"] = "marian"
+    family: Literal["marian", "gpt2", "llama", "bert", "prefix"] = "marian"
     width: int = 256
     layers: int = 4
     heads: int = 4
-    groups: int = 0  # key/value heads of llama; 0: as many as heads
+    groups: int = 0  # key/value heads of llama and prefix; 0: as many as heads
     ffn: int = 1024
+    experts: int = 0  # of prefix, each as wide as ffn, besides one of that width that reads every token; 0: dense
+    chosen: int = 2
     activation: str = ""  # in the family's own words; empty: its usual one
     dropout: float = 0.1
     attention_dropout: float = 0.0
     context: int = 256
     tied: bool = True
 
-    def spec(self, vocabulary: int) -> Spec:
-        """The spec of such a model over a vocabulary; Hugging Face can load what comes of it."""
-        made = {"marian": self.marian, "gpt2": self.gpt2, "llama": self.llama}[self.family]()
-        common = {"model_type": self.family, "vocab_size": vocabulary, "tie_word_embeddings": self.tied}
-        return spec_of(common | made, "model")
+    def spec(self, vocabulary: int, *, labels: int = 0) -> Spec:
+        """The spec of such a model over a vocabulary and so many labels of texts.
+
+        Hugging Face can load what comes of `marian`, `gpt2` and `llama`.
+        """
+        kind = "llama" if self.family == "prefix" else self.family
+        made = {"marian": self.marian, "gpt2": self.gpt2, "llama": self.llama, "bert": self.bert}[kind]()
+        common = {"model_type": kind, "vocab_size": vocabulary, "tie_word_embeddings": self.tied}
+        spec = spec_of(common | made, "model")
+        if self.family == "bert":
+            return replace(spec, labels=Labels(labels, dense=Dense("tanh"), dropout=self.dropout))
+        return prefixed(spec, self) if self.family == "prefix" else spec
+
+    def bert(self) -> dict[str, Any]:
+        drops = {"hidden_dropout_prob": self.dropout, "attention_probs_dropout_prob": self.attention_dropout}
+        return {**drops, "hidden_size": self.width, "num_hidden_layers": self.layers, "intermediate_size": self.ffn,
+                "num_attention_heads": self.heads, "hidden_act": self.activation or "gelu",
+                "max_position_embeddings": self.context, "type_vocab_size": 2}  # fmt: skip
 
     def marian(self) -> dict[str, Any]:
         both = {"layers": self.layers, "attention_heads": self.heads, "ffn_dim": self.ffn}
@@ -61,6 +78,19 @@ class Shape:
                 "num_key_value_heads": self.groups or self.heads, "intermediate_size": self.ffn,
                 "hidden_act": self.activation or "silu", "max_position_embeddings": self.context,
                 "attention_dropout": self.attention_dropout}  # fmt: skip
+
+
+def prefixed(spec: Spec, shape: Shape) -> Spec:
+    """The spec of a decoder that sees a prefix freely, with experts where the shape has some."""
+
+    def block(b: Block) -> Block:
+        b = replace(b, attn=replace(b.attn, mask=Mask("prefix")))
+        if not shape.experts:
+            return b
+        assert b.ffn is not None
+        return replace(b, ffn=None, moe=Experts(shape.experts, shape.chosen, b.ffn, shared=b.ffn))
+
+    return replace(spec, decoder=replace(spec.stack, blocks=tuple(map(block, spec.stack.blocks))))
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 def linear_cross_entropy(hidden: Tensor, head: torch.nn.Linear, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
     """The summed, label-smoothed cross-entropy of `head(hidden)` [N, D] against `labels` [N], without its logits."""
     if not torch.is_grad_enabled():
-        logits = head(hidden).float()
+        logits = torch.nn.functional.linear(hidden, head.weight, head.bias).float()  # hidden is prepared already
         return torch.nn.functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))

@@ -1,8 +1,10 @@
 """The training loop on a page: order, batch, loss, step; evaluate, keep, save, resume. Everything else is a pure part.
 
 Order and dropout are functions of (seed, epoch, batch, micro-batch), so a resumed run repeats the uninterrupted one.
+Where several processes train (parallel.py), each does this on its share of a step; the first one evaluates and writes.
 """
 
+import json
 import math
 import signal
 import threading
@@ -20,13 +22,14 @@ from qkv.core.dropout import dropper
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.spec import as_json
-from qkv.training import checkpoint, log, optim, precision, schedule
-from qkv.training.losses import token_loss
+from qkv.training import checkpoint, log, optim, parallel, precision, schedule
+from qkv.training.objectives import busiest, step_loss
 from qkv.training.plan import Plan, placed
 from qkv.training.settings import Settings
 
 WARM = 10  # steps after which the speed is known
 ENDLESS = 10**9
+ENDS = ("", "steps", "epochs", "seconds", "patience", "stop")
 Evaluate = Callable[[Transformer, int], dict[str, Any]]  # (core, step) -> metrics by name
 
 
@@ -74,7 +77,9 @@ def train(
         QkvError: the directory holds a run that is not resumed, or one of another model, data or tokenizer.
     """
     memory.keep_freed()
-    run = Loop(core, plan, settings, directory, evaluate, log.reporter(folder(directory, "log.jsonl"), report))
+    first = parallel.here().first
+    tell = log.reporter(folder(directory, "log.jsonl") if first else None, report if first else None)
+    run = Loop(core, plan, settings, directory, evaluate, tell)
     with threads(settings.threads), signals() as caught:
         run.begin(resume)
         why = run.ended()
@@ -82,12 +87,13 @@ def train(
             run.step()
             run.after()
             why = run.ended() or ("stop" if stop and stop(run.at.step) else "")
-            if caught or why:
+            why, number = run.agree(why, caught)
+            if number or why:
                 run.save()
-            if caught:
-                name = signal.Signals(caught[0]).name
+            if number:
+                name = signal.Signals(number).name
                 run.tell({"kind": "note", "step": run.at.step, "text": f"stopped by {name} after step {run.at.step}"})
-                raise Interrupted(caught[0])
+                raise Interrupted(number)
         end = run.finish(why)
         if caught:
             raise Interrupted(caught[0])
@@ -105,10 +111,14 @@ class Loop:
         self.device = core.embed.weight.device
         self.optimizer = optim.make(core, settings)
         self.weights = list(optim.named_weights(core).values())
-        self.log = folder(directory, "log.jsonl")
-        self.store = checkpoint.Store(folder(directory), {"spec": as_json(core.spec), "data": dict(plan.identity)})
+        self.ranks = parallel.here()
+        self.micro = settings.accumulate * self.ranks.size  # micro-batches in a step
+        self.log = folder(directory, "log.jsonl") if self.ranks.first else None
+        who = {"spec": as_json(core.spec), "data": dict(plan.identity), "training.accumulate * processes": self.micro}
+        self.store = checkpoint.Store(folder(directory), who)
         self.at = checkpoint.Progress()
         self.loss, self.shown, self.saved = math.nan, (0, 0.0), -1
+        self.loads: torch.Tensor | None = None  # L E, tokens of the last micro-batch by expert
 
     def begin(self, resume: bool) -> None:
         """Fill in what an earlier part of the run left, and choose what is chosen once."""
@@ -121,13 +131,16 @@ class Loop:
             notes.insert(0, f"resumed after step {self.at.step}")
         elif self.log:
             self.log.unlink(missing_ok=True)
+        self.ranks.alike("data, model or checkpoint", json.dumps([self.at.step, self.store.identity], default=str))
+        self.ranks.spread(self.core)
         if self.log and self.log.exists():
             log.cut(self.log, self.at.step)
         if not self.at.precision:
             batch = placed(self.plan.make(self.groups(0)[0][0]), self.device)
-            self.at.precision, gain = precision.choose(self.settings.precision, self.core, batch)
-            found = f" (a pass in bf16 is {gain:.2f} times as fast here)" if gain else ""
-            notes.append(f"precision {self.at.precision}{found}")
+            found, gain = precision.choose(self.settings.precision, self.core, batch)
+            self.at.precision = "bf16" if self.ranks.word(found == "bf16") == [1] else "fp32"
+            measured = f" (a pass in bf16 is {gain:.2f} times as fast here)" if gain else ""
+            notes.append(f"precision {self.at.precision}{measured}")
         self.order = self.groups(self.at.epoch)
         self.each = len(self.groups(0))
         self.shown = (self.at.tokens, self.at.seconds)
@@ -135,8 +148,8 @@ class Loop:
             self.tell({"kind": "note", "step": self.at.step, "text": text})
 
     def groups(self, epoch: int) -> list[Sequence[Any]]:
-        """The batches of an epoch in their order, `accumulate` of them to a step."""
-        keys, n = list(self.plan.order(epoch)), self.settings.accumulate
+        """The batches of an epoch in their order, `accumulate` of them to a step of each process."""
+        keys, n = list(self.plan.order(epoch)), self.micro
         if not keys:
             raise QkvError("training: no batch in an epoch; is the data empty, or every row longer than the context?")
         return [keys[i : i + n] for i in range(0, len(keys), n)]
@@ -153,16 +166,20 @@ class Loop:
         """One optimiser step: the loss of all its micro-batches, divided once by all their tokens."""
         at, s, start = self.at, self.settings, time.perf_counter()
         keys = self.order[at.done]
-        batches = [placed(self.plan.make(key), self.device) for key in keys]
-        tokens = sum(batch.tokens for batch in batches)
+        mine = range(self.ranks.rank, len(keys), self.ranks.size)
+        batches = [placed(self.plan.make(keys[micro]), self.device) for micro in mine]
+        tokens = int(self.ranks.total([sum(batch.tokens for batch in batches)])[0])
         lr = schedule.rate(s, at.step + 1, total=self.total(), width=self.core.spec.stack.width)
         self.loss = 0.0
-        for micro, batch in enumerate(batches):
+        for micro, batch in zip(mine, batches, strict=True):
             drop = dropper(s.seed, at.epoch, at.done, micro, device=self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=at.precision == "bf16"):
-                loss = token_loss(self.core, batch, smoothing=s.smoothing, drop=drop) / max(tokens, 1)
+                loss, loads = step_loss(self.core, batch, smoothing=s.smoothing, even=s.balance, drop=drop)
+                loss = loss / max(tokens, 1)
             loss.backward()
             self.loss += float(loss.detach())
+            self.loads = loads
+        self.loss = self.ranks.gradients(self.weights, self.loss)
         norm = float(optim.clip(self.weights, s.clip))
         if not (math.isfinite(self.loss) and math.isfinite(norm)):
             raise self.broken(norm, keys)
@@ -193,6 +210,8 @@ class Loop:
         left += [self.settings.seconds - at.seconds] if self.settings.seconds else []
         where = {"kind": "step", "step": at.step, "of": total if total < ENDLESS else None, "epoch": at.epoch}
         what = {"loss": self.loss, "lr": lr, "gradient": norm, "tokens_per_second": speed, "seconds": at.seconds}
+        if self.loads is not None:
+            what |= {"busiest": busiest(self.loads), "loads": self.loads.int().tolist()}
         self.tell({**where, **what, "eta": max(0.0, min(left)) if left else None})
 
     def after(self) -> None:
@@ -202,6 +221,8 @@ class Loop:
         if turned:
             at.epoch, at.done = at.epoch + 1, 0
             self.order = self.groups(at.epoch)
+        if not self.ranks.first:
+            return
         due = at.step % s.evaluate_every == 0 if s.evaluate_every else turned
         if due:
             self.measure()
@@ -232,7 +253,7 @@ class Loop:
 
     def save(self) -> None:
         """The checkpoint of this moment, unless it is on disk already."""
-        if self.saved != self.at.step:
+        if self.ranks.first and self.saved != self.at.step:
             self.store.save(self.core, self.optimizer, self.at, self.settings)
             self.saved = self.at.step
 
@@ -242,8 +263,23 @@ class Loop:
         reached = {"steps": at.step, "epochs": at.epoch, "seconds": at.seconds, "patience": at.stale}
         return next((why for why, value in reached.items() if 0 < getattr(s, why) <= value), "")
 
+    def agree(self, why: str, caught: Sequence[int]) -> tuple[str, int]:
+        """What all processes do next: why the first one ends the run, and a signal that any of them caught (or 0)."""
+        end, self.at.seconds = self.ranks.word(ENDS.index(why), self.at.seconds)  # the rate may depend on the seconds
+        return ENDS[int(end)], int(self.ranks.most(caught[:1] or [0])[0])
+
     def finish(self, why: str) -> Outcome:
-        """Leave the best of three weights in the core: the last, the best so far, the mean of the snapshots."""
+        """Leave the best of three weights in the core of each process; the metrics are known to the first one."""
+        at = self.at
+        chosen, metrics = self.choose() if self.ranks.first else ("last", dict[str, Any]())
+        self.ranks.spread(self.core)
+        epochs = at.epoch + at.done / len(self.order)
+        end = Outcome(why, at.step, epochs, at.tokens, at.seconds, self.loss, chosen, metrics, at.precision)
+        self.tell({"kind": "end", **vars(end), "step": at.step})
+        return end
+
+    def choose(self) -> tuple[str, dict[str, Any]]:
+        """Fill the core with the last weights, the best so far or the mean of the snapshots: which, their metrics."""
         at, chosen, metrics = self.at, "last", dict[str, Any]()
         if len(at.snapshots) > 1:
             checkpoint.fill(self.core, self.store.mean([f"snapshots/{n}" for n in at.snapshots]))
@@ -256,10 +292,7 @@ class Loop:
                 checkpoint.fill(self.core, self.store.kept("best"))
                 chosen = "best"
             metrics = at.best
-        epochs = at.epoch + at.done / len(self.order)
-        end = Outcome(why, at.step, epochs, at.tokens, at.seconds, self.loss, chosen, metrics, at.precision)
-        self.tell({"kind": "end", **vars(end), "step": at.step})
-        return end
+        return chosen, metrics
 
 
 def folder(directory: Path | str | None, *rest: str) -> Path | None:

@@ -21,7 +21,7 @@ class Settings:
     epochs: int = 0
     seconds: float = 0.0  # ends the run after so much training time
     tokens: int = 4096  # target tokens in a micro-batch, padding included
-    accumulate: int = 1  # micro-batches in a step
+    accumulate: int = 1  # micro-batches in a step of each process
     optimizer: Literal["adam", "adamw"] = "adam"
     lr: float = 1e-3  # the highest rate; with `noam` the factor before the paper's formula
     betas: tuple[float, float] = (0.9, 0.98)
@@ -33,6 +33,7 @@ class Settings:
     floor: float = 0.0  # cosine, wsd: where the rate ends, as a share of lr
     clip: float = 0.0  # largest gradient norm
     smoothing: float = 0.0  # label smoothing
+    balance: float = 0.01  # how much of the loss evens out the experts, where there are any (Fedus et al. 2021, 2.2)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     seed: int = 0
     evaluate_every: int = 0  # steps; 0: at the end of each epoch
@@ -49,7 +50,8 @@ class Settings:
         for key in ("tokens", "accumulate", "log_every"):
             if getattr(self, key) < 1:
                 raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 1 or more")
-        for key in ("steps", "epochs", "seconds", "warmup", "clip", "average", "patience", "weight_decay", "eps"):
+        ends = ("steps", "epochs", "seconds", "patience")
+        for key in (*ends, "warmup", "clip", "average", "weight_decay", "eps", "balance"):
             if getattr(self, key) < 0:
                 raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 0 or more")
         for key in ("smoothing", "decay", "floor"):

@@ -1,0 +1,249 @@
+"""What kinds of data become batches, and how a model that learnt them is judged: one `Objective` a kind of model.
+
+`of_*` turn splits into a plan and the batches of validation; assemble.py picks one by the model's shape.
+"""
+
+import dataclasses
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from qkv import hub
+from qkv.core.model import Transformer
+from qkv.data import bucket, collate, corrupt, pack
+from qkv.errors import QkvError
+from qkv.recipes.run import Pair, Run, Splits
+from qkv.text.tokenizer import Tokenizer
+from qkv.text.train import Template
+from qkv.training.losses import mean_loss
+from qkv.training.objectives import measure
+from qkv.training.plan import Plan
+
+Batches = tuple[collate.Batch, ...]
+Held = Callable[[Any], Batches]  # from held-out data to their batches, the same at every call
+HELD = -1  # the epoch of validation's and the test's own draws: no epoch of training has this number
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One way to learn: the data that it takes, the tokens that it needs, its batches, and how it is judged.
+
+    `measure` judges batches; `reply` gives the answers of a model to sources, which are `answers` of some kind.
+    """
+
+    data: Literal["pairs", "plain text"]
+    specials: tuple[str, ...]
+    template: Template
+    batches: Callable[[Run, Splits, hub.Model], tuple[Plan, Held]]
+    measure: Callable[[Transformer, Sequence[collate.Batch]], dict[str, Any]]
+    reply: "Callable[[hub.Model, Sequence[str], How], list[str]]"
+    answers: Literal["texts", "labels"] = "texts"
+
+
+@dataclass(frozen=True)
+class How:
+    """How answers are sought: beams, their length penalty, and how long an answer may become (None: the usual)."""
+
+    beam: int = 1
+    length_penalty: float = 0.6
+    longest: int | None = None
+
+
+def of_pairs(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+    """Batches of pairs of like length, for teacher forcing."""
+    tokenizer, s, context = tokenizer_for(model), run.training, run.model.context
+    pad = tokenizer.pad_id or 0
+
+    def batches(pairs: Sequence[Pair]) -> tuple[list[tuple[list[int], list[int]]], bucket.Buckets]:
+        both = encoded(tokenizer, pairs)
+        lengths = [(len(a), len(b)) for a, b in both]
+        return both, bucket.Buckets(lengths, tokens=s.tokens, longest=min(context, s.tokens // 8 * 8), seed=s.seed)
+
+    def maker(both: list[tuple[list[int], list[int]]], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
+        # a box may be a little wider than the table of positions is long
+        def box(key: tuple[int, ...]) -> tuple[int, int]:
+            _, wide, long = boxes.shape(key)
+            return min(wide, context), min(long, context)
+
+        return lambda key: collate.seq2seq([both[i] for i in key], pad=pad, start=pad, shape=box(key))
+
+    def held(pairs: Sequence[Pair]) -> Batches:
+        both, boxes = batches(pairs)
+        return tuple(map(maker(both, boxes), boxes.batches(0)))
+
+    ids, boxes = batches(splits.train)  # type: ignore[arg-type]
+    return Plan(boxes.batches, maker(ids, boxes), identity(run, flat(side for pair in ids for side in pair))), held
+
+
+def of_text(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+    """Windows of one long text, drawn anew for each step; an epoch is as many as cover the text once."""
+    tokenizer, s, length = tokenizer_for(model), run.training, run.model.context
+    ids, last = (np.array(tokenizer.encode(t, special=False), dtype=np.int32) for t in (splits.train, splits.valid))  # type: ignore[arg-type]
+    length = min(length, len(ids) - 1, len(last) - 1)
+    if length < 1:
+        raise QkvError(
+            f"{run.name}: the text has {len(ids)} tokens to train on and {len(last)} to validate; give more text"
+        )
+    rows = max(1, s.tokens // length)
+    each = max(1, len(ids) // (rows * length))
+
+    def order(epoch: int) -> Sequence[int]:
+        return range(epoch * each, (epoch + 1) * each)
+
+    def make(key: int) -> collate.Batch:
+        return collate.causal(pack.windows(ids, length=length, rows=rows, seed=s.seed, step=key))
+
+    def held(text: str) -> Batches:
+        found = np.array(tokenizer.encode(text, special=False), dtype=np.int64)
+        count = min(len(found) // (length + 1), 64 * rows)
+        fixed = torch.from_numpy(found[: count * (length + 1)]).view(count, length + 1)
+        return tuple(map(collate.causal, fixed.split(rows)))
+
+    return Plan(order, make, identity(run, ids)), held
+
+
+def of_labelled(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+    """Texts with words hidden anew in each epoch, and the label of each text."""
+    s = run.training
+    read = masker(run, model)
+    rows, classes = read.texts(splits.train)  # type: ignore[arg-type]
+    boxes = boxed(rows, run)
+
+    def order(epoch: int) -> Sequence[tuple[int, tuple[int, ...]]]:
+        return [(epoch, key) for key in boxes.batches(epoch)]
+
+    def make(key: tuple[int, tuple[int, ...]]) -> collate.Batch:
+        epoch, items = key
+        return read.batch(rows, classes, items, corrupt.Draw(s.seed, epoch, 0), boxes.shape(items)[2])
+
+    return Plan(order, make, identity(run, flat(rows))), read.held
+
+
+@dataclass(frozen=True)
+class Masker:
+    """Texts and labels on their way into masked batches."""
+
+    run: Run
+    tokenizer: Tokenizer
+    marks: corrupt.Marks
+    labels: tuple[str, ...]
+
+    def texts(self, pairs: Sequence[Pair]) -> tuple[list[list[int]], list[int]]:
+        """Ids and label numbers of (text, label) pairs; a label that training lacks counts as none."""
+        known = {name: i for i, name in enumerate(self.labels)}
+        ids = self.tokenizer.encode_batch([text for text, _ in pairs])
+        return ids, [known.get(name, collate.IGNORED) for _, name in pairs]
+
+    def batch(
+        self, rows: list[list[int]], classes: list[int], items: Sequence[int], draw: corrupt.Draw, width: int
+    ) -> collate.Batch:
+        """The texts `items`, each with words hidden as the draw of its own number says."""
+        hidden = [corrupt.masked(rows[i], self.marks, draw.of(i)) for i in items]
+        pad = self.tokenizer.pad_id or 0
+        width = min(width, self.run.model.context)  # a box may be a little wider than the table of positions is long
+        batch = collate.masked(hidden, pad=pad, width=width, separator=self.tokenizer.sep_id)
+        return collate.labelled(batch, [classes[i] for i in items])
+
+    def held(self, pairs: Sequence[Pair]) -> Batches:
+        """The batches of held-out texts, always with the same words hidden."""
+        rows, classes = self.texts(pairs)
+        boxes, draw = boxed(rows, self.run), corrupt.Draw(0, HELD, 0)
+        return tuple(self.batch(rows, classes, key, draw, boxes.shape(key)[2]) for key in boxes.batches(0))
+
+
+def masker(run: Run, model: hub.Model) -> Masker:
+    """What masks texts for a model: special tokens are never hidden nor put in a hidden word's place."""
+    tokenizer = tokenizer_for(model)
+    if tokenizer.mask_id is None:
+        raise QkvError(f"{run.name}: the vocabulary has no mask token to hide words with; add [MASK] to it")
+    special = frozenset(i for token in tokenizer.roles.values() if (i := tokenizer.id(token)) is not None)
+    return Masker(run, tokenizer, corrupt.Marks(tokenizer.mask_id, special, len(tokenizer)), model.labels)
+
+
+def of_prefixes(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+    """Pairs in one row: the source is a prefix, seen freely, and the target is learnt (Raffel et al. 2020, 3.2.1)."""
+    tokenizer = tokenizer_for(model)
+    pad, start = tokenizer.pad_id or 0, hub.start_of(model)
+
+    def rows(pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
+        eos = tokenizer.eos_id
+        return [(a, b if eos is None else [*b, eos]) for a, b in encoded(tokenizer, pairs)]
+
+    def maker(both: list[tuple[list[int], list[int]]], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
+        return lambda key: collate.prefixed([both[i] for i in key], pad=pad, start=start, width=boxes.shape(key)[2])
+
+    def joint(both: list[tuple[list[int], list[int]]]) -> list[list[int]]:
+        return [[*a, *start, *b[:-1]] for a, b in both]
+
+    def held(pairs: Sequence[Pair]) -> Batches:
+        both = rows(pairs)
+        boxes = boxed(joint(both), run)
+        return tuple(map(maker(both, boxes), boxes.batches(0)))
+
+    ids = rows(splits.train)  # type: ignore[arg-type]
+    boxes = boxed(joint(ids), run)
+    return Plan(boxes.batches, maker(ids, boxes), identity(run, flat(joint(ids)))), held
+
+
+def boxed(rows: Sequence[Sequence[int]], run: Run) -> bucket.Buckets:
+    """Batches of single rows of like length."""
+    s, context = run.training, run.model.context
+    lengths = [(len(row), len(row)) for row in rows]
+    return bucket.Buckets(lengths, tokens=s.tokens, longest=min(context, s.tokens) // 4 * 4, seed=s.seed)
+
+
+def encoded(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
+    """Both sides of pairs as ids."""
+    left = tokenizer.encode_batch([a for a, _ in pairs])
+    return list(zip(left, tokenizer.encode_batch([b for _, b in pairs], side="target"), strict=True))
+
+
+def tokenizer_for(model: hub.Model) -> Tokenizer:
+    assert model.tokenizer is not None  # assemble() gave it one
+    return model.tokenizer
+
+
+def flat(rows: Any) -> np.ndarray:
+    """The ids of many rows in one line."""
+    return np.fromiter((i for row in rows for i in row), dtype=np.int64)
+
+
+def identity(run: Run, ids: np.ndarray) -> dict[str, Any]:
+    """What tells this run's data, vocabulary and order from another's."""
+    order = {"seed": run.training.seed, "batch": run.training.tokens}
+    return {"ids": len(ids), "crc": zlib.crc32(ids.tobytes()), "tokenizer": dataclasses.asdict(run.tokenizer), **order}
+
+
+def spoken(core: Transformer, batches: Sequence[collate.Batch]) -> dict[str, Any]:
+    """Loss per token in nats, and its perplexity."""
+    loss = mean_loss(core, list(batches))
+    return {"loss": loss, "perplexity": math.exp(min(loss, 50.0))}
+
+
+def translated(model: hub.Model, sources: Sequence[str], how: How) -> list[str]:
+    """Translations by beam search; a beam of one is greedy."""
+    found = model.translate(list(sources), beam=how.beam, length_penalty=how.length_penalty, max_new_tokens=how.longest)
+    return [r.text for r in found]
+
+
+def continued(model: hub.Model, sources: Sequence[str], how: How) -> list[str]:
+    """What a decoder writes after each source."""
+    return [r.text for r in model.generate(list(sources), beam=how.beam, max_new_tokens=how.longest)]
+
+
+def named(model: hub.Model, sources: Sequence[str], how: How) -> list[str]:
+    """The likeliest label of each source."""
+    return [verdict.label for verdict in model.classify(list(sources))]
+
+
+BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PAIRS = Objective("pairs", ("<pad>", "</s>", "<unk>"), "eos", of_pairs, spoken, translated)
+TEXT = Objective("plain text", ("</s>", "<unk>"), "none", of_text, spoken, continued)
+LABELLED = Objective("pairs", BERT, "cls", of_labelled, measure, named, "labels")
+PREFIXES = Objective("pairs", ("<pad>", "</s>", "<unk>", "<s>"), "none", of_prefixes, measure, continued)
+OBJECTIVES = {"marian": PAIRS, "gpt2": TEXT, "llama": TEXT, "bert": LABELLED, "prefix": PREFIXES}

@@ -1,0 +1,208 @@
+"""Several processes train one model on PyTorch's own collectives: gloo between CPUs, NCCL between GPUs. Next: loop.py.
+
+A step of n ranks takes the micro-batches of a step of one rank, rank r those numbered r, r + n, ...; each keeps its
+number, so that it has the same dropout wherever it is computed.
+"""
+
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from tempfile import TemporaryFile
+from typing import IO
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from qkv.errors import QkvError
+
+PATIENCE = timedelta(hours=6)  # ranks wait this long for one that evaluates; a rank that dies is noticed at once
+GRACE = 5  # seconds in which the other processes should end by themselves; they hold nothing that is lost
+NEEDED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")  # what torchrun tells each process
+GONE = "another process of this run ended before its time"
+
+
+class Lost(QkvError):
+    """Another rank is gone; its own message says why."""
+
+    code = 1
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together. Every method is a collective: all ranks call it, in one order."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank writes, reports and evaluates."""
+        return self.rank == 0
+
+    def total(self, numbers: Sequence[float]) -> list[float]:
+        """Each number summed over the ranks."""
+        return self.reduced(numbers, dist.ReduceOp.SUM)
+
+    def most(self, numbers: Sequence[float]) -> list[float]:
+        """The largest of each number over the ranks."""
+        return self.reduced(numbers, dist.ReduceOp.MAX)
+
+    def word(self, *numbers: float) -> list[float]:
+        """The first rank's numbers, on all ranks."""
+        return self.most(numbers if self.first else [-float("inf")] * len(numbers))
+
+    def reduced(self, numbers: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
+        """Numbers reduced over the ranks in fp64, on the CPU whatever the model is on."""
+        if self.size == 1:
+            return list(numbers)
+        both = torch.tensor(numbers, dtype=torch.float64)
+        with peers():
+            dist.all_reduce(both, operation)
+        return both.tolist()
+
+    def gradients(self, weights: Sequence[nn.Parameter], loss: float) -> float:
+        """Sum all gradients over the ranks, in place, and give the sum of their losses.
+
+        A NaN or an infinity anywhere spoils the sums everywhere, so all ranks find it in the same step.
+        """
+        # one flat all_reduce and not DistributedDataParallel: its overlap needs a module's forward (ours is a loss over
+        # encode and hidden), gains nothing where the cores are busy, and it gives zeros to weights that met no token
+        if self.size == 1:
+            return loss
+        loss, *counts = self.total([loss, *(p.grad is not None for p in weights)])
+        met = [p for p, count in zip(weights, counts, strict=True) if count]
+        for dtype in dict.fromkeys(p.dtype for p in met):
+            of = [p for p in met if p.dtype == dtype]
+            flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in of])
+            with peers():
+                dist.all_reduce(flat)
+            for p, part in zip(of, flat.split([p.numel() for p in of]), strict=True):
+                p.grad = part.view_as(p)
+        return loss
+
+    def spread(self, core: nn.Module) -> None:
+        """Give all ranks the first one's weights and buffers."""
+        if self.size > 1:
+            with peers(), torch.no_grad():
+                for tensor in (*core.parameters(), *core.buffers()):
+                    dist.broadcast(tensor.detach(), 0)
+
+    def alike(self, what: str, value: str) -> None:
+        """Raise a QkvError on all ranks unless they hold the same value."""
+        sign = zlib.crc32(value.encode())
+        high, low = self.most([sign, -sign])
+        if high != -low:
+            raise QkvError(f"training: the {self.size} processes differ in {what} (here, process {self.rank}: "
+                           f"{value[:200]}); give all the same files, folder and settings")  # fmt: skip
+
+
+@contextmanager
+def peers() -> Iterator[None]:
+    """Turns the failure of a collective into Lost."""
+    try:
+        yield
+    except RuntimeError as e:
+        raise Lost(f"training: {GONE} ({str(e).splitlines()[0][:120]}); --resume auto goes on") from e
+
+
+def here() -> Ranks:
+    """The ranks of PyTorch's process group, or one alone."""
+    on = dist.is_available() and dist.is_initialized()
+    return Ranks(dist.get_rank(), dist.get_world_size()) if on else Ranks()
+
+
+@contextmanager
+def joined(device: str = "auto") -> Iterator[Ranks]:
+    """Among the processes that torchrun started, each on its own GPU where there are any; else ranks as they are."""
+    if here().size > 1 or not all(key in os.environ for key in NEEDED) or os.environ["WORLD_SIZE"] == "1":
+        yield here()
+        return
+    meet(device, int(os.environ.get("LOCAL_RANK", os.environ["RANK"])))
+    try:
+        yield here()
+    finally:
+        dist.destroy_process_group()
+
+
+def meet(device: str, local: int, address: str = "env://", *, rank: int = -1, size: int = -1) -> None:
+    """Wait for the other ranks, with the GPU numbered `local` where they compute on GPUs."""
+    backend = "gloo"
+    if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
+        if local >= torch.cuda.device_count():
+            raise QkvError(f"training: process {local} finds {torch.cuda.device_count()} GPUs here; start one a GPU")
+        torch.cuda.set_device(local)
+        backend = "cpu:gloo,cuda:nccl"
+    elif device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
+        raise QkvError("training: several processes need CPUs or NVIDIA GPUs; add --device cpu")
+    with peers():
+        dist.init_process_group(backend, address, timeout=PATIENCE, world_size=size, rank=rank)
+
+
+@contextmanager
+def started(count: int, command: Sequence[str], *, device: str = "auto") -> Iterator[Ranks]:
+    """This process as the first of `count` on this machine; the others run `command`, which must come to `joined`.
+
+    Raises:
+        Lost: one of them ended before its time; what it said last and its exit code are told.
+    """
+    # it takes a free port now; the process group below finds it there, as both are "multi-tenant"
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(count)}
+    said = [TemporaryFile() for _ in range(1, count)]  # noqa: SIM115, closed below
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank, file in enumerate(said, 1):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
+            # in a session of its own: Ctrl-C reaches the first rank alone, which tells the others after the step
+            child = subprocess.Popen(
+                command, env={**os.environ, **address, **own}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=file, start_new_session=True,
+            )  # fmt: skip
+            children.append(child)
+        meet(device, 0, f"tcp://127.0.0.1:{store.port}", rank=0, size=count)
+        yield here()
+    except Lost as e:
+        leave(children)
+        raise first_cause(children, said) or e from e
+    finally:
+        leave(children)
+        for file in said:
+            file.close()
+
+
+def leave(children: Iterable[subprocess.Popen[bytes]]) -> None:
+    """End the process group, and the other processes that do not end by themselves then."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for child in children:
+        try:
+            child.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def first_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[bytes]]) -> Lost | None:
+    """What ended the process that did not merely lose the others, where there is one."""
+    for rank, (child, file) in enumerate(zip(children, said, strict=True), 1):
+        file.seek(0)
+        text = file.read().decode("utf-8", "replace").strip()
+        if child.returncode and GONE not in text:
+            code = child.returncode if child.returncode > 0 else 128 - child.returncode
+            lines = text.splitlines() or ["it said nothing"]
+            said_last = next((line for line in lines if line.startswith("error:")), lines[-1])
+            error = Lost(f"training: process {rank} ended with code {code}: {said_last[:300]}; --resume auto goes on")
+            error.code = code
+            return error
+    return None
+
+
+def cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
