@@ -44,4 +44,6 @@ def test_the_package_imports_nothing_but_its_dependencies() -> None:
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             foreign = {n.split(".")[0] for n in names} - allowed
+            if path.name == "check.py":
+                foreign -= {"transformers"}  # the oracle of `check --against hf`, which says how to get it
             assert not foreign, f"{path.relative_to(root)} imports {foreign}"

@@ -1,4 +1,4 @@
-"""Make the bundled models anew: `python tools/bundle.py [demo] [demo-lm] [--from DIR] [--smoke]`. Trained by our own
+"""Make the bundled models anew: `python tools/bundle.py [NAME ...] [--from DIR] [--smoke]`. Trained by our own
 recipes on our own text, saved in bf16 into src/qkv/bundled; without names all of them."""
 
 import argparse
@@ -10,8 +10,8 @@ import qkv
 from qkv import recipes
 from qkv.cli.train import Plain
 
-RECIPES = {"demo": "demo", "demo-lm": "demo_lm"}
-MOST = 6_000_000  # bytes of safetensors, all together
+RECIPES = {"demo": "demo", "demo-lm": "demo_lm", "demo-bert": "demo_bert", "demo-moe": "demo_moe"}
+MOST = 12_000_000  # bytes of safetensors, all together
 
 
 def main() -> None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qkv import cost, fold, paths
+from qkv import cost, fold, inputs, paths, reading
+from qkv.adapt.pack import pack
 from qkv.convert import checkpoint, store
+from qkv.convert.heads import groups_of, regrouped
 from qkv.core.dropout import Drop, keep
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
@@ -22,6 +24,7 @@ from qkv.generation.rows import Feed, by_length
 from qkv.generation.sequence import Limits, Stops
 from qkv.sample import Sampling
 from qkv.spec import Spec
+from qkv.text import chat as chats
 from qkv.text import tokenizer as text
 from qkv.text.tokenizer import Tokenizer
 
@@ -74,6 +77,21 @@ class Result:
     unknown: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What classification gives: the likeliest label, its probability, and the probability of every label."""
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+    @staticmethod
+    def of(probabilities: dict[str, float]) -> "Verdict":
+        """The verdict that some probabilities amount to."""
+        label = max(probabilities, key=probabilities.__getitem__)
+        return Verdict(label, probabilities[label], probabilities)
+
+
 Prompt = str | Sequence[int]
 
 
@@ -109,11 +127,12 @@ class Model:
 
     def __call__(
         self, ids: Tensor | None = None, *, source: Tensor | None = None, target: Tensor | None = None,
-        padding: Tensor | None = None, drop: Drop = keep,
+        padding: Tensor | None = None, segments: Tensor | None = None, prefix: Tensor | None = None, drop: Drop = keep,
     ) -> Output:  # fmt: skip
         """One forward pass with autograd on: ids [B, T] -> logits [B, T, V].
 
         Encoder-decoders take `source` [B, S] and `target` [B, T], and `padding` (True = real) belongs to the source.
+        `segments` [B, T] numbers the texts of a pair; `prefix` [B] says how many tokens a prefix decoder sees freely.
         """
         core = self.core
         if self.encoder_decoder:
@@ -124,7 +143,8 @@ class Model:
         else:
             if ids is None or source is not None or target is not None:
                 raise QkvError("this model has one stack: call it with ids (and padding=)")
-            stack, given = core.decoder if self.spec.decoder else core.encoder, Given(real=padding)
+            stack = core.decoder if self.spec.decoder else core.encoder
+            given = Given(real=padding, segments=segments, prefix=prefix)
         step = begin(stack, ids, given, drop=drop)
         hidden = core.hidden(ids, step)
         return Output(step.tap(core, "logits", core.head(hidden)) if self.spec.head else None, hidden)
@@ -178,11 +198,71 @@ class Model:
         results = render(self, texts, **how)
         return results if many else results[0]
 
+    def chat(self, messages: str | Sequence[chats.Message], **how: Any) -> Result:
+        """The answer to a conversation, a list of {"role": …, "content": …}, or to one text of the user.
+
+        Options are those of `generate`. Control tokens that somebody typed stay text.
+
+        Raises:
+            QkvError: the model has no chat template, or its template refuses the messages.
+        """
+        return self.generate(self.conversation(messages), **how)
+
+    def conversation(self, messages: str | Sequence[chats.Message]) -> list[int]:
+        """The ids of a conversation up to where the model answers, as its chat template writes them."""
+        template = chats.of(self.tokenizer) if self.tokenizer else None
+        if template is None or self.tokenizer is None:
+            raise QkvError("this model has no chat template; it was not made to converse: use generate")
+        rows = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        return template.ids(self.tokenizer, rows)
+
     def score(self, text: Any) -> Any:
         """The log-probability (natural, summed over tokens) that the model gives a text, or each of a list of texts."""
         many, texts = several(text)
-        totals = [total(self, self.ids(t)) for t in texts]
+        totals = [reading.chance(self.core, self.ids(t)) for t in texts]
         return totals if many else totals[0]
+
+    def embed(self, text: Any) -> Tensor:
+        """A vector of length 1 for a text [D], or for each of a list of texts [B, D]: the mean of its last states."""
+        many, texts = several(text)
+        rows = [(self.ids(line), []) for line in present(texts)]
+        found = by_batches(rows, lambda ids, _: reading.embed(self.core, ids))
+        return found if many else found[0]
+
+    def classify(self, text: Any) -> Any:
+        """The label of a text and the probability of each: one Verdict, or a list of them.
+
+        A text may be a pair, the tuple (first, second), where the model tells segments apart.
+
+        Raises:
+            QkvError: the model has no labels; or a pair, and it reads none.
+        """
+        many, texts = (False, [text]) if paired(text) else several(text)
+        rows = [segmented(self, line) for line in present(texts)]
+        found = by_batches(rows, lambda ids, kinds: reading.classify(self.core, ids, kinds, self.special.start))
+        verdicts = [Verdict.of(dict(zip(self.labels, row, strict=True))) for row in found.tolist()]
+        return verdicts if many else verdicts[0]
+
+    def fill(self, text: str, *, top: int = 5) -> list[list[tuple[str, float]]]:
+        """For each mask in a text the `top` most likely words with their probabilities, best first.
+
+        Raises:
+            QkvError: the model does not fill in words, or the text holds no mask.
+        """
+        if self.tokenizer is None or self.tokenizer.mask_id is None:
+            raise QkvError("fill needs a tokenizer with a mask token")
+        chances = reading.fill(self.core, self.ids(text), self.tokenizer.mask_id)
+        chances = chances.topk(min(top, chances.shape[-1]))
+        rows = zip(chances.indices.tolist(), chances.values.tolist(), strict=True)
+        pieces = self.tokenizer.pieces
+        return [[(w.strip(), p) for w, p in zip(pieces(i), ps, strict=True)] for i, ps in rows]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the labels that `classify` chooses from, in the order of its logits."""
+        count = self.spec.labels.count if self.spec.labels else 0
+        names = (self.config or {}).get("id2label") or {}
+        return tuple(str(names.get(str(i), names.get(i, f"LABEL_{i}"))) for i in range(count))
 
     def trace(self, save: Sequence[str] = (), edit: Sequence[Any] = ()) -> "Trace":
         """Listen to the taps (or readouts) named, and make the edits given, while the `with` block runs the model."""
@@ -208,6 +288,46 @@ def several(given: Any) -> tuple[bool, list[Any]]:
     if isinstance(given, str) or (given and all(isinstance(i, int) for i in given)):
         return False, [given]
     return True, list(given)
+
+
+def paired(line: Any) -> bool:
+    """Whether a pair of texts was meant, (first, second), and not a list of texts or of ids."""
+    return isinstance(line, tuple) and len(line) == 2 and not any(isinstance(part, int) for part in line)
+
+
+def present(texts: Sequence[Any]) -> Sequence[Any]:
+    """The texts, none of which is empty."""
+    for n, line in enumerate(texts):
+        for part in line if paired(line) else (line,):
+            if len(part) == 0 or (isinstance(part, str) and not part.strip()):
+                raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to read")
+    return texts
+
+
+def segmented(model: Model, line: Any) -> tuple[list[int], list[int]]:
+    """The ids of a text, or of a pair, and the segment of each."""
+    if not paired(line):
+        ids = model.ids(line)
+        return ids, [0] * len(ids)
+    made = model.tokenizer
+    if made is None or made.cls_id is None or made.sep_id is None or not model.spec.stack.segments:
+        raise QkvError(
+            "this model reads no pairs: that takes segments in the model, and a cls and a sep token in its tokenizer; "
+            "give a list for several texts"
+        )
+    first, second = (made.encode(part, special=False) if isinstance(part, str) else part for part in line)
+    both = inputs.pair(first, second, cls=made.cls_id, sep=made.sep_id)
+    return list(both[0]), list(both[1])
+
+
+def by_batches(
+    rows: Sequence[tuple[list[int], list[int]]], read: Callable[[list[list[int]], list[list[int]]], Tensor]
+) -> Tensor:
+    """What `read` makes of rows of ids with their segments, those of like length together, in the order of the rows."""
+    found: dict[int, Tensor] = {}
+    for batch in by_length([ids for ids, _ in rows], 4096):
+        found.update(zip(batch, read([rows[r][0] for r in batch], [rows[r][1] for r in batch]), strict=True))
+    return torch.stack([found[i] for i in range(len(rows))])
 
 
 @dataclass(frozen=True)
@@ -244,7 +364,7 @@ class Ask:
             "sampling": Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.seed),
             "stops": Stops(special.eos, self.stop, speech),
             "limits": Limits(self.max_new_tokens, model.spec.context, special.forbid),
-            "feed": Feed(start_of(model), self.chunk, self.cache),
+            "feed": Feed(start_of(model), chunk=self.chunk, cache=self.cache),
         }
 
 
@@ -254,13 +374,18 @@ def of_source(tokenizer: Tokenizer) -> Callable[[Sequence[int]], text.Stream]:
 
 
 def start_of(model: Model) -> tuple[int, ...]:
-    """What the target of an encoder-decoder begins with."""
+    """What the target of an encoder-decoder begins with, or what a prefix decoder writes after its free prefix."""
     special = model.special
     if not model.encoder_decoder:
-        return ()
+        return () if special.start is None or not free(model.spec) else (special.start,)
     if special.start is None:
         raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
     return (special.start,)
+
+
+def free(spec: Spec) -> bool:
+    """Whether the decoder sees its prompt freely, as a prefix."""
+    return bool(spec.decoder) and any(block.attn.mask.kind == "prefix" for block in spec.decoder.blocks)
 
 
 def write(model: Model, prompts: Sequence[Prompt], ask: Ask) -> list[Result]:
@@ -331,25 +456,17 @@ def aligned(model: Model, source: list[int], tokens: list[int]) -> Tensor:
     return trace[name][0].mean(0)
 
 
-@torch.inference_mode()
-def total(model: Model, ids: list[int]) -> float:
-    """The summed log-probability of a text's tokens after its first, under a causal decoder."""
-    if model.encoder_decoder or model.spec.decoder is None:
-        raise QkvError("score needs a causal decoder")
-    if len(ids) < 2:
-        raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored")
-    logits = model(torch.tensor([ids], device=model.device)).logits
-    assert logits is not None
-    logprobs = logits[0, :-1].float().log_softmax(-1)
-    return logprobs.gather(-1, torch.tensor(ids[1:], device=model.device)[:, None]).sum().item()
-
-
 def spec_of(name: str | Path | Model) -> Spec:
     """The spec of a model, of `family:size`, of a family (its first size), or of a MODEL's config; loads no weights."""
     if isinstance(name, Model):
         return name.spec
-    family = checkpoint.modules().get(str(name))
+    family = checkpoint.called(str(name))
     config = checkpoint.named(str(name)) or (checkpoint.named(f"{name}:{next(iter(family.SIZES))}") if family else None)
+    if config is None and ":" in str(name) and not Path(name).exists():
+        known = [*checkpoint.modules(), *(a for m in checkpoint.modules().values() for a in getattr(m, "ALSO", ()))]
+        family, size = str(name).split(":", 1)
+        raise QkvError(f"{name}: there is no family {family!r}{nearest(family, known)} with a size {size!r} (families: "
+                       f"{', '.join(known)})")  # fmt: skip
     if config is None:
         directory = locate(name, wanted=("config.json",))
         return checkpoint.spec_of(store.read_json(directory / "config.json"), directory / "config.json")
@@ -361,9 +478,19 @@ def show(name: str | Path | Model, *, mode: Any = None, taps: bool = False) -> s
     return fold.show(spec_of(name), mode=mode, taps=taps)
 
 
-def report(name: str | Path | Model) -> dict[str, Any]:
-    """Parameters, FLOPs and bytes of a model, counted from the core built without memory."""
-    return cost.report(spec_of(name))
+def report(
+    name: str | Path | Model, *, dtype: str = "fp32", context: int | None = None, attention: str | None = None
+) -> dict[str, Any]:
+    """Parameters, FLOPs and bytes of a model, counted from the core built without memory.
+
+    Bytes are of numbers in `dtype`; `attention` (mha, mqa, gqa:N) asks what other key/value heads would cost. A family
+    whose model was never published says so under `note`.
+    """
+    spec = spec_of(name)
+    if attention:
+        spec = regrouped(spec, groups_of(attention))
+    note = getattr(checkpoint.called(str(name).partition(":")[0]), "UNPUBLISHED", None)
+    return cost.report(spec, dtype=dtype, context=context, note=note)
 
 
 def device_of(name: str) -> torch.device:
@@ -395,6 +522,7 @@ def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revisio
     """
     directory = locate(name, revision)
     core, config = checkpoint.read(directory, device=device_of(device), dtype=dtype_of(dtype))
+    pack(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
         tokenizer.fits(core.spec.sources or core.spec.vocabulary)
@@ -409,7 +537,7 @@ def build(spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, spec
     initialise(core, seed)
     if special is None and tokenizer is not None:
         eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
-        start = tokenizer.pad_id if spec.encoder and spec.decoder else None
+        start = tokenizer.pad_id if spec.encoder and spec.decoder else tokenizer.bos_id if free(spec) else None
         forbid = () if start is None else (start,)
         special = Special(tokenizer.bos_id, eos, tokenizer.pad_id, start, forbid)
     return Model(core.train(), tokenizer, special)

@@ -225,7 +225,7 @@ def test_show_and_info_print_what_the_library_says(
     import qkv.hub
 
     monkeypatch.setattr(
-        qkv.hub, "report", lambda name: {"parameters": 1234, "bytes": {"weights_fp32": 4936}}
+        qkv.hub, "report", lambda name, **_: {"parameters": 1234, "bytes": {"weights_fp32": 4936}}
     )
     assert run(capsys, "info", "gpt2")[1] == "parameters  1,234\nbytes\n  weights fp32  4,936\n"
     assert json.loads(run(capsys, "info", "gpt2", "--json")[1])["parameters"] == 1234

@@ -21,10 +21,16 @@ VERBS = {
     "train": ("按配方或 TOML 文件训练", "train by a recipe or a TOML file"),
     "translate": ("翻译：一行进，一行出", "translate: one line in, one line out"),
     "generate": ("续写文本", "continue a text"),
+    "chat": ("按模型的对话模板聊天", "converse, by the model's chat template"),
+    "embed": ("文本的向量", "a vector for a text"),
+    "classify": ("文本的类别", "the label of a text"),
+    "fill": ("完形填空", "fill in masked words"),
     "score": ("文本的对数概率", "the log-probability of a text"),
     "look": ("在终端里看模型的内部", "look inside a model in the terminal"),
     "show": ("为一个模型打印化简后的前向代码", "print the forward pass of one model, folded from the core"),
     "info": ("参数量、计算量、内存", "parameters, FLOPs and bytes"),
+    "check": ("检查一个模型：严格加载、哈希、坏数、对照", "strict load, hashes, NaN scan, parity"),
+    "convert": ("换注意力头、数值类型或家族", "other key/value heads, dtype or family"),
     "doctor": ("这台机器能做什么", "what this machine can do"),
 }
 

@@ -5,19 +5,22 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, plain, verb
+from qkv.cli.common import Common, option, plain, verb
 
 
 @verb(
     "参数量、每个词元的计算量、权重与 KV 缓存的字节数；只读文件头，不读权重。",
     "Parameters, FLOPs per token, bytes of weights and KV cache; headers are read, weights are not.",
-    examples=("qkv info demo", "qkv info llama:7b --json", "qkv info ./my-model"),
+    examples=("qkv info demo", "qkv info qwen2:72b --dtype bf16 --attention mha", "qkv info llama:7b --json"),
 )
 @click.argument("name", metavar="MODEL|FAMILY:SIZE")
-def command(common: Common, name: str) -> None:
+@option("--context", type=click.IntRange(1), zh="按多少个词元的上下文算", en="count at a context of so many tokens")
+@option("--attention", metavar="mha|mqa|gqa:N", zh="换成别的 K/V 头会怎样", en="what other key/value heads would cost")
+def command(common: Common, name: str, context: int | None, attention: str | None) -> None:
     from qkv.hub import report as count
 
-    report = plain(count(name))
+    dtype = "fp32" if common.dtype == "auto" else common.dtype
+    report = plain(count(name, dtype=dtype, context=context, attention=attention))
     if common.json:
         common.emit(report)
     else:

@@ -3,6 +3,8 @@
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ EVERY = 10.0  # seconds between two plain lines
     examples=(
         "qkv train demo --out runs/demo",
         "qkv train multi30k training.seconds=600 model.width=192 --dry-run",
-        "qkv train mine.toml --out runs/mine --resume auto",
+        "qkv train mine.toml --out runs/mine --resume auto --processes 2",
     ),
 )
 @click.argument("recipe")
@@ -38,21 +40,49 @@ EVERY = 10.0  # seconds between two plain lines
 )
 @option("--smoke", is_flag=True, zh="几秒钟走完全程，只看能不能跑", en="the whole way in seconds, to see that it runs")
 @option("--seed", type=int, zh="随机种子", en="seed of weights, order and dropout")
+@option(
+    "--processes",
+    type=click.IntRange(1),
+    default=1,
+    zh="一起训练的进程数：每个 GPU 一个；小模型在 CPU 上每核一个最快。每步的微批数乘以进程数",
+    en="processes that train together: one a GPU, on a CPU one a core for small models; each adds its own "
+    "training.accumulate micro-batches to a step",
+)
 def command(
     common: Common, recipe: str, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str, smoke: bool,
-    seed: int | None,
+    seed: int | None, processes: int,
 ) -> int:  # fmt: skip
     from qkv import recipes
 
     words = [*overrides, *([] if seed is None else [f"training.seed={seed}"])]
     words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
     run = recipes.configure(recipe, words, smoke=smoke)
+    if dry_run and processes > 1:
+        raise click.UsageError("--dry-run measures one process; leave --processes away")
     if dry_run:
         return plan(common, run)
-    if smoke and out is None:
-        with tempfile.TemporaryDirectory() as folder:
-            return learn(common, run, Path(folder) / run.name, resume, kept=False)
-    return learn(common, run, out or Path("runs") / run.name, resume)
+    with tempfile.TemporaryDirectory() as folder:
+        kept = not smoke or out is not None
+        out = out or (Path("runs") if kept else Path(folder)) / run.name
+        if processes == 1:
+            return learn(common, run, out, resume, kept=kept)
+        same = [recipe, *words, f"--out={out}", f"--resume={resume}", *(["--smoke"] if smoke else [])]
+        with together(common, processes, same):
+            return learn(common, run, out, resume, kept=kept)
+
+
+@contextmanager
+def together(common: Common, processes: int, words: list[str]) -> Iterator[None]:
+    """This process as the first of several that share the cores; the others are this verb with the same `words`."""
+    import torch
+
+    from qkv.training import parallel
+
+    threads = common.threads or max(1, parallel.cores() // processes)
+    torch.set_num_threads(threads)
+    own = ["train", "--quiet", f"--device={common.device}", f"--threads={threads}", *words]
+    with parallel.started(processes, [sys.executable, "-m", "qkv.cli", *own], device=common.device):
+        yield
 
 
 def learn(common: Common, run: Any, out: Path, resume: str, *, kept: bool = True) -> int:
@@ -66,6 +96,8 @@ def learn(common: Common, run: Any, out: Path, resume: str, *, kept: bool = True
     except Interrupted as stopped:
         common.note(f"已保存；接着训练：加 --resume auto --out {out}", f"saved; go on with --resume auto --out {out}")
         return stopped.code
+    if done.rank:
+        return 0
     result = {**asdict(done.outcome), "test": done.test, "directory": str(out) if kept else None}
     if common.json:
         common.emit(result)

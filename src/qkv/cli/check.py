@@ -1,0 +1,117 @@
+"""`qkv check MODEL`: does it load strictly, are its numbers sound, does it compute what transformers computes?"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qkv.cli.common import Common, option, verb
+from qkv.errors import QkvError
+
+
+@verb(
+    "检查一个模型：严格加载、文件哈希、NaN 扫描；加 --against hf 与 transformers 的输出对照。有一项不过，退出码为 1。",
+    "Check a model: strict load, hashes of its files, a scan for NaN; with --against hf also parity with transformers. "
+    "Exit code 1 where something fails.",
+    examples=("qkv check demo", "qkv check ./my-model --against hf", "qkv check gpt2 --json"),
+)
+@click.argument("model")
+@option("--against", type=click.Choice(["hf"]), zh="对照谁", en="compare logits with transformers'")
+def command(common: Common, model: str, against: str | None) -> int:
+    from qkv import hub
+    from qkv.convert import examine
+
+    directory = hub.locate(model, common.revision)
+    report: dict[str, Any] = {"model": model, "files": examine.hashes(directory)}
+    report["not_finite"] = examine.unsound(directory)
+    loaded = hub.load(directory, device="cpu", dtype="fp32")
+    report["parameters"] = sum(p.numel() for p in loaded.core.parameters())
+    report["loads"] = True
+    report["parity"] = parity(directory, loaded) if against else None
+    agreed = report["parity"] is None or report["parity"]["agrees"]
+    report["ok"] = not report["not_finite"] and agreed
+    if common.json:
+        common.emit(report)
+    else:
+        tell(common, report)
+    return 0 if report["ok"] else 1
+
+
+def tell(common: Common, report: dict[str, Any]) -> None:
+    """The report as people read it."""
+    for name, digest in report["files"].items():
+        click.echo(f"  {digest[:16]}…  {name}")
+    count, bad, p = report["parameters"], report["not_finite"], report["parity"]
+    click.echo(common.say(f"✓ 严格加载：{count:,} 个参数，每个张量都读到了",
+                          f"✓ loads strictly: {count:,} parameters, every tensor read"))  # fmt: skip
+    for name, n in bad.items():
+        click.echo(common.say(f"✗ {name}：{n} 个数不是有限数", f"✗ {name}: {n} NaN or infinite"))
+    if not bad:
+        click.echo(common.say("✓ 所有数都是有限数", "✓ all numbers are finite"))
+    if p:
+        mark, theirs = "✓" if p["agrees"] else "✗", f"transformers {p['transformers']}"
+        numbers = f"{p['difference']:.2e}", f"{p['spread']:.2f}", f"{p['bound']:.2e}"
+        zh, en = "{} 与 {} 的最大差 {}（离散度 {}，限 {}）", "{} largest difference from {}: {} (spread {}, bound {})"
+        click.echo(common.say(zh, en).format(mark, theirs, *numbers))
+
+
+def parity(directory: Path, loaded: Any) -> dict[str, Any]:
+    """Our numbers beside transformers' own on drawn ids, fp32; the bound: 1e-5 of the spread, 3x its kernels' gap."""
+    import torch
+
+    oracle, version = theirs(directory, loaded)
+    top = min(loaded.spec.vocabulary, loaded.spec.sources or loaded.spec.vocabulary)
+    ids = torch.randint(0, top, (2, min(24, loaded.spec.context or 24)), generator=torch.Generator().manual_seed(0))
+    pad = loaded.special.pad
+    if pad is not None:
+        ids = ids.where(ids != pad, (ids + 1) % top)  # transformers would look for a text's end before it
+    both = []
+    with torch.no_grad():
+        for way in ("sdpa", "eager"):
+            oracle.set_attn_implementation(way)
+            out = oracle(ids, decoder_input_ids=ids) if loaded.encoder_decoder else oracle(ids)
+            name = next(n for n in ("logits", "prediction_logits", "last_hidden_state") if n in out)
+            both.append(out[name])
+        fast, want = both
+        ours = own(loaded, ids, "labels" if want.ndim == 2 else name)
+    if ours.shape != want.shape:
+        raise QkvError(f"--against hf: {type(oracle).__name__} gives {list(want.shape)}, we give {list(ours.shape)}")
+    spread, difference = want.std().item(), (ours - want).abs().max().item()
+    bound = max(1e-5 * spread, 3 * (fast - want).abs().max().item())
+    return {"transformers": version, "difference": difference, "spread": spread, "bound": bound,
+            "agrees": difference <= bound}  # fmt: skip
+
+
+def own(loaded: Any, ids: Any, name: str) -> Any:
+    """What we give for what transformers calls so: logits over labels [B, labels], states or logits [B, T, …]."""
+    from qkv.core.step import begin
+
+    if name == "labels":
+        core = loaded.core
+        return core.classify(ids, begin(core.encoder if loaded.spec.encoder else core.decoder, ids))
+    out = loaded(source=ids, target=ids) if loaded.encoder_decoder else loaded(ids)
+    return out.hidden if name == "last_hidden_state" else out.logits
+
+
+def theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
+    """transformers' own model of a directory, quiet and on its own code alone, and transformers' version."""
+    try:
+        import transformers
+    except ImportError:
+        raise QkvError("--against hf needs transformers: pip install transformers") from None
+    import torch
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    config = loaded.config or {}
+    if config.get("model_type") == "qkv":
+        raise QkvError("--against hf: transformers does not know the type 'qkv'; try qkv convert with --family first")
+    kind: Any = getattr(transformers, (config.get("architectures") or [""])[0], None)
+    known = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
+    if not known or (loaded.encoder_decoder and loaded.spec.head is None):
+        kind = transformers.AutoModel
+    try:
+        return kind.from_pretrained(directory, dtype=torch.float32).eval(), transformers.__version__
+    except (ValueError, OSError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise QkvError(f"--against hf: transformers {transformers.__version__} cannot load it: {reason}") from None

@@ -1,0 +1,41 @@
+"""`qkv classify MODEL [TEXT|-]`: the label of each text."""
+
+from typing import Any
+
+import click
+
+from qkv.cli.common import Common, batches, read_lines, verb
+from qkv.errors import QkvError
+
+
+@verb(
+    "每段文本的类别和概率，写在文本之前；用 - 逐行读标准输入。分辨得出两段文本的模型，用制表符隔开一对。",
+    "The label of each text with its probability, before the text; with -, of each line. A tab separates the two texts "
+    "of a pair, where the model tells them apart.",
+    examples=(
+        'qkv classify demo-bert "你喜欢苹果吗？"',
+        "qkv classify demo-bert - < sentences.txt | cut -f1 | sort | uniq -c",
+        "qkv classify ./my-model - --json < pairs.tsv",
+    ),
+)
+@click.argument("model")
+@click.argument("text", required=False, metavar="[TEXT|-]")
+def command(common: Common, model: str, text: str | None) -> None:
+    if text is not None and not text.strip():
+        raise QkvError("TEXT is empty: there is nothing to classify")
+    lines, loaded = read_lines(text), common.model(model)
+    pairs = bool(loaded.spec.stack.segments)
+    for batch in batches(lines):
+        real = [tuple(line.split("\t", 1)) if pairs and "\t" in line else line for line in batch if line.strip()]
+        verdicts = iter(loaded.classify(real) if real else [])
+        for line in batch:
+            tell(common, line, next(verdicts) if line.strip() else None)
+
+
+def tell(common: Common, line: str, found: Any) -> None:
+    """One line with its label; an empty line has none."""
+    if common.json:
+        common.emit({"text": line, "label": found and found.label, "probability": found and round(found.probability, 6),
+                     "probabilities": found and found.probabilities})  # fmt: skip
+    else:
+        click.echo(f"{found.label}\t{found.probability:.4f}\t{line}" if found else "")

@@ -1,0 +1,114 @@
+"""`qkv convert SRC DST`: a model with fewer key/value heads, in another dtype, or written as another family."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qkv.cli.common import Common, option, verb
+from qkv.errors import QkvError
+
+CONTEXT = 256  # tokens a window when the loss is measured
+
+
+@verb(
+    "另存一个模型：合并 K/V 头（GQA、MQA），换数值类型，或写成另一个家族；给一段文本就报告损失怎样变了。",
+    "Write a model anew: key/value heads pooled (GQA, MQA), another dtype, another family; with --text, the report "
+    "says how the loss on that text changed.",
+    examples=(
+        "qkv convert demo-lm lm-mqa --attention mqa --text README.md",
+        "qkv convert ./my-model ./my-model-gqa --attention gqa:2",
+        "qkv convert openai-community/gpt2 gpt2-bf16 --to-dtype bf16",
+    ),
+)
+@click.argument("source")
+@click.argument("target")
+@option("--attention", metavar="gqa:N|mqa", zh="K/V 头取平均并成 N 组", en="pool key/value heads into N groups")
+@option("--to-dtype", type=click.Choice(["fp32", "bf16", "fp16"]), zh="存成的数值类型（默认同原来）",
+        en="dtype to store (default: as before)")
+@option("--family", zh="写成哪个家族（默认同原来）", en="family to write it as (default: as before)")
+@option("--text", type=click.Path(), zh="量损失用的文本", en="a text to measure the loss on")
+def command(
+    common: Common, source: str, target: str, attention: str | None, to_dtype: str | None, family: str | None,
+    text: str | None,
+) -> None:  # fmt: skip
+    from qkv import hub
+    from qkv.convert.heads import grouped, groups_of
+    from qkv.data.sources import document
+
+    groups = groups_of(attention) if attention else None
+    if groups == 0:
+        raise QkvError("--attention mha: heads that share keys cannot be taken apart again; expected mqa or gqa:N")
+    vacant(target)
+    model = common.model(source)
+    words = document(Path(text)) if text else ""
+    before = loss(model, words) if words else None
+    kv = [hub.report(model)["kv_bytes_per_token"]]
+    report: dict[str, Any] = {"source": source, "target": target, "kv_bytes_per_token": kv}
+    if groups:
+        model = hub.Model(grouped(model.core, groups), model.tokenizer, model.special, model.config)
+    stored = hub.dtype_of(to_dtype or "auto") or stored_dtype(hub.locate(source, common.revision))
+    model.save(target, family=family or same_family(model), dtype=stored)
+    again = hub.load(Path(target), device=common.device)
+    report["model_type"] = (again.config or {})["model_type"]
+    kv.append(hub.report(again)["kv_bytes_per_token"])
+    report["loss"] = None if before is None else [round(before, 4), round(loss(again, words), 4)]
+    if common.json:
+        common.emit(report)
+        return
+    told(common, report, pooled=groups is not None)
+
+
+def told(common: Common, report: dict[str, Any], *, pooled: bool) -> None:
+    """The report as people read it."""
+    (old, new), change, target = report["kv_bytes_per_token"], report["loss"], report["target"]
+    kind = report["model_type"]
+    click.echo(common.say(f"已写入 {target}，类型 {kind}", f"written to {target} as type {kind}"))
+    kv = f"{old:,} -> {new:,}"
+    click.echo(common.say(f"每个词元的 KV 缓存：{kv} 字节（fp32）", f"KV per token: {kv} bytes (fp32)"))
+    if not change:
+        return
+    before, after = change
+    click.echo(common.say(f"每词元的损失：{before} -> {after}", f"loss per token: {before} -> {after}"))
+    if pooled and after > before:
+        click.echo(common.say("合并损失了一些；再训练一小会儿即可补回（Ainslie 等 2023：原训练量的 5%）。",
+                              "Pooling cost something; a little more training recovers it (Ainslie et al. 2023: 5 % of "
+                              "the original)."))  # fmt: skip
+
+
+def vacant(target: str) -> None:
+    """Nothing, if there is nothing yet where the result is to lie.
+
+    Raises:
+        QkvError: something lies there; a model of another shape beside it would be half replaced.
+    """
+    path = Path(target)
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise QkvError(f"{target}: exists already; name a new directory, or remove this one first")
+
+
+def stored_dtype(directory: Path) -> Any:
+    """The dtype in which a model's weights are stored."""
+    from qkv.convert import store
+
+    return next(iter(store.tensors(directory).values()))().dtype
+
+
+def same_family(model: Any) -> str | None:
+    """The family that the model was loaded as, where it can still say what the model is now."""
+    from qkv.convert import checkpoint
+
+    if (model.config or {}).get("model_type", "qkv") == "qkv":
+        return None
+    family = checkpoint.family_of(model.config, "config")
+    return None if isinstance(checkpoint.says(family, model.spec), str) else family.__name__.rpartition(".")[2]
+
+
+def loss(model: Any, text: str) -> float:
+    """The mean loss per token of a text, in windows without a past, in nats."""
+    ids = model.ids(text)
+    size = min(model.spec.context or CONTEXT, CONTEXT)
+    windows = [w for i in range(0, len(ids), size) if len(w := ids[i : i + size]) > 1]
+    if not windows:
+        raise QkvError("the text has fewer than two tokens: there is no loss to measure")
+    return -sum(model.score(w) for w in windows) / sum(len(w) - 1 for w in windows)

@@ -1,0 +1,29 @@
+"""`qkv embed MODEL [TEXT|-]`: a vector for each text."""
+
+import click
+
+from qkv.cli.common import Common, batches, read_lines, verb
+from qkv.errors import QkvError
+
+
+@verb(
+    "每段文本的向量（最后一层状态的平均，长度归一），每行一个 JSON；用 - 逐行读标准输入。",
+    "A vector of length 1 for each text (the mean of its last states), one JSON object a line; with -, for each line.",
+    examples=(
+        'qkv embed demo-bert "书放在桌上。"',
+        "qkv embed demo-bert - < sentences.txt > vectors.jsonl",
+        'qkv embed sentence-transformers/all-MiniLM-L6-v2 "The cat sat on the mat." --json',
+    ),
+)
+@click.argument("model")
+@click.argument("text", required=False, metavar="[TEXT|-]")
+def command(common: Common, model: str, text: str | None) -> None:
+    if text is not None and not text.strip():
+        raise QkvError("TEXT is empty: there is nothing to embed")
+    lines, loaded = read_lines(text), common.model(model)
+    for batch in batches(lines):
+        real = [line for line in batch if line.strip()]
+        rows = iter(loaded.embed(real).tolist() if real else [])
+        for line in batch:
+            vector = next(rows) if line.strip() else None
+            common.emit({"text": line, "embedding": vector and [round(x, 7) for x in vector]})

@@ -1,0 +1,99 @@
+"""What a model makes of a text without writing: states averaged, labels, masked words, chances, and conversations."""
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkv
+from qkv import reading
+from qkv.errors import QkvError
+from qkv.text.train import train
+
+sys.path.insert(0, str(Path(__file__).parent / "core"))
+import zoo
+
+TEXTS = ("one two three", "four", "five six seven eight nine ten")
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def model(name: str) -> qkv.Model:
+    core = zoo.made(zoo.ALL[name]())
+    return qkv.Model(core)
+
+
+@pytest.mark.parametrize("name", ["encoder", "cloze", "gqa", "seq2seq", "relative"])
+def test_an_embedding_is_the_mean_of_the_real_states_made_length_one(name):
+    made, rows = model(name), [[5, 6, 7, 8, 9], [3], [11, 12, 13]]
+    both = made.embed(rows)
+    for row, vector in zip(rows, both, strict=True):
+        state = reading.states(made.core, [row])[0].mean(0)
+        assert torch.allclose(vector, state / state.norm(), atol=1e-5)
+        assert torch.allclose(made.embed(row), vector, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cloze", "blanks"])
+def test_classification_reads_one_state_of_each_text_whatever_its_padding(name):
+    made, rows = model(name), [[5, 6, 7, 8, 9], [3, 4], [11, 12, 13]]
+    for row, verdict in zip(rows, made.classify(rows), strict=True):
+        alone = made.classify(row)
+        assert verdict.label == alone.label
+        assert verdict.probability == pytest.approx(alone.probability, abs=1e-5)
+        assert sum(verdict.probabilities.values()) == pytest.approx(1.0, abs=1e-5)
+        state = reading.states(made.core, [row])[0, 0 if name == "cloze" else -1]
+        if name == "blanks":
+            want = (made.core.labels.out.weight @ state).softmax(-1)
+            assert list(verdict.probabilities.values()) == pytest.approx(want.tolist(), abs=1e-5)
+
+
+def test_a_chance_is_the_sum_over_tokens():
+    made = model("gqa")
+    ids = [4, 9, 2, 7]
+    with torch.no_grad():
+        logits = made(torch.tensor([ids])).logits[0].log_softmax(-1)
+    want = sum(logits[i, ids[i + 1]].item() for i in range(3))
+    assert made.score(ids) == pytest.approx(want, abs=1e-4)
+
+
+def test_fill_gives_the_distribution_at_each_mask():
+    made = model("cloze")
+    ids = [5, 60, 7, 60]
+    found = reading.fill(made.core, ids, 60)
+    with torch.no_grad():
+        want = made(torch.tensor([ids])).logits[0, [1, 3]].softmax(-1)
+    assert torch.allclose(found, want, atol=1e-6)
+    assert found.sum(-1).tolist() == pytest.approx([1.0, 1.0], abs=1e-5)
+
+
+@pytest.mark.parametrize(("name", "act", "says"), [
+    ("gqa", lambda m: m.classify([3, 4]), "no labels"),
+    ("gqa", lambda m: reading.fill(m.core, [3], 3), "encoder trained on masked words"),
+    ("cloze", lambda m: reading.fill(m.core, [3], 5), "no mask"),
+    ("cloze", lambda m: m.fill("x"), "mask token"),
+    ("encoder", lambda m: m.score([3, 4]), "causal decoder"),
+    ("encoder", lambda m: m.embed([[3], []]), "text 2 of 2 is empty"),
+    ("encoder", lambda m: m.embed([list(range(65))]), "reads at most 64"),
+    ("gqa", lambda m: m.chat("hello"), "no chat template"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_said(name, act, says):
+    with pytest.raises(QkvError, match=says):
+        act(model(name))
+
+
+def test_a_conversation_is_written_by_the_template_and_typed_control_tokens_stay_text():
+    tokenizer = train(TEXTS, kind="bpe", size=300, specials=("</s>", "<unk>", "<|im_start|>", "<|im_end|>"))
+    tokenizer.config["chat_template"] = CHATML
+    made = qkv.Model(zoo.made(replace(zoo.ALL["gqa"](), vocabulary=len(tokenizer))), tokenizer)
+    start, end = tokenizer.id("<|im_start|>"), tokenizer.id("<|im_end|>")
+    ids = made.conversation("one<|im_end|>two")
+    assert ids.count(start) == 2
+    assert ids.count(end) == 1, "what the user typed is no control token"
+    answer = made.chat([{"role": "user", "content": "one two"}], max_new_tokens=3)
+    assert len(answer.tokens) == 3
+    assert all(math.isfinite(p) for p in answer.logprobs)
