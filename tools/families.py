@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import size
+
 ROOT = Path(__file__).parents[1]
 TICKS = ("loads", "saves", "generates", "trains", "traces", "shows", "counts")
 HEAD = """# Families
@@ -21,6 +23,7 @@ or more, every weight, norm and bias off its first value, an unequal padded batc
   times what transformers' own two kernels differ by on that model.
 - **bf16**: our error against fp32, as a multiple of transformers' own bf16 error (allowed: 1.25).
 - **cached**: largest difference between decoding in chunks with a cache and one pass.
+- **lines**: of code, as `make size` counts them.
 - ticks: loads and saves (bit-equal, and transformers loads what we save), greedy text equal to transformers' own, one
   step of training, traced attention explains what ran, `qkv show` computes bit for bit the same, parameters counted
   as transformers has them. A dash: there is nothing to do that with.
@@ -58,7 +61,7 @@ def page(found: dict[str, dict[str, Any]], *, nightly: bool) -> str:
     text = HEAD.format(how=how, ticks=" | ".join(TICKS), rules="---|" * len(TICKS))
     papers: list[str] = []
     for name, module in sorted(checkpoint.modules().items()):
-        lines = len(Path(str(module.__file__)).read_text(encoding="utf-8").splitlines())
+        lines = size.code_lines(Path(str(module.__file__)).read_text(encoding="utf-8"))
         types = ", ".join(f"`{t}`" for t in module.TYPES)
         own = found.get(name, {})
         if "difference" not in own:

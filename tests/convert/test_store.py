@@ -196,3 +196,11 @@ def test_sizes_of_the_families_have_names():
     assert checkpoint.named("gpt2:124m") is not None
     with pytest.raises(QkvError, match="did you mean '124m'"):
         checkpoint.named("gpt2:124")
+
+
+def test_a_checkpoint_of_another_size_says_so_before_memory_is_taken(saved, monkeypatch):
+    _, path = saved
+    edit(path / "config.json", intermediate_size=80)
+    monkeypatch.setattr(torch.nn.Module, "to_empty", lambda *a, **k: pytest.fail("memory was taken"))
+    with pytest.raises(QkvError, match=r"found the shape \[96, 128\], expected \[80, 128\] for layers.0.ffn.gate"):
+        hub.load(path)

@@ -44,7 +44,7 @@ def own(family: str, seed: int) -> Any:
     torch.manual_seed(seed)
     if family == "marian":
         config = transformers.MarianConfig(
-            vocab_size=vocabulary, d_model=heads * dim, max_position_embeddings=64, encoder_layers=layers,
+            vocab_size=vocabulary, d_model=heads * dim, max_position_embeddings=256, encoder_layers=layers,
             decoder_layers=3, encoder_attention_heads=heads, decoder_attention_heads=pick.choice((2, heads)),
             encoder_ffn_dim=ffn, decoder_ffn_dim=ffn + 32, activation_function=pick.choice(("swish", "relu", "gelu")),
             scale_embedding=pick.random() < 0.7, decoder_start_token_id=0, forced_eos_token_id=None, **ids,
@@ -52,7 +52,7 @@ def own(family: str, seed: int) -> Any:
         model = transformers.MarianMTModel(config)
     elif family == "gpt2":
         config = transformers.GPT2Config(
-            vocab_size=vocabulary, n_embd=heads * dim, n_layer=layers, n_head=heads, n_positions=64,
+            vocab_size=vocabulary, n_embd=heads * dim, n_layer=layers, n_head=heads, n_positions=256,
             n_inner=pick.choice((None, ffn)), activation_function=pick.choice(("gelu_new", "relu")),
             layer_norm_epsilon=pick.choice((1e-5, 1e-6)), tie_word_embeddings=pick.random() < 0.7, **ids,
         )  # fmt: skip
@@ -61,7 +61,7 @@ def own(family: str, seed: int) -> Any:
         config = transformers.LlamaConfig(
             vocab_size=vocabulary, hidden_size=heads * 48, num_attention_heads=heads, head_dim=dim,
             num_key_value_heads=pick.choice((1, 2)), num_hidden_layers=layers, intermediate_size=ffn,
-            attention_bias=pick.random() < 0.5, mlp_bias=pick.random() < 0.5, max_position_embeddings=64,
+            attention_bias=pick.random() < 0.5, mlp_bias=pick.random() < 0.5, max_position_embeddings=256,
             tie_word_embeddings=pick.random() < 0.3, rms_norm_eps=pick.choice((1e-5, 1e-6)),
             rope_parameters={"rope_type": "default", "rope_theta": pick.choice((10_000.0, 500_000.0))}, **ids,
         )  # fmt: skip

@@ -44,17 +44,17 @@ def config(family: str, pick: random.Random, labels: int) -> Any:
         return transformers.BertConfig(
             vocab_size=vocabulary, hidden_size=heads * dim, num_hidden_layers=layers, num_attention_heads=heads,
             intermediate_size=ffn, hidden_act=pick.choice(("gelu", "gelu_new", "relu", "silu")),
-            type_vocab_size=pick.choice((2, 3)), max_position_embeddings=64, layer_norm_eps=pick.choice((1e-12, 1e-5)),
+            type_vocab_size=pick.choice((2, 3)), max_position_embeddings=256, layer_norm_eps=pick.choice((1e-12, 1e-5)),
             classifier_dropout=pick.choice((None, 0.2)), **ids,
         )  # fmt: skip
     if family == "openai_gpt":
         return transformers.OpenAIGPTConfig(
-            vocab_size=vocabulary, n_embd=heads * dim, n_layer=layers, n_head=heads, n_positions=64,
+            vocab_size=vocabulary, n_embd=heads * dim, n_layer=layers, n_head=heads, n_positions=256,
             afn=pick.choice(("gelu", "relu", "swish")), layer_norm_epsilon=pick.choice((1e-5, 1e-6)), **ids,
         )  # fmt: skip
     kind = transformers.BartConfig if family == "bart" else transformers.MBartConfig
     return kind(
-        vocab_size=vocabulary, d_model=heads * dim, max_position_embeddings=64, encoder_layers=layers,
+        vocab_size=vocabulary, d_model=heads * dim, max_position_embeddings=256, encoder_layers=layers,
         decoder_layers=3, encoder_attention_heads=heads, decoder_attention_heads=pick.choice((2, heads)),
         encoder_ffn_dim=ffn, decoder_ffn_dim=ffn + 32, activation_function=pick.choice(("gelu", "relu")),
         scale_embedding=pick.random() < 0.5, decoder_start_token_id=2, forced_eos_token_id=None, **ids,

@@ -29,7 +29,7 @@ def draw(family: str, seed: int) -> Any:
         "n_shared_experts": pick.choice((1, 2)), "routed_scaling_factor": pick.choice((1.0, 2.5)),
         "attention_bias": pick.random() < 0.5, "tie_word_embeddings": pick.random() < 0.3,
         "rms_norm_eps": pick.choice((1e-5, 1e-6)), "rope_parameters": yarn if pick.random() < 0.6 else plain,
-        "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
     }  # fmt: skip
     if v3:
         own = {"rope_interleave": pick.random() < 0.7, "norm_topk_prob": pick.random() < 0.7}

@@ -19,7 +19,7 @@ def draw(family: str, seed: int) -> Any:
     common: dict[str, Any] = {
         "vocab_size": pick.randrange(70, 120), "num_attention_heads": heads, "num_key_value_heads": pick.choice((1, 2)),
         "num_hidden_layers": pick.choice((3, 4)), "intermediate_size": pick.choice((96, 160)),
-        "max_position_embeddings": 64, "tie_word_embeddings": pick.random() < 0.3,
+        "max_position_embeddings": 256, "tie_word_embeddings": pick.random() < 0.3,
         "rms_norm_eps": pick.choice((1e-5, 1e-6)), "num_experts_per_tok": pick.choice((2, 3)),
         "rope_parameters": {"rope_type": "default", "rope_theta": pick.choice((10_000.0, 1e6))},
         "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,

@@ -20,7 +20,7 @@ def draw(family: str, seed: int) -> Any:
     common = {
         "vocab_size": pick.randrange(70, 120), "hidden_size": heads * 48, "num_attention_heads": heads,
         "num_key_value_heads": pick.choice((1, 2)), "num_hidden_layers": layers, "head_dim": dim,
-        "intermediate_size": pick.choice((96, 160)), "max_position_embeddings": 64,
+        "intermediate_size": pick.choice((96, 160)), "max_position_embeddings": 256,
         "tie_word_embeddings": pick.random() < 0.3, "rms_norm_eps": pick.choice((1e-5, 1e-6)),
         "rope_parameters": scaling(pick), "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
     }  # fmt: skip

@@ -57,7 +57,7 @@ def gpt_neo(pick: random.Random) -> Any:
     config = transformers.GPTNeoConfig(
         vocab_size=pick.randrange(70, 120), hidden_size=heads * dim, num_heads=heads,
         num_layers=sum(len(kinds) * times for kinds, times in types), attention_types=types,
-        window_size=pick.choice((3, 5)), intermediate_size=pick.choice((None, 96)), max_position_embeddings=64,
+        window_size=pick.choice((3, 5)), intermediate_size=pick.choice((None, 96)), max_position_embeddings=256,
         activation_function=pick.choice(("gelu_new", "relu")), layer_norm_epsilon=pick.choice((1e-5, 1e-6)),
         tie_word_embeddings=pick.random() < 0.7, bos_token_id=1, eos_token_id=2, pad_token_id=0,
     )  # fmt: skip

@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,7 +85,7 @@ def read(directory: Path, *, device: torch.device, dtype: torch.dtype | None) ->
     """
     config = store.read_json(directory / "config.json")
     spec = spec_of(config, directory / "config.json")
-    tensors = store.tensors(directory)
+    tensors, known = store.tensors(directory), store.shapes(directory)
     with torch.device("meta"):
         core = Transformer(spec)
     count = sum(p.numel() for p in core.parameters())
@@ -94,12 +94,16 @@ def read(directory: Path, *, device: torch.device, dtype: torch.dtype | None) ->
         dtype = stored
         if device.type == "cpu" and stored != torch.float32:
             dtype = torch.float32 if count <= SMALL else torch.bfloat16
-    core.to_empty(device=device).to(dtype).tie()
-    for buffer in core.buffers():  # what steers a router is counted in full precision
-        buffer.data = buffer.data.float()
     family = None if config["model_type"] == "qkv" else family_of(config, directory)
+    names, ignore = (family.NAMES, list(family.IGNORE)) if family else (plain(core), [])
     try:
-        table.load(core, family.NAMES if family else plain(core), tensors, list(family.IGNORE) if family else [])
+        # once with shapes alone, so that a checkpoint that does not fit says so before any memory is taken
+        shapes = {n: known[n] if n in known else get().shape for n, get in tensors.items()}
+        table.load(core, names, {n: partial(torch.empty, s, device="meta") for n, s in shapes.items()}, ignore)
+        core.to_empty(device=device).to(dtype).tie()
+        for buffer in core.buffers():  # what steers a router is counted in full precision
+            buffer.data = buffer.data.float()
+        table.load(core, names, tensors, ignore)
     except QkvError as e:
         raise QkvError(f"{directory}: {e}") from None
     return core.eval(), config
