@@ -25,6 +25,7 @@ from qkv.cli.common import Common, batches, given, option, read_lines, verb
 @option("--top-p", type=click.FloatRange(0, 1, min_open=True), zh="核采样", en="the smallest set of this probability")
 @option("--top-k", type=click.IntRange(1), zh="只取前 k 个", en="the k likeliest tokens")
 @option("--min-p", type=click.FloatRange(0, 1), zh="相对最大概率的下限", en="at least this share of the likeliest")
+@option("--sampling", type=click.Choice(["greedy", "model"]), zh="model：按模型自带的设置", en="model: its makers' own")
 @option("--seed", type=int, zh="随机种子", en="seed of the draws")
 @option("--beam", type=click.IntRange(1), zh="束宽", en="beam width")
 @option("--stop", multiple=True, zh="遇到即停（可重复）", en="stop at this text (may be repeated)")

@@ -1,30 +1,22 @@
 """A core from a Hugging Face directory and back: strict both ways. Families are found by scanning their folder."""
 
 import dataclasses
-import importlib
-import pkgutil
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from qkv import families
 from qkv.convert import store, table
 from qkv.convert.config import Reader
 from qkv.core.model import Transformer
 from qkv.errors import QkvError, nearest
+from qkv.families import modules
 from qkv.spec import Spec, as_json, from_json
 
 SMALL = 200_000_000  # parameters up to which a CPU computes in fp32 unless told otherwise: exactness costs little there
-
-
-@cache
-def modules() -> dict[str, ModuleType]:
-    """Every family by its file's name."""
-    return {m.name: importlib.import_module(f"qkv.families.{m.name}") for m in pkgutil.iter_modules(families.__path__)}
 
 
 def family_of(config: Mapping[str, Any], where: object) -> ModuleType:

@@ -1,10 +1,21 @@
 """One file a family: what its Hugging Face config means as a Spec, and what its tensors are called. Data, no core.
 
-A file holds `spec(config)`, `config(spec)`, TYPES, SIZES, NAMES, IGNORE; nothing registers it: the folder is scanned.
+A file holds `spec(config)`, `config(spec)`, TYPES, SIZES, NAMES, IGNORE, and TOKENS where a directory of its time names
+no tokenizer class; nothing registers it: the folder is scanned.
 """
 
+import importlib
+import pkgutil
 from collections.abc import Iterable, Mapping
+from functools import cache
+from types import ModuleType
 from typing import Any, Protocol
+
+
+@cache
+def modules() -> dict[str, ModuleType]:
+    """Every family by its file's name."""
+    return {m.name: importlib.import_module(f"qkv.families.{m.name}") for m in pkgutil.iter_modules(__path__)}
 
 
 class Config(Protocol):

@@ -7,6 +7,7 @@ from qkv.families import Config, Preset, headed, labelled, marian, named_labels
 from qkv.spec import Dense, Head, Init, Labels, Norm, Spec, Stack, Table
 
 TYPES = ("bart", "mbart")
+TOKENS = {"bart": "bytes-framed"}
 NAMED = {"bart": "Bart", "mbart": "MBart"}
 
 

@@ -6,6 +6,7 @@ from qkv.families import Config, Preset, gpt2, headed, labelled, named_labels
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("bert",)
+TOKENS = {"bert": "pieces"}
 ACTIVATIONS = {**gpt2.ACTIVATIONS, "silu": "silu", "swish": "silu"}
 HEADS = {"BertForMaskedLM": "words", "BertForPreTraining": "words and pairs", "BertForSequenceClassification": "texts",
          "BertModel": "none"}  # fmt: skip

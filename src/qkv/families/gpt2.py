@@ -6,6 +6,7 @@ from qkv.families import Config
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("gpt2",)
+TOKENS = {"gpt2": "bytes"}
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
 
 

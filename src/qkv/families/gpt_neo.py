@@ -7,6 +7,7 @@ from qkv.families import Config, gpt2
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("gpt_neo",)
+TOKENS = {"gpt_neo": "bytes"}
 ALTERNATING: list[Any] = [[["global", "local"], 12]]
 
 

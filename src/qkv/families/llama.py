@@ -9,6 +9,7 @@ from qkv.families import Config, labelled, named_labels
 from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Scaling, Spec, Stack
 
 TYPES = ("llama",)
+TOKENS = {"llama": "sentence"}
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 SCALINGS: dict[str, tuple[Any, dict[str, str]]] = {  # of each kind: our word for it, our fields by their keys
     "default": ("", {}),

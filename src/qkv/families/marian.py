@@ -6,6 +6,7 @@ from qkv.families import Config
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("marian",)
+TOKENS = {"marian": "pair"}
 ALSO = ("transformer",)  # what the paper calls it
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 

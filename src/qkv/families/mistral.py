@@ -7,6 +7,7 @@ from qkv.families import Config, Preset, llama
 from qkv.spec import Mask, Spec
 
 TYPES = ("mistral",)
+TOKENS = {"mistral": "sentence"}
 
 
 def spec(c: Config) -> Spec:

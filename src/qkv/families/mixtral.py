@@ -7,6 +7,7 @@ from qkv.families import Config, Preset, llama
 from qkv.spec import Experts, Mask, Spec
 
 TYPES = ("mixtral",)
+TOKENS = {"mixtral": "sentence"}
 DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "rope_theta": 1e6}
 
 

@@ -6,6 +6,7 @@ from qkv.families import Config, Preset, gpt2, headed, labelled, named_labels
 from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("openai-gpt",)
+TOKENS = {"openai-gpt": "words"}
 ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}  # its "gelu" is the tanh one
 HEADS = {"OpenAIGPTLMHeadModel": "words", "OpenAIGPTModel": "words", "OpenAIGPTForSequenceClassification": "texts",
          "OpenAIGPTDoubleHeadsModel": "choices"}  # fmt: skip

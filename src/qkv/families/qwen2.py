@@ -7,6 +7,7 @@ from qkv.families import Config, Preset, llama
 from qkv.spec import Block, Mask, Spec
 
 TYPES = ("qwen2",)
+TOKENS = {"qwen2": "bytes-nfc"}
 
 
 def spec(c: Config) -> Spec:

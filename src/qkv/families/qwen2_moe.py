@@ -7,6 +7,7 @@ from qkv.families import Config, Preset, llama
 from qkv.spec import Experts, Ffn, Mask, Spec
 
 TYPES = ("qwen2_moe",)
+TOKENS = {"qwen2_moe": "bytes-nfc"}
 DEFAULTS = {"intermediate_size": 5632, "max_position_embeddings": 32_768, "num_key_value_heads": 16}
 
 

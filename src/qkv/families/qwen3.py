@@ -7,6 +7,7 @@ from qkv.families import Config, Preset, llama, qwen2
 from qkv.spec import Spec
 
 TYPES = ("qwen3",)
+TOKENS = {"qwen3": "bytes-nfc"}
 
 
 def spec(c: Config) -> Spec:

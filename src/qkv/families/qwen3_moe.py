@@ -7,6 +7,7 @@ from qkv.families import Config, Preset, llama, qwen2_moe
 from qkv.spec import Mask, Spec
 
 TYPES = ("qwen3_moe",)
+TOKENS = {"qwen3_moe": "bytes-nfc"}
 DEFAULTS = {"intermediate_size": 6144, "max_position_embeddings": 32_768, "num_key_value_heads": 4}
 
 

@@ -6,6 +6,7 @@ from qkv.families import Config, headed
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Relative, Spec, Stack
 
 TYPES = ("t5", "mt5")
+TOKENS = {"t5": "sentence", "mt5": "sentence"}
 HEADS = {f"{name}{part}": kind for part, kind in {"ForConditionalGeneration": "head", "WithLMHeadModel": "head",
          "Model": "states", "EncoderModel": "encoder"}.items() for name in ("T5", "MT5")}  # fmt: skip
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "silu": "silu"}

@@ -14,6 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from qkv.errors import QkvError, nearest
+from qkv.families import modules
 from qkv.text import sentencepiece
 
 Kind = Literal["bytes", "bytes-nfc", "bytes-framed", "words", "pieces", "sentence", "sentence-offset", "pair", "json"]
@@ -23,11 +24,9 @@ CLASSES: dict[str, Kind] = {  # the names that tokenizer_class gives, without To
     "MT5": "sentence", "Llama": "sentence", "CodeLlama": "sentence", "XLMRoberta": "sentence-offset",
     "Marian": "pair", "PreTrained": "json", "TokenizersBackend": "json",
 }  # fmt: skip
-TYPES: dict[str, Kind] = {  # model types, for directories that name no class
-    "gpt2": "bytes", "gpt_neo": "bytes", "gptj": "bytes", "roberta": "bytes-framed", "bart": "bytes-framed",
-    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), "bytes-nfc"),
-    "openai-gpt": "words", "bert": "pieces", "distilbert": "pieces", "electra": "pieces", "marian": "pair",
-    **dict.fromkeys(("t5", "mt5", "llama", "mistral", "mixtral"), "sentence"), "xlm-roberta": "sentence-offset",
+OTHERS: dict[str, Kind] = {  # model types that have no family here, for directories that name no class
+    "gptj": "bytes", "roberta": "bytes-framed", "distilbert": "pieces", "electra": "pieces",
+    "xlm-roberta": "sentence-offset",
 }  # fmt: skip
 QWEN2 = (  # what Qwen2 cuts at before merging: GPT-4's expression with single digits
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -83,7 +82,9 @@ def kind_of(directory: Path) -> tuple[str | None, Kind | None]:
     config = read_json(directory / "config.json")
     stated = read_json(directory / "tokenizer_config.json").get("tokenizer_class") or config.get("tokenizer_class")
     if not isinstance(stated, str):
-        return None, TYPES.get(str(config.get("model_type")))
+        stated = str(config.get("model_type"))
+        told = (getattr(family, "TOKENS", {}).get(stated) for family in modules().values())
+        return None, cast("Kind | None", next(filter(None, told), OTHERS.get(stated)))
     name = stated.removesuffix("Fast").removesuffix("Tokenizer")
     known = [f"{name}Tokenizer" for name in CLASSES]
     if name not in CLASSES and not (directory / "tokenizer.json").is_file():

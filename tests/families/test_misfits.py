@@ -1,0 +1,52 @@
+"""Configs that cannot be meant are refused by name before anything is built; keys of remote code change nothing."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkv import hub
+from qkv.convert.checkpoint import spec_of
+from qkv.errors import QkvError
+
+pytest.importorskip("transformers")
+where = importlib.util.spec_from_file_location("oracles", Path(__file__).with_name("oracles.py"))
+oracles = importlib.util.module_from_spec(where)
+sys.modules["oracles"] = oracles
+where.loader.exec_module(oracles)
+
+
+@pytest.mark.parametrize(("family", "change", "says"), [
+    ("llama", {"model_type": "lama"}, r"model_type is 'lama'; did you mean 'llama'\?.*known: bart, bert"),
+    ("llama", {"model_type": "mamba2"}, r"model_type is 'mamba2'.*known: bart, bert"),
+    ("llama", {"num_key_value_heads": 3}, "3 key/value groups do not divide"),
+    ("llama", {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}}, "'spiral'.*(linear|yarn)"),
+    ("llama", {"rms_norm_eps": float("nan")}, "'rms_norm_eps' is nan"),
+    ("mixtral", {"num_experts_per_tok": 99}, "99 chosen of"),
+    ("deepseek", {"n_group": 7}, "groups"),
+    ("deepseek", {"num_experts_per_tok": 99}, "99 chosen"),
+    ("qwen3_moe", {"num_experts_per_tok": 0}, "0 chosen of"),
+    ("bert", {"hidden_act": "swoosh"}, "'swoosh'"),
+    ("t5", {"feed_forward_proj": "gated-swoosh"}, "swoosh"),
+    ("gpt2", {"n_head": 0}, "."),
+])  # fmt: skip
+def test_a_config_that_cannot_be_meant_is_refused_by_name(family, change, says, tmp_path):
+    oracles.draw(family, 0).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    with pytest.raises(QkvError, match=says):
+        spec_of(config | change, "config.json")
+
+
+def test_keys_of_remote_code_are_never_followed_and_change_nothing(tmp_path):
+    oracle = oracles.draw("qwen2", 0)
+    oracle.save_pretrained(tmp_path)
+    at = oracles.batch(oracle, 0)
+    before = hub.load(tmp_path)(at["ids"], padding=at["real"]).logits
+    config = json.loads((tmp_path / "config.json").read_text())
+    remote = {"auto_map": {"AutoModel": "evil.Model", "AutoConfig": "evil.Config"}, "custom_pipelines": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config | remote))
+    (tmp_path / "evil.py").write_text("raise SystemExit('remote code ran')")
+    assert torch.equal(hub.load(tmp_path)(at["ids"], padding=at["real"]).logits, before)
