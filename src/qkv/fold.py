@@ -513,6 +513,9 @@ class Folder:
             return UNKNOWN
         walk = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
         own = {n.id for n in walk if isinstance(n.ctx, ast.Store)}
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            value = self.known(node.operand, scope)
+            return UNKNOWN if value is UNKNOWN else not value
         if isinstance(node, ast.BoolOp):
             decides = isinstance(node.op, ast.Or)  # one true part decides an `or`, one false part an `and`
             values = [self.known(v, scope) for v in node.values]

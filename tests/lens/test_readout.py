@@ -126,3 +126,16 @@ def test_alignment_is_the_mean_of_a_layers_heads_and_prefers_the_layer_that_cove
     assert torch.equal(found.weight, t["decoder.layers.1.cross.pattern"][0].mean(0))
     assert (readout.alignment(t, layer=0).weight - 0.2).abs().max() < 1e-6
     assert (found.weight.sum(-1) - 1).abs().max() < 1e-5
+
+
+@torch.no_grad()
+def test_one_position_of_the_lens_is_that_column_of_the_whole() -> None:
+    core = made(lm())
+    with Trace(core, save=["lens"]) as t:
+        run(core, IDS, SOURCE)
+    whole = readout.lens(t)
+    for pos in (-1, 0, 2):
+        one = t.lens(pos)
+        assert torch.equal(one.ids[:, 0], whole.ids[:, pos])
+        assert (one.chances[:, 0] - whole.chances[:, pos]).abs().max() < 1e-6
+        assert one.used == (whole.used[pos],)

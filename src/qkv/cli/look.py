@@ -1,6 +1,7 @@
 """`qkv look MODEL TEXT`: the inside of a model in the terminal, or as one offline page with --html.
 
 An encoder-decoder shows its translation, the alignment and the strongest edges; a decoder the guesses of every layer.
+--show picks readouts instead, whose tables explore/tables.py makes.
 """
 
 from collections.abc import Sequence
@@ -13,23 +14,28 @@ from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
 
 SHADES = " ░▒▓█"
+SHOWS = (  # those of explore/tables.py, which is not imported for --help
+    "lens", "parts", "walk", "choices", "mask", "routes", "wavefront", "cache", "gradient", "shift", "neighbours",
+    "analogy", "diff",
+)  # fmt: skip
 
 
 @verb(
-    "看模型的内部：翻译模型显示对齐与最强的边（它看了谁），语言模型显示每层的猜测。--html 写一个离线网页。",
+    "看模型的内部：翻译模型显示对齐与最强的边（它看了谁），语言模型显示每层的猜测。--html 写一个离线网页，"
+    "--show 列出一种读数。",
     "Look inside: a translator shows its alignment and strongest edges, a language model the guesses of every layer. "
-    "--html writes one offline page.",
+    "--html writes one offline page, --show tables of one readout.",
     examples=(
-        "qkv look demo 书和茶都在桌上，我看完了它。",
-        "qkv look demo-lm 'One, two,' -n 6",
-        "qkv look demo 我爱学习。 苹果发布了新手机。 --html inside.html",
+        "qkv look demo 书和茶都在桌上，我看完了它。 --html inside.html",
+        "qkv look demo-lm 'One, two,' --show parts --show walk --layer 2 --head 3",
+        "qkv look demo 书和茶都在桌上，我看完了它。 --show shift --word 它 --anchor 书 --anchor 茶",
     ),
 )
 @click.argument("model")
 @click.argument("text", nargs=-1, required=True)
 @option("--layer", type=click.IntRange(1), zh="只看这一层（从 1 数起）", en="this layer only (counted from 1)")
 @option("--head", type=click.IntRange(1), zh="只看这个头（从 1 数起）", en="this head only (counted from 1)")
-@option("--word", zh="看这个词的边（默认：它）", en="the word whose edges are shown (default: 它)")
+@option("--word", zh="看这个词（默认：它）或位置", en="the word (default: 它) or position looked at")
 @option(
     "--step",
     type=click.IntRange(1),
@@ -39,7 +45,21 @@ SHADES = " ░▒▓█"
 @option("--beam", type=click.IntRange(1), default=4, zh="束宽", en="beam width of a translation")
 @option("-n", "--max-new-tokens", type=click.IntRange(1), zh="最多写多少个词元", en="write at most so many tokens")
 @option("--html", type=click.Path(dir_okay=False), zh="写一个离线网页", en="write one offline page")
-def command(common: Common, model: str, text: tuple[str, ...], html: str | None, step: int | None, **how: Any) -> None:
+@option("--show", multiple=True, type=click.Choice(SHOWS), zh="要看的读数（可重复）", en="a readout (may be repeated)")
+@option("--part", type=click.Choice(("encoder", "decoder", "cross")), zh="walk、mask：哪一处注意力",
+        en="walk, mask: which attention")  # fmt: skip
+@option("--key", default="0", zh="walk：被看的位置或词", en="walk: the position or word looked at")
+@option("--token", zh="parts：被推高的词（默认最可能的）", en="parts: the token pushed (default: the likeliest)")
+@option("--vs", zh="parts：减去这个词", en="parts: minus this token")
+@option("--anchor", multiple=True, zh="shift：锚点词（可重复）", en="shift: a word to move towards (may be repeated)")
+@option("-t", "--temperature", type=click.FloatRange(0), zh="choices：温度", en="choices: temperature")
+@option("--top-k", type=click.IntRange(1), zh="choices：前 k 个", en="choices: the k likeliest")
+@option("--top-p", type=click.FloatRange(0, 1, min_open=True), zh="choices：核采样", en="choices: nucleus")
+@option("--min-p", type=click.FloatRange(0, 1), zh="choices：相对下限", en="choices: share of the likeliest")
+def command(
+    common: Common, model: str, text: tuple[str, ...], html: str | None, step: int | None, show: tuple[str, ...],
+    **how: Any,
+) -> None:  # fmt: skip
     if empty := [t for t in text if not t.strip()]:
         raise QkvError(f"TEXT is empty ({empty[0]!r}): there is nothing to look into")
     from qkv.explore import page
@@ -49,6 +69,8 @@ def command(common: Common, model: str, text: tuple[str, ...], html: str | None,
         turn_back(loaded.core, model, step)
     if loaded.tokenizer is None:
         raise QkvError(f"{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights")
+    if show:
+        return readouts(common, loaded, text, show, how)
     data = page.build_data(
         loaded.core,
         loaded.tokenizer,
@@ -65,6 +87,35 @@ def command(common: Common, model: str, text: tuple[str, ...], html: str | None,
     for scene in data["scenes"]:
         told(common, scene, how)
     return None
+
+
+def readouts(
+    common: Common, loaded: Any, texts: tuple[str, ...], show: tuple[str, ...], how: dict[str, Any]
+) -> None:
+    """The tables of the readouts asked for, text by text; analogy and diff take all texts together."""
+    from qkv.explore import tables
+
+    found: list[dict[str, Any]] = []
+    together = [s for s in show if s in ("analogy", "diff")]
+    alone = [s for s in show if s not in together]
+    asks: list[tuple[list[str], tuple[str, ...]]] = [(together, texts), *((alone, (t,)) for t in texts)]
+    for names, part in asks:
+        traces = [] if set(names) <= {*tables.TABLES} else [tables.traced(loaded, t, names, how) for t in part]
+        for name in names:
+            ask = tables.asked(common.say, loaded, part, how, traces)
+            if name == "diff":
+                if len(traces) != 2:
+                    raise QkvError("diff: give two texts")
+                sheets, data = tables.diff(traces[0], traces[1], ask)
+            else:
+                sheets, data = tables.SHOWS[name](traces[0] if traces else loaded.trace(), ask)
+            found.append({"text": part[0] if len(part) == 1 else list(part), "show": name, "data": data})
+            for sheet in () if common.json else sheets:
+                click.echo(f"\n{click.style(sheet.title, bold=True)}")
+                table(sheet.rows)
+                click.echo(f"  {sheet.note}" * bool(sheet.note), nl=bool(sheet.note))
+    if common.json:
+        common.emit({"readouts": found})
 
 
 def manner(loaded: Any, how: dict[str, Any]) -> Any:
@@ -216,7 +267,7 @@ def table(rows: list[list[tuple[str, float]]]) -> None:
     """Aligned cells, wide characters counted as two; on a terminal the number beside each gives its colour."""
     from rich.cells import cell_len
 
-    count = max(len(row) for row in rows)
+    count = max((len(row) for row in rows), default=0)
     widths = [max(cell_len(row[i][0]) for row in rows if i < len(row)) for i in range(count)]
     for row in rows:
         cells = [text + " " * (width - cell_len(text)) for (text, _), width in zip(row, widths, strict=False)]

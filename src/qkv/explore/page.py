@@ -112,13 +112,17 @@ def continuation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict
     prompt = tokenizer.encode(text)
     limits = Limits(how.max_new_tokens or 12, forbid=how.forbid)
     with Trace(core, save=["check", "lens"], tokenizer=tokenizer) as t:
-        tokens = list(generate(core, [prompt], stops=Stops(eos=how.eos), limits=limits)[0].tokens)
-    target = [*prompt, *tokens]
+        feed = Feed(start=how.start)
+        tokens = list(generate(core, [prompt], stops=Stops(eos=how.eos), limits=limits, feed=feed)[0].tokens)
+    free = len(prompt) if any(m.kind == "prefix" for m in core.decoder.masks) else 0
+    given = [*prompt, *how.start]  # a prefix decoder's text ends with what begins the answer
+    case = Case((), (*given, *tokens), len(given), free) if tokens else None
+    target = [*given, *tokens]
     return {
-        "kind": "continuation", "text": text, "output": tokenizer.decode(tokens), "prompt": len(prompt),
+        "kind": "continuation", "text": text, "output": tokenizer.decode(tokens), "prompt": len(given),
         "target": tokenizer.pieces(target), "attention": {"decoder": maps(t, "decoder")},
         "guesses": guesses(t, tokenizer),
-        "proof": proof(core, tokenizer, Case((), tuple(target), len(prompt)), how, "decoder") if tokens else None,
+        "proof": proof(core, tokenizer, case, how, "decoder") if case else None,
         "check": max(t.check().values()),
     }  # fmt: skip
 

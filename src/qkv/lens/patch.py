@@ -25,12 +25,14 @@ Side = Literal["encoder", "decoder", "cross"]
 class Case:
     """A sentence with a question: how likely is `target[at]`? `source` is empty for a decoder alone.
 
-    `target` holds what the decoder reads and says, its start token included, so `at` is at least 1.
+    `target` holds what the decoder reads and says, its start token included, so `at` is at least 1. A prefix decoder
+    sees the first `free` tokens of it freely.
     """
 
     source: tuple[int, ...]
     target: tuple[int, ...]
     at: int
+    free: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.at < len(self.target):
@@ -85,7 +87,7 @@ def said(core: Transformer, cases: Sequence[Case], edits: Sequence[Edit] = ()) -
     """What the model says of every target token of every case, with edits."""
     device = core.embed.weight.device
     target, real = padded([c.target for c in cases], device)
-    given = Given()
+    given = Given(prefix=torch.tensor([c.free for c in cases], device=device) if any(c.free for c in cases) else None)
     with Trace(core, edit=edits):
         if core.spec.encoder and core.spec.decoder:
             source, there = padded([c.source for c in cases], device)

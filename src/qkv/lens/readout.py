@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
+from qkv.lens import where
 from qkv.lens.trace import Trace
 
 Part = Literal["encoder", "decoder", "cross"]
@@ -60,7 +61,9 @@ def layers(t: Trace, part: Part) -> list[str]:
 
 
 @torch.no_grad()
-def logits(t: Trace, *, row: int = 0, run: int | None = None) -> tuple[tuple[str, ...], Tensor]:
+def logits(
+    t: Trace, *, row: int = 0, run: int | None = None, places: slice = slice(None)
+) -> tuple[tuple[str, ...], Tensor]:
     """Each layer's own guess: its states through the final norm and the head, [L+1, T, V] (nostalgebraist 2020).
 
     The final norm is computed anew for each layer, so the last row equals the model's logits. Early layers speak
@@ -74,19 +77,27 @@ def logits(t: Trace, *, row: int = 0, run: int | None = None) -> tuple[tuple[str
     taps = (f"{dot}embed", *(f"{dot}layers.{i}.resid_out" for i in range(len(stack.layers))))
     if not set(taps) <= t.needed:
         raise QkvError('lens: the states after each layer were not saved; add them: save=["lens"]')
-    states = torch.stack([t.get(n, run=run)[row] for n in taps])  # L T D
+    states = torch.stack([t.get(n, run=run)[row, places] for n in taps])  # L T D
     return taps, core.head(stack.final_norm(states)).float()
 
 
-def lens(t: Trace, *, top: int = 5, row: int = 0, prompt: int | None = None, run: int | None = None) -> Guesses:
-    """The `top` likeliest next tokens after each layer at each position; `prompt` positions are given, not guessed.
+def lens(
+    t: Trace, *, top: int = 5, row: int = 0, prompt: int | None = None, run: int | None = None,
+    pos: int | str | None = None,
+) -> Guesses:  # fmt: skip
+    """The `top` likeliest next tokens after each layer, at each position or at `pos`; `prompt` positions are given.
 
     Without `prompt`, the guesses that generation could use are those at the last position of each call.
     """
-    taps, rows = logits(t, row=row, run=run)
+    kept = slice(None)
+    if pos is not None:
+        slot = where.spot(t, pos, row=row, run=run)
+        kept = slice(slot, slot + 1)
+    taps, rows = logits(t, row=row, run=run, places=kept)
     best = rows.softmax(-1).topk(min(top, rows.shape[-1]), -1)
-    used = t.run(taps[0], run).used if prompt is None else [i >= prompt - 1 for i in range(rows.shape[1])]
-    return Guesses(taps, best.indices, best.values, tuple(used))
+    heard = t.run(taps[0], run)
+    used = heard.used if prompt is None else [i >= prompt - 1 for i in range(heard.ids.shape[1])]
+    return Guesses(taps, best.indices, best.values, tuple(used[kept]))
 
 
 def edges(t: Trace, query: int, *, part: Part = "decoder", top: int = 10, row: int = 0) -> list[Edge]:

@@ -20,10 +20,12 @@ from qkv.core.cache import Cache
 from qkv.core.latent import Latent
 from qkv.core.masks import Seen
 from qkv.core.model import Stack, Transformer
-from qkv.core.positions import buckets
+from qkv.core.positions import Place, buckets
 from qkv.core.step import Listener, Mode, Step, listener, silent
 from qkv.errors import QkvError, nearest
+from qkv.lens import proofs
 from qkv.lens.edit import Edit, applied
+from qkv.lens.reads import Reads
 from qkv.spec import Block, Spec
 from qkv.spec import Latent as Latents
 
@@ -31,6 +33,13 @@ READOUTS = {  # what a readout needs, as globs over tap names
     "lens": ("*embed", "*layers.*.resid_out", "logits"),
     "patterns": ("*attn.pattern", "*cross.pattern"),
     "alignment": ("*cross.pattern",),
+    "parts": ("*layers.*.z", "*.ffn.out", "*.ffn.act", "*.moe.*", "*final_norm"),
+    "walk": ("*embed", "*resid_*", "*.attn.[!s]*", "*.cross.[!s]*", "*.ffn.*", "*.moe.*", "*final_norm", "logits"),
+    "shift": ("*embed", "*layers.*.resid_out"),
+    "choices": ("logits",),
+    "routes": ("*.moe.logits", "*.moe.index", "*.moe.weight"),
+    "mask": (), "wavefront": (), "cache": (), "neighbours": (), "analogy": (), "gradient": (),  # from the run itself
+    "diff": ("*embed", "*layers.*.resid_out", "logits"),
     "check": ("*attn.pattern", "*cross.pattern", "*attn.v", "*cross.v", "*attn.z", "*cross.z"),
 }
 
@@ -44,6 +53,8 @@ class Call:
     mode: Mode
     mask: dict[Any, Seen]
     sources: int
+    place: Place
+    across: int  # positions of the memory
     taps: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -62,6 +73,12 @@ class Run:
         return torch.cat([c.ids for c in self.calls], 1)
 
     @property
+    def place(self) -> Place:
+        """Where each token of this run stands, each [B, T]."""
+        rows = [[x.expand(c.ids.shape) for x in c.place] for c in self.calls]
+        return Place(*(torch.cat(parts, 1) for parts in zip(*rows, strict=True)))
+
+    @property
     def phases(self) -> list[Mode]:
         """The mode in which each position was read."""
         return [c.mode for c in self.calls for _ in range(c.ids.shape[1])]
@@ -72,11 +89,11 @@ class Run:
         return [i == c.ids.shape[1] - 1 for c in self.calls for i in range(c.ids.shape[1])]
 
 
-class Trace:
+class Trace(Reads):
     """Listens to one core while its block runs: `with Trace(core, save=["*.attn.pattern"]) as t: ...`, then `t[name]`.
 
-    `save` holds globs over tap names, or names of READOUTS; `edit` holds Edits, applied in their order. Other models,
-    threads and contexts are not heard; a trace inside a trace hears first.
+    `save` holds globs over tap names, or names of READOUTS, which are the methods of reads.py; `edit` holds Edits,
+    applied in their order. Other models, threads and contexts are not heard; a trace inside a trace hears first.
 
     Raises:
         QkvError: an unknown name (the nearest one is given); a value read that was not saved or never came; an edit
@@ -92,8 +109,8 @@ class Trace:
         self.wanted = {n for g, strict in globs for n in matching(g, self.known, strict=strict)}
         self.at = {e: set(matching(e.name, self.known)) for e in self.edits}
         self.met: set[Edit] = set()
-        self.parts = {m.path: m for m in core.modules() if isinstance(m, Attention | Latent)}
-        self.needed = self.wanted | {n for w in self.wanted for n in sides(w, self.parts)}
+        self.attentions = {m.path: m for m in core.modules() if isinstance(m, Attention | Latent)}
+        self.needed = self.wanted | {n for w in self.wanted for n in sides(w, self.attentions)}
         self.runs: list[Run] = []
         self.outer: Listener | None = None
         self.token: Token[Listener | None] | None = None
@@ -128,7 +145,8 @@ class Trace:
         mine = [n for n in ("encoder", "decoder") if getattr(self.core, n, None) is stack]
         if not mine:
             return step
-        call = Call(ids, step.cache.length, step.mode, leant(stack, ids, step), len(step.memory))
+        call = Call(ids, step.cache.length, step.mode, leant(stack, ids, step), len(step.memory), step.place,
+                    step.memory.shape[1])  # fmt: skip
         run = next((r for r in self.runs if r.cache is step.cache), None)
         if run is None:
             run = Run(mine[0], step.cache)
@@ -167,7 +185,7 @@ class Trace:
 
     def run(self, name: str, index: int | None = None) -> Run:
         """The run that heard a tap."""
-        heard = (*sides(name, self.parts), name)[0]
+        heard = (*sides(name, self.attentions), name)[0]
         runs = [r for r in self.runs if any(heard in c.taps for c in r.calls)]
         if not runs:
             why = "; scores exist only while an edit of a score opens the maths" if name.endswith(".score") else ""
@@ -183,18 +201,18 @@ class Trace:
             longest = max(p.shape[-1] for p in parts)
             same_rows(run)
             return torch.cat([nn.functional.pad(p, (0, longest - p.shape[-1])) for p in parts], 2)  # B H T S
-        if sides(name, self.parts):
+        if sides(name, self.attentions):
             return self.expanded(run, name)
         parts = [c.taps[name] for c in run.calls if name in c.taps]
         if ".cross." in name and name.endswith((".k_pre", ".v")):
             return parts[0]  # the memory's, made once
         same_rows(run)
-        return torch.cat(parts, along(parts[0]))
+        return torch.cat(parts, along(parts[0])) if len(parts) > 1 else parts[0]
 
     def rebuilt(self, run: Run, call: Call, name: str) -> Tensor:
         """The pattern [B, H, T, S] of one call, from the q of that call and all keys up to it."""
-        q, k, *_ = sides(name, self.parts)
-        at, end = self.parts[name.removesuffix(".pattern")], call.start + call.ids.shape[1]
+        q, k, *_ = sides(name, self.attentions)
+        at, end = self.attentions[name.removesuffix(".pattern")], call.start + call.ids.shape[1]
         # the keys of a latent are heard whole where they are expanded, and never where they are absorbed
         keys = call.taps[k] if isinstance(at, Latent) and k in call.taps else self.stitched(run, k)
         return pattern(call.taps[q], keys if ".cross." in k else keys[:, :, :end], call.mask[at.spec.mask], at)
@@ -205,7 +223,7 @@ class Trace:
         if len(run.calls) == 1 and name in run.calls[0].taps:
             return run.calls[0].taps[name]
         path, _, part = name.rpartition(".")
-        at = self.parts[path]
+        at = self.attentions[path]
         assert isinstance(at, Latent)
         both = at.expand(self.stitched(run, f"{path}.latent"), self.stitched(run, f"{path}.k_rope"))
         return both[part == "v"]
@@ -226,10 +244,11 @@ class Trace:
     def check(self) -> dict[str, float]:
         """The largest |pattern @ v - z| of each attention: how far the rebuilt maps are from what really ran.
 
-        Queries that see nothing (padding) are left out. Raises QkvError where v and z were not saved.
+        Queries that see nothing (padding) are left out. Where the readouts `lens` and `parts` were saved they are held
+        to the model as well (proofs.py). Raises QkvError where v and z were not saved.
         """
         found: dict[str, float] = {}
-        for path, at in self.parts.items():
+        for path, at in self.attentions.items():
             if f"{path}.pattern" not in self.wanted:
                 continue
             p = self.get(f"{path}.pattern")
@@ -245,7 +264,7 @@ class Trace:
             found[path] = float(gap[seeing].max())
         if not found:
             raise QkvError('check: no pattern was saved; add them: save=["check"]')
-        return found
+        return {**found, **proofs.of(self)}
 
 
 def names(spec: Spec) -> list[str]:

@@ -1,0 +1,362 @@
+"""Each readout of lens/ as tables of words and numbers, for a terminal and for JSON. The command is `qkv look --show`.
+
+A cell is a text and a weight that colours it. Letters: T positions, S keys, L layers.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.errors import QkvError
+from qkv.lens import where, words
+from qkv.lens.trace import Trace
+from qkv.lens.walk import Strip
+from qkv.sample import Sampling
+
+Cell = tuple[str, float]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table with its title, and a line below it."""
+
+    title: str
+    rows: list[list[Cell]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is asked of a trace: positions as numbers or words, layer and head from 0, and how to speak."""
+
+    say: Callable[[str, str], str]
+    pos: int | str = -1
+    key: int | str = 0
+    layer: int = 0
+    head: int = 0
+    token: str | None = None
+    vs: str | None = None
+    anchors: tuple[str, ...] = ()
+    sampling: Sampling | None = None
+    top: int = 10
+    part: str | None = None
+
+    def path(self, t: Trace) -> str:
+        """The attention asked about: of the stack that speaks, or of the `part` encoder, decoder or cross."""
+        dot = "encoder." if self.part == "encoder" and t.core.spec.decoder else where.dot(t)
+        return f"{dot}layers.{self.layer}.{'cross' if self.part == 'cross' else 'attn'}"
+
+
+def text(cell: str, weight: float = 0.0) -> Cell:
+    """A cell of words."""
+    return cell.strip(" ").replace("\n", "⏎") or "␣" * bool(cell), weight
+
+
+def number(x: float) -> str:
+    """A number in few characters."""
+    return f"{x:+.3f}" if 1e-3 <= abs(x) < 1e4 or x == 0 else f"{x:+.1e}"
+
+
+def bar(x: float, largest: float, size: int = 20) -> Cell:
+    """A bar to the right for what pushes up, hatched for what pushes down."""
+    count = round(abs(x) / largest * size) if largest else 0
+    return ("█" if x > 0 else "▒") * count or "▏", abs(x) / largest if largest else 0.0
+
+
+def read(t: Trace, path: str = "") -> list[str]:
+    """The tokens of the stack that a path belongs to, or of the one that speaks."""
+    return where.shown(t, where.passed(t, path).ids[0].tolist())
+
+
+def parts(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """Who pushed the logit."""
+    found = t.parts(ask.pos, ask.token, vs=ask.vs)
+    goal = where.shown(t, [found.token])[0].strip()
+    goal += f" − {where.shown(t, [found.vs])[0].strip()}" if found.vs is not None else ""
+    after = "".join(read(t)[found.pos : found.pos + 1]).strip()
+    sheets: list[Sheet] = []
+    best = found.best[: ask.top]
+    for title, rows in (
+        (ask.say(f"谁推高了 {goal}（在 {after} 之后）", f"who pushed {goal} (after {after})"), found.sublayers),
+        (ask.say("最有力的部分", "the strongest parts"), best),
+    ):
+        largest = max(abs(p.push) for p in rows)
+        cells = [[text(p.name), text(number(p.push)), bar(p.push, largest)] for p in rows]
+        sheets.append(Sheet(title, cells))
+    total = ask.say("合计", "sum")
+    post = any(n.endswith("_sum") for n in found.frozen)
+    scale = ask.say("各层之后的归一化按当时的尺度折算；", "later norms act with the scale they had; ") if post else ""
+    note = f"{scale}{total} {number(found.logit)} = logit (±{found.gap:.0e})"
+    neurons = strongest(t, ask)
+    sheets[-1] = Sheet(sheets[-1].title, sheets[-1].rows, note)
+    return [*sheets, *([neurons] if neurons else [])], {**vars(found), "sublayers": found.sublayers}
+
+
+def strongest(t: Trace, ask: Ask) -> Sheet | None:
+    """The neurons of the layer asked about; nothing where experts stand in their place."""
+    if t.core.spec.stack.blocks[ask.layer].ffn is None:
+        return None
+    found = t.neurons(ask.layer, ask.pos, ask.token, vs=ask.vs, top=5)
+    cells = [[text(p.name), text(number(p.push)), bar(p.push, abs(found[0].push))] for p in found]
+    layer = ask.layer + 1
+    return Sheet(ask.say(f"第 {layer} 层最有力的神经元", f"the strongest neurons of layer {layer}"), cells)
+
+
+STEPS = {
+    "pieces": "分词与编号", "embedding": "词向量与位置", "attention": "提问 × 名片 → 信息",
+    "heads": "各头并排、拼接、混合", "add & norm": "相加与归一", "ffn": "前馈网络", "next word": "线性与 softmax",
+}  # fmt: skip
+
+
+def walk(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """The seven steps of one position."""
+    found = t.walk(ask.path(t), head=ask.head, query=ask.pos, key=ask.key)
+    pieces = read(t, "encoder." if ask.part == "cross" else found.path)
+    sheets: list[Sheet] = []
+    for n, (step, strips) in enumerate(found.steps.items(), start=1):
+        rows = [[text(s.name), text(shape(s)), text(few(s)), text(s.line)] for s in strips]
+        sheets.append(Sheet(f"{n} {ask.say(STEPS[step], step)}", rows))
+    q, k = found["ids"].words[found.query].strip(), pieces[found.key].strip()
+    head = f"{found.path} {ask.say('头', 'head')} {found.head + 1}: {q} → {k}"
+    title = f"{head} ({found.reason}) {100 * float(found['weight'].values):.1f}%"
+    data = {step: [{"name": s.name, "line": s.line, "shape": s.whole, "letters": s.letters, "words": s.words,
+                    "values": s.values} for s in strips] for step, strips in found.steps.items()}  # fmt: skip
+    place = {"path": found.path, "head": found.head, "query": found.query, "key": found.key, "reason": found.reason}
+    return [Sheet(title, []), *sheets], {**place, "steps": data}
+
+
+def shape(s: Strip) -> str:
+    """Where a strip comes from: the letters and the sizes of the whole."""
+    return f"{s.letters} {list(s.whole)}" if s.whole else ""
+
+
+def few(s: Strip) -> str:
+    """The first numbers of a strip, or its words beside them."""
+    flat = s.values.flatten()[:4].tolist()
+    names = [text(w)[0] for w in s.words]
+    if names and not s.values.is_floating_point():
+        return " ".join(f"{w}={int(x)}" for w, x in zip(names, s.values.flatten().tolist(), strict=True))
+    if names:
+        return " ".join(f"{w} {x:.3f}" for w, x in zip(names, flat, strict=False))
+    if not s.values.is_floating_point():
+        return " ".join(str(int(x)) for x in flat)
+    return " ".join(map(number, flat)) + (" …" if s.values.numel() > 4 else "")
+
+
+def near(found: list[words.Near]) -> list[list[Cell]]:
+    """Tokens with their cosines."""
+    return [[text(n.piece), text(f"{n.cosine:.3f}"), bar(n.cosine, 1.0)] for n in found]
+
+
+def neighbours(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """The tokens nearest to each word asked about."""
+    found = {w: words.neighbours(t.core, t.tokenizer, w, ask.top, side="source") for w in ask.anchors}
+    title = ask.say("在词向量表里最近的词", "nearest in the embedding table")
+    return [Sheet(f"{w}: {title}", near(rows)) for w, rows in found.items()], found
+
+
+def analogy(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """a is to b as c is to…"""
+    if len(ask.anchors) != 3:
+        raise QkvError("analogy: give three words, such as 中国 北京 日本")
+    a, b, c = ask.anchors
+    found = words.analogy(t.core, t.tokenizer, a, b, c, side="source")
+    return [Sheet(f"{a} : {b} = {c} : ?", near(found))], found
+
+
+def shift(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """How a word moves towards its anchors."""
+    side = "encoder." if t.core.spec.encoder and t.core.spec.decoder else ""
+    found = t.shift(ask.pos, list(ask.anchors), side=side)
+    way = [] if found.between is None else [text(f"{found.anchors[0]} 0 … 1 {found.anchors[1]}")]
+    rows = [[text(""), *(text(f"cos {a}") for a in found.anchors), *way]]
+    for i, name in enumerate(found.names):
+        cells = [text(f"{x:+.3f}", max(0.0, x)) for x in found.cosine[i].tolist()]
+        at = [] if found.between is None else [text(f"{float(found.between[i]):+.3f}")]
+        rows.append([text(name.removesuffix(".resid_out")), *cells, *at])
+    return [Sheet(ask.say(f"{found.word} 逐层走向哪里", f"where {found.word} moves, layer by layer"), rows)], found
+
+
+def choices(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """The next word, filter by filter."""
+    found = t.choices(ask.pos, sampling=ask.sampling)
+    sheets: list[Sheet] = []
+    data: list[dict[str, Any]] = []
+    for s in found:
+        ids, chances = s.top(ask.top)
+        pieces = where.shown(t, ids)
+        left = ask.say(f"剩 {s.kept} 个词元，熵 {s.entropy:.2f}", f"{s.kept} tokens left, entropy {s.entropy:.2f} nats")
+        gone = ask.say(f"，去掉 {100 * s.gone:.1f}%", f", {100 * s.gone:.1f}% cut") if s.gone else ""
+        rows = [[text(w), text(f"{100 * p:.2f}%"), bar(p, 1.0, 30)] for w, p in zip(pieces, chances, strict=True)]
+        sheets.append(Sheet(f"{s.name} ({left}{gone})", rows))
+        top = [list(pair) for pair in zip(pieces, chances, strict=True)]
+        data.append({"name": s.name, "kept": s.kept, "entropy": s.entropy, "gone": s.gone, "top": top})
+    return sheets, data
+
+
+SIGNS = {"seen": "■", "future": "·", "padding": "p", "window": "w", "other document": "d"}
+WHY = {"seen": "看得见", "future": "未来", "padding": "填充", "window": "窗口之外", "other document": "别的文档"}
+
+
+def mask(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """Who may look at whom, and why not."""
+    found = t.mask(ask.path(t))
+    tokens = read(t, found.path)
+    rows = [[text(w), *((SIGNS[r], float(r == "seen")) for r in found.row(i))] for i, w in enumerate(tokens)]
+    there = {r for i in range(len(tokens)) for r in found.row(i)}
+    note = "  ".join(f"{sign} {ask.say(WHY[r], r)}" for r, sign in SIGNS.items() if r in there)
+    title = ask.say(f"{found.path}（{found.kind}）：行看列", f"{found.path} ({found.kind}): rows look at columns")
+    return [Sheet(title, rows, note)], {"path": found.path, "kind": found.kind, "tokens": tokens,
+                                        "cells": [found.row(i) for i in range(len(tokens))]}  # fmt: skip
+
+
+def routes(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """Which experts read which token."""
+    found, tokens = t.routes(), read(t)
+    rows = [[text(""), *(text(w) for w in tokens), text(ask.say("每个专家几次", "load"))]]
+    for r in found:
+        picks = [" ".join(f"{e}:{w:.2f}" for e, w in zip(i, x, strict=True))
+                 for i, x in zip(r.index.tolist(), r.weight.tolist(), strict=True)]  # fmt: skip
+        rows.append([text(r.path), *(text(p) for p in picks), text(" ".join(map(str, r.load.tolist())))])
+    title = ask.say("每个词元由哪些专家读（专家:权重）", "which experts read each token (expert:weight)")
+    return [Sheet(title, rows)], {"tokens": tokens, "layers": found}
+
+
+def wavefront(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """When each state could be and was computed."""
+    found, tokens = t.wavefront(), read(t)
+    titles = {
+        "triangle": ask.say("一个词元一层地走：三角形", "one token, one layer at a time: the triangle"),
+        "earliest": ask.say("最早可能", "as early as what it needs is there"),
+        "ran": ask.say("机器真正的次序：一行一行", "what the machine ran: row by row"),
+    }
+    sheets = [
+        Sheet(title, [[text(""), *(text(w) for w in tokens)],
+                      *([text(f"layer {i + 1}"), *(text(str(x)) for x in getattr(found, name)[i].tolist())]
+                        for i in reversed(range(len(found.ran))))])
+        for name, title in titles.items()
+    ]  # fmt: skip
+    return sheets, {"tokens": tokens, **{name: getattr(found, name) for name in titles}, "sees": found.sees}
+
+
+def cache(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """Bytes of every step."""
+    found = t.cache()
+    heads = (ask.say("第几步", "step"), ask.say("位置", "positions"), ask.say("缓存字节", "bytes kept"),
+             ask.say("新算", "computed"), ask.say("没有缓存要算", "without a cache"))  # fmt: skip
+    rows = [[text(h) for h in heads]]
+    steps = [(i, s.length, f"{s.bytes:,}", s.fresh, s.again) for i, s in enumerate(found.steps)]
+    rows += [[text(str(x)) for x in step] for step in steps]
+    held = "" if found.real is None else f"{found.real:,}"
+    real = ask.say(f"真正分配：{held} 字节；", f"allocated: {held} bytes; ") if held else ""
+    times = f"{found.saved:.1f}"
+    note = real + ask.say(f"没有缓存要算 {times} 倍", f"{times} times the work without it")
+    kinds = [[text(k), text(f"{b:,}"), bar(b, max(found.kinds.values()))] for k, b in found.kinds.items()]
+    title = ask.say("每个位置的字节，换成别的注意力", "bytes per position of this model with other attentions")
+    return [Sheet(ask.say("KV 缓存", "the KV cache"), rows, note), Sheet(title, kinds)], {**vars(found)}
+
+
+def gradient(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """How each token read bears on the next word."""
+    found = t.gradient(ask.pos, ask.token)
+    both = t.core.spec.encoder and t.core.spec.decoder
+    tokens = where.shown(t, where.passed(t, "encoder." if both else "").ids[0].tolist())
+    largest = float(found.times.abs().max())
+    rows = [[text(w), text(number(x)), bar(x, largest)] for w, x in zip(tokens, found.times.tolist(), strict=True)]
+    goal = where.shown(t, [found.token])[0].strip()
+    title = ask.say(f"梯度 × 输入：谁牵动 {goal}", f"gradient × input: who bears on {goal}")
+    return [Sheet(title, rows)], {"tokens": tokens, **vars(found)}
+
+
+def lens(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """Each layer's likeliest next tokens at one position."""
+    found = t.lens(ask.pos, top=5)
+    rows: list[list[Cell]] = []
+    guesses = zip(found.names, found.ids[:, 0].tolist(), found.chances[:, 0].tolist(), strict=True)
+    for name, ids, chances in guesses:
+        best = zip(where.shown(t, ids), chances, strict=True)
+        cells = [text(f"{text(w)[0]} {100 * p:.0f}%", p) for w, p in best]
+        rows.append([text(name.removesuffix(".resid_out")), *cells])
+    return [Sheet(ask.say("每层之后的猜测", "guesses after each layer"), rows)], found
+
+
+def diff(t: Trace, other: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+    """Where two texts part ways."""
+    found, tokens = t.diff(other), read(t)
+    rows = [[text(""), *(text(tokens[i]) for i, _ in found.pairs)]]
+    for n, name in enumerate(found.names):
+        far: Tensor = found.distance[n]
+        rows.append([text(name.removesuffix(".resid_out")), *(text(f"{x:.2f}", x) for x in far.tolist())])
+    if found.divergence is not None:
+        parted = torch.clamp(found.divergence, 0).tolist()
+        rows.append([text("KL"), *(text("" if math.isnan(x) else f"{x:.2f}", x) for x in parted)])
+    title = ask.say("两句话共有的词元相差多远", "how far apart the tokens are that both texts have")
+    return [Sheet(title, rows)], found
+
+
+def traced(model: Any, line: str, shows: Sequence[str], how: Mapping[str, Any]) -> Trace:
+    """A text read by a model with the taps that some readouts need: translated greedily, continued, or only read.
+
+    A decoder writes one token, which reads the prompt once; eight where the cache and the order of work are shown.
+    """
+    long = 8 if {"cache", "wavefront"} & set(shows) else 1
+    with model.trace(save=list(shows)) as t:
+        if model.encoder_decoder:
+            model.translate(line, beam=1, max_new_tokens=how.get("max_new_tokens"))
+        elif model.spec.decoder:
+            model.generate(line, max_new_tokens=how.get("max_new_tokens") or long)
+        else:
+            with torch.no_grad():
+                model(torch.tensor([model.ids(line)], device=model.device))
+    return t
+
+
+def asked(
+    say: Callable[[str, str], str], model: Any, texts: Sequence[str], how: Mapping[str, Any], traces: Sequence[Trace]
+) -> Ask:
+    """The question that options make; without --word the word after the prompt, the first one written, or the mask."""
+    heat = how.get("temperature")
+    sampling = Sampling(1.0 if heat is None else heat, how.get("top_k"), how.get("top_p"), how.get("min_p"))
+    words_of = tuple(how.get("anchor") or ()) or tuple(texts)
+    part, spec = how.get("part"), model.spec
+    stack = spec.encoder if part == "encoder" else spec.stack
+    if stack is None or (part == "cross" and not stack.blocks[0].cross) or (part == "decoder" and not spec.decoder):
+        raise QkvError(f"--part {part}: this model has none")
+    layers = len(stack.blocks)
+    layer, head = (how.get("layer") or layers) - 1, (how.get("head") or 1) - 1
+    if layer >= layers:
+        raise QkvError(f"--layer {layer + 1}: this model has layers 1 to {layers}")
+    heads = stack.blocks[layer].attn.heads
+    if head >= heads:
+        raise QkvError(f"--head {head + 1}: layer {layer + 1} has heads 1 to {heads}")
+    pos = place(how.get("word"))
+    if pos is None:
+        pos = first(model, texts[0], traces[0]) if traces else 0
+    key = place(how.get("key"))
+    return Ask(say, pos, 0 if key is None else key, layer, head, how.get("token"), how.get("vs"), words_of, sampling,
+               part=part)  # fmt: skip
+
+
+def place(said: str | None) -> int | str | None:
+    """A position that was typed: a number, or a word."""
+    return int(said) if said and said.lstrip("-").isdigit() else said
+
+
+def first(model: Any, line: str, t: Trace) -> int:
+    """The position after which the first word is said: the last one that was given, or the mask."""
+    if model.spec.decoder:
+        return where.passed(t).calls[0].ids.shape[1] - 1
+    ids, mask_id = model.ids(line), model.tokenizer.mask_id if model.tokenizer else None
+    return ids.index(mask_id) if mask_id in ids else 0
+
+
+SHOWS: dict[str, Callable[[Trace, Ask], tuple[list[Sheet], Any]]] = {
+    "lens": lens, "parts": parts, "walk": walk, "choices": choices, "mask": mask, "routes": routes,
+    "wavefront": wavefront, "cache": cache, "gradient": gradient, "shift": shift, "neighbours": neighbours,
+    "analogy": analogy,
+}  # fmt: skip
+TABLES = ("neighbours", "analogy")  # words alone, no text is read

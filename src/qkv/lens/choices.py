@@ -1,0 +1,67 @@
+"""From logits to the drawn word: the whole vocabulary's distribution after each filter, in the order they act."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from qkv.errors import QkvError
+from qkv.lens import where
+from qkv.sample import Sampling, distribution
+
+if TYPE_CHECKING:
+    from qkv.lens.trace import Trace
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The distribution after a filter: `chances` [V], how many tokens are left, its entropy in nats.
+
+    `gone` is the chance, before this filter, of all that it threw away.
+    """
+
+    name: str
+    chances: Tensor
+    kept: int
+    entropy: float
+    gone: float
+
+    def top(self, n: int = 10) -> tuple[list[int], list[float]]:
+        """The n likeliest ids that are left, and their chances."""
+        best = self.chances.topk(min(n, self.kept))
+        return best.indices.tolist(), best.values.tolist()
+
+
+def choices(
+    t: "Trace", pos: int | str = -1, *, sampling: Sampling | None = None, row: int = 0, run: int | None = None
+) -> tuple[Stage, ...]:
+    """What the model could say after a position, and what temperature, top-k, top-p and min-p leave of it, in turn."""
+    if "logits" not in t.needed:
+        raise QkvError('choices: the logits were not saved; add them: save=["choices"]')
+    slot = where.spot(t, pos, row=row, run=run)
+    start, logits = t.start("logits") if run is None else 0, t.get("logits", run=run)[row]
+    if slot < start:
+        raise QkvError(f"choices: no logits were made at position {slot}: generation asks from {start} on")
+    return stages(logits[slot - start], sampling or Sampling(temperature=1.0))
+
+
+def stages(logits: Tensor, sampling: Sampling) -> tuple[Stage, ...]:
+    """The same for one row of logits [V]; filters that are off are not listed."""
+    steps = [("model", Sampling(temperature=1.0))]
+    now = Sampling(temperature=sampling.temperature)
+    if sampling.temperature != 1:
+        steps.append((f"temperature {sampling.temperature:g}", now))
+    for name in ("top_k", "top_p", "min_p"):
+        value = getattr(sampling, name)
+        if value is not None:
+            now = replace(now, **{name: value})
+            steps.append((f"{name} {value:g}", now))
+    found: list[Stage] = []
+    for name, by in steps:
+        chances = distribution(logits[None], by)[0]
+        before = found[-1].chances if found else chances
+        some = chances[chances > 0]
+        gone = float(before[chances == 0].sum())
+        found.append(Stage(name, chances, len(some), abs(float((some * some.log()).sum())), gone))
+    return tuple(found)
+

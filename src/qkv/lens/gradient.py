@@ -1,0 +1,83 @@
+"""Which words read would move a logit most: its gradient with respect to each embedding, times that embedding.
+
+A first-order answer, read off one backward pass: cutting (patch.py) measures what this estimates.
+Letters: T tokens, D width.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from qkv.core.model import Transformer
+from qkv.core.step import Given, begin, listener
+from qkv.errors import QkvError
+from qkv.lens import where
+
+if TYPE_CHECKING:
+    from qkv.lens.trace import Trace
+
+
+@dataclass(frozen=True)
+class Saliency:
+    """For each token read: `times` [T], gradient · embedding, and `size` [T], the length of the gradient."""
+
+    token: int
+    logit: float
+    times: Tensor
+    size: Tensor
+
+
+class Ear:
+    """Puts a leaf in the place of what goes into the first layer, so that a gradient arrives there."""
+
+    opens = False
+
+    def __init__(self, name: str) -> None:
+        self.name, self.leaf = name, torch.empty(0)
+
+    def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
+        """Only the embedding's tap is changed, and its value stays."""
+        path = getattr(module, "path", "")
+        if (f"{path}.{name}" if path else name) == self.name:
+            self.leaf = x = x.detach().requires_grad_()
+        return x
+
+
+def gradient(
+    core: Transformer, ids: list[int], *, source: list[int] | None = None, pos: int = -1, token: int | None = None
+) -> Saliency:
+    """How each token read (of the source, for an encoder-decoder) bears on a token's logit after position `pos`.
+
+    Without `token` the likeliest one is taken. Weights are left without gradients.
+    """
+    both = bool(core.spec.encoder and core.spec.decoder)
+    if core.spec.head is None or both != (source is not None):
+        raise QkvError("gradient: this needs a head, and source= exactly where an encoder reads for a decoder")
+    ear, device = Ear("encoder.embed" if both else "embed"), core.embed.weight.device
+    heard = listener.set(ear)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            given, x = Given(), torch.tensor([ids], device=device)
+            if source is not None:
+                read = torch.tensor([source], device=device)
+                given = Given(memory=core.encode(read, begin(core.encoder, read)))
+            logits = core(x, begin(core.decoder if core.spec.decoder else core.encoder, x, given))[0, pos]
+            wanted = int(logits.argmax()) if token is None else token
+            (grad,) = torch.autograd.grad(logits[wanted], ear.leaf)
+    finally:
+        listener.reset(heard)
+    return Saliency(wanted, float(logits[wanted].detach()), (grad * ear.leaf.detach()).sum(-1)[0], grad.norm(dim=-1)[0])
+
+
+def of(
+    t: "Trace", pos: int | str = -1, token: int | str | None = None, *, row: int = 0, run: int | None = None
+) -> Saliency:
+    """The same for the text of a trace: its tokens are read once more, with a way back."""
+    ids = where.passed(t, index=run).ids[row].tolist()
+    source = None
+    if t.core.spec.encoder and t.core.spec.decoder:
+        source = where.passed(t, "encoder.", run).ids[row].tolist()
+    wanted = None if token is None else where.token(t, token)
+    return gradient(t.core, ids, source=source, pos=where.spot(t, pos, row=row, run=run), token=wanted)

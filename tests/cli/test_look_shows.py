@@ -1,0 +1,89 @@
+"""`qkv look --show` on the bundled models: every readout in a pipe and as JSON; mistakes are named."""
+
+import json
+from typing import Any
+
+import pytest
+
+from qkv.cli import look, main
+from qkv.explore import tables
+
+DEMO, LM = "书和茶都在桌上，我看完了它。", "One, two,"
+
+
+def told(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    assert main(["look", *args]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "�" not in out
+    return out
+
+
+def data(capsys: pytest.CaptureFixture[str], *args: str) -> list[dict[str, Any]]:
+    return json.loads(told(capsys, *args, "--json"))["readouts"]
+
+
+def test_the_options_name_every_readout() -> None:
+    assert set(look.SHOWS) == {*tables.SHOWS, "diff"}
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (["demo-lm", LM, "--show", "parts", "--lang", "en"], ["who pushed three", "1.attn", "= logit", "neuron"]),
+        (["demo-lm", LM, "--show", "walk", "--layer", "2", "--head", "3", "--lang", "zh"],
+         ["1 分词与编号", "7 线性与 softmax", 't["layers.1.attn.q"][0, 2, 4]', "B H T S [1, 4, 5, 5]"]),
+        (["demo-lm", LM, "--show", "choices", "-t", "0.7", "--top-k", "5"], ["temperature 0.7", "top_k 5", "three"]),
+        (["demo-lm", LM, "--show", "mask", "--show", "wavefront", "--lang", "en"], ["· future", "the triangle", "11"]),
+        (["demo-lm", LM, "--show", "cache", "--lang", "en"], ["allocated", "MQA", "times the work"]),
+        (["demo-lm", LM, LM + " three", "--show", "diff", "--lang", "en"], ["how far apart", "layers.3"]),
+        (["demo", DEMO, "--show", "parts", "--show", "gradient", "--lang", "zh"], ["谁推高了", "归一化", "梯度"]),
+        (["demo", DEMO, "--show", "shift", "--word", "它", "--anchor", "书", "--anchor", "茶"], ["书 0 … 1 茶"]),
+        (["demo", DEMO, "--show", "walk", "--part", "encoder", "--word", "它", "--key", "书", "--layer", "2"],
+         ["encoder.layers.1.attn", "它 → 书 (seen)"]),
+        (["demo", DEMO, "--show", "walk", "--show", "mask", "--part", "cross", "--key", "茶"], ["→ 茶 (seen)"]),
+        (["demo", "小", "--show", "neighbours", "--lang", "zh"], ["在词向量表里最近的词", "大"]),
+        (["demo", "大", "小", "多", "--show", "analogy"], ["大 : 小 = 多 : ?"]),
+        (["demo-moe", "我爱学习", "--show", "routes", "--lang", "en"], ["which experts read", "layers.3.moe"]),
+        (["demo-bert", "我[MASK]学习", "--show", "lens", "--show", "parts"], ["喜欢", "head.dense.norm.bias"]),
+    ],
+)  # fmt: skip
+def test_every_readout_is_told(args: list[str], parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    out = told(capsys, *args)
+    for part in parts:
+        assert part in out, (part, out)
+
+
+def test_json_holds_the_numbers_of_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    shows = (x for s in ("parts", "walk", "choices") for x in ("--show", s))
+    parts, walk, choices = data(capsys, "demo-lm", LM, *shows)
+    assert sum(p["push"] for p in parts["data"]["parts"]) == pytest.approx(parts["data"]["logit"], rel=1e-4)
+    assert parts["data"]["gap"] < 1e-3
+    strips = {s["name"]: s["values"] for s in walk["data"]["steps"]["attention"]}
+    assert sum(strips["product"]) == pytest.approx(strips["sum"], rel=1e-5)
+    assert sum(strips["pattern"]) == pytest.approx(1.0, abs=1e-5)
+    assert choices["data"][0]["top"][0][0].strip() == "three"
+    routes = data(capsys, "demo-moe", "我爱学习", "--show", "routes")[0]["data"]
+    assert all(sum(layer["load"]) == 2 * len(routes["tokens"]) for layer in routes["layers"])
+    two = data(capsys, "demo", "我爱学习。", "茶", "--show", "gradient")
+    assert [r["text"] for r in two] == ["我爱学习。", "茶"]
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["demo-lm", LM, "--show", "routes"], "no experts"),
+        (["demo-lm", LM, "--show", "diff"], "two texts"),
+        (["demo-lm", LM, "--show", "walk", "--layer", "9"], "layers 1 to 4"),
+        (["demo-lm", LM, "--show", "walk", "--head", "9"], "heads 1 to 4"),
+        (["demo-lm", LM, "--show", "walk", "--word", "cat"], "not in this text"),
+        (["demo-lm", LM, "--show", "walk", "--word", "77"], "position 77"),
+        (["demo-lm", LM, "--show", "parts", "--token", "seven eight"], "tokens here"),
+        (["demo", "大", "小", "--show", "analogy"], "three words"),
+        (["demo-lm", LM, "--show", "walk", "--part", "cross"], "--part cross"),
+        (["demo-bert", "我爱", "--show", "cache"], "keeps nothing"),
+    ],
+)
+def test_wrong_questions_are_named(args: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["look", *args, "--lang", "en"]) == 2
+    assert told in capsys.readouterr().err

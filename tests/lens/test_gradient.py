@@ -1,0 +1,61 @@
+"""The gradient of a logit is what small steps of the embeddings make of it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkv.core.model import Transformer
+from qkv.core.step import Given, begin, listener
+from qkv.errors import QkvError
+from qkv.lens import edit, gradient
+from qkv.lens.trace import Trace
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
+import zoo
+
+IDS, SOURCE = [5, 6, 7, 8], [9, 10, 11]
+
+
+@torch.no_grad()
+def logit(core: Transformer, token: int, change: edit.Edit | None = None, pos: int = -1) -> float:
+    with Trace(core, edit=[change] if change else []):
+        given, ids, source = Given(), torch.tensor([IDS]), torch.tensor([SOURCE])
+        if core.spec.encoder and core.spec.decoder:
+            given = Given(memory=core.encode(source, begin(core.encoder, source)))
+        return float(core(ids, begin(core.decoder, ids, given))[0, pos, token])
+
+
+@pytest.mark.parametrize("name", ["gqa", "seq2seq", "latent"])
+def test_gradient_times_input_is_the_slope_along_each_embedding(name: str) -> None:
+    core = zoo.made(zoo.ALL[name]()).double()
+    both = name == "seq2seq"
+    found = gradient.gradient(core, IDS, source=SOURCE if both else None, pos=-1, token=7)
+    assert found.logit == pytest.approx(logit(core, 7))
+    tap = "encoder.embed" if both else "embed"
+    for pos in range(len(SOURCE if both else IDS)):
+        up, down = (logit(core, 7, edit.scale(tap, 1 + h, pos=pos)) for h in (1e-5, -1e-5))
+        assert float(found.times[pos]) == pytest.approx((up - down) / 2e-5, rel=1e-4, abs=1e-6)
+    assert (found.size > 0).all()
+    assert all(p.grad is None for p in core.parameters())
+    assert listener.get() is None
+
+
+def test_a_trace_asks_for_its_own_text_and_later_words_have_no_say() -> None:
+    core = zoo.made(zoo.gqa())
+    with torch.inference_mode(), Trace(core) as t:
+        core(torch.tensor([IDS]), begin(core.decoder, torch.tensor([IDS])))
+    found = t.gradient(1)
+    assert found.token == int(torch.tensor([logit(core, i, pos=1) for i in range(97)]).argmax())
+    assert (found.times[2:] == 0).all()
+    assert (found.times[:2] != 0).all()
+    with pytest.raises(QkvError, match="source="):
+        gradient.gradient(core, IDS, source=SOURCE)
+
+
+def test_a_gradient_at_another_tap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = gradient.Ear.__init__
+    monkeypatch.setattr(gradient.Ear, "__init__", lambda ear, name: right(ear, "layers.0.resid_mid"))
+    with pytest.raises(AssertionError):
+        test_gradient_times_input_is_the_slope_along_each_embedding("gqa")
