@@ -1,1 +1,107 @@
-"""Labs: one file, one claim, settled by running it."""
+"""Labs: one file, one claim, settled by running it. Start with order_blind.py, then lab.py; the folder is scanned.
+
+A lab uses public API alone, which is what PUBLIC lists (a test reads the imports): `qkv` itself, spec, cost, sample,
+the corpus, looking inside (lens), and of the core its documented parts: the step, the cache's interface, attention.
+"""
+
+import json
+import pkgutil
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkv.errors import QkvError
+
+if TYPE_CHECKING:
+    from qkv.labs.lab import Lab
+
+PLAIN = ("lab", "draw", "tiny", "antecedent")  # files here that are no labs
+PUBLIC: Mapping[str, tuple[str, ...]] = {  # module: the names that a lab may take from it, () for all
+    "qkv": (),
+    "qkv.spec": (),
+    "qkv.cost": (),
+    "qkv.sample": (),
+    "qkv.errors": (),
+    "qkv.data.corpus": (),
+    "qkv.lens": (),
+    "qkv.lens.edit": (),
+    "qkv.lens.patch": (),
+    "qkv.lens.readout": (),
+    "qkv.lens.trace": (),
+    "qkv.hub": ("spec_of", "Model"),
+    "qkv.core.step": ("begin", "Given", "listener"),
+    "qkv.core.cache": ("Cache", "Static"),
+    "qkv.core.attention": ("Attention", "attend"),
+    "qkv.core.masks": ("Cells", "reasons", "REASONS"),
+    "qkv.labs": (),
+    "qkv.labs.lab": (),
+    "qkv.labs.tiny": (),
+    "qkv.labs.antecedent": (),
+}
+
+
+def names() -> list[str]:
+    """The labs, from the files of this folder."""
+    return sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(__path__) if m.name not in PLAIN)
+
+
+def find(name: str) -> "Lab":
+    """The lab of a name.
+
+    Raises:
+        QkvError: no such lab; the nearest names are told.
+    """
+    if name not in names():
+        close = get_close_matches(name, names(), n=3, cutoff=0.4)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise QkvError(f"there is no lab {name!r}{hint} (`qkv lab` lists all {len(names())})")
+    return import_module(f"qkv.labs.{name.replace('-', '_')}").LAB
+
+
+def results() -> Path:
+    """The folder of the results that come with the package."""
+    return Path(__file__).parent / "results"
+
+
+def saved(name: str, directory: Path | None = None) -> dict[str, Any] | None:
+    """The saved result of a lab, None where it was never run."""
+    file = (directory or results()) / f"{name}.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def listed() -> Iterator[dict[str, Any]]:
+    """Every lab with its claim and its saved verdict; one without a result is "not run yet"."""
+    for name in names():
+        found = saved(name)
+        if found is None:
+            lab = find(name)
+            found = {"name": name, "kind": lab.kind, "claim": list(lab.claim), "verdict": "not run yet"}
+            found["says"] = ["", ""]
+        keys = ("name", "kind", "claim", "verdict", "says", "effect", "spread", "seconds")
+        yield {key: found.get(key) for key in keys}
+
+
+def misconceptions() -> list[dict[str, Any]]:
+    """What circulates and is wrong: the idea, the right statement (each zh and en), its source, what shows it."""
+    import tomllib
+
+    text = (Path(__file__).parent / "misconceptions.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)["entry"]
+
+
+def document(lang: str) -> str:
+    """The misconceptions as the Markdown of docs/misconceptions.md ("en") or docs/misconceptions.zh-CN.md ("zh")."""
+    zh = lang == "zh"
+    lines = ["# 常见误解" if zh else "# Common misunderstandings", ""]
+    intro = "流传很广、却不对的说法：说的是想法，不是人。每条都有一个命令，可以自己跑一遍。"
+    if not zh:
+        intro = "What circulates and is not so: the ideas, not the people. Each has a command that shows it."
+    lines += [intro, ""]
+    for n, e in enumerate(misconceptions(), 1):
+        right, source = ("正确的说法", "出处") if zh else ("Rather", "Source")
+        lines += [f"## {n}. {e[f'idea_{lang}']}", "", f"**{right}{'：' if zh else ':'}** {e[f'right_{lang}']}", ""]
+        lines += [f"{source}{'：' if zh else ': '}{e['source']}. `{e['show']}`", ""]
+    other = "[English](misconceptions.md)" if zh else "[中文](misconceptions.zh-CN.md)"
+    return "\n".join([*lines, other, ""])
