@@ -97,3 +97,21 @@ def test_a_conversation_is_written_by_the_template_and_typed_control_tokens_stay
     answer = made.chat([{"role": "user", "content": "one two"}], max_new_tokens=3)
     assert len(answer.tokens) == 3
     assert all(math.isfinite(p) for p in answer.logprobs)
+
+
+def test_a_model_may_write_as_its_makers_let_it(tmp_path):
+    core = zoo.made(zoo.ALL["gqa"]())
+    habits = {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "_from_model_config": False}
+    made = qkv.Model(core, habits=habits)
+    own = made.generate([3, 4], max_new_tokens=12, sampling="model", seed=5).tokens
+    said = made.generate([3, 4], max_new_tokens=12, temperature=0.7, top_p=0.9, top_k=50, seed=5).tokens
+    assert own == said
+    assert own != made.generate([3, 4], max_new_tokens=12).tokens, "greedy unless asked"
+    other = made.generate([3, 4], max_new_tokens=12, sampling="model", temperature=0.0).tokens
+    assert other == made.generate([3, 4], max_new_tokens=12).tokens, "what is asked for counts more"
+    made.save(tmp_path)
+    assert qkv.load(tmp_path).habits["temperature"] == 0.7
+    plain = qkv.Model(core, habits={"do_sample": False, "top_k": 5})
+    assert plain.generate([3], max_new_tokens=5, sampling="model").tokens == made.generate([3], max_new_tokens=5).tokens
+    with pytest.raises(QkvError, match="'greedy', or 'model'"):
+        made.generate([3], sampling="wild")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qkv import cost, fold, inputs, paths, reading
+from qkv import cost, evaluate, fold, inputs, paths, reading
 from qkv.adapt.pack import pack
 from qkv.convert import checkpoint, store
 from qkv.convert.heads import groups_of, regrouped
@@ -100,10 +100,11 @@ class Model:
 
     def __init__(
         self, core: Transformer, tokenizer: Tokenizer | None = None, special: Special | None = None,
-        config: dict[str, Any] | None = None,
+        config: dict[str, Any] | None = None, habits: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.core, self.tokenizer, self.config = core, tokenizer, config
         self.special = special or Special()
+        self.habits = habits or {}  # generation_config.json as it was loaded: how its makers let it write
 
     @property
     def spec(self) -> Spec:
@@ -161,7 +162,7 @@ class Model:
         with store.replacing(directory) as aside:
             extra = self.special.keys
             checkpoint.write(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
-            store.write_json(aside / "generation_config.json", extra)
+            store.write_json(aside / "generation_config.json", {**self.habits, **extra})
             if self.tokenizer is not None:
                 self.tokenizer.save(aside)
         return directory
@@ -170,19 +171,19 @@ class Model:
     def generate(self, prompt: Any, **how: Any) -> Any:
         """Continue a prompt (text or ids), or a list of prompts: one Result, or a list of them.
 
-        Greedy until an end id or the context's end by default. Options: max_new_tokens, temperature, top_k, top_p,
-        min_p, seed, beam, stop (strings), chunk, cache.
+        Greedy until an end id or the context's end by default; sampling="model" takes generation_config's values.
+        Options: max_new_tokens, temperature, top_k, top_p, min_p, seed, beam, stop (strings), chunk, cache, sampling.
 
         Raises:
             QkvError: an option or prompt that cannot be meant; a prompt longer than the context.
         """
         many, prompts = several(prompt)
-        results = write(self, prompts, Ask.of(how))
+        results = write(self, prompts, Ask.of(how, self.habits))
         return results if many else results[0]
 
     def stream(self, prompt: Prompt, **how: Any) -> Iterator[str]:
         """The text of `generate`, piece by piece as it is chosen; never half a character, never a stop string."""
-        ask = Ask.of(how)
+        ask = Ask.of(how, self.habits)
         events = engine.stream(self.core, [self.ids(prompt)], **ask.settings(self))
         return (event.text for event in events)
 
@@ -257,6 +258,18 @@ class Model:
         pieces = self.tokenizer.pieces
         return [[(w.strip(), p) for w, p in zip(pieces(i), ps, strict=True)] for i, ps in rows]
 
+    def eval(self, **what: Any) -> evaluate.Translation | evaluate.Perplexity | evaluate.Accuracy:
+        """How good the model is: `bleu=(source, reference)` files or lists, `ppl=` a text file, or `accuracy=` a file
+        of label TAB text (or JSON lines with both).
+
+        Options of bleu: tokenize, lowercase, joint, beam, length_penalty, max_new_tokens; of ppl: window, stride; and
+        `tell`, a function of (done, all).
+
+        Raises:
+            QkvError: a broken file (with its line), an unknown option, or a model that cannot do it.
+        """
+        return evaluate.evaluate(voice(self), **what)
+
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the labels that `classify` chooses from, in the order of its logits."""
@@ -281,6 +294,19 @@ class Model:
     def text(self, ids: Sequence[int]) -> str:
         """Token ids as text; without a tokenizer the empty string."""
         return self.tokenizer.decode(ids) if self.tokenizer else ""
+
+
+def voice(model: Model) -> evaluate.Voice:
+    """What an evaluation may ask of a model."""
+
+    def answer(texts: list[str], **search: Any) -> list[str]:
+        found = model.translate(texts, **search) if model.encoder_decoder else model.generate(texts, **search)
+        return [result.text for result in found]
+
+    def classify(texts: list[Any]) -> list[str]:
+        return [verdict.label for verdict in model.classify(texts)]
+
+    return evaluate.Voice(model.core, model.ids, model.text, answer, classify, model.labels)
 
 
 def several(given: Any) -> tuple[bool, list[Any]]:
@@ -344,16 +370,24 @@ class Ask:
     stop: tuple[str, ...] = ()
     chunk: int | None = None
     cache: bool = True
+    sampling: str = "greedy"
 
     @staticmethod
-    def of(how: dict[str, Any]) -> "Ask":
-        """The options given; an unknown one is a QkvError naming the nearest."""
+    def of(how: dict[str, Any], habits: dict[str, Any]) -> "Ask":
+        """The options given; an unknown one is a QkvError naming the nearest.
+
+        With sampling="model" those left out are what the model's own generation_config.json says.
+        """
         known = Ask.__dataclass_fields__
         for name in how:
             if name not in known:
                 raise QkvError(f"unknown option {name!r}{nearest(name, known)} (known: {', '.join(known)})")
         stop: Any = how.get("stop") or ()
-        options: dict[str, Any] = {**how, "stop": (stop,) if isinstance(stop, str) else tuple(stop)}
+        way = how.get("sampling", "greedy")
+        if way not in ("greedy", "model"):
+            raise QkvError(f"sampling is {way!r}, expected 'greedy', or 'model' for what its makers chose")
+        usual = drawn(habits) if way == "model" else {}
+        options: dict[str, Any] = {**usual, **how, "stop": (stop,) if isinstance(stop, str) else tuple(stop)}
         return Ask(**options)
 
     def settings(self, model: Model) -> dict[str, Any]:
@@ -366,6 +400,15 @@ class Ask:
             "limits": Limits(self.max_new_tokens, model.spec.context, special.forbid),
             "feed": Feed(start_of(model), chunk=self.chunk, cache=self.cache),
         }
+
+
+def drawn(habits: dict[str, Any]) -> dict[str, Any]:
+    """The sampling of a generation_config.json, with the defaults that the format defines; greedy where it says so."""
+    if not habits.get("do_sample", False):
+        return {}
+    usual = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
+    found = {key: habits.get(key, value) for key, value in usual.items()}
+    return {key: None if key != "temperature" and not value else value for key, value in found.items()}
 
 
 def of_source(tokenizer: Tokenizer) -> Callable[[Sequence[int]], text.Stream]:
@@ -526,7 +569,9 @@ def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revisio
     tokenizer = text.load(directory)
     if tokenizer is not None:
         tokenizer.fits(core.spec.sources or core.spec.vocabulary)
-    return Model(core, tokenizer, special_of(directory, config, tokenizer), config)
+    file = directory / "generation_config.json"
+    habits = store.read_json(file) if file.is_file() else {}
+    return Model(core, tokenizer, special_of(directory, config, tokenizer), config, habits)
 
 
 def build(spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, special: Special | None = None) -> Model:

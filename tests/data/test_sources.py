@@ -1,12 +1,15 @@
 """Files as people have them: line ends, marks, and every fault told by file and line."""
 
+import base64
+import json
+import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from qkv.data.sources import document, jsonl, lines, pairs, tsv
+from qkv.data.sources import Sieve, document, jsonl, labelled_rows, lines, not_text, pairs, tsv, tsv_rows
 from qkv.errors import QkvError
 
 
@@ -16,7 +19,7 @@ def put(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-LINES = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\ufeff")), max_size=6)
+LINES = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\ufeff\0")), max_size=6)
 
 
 @given(rows=LINES, end=st.sampled_from(["\n", "\r\n"]), last=st.booleans(), mark=st.booleans())
@@ -91,3 +94,120 @@ def test_jsonl(tmp_path: Path, line: str, told: str) -> None:
     assert jsonl(put(tmp_path, "f", good * 2)) == [("我", "I")] * 2
     with pytest.raises(QkvError, match=f"f:2: .*{told}"):
         jsonl(put(tmp_path, "f", good + line))
+
+
+BAD = "a\tA\nno tab\nb\tB\n\tempty\nc\tC\n"
+
+
+def test_bad_rows_are_an_error_or_left_out_or_put_aside(tmp_path: Path) -> None:
+    path, aside = put(tmp_path, "f.tsv", BAD.encode() + b"\xff\tx\n"), tmp_path / "q" / "bad.jsonl"
+    with pytest.raises(QkvError, match=r"f\.tsv:2: found 1 column"):
+        tsv(path)
+    with Sieve("skip") as sieve:
+        assert tsv(path, sieve=sieve) == [("a", "A"), ("b", "B"), ("c", "C")]
+    assert sieve.dropped == {str(path): 3}
+    assert "3 bad row(s) left out; the first:" in sieve.notes[0]
+    with Sieve("quarantine", aside) as sieve:
+        assert len(tsv(path, sieve=sieve)) == 3
+        assert not aside.exists(), "it appears whole, when all is read"
+    rows = [json.loads(line) for line in aside.read_text(encoding="utf-8").splitlines()]
+    assert [(r["line"], r["file"]) for r in rows] == [(2, str(path)), (4, str(path)), (6, str(path))]
+    assert [r["text"] for r in rows][:2] == ["no tab", "\tempty"]
+    assert base64.b64decode(rows[2]["base64"]) == b"\xff\tx"
+    assert "column 1 is empty" in rows[1]["why"]
+    assert [p.name for p in aside.parent.iterdir()] == ["bad.jsonl"]
+
+
+def test_a_bad_line_takes_its_partner_along_and_the_others_stay_together(tmp_path: Path) -> None:
+    zh, en = put(tmp_path, "a.zh", "我\n\n他\n她\n".encode()), put(tmp_path, "a.en", b"I\nyou\n\xffhe\nshe\n")
+    with pytest.raises(QkvError, match=r"a\.zh:2: the source is empty beside .*a\.en:2"):
+        pairs(zh, en)
+    aside = tmp_path / "bad.jsonl"
+    with Sieve("quarantine", aside) as sieve:
+        assert pairs(zh, en, sieve=sieve) == [("我", "I"), ("她", "she")]
+    rows = [json.loads(line) for line in aside.read_text(encoding="utf-8").splitlines()]
+    assert [(Path(r["file"]).name, r["line"]) for r in rows] == [("a.zh", 2), ("a.en", 2), ("a.zh", 3), ("a.en", 3)]
+
+
+def test_unequal_files_are_an_error_whatever_the_sieve_says(tmp_path: Path) -> None:
+    a, b = put(tmp_path, "a", "1\n2\n"), put(tmp_path, "b", "1\n")
+    with pytest.raises(QkvError, match="without a partner"):
+        pairs(a, b, sieve=Sieve("skip"))
+
+
+def test_a_file_with_no_good_row_is_an_error_and_so_is_a_policy_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(QkvError, match=r"all 2 rows are bad; the first: .*f\.tsv:1"):
+        tsv(put(tmp_path, "f.tsv", "a\nb\n"), sieve=Sieve("skip"))
+    with pytest.raises(QkvError, match="did you mean 'skip'"):
+        Sieve("skp")  # type: ignore[arg-type]
+    with pytest.raises(QkvError, match="needs a file"):
+        Sieve("quarantine")
+
+
+def test_a_text_loses_its_bad_lines_only_where_a_sieve_says_so(tmp_path: Path) -> None:
+    path = put(tmp_path, "f.txt", b"one\r\ntw\xff\nthree\nfo\0ur\nfive")
+    with pytest.raises(QkvError, match=r"f\.txt:2: invalid UTF-8"):
+        document(path)
+    with Sieve("skip") as sieve:
+        assert document(path, sieve=sieve) == "one\nthree\nfive"
+    assert sieve.dropped == {str(path): 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [(b"\x1f\x8b\x08\0\xff", "gzip"), (b"PK\x03\x04\xff\xfe", "zip"), ("ab\n".encode("utf-16"), "iconv -f UTF-16"),
+     (b"\0" * 50, "binary"), (b"\x7fELF\x02\0\0\0\0\0", "a program")],
+)  # fmt: skip
+def test_a_file_that_is_no_text_is_named(tmp_path: Path, content: bytes, kind: str) -> None:
+    for read in (document, lines, tsv):
+        with pytest.raises(QkvError, match=rf"f\.txt: not a UTF-8 text file, found .*{kind}"):
+            read(put(tmp_path, "f.txt", content))
+
+
+def test_text_that_begins_like_a_format_is_text(tmp_path: Path) -> None:
+    assert document(put(tmp_path, "f.txt", "%PDF is a format\n")) == "%PDF is a format\n"
+    assert document(put(tmp_path, "f.txt", "日" * 5000)).startswith("日")  # the head ends within a character
+
+
+LABELS = ("no", "yes")
+
+
+def test_labels_by_name_or_number(tmp_path: Path) -> None:
+    path = put(tmp_path, "f.tsv", "yes\ta\tb\n0\tc\n\nno\td\n")
+    assert list(labelled_rows(path, LABELS)) == [(1, ("yes", "a\tb")), (2, ("no", "c")), (4, ("no", "d"))]
+    rows = [{"label": 1, "text": "a"}, {"label": "no", "text": "b"}]
+    path = put(tmp_path, "f.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
+    assert [row for _, row in labelled_rows(path, LABELS)] == [("yes", "a"), ("no", "b")]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("2\ta", "label 2 is out of range: the 2 labels are 0 to 1"), ("-1\ta", "label -1 is out of range"),
+     ("yse\ta", "unknown label 'yse'; did you mean 'yes'"), ("yes a", "no tab"), ("yes\t ", "the text is empty"),
+     ("\ta", "the label is empty"), ("²\ta", "unknown label")],
+)  # fmt: skip
+def test_a_label_that_is_none_is_told_by_file_and_line(tmp_path: Path, line: str, told: str) -> None:
+    path = put(tmp_path, "f.tsv", f"yes\tgood\n{line}\n")
+    with pytest.raises(QkvError, match=rf"f\.tsv:2: .*{re.escape(told)}"):
+        list(labelled_rows(path, LABELS))
+
+
+ANY = st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b""))
+
+
+@given(rows=st.lists(ANY, min_size=1, max_size=8))
+@settings(max_examples=80, deadline=None)
+def test_nothing_is_lost_between_good_rows_and_quarantine(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[bytes]
+) -> None:
+    folder = tmp_path_factory.mktemp("q")
+    path, aside = put(folder, "f.tsv", b"one\ttwo\n" + b"".join(row + b"\n" for row in rows)), folder / "bad.jsonl"
+    assume(not not_text(path.read_bytes()))
+    with Sieve("quarantine", aside) as sieve:
+        good = [number for number, _ in tsv_rows(path, sieve=sieve)]
+    kept = [json.loads(line) for line in aside.read_text(encoding="utf-8").splitlines()] if aside.exists() else []
+    for row in kept:
+        raw = base64.b64decode(row["base64"]) if "base64" in row else row["text"].encode()
+        assert raw == rows[row["line"] - 2].removesuffix(b"\r")
+    blank = [n for n, row in enumerate(rows, 2) if not row.decode("utf-8", "replace").strip()]
+    assert sorted([*good, *(row["line"] for row in kept), *blank]) == list(range(1, len(rows) + 2))

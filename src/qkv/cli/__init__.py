@@ -26,11 +26,15 @@ VERBS = {
     "classify": ("文本的类别", "the label of a text"),
     "fill": ("完形填空", "fill in masked words"),
     "score": ("文本的对数概率", "the log-probability of a text"),
+    "eval": ("BLEU、困惑度或准确率", "BLEU, perplexity or accuracy on a file"),
+    "data": ("检查你的数据，或下载公开数据集", "check your data, or get a public set"),
+    "runs": ("比较训练：表和曲线", "compare runs: table and plot"),
     "look": ("在终端里看模型的内部", "look inside a model in the terminal"),
     "show": ("为一个模型打印化简后的前向代码", "print the forward pass of one model, folded from the core"),
     "info": ("参数量、计算量、内存", "parameters, FLOPs and bytes"),
     "check": ("检查一个模型：严格加载、哈希、坏数、对照", "strict load, hashes, NaN scan, parity"),
     "convert": ("换注意力头、数值类型或家族", "other key/value heads, dtype or family"),
+    "lab": ("把论断跑出来：列表与结论", "claims as experiments that you can run, and their verdicts"),
     "doctor": ("这台机器能做什么", "what this machine can do"),
 }
 

@@ -9,7 +9,9 @@ def command(common: Common, model: str, beam: int) -> None: ...
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from itertools import islice
 from typing import Any
@@ -19,6 +21,7 @@ import click
 from qkv.errors import QkvError
 
 BATCH = 32  # lines of standard input that are worked on together
+EVERY = 10.0  # seconds between two plain lines of progress
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,31 @@ def read_lines(text: str | None) -> Iterator[str]:
             found = line[error.start : error.start + 1].hex()
             where = f"standard input, line {number}"
             raise QkvError(f"{where}: byte 0x{found} is not UTF-8; convert the text with iconv") from None
+
+
+@contextmanager
+def counted(common: Common) -> Iterator[Callable[[int, int], None] | None]:
+    """A function of (done, all) that shows progress on stderr: a bar on a terminal, else a line in some seconds."""
+    if common.json or common.quiet:
+        yield None
+        return
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=None)
+            yield lambda done, of: bar.update(task, completed=done, total=of or None)
+        return
+    last = time.monotonic()
+
+    def line(done: int, of: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > EVERY:
+            last = time.monotonic()
+            click.echo(f"{done:,}/{of:,}" if of else f"{done:,}", err=True)
+
+    yield line
 
 
 def batches(lines: Iterator[str]) -> Iterator[list[str]]:

@@ -1,42 +1,217 @@
 """Text files as they come: parallel files, TSV, JSON lines, plain text; each fault is told by file and line.
 
-Lines end with LF or CRLF, a byte order mark is dropped, and line numbers start at 1.
+Lines end with LF or CRLF, a byte order mark is dropped, and line numbers start at 1. Files are read line by line, and a
+`Sieve` says what becomes of a bad row. Next: check.py, which reports on files before they are trained on.
 """
 
+import base64
+import codecs
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
-from typing import cast
+from typing import IO, Literal, TypeVar, cast
 
 from qkv.errors import QkvError, nearest
 
+LONGEST = 1 << 24  # bytes of one line; a longer one is no row of anything, and is never held in memory
+HEAD = 1 << 13  # bytes that tell text from what is none
+MAGIC = {
+    b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"%PDF": "PDF", b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG",
+    b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard", b"SQLite format": "SQLite",
+    b"PAR1": "Parquet", b"\x7fELF": "a program", b"ARROW1": "Arrow", b"\x80\x02": "pickle", b"\x80\x04": "pickle",
+}  # fmt: skip
+Policy = Literal["error", "skip", "quarantine"]
+Pair = tuple[str, str]
+T = TypeVar("T")
 
-def document(path: Path) -> str:
-    """The whole text of a file.
+
+@dataclass(frozen=True)
+class Line:
+    """One line as bytes without its end; of a line over LONGEST only the beginning is here."""
+
+    number: int
+    raw: bytes
+    offset: int  # of its first byte in the file
+    end: bytes  # LF, CRLF, or nothing at the end of the file
+    size: int  # bytes of the whole line
+
+
+@dataclass
+class Sieve:
+    """What becomes of bad rows: the first one is an error, or each is left out, or put aside into a file.
+
+    Used in a `with` block; the file, JSON lines of {file, line, why, text}, is there when the block ends. Rows that are
+    no UTF-8 are kept in base64 too, so that nothing is lost.
+    """
+
+    policy: Policy = "error"
+    aside: Path | None = None  # where rows in quarantine go
+    dropped: dict[str, int] = field(default_factory=dict)  # rows left out, by file
+    first: dict[str, str] = field(default_factory=dict)  # what was wrong with the first of them, by file
+    file: IO[str] | None = None
+
+    def __post_init__(self) -> None:
+        known = ("error", "skip", "quarantine")
+        if self.policy not in known:
+            hint = nearest(self.policy, known)
+            raise QkvError(f"on_bad_row: found {self.policy!r}{hint} (known: {', '.join(known)})")
+        if self.policy == "quarantine" and self.aside is None:
+            raise QkvError("on_bad_row: a quarantine needs a file to put bad rows into")
+
+    def __enter__(self) -> "Sieve":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.file is not None and self.aside is not None:
+            self.file.close()
+            os.replace(self.file.name, self.aside)
+            self.file = None
+
+    def refuse(self, error: QkvError, *rows: tuple[Path, Line | None]) -> None:
+        """A bad row, which may be one line in each of several files; under `error` this raises."""
+        if self.policy == "error":
+            raise error
+        name = str(rows[0][0])
+        self.first.setdefault(name, str(error))
+        self.dropped[name] = self.dropped.get(name, 0) + 1
+        if self.policy == "quarantine" and self.aside is not None:
+            if self.file is None:
+                self.aside.parent.mkdir(parents=True, exist_ok=True)
+                self.file = self.aside.with_name(f".{self.aside.name}.{os.getpid()}").open("w", encoding="utf-8")
+            for path, line in rows:
+                if line is not None:
+                    self.file.write(json.dumps(_kept(path, line, str(error)), ensure_ascii=False) + "\n")
+
+    @property
+    def notes(self) -> list[str]:
+        """One sentence for each file that lost rows."""
+        where = f", put into {self.aside}" if self.policy == "quarantine" else ""
+        return [f"{n} bad row(s) left out{where}; the first: {self.first[name]}" for name, n in self.dropped.items()]
+
+
+def _kept(path: Path, line: Line, why: str) -> dict[str, str | int]:
+    text = line.raw.decode("utf-8", "replace")
+    row: dict[str, str | int] = {"file": str(path), "line": line.number, "why": why, "text": text}
+    whole = len(line.raw) == line.size
+    if not whole:
+        return row | {"bytes": line.size, "offset": line.offset}
+    return row if text.encode("utf-8") == line.raw else row | {"base64": base64.b64encode(line.raw).decode("ascii")}
+
+
+def opened(path: Path) -> IO[bytes]:
+    """A text file for reading, behind its byte order mark.
+
+    Raises:
+        QkvError: no such file, a folder, UTF-16, or a file that is no text (gzip, zip, a program …).
+    """
+    path = Path(path)
+    try:
+        file = path.open("rb")
+    except OSError as e:
+        raise missing(path, e) from None
+    head = file.read(HEAD)
+    if kind := not_text(head):
+        file.close()
+        raise QkvError(f"{path}: not a UTF-8 text file, found {kind}")
+    file.seek(3 if head.startswith(b"\xef\xbb\xbf") else 0)
+    return file
+
+
+def missing(path: Path, error: OSError) -> QkvError:
+    """What to say about a file that cannot be opened."""
+    folder = path.parent
+    if path.is_dir():
+        return QkvError(f"{path}: is a directory, expected a text file")
+    if not folder.is_dir():
+        return QkvError(f"{path}: no such file (nor is there a folder {folder})")
+    hint = nearest(path.name, (p.name for p in folder.iterdir()))
+    return QkvError(f"{path}: {(error.strerror or str(error)).lower()}{hint}")
+
+
+def not_text(head: bytes) -> str:
+    """What the first bytes of a file are if they are no UTF-8 text: a format, UTF-16, binary data; else nothing."""
+    nul = head.count(0)
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or (
+        len(head) > 8 and max(head[::2].count(0), head[1::2].count(0)) > len(head) * 0.3 and nul < len(head) * 0.6
+    ):
+        return "UTF-16; convert it: iconv -f UTF-16 -t UTF-8"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
+        valid = True
+    except UnicodeDecodeError:
+        valid = False
+    found = next((name for magic, name in MAGIC.items() if head.startswith(magic)), "")
+    if found and not (valid and not nul):
+        return f"{found}; unpack or export it as text"
+    return f"binary data ({nul} NUL bytes in the first {len(head)})" if nul >= 8 and nul * 100 > len(head) else ""
+
+
+def raw_lines(path: Path) -> Iterator[Line]:
+    """The lines of a text file one after another, in the memory of one line.
+
+    Raises:
+        QkvError: see `opened`.
+    """
+    with opened(path) as file:
+        offset, number = file.tell(), 0
+        while raw := file.readline(LONGEST):
+            number += 1
+            size = len(raw)
+            rest = raw
+            while rest and not rest.endswith(b"\n") and len(rest) == LONGEST:
+                rest = file.readline(LONGEST)
+                size += len(rest)
+            end = b"\r\n" if rest.endswith(b"\r\n") else b"\n" if rest.endswith(b"\n") else b""
+            kept = raw.removesuffix(end) if size == len(raw) else raw[:1000]
+            yield Line(number, kept, offset, end, size - len(end))
+            offset += size
+
+
+def decoded(path: Path, line: Line) -> str:
+    """A line as text.
+
+    Raises:
+        QkvError: bytes that are not UTF-8 (with line and byte), NUL bytes, a line without end.
+    """
+    if line.size > LONGEST:
+        raise QkvError(f"{path}:{line.number}: one line of {line.size:,} bytes, expected a row; split it into lines")
+    try:
+        text = line.raw.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise QkvError(
+            f"{path}:{line.number}: invalid UTF-8: byte 0x{line.raw[e.start]:02x} at offset {line.offset + e.start} "
+            f"(byte {e.start + 1} of the line); convert the file to UTF-8"
+        ) from None
+    if "\0" in text:
+        raise QkvError(f"{path}:{line.number}: a NUL byte (byte {line.raw.index(0) + 1} of the line) in a text file")
+    return text
+
+
+def document(path: Path, *, sieve: Sieve | None = None) -> str:
+    """The whole text of a file; bad lines are left out where a sieve says so.
 
     Raises:
         QkvError: no such file, an empty one, or bytes that are not UTF-8 (with line and byte offset).
     """
     path = Path(path)
+    with opened(path) as file:
+        data = file.read()
     try:
-        data = path.read_bytes()
-    except OSError as e:
-        folder = path.parent
-        if path.is_dir():
-            raise QkvError(f"{path}: is a directory, expected a text file") from None
-        if not folder.is_dir():
-            raise QkvError(f"{path}: no such file (nor is there a folder {folder})") from None
-        hint = nearest(path.name, (p.name for p in folder.iterdir()))
-        raise QkvError(f"{path}: {(e.strerror or str(e)).lower()}{hint}") from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as e:
-        start = e.start + len(data) - len(e.object)  # utf-8-sig counts from behind the mark
-        line, column = data.count(b"\n", 0, start) + 1, start - data.rfind(b"\n", 0, start)
-        raise QkvError(
-            f"{path}:{line}: invalid UTF-8: byte 0x{data[start]:02x} at offset {start} "
-            f"(byte {column} of the line); convert the file to UTF-8"
-        ) from None
+        text = data.decode("utf-8")
+        whole = "\0" not in text
+    except UnicodeDecodeError:
+        text, whole = "", False
+    if not whole:
+        kept: list[str] = []
+        for line in raw_lines(path):
+            try:
+                kept.append(decoded(path, line) + ("\n" if line.end else ""))
+            except QkvError as error:
+                (sieve or Sieve()).refuse(error, (path, line))
+        text = "".join(kept)
     if not text.strip():
         raise QkvError(f"{path}: the file is empty, expected text")
     return text.replace("\r\n", "\n")
@@ -47,67 +222,185 @@ def lines(path: Path) -> list[str]:
     return document(path).removesuffix("\n").split("\n")
 
 
-def pairs(source: Path, target: Path) -> list[tuple[str, str]]:
-    """Line n of one file with line n of the other.
+def rows(path: Path, parse: Callable[[str, str], T], *, sieve: Sieve | None = None) -> Iterator[tuple[int, T]]:
+    """What `parse(text, "file:line")` makes of each line that is not blank, with its number; it raises on a bad row.
 
     Raises:
-        QkvError: the files differ in length (both counts, and the first line without a partner).
+        QkvError: the first bad row, or no row at all is good.
     """
-    left, right = lines(source), lines(target)
-    if len(left) != len(right):
-        longer = source if len(left) > len(right) else target
-        line = min(len(left), len(right)) + 1
-        raise QkvError(
-            f"{source} has {len(left)} lines and {target} has {len(right)}, expected as many: "
-            f"{longer}:{line} is the first line without a partner"
-        )
-    return list(zip(left, right, strict=True))
-
-
-def tsv(path: Path, columns: tuple[int, int] = (0, 1)) -> list[tuple[str, str]]:
-    """Two columns (counted from 0) of a file with tabs between columns; empty lines are skipped.
-
-    Raises:
-        QkvError: a line that lacks a column.
-    """
-    found: list[tuple[str, str]] = []
-    for number, line in enumerate(lines(path), 1):
-        if not line.strip():
-            continue
-        cells = line.split("\t")
-        if len(cells) <= max(columns):
-            raise QkvError(
-                f"{path}:{number}: found {len(cells)} column(s), expected at least {max(columns) + 1} with tabs between"
-            )
-        found.append((cells[columns[0]], cells[columns[1]]))
-    return found
-
-
-def jsonl(path: Path, keys: tuple[str, str] = ("source", "target")) -> list[tuple[str, str]]:
-    """Two strings of each line's JSON object; empty lines are skipped.
-
-    Raises:
-        QkvError: a line that is no JSON object, or lacks a key, or holds something other than a string there.
-    """
-    return [
-        (_string(item, keys[0], f"{path}:{number}"), _string(item, keys[1], f"{path}:{number}"))
-        for number, item in _objects(path)
-    ]
-
-
-def _objects(path: Path) -> Sequence[tuple[int, dict[str, object]]]:
-    found: list[tuple[int, dict[str, object]]] = []
-    for number, line in enumerate(lines(path), 1):
-        if not line.strip():
-            continue
+    path, sieve, good = Path(path), sieve or Sieve(), 0
+    for line in raw_lines(path):
         try:
-            item: object = json.loads(line)
-        except ValueError as e:
-            raise QkvError(f"{path}:{number}: not JSON: {e}") from None
-        if not isinstance(item, dict):
-            raise QkvError(f"{path}:{number}: found a JSON {type(item).__name__}, expected an object")
-        found.append((number, cast("dict[str, object]", item)))
-    return found
+            text = decoded(path, line)
+            if not text.strip():
+                continue
+            found = parse(text, f"{path}:{line.number}")
+        except QkvError as error:
+            sieve.refuse(error, (path, line))
+            continue
+        good += 1
+        yield line.number, found
+    _any(path, good, sieve)
+
+
+def _any(path: Path, good: int, sieve: Sieve) -> None:
+    """Refuse a file without a good row."""
+    if good:
+        return
+    if bad := sieve.dropped.get(str(path)):
+        raise QkvError(f"{path}: all {bad} rows are bad; the first: {sieve.first[str(path)]}")
+    raise QkvError(f"{path}: the file is empty, expected text")
+
+
+def pair_rows(source: Path, target: Path, *, sieve: Sieve | None = None) -> Iterator[tuple[int, Pair]]:
+    """Line n of one file with line n of the other, and n; where both are blank there is no pair.
+
+    Raises:
+        QkvError: a line that is no text or has an empty partner; files that differ in length (both counts, and the
+            first line without a partner), whatever the sieve says: nobody knows which lines belong together.
+    """
+    source, target, sieve, good = Path(source), Path(target), sieve or Sieve(), 0
+    one, two = raw_lines(source), raw_lines(target)
+    for a, b in zip_longest(one, two):
+        if a is None:
+            assert b is not None
+            raise unequal((source, b.number - 1), (target, b.number + sum(1 for _ in two)), b.number)
+        if b is None:
+            raise unequal((source, a.number + sum(1 for _ in one)), (target, a.number - 1), a.number)
+        try:
+            pair = decoded(source, a), decoded(target, b)
+            if not any(side.strip() for side in pair):
+                continue
+            filled(pair, f"{source}:{a.number}", f"{target}:{b.number}")
+        except QkvError as error:
+            sieve.refuse(error, (source, a), (target, b))
+            continue
+        good += 1
+        yield a.number, pair
+    _any(source, good, sieve)
+
+
+def unequal(one: tuple[Path, int], two: tuple[Path, int], first: int) -> QkvError:
+    """What to say about two files with their counts of lines, of which the longer has no partner for line `first`."""
+    for path, count in (one, two):
+        if not count:
+            return QkvError(f"{path}: the file is empty, expected text")
+    longer = one[0] if one[1] > two[1] else two[0]
+    return QkvError(
+        f"{one[0]} has {one[1]} lines and {two[0]} has {two[1]}, expected as many: "
+        f"{longer}:{first} is the first line without a partner"
+    )
+
+
+def filled(pair: Pair, one: str, two: str, names: tuple[str, str] = ("source", "target")) -> Pair:
+    """A pair of which neither side is blank; a blank one is a QkvError that names the place of each."""
+    for text, name, place in zip(pair, names, (one, two), strict=True):
+        if not text.strip():
+            beside = "" if one == two else f" beside {two if place == one else one}"
+            raise QkvError(f"{place}: the {name} is empty{beside}; mend the row, or leave such rows out: on_bad_row")
+    return pair
+
+
+def pairs(source: Path, target: Path, *, sieve: Sieve | None = None) -> list[Pair]:
+    """The pairs of two parallel files: see `pair_rows`."""
+    return [pair for _, pair in pair_rows(source, target, sieve=sieve)]
+
+
+def tsv_rows(
+    path: Path, columns: tuple[int, int] = (0, 1), *, sieve: Sieve | None = None
+) -> Iterator[tuple[int, Pair]]:
+    """Two columns (counted from 0) of a file with tabs between columns, and the line; blank lines are skipped.
+
+    Raises:
+        QkvError: a line that lacks a column, or has nothing in it.
+    """
+
+    def parse(text: str, place: str) -> Pair:
+        cells = text.split("\t")
+        if len(cells) <= max(columns):
+            raise QkvError(f"{place}: found {len(cells)} column(s), expected at least {max(columns) + 1} "
+                           "with tabs between")  # fmt: skip
+        names = (f"column {columns[0] + 1}", f"column {columns[1] + 1}")
+        return filled((cells[columns[0]], cells[columns[1]]), place, place, names)
+
+    return rows(path, parse, sieve=sieve)
+
+
+def tsv(path: Path, columns: tuple[int, int] = (0, 1), *, sieve: Sieve | None = None) -> list[Pair]:
+    """The pairs of a TSV file: see `tsv_rows`."""
+    return [pair for _, pair in tsv_rows(path, columns, sieve=sieve)]
+
+
+def jsonl_rows(
+    path: Path, keys: tuple[str, str] = ("source", "target"), *, sieve: Sieve | None = None
+) -> Iterator[tuple[int, Pair]]:
+    """Two strings of each line's JSON object, and the line; blank lines are skipped.
+
+    Raises:
+        QkvError: a line that is no JSON object, or lacks a key, or holds something other than a string there, or an
+            empty one.
+    """
+
+    def parse(text: str, place: str) -> Pair:
+        item = json_object(text, place)
+        return filled((_string(item, keys[0], place), _string(item, keys[1], place)), place, place, keys)
+
+    return rows(path, parse, sieve=sieve)
+
+
+def jsonl(path: Path, keys: tuple[str, str] = ("source", "target"), *, sieve: Sieve | None = None) -> list[Pair]:
+    """The pairs of a file of JSON lines: see `jsonl_rows`."""
+    return [pair for _, pair in jsonl_rows(path, keys, sieve=sieve)]
+
+
+def labelled_rows(path: Path, labels: tuple[str, ...], *, sieve: Sieve | None = None) -> Iterator[tuple[int, Pair]]:
+    """(label, text) of each line, and the line: `label TAB text`, or JSON lines with "label" and "text" (*.jsonl).
+
+    A label is one of `labels` by name, or its number from 0 where none is named so.
+
+    Raises:
+        QkvError: a label that is not one of them (with the nearest), a number out of range, an empty text.
+    """
+    lined = Path(path).suffix.lower() in (".jsonl", ".ndjson", ".json")
+
+    def parse(text: str, place: str) -> Pair:
+        if lined:
+            item = json_object(text, place)
+            if isinstance(item.get("label"), int) and not isinstance(item["label"], bool):
+                item = item | {"label": str(item["label"])}
+            label, said = _string(item, "label", place), _string(item, "text", place)
+        else:
+            label, tab, said = text.partition("\t")
+            if not tab:
+                raise QkvError(f"{place}: no tab, expected a label, a tab and a text; found {text[:40]!r}")
+        filled((label, said), place, place, ("label", "text"))
+        return label_of(label.strip(), labels, place), said
+
+    return rows(path, parse, sieve=sieve)
+
+
+def label_of(label: str, labels: tuple[str, ...], place: str) -> str:
+    """The name of a label that is given by its name or number."""
+    if label in labels:
+        return label
+    digits = label.removeprefix("-")
+    if digits.isascii() and digits.isdigit():
+        if 0 <= int(label) < len(labels):
+            return labels[int(label)]
+        raise QkvError(f"{place}: label {label} is out of range: the {len(labels)} labels are 0 to {len(labels) - 1}")
+    names = ", ".join(labels[:12])
+    raise QkvError(f"{place}: unknown label {label!r}{nearest(label, labels)} (known: {names})")
+
+
+def json_object(text: str, place: str) -> dict[str, object]:
+    """The JSON object that a line holds."""
+    try:
+        item: object = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise QkvError(f"{place}: not JSON: {e}") from None
+    if not isinstance(item, dict):
+        raise QkvError(f"{place}: found a JSON {type(item).__name__}, expected an object")
+    return cast("dict[str, object]", item)
 
 
 def _string(item: dict[str, object], key: str, place: str) -> str:

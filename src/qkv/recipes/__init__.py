@@ -110,6 +110,9 @@ def trained(
     a = parts.assemble(run, directory=directory if going_on else None, device=device)
     if directory is not None and not going_on:
         begin(a, directory, first=ranks.first)
+    if report and ranks.first:
+        for text in a.splits.notes:
+            report({"kind": "note", "step": 0, "text": text})
     evaluate = parts.judge(a, directory) if ranks.first else None
     outcome = loop.train(a.model.core, a.plan, run.training, directory=directory, evaluate=evaluate, report=report,
                          resume=resume)  # fmt: skip
@@ -142,7 +145,7 @@ def begin(a: Any, directory: Path, *, first: bool = True) -> None:
         return
     a.model.save(directory)
     parts = {part: dataclasses.asdict(getattr(a.run, part)) for part in ("model", "tokenizer", "training", "check")}
-    record(directory / "train" / "run.json", {"name": a.run.name, **parts})
+    record(directory / "train" / "run.json", {"name": a.run.name, "notes": a.splits.notes, **parts})
 
 
 def record(path: Path, value: dict[str, Any]) -> None:

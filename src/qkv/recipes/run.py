@@ -6,15 +6,15 @@ A recipe is a file here with `run() -> Run`; a TOML file says the same of your o
 import dataclasses
 import tomllib
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from qkv.convert.checkpoint import spec_of
-from qkv.data import sources
+from qkv.data import download, sources
 from qkv.errors import QkvError, nearest
-from qkv.paths import data_dir
+from qkv.paths import cache_dir, data_dir
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
 from qkv.text.train import Kind
 from qkv.training.settings import Settings, assignments, changed
@@ -123,6 +123,7 @@ class Splits:
     train: Sequence[Pair] | str
     valid: Sequence[Pair] | str
     test: Sequence[Pair] | str = ()
+    notes: tuple[str, ...] = ()  # what was left out, to be told before the run
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,9 @@ class Data:
     valid: int = 500  # pairs held out where no file is named; of a text it is always the last tenth
     test: int = 0
     apart: Literal["source", "target"] = "source"  # no held-out text of this side occurs in training
+    on_bad_row: Literal["error", "skip", "quarantine"] = "error"  # quarantine: put aside, into the file named next
+    quarantine: str = "quarantine.jsonl"
+    overlap: Literal["error", "drop", "keep"] = "error"  # held-out pairs in the training files; drop: not trained on
 
     def splits(self, folder: Path) -> Splits:
         """The files' content, split.
@@ -154,27 +158,54 @@ class Data:
         if len(named) != 1 or bool(self.source) != bool(self.target):
             found = ", ".join(named) or "none"
             raise QkvError(f"data: found {found}, expected one of: source and target, tsv, jsonl, text")
-        if self.text:
-            return text_splits(sources.document(folder / self.text), share=0.1)
-        if self.source:
-            pairs = sources.pairs(folder / self.source, folder / self.target)
-        elif self.tsv:
-            pairs = sources.tsv(folder / self.tsv, self.columns)
-        else:
-            pairs = sources.jsonl(folder / self.jsonl, self.keys)
-        test, valid = self.named(folder, "test"), self.named(folder, "valid")
+        with sources.Sieve(self.on_bad_row, folder / self.quarantine) as sieve:
+            if self.text:
+                whole = text_splits(sources.document(folder / self.text, sieve=sieve), share=0.1)
+                return replace(whole, notes=tuple(sieve.notes))
+            pairs = [pair for _, pair in self.rows(folder, sieve)]
+            test, valid = self.named(folder, "test", sieve), self.named(folder, "valid", sieve)
+        notes = list(sieve.notes)
+        known = {*(test or ()), *(valid or ())}
+        if twice := [pair for pair in pairs if pair in known]:
+            notes.append(self.seen_twice(folder, known, len(twice)))
+            pairs = pairs if self.overlap == "keep" else [pair for pair in pairs if pair not in known]
         if test is None:
             pairs, test = held_out(pairs, self.test, self.apart)
         if valid is None:
             pairs, valid = held_out(pairs, self.valid, self.apart)
-        return Splits(pairs, valid, test)
+        return Splits(pairs, valid, test, tuple(notes))
 
-    def named(self, folder: Path, which: str) -> list[Pair] | None:
+    def rows(self, folder: Path, sieve: sources.Sieve) -> Iterator[tuple[int, Pair]]:
+        """The pairs to train on, each with its line."""
+        if self.source:
+            return sources.pair_rows(folder / self.source, folder / self.target, sieve=sieve)
+        if self.tsv:
+            return sources.tsv_rows(folder / self.tsv, self.columns, sieve=sieve)
+        return sources.jsonl_rows(folder / self.jsonl, self.keys, sieve=sieve)
+
+    def seen_twice(self, folder: Path, known: set[Pair], count: int) -> str:
+        """What is said about held-out pairs in training: a note, or an error with both lines."""
+        name, sieve = self.source or self.tsv or self.jsonl, sources.Sieve("skip")
+        line, pair = next((n, p) for n, p in self.rows(folder, sieve) if p in known)
+        held = next(
+            f"{folder / one}:{n}"
+            for which in ("valid", "test")
+            if (one := getattr(self, f"{which}_source"))
+            for n, p in sources.pair_rows(folder / one, folder / getattr(self, f"{which}_target"), sieve=sieve)
+            if p == pair
+        )
+        said = f"{folder / name}:{line}: this pair is held out too ({held}); {count} training rows are"
+        if self.overlap == "error":
+            raise QkvError(f"{said}: the evaluation would flatter the model. overlap = \"drop\" leaves them out of "
+                           "training, overlap = \"keep\" trains on them all the same")  # fmt: skip
+        return f"{said}; {'left out of training' if self.overlap == 'drop' else 'trained on all the same'}"
+
+    def named(self, folder: Path, which: str, sieve: sources.Sieve) -> list[Pair] | None:
         """The pairs of a split that has files of its own."""
         one, two = getattr(self, f"{which}_source"), getattr(self, f"{which}_target")
         if bool(one) != bool(two):
             raise QkvError(f"data: {which}_source and {which}_target belong together; found only one of them")
-        return sources.pairs(folder / one, folder / two) if one else None
+        return sources.pairs(folder / one, folder / two, sieve=sieve) if one else None
 
 
 @dataclass(frozen=True)
@@ -216,11 +247,13 @@ def text_splits(text: str, *, share: float) -> Splits:
 
 
 def shared(*parts: str) -> Path:
-    """A file of the folder of real data; QkvError says where it should lie and how to name another folder."""
-    path = data_dir().joinpath(*parts)
-    if not path.is_file():
-        raise QkvError(f"{path}: no such file; this recipe needs it. Set QKV_DATA to the folder that holds {parts[0]}/")
-    return path
+    """A file of the folder of real data, or of what `qkv data get` fetched; QkvError says where it should lie."""
+    path, fetched = data_dir().joinpath(*parts), (cache_dir() / "data").joinpath(*parts)
+    if not path.is_file() and not fetched.is_file():
+        sets = [name for name, known in download.sets().items() if any(f.path == "/".join(parts) for f in known.files)]
+        how = f"qkv data get {sets[0]} fetches it; or set" if sets else "Set"
+        raise QkvError(f"{path}: no such file. {how} QKV_DATA to the folder that holds {parts[0]}/")
+    return path if path.is_file() else fetched
 
 
 def configured(run: Run, words: Iterable[str]) -> Run:

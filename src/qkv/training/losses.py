@@ -7,6 +7,7 @@ from qkv.core.dropout import Drop, keep
 from qkv.core.model import Head, Transformer
 from qkv.core.step import Given, begin
 from qkv.data.collate import IGNORED, Batch
+from qkv.errors import QkvError
 from qkv.training.crossentropy import linear_cross_entropy
 
 
@@ -25,6 +26,7 @@ def summed(core: Transformer, states: Tensor, batch: Batch, *, smoothing: float 
     real = (labels != IGNORED).nonzero().squeeze(1)
     if len(real) < len(labels):  # padding never meets the vocabulary's matrix
         hidden, labels = hidden.index_select(0, real), labels[real]
+    within(labels, core.spec.vocabulary, "token")
     if len(labels) and isinstance(core.head, Head):
         hidden = core.head.prepare(hidden)
     total = linear_cross_entropy(hidden, core.head, labels, smoothing=smoothing) if len(labels) else hidden.sum() * 0
@@ -36,7 +38,23 @@ def text_loss(core: Transformer, states: Tensor, batch: Batch, classes: Tensor, 
     stack = core.decoder if core.spec.decoder else core.encoder
     step = begin(stack, batch.target, Given(real=batch.target_real), drop=drop)
     logits = core.labels(states, step).float()
+    within(classes, logits.shape[-1], "label of a text")
     return torch.nn.functional.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum")
+
+
+def within(labels: Tensor, count: int, what: str) -> None:
+    """Refuse labels that are no number from 0 to `count` - 1; on a GPU looking would wait, and torch itself asserts it.
+
+    Raises:
+        QkvError: a label out of range, with its place among the labels.
+    """
+    if labels.device.type != "cpu" or not labels.numel():
+        return
+    wrong = ((labels < 0) & (labels != IGNORED)) | (labels >= count)
+    if bool(wrong.any()):
+        place = int(wrong.nonzero()[0])
+        raise QkvError(f"{what} {place} of the batch is {int(labels[place])}, expected 0 to {count - 1}, or {IGNORED} "
+                       "for none: were the data made with another vocabulary or other labels?")  # fmt: skip
 
 
 def states(core: Transformer, batch: Batch, drop: Drop = keep) -> Tensor:

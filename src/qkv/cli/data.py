@@ -1,0 +1,148 @@
+"""`qkv data check FILES…` reports on training data; `qkv data get NAME` fetches a public set by name, with hashes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qkv.cli.common import Common, counted, option, verb
+
+
+@verb(
+    "check：训练之前检查数据：行数、第一处坏行、重复、与评估集的重叠、过长的行、文字、编码；有要修的就以 1 退出。"
+    "get：按名字下载公开数据集并核对哈希（不带名字则列出）。QKV_CACHE 指定缓存目录，QKV_DATA_URL 指定镜像。",
+    "check: what your data hold before you train on them: counts, the first bad line, repeated rows, overlap with what "
+    "is held out, over-long rows, scripts, encodings; exit code 1 where something must be mended. get: fetch a public "
+    "set by name and check its hash (without a name: list them); QKV_CACHE names the cache, QKV_DATA_URL a mirror.",
+    examples=(
+        "qkv data check train.en train.de --eval valid.en --eval valid.de",
+        "qkv data check pairs.jsonl --keys source,target --json",
+        "qkv data get multi30k",
+    ),
+)
+@click.argument("what", metavar="check|get", type=click.Choice(["check", "get"]))
+@click.argument("names", metavar="[FILES…|NAME…]", nargs=-1)
+@option(
+    "--eval", "held", multiple=True, zh="留作评估的文件：与训练重叠吗", en="a held-out file: is it in training too?"
+)
+@option(
+    "--kind",
+    type=click.Choice(["auto", "text", "tsv", "jsonl", "parallel"]),
+    default="auto",
+    zh="文件的种类；parallel：两两成对；auto 看文件名（a.en 与 a.de 成对）",
+    en="of the files; parallel: two by two; auto goes by names (a.en and a.de are a pair)",
+)
+@option("--columns", default="0,1", zh="TSV 的两列，从 0 数", en="the two columns of TSV, counted from 0")
+@option("--keys", metavar="K,K", zh="JSONL 的键（默认看第一行）", en="of JSON lines (default: by the first row)")
+@option("--longest", type=click.IntRange(1), zh="超过即过长（默认 1000 字符，或模型的上下文）",
+        en="rows beyond it are over-long (default: 1000 characters, or the model's context)")  # fmt: skip
+@option("--model", zh="按这个模型的词元数长度", en="count length in this model's tokens")
+@option("--out", type=click.Path(path_type=Path), zh="下载到这个目录", en="the folder that get writes into")
+def command(common: Common, what: str, names: tuple[str, ...], out: Path | None, **how: Any) -> int:
+    if what == "get":
+        return get(common, names, out)
+    if not names:
+        raise click.UsageError("check needs FILES")
+    return check(common, names, **how)
+
+
+def check(
+    common: Common, names: tuple[str, ...], *, held: tuple[str, ...], kind: Any, columns: str, keys: str | None,
+    longest: int | None, model: str | None,
+) -> int:  # fmt: skip
+    """Report on files; 1 where something must be mended."""
+    from qkv.data import check as checks
+
+    places = columns.split(",")
+    if len(places) != 2 or not all(p.strip().isdigit() for p in places):
+        raise click.UsageError(f"--columns {columns}: expected two numbers such as 0,1")
+    measure, bound = lengths(common, model)
+    with counted(common) as tell:
+        options = checks.Options(
+            kind, (int(places[0]), int(places[1])), tuple(k.strip() for k in (keys or "").split(",") if k.strip()),
+            longest or bound, measure, None if tell is None else lambda _, lines: tell(lines, 0),
+        )  # fmt: skip
+        report = checks.check([Path(n) for n in names], [Path(n) for n in held], options)
+    if common.json:
+        common.emit({"ok": report.ok, "files": report.files, "faults": report.faults, "overlaps": report.overlaps})
+    else:
+        told(common, report)
+    return 0 if report.ok else 1
+
+
+def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], int]:
+    """How long a text is, and from where it is over-long: in characters, or in a model's tokens."""
+    if model is None:
+        return len, 1000
+    from qkv import hub
+    from qkv.errors import QkvError
+    from qkv.text import tokenizer
+
+    made = tokenizer.load(hub.locate(model, common.revision))
+    if made is None:
+        raise QkvError(f"{model}: no tokenizer there; leave --model away to count characters")
+    return lambda text: len(made.encode(text)), hub.spec_of(model).context or 1000
+
+
+def told(common: Common, report: Any) -> None:
+    """The report as people read it: each file in three lines, then what was found."""
+    for a in report.files:
+        mark = common.say("，有 BOM", ", byte order mark") if a.mark else ""
+        click.echo(click.style(str(a.path), bold=True) + f"  {a.kind}, {a.bytes:,} B{mark}")
+        click.echo(common.say(
+            f"  {a.lines:,} 行，{a.rows:,} 条好的，{a.bad:,} 条坏的，{a.empty:,} 空行，{a.duplicates:,} 重复，"
+            f"{a.over_long:,} 过长（{share(a.over_long, a.rows)}）",
+            f"  {a.lines:,} lines: {a.rows:,} good rows, {a.bad:,} bad, {a.empty:,} blank, {a.duplicates:,} repeated, "
+            f"{a.over_long:,} over-long ({share(a.over_long, a.rows)})",
+        ))  # fmt: skip
+        written = ", ".join(f"{name} {part:.1%}" for name, part in a.scripts.items()) or "–"
+        click.echo(common.say(
+            f"  最长 {a.longest:,} 字符（第 {a.longest_line:,} 行），{a.characters:,} 种字符；文字：{written}",
+            f"  longest {a.longest:,} characters (line {a.longest_line:,}), {a.characters:,} different; "
+            f"scripts: {written}",
+        ))  # fmt: skip
+    for o in report.overlaps:
+        click.echo(common.say("重叠", "overlap") + f" ({o.part}): {o.count:,}/{o.of:,}  {o.held} ∩ {o.training}")
+    for fault in report.faults:
+        word = click.style(common.say("要修", "mend"), fg="red") if fault.broken else common.say("留意", "note")
+        times = f" ({fault.count:,}×)" if fault.count > 1 else ""
+        click.echo(f"{word}  {fault.place}: {fault.text}{times}")
+    click.echo(
+        common.say("没有要修的", "nothing to mend")
+        if report.ok
+        else common.say("有要修的", "there is something to mend")
+    )
+
+
+def share(part: int, of: int) -> str:
+    """A share in percent."""
+    return f"{part / of:.2%}" if of else "–"
+
+
+def get(common: Common, names: tuple[str, ...], out: Path | None) -> int:
+    """Fetch sets, or list them."""
+    from qkv.data import download
+
+    if not names:
+        known = download.sets()
+        if common.json:
+            common.emit({n: {"about": s.about, "licence": s.licence, "bytes": sum(f.size for f in s.files)}
+                         for n, s in known.items()})  # fmt: skip
+            return 0
+        for name, one in known.items():
+            click.echo(f"{name:<16} {sum(f.size for f in one.files) / 1e6:>5.1f} MB  {one.about}")
+            click.echo(f"{'':<26}" + common.say("许可：", "licence: ") + one.licence)
+        return 0
+    found: dict[str, Any] = {}
+    for name in names:
+        one = download.find(name)
+        common.note(f"{name}：{one.about}；许可：{one.licence}", f"{name}: {one.about}; licence: {one.licence}")
+        with counted(common) as tell:
+            files = download.get(name, out, tell=(lambda _, done, of, tell=tell: tell(done, of)) if tell else None)
+        found[name] = {"licence": one.licence, "files": [str(path) for path in files]}
+        if not common.json:
+            click.echo("\n".join(map(str, files)))
+    if common.json:
+        common.emit(found)
+    return 0

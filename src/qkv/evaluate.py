@@ -1,0 +1,288 @@
+"""How good a model is on a file: BLEU and chrF of its translations, perplexity of a text, accuracy of its labels.
+
+A `Voice` says what is asked of the model; hub.py makes one. Letters: B windows, T tokens, D width, V vocabulary.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from qkv.core.model import Transformer
+from qkv.core.step import begin
+from qkv.data import sources
+from qkv.errors import QkvError, nearest
+
+Tokenize = Literal["auto", "13a", "none", "zh", "char", "intl"]
+Tell = Callable[[int, int], None]  # how much is done, of how much
+Lines = str | Path | Sequence[str]
+TOGETHER = 128  # texts given to the model in one call
+AT_ONCE = 4096  # tokens read in one pass
+SEEN = 512  # positions whose distributions exist at the same time
+
+
+@dataclass(frozen=True)
+class Voice:
+    """What an evaluation asks of a model: its core, text as ids and back, answers to texts, labels of texts."""
+
+    core: Transformer
+    ids: Callable[[str], list[int]]
+    text: Callable[[list[int]], str]
+    answer: Callable[..., list[str]]  # texts, and options of the search
+    classify: Callable[[list[Any]], list[str]]
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Translation:
+    """BLEU and chrF with sacreBLEU's signatures, and the translations, one for each line of the source."""
+
+    bleu: float
+    chrf: float
+    exact_match: float
+    sentences: int
+    signature: str
+    chrf_signature: str
+    hypotheses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """exp of the mean loss in nats a token, the same a word (between spaces; None beyond any number), bits a byte.
+
+    Each token but the first is predicted once, from at least `window - stride` tokens where so many come before it.
+    """
+
+    perplexity: float
+    word_perplexity: float | None
+    bits_per_byte: float
+    loss: float
+    tokens: int
+    words: int
+    bytes: int
+    window: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The share of right labels, that of the commonest label for comparison, and each label's (texts, right, said)."""
+
+    accuracy: float
+    majority: float
+    right: int
+    texts: int
+    labels: dict[str, tuple[int, int, int]]
+
+
+def evaluate(
+    voice: Voice, *, bleu: tuple[Lines, Lines] | None = None, ppl: str | Path | None = None,
+    accuracy: str | Path | None = None, tell: Tell | None = None, **how: Any,
+) -> Translation | Perplexity | Accuracy:  # fmt: skip
+    """One evaluation: `bleu` (sources, references), `ppl` of a text file, or `accuracy` on `label TAB text` or JSONL.
+
+    Raises:
+        QkvError: none or several of the three are given; a file is broken; the model cannot do it.
+    """
+    asked = {"bleu": bleu, "ppl": ppl, "accuracy": accuracy}
+    named = [name for name, value in asked.items() if value is not None]
+    if len(named) != 1:
+        raise QkvError(f"eval: found {' and '.join(named) or 'none'}, expected one of bleu, ppl, accuracy")
+    known = {"bleu": ("tokenize", "lowercase", "joint", "beam", "length_penalty", "max_new_tokens"),
+             "ppl": ("window", "stride"), "accuracy": ()}[named[0]]  # fmt: skip
+    for name in how:
+        if name not in known:
+            raise QkvError(f"eval: unknown option {name!r} of {named[0]}{nearest(name, known)} "
+                           f"(known: {', '.join(known) or 'none'})")  # fmt: skip
+    if bleu is not None:
+        return translation(voice, *bleu, tell=tell, **how)
+    if ppl is not None:
+        return perplexity(voice, Path(ppl), tell=tell, **how)
+    assert accuracy is not None
+    return labelling(voice, Path(accuracy), tell=tell)
+
+
+def translation(
+    voice: Voice, source: Lines, reference: Lines, *, tokenize: Tokenize = "auto", lowercase: bool = False,
+    joint: str = "", tell: Tell | None = None, **search: Any,
+) -> Translation:  # fmt: skip
+    """Translate each line of the source and compare with the references; a blank line's translation is blank.
+
+    `joint` (such as "@@ ") is what joins the parts of a word in the files; BLEU sees whole words.
+
+    Raises:
+        QkvError: unequal numbers of lines; a line that is longer than the model can read.
+    """
+    texts, wanted = (_lines(given) for given in (source, reference))
+    names = [str(given) if isinstance(given, str | Path) else word
+             for given, word in ((source, "the source"), (reference, "the reference"))]  # fmt: skip
+    if len(texts) != len(wanted):
+        raise sources.unequal((Path(names[0]), len(texts)), (Path(names[1]), len(wanted)),
+                              min(len(texts), len(wanted)) + 1)  # fmt: skip
+    real = [i for i, text in enumerate(texts) if text.strip()]
+    if not real:
+        raise QkvError(f"{names[0]}: the file is empty, expected text")
+    fits(voice, texts, names[0])
+    said = [""] * len(texts)
+    for part in in_parts(real, texts, tell):
+        for i, line in zip(part, voice.answer([texts[i] for i in part], **search), strict=True):
+            said[i] = line.replace("\n", " ")
+    return compared([whole(line, joint) for line in wanted], [whole(line, joint) for line in said],
+                    tokenize=tokenize, lowercase=lowercase)  # fmt: skip
+
+
+def compared(
+    references: Sequence[str], said: Sequence[str], *, tokenize: Tokenize = "auto", lowercase: bool = False
+) -> Translation:
+    """BLEU (Papineni et al. 2002) and chrF (Popović 2015) by sacreBLEU; `auto` cuts Chinese as zh, Japanese by char."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    cut = cutting(references) if tokenize == "auto" else tokenize
+    bleu, chrf = BLEU(tokenize=cut, lowercase=lowercase, force=True), CHRF(lowercase=lowercase)
+    scores = [metric.corpus_score(list(said), [list(references)]).score for metric in (bleu, chrf)]
+    exact = sum(a.strip() == b.strip() for a, b in zip(said, references, strict=True)) / len(references)
+    return Translation(
+        round(scores[0], 2), round(scores[1], 2), round(exact, 4), len(said), str(bleu.get_signature()),
+        str(chrf.get_signature()), tuple(said),
+    )  # fmt: skip
+
+
+def cutting(references: Sequence[str]) -> Literal["13a", "zh", "char"]:
+    """How sacreBLEU should cut these references into words."""
+    text = "".join(references)
+    kana = sum("\u3040" <= c <= "\u30ff" for c in text)
+    han = sum("\u4e00" <= c <= "\u9fff" for c in text)
+    if han + kana < 0.3 * sum(not c.isspace() for c in text):
+        return "13a"
+    return "char" if kana > 0.2 * han else "zh"
+
+
+def fits(voice: Voice, texts: Sequence[str], name: str) -> None:
+    """Refuse a source that the encoder has no positions for."""
+    longest = voice.core.encoder.spec.longest if voice.core.spec.encoder and voice.core.spec.decoder else None
+    for number, text in enumerate(texts, 1):
+        if longest is not None and len(text) > longest // 8 and (count := len(voice.ids(text))) > longest:
+            raise QkvError(f"{name}:{number}: {count} tokens, and the model reads at most {longest}; split the line")
+
+
+def perplexity(
+    voice: Voice, path: Path, *, window: int | None = None, stride: int | None = None, tell: Tell | None = None
+) -> Perplexity:
+    """The perplexity of a whole text under a decoder, read in windows that overlap.
+
+    `window` is the context by default (at most 1,024 where nothing bounds it), `stride` half of it.
+
+    Raises:
+        QkvError: no decoder that continues a text; a window or stride that cannot be; a text of less than two tokens.
+    """
+    core = voice.core
+    if core.spec.encoder or core.spec.decoder is None or core.spec.head is None:
+        raise QkvError("ppl needs a decoder that continues a text; for a model that translates use bleu")
+    text = sources.document(path)
+    ids = voice.ids(text)
+    if len(ids) < 2:
+        raise QkvError(f"{path}: {len(ids)} token, expected at least two: the first is given, the others are predicted")
+    longest = core.spec.context
+    window = window or longest or 1024
+    if (longest is not None and window > longest) or window < 2:
+        raise QkvError(f"window: found {window}, expected 2 to {longest}, the model's context")
+    stride = stride or window // 2
+    if not 1 <= stride < window:
+        raise QkvError(f"stride: found {stride}, expected 1 to {window - 1}: a window must begin within the one before")
+    total = loss_of(core, ids, window=window, stride=stride, tell=tell)
+    count = len(ids) - 1
+    seen = len(text.encode("utf-8")) - len(voice.text(ids[:1]).encode("utf-8"))  # the first token is given
+    words = len(text.split())
+    return Perplexity(
+        exponential(total / count) or math.inf, exponential(total / words), total / math.log(2) / max(1, seen),
+        total / count, count, words, max(1, seen), min(window, len(ids)), stride,
+    )  # fmt: skip
+
+
+def exponential(value: float) -> float | None:
+    """e to the value, None where no float holds it."""
+    return math.exp(value) if value < 700 else None
+
+
+@torch.inference_mode()
+def loss_of(core: Transformer, ids: Sequence[int], *, window: int, stride: int, tell: Tell | None = None) -> float:
+    """The summed loss in nats of every token but the first, each predicted once."""
+    places = list(windows(len(ids), window, stride))
+    width = min(window, len(ids))
+    all_ids = torch.tensor(ids, device=core.embed.weight.device)
+    rows, total = max(1, AT_ONCE // width), 0.0
+    for at in range(0, len(places), rows):
+        part = places[at : at + rows]
+        read = torch.stack([all_ids[start : start + width] for start, _ in part])  # B T
+        hidden = core.hidden(read, begin(core.decoder, read))  # B T D
+        for row, (start, first) in enumerate(part):
+            states = hidden[row, first - start - 1 : width - 1]
+            total += summed(core, states, read[row, first - start :])
+        if tell:
+            tell(part[-1][0] + width, len(ids))
+    if not math.isfinite(total):
+        raise QkvError("ppl: the model's loss is not a finite number; `qkv check` scans its weights")
+    return total
+
+
+def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int]]:
+    """(start, first predicted token) of windows that predict each token but the first once; the last one is full."""
+    start, done = 0, 1
+    while done < count:
+        yield max(0, min(start, count - window)), done
+        done = min(start + window, count)
+        start += stride
+
+
+def summed(core: Transformer, states: Tensor, wanted: Tensor) -> float:
+    """The loss of tokens [T] that states [T, D] predict, a few positions at a time."""
+    total = 0.0
+    for some, ids in zip(states.split(SEEN), wanted.split(SEEN), strict=True):
+        total += float(torch.nn.functional.cross_entropy(core.head(some).float(), ids, reduction="sum"))
+    return total
+
+
+def labelling(voice: Voice, path: Path, *, tell: Tell | None = None) -> Accuracy:
+    """How many texts of a file get their label.
+
+    Raises:
+        QkvError: the model has no labels; a row with a label that it does not have (file and line).
+    """
+    if not voice.labels:
+        raise QkvError("accuracy needs a model with labels: it was not made to classify")
+    rows = [row for _, row in sources.labelled_rows(path, voice.labels)]
+    pairs = bool(voice.core.spec.stack.segments)
+    texts: list[Any] = [tuple(t.split("\t", 1)) if pairs and "\t" in t else t for _, t in rows]
+    said = [""] * len(rows)
+    for part in in_parts(range(len(rows)), [text for _, text in rows], tell):
+        for i, label in zip(part, voice.classify([texts[i] for i in part]), strict=True):
+            said[i] = label
+    there, chosen = Counter(label for label, _ in rows), Counter(said)
+    hits = Counter(label for (label, _), guess in zip(rows, said, strict=True) if label == guess)
+    by_label = {name: (there[name], hits[name], chosen[name]) for name in voice.labels if there[name] or chosen[name]}
+    right = hits.total()
+    return Accuracy(right / len(rows), max(there.values()) / len(rows), right, len(rows), by_label)
+
+
+def in_parts(numbers: Sequence[int], texts: Sequence[str], tell: Tell | None) -> Iterator[list[int]]:
+    """Some texts' numbers, long ones first, a few at a time, so that what is worked on together is of like length."""
+    order = sorted(numbers, key=lambda i: -len(texts[i]))
+    for at in range(0, len(order), TOGETHER):
+        yield order[at : at + TOGETHER]
+        if tell:
+            tell(min(at + TOGETHER, len(order)), len(order))
+
+
+def whole(line: str, joint: str) -> str:
+    """A line whose words were cut into parts, whole again."""
+    return line.replace(joint, "").removesuffix(joint.rstrip()) if joint else line
+
+
+def _lines(given: Lines) -> list[str]:
+    return sources.lines(Path(given)) if isinstance(given, str | Path) else list(given)

@@ -1,0 +1,134 @@
+"""Runs as they lie on disk, read for comparison: what each did, what it reached, and its curves. Next: curves.py."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from qkv.errors import QkvError, nearest
+from qkv.training import log
+
+Points = list[tuple[float, float]]
+AXES = ("steps", "seconds")
+LOG = Path("train", "log.jsonl")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run: how far it came, how fast, its best `metric`, its last training loss; `ended` is empty where it did not.
+
+    `events` is its log.
+    """
+
+    name: str
+    steps: int
+    tokens: int | None
+    seconds: float
+    speed: float | None  # tokens a second
+    metric: str
+    best: float | None
+    loss: float | None
+    ended: str
+    events: list[log.Event] = field(repr=False, default_factory=list)
+
+    def curve(self, metric: str, x: str = "steps") -> Points:
+        """(x, value) of a metric of its evaluations; `train_loss` is that of its steps."""
+        found, seconds = Points(), 0.0
+        for event in self.events:
+            seconds = event.get("seconds", seconds) if event["kind"] == "step" else seconds
+            kind, key = ("step", "loss") if metric == "train_loss" else ("evaluation", metric)
+            value = event.get(key) if event["kind"] == kind else None
+            if isinstance(value, int | float):
+                found.append((float(event.get("step", 0) if x == "steps" else seconds), float(value)))
+        return found
+
+    @property
+    def metrics(self) -> list[str]:
+        """What its log holds as numbers, evaluations first."""
+        said = [k for e in self.events if e["kind"] == "evaluation" for k, v in e.items() if number(v)]
+        left = ("step", "epoch", "best")
+        return [*dict.fromkeys(k for k in said if k not in left), "train_loss"]
+
+
+def number(value: Any) -> bool:
+    """Whether a value is a number and not a yes or no."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def find(folder: Path) -> list[Path]:
+    """The directories of runs in a folder and below it, or the folder itself, by name.
+
+    Raises:
+        QkvError: no such folder, or no run in it.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise QkvError(f"{folder}: no such folder; qkv train writes runs into runs/, or where --out says")
+    found = sorted(path.parents[1] for path in folder.rglob(str(LOG)))
+    if not found:
+        raise QkvError(f"{folder}: no run in it or below it, expected folders with {LOG.as_posix()} in them")
+    return found
+
+
+def read(directory: Path, name: str = "") -> Summary:
+    """The summary of the run in a directory; a log that a crash cut off is read up to there."""
+    events = [e for e in log.events(directory / LOG) if isinstance(e, dict) and "kind" in e]
+    steps = [e for e in events if e["kind"] == "step"]
+    ends = [e for e in events if e["kind"] == "end"]
+    last = max((e.get("step", 0) for e in events), default=0)
+    end = ends[-1] if ends and ends[-1].get("step", 0) == last else {}
+    seconds = end.get("seconds") or (steps[-1].get("seconds", 0.0) if steps else 0.0)
+    tokens = end.get("tokens") or saved_tokens(directory)
+    metric = said_metric(directory)
+    bests = [e for e in events if e["kind"] == "evaluation" and e.get("best") and number(e.get(metric))]
+    speed = tokens / seconds if tokens and seconds else next(
+        (e["tokens_per_second"] for e in reversed(steps) if number(e.get("tokens_per_second"))), None
+    )  # fmt: skip
+    losses = [e["loss"] for e in steps if number(e.get("loss"))]
+    return Summary(
+        name or directory.name, last, tokens, float(seconds), speed, metric, bests[-1][metric] if bests else None,
+        losses[-1] if losses else None, end.get("why", ""), events,
+    )  # fmt: skip
+
+
+def said_metric(directory: Path) -> str:
+    """The metric by which a run chose its weights."""
+    try:
+        said = json.loads((directory / "train" / "run.json").read_text(encoding="utf-8"))
+        return str(said["training"]["metric"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "loss"
+
+
+def saved_tokens(directory: Path) -> int | None:
+    """The tokens that a run's checkpoint counts, where it has one."""
+    try:
+        with safe_open(str(directory / "train" / "last.safetensors"), framework="pt") as file:
+            return int(json.loads((file.metadata() or {}).get("state", ""))["progress"]["tokens"])
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        return None
+
+
+def summaries(folder: Path) -> list[Summary]:
+    """The runs of a folder; names are paths below it."""
+    folder, found = Path(folder), find(folder)
+    return [read(path, path.relative_to(folder).as_posix() if path != folder else folder.resolve().name)
+            for path in found]  # fmt: skip
+
+
+def shared_metric(runs: Sequence[Summary], metric: str = "") -> str:
+    """The metric that is drawn: the one asked for, else the first that most runs evaluated more than once.
+
+    Raises:
+        QkvError: no run has the metric that was asked for; the nearest is named.
+    """
+    known = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    if metric:
+        if metric not in known:
+            raise QkvError(f"--metric {metric}: no run has it{nearest(metric, known)} (there are: {', '.join(known)})")
+        return metric
+    counts = {name: sum(len(run.curve(name)) > 1 for run in runs) for name in known}
+    return max(counts, key=lambda name: (counts[name], name != "train_loss", name == "loss"))

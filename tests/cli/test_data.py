@@ -1,0 +1,164 @@
+"""`qkv data`, `qkv eval` and `qkv runs` as they are typed: words, JSON, exit codes, files."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from qkv.data import download
+from qkv.data.download import File, Set
+from qkv.paths import bundled_dir
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_cli import run
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("LC_ALL", "en_US.UTF-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def put(name: str, text: str) -> str:
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+def test_check_ends_with_0_or_1_and_tells_the_line(capsys):
+    code, out, err = run(capsys, "data", "check", put("good.tsv", "a\tA\nb\tB\n"))
+    assert (code, err) == (0, "")
+    assert "2 lines: 2 good rows, 0 bad" in out
+    assert out.endswith("nothing to mend\n")
+    code, out, _ = run(capsys, "data", "check", put("bad.tsv", "a\tA\nb\n"), "--lang", "zh")
+    assert code == 1
+    assert "要修  bad.tsv:2: found 1 column(s)" in out
+    code, out, _ = run(capsys, "data", "check", "bad.tsv", "--json")
+    found = json.loads(out)
+    assert (code, found["ok"], found["files"][0]["bad"]) == (1, False, 1)
+    assert found["faults"][0] == {"place": "bad.tsv:2", "text": found["faults"][0]["text"], "count": 1, "broken": True}
+
+
+def test_check_takes_pairs_keys_columns_and_held_out_files(capsys):
+    put("t.zh", "我\n你\n")
+    put("t.en", "I\nyou\n")
+    code, out, _ = run(capsys, "data", "check", "t.zh", "t.en", "--eval", "t.zh", "--eval", "t.en")
+    assert code == 1
+    assert "overlap (rows): 2/2" in out
+    assert run(capsys, "data", "check", put("a.jsonl", '{"q": "a", "a": "b"}\n'), "--keys", "q,a")[0] == 0
+    code, out, _ = run(capsys, "data", "check", put("c.tsv", "a\tb\tc\n"), "--columns", "2,0", "--json")
+    assert (code, json.loads(out)["files"][0]["rows"]) == (0, 1)
+    assert run(capsys, "data", "check", "c.tsv", "--columns", "2")[0] == 2
+    assert run(capsys, "data", "check")[0] == 2
+    assert run(capsys, "data", "chek", "c.tsv")[0] == 2
+
+
+@pytest.mark.skipif(not (bundled_dir() / "demo-lm").is_dir(), reason="demo-lm is not bundled")
+def test_length_may_be_counted_in_a_models_tokens(capsys):
+    put("f.txt", "One, two, buckle my shoe.\n" + "word " * 400 + "\n")
+    _, out, _ = run(capsys, "data", "check", "f.txt", "--model", "demo-lm", "--json")
+    assert json.loads(out)["files"][0]["over_long"] == 1
+    _, out, _ = run(capsys, "data", "check", "f.txt", "--model", "demo-lm", "--longest", "5", "--json")
+    assert json.loads(out)["files"][0]["over_long"] == 2
+
+
+def test_get_lists_sets_and_says_where_they_lie(capsys, monkeypatch, here):
+    code, out, _ = run(capsys, "data", "get")
+    assert code == 0
+    assert "multi30k" in out
+    assert "licence: CC BY 2.0 FR" in out
+    assert set(json.loads(run(capsys, "data", "get", "--json")[1])) == {"multi30k", "tinyshakespeare", "tatoeba:zh-en"}
+    sha = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+    monkeypatch.setattr(download, "sets", lambda: {"s": Set("words", "free", (File("a/h", "x/h", 5, sha),))})
+    (here / "d" / "x").mkdir(parents=True)
+    (here / "d" / "x" / ".h.part").write_text("hello", encoding="utf-8")  # fetched before; only to be checked
+    code, out, err = run(capsys, "data", "get", "s", "--out", "d")
+    assert (code, out) == (0, f"{Path('d/x/h')}\n")
+    assert "licence: free" in err
+    assert json.loads(run(capsys, "data", "get", "s", "--out", "d", "--json")[1])["s"]["files"] == [str(Path("d/x/h"))]
+    assert "no such data set" in run(capsys, "data", "get", "t")[2]
+
+
+@pytest.mark.skipif(not (bundled_dir() / "demo").is_dir(), reason="demo is not bundled")
+def test_eval_of_translations_writes_them_and_prints_signatures(capsys):
+    put("s", "我爱学习。\n\n我喜欢茶。\n")
+    put("r", "I love studying.\n\nI like tea.\n")
+    code, out, err = run(capsys, "eval", "demo", "--bleu", "s", "r", "--out", "deep/hyp")
+    assert (code, err) == (0, "")
+    hyp = Path("deep/hyp").read_text(encoding="utf-8").split("\n")
+    assert len(hyp) == 4
+    assert hyp[1] == hyp[3] == ""
+    assert out.startswith("BLEU ")
+    assert "|tok:13a|smooth:exp|version:" in out
+    code, out, _ = run(capsys, "eval", "demo", "--bleu", "s", "r", "--beam", "1", "--tokenize", "char", "--json")
+    found = json.loads(out)
+    assert "tok:char" in found["signature"]
+    assert len(found["hypotheses"]) == 3
+    assert run(capsys, "eval", "demo", "--bleu", "s", put("short", "a\n"))[0] == 2
+
+
+@pytest.mark.skipif(not (bundled_dir() / "demo-lm").is_dir(), reason="demo-lm is not bundled")
+def test_eval_of_a_text(capsys):
+    put("f.txt", "The cat sat on the mat. " * 40)
+    code, out, _ = run(capsys, "eval", "demo-lm", "--ppl", "f.txt", "--window", "64", "--stride", "16", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["window"], found["stride"], found["words"]) == (64, 16, 240)
+    code, out, _ = run(capsys, "eval", "demo-lm", "--ppl", "f.txt", "--lang", "zh")
+    assert "每字节比特数" in out
+    for wrong, says in (
+        (["--ppl", "f.txt", "--bleu", "a", "b"], "give one of"), ([], "give one of"),
+        (["--ppl", "f.txt", "--out", "x"], "goes with --bleu"),
+        (["--ppl", "f.txt", "--beam", "2"], "unknown option 'beam'"),
+        (["--ppl", "none.txt"], "none.txt: no such file"),
+    ):  # fmt: skip
+        code, out, err = run(capsys, "eval", "demo-lm", *wrong)
+        assert (code, out) == (2, "")
+        assert says in err
+
+
+@pytest.mark.skipif(not (bundled_dir() / "demo-bert").is_dir(), reason="demo-bert is not bundled")
+def test_eval_of_labels(capsys):
+    put("f.tsv", "question\t你喜欢茶吗？\nquestion\t你喜欢苹果吗？\n")
+    code, out, _ = run(capsys, "eval", "demo-bert", "--accuracy", "f.tsv")
+    assert code == 0
+    assert out.startswith("accuracy 100.00% (2/2); always the commonest label 100.00%\n")
+    found = json.loads(run(capsys, "eval", "demo-bert", "--accuracy", "f.tsv", "--json")[1])
+    assert found["labels"] == {"question": {"texts": 2, "right": 2, "said": 2}}
+    code, _, err = run(capsys, "eval", "demo-bert", "--accuracy", put("g.tsv", "question\ta\nqestion\tb\n"))
+    assert code == 2
+    assert "g.tsv:2: unknown label 'qestion'; did you mean 'question'" in err
+
+
+def a_run(name: str, values: tuple[float, ...]) -> None:
+    folder = Path("runs", name, "train")
+    folder.mkdir(parents=True)
+    events = [
+        {"kind": "step", "step": i, "loss": v, "seconds": i, "tokens_per_second": 5.0} for i, v in enumerate(values)
+    ]
+    (folder / "log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events), encoding="utf-8")
+
+
+def test_runs_are_a_table_and_a_plot(capsys):
+    a_run("one", (5.0, 4.0, 3.5))
+    a_run("two", (5.5, 3.0, 2.5))
+    code, out, err = run(capsys, "runs")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "name\tsteps\ttokens\tseconds\ttok/s\tbest\tloss\tended"
+    assert out.splitlines()[2] == "two\t2\t–\t2\t5\t–\t2.5000\t–"
+    assert "train_loss" in out
+    assert any("\u2800" < c <= "\u28ff" for c in out)
+    code, out, err = run(capsys, "runs", "--html", "deep/r.html", "--x", "seconds", "--lang", "zh", "-q")
+    assert code == 0
+    assert "⠁" not in out
+    assert "<polyline" in Path("deep/r.html").read_text(encoding="utf-8")
+    found = json.loads(run(capsys, "runs", "runs", "--json")[1])
+    assert [r["name"] for r in found["runs"]] == ["one", "two"]
+    assert found["runs"][1]["curve"] == [[0, 5.5], [1, 3.0], [2, 2.5]]
+    assert run(capsys, "runs", "nowhere")[0] == 2
+    assert "no run has it" in run(capsys, "runs", "--metric", "bleu")[2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib.figure", None)
+        code, _, err = run(capsys, "runs", "--png", "p.png")
+    assert (code, "qkv[plot]" in err, Path("p.png").exists()) == (2, True, False)

@@ -1,0 +1,85 @@
+"""Your own files with faults in them, trained on by a TOML file: told by line, left out, put aside, never twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qkv import recipes
+from qkv.errors import QkvError
+from qkv.recipes.run import Data, shared
+
+ROWS = [(f"one {i}", f"eins {i}") for i in range(40)]
+
+
+def data(folder: Path, rows: list[tuple[str, str]] | None = None, **more: object) -> Data:
+    rows = ROWS if rows is None else rows
+    for side, name in enumerate(("a", "b")):
+        (folder / name).write_text("".join(row[side] + "\n" for row in rows), encoding="utf-8")
+    return Data(source="a", target="b", valid=5, **more)  # type: ignore[arg-type]
+
+
+def held(folder: Path, rows: list[tuple[str, str]]) -> dict[str, str]:
+    for side, name in enumerate(("va", "vb")):
+        (folder / name).write_text("".join(row[side] + "\n" for row in rows), encoding="utf-8")
+    return {"valid_source": "va", "valid_target": "vb"}
+
+
+def test_a_zero_length_target_is_told_left_out_or_put_aside(tmp_path: Path) -> None:
+    rows = [*ROWS[:7], ("nothing", ""), *ROWS[7:]]
+    with pytest.raises(QkvError, match=r"b:8: the target is empty beside .*a:8"):
+        data(tmp_path, rows).splits(tmp_path)
+    found = data(tmp_path, rows, on_bad_row="skip").splits(tmp_path)
+    assert sorted([*found.train, *found.valid]) == sorted(ROWS)
+    assert "1 bad row(s) left out; the first:" in found.notes[0]
+    found = data(tmp_path, rows, on_bad_row="quarantine", quarantine="q.jsonl").splits(tmp_path)
+    assert str(tmp_path / "q.jsonl") in found.notes[0]
+    kept = [json.loads(line) for line in (tmp_path / "q.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(k["line"], k["text"]) for k in kept] == [(8, "nothing"), (8, "")]
+
+
+def test_held_out_text_in_training_is_told_with_both_lines(tmp_path: Path) -> None:
+    files = held(tmp_path, [("new", "neu"), ROWS[3], ROWS[5]])
+    with pytest.raises(QkvError, match=r"a:4: this pair is held out too \(.*va:2\); 2 training rows are"):
+        data(tmp_path, **files).splits(tmp_path)
+    found = data(tmp_path, overlap="drop", **files).splits(tmp_path)
+    assert len(found.train) == 38
+    assert ROWS[3] not in found.train
+    assert "2 training rows are; left out of training" in found.notes[0]
+    found = data(tmp_path, overlap="keep", **files).splits(tmp_path)
+    assert len(found.train) == 40
+    assert "all the same" in found.notes[0]
+    assert data(tmp_path, **held(tmp_path, [("one 3", "another")])).splits(tmp_path).notes == ()
+
+
+def test_a_run_tells_its_notes_and_keeps_them(tmp_path: Path) -> None:
+    data(tmp_path, [*ROWS, ("x", "")])
+    (tmp_path / "m.toml").write_text(
+        '[data]\nsource = "a"\ntarget = "b"\nvalid = 5\non_bad_row = "quarantine"\n'
+        "[model]\nwidth = 16\nlayers = 1\nheads = 2\nffn = 32\ncontext = 32\n"
+        '[tokenizer]\nkind = "char"\n[training]\nsteps = 2\ntokens = 64\nprecision = "fp32"\nevaluate_every = 2\n'
+        "average = 0\nepochs = 0\n",
+        encoding="utf-8",
+    )
+    told: list[dict] = []
+    recipes.train(tmp_path / "m.toml", out=tmp_path / "out", device="cpu", report=told.append)
+    assert "1 bad row(s) left out" in told[0]["text"]
+    said = json.loads((tmp_path / "out" / "train" / "run.json").read_text(encoding="utf-8"))
+    assert said["notes"] == [told[0]["text"]]
+    assert (tmp_path / "quarantine.jsonl").is_file()
+    (tmp_path / "m.toml").write_text('[data]\ntext = "a"\non_bad_row = "skipp"\n', encoding="utf-8")
+    with pytest.raises(QkvError, match=r"data\.on_bad_row: found 'skipp'.*did you mean 'skip'"):
+        recipes.find(tmp_path / "m.toml")
+
+
+def test_recipes_find_what_was_fetched_and_say_how_to_fetch_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QKV_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("QKV_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(QkvError, match=r"no such file\. qkv data get tinyshakespeare fetches it; or set QKV_DATA"):
+        shared("lm", "tinyshakespeare", "input.txt")
+    with pytest.raises(QkvError, match=r"no such file\. Set QKV_DATA"):
+        shared("lm", "other", "input.txt")
+    path = tmp_path / "cache" / "data" / "lm" / "tinyshakespeare" / "input.txt"
+    path.parent.mkdir(parents=True)
+    path.write_text("x", encoding="utf-8")
+    assert shared("lm", "tinyshakespeare", "input.txt") == path
