@@ -37,6 +37,7 @@ def main() -> None:
     import torch
 
     from qkv import hub
+    from qkv.adapt.pack import pack
     from qkv.convert import checkpoint
 
     torch.set_num_threads(given.threads)
@@ -44,6 +45,7 @@ def main() -> None:
         given.prompt, given.tokens = 24, 6
     model = hub.build(checkpoint.spec_of(CONFIG | (TINY if given.smoke else {}), "bench"), special=hub.Special(1, (2,)))
     model.core.eval().to(torch.bfloat16)
+    pack(model.core)  # as load() does
     prompt = torch.randint(
         3, model.spec.vocabulary, (given.prompt,), generator=torch.Generator().manual_seed(0)
     ).tolist()
