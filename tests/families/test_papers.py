@@ -1,7 +1,9 @@
 """Families without a peer to compare with: slow references in plain PyTorch, written from the papers' own text."""
 
+import importlib.util
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,10 @@ from qkv.core.model import Transformer
 from qkv.core.step import begin
 from qkv.families import gpt3, gpt4, palm
 from qkv.spec import Mask
+
+where = importlib.util.spec_from_file_location("alone", Path(__file__).with_name("alone.py"))
+alone = importlib.util.module_from_spec(where)
+where.loader.exec_module(alone)
 
 SHAPE = {"n_layers": 4, "d_model": 48, "n_heads": 3, "d_head": 32, "vocab_size": 61, "n_ctx": 32}
 DRAWN = {
@@ -133,22 +139,32 @@ every = pytest.mark.parametrize("name", DRAWN)
 
 @every
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_logits_equal_the_papers_own_words(name, seed):
+def test_logits_equal_the_papers_own_words(name, seed, record):
     core, ids = core_of(name, seed), ids_of(seed)
     want = reference(name, core, ids)
     assert want.std() >= 1
-    assert (logits_of(core, ids) - want).abs().max() <= 1e-5 * max(1.0, want.std().item())
+    off, bound = (logits_of(core, ids) - want).abs().max().item(), 1e-5 * max(1.0, want.std().item())
+    assert off <= bound
+    record(name, "difference", off)
+    record(name, "share_of_bound", off / bound)
 
 
 @every
-def test_cached_in_chunks_equals_the_paper(name):
+def test_it_writes_learns_is_traced_shown_and_counted(name, record):
+    alone.everything(name, core_of(name), ids_of(), None, record)
+
+
+@every
+def test_cached_in_chunks_equals_the_paper(name, record):
     core, ids = core_of(name), ids_of()
     want, cache, parts = reference(name, core, ids), Static(4, capacity=2), []
     with torch.no_grad():
         for a, b in ((0, 3), (3, 8), (8, 9), (9, 11)):
             step = begin(core.decoder, ids[:, a:b], cache=cache, mode="decode" if a else "prefill")
             parts.append(core(ids[:, a:b], step))
-    assert (torch.cat(parts, 1) - want).abs().max() <= 1e-5 * max(1.0, want.std().item())
+    off = (torch.cat(parts, 1) - want).abs().max().item()
+    assert off <= 1e-5 * max(1.0, want.std().item())
+    record(name, "cached", off)
 
 
 def test_a_band_of_another_width_or_in_other_layers_shows():
@@ -181,7 +197,7 @@ def test_a_block_that_is_not_the_papers_shows(fault):
 
 
 @every
-def test_what_we_build_is_saved_under_our_own_type_and_comes_back(name, tmp_path):
+def test_what_we_build_is_saved_under_our_own_type_and_comes_back(name, tmp_path, record):
     module, config = DRAWN[name]
     model, ids = hub.build(module.spec(Reader(config, name))), ids_of()
     model.save(tmp_path)
@@ -189,6 +205,8 @@ def test_what_we_build_is_saved_under_our_own_type_and_comes_back(name, tmp_path
     assert again.config["model_type"] == "qkv"
     assert again.spec == model.spec
     assert torch.equal(logits_of(again.core, ids), logits_of(model.core.eval(), ids))
+    record(name, "loads", True)
+    record(name, "saves", True)
 
 
 # Brown et al. 2020, table 2.1, and Chowdhery et al. 2022, table 1, in billions as printed

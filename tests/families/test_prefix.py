@@ -1,6 +1,8 @@
 """Prefix decoders against slow readings of GLM's paper (Du et al. 2022, section 2) and of ChatGLM-6B's release."""
 
+import importlib.util
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +19,10 @@ from qkv.generation.rows import Feed
 from qkv.generation.sequence import Limits
 
 MASK, START = 5, 6
+where = importlib.util.spec_from_file_location("alone", Path(__file__).with_name("alone.py"))
+alone = importlib.util.module_from_spec(where)
+where.loader.exec_module(alone)
+
 CONFIG = {"model_type": "glm"} | glm_blank.size(96, 3, 3, vocabulary=71, context=40)
 PREFIX = [9, 11, MASK, 14, 30, 22, 8]  # x1 x2 [M] x4 …: the blank stands third
 FILLING = [START, 40, 41, 42, 43]
@@ -114,11 +120,25 @@ def slow_chat(tensors, prefix, filling):
     return torch.stack([t["lm_head.weight"] @ norm(x, "final_layernorm") for x in states])
 
 
-def test_chatglm_equals_its_slow_reading(chat):
+def noted(record, family, off, bound):
+    """A difference within its bound, recorded."""
+    assert off <= bound
+    record(family, "difference", float(off))
+    record(family, "share_of_bound", float(off / bound))
+
+
+def test_chatglm_equals_its_slow_reading(chat, record):
     tensors, ours = chat
     want = slow_chat(tensors, PREFIX, FILLING)
     assert want.std() >= 1
-    assert (logits(ours.core, PREFIX, FILLING) - want).abs().max() <= 1e-5 * want.std()
+    noted(record, "chatglm", (logits(ours.core, PREFIX, FILLING) - want).abs().max(), 1e-5 * want.std())
+
+
+@pytest.mark.parametrize("name", ["chatglm", "glm_blank"])
+def test_it_writes_learns_is_traced_shown_and_counted(name, chat, model, record):
+    core = (chat if name == "chatglm" else model)[1].core
+    given = Given(prefix=torch.tensor([len(PREFIX)]), blank=torch.tensor([PREFIX.index(MASK)]))
+    alone.everything(name, core, torch.tensor([[*PREFIX, *FILLING]]), given, record, (PREFIX, (START,), (MASK,)))
 
 
 @pytest.mark.parametrize("fault", ["carry", "axis", "weave"])
@@ -149,7 +169,7 @@ def test_chatglm_writes_as_its_slow_reading(chat, cache):
             assert line.max() - line[token] < 1e-4
 
 
-def test_chatglm_is_saved_as_it_was_read_and_counts_its_parameters(chat, tmp_path):
+def test_chatglm_is_saved_as_it_was_read_and_counts_its_parameters(chat, tmp_path, record):
     tensors, ours = chat
     for kept in (ours.config, None):
         ours.config = kept
@@ -163,6 +183,8 @@ def test_chatglm_is_saved_as_it_was_read_and_counts_its_parameters(chat, tmp_pat
     assert sum(p.numel() for p in core.parameters()) == 6_173_286_400
     with pytest.raises(QkvError, match="only ChatGLM-6B"):
         checkpoint.spec_of({"model_type": "chatglm", "multi_query_attention": True}, "config.json")
+    record("chatglm", "loads", True)
+    record("chatglm", "saves", True)
 
 
 def slow(tensors, prefix, filling):
@@ -204,12 +226,14 @@ def logits(core, prefix, filling, **more):
         return core(ids, begin(core.decoder, ids, given))[0]
 
 
-def test_logits_equal_the_paper_read_slowly(model):
+def test_logits_equal_the_paper_read_slowly(model, record):
     tensors, ours = model
     want = slow(tensors, PREFIX, FILLING)
     assert want.std() >= 1
-    assert (logits(ours.core, PREFIX, FILLING) - want).abs().max() <= 1e-5 * want.std()
-    assert (logits(ours.core.double(), PREFIX, FILLING) - want).abs().max() <= 1e-9
+    noted(record, "glm_blank", (logits(ours.core, PREFIX, FILLING) - want).abs().max(), 1e-5 * want.std())
+    gap = (logits(ours.core.double(), PREFIX, FILLING) - want).abs().max()
+    assert gap <= 1e-9
+    record("glm_blank", "fp64", float(gap))
 
 
 @pytest.mark.parametrize("fault", ["blank", "prefix", "swapped"])
@@ -270,7 +294,7 @@ def test_a_prompt_without_a_blank_and_one_too_long_are_named(model):
         generate(core, [[MASK] * 41], limits=Limits(2), feed=feed)
 
 
-def test_saved_under_the_release_names_and_read_again(model, tmp_path):
+def test_saved_under_the_release_names_and_read_again(model, tmp_path, record):
     tensors, ours = model
     ours.save(tmp_path / "again")
     again = store.tensors(tmp_path / "again")
@@ -281,6 +305,8 @@ def test_saved_under_the_release_names_and_read_again(model, tmp_path):
     built = hub.load(tmp_path / "built")
     assert built.spec == ours.spec
     assert torch.equal(logits(built.core, PREFIX, FILLING), logits(ours.core, PREFIX, FILLING))
+    record("glm_blank", "loads", True)
+    record("glm_blank", "saves", True)
 
 
 def test_one_key_tells_it_from_the_younger_family_of_the_same_type():

@@ -20,10 +20,8 @@ def spec(c: Config) -> Spec:
     )
     ffn = Ffn(c.get("n_inner", None) or 4 * width, c.choice("activation_function", ACTIVATIONS, "gelu_new"), bias=True)
     block = Block(attn, ffn, norm_in=norm, dropout=drop)
-    positions = Table("learned", c["n_positions"])
-    stack = Stack(
-        width, (block,) * c["n_layer"], positions, final_norm=norm, dropout=c.get("embd_pdrop", 0.1)
-    )
+    positions, early = Table("learned", c["n_positions"]), c.get("embd_pdrop", 0.1)
+    stack = Stack(width, (block,) * c["n_layer"], positions, final_norm=norm, dropout=early)
     head = Head("tied" if c.get("tie_word_embeddings", True) else "untied")
     return Spec(c["vocab_size"], stack, head=head, init=Init("normal", c.get("initializer_range", 0.02), True))
 
