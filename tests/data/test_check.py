@@ -6,7 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qkv.data import check as checks
@@ -170,6 +170,8 @@ def test_good_rows_are_counted_and_repeated_ones_found(
 
 
 @given(data=st.binary(max_size=300), name=st.sampled_from(["f.txt", "f.tsv", "f.jsonl"]))
+@example(data=b"\x1c", name="f.txt")
+@example(data="\u3000\n".encode(), name="f.txt")
 @settings(max_examples=80, deadline=None)
 def test_no_bytes_at_all_make_it_fall_over(tmp_path_factory: pytest.TempPathFactory, data: bytes, name: str) -> None:
     path = put(tmp_path_factory.mktemp("b"), name, data)

@@ -206,7 +206,6 @@ def survey(about: About, options: Options) -> Iterator[Fault]:
             about.mark = file.tell() > 0
         for line in sources.raw_lines(path):
             about.lines = line.number
-            about.empty += not line.raw.strip()
             about.crlf += line.end == b"\r\n"
             returns += b"\r" in line.raw
             if line.size >= HUGE:
@@ -216,6 +215,7 @@ def survey(about: About, options: Options) -> Iterator[Fault]:
             except UnicodeDecodeError:
                 bad, first["bad"] = bad + 1, first["bad"] if bad else line
                 continue
+            about.empty += not text.strip()  # as the readers see it: a row of text separators is blank too
             wide += not text.isascii()
             lost += "\ufffd" in text
             letters.update(text)
