@@ -10,6 +10,7 @@ import torch
 
 import qkv
 from qkv import reading
+from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.text.train import train
 
@@ -28,12 +29,21 @@ def model(name: str) -> qkv.Model:
     return qkv.Model(core)
 
 
-@pytest.mark.parametrize("name", ["encoder", "cloze", "gqa", "seq2seq", "relative"])
+def states(made: qkv.Model, row: list[int]) -> torch.Tensor:
+    """The last states of one text alone [T, D], by the plainest call there is."""
+    ids, core = torch.tensor([row]), made.core
+    with torch.no_grad():
+        if made.encoder_decoder:
+            return core.encode(ids, begin(core.encoder, ids))[0]
+        return made(ids, prefix=torch.tensor([len(row)]) if made.spec.decoder else None).hidden[0]
+
+
+@pytest.mark.parametrize("name", ["encoder", "cloze", "gqa", "seq2seq", "relative", "blanks"])
 def test_an_embedding_is_the_mean_of_the_real_states_made_length_one(name):
     made, rows = model(name), [[5, 6, 7, 8, 9], [3], [11, 12, 13]]
     both = made.embed(rows)
     for row, vector in zip(rows, both, strict=True):
-        state = reading.states(made.core, [row])[0].mean(0)
+        state = states(made, row).mean(0)
         assert torch.allclose(vector, state / state.norm(), atol=1e-5)
         assert torch.allclose(made.embed(row), vector, atol=1e-5)
 
@@ -46,10 +56,23 @@ def test_classification_reads_one_state_of_each_text_whatever_its_padding(name):
         assert verdict.label == alone.label
         assert verdict.probability == pytest.approx(alone.probability, abs=1e-5)
         assert sum(verdict.probabilities.values()) == pytest.approx(1.0, abs=1e-5)
-        state = reading.states(made.core, [row])[0, 0 if name == "cloze" else -1]
-        if name == "blanks":
-            want = (made.core.labels.out.weight @ state).softmax(-1)
-            assert list(verdict.probabilities.values()) == pytest.approx(want.tolist(), abs=1e-5)
+        state, labels = states(made, row)[0 if name == "cloze" else -1], made.core.labels
+        if name == "cloze":
+            state = (labels.dense.linear.weight @ state + labels.dense.linear.bias).tanh()
+        want = (labels.out.weight @ state + (labels.out.bias if name == "cloze" else 0.0)).softmax(-1)
+        assert list(verdict.probabilities.values()) == pytest.approx(want.tolist(), abs=1e-5)
+
+
+def test_a_prefix_decoder_reads_a_text_whole_but_scores_it_word_by_word():
+    made, ids = model("blanks"), [5, 6, 7, 8]
+    other = [5, 6, 7, 9]
+    first = [reading.read(made.core, [row]) for row in (ids, other)]
+    a, b = (reading.states(made.core, *pair)[0, 0] for pair in first)
+    assert not torch.allclose(a, b), "the first word sees the last"
+    with torch.no_grad():
+        logits = made(torch.tensor([ids])).logits[0].log_softmax(-1)
+    want = sum(logits[i, ids[i + 1]].item() for i in range(3))
+    assert made.score(ids) == pytest.approx(want, abs=1e-4)
 
 
 def test_a_chance_is_the_sum_over_tokens():

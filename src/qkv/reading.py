@@ -4,6 +4,7 @@ Functions of a core and ids; hub.py gives them texts. Letters: B texts, T tokens
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -11,33 +12,41 @@ from torch import Tensor
 
 from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
+from qkv.data.collate import filled
 from qkv.errors import QkvError
 
 
-def filled(rows: Sequence[Sequence[int]], device: torch.device, limit: int | None = None) -> tuple[Tensor, Tensor]:
-    """Unequal rows as one tensor [B, T] padded on the right, and where it is real; none longer than `limit`."""
-    length = torch.tensor([len(row) for row in rows], device=device)
-    longest = int(length.max())
-    if limit is not None and longest > limit:
-        raise QkvError(f"a text has {longest} tokens, and the model reads at most {limit}; shorten or split it")
-    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
-    return ids, torch.arange(longest, device=device)[None] < length[:, None]
+def read(
+    core: Transformer, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
+) -> tuple[Tensor, Given]:
+    """The ids of texts [B, T], padded on the right, with what a model is told of them; a free prefix is all of a text.
 
-
-def states(core: Transformer, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> Tensor:
-    """The last states of texts [B, T, D]: of the encoder where there is one, else of the decoder."""
+    Raises:
+        QkvError: a text is longer than the model reads.
+    """
+    ids, real = filled(rows, core.embed.weight.device)
     stack = core.encoder if core.spec.encoder else core.decoder
-    ids, real = filled(rows, core.embed.weight.device, stack.spec.longest)
+    limit = stack.spec.longest
+    if limit is not None and ids.shape[1] > limit:
+        raise QkvError(f"a text has {ids.shape[1]} tokens, and the model reads at most {limit}; shorten or split it")
     kinds = None if segments is None else filled(segments, ids.device)[0]
-    step = begin(stack, ids, Given(real=real, segments=kinds), mode="prefill")
+    free = real.sum(1) if any(m.kind == "prefix" for m in stack.masks) else None
+    return ids, Given(real=real, segments=kinds, prefix=free)
+
+
+def states(core: Transformer, ids: Tensor, given: Given) -> Tensor:
+    """The last states of texts [B, T, D]: of the encoder where there is one, else of the decoder."""
+    step = begin(core.encoder if core.spec.encoder else core.decoder, ids, given, mode="prefill")
     return core.encode(ids, step) if core.spec.encoder else core.hidden(ids, step)
 
 
 @torch.inference_mode()
 def embed(core: Transformer, rows: Sequence[Sequence[int]]) -> Tensor:
     """One vector of length 1 for each text [B, D]: the mean of its states (Reimers & Gurevych 2019, section 3)."""
-    real = filled(rows, core.embed.weight.device)[1][..., None]  # B T 1
-    mean = (states(core, rows).float() * real).sum(1) / real.sum(1)  # B D
+    ids, given = read(core, rows)
+    assert given.real is not None
+    real = given.real[..., None]  # B T 1
+    mean = (states(core, ids, given).float() * real).sum(1) / real.sum(1)  # B D
     return F.normalize(mean, dim=-1)
 
 
@@ -46,23 +55,24 @@ def classify(
     core: Transformer, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None,
     start: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The probability of each label for each text [B, labels]; an encoder-decoder reads the text on both sides.
+    """The probability of each label for each text [B, labels].
+
+    An encoder-decoder reads the text on both sides, the decoder behind its `start` id.
 
     Raises:
-        QkvError: the model has no labels, or a text is too long.
+        QkvError: the model has no labels, a text is too long, or an encoder-decoder's start id is missing.
     """
     if core.spec.labels is None:
         raise QkvError("this model has no labels: it was not made to classify; train one, or load a classifier")
-    if core.spec.encoder and core.spec.decoder:
-        ids, real = filled(rows, core.embed.weight.device)
-        memory = states(core, rows)
-        ids = F.pad(ids[:, :-1], (1, 0), value=ids[0, 0].item() if start is None else start)
-        step = begin(core.decoder, ids, Given(real=real, memory=memory, memory_real=real), mode="prefill")
-        return core.labels(core.hidden(ids, step), step).float().softmax(-1)
-    stack = core.encoder if core.spec.encoder else core.decoder
-    ids, real = filled(rows, core.embed.weight.device, stack.spec.longest)
-    kinds = None if segments is None else filled(segments, ids.device)[0]
-    step = begin(stack, ids, Given(real=real, segments=kinds))
+    ids, given = read(core, rows, segments)
+    if not (core.spec.encoder and core.spec.decoder):
+        step = begin(core.encoder if core.spec.encoder else core.decoder, ids, given, mode="prefill")
+        return core.classify(ids, step).float().softmax(-1)
+    if start is None:
+        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
+    memory = states(core, ids, given)
+    ids = F.pad(ids[:, :-1], (1, 0), value=start)
+    step = begin(core.decoder, ids, Given(real=given.real, memory=memory, memory_real=given.real), mode="prefill")
     return core.classify(ids, step).float().softmax(-1)
 
 
@@ -78,7 +88,7 @@ def fill(core: Transformer, ids: Sequence[int], mask: int) -> Tensor:
     places = [i for i, token in enumerate(ids) if token == mask]
     if not places:
         raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is missing")
-    return core.head(states(core, [ids])[0, places]).float().softmax(-1)
+    return core.head(states(core, *read(core, [ids]))[0, places]).float().softmax(-1)
 
 
 @torch.inference_mode()
@@ -88,5 +98,7 @@ def chance(core: Transformer, ids: Sequence[int]) -> float:
         raise QkvError("score needs a causal decoder")
     if len(ids) < 2:
         raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored")
-    logprobs = core.head(states(core, [ids])[0, :-1]).float().log_softmax(-1)
+    row, given = read(core, [ids])
+    state = states(core, row, replace(given, prefix=None))  # what is scored must not be seen ahead of its turn
+    logprobs = core.head(state[0, :-1]).float().log_softmax(-1)
     return logprobs.gather(-1, torch.tensor(ids[1:], device=logprobs.device)[:, None]).sum().item()

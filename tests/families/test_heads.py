@@ -169,6 +169,20 @@ def test_dropout_falls_once_before_the_labels(tmp_path):
     assert [p for ndim, p in chances if ndim == 2] == [core.spec.labels.dropout]
 
 
+@pytest.mark.parametrize(("family", "head"), [("bert", "texts"), ("openai_gpt", "texts"), ("bart", "texts")])
+def test_classify_gives_transformers_own_probabilities(family, head, tmp_path):
+    oracle = oracles_bert.draw(family, 2, head)
+    oracle.save_pretrained(tmp_path)
+    model, at = hub.load(tmp_path), batch(oracle, 2)
+    rows = [ids[real].tolist() for ids, real in zip(at["ids"], at["real"], strict=True)]
+    for row, verdict in zip(rows, model.classify(rows), strict=True):
+        with torch.no_grad():
+            want = oracle(torch.tensor([row])).logits[0].softmax(-1)
+        assert list(verdict.probabilities.values()) == pytest.approx(want.tolist(), abs=1e-4)
+        assert verdict.label == oracle.config.id2label[int(want.argmax())]
+
+
+
 def test_a_row_is_read_only_where_its_condition_holds():
     ours = {"head.weight": torch.zeros(2), "labels.out.weight": torch.zeros(2)}
     names = "labels.out a with:head\nlabels.out b without:head"

@@ -177,3 +177,17 @@ def test_a_written_words_edge_to_the_source_equals_cross_attention_masked_by_han
     drops = patch.where(core, [case], [case.at - 1], side="cross")[0]
     assert (before[case.at] - after[case.at - 1, :, case.at] - drops).abs().max() < 1e-5
     assert patch.head_effects(core, CASES, side="cross").shape == (2, 4, 3)
+
+
+def test_a_free_prefix_is_seen_whole() -> None:
+    attn = Attention(2, 2, 32, Mask("prefix"), rotary=Rotary(32))
+    block = Block(attn, Ffn(96, "relu"), norm_in=Norm("rms"))
+    core = made(Spec(53, Stack(48, (block,) * 3, final_norm=Norm("rms"))))
+    ids = (3, 9, 27, 4, 11, 8)
+    said = patch.said(core, [Case((), ids, 5, 4), Case((), ids, 5, 0)]).logprobs
+    for row, free in enumerate((4, 0)):
+        x = torch.tensor([ids])
+        with torch.no_grad():
+            logits = core(x, begin(core.decoder, x, Given(prefix=torch.tensor([free]))))[0].log_softmax(-1)
+        assert torch.allclose(said[row, 1:], logits[:-1].gather(-1, x[0, 1:, None])[:, 0], atol=1e-5)
+    assert not torch.allclose(said[0], said[1], atol=1e-3)

@@ -43,6 +43,12 @@ def padded(rows: Sequence[Sequence[int]], fill: int, *, width: int | None = None
     return torch.tensor([[*row, *[fill] * (wide - len(row))] for row in rows], dtype=torch.long)
 
 
+def filled(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows padded on the right with 0, which a mask hides, and where they are real: two of [B, T]."""
+    ids = padded(rows, 0).to(device)
+    return ids, torch.arange(ids.shape[1], device=device) < torch.tensor([len(r) for r in rows], device=device)[:, None]
+
+
 def real(rows: Sequence[Sequence[int]], width: int) -> Tensor | None:
     """[B, T], True where a row has a token; None when every row is full."""
     lengths = torch.tensor([len(row) for row in rows])

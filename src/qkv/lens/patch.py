@@ -14,6 +14,7 @@ from torch import Tensor
 from qkv import spec as parts
 from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
+from qkv.data.collate import filled
 from qkv.errors import QkvError
 from qkv.lens.edit import Edit, ablate, hide
 from qkv.lens.trace import Trace
@@ -75,22 +76,15 @@ class Said:
     best: Tensor
 
 
-def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows of unequal length, right-padded [N, T], and which ids are real."""
-    longest = max(map(len, rows))
-    ids = torch.tensor([[*r, *[0] * (longest - len(r))] for r in rows], device=device)
-    return ids, torch.arange(longest, device=device) < torch.tensor([len(r) for r in rows], device=device)[:, None]
-
-
 @torch.no_grad()
 def said(core: Transformer, cases: Sequence[Case], edits: Sequence[Edit] = ()) -> Said:
     """What the model says of every target token of every case, with edits."""
     device = core.embed.weight.device
-    target, real = padded([c.target for c in cases], device)
+    target, real = filled([c.target for c in cases], device)
     given = Given(prefix=torch.tensor([c.free for c in cases], device=device) if any(c.free for c in cases) else None)
     with Trace(core, edit=edits):
         if core.spec.encoder and core.spec.decoder:
-            source, there = padded([c.source for c in cases], device)
+            source, there = filled([c.source for c in cases], device)
             memory = core.encode(source, begin(core.encoder, source, Given(real=there), mode="prefill"))
             given = Given(memory=memory, memory_real=there)
         logits = core(target, begin(core.decoder, target, given, mode="prefill"))[:, :-1].float()  # N T V
