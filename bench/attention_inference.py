@@ -1,0 +1,73 @@
+"""Reading on a CPU in bf16: two batched products or grouped heads beat fused attention up to 256 queries, not beyond."""
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from common import in_turn, limits, middle, options, write
+
+# rows, heads, key/value heads, queries, keys: decoding, beams, sentences of an encoder, prompts
+CASES = (
+    (1, 16, 16, 1, 512), (1, 16, 4, 1, 512), (1, 32, 8, 1, 2048), (128, 8, 8, 1, 32), (32, 8, 8, 32, 32),
+    (8, 8, 8, 128, 128), (1, 16, 4, 32, 544), (1, 16, 16, 128, 128), (1, 16, 16, 256, 256), (1, 16, 16, 512, 512),
+    (1, 16, 4, 512, 512),
+)  # fmt: skip
+AGAIN = 12
+
+
+def main() -> None:
+    """Every case by every kernel that can do it, in turn, and which one the table takes."""
+    given = options(__doc__ or "", dim=(64, "numbers in a head"))
+    import torch
+
+    torch.set_num_threads(given.threads)
+    cases = CASES[:2] if given.smoke else CASES
+    with torch.inference_mode():
+        rows = [measured(given, case) for case in cases]
+    slower = [r["case"] for r in rows if r["taken_over_fastest"] > 1.2]
+    write("attention_inference", __doc__ or "", given, rows=rows, taken_is_slower_than_the_fastest_in=slower,
+          limit=limits(given.smoke), limit_of="qkv.core.kernels.halved and lone")  # fmt: skip
+
+
+def measured(given: Any, case: tuple[int, int, int, int, int]) -> dict[str, Any]:
+    """Milliseconds of one case by kernel, the one that the table takes, and how far each is from the open maths."""
+    import torch
+
+    from qkv.core import kernels
+    from qkv.core.attention import attend
+    from qkv.core.dropout import keep
+    from qkv.core.masks import Seen
+
+    rows, heads, groups, queries, keys = case
+    draw = torch.Generator().manual_seed(keys)
+    q, k, v = (torch.randn(rows, n, t, given.dim, generator=draw).bfloat16()
+               for n, t in ((heads, queries), (groups, keys), (groups, keys)))  # fmt: skip
+    at = SimpleNamespace(scale=given.dim**-0.5, spec=SimpleNamespace(dropout=0.0))
+    step = SimpleNamespace(drop=keep, tap=lambda module, name, x: x)
+    seen = Seen(None, causal=queries == keys)
+    able = {name: getattr(kernels, name) for name in ("few", "sdpa", *(("one",) if queries == 1 else ()))}
+    calls = {n: partial(again, partial(run, q, k, v, seen, at, step)) for n, run in able.items()}
+    times = in_turn(calls, given.rounds)
+    took = {name: middle([t for t, _ in found]) / AGAIN for name, found in times.items()}
+    taken = next(kernel.name for kernel in kernels.TABLE if kernel.fits(q, k, at, step))
+    exact = attend(q.float(), k.float(), v.float(), seen, at, step)
+    return {
+        "case": f"{rows} rows, {heads} heads on {groups}, {queries} queries, {keys} keys",
+        "milliseconds": {name: round(1000 * t, 4) for name, t in took.items()},
+        "taken": taken,
+        "taken_over_fastest": round(took[taken] / min(took.values()), 2),
+        "largest_difference_from_fp32": {
+            name: float(f"{(found[-1][1].float() - exact).abs().max():.2g}") for name, found in times.items()
+        },
+    }
+
+
+def again(call: Any) -> Any:
+    """What the last of several calls gives: the layers of a model call a kernel one after the other."""
+    for _ in range(AGAIN - 1):
+        call()
+    return call()
+
+
+if __name__ == "__main__":
+    main()
