@@ -1,4 +1,4 @@
-"""Reading on a CPU in bf16: two batched products or grouped heads beat fused attention up to 256 queries, not beyond."""
+"""Reading in bf16 on a CPU: two batched products or grouped heads beat fused attention to 256 queries, not beyond."""
 
 from functools import partial
 from types import SimpleNamespace

@@ -35,15 +35,16 @@ def main() -> None:
         if hypotheses.exists() and not given.smoke:
             shutil.copy(hypotheses, RESULTS / f"{run.name}.test2016.hyp" if "multi30k" in run.name
                         else RESULTS / f"{run.name}.test.hyp")  # fmt: skip
+    given.run = directory.name if given.run else ""  # no path of this machine in a committed file
     outcome, test = result["outcome"], result["test"]
     key = "test2016_bleu" if "multi30k" in run.name else "test_bleu"
     curve = [[e["step"], e.get("loss"), e.get("bleu")] for e in log if e["kind"] == "evaluation"]
     write(
         run.name if not given.smoke else "recipe", CLAIM, given, command=f"python bench/recipe.py --name {given.name}",
-        **{key: test.get("bleu")}, signature=test.get("signature"), exact_match=test.get("exact_match"),
-        beam=run.check.beam, seconds=round(outcome["seconds"], 1), steps=outcome["steps"],
-        epochs=round(outcome["epochs"], 2), target_tokens=outcome["tokens"], precision=outcome["precision"],
-        weights=outcome["weights"], goal=GOALS.get(run.name), anchor=ANCHORS.get(run.name), curve=curve,
+        **({key: test["bleu"]} if "bleu" in test else {}), test=test, beam=run.check.beam,
+        seconds=round(outcome["seconds"], 1), steps=outcome["steps"], epochs=round(outcome["epochs"], 2),
+        target_tokens=outcome["tokens"], precision=outcome["precision"], weights=outcome["weights"],
+        goal=GOALS.get(run.name), anchor=ANCHORS.get(run.name), curve=curve,
     )  # fmt: skip
 
 

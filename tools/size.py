@@ -29,7 +29,7 @@ FLOORS = {
     0: ("spec", "errors", "paths", "memory"),
     1: ("core", "families"),
     2: ("convert", "text", "data", "adapt", "sample", "cost"),
-    3: ("training", "generation", "lens", "fold", "reading", "inputs", "evaluate"),
+    3: ("training", "generation", "lens", "fold", "reading", "inputs", "evaluate", "baselines"),
     4: ("hub",),
     5: ("serve", "explore"),
     6: ("recipes", "labs", "cli"),

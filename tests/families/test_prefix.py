@@ -156,6 +156,21 @@ def test_a_deliberate_fault_in_chatglm_shows(chat, fault, monkeypatch):
     assert (logits(ours.core, PREFIX, FILLING) - slow_chat(tensors, PREFIX, FILLING)).abs().max() > 1e-2
 
 
+@pytest.mark.parametrize("name", ["chatglm", "glm_blank"])
+def test_each_token_with_the_cache_equals_the_text_read_at_once(name, chat, model, record):
+    core, text = (chat if name == "chatglm" else model)[1].core, torch.tensor([[*PREFIX, *FILLING]])
+    given = Given(prefix=torch.tensor([len(PREFIX)]), blank=torch.tensor([PREFIX.index(MASK)]))
+    with torch.no_grad():
+        whole = core(text, begin(core.decoder, text, given))[:, len(PREFIX) - 1 :]
+        cache, parts = Static(len(core.decoder.layers), capacity=text.shape[1]), list[torch.Tensor]()
+        for piece in text.split([len(PREFIX), *[1] * len(FILLING)], 1):
+            step = begin(core.decoder, piece, given, cache=cache, mode="decode" if cache.length else "prefill")
+            parts.append(core(piece, step)[:, -1:])
+    gap = (torch.cat(parts, 1) - whole).abs().max().item()
+    assert gap <= 1e-5 * max(1.0, whole.std().item())
+    record(name, "cached", gap)
+
+
 @pytest.mark.parametrize("cache", [True, False])
 def test_chatglm_writes_as_its_slow_reading(chat, cache):
     tensors, ours = chat
