@@ -26,7 +26,7 @@ def main() -> None:
         rows = [measured(given, case) for case in cases]
     slower = [r["case"] for r in rows if r["taken_over_fastest"] > 1.2]
     write("attention_inference", __doc__ or "", given, rows=rows, taken_is_slower_than_the_fastest_in=slower,
-          limit=limits(given.smoke), limit_of="qkv.core.kernels.halved and lone")  # fmt: skip
+          limit=limits(given.smoke), limit_of="qkv.core.kernels.small and lone")  # fmt: skip
 
 
 def measured(given: Any, case: tuple[int, int, int, int, int]) -> dict[str, Any]:

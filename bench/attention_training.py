@@ -29,9 +29,9 @@ def main() -> None:
         __doc__ or "",
         given,
         rows=rows,
-        longest_row_where_short_wins=crossing,
+        longest_row_where_few_wins=crossing,
         limit=most,
-        limit_of="qkv.core.kernels.brief: short runs up to 256 keys",
+        limit_of="qkv.core.kernels.small: few runs up to 256 keys",
     )
 
 
@@ -67,7 +67,7 @@ def measured(given: Any, dtype: str, causal: bool, length: int, peak: float) -> 
         out.backward(grad)
         return out.detach(), q.grad
 
-    runs = {"short": kernels.short, "sdpa": kernels.sdpa, "open": attend}
+    runs = {"few": kernels.few, "sdpa": kernels.sdpa, "open": attend}
     times = in_turn({name: partial(passed, run) for name, run in runs.items()}, given.rounds)
     seconds = {name: middle([t for t, _ in found]) for name, found in times.items()}
     exact = times["open"][-1][1]
@@ -79,7 +79,7 @@ def measured(given: Any, dtype: str, causal: bool, length: int, peak: float) -> 
         "length": length,
         "rows": batch,
         "milliseconds": {name: round(1000 * t, 4) for name, t in seconds.items()},
-        "sdpa_over_short": round(seconds["sdpa"] / seconds["short"], 3),
+        "sdpa_over_few": round(seconds["sdpa"] / seconds["few"], 3),
         "share_of_peak_products": round(flops / peak / min(seconds.values()), 3),
         "largest_difference_from_open": {name: float(f"{d:.2g}") for name, d in apart.items()},
     }
@@ -98,10 +98,10 @@ def made(stack: Any) -> Any:
 
 
 def crossed(rows: list[dict[str, Any]]) -> int | None:
-    """The longest row up to which `short` always wins."""
+    """The longest row up to which `few` always wins."""
     best = None
     for row in rows:
-        if row["sdpa_over_short"] < 1:
+        if row["sdpa_over_few"] < 1:
             break
         best = row["length"]
     return best

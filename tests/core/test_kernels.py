@@ -137,7 +137,7 @@ def test_a_row_that_sees_nothing_stays_finite_both_ways_in_any_precision(dtype):
     real = torch.tensor([[False, False, True, True]])  # left padding: the first two queries see no real key
     mask = seen(Mask("causal"), Cells(slots, slots, real))
     at = SimpleNamespace(spec=SimpleNamespace(heads=2, groups=2, dropout=0.0), scale=0.2)
-    for kernel in (kernels.short, kernels.sdpa):
+    for kernel in (kernels.few, kernels.sdpa):
         q, k, v = (torch.randn(1, 2, 4, 32).to(dtype).requires_grad_() for _ in range(3))
         z = kernel(q, k, v, mask, at, SimpleNamespace(drop=keep))
         z.sum().backward()
@@ -157,7 +157,7 @@ def test_in_bf16_few_is_nearer_to_the_truth_than_its_own_rounding(groups: int) -
     for name, mask in MASKS.items():
         q, k, v, hidden, at, step = setting(mask, groups, False, False, 4)
         low = [t.bfloat16() for t in (q, k, v)]
-        assert kernels.halved(low[0], low[1], at, step)
-        assert not kernels.halved(q, k, at, step)
+        assert kernels.small(low[0], low[1], at, step)
+        assert not kernels.small(q, k, at, step)
         got, exact = kernels.few(*low, hidden, at, step), attend(*(t.float() for t in low), hidden, at, step)
         assert (got.float() - exact).abs().max() <= 2**-6 * exact.abs().max(), name

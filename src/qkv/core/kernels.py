@@ -53,27 +53,11 @@ def lone(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
     return q.shape[2] == 1 and k.shape[1] < q.shape[1] and undropped(q, k, at, step)
 
 
-def short(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
-    """Two batched products round a softmax in q's own precision: for short rows the way back is far faster."""
-    if k.shape[1] < q.shape[1]:
-        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-        v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
-    score = (q * at.scale) @ k.mT
-    if seen.bias is not None:
-        score = score + seen.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)  # not -inf: no row is NaN
-    if seen.causal:
-        low = torch.finfo(q.dtype).min
-        score = score + torch.full(score.shape[-2:], low, dtype=q.dtype, device=q.device).triu(1)
-    return step.drop(score.softmax(-1), at.spec.dropout) @ v
-
-
-def brief(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
-    """Rows short enough on a CPU that must remember its way back (bench/attention_training.py has the crossing)."""
-    return q.requires_grad and q.device.type == "cpu" and k.shape[2] <= 256
-
-
 def few(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
-    """Two batched products round a softmax in fp32; heads that share a key stand side by side, so none is repeated."""
+    """Two batched products round a softmax in fp32; heads that share a key stand side by side, so none is repeated.
+
+    For short rows the way back is far faster than the fused one's.
+    """
     rows, heads, tokens, size = q.shape
     score = (q * at.scale).reshape(rows, k.shape[1], -1, size) @ k.contiguous().mT  # a strided kᵀ is read at a crawl
     score = score.view(rows, heads, tokens, -1).to(torch.promote_types(q.dtype, torch.float32))
@@ -85,17 +69,22 @@ def few(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) 
     return (pattern.view(rows, k.shape[1], -1, k.shape[2]) @ v).view(rows, heads, tokens, -1)
 
 
-def halved(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
-    """bf16 on a CPU, no way back, scores that stay in the processor's cache: 2 to 10 times as fast as the fused one."""
+def small(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
+    """On a CPU, scores so few that writing them costs less than the fused kernel's bookkeeping."""
+    if q.device.type != "cpu":
+        return False
+    if q.requires_grad:
+        return k.shape[2] <= 256  # bench/attention_training.py has the crossing
     scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-    small = q.shape[2] <= 256 and scores <= 1 << 22  # 512 queries at once: the fused one is twice as fast again
-    return q.dtype == torch.bfloat16 and q.device.type == "cpu" and not q.requires_grad and small
+    brief = q.shape[2] <= 256 and scores <= 1 << 22  # 512 queries at once: the fused one is twice as fast again
+    return q.dtype == torch.bfloat16 and brief  # 2 to 10 times as fast (bench/attention_inference.py)
 
 
 TABLE: tuple[Kernel, ...] = (
-    Kernel("short", brief, short), Kernel("few", halved, few),
-    Kernel("one", lone, one), Kernel("sdpa", undropped, sdpa),
-)  # fmt: skip
+    Kernel("few", small, few),
+    Kernel("one", lone, one),
+    Kernel("sdpa", undropped, sdpa),
+)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:

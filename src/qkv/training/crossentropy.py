@@ -18,20 +18,20 @@ class LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         with torch.autocast(hidden.device.type, enabled=False):
             w = weight.detach().to(hidden.dtype)
+            b = None if bias is None else bias.detach().to(hidden.dtype)
             dh, dw = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
             db = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
             total = torch.zeros((), dtype=torch.float64, device=hidden.device)
             rows = max(1, 2_500_000 // weight.shape[0])  # about 10 MB of fp32 logits: they stay in the cache
             sums = w.float().sum(0)
+            level = 0.0 if b is None else b.float().mean()
             for h, label, out in zip(hidden.split(rows), labels.split(rows), dh.split(rows), strict=True):
-                logits = h @ w.T  # N V
-                if bias is not None:
-                    logits += bias
+                logits = h @ w.T if b is None else torch.addmm(b, h, w.T)  # N V
                 p = logits.softmax(-1)
                 said = logits.gather(1, label[:, None])[:, 0].float()
                 # log of the sum of exponentials, from the one probability that is needed anyway
                 mass = said - p.gather(1, label[:, None])[:, 0].float().clamp_min(1e-30).log()
-                spread = logits.mean(-1, dtype=torch.float32)
+                spread = h.float() @ sums / len(w) + level  # the mean logit, from D numbers and not from V
                 total += (mass - (1 - smoothing) * said - smoothing * spread).sum().double()
                 # the gradient p - smoothing / V - (1 - smoothing) at the label, its two last terms without touching N V
                 torch.mm(p, w, out=out)
@@ -41,7 +41,8 @@ class LinearCrossEntropy(torch.autograd.Function):
                 dw -= (smoothing / len(w)) * h.float().sum(0)
                 dw.index_add_(0, label, h.float(), alpha=smoothing - 1)
                 if db is not None:
-                    db += p.float().sum(0) - len(h) * smoothing / len(w)
+                    db += p.sum(0)
+                    db -= len(h) * smoothing / len(w)
                     db.index_add_(0, label, torch.ones(len(h), device=h.device), alpha=smoothing - 1)
         ctx.save_for_backward(dh, dw.to(weight.dtype), None if db is None else db.to(bias.dtype))  # type: ignore[union-attr]
         return total.float()
