@@ -277,11 +277,20 @@ class Model:
         names = (self.config or {}).get("id2label") or {}
         return tuple(str(names.get(str(i), names.get(i, f"LABEL_{i}"))) for i in range(count))
 
-    def trace(self, save: Sequence[str] = (), edit: Sequence[Any] = ()) -> "Trace":
-        """Listen to the taps (or readouts) named, and make the edits given, while the `with` block runs the model."""
+    def trace(self, save: Sequence[str] = (), edit: Sequence[Any] = (), **where: Any) -> "Trace":
+        """Listen to the taps (or readouts) named, and make the edits given, while the `with` block runs the model.
+
+        `budget` ("2GB") refuses what would not fit into memory, `to` is a directory to write to instead.
+        """
         from qkv.lens.trace import Trace
 
-        return Trace(self.core, save=list(save), edit=list(edit), tokenizer=self.tokenizer)
+        return Trace(self.core, save=list(save), edit=list(edit), tokenizer=self.tokenizer, **where)
+
+    def traced(self, directory: str | Path) -> "Trace":
+        """A trace of this model that was written to disk."""
+        from qkv.lens import tape
+
+        return tape.load(directory, self.core, self.tokenizer)
 
     def ids(self, text: Prompt) -> list[int]:
         """Text as token ids; ids stay as they are."""

@@ -4,11 +4,13 @@ Attention patterns are not stored: they are rebuilt in fp32 from the recorded q 
 Letters: B rows, T queries, S keys, D width, H heads, G key/value groups, K head dim.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import Token
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ from qkv.core.model import Stack, Transformer
 from qkv.core.positions import Place, buckets
 from qkv.core.step import Listener, Mode, Step, listener, silent
 from qkv.errors import QkvError, nearest
-from qkv.lens import proofs
+from qkv.lens import proofs, tape
 from qkv.lens.edit import Edit, applied
 from qkv.lens.reads import Reads
 from qkv.spec import Block, Spec
@@ -48,6 +50,7 @@ READOUTS = {  # what a readout needs, as globs over tap names
 class Call:
     """One pass of one stack: the ids that went in, the slots where they stand, and what its taps carried."""
 
+    stack: Stack
     ids: Tensor  # B T
     start: int
     mode: Mode
@@ -55,7 +58,7 @@ class Call:
     sources: int
     place: Place
     across: int  # positions of the memory
-    taps: dict[str, Tensor] = field(default_factory=dict)
+    taps: dict[str, Tensor] | tape.Shelf = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -94,18 +97,20 @@ class Trace(Reads):
 
     `save` holds globs over tap names, or names of READOUTS, which are the methods of reads.py; `edit` holds Edits,
     applied in their order. Other models, threads and contexts are not heard; a trace inside a trace hears first.
+    `budget` ("2GB") bounds what it may hold in memory, `to` is a directory that takes each call's taps once it is over.
 
     Raises:
         QkvError: an unknown name (the nearest one is given); a value read that was not saved or never came; an edit
-            that never met anything.
+            that never met anything; a call that would not fit the budget, before it runs.
     """
 
     def __init__(
-        self, core: Transformer, save: Sequence[str] = (), edit: Sequence[Edit] = (), tokenizer: Any = None
-    ) -> None:
+        self, core: Transformer, save: Sequence[str] = (), edit: Sequence[Edit] = (), tokenizer: Any = None, *,
+        budget: str | int | None = None, to: Path | str | None = None,
+    ) -> None:  # fmt: skip
         self.core, self.tokenizer, self.edits = core, tokenizer, tuple(edit)
         self.known = names(core.spec)
-        globs = [(g, s not in READOUTS) for s in save for g in READOUTS.get(s, (s,))]
+        globs = [(g, s not in READOUTS) for s in save for g in READOUTS.get(s, tuple(spread(s)))]
         self.wanted = {n for g, strict in globs for n in matching(g, self.known, strict=strict)}
         self.at = {e: set(matching(e.name, self.known)) for e in self.edits}
         self.met: set[Edit] = set()
@@ -115,6 +120,11 @@ class Trace(Reads):
         self.outer: Listener | None = None
         self.token: Token[Listener | None] | None = None
         self.opens = any(e.opens for e in self.edits)
+        self.budget, self.held = tape.size(budget) if budget is not None else 0, 0
+        self.each = tape.per_token(core) if budget is not None else {}
+        self.directory = Path(to) if to is not None else None
+        if self.directory:
+            tape.fresh(self.directory)
 
     def __enter__(self) -> "Trace":
         self.outer = listener.get()
@@ -125,6 +135,9 @@ class Trace(Reads):
         if self.token:
             listener.reset(self.token)
         self.outer, self.token = None, None
+        if self.directory and kind is None:
+            tape.spill(self, self.directory)
+            tape.index(self, self.directory)
         idle = [e.name for e in self.edits if e not in self.met]
         if idle and kind is None:
             raise QkvError(f"edit of {idle[0]!r} never met anything: the run did not reach that tap, head or position")
@@ -145,12 +158,16 @@ class Trace(Reads):
         mine = [n for n in ("encoder", "decoder") if getattr(self.core, n, None) is stack]
         if not mine:
             return step
-        call = Call(ids, step.cache.length, step.mode, leant(stack, ids, step), len(step.memory), step.place,
+        if self.directory:
+            tape.spill(self, self.directory)
+        call = Call(stack, ids, step.cache.length, step.mode, leant(stack, ids, step), len(step.memory), step.place,
                     step.memory.shape[1])  # fmt: skip
         run = next((r for r in self.runs if r.cache is step.cache), None)
         if run is None:
             run = Run(mine[0], step.cache)
             self.runs.append(run)
+        if self.budget:
+            tape.admit(self, call, first=not run.calls)
         run.calls.append(call)
         attend = attention.attend if self.opens else step.attend
         return replace(step, tap=partial(self.hear, call, step.tap), attend=attend)
@@ -166,6 +183,7 @@ class Trace(Reads):
                 if met:
                     self.met.add(edit)
         if path in self.needed:
+            assert isinstance(call.taps, dict)
             call.taps[path] = x.detach()
         return outer(module, name, x)
 
@@ -265,6 +283,45 @@ class Trace(Reads):
         if not found:
             raise QkvError('check: no pattern was saved; add them: save=["check"]')
         return {**found, **proofs.of(self)}
+
+
+    def row(self, path: str, head: int, query: int, *, row: int = 0) -> Tensor:
+        """The weights [S] of one query of one head of an attention, rebuilt alone: cheap at any length."""
+        run = self.run(f"{path}.pattern")
+        at = self.attentions[path]
+        q, k = (self.get(n) for n in sides(f"{path}.pattern", {path: at})[:2])
+        slot = range(q.shape[2])[query]
+        call = next(c for c in run.calls if c.start + c.ids.shape[1] > slot)
+        seen, first = call.mask[at.spec.mask], call.start
+        share = q.shape[1] // k.shape[1]
+        keys = k[row // (q.shape[0] // k.shape[0]), head // share][None, None]  # 1 1 S K
+        if at.spec.mask.kind != "memory":
+            keys = keys[:, :, : first + call.ids.shape[1]]
+        if seen.causal:
+            keys, seen = keys[:, :, : slot + 1], Seen(None, causal=False)
+        elif seen.bias is not None:
+            mine = seen.bias[row * len(seen.bias) // q.shape[0]]  # H or 1, T or 1, S
+            mine = mine[head * len(mine) // q.shape[1]]
+            seen = Seen(mine[min(slot - first, len(mine) - 1)][None, None, None], causal=False)
+        return pattern(q[row, head, slot][None, None, None], keys, seen, at)[0, 0, 0]
+
+    def plan(self, tokens: int, *, source: int = 0, rows: int = 1) -> tape.Plan:
+        """The bytes that this trace would hold of texts of that many tokens, in all and by tap."""
+        return tape.plan(self, tokens, source=source, rows=rows)
+
+    def save(self, directory: Path | str) -> Path:
+        """Write what was heard as a directory of safetensors with an index; `model.traced(directory)` opens it."""
+        return tape.save(self, directory)
+
+
+def spread(glob: str) -> Iterator[str]:
+    """A glob with {a,b} as the globs it stands for."""
+    found = re.search(r"\{([^{}]*)\}", glob)
+    if found is None:
+        yield glob
+        return
+    for part in found[1].split(","):
+        yield from spread(glob[: found.start()] + part + glob[found.end() :])
 
 
 def names(spec: Spec) -> list[str]:

@@ -1,0 +1,234 @@
+"""How many bytes a trace will hold, told before the run, and a trace on disk that is read piece by piece.
+
+A trace on disk is a directory: one safetensors file a call, and index.json. Next: trace.py, which records.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from qkv.convert import store
+from qkv.core.cache import Cache
+from qkv.core.masks import Seen
+from qkv.core.model import Transformer
+from qkv.core.positions import Place
+from qkv.core.step import Given, begin, listener
+from qkv.errors import QkvError
+from qkv.spec import as_json
+
+if TYPE_CHECKING:
+    from qkv.lens.trace import Call, Trace
+
+FORMAT = 1
+UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+class Shelf(Mapping[str, Tensor]):
+    """The taps of one call in a safetensors file; each is read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.read = path, {k[4:]: v for k, v in store.safe(path).items() if k.startswith("tap.")}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.read[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.read)
+
+    def __len__(self) -> int:
+        return len(self.read)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a trace will hold: bytes in all, and of each tap."""
+
+    bytes: int
+    taps: dict[str, int]
+
+    def dearest(self, count: int = 3) -> str:
+        """The taps that cost most, in words."""
+        most = sorted(self.taps, key=self.taps.__getitem__, reverse=True)[:count]
+        return ", ".join(f"{name} {spoken(self.taps[name])}" for name in most)
+
+
+def size(text: str | int) -> int:
+    """Bytes from a number or from words such as "2GB", "60 MB" or "1GiB"."""
+    if isinstance(text, int):
+        return text
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", text.lower())
+    if not found:
+        raise QkvError(f'budget={text!r}: expected bytes, such as budget="2GB"')
+    return int(float(found[1]) * UNITS[found[2] or ""])
+
+
+def spoken(count: float) -> str:
+    """Bytes in words."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Whoever listens hears nothing of what runs inside."""
+    token = listener.set(None)
+    try:
+        yield
+    finally:
+        listener.reset(token)
+
+
+@torch.no_grad()
+def per_token(core: Transformer) -> dict[str, int]:
+    """Bytes of each tap for one token of its stack, from a pass over two; cross keys and values count the memory's."""
+    from qkv.lens.trace import Trace, names
+
+    ids = torch.zeros(1, 2, dtype=torch.long, device=core.embed.weight.device)
+    with unheard(), Trace(core, save=[n for n in names(core.spec) if not n.endswith((".score", ".pattern"))]) as t:
+        given = Given()
+        if core.spec.encoder and core.spec.decoder:
+            given = Given(memory=core.encode(ids, begin(core.encoder, ids)))
+        stack = core.decoder if core.spec.decoder else core.encoder
+        step = begin(stack, ids, given)
+        hidden = core.hidden(ids, step)
+        if core.spec.head:
+            step.tap(core, "logits", core.head(hidden))
+    return {
+        name: x.numel() * x.element_size() // 2
+        for run in t.runs for call in run.calls for name, x in call.taps.items()
+    }  # fmt: skip
+
+
+def of_memory(name: str) -> bool:
+    """Whether a tap is made once from the memory and not from each token."""
+    return ".cross." in name and name.endswith((".k_pre", ".v"))
+
+
+def plan(trace: "Trace", tokens: int, *, source: int = 0, rows: int = 1) -> Plan:
+    """What a trace would hold of `rows` texts of `tokens` tokens (and of `source` tokens that an encoder reads)."""
+    each = trace.each or per_token(trace.core)
+    both = trace.core.spec.encoder is not None and trace.core.spec.decoder is not None
+    from_source = {n for n in each if both and (n.startswith("encoder.") or of_memory(n))}
+    taps = {n: each[n] * rows * (source if n in from_source else tokens) for n in sorted(trace.needed) if n in each}
+    return Plan(sum(taps.values()), taps)
+
+
+def admit(trace: "Trace", call: "Call", first: bool) -> None:
+    """Refuse a call whose taps would not fit into what is left of the budget, before it runs.
+
+    Raises:
+        QkvError: with the bytes that are needed, those allowed, and the dearest taps.
+    """
+    side = next((s for s in ("encoder", "decoder") if getattr(trace.core, s, None) is call.stack), "")
+    both = trace.core.spec.encoder is not None and trace.core.spec.decoder is not None
+    mine = {n for n in trace.needed & trace.each.keys() if not both or n.startswith("encoder.") == (side == "encoder")}
+    rows, tokens = call.ids.shape
+    counts = {n: (call.sources * call.across if first else 0) if of_memory(n) else rows * tokens for n in mine}
+    wanted = Plan(sum(trace.each[n] * counts[n] for n in mine), {n: trace.each[n] * counts[n] for n in mine})
+    if trace.held + wanted.bytes > trace.budget:
+        kept = f" beside {spoken(trace.held)} kept already" if trace.held else ""
+        raise QkvError(
+            f"trace: {rows} x {tokens} tokens would take {spoken(wanted.bytes)}{kept}, and the budget is "
+            f"{spoken(trace.budget)}; the dearest are {wanted.dearest()}. Save fewer taps, or write to disk: to=FOLDER"
+        )
+    trace.held += wanted.bytes
+
+
+def spill(trace: "Trace", directory: Path) -> None:
+    """Write the taps of every finished call that still lie in memory, a file each, and read them from there."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for call in (c for run in trace.runs for c in run.calls if not isinstance(c.taps, Shelf)):
+        path = directory / f"{len(list(directory.glob('*.safetensors'))):05d}.safetensors"
+        store.write_file(packed(call), path)
+        call.taps = Shelf(path)
+    trace.held = 0
+
+
+def packed(call: "Call") -> dict[str, Tensor]:
+    """Everything of a call that is a tensor, by name."""
+    found = {f"tap.{name}": x for name, x in call.taps.items()}
+    found |= {"ids": call.ids, **{f"place.{n}": x for n, x in call.place._asdict().items()}}
+    found |= {f"mask.{i}": s.bias for i, s in enumerate(call.mask.values()) if s.bias is not None}
+    return {name: x.contiguous().clone() for name, x in found.items()}
+
+
+def save(trace: "Trace", directory: Path | str) -> Path:
+    """Write a trace as a new directory that `load` reads, whole or not at all.
+
+    Raises:
+        QkvError: something lies there already.
+    """
+    directory = Path(directory)
+    fresh(directory)
+    with store.replacing(directory) as aside:
+        for n, call in enumerate(c for run in trace.runs for c in run.calls):
+            store.write_file(packed(call), aside / f"{n:05d}.safetensors")
+        index(trace, aside)
+    return directory
+
+
+def index(trace: "Trace", directory: Path) -> None:
+    """Write what is no tensor, last: a directory without it is no trace."""
+    calls = [(number, run.stack, call) for number, run in enumerate(trace.runs) for call in run.calls]
+    rows = [{"run": number, "stack": stack, "file": called(call, n, directory), **told(call)}
+            for n, (number, stack, call) in enumerate(calls)]  # fmt: skip
+    names = {"wanted": sorted(trace.wanted), "needed": sorted(trace.needed)}
+    content = {"format": FORMAT, "spec": as_json(trace.core.spec), **names, "calls": rows}
+    store.write_json(directory / "index.json", content)
+
+
+def called(call: "Call", n: int, directory: Path) -> str:
+    """The file of a call in a directory: where it was spilled, else by its number."""
+    spilled = isinstance(call.taps, Shelf) and call.taps.path.parent == directory
+    return call.taps.path.name if spilled else f"{n:05d}.safetensors"  # type: ignore[union-attr]
+
+
+def told(call: "Call") -> dict[str, Any]:
+    """What of a call is no tensor."""
+    masks = [{"causal": s.causal, "bias": s.bias is not None} for s in call.mask.values()]
+    return {"start": call.start, "mode": call.mode, "sources": call.sources, "across": call.across, "masks": masks}
+
+
+def fresh(directory: Path) -> None:
+    """Refuse to write where something lies already."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise QkvError(f"{directory}: something lies there already; give a new directory for the trace")
+
+
+def load(directory: Path | str, core: Transformer, tokenizer: Any = None) -> "Trace":
+    """A trace from disk, of the core that it was recorded from; its taps are read when they are asked for.
+
+    Raises:
+        QkvError: no trace lies there, it is of another format, or its model had another spec.
+    """
+    from qkv.lens.trace import Call, Run, Trace
+
+    directory = Path(directory)
+    index = store.read_json(directory / "index.json")
+    if index.get("format") != FORMAT:
+        raise QkvError(f"{directory}: a trace of format {index.get('format')}, expected {FORMAT}")
+    if index["spec"] != as_json(core.spec):
+        raise QkvError(f"{directory}: was recorded from a model of another spec than the one given")
+    trace = Trace(core, tokenizer=tokenizer)
+    trace.wanted, trace.needed = set(index["wanted"]), set(index["needed"])
+    for row in index["calls"]:
+        path = directory / row["file"]
+        read, stack = store.safe(path), getattr(core, row["stack"])
+        masks = {rule: Seen(read[f"mask.{i}"]() if said["bias"] else None, said["causal"])
+                 for i, (rule, said) in enumerate(zip(stack.masks, row["masks"], strict=True))}  # fmt: skip
+        place = Place(*(read[f"place.{n}"]() for n in Place._fields))
+        call = Call(stack, read["ids"](), row["start"], row["mode"], masks, row["sources"], place, row["across"],
+                    Shelf(path))  # fmt: skip
+        if row["run"] == len(trace.runs):
+            trace.runs.append(Run(row["stack"], Cache()))
+        trace.runs[row["run"]].calls.append(call)
+    return trace
