@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ import qkv
 from qkv.cli import main
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.hub import Special
+from qkv.hub import Model, Special
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.training import checkpoint
 
@@ -20,6 +19,11 @@ WORDS = ["<pad>", "</s>", *"书和茶都在桌上我看完了它。", *"abcdefgh
 
 
 class Letters:
+    mask_id, stream = None, None
+
+    def unknown(self, text: str) -> list[str]:
+        return []
+
     def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:
         return [*(WORDS.index(c) for c in text), 1]
 
@@ -30,7 +34,7 @@ class Letters:
         return "".join(WORDS[i] for i in ids if i > 1)
 
 
-def made(name: str) -> SimpleNamespace:
+def made(name: str) -> Model:
     n, ff, t = Norm("layer"), Ffn(48, "relu"), Table("sinusoid", 64)
     if name == "lm":
         b = Block(
@@ -47,7 +51,7 @@ def made(name: str) -> SimpleNamespace:
         for p in core.parameters():
             p.mul_(2.0 if p.dim() > 1 else 1.0)
     special = Special(eos=(1,), pad=0, start=None if name == "lm" else 0, forbid=(0,))
-    return SimpleNamespace(core=core, tokenizer=None if name == "mute" else Letters(), special=special)
+    return Model(core, None if name == "mute" else Letters(), special)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +101,9 @@ def test_json_is_one_object_and_html_one_file(tmp_path: Path, capsys: pytest.Cap
     data = json.loads(capsys.readouterr().out)
     assert data["html"] == str(file)
     assert [s["text"] for s in data["scenes"]] == ["我看茶", "茶"]
-    assert file.read_text(encoding="utf-8").startswith("<!doctype html>")
+    page = file.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert 'id="recorded"' in page
 
 
 @pytest.mark.parametrize(

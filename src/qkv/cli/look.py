@@ -4,7 +4,9 @@ An encoder-decoder shows its translation, the alignment and the strongest edges;
 --show picks readouts instead, whose tables explore/tables.py makes.
 """
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +28,31 @@ SHOWS = (  # those of explore/tables.py, which is not imported for --help
     "Look inside: a translator shows its alignment and strongest edges, a language model the guesses of every layer. "
     "--html writes one offline page, --show tables of one readout.",
     examples=(
-        "qkv look demo 书和茶都在桌上，我看完了它。 --html inside.html",
+        "qkv look demo --serve",
         "qkv look demo-lm 'One, two,' --show parts --show walk --layer 2 --head 3",
         "qkv look demo 书和茶都在桌上，我看完了它。 --show shift --word 它 --anchor 书 --anchor 茶",
     ),
 )
 @click.argument("model")
-@click.argument("text", nargs=-1, required=True)
+@click.argument("text", nargs=-1)
 @option("--layer", type=click.IntRange(1), zh="只看这一层（从 1 数起）", en="this layer only (counted from 1)")
 @option("--head", type=click.IntRange(1), zh="只看这个头（从 1 数起）", en="this head only (counted from 1)")
 @option("--word", zh="看这个词（默认：它）或位置", en="the word (default: 它) or position looked at")
 @option(
     "--step",
-    type=click.IntRange(1),
-    zh="训练到第 N 步的模型（MODEL 是训练目录）",
-    en="the model as it was after N steps (MODEL is a run)",
+    type=click.IntRange(0),
+    zh="训练到第 N 步的模型（MODEL 是训练目录）；不给 TEXT 就看那一步记录了什么",
+    en="the model as it was after N steps (MODEL is a run); without TEXT what was recorded then",
 )
+@option("--moved", type=(click.IntRange(0), click.IntRange(0)), metavar="A B", zh="两步之间什么动了、什么没动",
+        en="what moved between two steps of a run, and what did not")  # fmt: skip
 @option("--beam", type=click.IntRange(1), default=4, zh="束宽", en="beam width of a translation")
 @option("-n", "--max-new-tokens", type=click.IntRange(1), zh="最多写多少个词元", en="write at most so many tokens")
 @option("--html", type=click.Path(dir_okay=False), zh="写一个离线网页", en="write one offline page")
+@option("--serve", is_flag=True, zh="在本机打开网页：随便输入句子", en="open a page on this machine, for any sentence")
+@option("--port", type=click.IntRange(1, 65535), zh="--serve 的端口（默认 8123 起第一个空的）",
+        en="the port of --serve (default: the first free one from 8123)")  # fmt: skip
+@option("--no-browser", is_flag=True, zh="--serve 只打印地址", en="--serve: print the address and open nothing")
 @option("--show", multiple=True, type=click.Choice(SHOWS), zh="要看的读数（可重复）", en="a readout (may be repeated)")
 @option("--part", type=click.Choice(("encoder", "decoder", "cross")), zh="walk、mask：哪一处注意力",
         en="walk, mask: which attention")  # fmt: skip
@@ -58,19 +66,28 @@ SHOWS = (  # those of explore/tables.py, which is not imported for --help
 @option("--min-p", type=click.FloatRange(0, 1), zh="choices：相对下限", en="choices: share of the likeliest")
 def command(
     common: Common, model: str, text: tuple[str, ...], html: str | None, step: int | None, show: tuple[str, ...],
-    **how: Any,
+    serve: bool, **how: Any,
 ) -> None:  # fmt: skip
+    if how["moved"] or (step is not None and not (text or serve)):
+        return recorded(common, model, step or 0, how["moved"])
+    if not (text or serve):
+        raise click.UsageError("TEXT is missing; give it in quotes, or --serve to type it on a page")
     if empty := [t for t in text if not t.strip()]:
         raise QkvError(f"TEXT is empty ({empty[0]!r}): there is nothing to look into")
     from qkv.explore import page
 
     loaded = common.model(model)
-    if step:
+    if step is not None:
         turn_back(loaded.core, model, step)
     if loaded.tokenizer is None:
         raise QkvError(f"{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights")
-    if show:
-        return readouts(common, loaded, text, show, how)
+    if serve:
+        return served(common, loaded, model, text, how)
+    encoder = loaded.spec.decoder is None
+    if html and (encoder or not show):
+        filed(common, loaded, model, text, html, how)
+    if show or encoder:
+        return readouts(common, loaded, text, show or ("lens",), how)
     data = page.build_data(
         loaded.core,
         loaded.tokenizer,
@@ -79,14 +96,61 @@ def command(
         title=Path(model).name,
         extra={"lang": common.talk.lang},
     )
-    if html:
-        Path(html).write_text(page.page(data), encoding="utf-8")
-        common.note(f"已写入 {html}（离线单文件）", f"wrote {html}, one offline file")
     if common.json:
         return common.emit({**data, "html": html})
     for scene in data["scenes"]:
         told(common, scene, how)
     return None
+
+
+def filed(common: Common, loaded: Any, name: str, text: tuple[str, ...], html: str, how: dict[str, Any]) -> None:
+    """The live page with its answers recorded, as one file."""
+    from qkv.explore import record
+
+    made = record.record([(name, question(loaded, line, how)) for line in text], {name: loaded}, lang=common.talk.lang)
+    Path(html).write_text(made, encoding="utf-8")
+    common.note(f"已写入 {html}（离线单文件）", f"wrote {html}, one offline file")
+
+
+EXAMPLES = {
+    "demo": ("书和茶都在桌上，我看完了它。", "书和茶都在桌上，我喝完了它。", "我看完了那本书。"),
+    "demo-lm": ("One, two, buckle my", "Twinkle, twinkle, little"),
+    "demo-bert": ("我爱[MASK]。", "I finished reading the [MASK]."),
+    "demo-moe": ("我看完了那本书。", "书和茶都在桌上，我喝完了它。"),
+}
+
+
+def question(loaded: Any, line: str, how: dict[str, Any]) -> Any:
+    """A text as the page asks it, with the options that were typed."""
+    from qkv.explore.run import Question
+
+    beam = how["beam"] if loaded.encoder_decoder and how["beam"] != 4 else None  # 4 is what it does anyway
+    return Question(line, max_new_tokens=how["max_new_tokens"], beam=beam)
+
+
+def served(common: Common, loaded: Any, name: str, text: tuple[str, ...], how: dict[str, Any]) -> None:
+    """The live page, until Ctrl-C. `QKV_TOKEN` sets the token, for programs that drive a browser."""
+    from qkv import paths
+    from qkv.explore import record, server
+
+    known = sorted(p.name for p in paths.bundled_dir().iterdir() if (p / "config.json").is_file())
+    desk = server.Desk(
+        [name, *(n for n in known if n != name)], common.model, common.talk.lang,
+        {**EXAMPLES, name: [*text, *EXAMPLES.get(name, ("The cat sat on the", "今天天气很"))]}, models={name: loaded},
+        first=record.spoken(question(loaded, text[0], how)) if text else {},
+        watched=Path(name) if Path(name).is_dir() else Path("runs"),
+    )  # fmt: skip
+    page = server.Page(desk, port=how["port"], token=os.environ.get("QKV_TOKEN") or None)
+    if common.json:
+        common.emit({"url": page.url})
+    else:
+        click.echo(page.url)
+    if not (how["no_browser"] or server.show(page.url)):
+        common.note("没有浏览器或显示器：请在浏览器里打开上面的地址",
+                    "no browser or no display: open the address above in one")  # fmt: skip
+    common.note("Ctrl-C 结束", "Ctrl-C ends it")
+    with suppress(KeyboardInterrupt):  # the way to end it
+        page.run()
 
 
 def readouts(
@@ -110,12 +174,33 @@ def readouts(
             else:
                 sheets, data = tables.SHOWS[name](traces[0] if traces else loaded.trace(), ask)
             found.append({"text": part[0] if len(part) == 1 else list(part), "show": name, "data": data})
-            for sheet in () if common.json else sheets:
-                click.echo(f"\n{click.style(sheet.title, bold=True)}")
-                table(sheet.rows)
-                click.echo(f"  {sheet.note}" * bool(sheet.note), nl=bool(sheet.note))
+            printed(() if common.json else sheets)
     if common.json:
         common.emit({"readouts": found})
+
+
+def recorded(common: Common, model: str, step: int, moved: tuple[int, int] | None) -> None:
+    """What a run recorded of itself at a step, or what moved between two."""
+    from qkv.explore import watched
+    from qkv.training.watch import Watched
+
+    run = Watched(model)
+    if moved:
+        loaded = common.model(model)
+        sheets, data = watched.moved(run, *moved, common.say, loaded.core, loaded.tokenizer, every=common.verbose)
+    else:
+        sheets, data = watched.step(run, step, common.say, every=common.verbose)
+    if common.json:
+        return common.emit(data)
+    return printed(sheets)
+
+
+def printed(sheets: Sequence[Any]) -> None:
+    """Tables with their titles and notes."""
+    for sheet in sheets:
+        click.echo(f"\n{click.style(sheet.title, bold=True)}")
+        table(sheet.rows)
+        click.echo(f"  {sheet.note}" * bool(sheet.note), nl=bool(sheet.note))
 
 
 def manner(loaded: Any, how: dict[str, Any]) -> Any:
@@ -132,7 +217,8 @@ def turn_back(core: Any, model: str, step: int) -> None:
     """Put the weights into the core that its run had kept after so many steps."""
     from qkv.training import checkpoint
 
-    found = {int(p.stem): p for p in Path(model).glob("train/snapshots/*.safetensors") if p.stem.isdigit()}
+    places = ("train/watch/weights", "train/snapshots")
+    found = {int(p.stem): p for at in places for p in Path(model, at).glob("*.safetensors") if p.stem.isdigit()}
     if step not in found:
         steps = ", ".join(map(str, sorted(found))) or "none"
         raise QkvError(f"{model}: no weights were kept at step {step} (kept: {steps})")

@@ -1,0 +1,118 @@
+"""The bodies of answers and the queries of questions: JSON, arrays as raw little-endian numbers, keys that are checked.
+
+Used by answers.py and replay.py.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.errors import nearest
+from qkv.explore.run import Refused
+
+JSON, ARRAYS = "application/json", "application/x-qkv"
+DTYPES = {torch.uint8: "u8", torch.int32: "i32", torch.float32: "f32"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The keys of an answer, and its arrays by name (u8, i32 or f32), if any."""
+
+    keys: dict[str, Any]
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def type(self) -> str:
+        """The media type of the body."""
+        return ARRAYS if self.arrays else JSON
+
+    def body(self) -> bytes:
+        """JSON; or a u32 length, a JSON header padded to end on 8 bytes, and the arrays, each padded."""
+        if not self.arrays:
+            return dumped(self.keys)
+        listed: dict[str, Any] = {}
+        data = b""
+        for name, x in self.arrays.items():
+            raw = x.detach().cpu().contiguous().numpy().astype(x.numpy(force=True).dtype.newbyteorder("<")).tobytes()
+            listed[name] = {"dtype": DTYPES[x.dtype], "shape": list(x.shape), "offset": len(data)}
+            data += raw + b"\0" * (-len(raw) % 8)
+        head = dumped({**self.keys, "arrays": listed})
+        head += b" " * (-(4 + len(head)) % 8)
+        return struct.pack("<I", len(head)) + head + data
+
+
+def dumped(value: object) -> bytes:
+    """JSON in UTF-8; what is not finite is null."""
+    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def plain(value: Any) -> Any:
+    """Tensors as lists, NaN and infinity as null."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, Tensor):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return float(f"{value:.9g}") if math.isfinite(value) else None  # nine digits are a float32, whole
+    return value
+
+
+class Query:
+    """The query of a path: each key is asked for by its kind; what does not fit is a Refused that says what does."""
+
+    def __init__(self, said: Mapping[str, str]) -> None:
+        self.said = said
+
+    def only(self, *known: str) -> None:
+        """No key but these."""
+        for key in self.said:
+            if key not in known:
+                there = ", ".join(known) or "none"
+                raise Refused(
+                    f"不认识 {key!r}；可以有：{there}", f"{key!r} is unknown{nearest(key, known)}; known: {there}"
+                )
+
+    def text(self, key: str, default: str = "") -> str:
+        """A text."""
+        return self.said.get(key, default)
+
+    def whole(self, key: str, default: int | None = None, *, low: int = 0, high: int | None = None) -> int:
+        """A whole number from `low` to `high`; without a default it must be there."""
+        said = self.said.get(key)
+        if said is None and default is not None:
+            return default
+        try:
+            found = int(said or "")
+        except ValueError:
+            found = low - 1
+        if found < low or (high is not None and found > high):
+            zh = f"{low} 到 {high}" if high is not None else f"不小于 {low}"
+            en = f"{low} to {high}" if high is not None else f"at least {low}"
+            raise Refused(f"{key}={said}：应是{zh}的整数", f"{key}={said}: expected a whole number, {en}")
+        return found
+
+    def number(self, key: str, default: float) -> float:
+        """A finite number."""
+        try:
+            found = float(self.said.get(key, default))
+        except ValueError:
+            found = math.nan
+        if not math.isfinite(found):
+            raise Refused(f"{key}={self.said[key]}：应是一个数", f"{key}={self.said[key]}: expected a number")
+        return found
+
+    def choice(self, key: str, *known: str) -> str:
+        """One of some words, the first where nothing was said."""
+        found = self.said.get(key) or known[0]
+        if found not in known:
+            there = ", ".join(known)
+            raise Refused(f"{key}={found}：可以是 {there}", f"{key}={found}: expected {there}")
+        return found

@@ -1,0 +1,238 @@
+"""The live page as one file: real answers recorded beforehand, which the same script finds where it would ask a server.
+
+What is recorded goes from what everybody sees to what few open, until the file is full; what is missing says so.
+"""
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from qkv.errors import QkvError
+from qkv.explore import answers, replay
+from qkv.explore.answers import attentions, near_words, whole_words
+from qkv.explore.body import JSON, Answer, Query
+from qkv.explore.page import STATIC, hashed
+from qkv.explore.run import Question, Run, ask
+from qkv.hub import Model
+from qkv.lens import where
+from qkv.training.watch import Watched
+
+LIMIT = 5_000_000  # bytes of the file
+DEFAULTS = {"top": "5", "by": "sublayer", "pool": "1", "temperature": "1", "top_k": "0", "top_p": "1", "min_p": "0"}
+SHOWN = "20"  # words that the page lists after a position
+STEPS = 12  # steps of a watched run that are recorded
+Asked = tuple[str, dict[str, str]]
+
+
+def record(
+    asked: Sequence[tuple[str, Question]], models: Mapping[str, Model], *, lang: str = "en",
+    watched: Watched | None = None, limit: int = LIMIT,
+) -> str:  # fmt: skip
+    """One HTML file of at most `limit` bytes that shows these questions to these models, the first one first.
+
+    Raises:
+        QkvError: no question; the page's script is not there; or not even the first view of each fits.
+    """
+    if not asked:
+        raise QkvError("record: no text to look into; give at least one")
+    home, book = asked[0][0], dict[str, Answer]()
+    runs = [(name, ask(models[name], question, name)) for name, question in asked]
+    said = [{**spoken(run.question), **({"model": name} if name != home else {})} for name, run in runs]
+    names = list(dict.fromkeys(name for name, _ in asked))
+    for name in names:
+        texts = [q.text for n, q in asked if n == name]
+        found = answers.about(models[name], name, names, lang, texts)
+        asking = {} if name == home else {"model": name}
+        book[path_of("about", asking)] = Answer({**found.keys, "recorded": said})
+        book |= {path_of(path, asking): one for path, one in training(watched).items()}
+    for question, (_, run) in zip(said, runs, strict=True):
+        body = json.dumps(question, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        book[f"/api/run?{body}"] = Answer({"run": run.id})
+    packed = {path: packing(found) for path, found in book.items()}
+    shell = {name: read(STATIC / name) for name in ("index.html", "app.js", "app.css")}
+    room = limit - len(written({}, shell).encode()) - sum(map(weight, packed.items()))
+    for n, (name, run) in enumerate(runs):
+        share = room // (len(runs) - n)
+        room -= filled(packed, run, {} if name == home else {"model": name}, share)
+    return written(packed, shell)
+
+
+def filled(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str], share: int) -> int:
+    """Record a run as far as its share of bytes goes; how many it took.
+
+    Raises:
+        QkvError: not even what the page opens with fits.
+    """
+    spent = 0
+    for must, what, said in wanted(run):
+        about = what in answers.TABLES
+        path = path_of(what if about else f"r/{run.id}/{what}", {**said, **(model if about else {})})
+        if path in packed:
+            continue
+        try:
+            found = answers.TABLES[what](run.model, Query(said)) if about else answers.answer(run, what, said)
+        except QkvError:
+            continue  # the live page would say why
+        one = packing(found)
+        size = weight((path, one))
+        if spent + size > share:
+            if must:
+                raise QkvError(f"record: {run.question.text!r} does not fit into {share:,} bytes; record fewer texts")
+            continue
+        packed[path] = one
+        spent += size
+    return spent
+
+
+def wanted(run: Run) -> Iterator[tuple[bool, str, dict[str, str]]]:
+    """What the page asks about a run, what it opens with first: (whether it must fit, answer, query)."""
+    there, parts = answers.panels(run), answers.listed(run)
+    yield True, "meta", {}
+    for what in ("lens", "wavefront", "cache", "alignment", "diff", "routes", "cost"):
+        if what in there:
+            yield what == "lens", what, {}
+    first = opening(run, parts)
+    yield True, "row", {k: first[k] for k in ("part", "layer", "head", "query")}
+    for p in parts:
+        yield True, "thumbs", {"part": p["part"]}
+        yield False, "mask", {"part": p["part"], "layer": "0"}
+    yield True, "attn", {k: first[k] for k in ("part", "layer", "head")}
+    yield from ((False, "walk", {**first, **key}) for key in ({}, {"key": "0"}) if "walk" in there)
+    yield from ((False, "attn", spot) for p in parts for spot in heads(p))
+    pos, ends = places(run)
+    for what, more in (("choices", {"top": SHOWN}), ("parts", {})):
+        yield from ((False, what, {"pos": p, **more}) for p in pos if what in there)
+    yield from rest(run, parts, pos, ends, first)
+
+
+def rest(
+    run: Run, parts: list[dict[str, Any]], pos: list[str], ends: list[str], first: dict[str, str]
+) -> Iterator[tuple[bool, str, dict[str, str]]]:  # fmt: skip
+    """What is recorded where there is room."""
+    there = answers.panels(run)
+    for side in ("encoder", "cross") if run.model.encoder_decoder else ("",):
+        yield from ((False, "proof", {"side": side} if side else {}) for _ in range("proof" in there))
+    for p in parts:
+        yield False, "thumbs", {"part": p["part"], "sink": "0"}
+        yield from ((False, "mask", {"part": p["part"], "layer": str(i)}) for i in range(1, p["layers"]))
+        yield from ((False, "row", {**spot, "query": first["query"]}) for spot in heads(p))
+    yield from ((False, "routes", {"layer": str(i)}) for i in range(len(run.model.spec.stack.blocks)))
+    yield from meanings(run, ends)
+    for p in parts:
+        yield from ((False, "row", {**spot, "query": str(i)}) for i in range(p["queries"]) for spot in heads(p))
+    asks = [str(i) for i in range(answers.asking(run.first, first["part"]))]
+    yield from ((False, "walk", {**first, "query": i, "key": "0"}) for i in asks)
+    yield from ((False, "walk", {**first, "key": str(i)}) for i in range(answers.asked(run.first, first["part"])))
+    yield from ((False, "walk", {**first, **spot}) for p in parts if p["part"] == first["part"] for spot in heads(p))
+    for layer in map(str, range(len(run.model.spec.stack.blocks))):
+        yield from ((False, "parts", {"pos": p, "by": by, "layer": layer}) for by in ("head", "neuron") for p in pos)
+
+
+def meanings(run: Run, ends: list[str]) -> Iterator[tuple[bool, str, dict[str, str]]]:
+    """Where words move and what lies near them: two other words of the text are the anchors."""
+    read = answers.tokens(run.t, where.passed(run.t, "encoder.").ids[0].tolist())
+    for at in ends:
+        yield False, "shift", {"pos": at, "anchors": ",".join(near_words(read, int(at)))}
+    yield from ((False, "neighbours", {"word": word, "n": "10"}) for word in dict.fromkeys(whole_words(read)) if word)
+
+
+def heads(part: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Every layer and head of a part."""
+    return [{"part": part["part"], "layer": str(i), "head": str(h)}
+            for i in range(part["layers"]) for h in range(part["heads"])]  # fmt: skip
+
+
+def places(run: Run) -> tuple[list[str], list[str]]:
+    """The positions of the stack that speaks, and of the one that reads."""
+    speaks, reads = (where.passed(run.t, path).ids.shape[1] for path in ("", "encoder."))
+    return [str(i) for i in range(speaks)], [str(i) for i in range(reads)]
+
+
+def opening(run: Run, parts: list[dict[str, Any]]) -> dict[str, str]:
+    """Where the page opens: across (or where words are said), the last layer, a query in the middle, its best key."""
+    part = next(p for name in ("cross", "decoder", "encoder") for p in parts if p["part"] == name)
+    calls = where.passed(run.t).calls
+    begin = 0 if part["part"] == "encoder" else calls[0].ids.shape[1] - 1
+    query = (begin + part["queries"] - 1) // 2
+    if part["part"] == "encoder" and True in (used := answers.believed(run, where.passed(run.t))) and False in used:
+        query = used.index(True)
+    layer = part["layers"] - 1
+    path = attentions(run.model)[part["part"]][layer]
+    best = int(answers.heads_of(run, path)[0].weights(slice(query, query + 1))[0].argmax())
+    return {"part": part["part"], "layer": str(layer), "head": "0", "query": str(query), "key": str(best)}
+
+
+def spoken(q: Question) -> dict[str, Any]:
+    """A question as the page puts it."""
+    found: dict[str, Any] = {"text": q.text, "second": q.second, "max_new_tokens": q.max_new_tokens, "beam": q.beam,
+                             "sampling": dict(q.sampling), "force": list(q.force)}  # fmt: skip
+    if q.cut:
+        found["cut"] = {key: value for key, value in vars(q.cut).items() if value is not None}
+    return {key: value for key, value in found.items() if value}
+
+
+def training(w: Watched | None) -> dict[str, Answer]:
+    """A watched run: its curve, and some of its steps."""
+    if w is None:
+        return {"watch": Answer({"runs": []})}
+    name, every = replay.key(w.directory), -(-len(w.steps) // STEPS)
+    kept = sorted({*w.steps[::every], *w.steps[-1:]})
+    whole = replay.steps(w)
+    rows = [i for i, n in enumerate(w.steps) if n in kept]
+    keys = {**whole.keys, "steps": [w.index["steps"][i] for i in rows], "recorded": kept}
+    found = {"watch": Answer({"runs": [replay.row(w)]}),
+             f"watch/{name}/steps": Answer(keys, {n: x[rows] for n, x in whole.arrays.items()})}  # fmt: skip
+    return found | {f"watch/{name}/step/{n}": replay.step(w, str(n)) for n in kept}
+
+
+def path_of(path: str, query: Mapping[str, str]) -> str:
+    """A path as the page's script writes it: keys sorted, defaults and empty ones left out."""
+    kept = sorted((k, v) for k, v in query.items() if v != "" and DEFAULTS.get(k) != v)
+    said = "&".join(f"{k}={quote(v, safe=chr(33) + chr(39) + '()*~-_.')}" for k, v in kept)
+    return f"/api/{path}" + f"?{said}" * bool(said)
+
+
+def packing(found: Answer) -> dict[str, str]:
+    """A body as JSON can hold it."""
+    body = found.body()
+    return {"type": found.type, "body": body.decode() if found.type == JSON else base64.b64encode(body).decode()}
+
+
+def weight(one: tuple[str, dict[str, str]]) -> int:
+    """How many bytes a recorded answer takes in the file."""
+    return len(inlined(dict([one])).encode())
+
+
+def inlined(packed: Mapping[str, Any]) -> str:
+    """JSON that can stand in a script element."""
+    return json.dumps(packed, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def written(packed: Mapping[str, Any], texts: Mapping[str, str]) -> str:
+    """The document: the page's own script and style inline, allowed by their hash, and the answers as data."""
+    script = texts["app.js"].replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    style = texts["app.css"].replace("</style", "<\\/style")
+    policy = (f"default-src 'none'; script-src {hashed(script)}; style-src 'unsafe-inline'; img-src data:; "
+              "base-uri 'none'; form-action 'none'")  # fmt: skip
+    meta = f'<meta http-equiv="content-security-policy" content="{policy}">'
+    data = f'<script type="application/json" id="recorded">{inlined(packed)}</script>'
+    html = texts["index.html"]
+    for old, new in (
+        ('<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}'),
+        ('<link rel="stylesheet" href="app.css">', f"<style>{style}</style>"),
+        ('<script src="app.js"></script>', f"{data}\n<script>{script}</script>"),
+    ):
+        if html.count(old) != 1:
+            raise QkvError(f"{STATIC / 'index.html'}: expected {old} once; build the page again")
+        html = html.replace(old, new)
+    return html
+
+
+def read(path: Path) -> str:
+    """A file of the page; a QkvError where it was not built."""
+    if not path.is_file():
+        raise QkvError(f"{path}: the page is not built; run npm run build in web/")
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,76 @@
+"""What a run recorded of itself while it learnt, as answers of the page: training/watch.py reads the records.
+
+Letters: S recorded steps, N matrices, W watched words.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.explore.body import Answer
+from qkv.explore.run import Refused
+from qkv.training import log
+from qkv.training.watch import Watched, runs
+
+POINTS = 1000  # of a curve, at most
+NORMS = ("weight", "gradient", "update")
+
+
+def key(directory: Path) -> str:
+    """The name of a run in an address."""
+    return "w" + hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:10]
+
+
+def listed(folder: Path | None) -> Answer:
+    """The watched runs in a folder, the one that recorded last at the end."""
+    found = [row(Watched(directory)) for directory in (runs(folder) if folder and folder.is_dir() else [])]
+    return Answer({"runs": found, "line": f"qkv.training.watch.runs({str(folder)!r})"})
+
+
+def row(w: Watched) -> dict[str, Any]:
+    """A run in the list of runs."""
+    return {"run": key(w.directory), "name": w.directory.name, "kind": w.index["kind"], "steps": len(w.steps),
+            "last": max(w.steps, default=0), "texts": w.index["texts"], "words": w.index["words"]}  # fmt: skip
+
+
+def watched(folder: Path | None, name: str) -> Watched:
+    """The records of a run."""
+    for directory in runs(folder) if folder and folder.is_dir() else []:
+        if key(directory) == name:
+            return Watched(directory)
+    raise Refused(f"没有训练记录 {name}", f"there is no watched run {name}; train with watch.times=40", 404)
+
+
+def line(w: Watched) -> str:
+    """The Python that opens the records."""
+    return f"qkv.training.watch.Watched({str(w.directory)!r})"
+
+
+def steps(w: Watched) -> Answer:
+    """The whole run: its recorded steps, its curve, the norms of every matrix and the ways of the words."""
+    told = log.events(w.directory / "train" / "log.jsonl")
+    loss = [[e["step"], e["loss"]] for e in told if e.get("kind") == "step" and e.get("loss") is not None]
+    scores = [{k: v for k, v in e.items() if isinstance(v, int | float)} for e in told if e.get("kind") == "evaluation"]
+    arrays: dict[str, Tensor] = {n: w.series(f"matrices.{n}").float() for n in NORMS}
+    arrays["moved"] = w.series("matrices.moved").to(torch.int32)
+    arrays["paths"] = w.paths()
+    every = -(-len(loss) // POINTS)
+    return Answer(
+        {**w.index, "recorded": w.steps, "loss": loss[:: every or 1], "evaluations": scores, "kept": w.kept,
+         "line": line(w), "lines": {**{n: f'{line(w)}.series("matrices.{n}")' for n in (*NORMS, "moved")},
+                                    "paths": f"{line(w)}.paths()"}},
+        arrays,
+    )  # fmt: skip
+
+
+def step(w: Watched, said: str) -> Answer:
+    """What was recorded at one step; arrays in u8, i32 or f32 by their names."""
+    if not said.isdigit():
+        raise Refused(f"第几步应是整数，得到 {said!r}", f"step: expected a whole number, found {said!r}")
+    r = w.at(int(said))
+    whole = {torch.uint8: torch.uint8, torch.int32: torch.int32, torch.int64: torch.int32, torch.bool: torch.uint8}
+    arrays = {n: (x := r[n]).to(whole.get(x.dtype, torch.float32)) for n in r.names}
+    return Answer({**r.json, "line": f"{line(w)}.at({r.step}).json"}, arrays)

@@ -1,0 +1,449 @@
+"""One question put to a model: what it wrote, and the trace of the pass that reads what it wrote. Next: answers.py.
+
+The words are written first (greedily, drawn, by beams, or forced), then read once more with the cache, token by token,
+while the trace listens: so that every way of writing gives one row, real phases and one trace.
+Letters: B rows, T positions, V vocabulary.
+"""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.core.model import Transformer
+from qkv.core.step import Given, begin
+from qkv.errors import QkvError, nearest
+from qkv.generation import beam as beams
+from qkv.generation import engine
+from qkv.generation.rows import Rows, free_prefix
+from qkv.generation.sequence import Stops
+from qkv.hub import Ask, Model, start_of
+from qkv.lens import edit, readout
+from qkv.lens.trace import Trace
+from qkv.spec import Latent
+
+FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")
+LIGHT = ("patterns", "lens", "routes")
+BUDGET = 512 << 20  # bytes that one trace may keep
+LOGITS = 64 << 20  # bytes of logits that may be made for the positions of a prompt, which generation skips
+Said = tuple[str, str]
+
+
+class Refused(QkvError):
+    """A question that cannot be answered, said in Chinese and in English; `status` is its HTTP status."""
+
+    def __init__(self, zh: str, en: str, status: int = 422) -> None:
+        super().__init__(en)
+        self.zh, self.en, self.status = zh, en, status
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A head to be silenced, or with `query` and `key` one edge of it to be removed; all count from 0."""
+
+    part: str
+    layer: int
+    head: int
+    query: int | None = None
+    key: int | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a model is asked: a text (and a second one to compare), how to write, what to force and what to cut."""
+
+    text: str
+    second: str | None = None
+    max_new_tokens: int | None = None
+    beam: int | None = None
+    sampling: tuple[tuple[str, float], ...] = ()
+    force: tuple[int, ...] = ()
+    cut: Cut | None = None
+
+    @staticmethod
+    def of(body: Mapping[str, Any]) -> "Question":
+        """The question that a JSON object says; a Refused names the key that is wrong."""
+        known = [f.name for f in fields(Question)]
+        for key in body:
+            if key not in known:
+                hint = nearest(key, known)
+                raise Refused(
+                    f"不认识 {key!r}；可以有：{', '.join(known)}",
+                    f"{key!r} is unknown{hint}; known: {', '.join(known)}",
+                )
+        text, second = body.get("text"), body.get("second")
+        for value in (text, second or "x"):
+            if not isinstance(value, str) or not value.strip():
+                raise Refused("没有文本：请写一句话", "there is no text: write a sentence")
+        made = {key: whole(body, key, 1) for key in ("max_new_tokens", "beam")}
+        force = body.get("force") or []
+        if not isinstance(force, list) or any(type(i) is not int or i < 0 for i in force):
+            raise Refused("force 应是词元编号的列表", "force: expected a list of token ids")
+        return Question(str(text), second or None, made["max_new_tokens"], made["beam"], drawn(body.get("sampling")),
+                        tuple(force), cut_of(body.get("cut")))  # fmt: skip
+
+    def id(self, model: str) -> str:
+        """The name of the run that answers: the same for the same question to the same model."""
+        said = json.dumps([model, asdict(self)], ensure_ascii=False, sort_keys=True)
+        return "r" + hashlib.sha256(said.encode()).hexdigest()[:12]
+
+
+def whole(body: Mapping[str, Any], key: str, low: int = 0) -> int | None:
+    """A whole number of a JSON object, None where it is not given."""
+    value = body.get(key)
+    if value is not None and (type(value) is not int or value < low):
+        raise Refused(
+            f"{key}：应是不小于 {low} 的整数，得到 {value!r}",
+            f"{key}: expected a whole number >= {low}, found {value!r}",
+        )
+    return value
+
+
+def drawn(sampling: object) -> tuple[tuple[str, float], ...]:
+    """How words are drawn, as sorted pairs; filters that are off (null, or top_k 0) are left out."""
+    known = ("temperature", "top_k", "top_p", "min_p", "seed")
+    if sampling is None:
+        return ()
+    if not isinstance(sampling, dict) or not set(sampling) <= set(known):
+        raise Refused(
+            f"sampling 可以有：{', '.join(known)}", f"sampling: expected an object with some of {', '.join(known)}"
+        )
+    kept = {k: v for k, v in sampling.items() if v is not None and not (k == "top_k" and v == 0)}
+    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in kept.values()):
+        raise Refused("sampling：应是数", f"sampling: expected numbers, found {sampling!r}")
+    return tuple(sorted(kept.items()))
+
+
+def cut_of(body: object) -> Cut | None:
+    """The cut that a JSON object says."""
+    if body is None:
+        return None
+    names = [f.name for f in fields(Cut)]
+    ok = isinstance(body, dict) and set(body) <= set(names) and {"part", "layer", "head"} <= set(body)
+    if not ok or (body.get("query") is None) != (body.get("key") is None):  # pyright: ignore[reportAttributeAccessIssue]
+        raise Refused("cut 应有 part、layer、head，边还要有 query 和 key",
+                      "cut: expected part, layer and head, and for an edge query and key")  # fmt: skip
+    assert isinstance(body, dict)
+    layer, head, query, key = (whole(body, name) for name in ("layer", "head", "query", "key"))
+    return Cut(str(body["part"]), layer or 0, head or 0, query, key)
+
+
+@dataclass(eq=False)
+class Pass:
+    """One text in one model: its ids, the ids written after it with their log-probabilities, and the trace."""
+
+    text: str
+    ids: list[int]
+    written: list[int]
+    logprobs: list[float]
+    output: str
+    t: Trace
+    said: list[Said] = field(default_factory=list)
+    full: bool = True
+
+    @property
+    def bytes(self) -> int:
+        """What the trace keeps."""
+        return sum(x.numel() * x.element_size() for r in self.t.runs for c in r.calls for x in c.taps.values())
+
+
+@dataclass(eq=False)
+class Run:
+    """A question with its answer: the pass over the text, and over the second text where one was given."""
+
+    id: str
+    name: str
+    model: Model
+    question: Question
+    first: Pass
+    second: Pass | None = None
+
+    @property
+    def t(self) -> Trace:
+        """The trace that lines of Python call `t`."""
+        return self.first.t
+
+    @property
+    def bytes(self) -> int:
+        """What both traces keep."""
+        return self.first.bytes + (self.second.bytes if self.second else 0)
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        """The names with which the lines of answers evaluate."""
+        both = {"t": self.t, "model": self.model, "torch": torch, "qkv": import_module("qkv")}
+        return {**both, "t2": self.second.t} if self.second else both
+
+
+def kind(model: Model) -> str:
+    """encoder-decoder, encoder, prefix or decoder."""
+    if model.encoder_decoder:
+        return "encoder-decoder"
+    if model.spec.decoder is None:
+        return "encoder"
+    return "prefix" if free_prefix(model.core) else "decoder"
+
+
+def ask(model: Model, question: Question, name: str = "model") -> Run:
+    """Put a question to a model: `ask(qkv.load("demo"), Question("我看完了那本书。")).t` is the trace.
+
+    Raises:
+        QkvError: no tokenizer, a selector out of range, what the model itself refuses.
+    """
+    if model.tokenizer is None:
+        raise Refused(f"{name} 没有分词器，文本变不成词元；请把分词器存到权重旁边",
+                      f"{name} has no tokenizer, so a text cannot become tokens; save one beside it")  # fmt: skip
+    first = read(model, question.text, question)
+    second = read(model, question.second, question) if question.second else None
+    return Run(question.id(name), name, model, question, first, second)
+
+
+@torch.inference_mode()
+def read(model: Model, text: str, question: Question) -> Pass:
+    """One text: cut to what fits, continued or translated, and traced."""
+    text, said = fitting(model, text)
+    ids = model.ids(text)
+    missing = model.tokenizer.unknown(text) if model.tokenizer else []
+    if missing:
+        words = "、".join(missing[:8]), ", ".join(missing[:8])
+        said.append((f"词表里没有：{words[0]}", f"not in the vocabulary: {words[1]}"))
+    edits = edits_of(model, question.cut)
+    speaks = model.spec.decoder is not None and model.spec.head is not None
+    written, logprobs = write(model, ids, question, edits) if speaks else ([], [])
+    tokens = len(ids) + len(written)
+    full = tokens * per_token(model.core, FULL) <= BUDGET
+    if not full:
+        said.append(spared(model, tokens))
+    save = [*(FULL if full else LIGHT), *["labels.out"] * bool(model.spec.labels)]
+    with Trace(model.core, save, edits, model.tokenizer) as t:
+        reread(model, ids, written, question) if speaks else once(model, ids)
+    return Pass(text, ids, written, logprobs, output(model, t, ids, written), t, said, full)
+
+
+def spared(model: Model, tokens: int) -> Said:
+    """What a long text leaves out, and why."""
+    size = f"{tokens * per_token(model.core, FULL) / 2**20:,.0f}"
+    return (
+        f"文本有 {tokens} 个词元，全部记下要 {size} MB：这里有注意力、猜测和专家，没有逐步、各部分和核对",
+        f"this text has {tokens} tokens, and all of it takes {size} MB: no walk, parts or check here, but the rest",
+    )
+
+
+def fitting(model: Model, text: str) -> tuple[str, list[Said]]:
+    """As much of a text as the page takes, and what to say where that is not all of it."""
+    most, size = longest(model), len(model.ids(text))
+    if size <= most:
+        return text, []
+    low, high = 0, len(text)  # the longest beginning that fits
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if len(model.ids(text[:middle])) <= most else (low, middle)
+    if not text[:low].strip():
+        raise Refused(
+            f"文本有 {size} 个词元，这一页最多读 {most} 个",
+            f"this text has {size} tokens; this page reads at most {most}",
+        )
+    return text[:low], [
+        (f"文本有 {size} 个词元，这一页只读前 {most} 个；后面的没有读，也不显示",
+         f"this text has {size} tokens; the page reads the first {most}, the rest is neither read nor shown")
+    ]  # fmt: skip
+
+
+def longest(model: Model) -> int:
+    """How many tokens of a text the page takes: what the model reads, and what a trace may keep."""
+    spec = model.spec
+    stack = spec.encoder or spec.stack
+    bounds = [stack.longest, spec.context if spec.decoder and not spec.encoder else None]
+    known = [b - (0 if spec.encoder else 2) for b in bounds if b]  # a word of its own and its start need room
+    return max(1, min([*known, BUDGET // per_token(model.core, LIGHT)]))
+
+
+def per_token(core: Transformer, save: Sequence[str]) -> int:
+    """Bytes that a trace with these taps keeps for one token of a source and one that is written."""
+    t = Trace(core, list(save))
+    return sum(numbers(t, name) for name in t.needed) * core.embed.weight.element_size()
+
+
+def numbers(t: Trace, name: str) -> int:
+    """How many numbers a tap carries for one position; patterns are rebuilt, logits counted apart."""
+    path, _, last = name.rpartition(".")
+    spec, at = t.core.spec, t.attentions.get(path)
+    if last in ("pattern", "score", "logits") and ".moe" not in path:
+        return 0
+    if at is not None and last not in ("norm", "out"):
+        s = at.spec
+        if isinstance(s, Latent):
+            dim = s.plain_dim + s.rotary.dim
+            sizes = {
+                "latent": s.kv_rank,
+                "k_rope": s.rotary.dim,
+                "z": s.heads * s.value_dim,
+                "v": s.heads * s.value_dim,
+            }
+            return sizes.get(last, s.heads * dim)
+        return (s.heads if last in ("q_pre", "q", "z") else s.groups) * s.head_dim
+    if ".moe" in path or ".ffn" in path:
+        stack = spec.encoder if name.startswith("encoder.") or not spec.decoder else spec.decoder
+        assert stack is not None
+        block = stack.blocks[int(name.split("layers.")[1].split(".")[0])]
+        if block.moe and path.endswith("moe") and last in ("logits", "index", "weight"):
+            return block.moe.count if last == "logits" else 2 * block.moe.chosen
+        ffn = block.moe.shared if block.moe else block.ffn
+        if ffn and last in ("up", "gate", "act"):
+            return ffn.width
+    return spec.stack.width
+
+
+def edits_of(model: Model, cut: Cut | None) -> list[edit.Edit]:
+    """The cut of a question as an edit of its attention."""
+    if cut is None:
+        return []
+    path = place(model, cut.part, cut.layer, cut.head)
+    if cut.query is None:
+        return [edit.ablate(f"{path}.z", heads=cut.head)]
+    return [edit.cut(path, heads=cut.head, query=cut.query, key=cut.key)]
+
+
+def place(model: Model, part: str, layer: int, head: int = 0) -> str:
+    """The path of an attention; a Refused says what there is."""
+    paths = attentions(model)
+    if part not in paths:
+        there = "、".join(paths), ", ".join(paths)
+        raise Refused(f"part={part}：这个模型只有 {there[0]}", f"part={part}: this model has {there[1]}")
+    rows = paths[part]
+    if not 0 <= layer < len(rows):
+        raise Refused(f"layer={layer}：可以是 0 到 {len(rows) - 1}", f"layer={layer}: expected 0 to {len(rows) - 1}")
+    stack = model.spec.encoder if part == "encoder" else model.spec.decoder
+    assert stack is not None
+    block = stack.blocks[layer]
+    heads = block.cross.heads if part == "cross" and block.cross else block.attn.heads
+    if not 0 <= head < heads:
+        raise Refused(f"head={head}：可以是 0 到 {heads - 1}", f"head={head}: expected 0 to {heads - 1}")
+    return rows[layer]
+
+
+def attentions(model: Model) -> dict[str, list[str]]:
+    """The paths of each part's attentions, from the first layer up."""
+    t, spec = model.trace(), model.spec
+    there = {"encoder": spec.encoder, "decoder": spec.decoder, "cross": spec.encoder and spec.decoder}
+    parts: tuple[readout.Part, ...] = ("encoder", "decoder", "cross")
+    return {part: readout.layers(t, part) for part in parts if there[part]}
+
+
+def write(
+    model: Model, ids: list[int], question: Question, edits: list[edit.Edit]
+) -> tuple[list[int], list[float]]:  # fmt: skip
+    """The ids that follow a text, what is forced first, and the log-probability of each that was chosen (forced: 0)."""
+    both, force = model.encoder_decoder, list(question.force)
+    most = question.max_new_tokens or (None if both else 12)
+    settings = Ask.of({"max_new_tokens": most, **dict(question.sampling)}, {}).settings(model)
+    settings["stops"] = Stops(model.special.eos)
+    if force and (bad := max(force)) >= model.spec.vocabulary:
+        raise Refused(f"force：没有编号 {bad}，最大是 {model.spec.vocabulary - 1}",
+                      f"force: there is no id {bad}, the last one is {model.spec.vocabulary - 1}")  # fmt: skip
+    if kind(model) == "decoder":
+        ids = [*ids, *force]
+    else:
+        settings["feed"] = replace(settings["feed"], start=(*start_of(model), *force))
+    if force and force[-1] in model.special.eos:
+        return force, [0.0] * len(force)
+    edge = question.cut is not None and question.cut.query is not None and question.cut.part != "encoder"
+    size = 1 if question.sampling or edge else question.beam or (4 if both else 1)
+    with Trace(model.core, edit=edits) if edits else nullcontext():
+        if size > 1:
+            del settings["sampling"]
+            search = beams.Search(size, length_penalty=0.6 if both else 0.0)
+            best = beams.beam(model.core, [ids], search=search, **settings)[0][0]
+            return [*force, *best.tokens], [0.0] * len(force) + list(best.logprobs)
+        done = engine.generate(model.core, [ids], **settings)[0]
+    return [*force, *done.tokens], [0.0] * len(force) + list(done.logprobs)
+
+
+class Loud(Rows):
+    """Rows whose every position goes through the head: what a prompt would have said is shown as thrown away."""
+
+    def forward(self, ids: Tensor, real: Tensor | None, *, head: bool = True, decode: bool = False) -> Tensor:
+        given = Given(real=real, prefix=self.prefix, blank=self.blank, memory=self.memory, memory_real=self.memory_real)
+        assert self.cache is not None
+        step = begin(self.core.decoder, ids, given, cache=self.cache, mode="decode" if decode else "prefill")
+        return self.core(ids, step)[:, -1]
+
+
+def reread(model: Model, ids: list[int], written: list[int], question: Question) -> None:
+    """Read the text and what was written after it: what was given at once, the rest a token a step with the cache.
+
+    The last token is not read, as in writing: nothing was said after it.
+    """
+    core, given = model.core, len(question.force)
+    forced = written[:given] if given < len(written) else written[: given - 1]
+    prefix = kind(model) == "prefix"
+    feed = Ask().settings(model)["feed"]
+    prompt = [*start_of(model), *forced] if core.spec.encoder else ids if prefix else [*ids, *forced]
+    feed = replace(feed, start=(*start_of(model), *forced) if prefix else ())
+    loud = (len(ids) + len(forced)) * core.spec.vocabulary * 4 <= LOGITS
+    rows = (Loud if loud else Rows)(core, feed, capacity=len(prompt) + len(written) + 1)
+    if core.spec.encoder:
+        rows.encode([ids])
+    rows.read([prompt])
+    for token in written[len(forced) : -1]:
+        rows.next(torch.tensor([token], device=model.device))
+
+
+def once(model: Model, ids: list[int]) -> None:
+    """A model that writes nothing: one pass over a text, with what its heads say of it."""
+    core = model.core
+    if model.encoder_decoder:
+        raise Refused("这个编码器-解码器没有输出层，不写词", "this encoder-decoder has no head, so it writes no words")
+    x = torch.tensor([ids], device=model.device)
+    free = torch.tensor([len(ids)], device=model.device) if kind(model) == "prefix" else None
+    step = begin(core.decoder if core.spec.decoder else core.encoder, x, Given(prefix=free), mode="prefill")
+    hidden = core.hidden(x, step)
+    if core.spec.head:
+        step.tap(core, "logits", core.head(hidden))
+    if core.spec.labels:
+        core.labels(hidden, step)
+
+
+def output(model: Model, t: Trace, ids: list[int], written: list[int]) -> str:
+    """What the model says: what it wrote, or the text with its blanks filled in."""
+    if model.spec.decoder:
+        return model.text([i for i in written if i not in model.special.eos])
+    mask = model.tokenizer.mask_id if model.tokenizer else None
+    if model.spec.head is None or mask not in ids:
+        return ""
+    best = t["logits"][0].argmax(-1).tolist()
+    return model.text([b if i == mask else i for i, b in zip(ids, best, strict=True)])
+
+
+class Shelf:
+    """The latest runs, at most `count` of them and `limit` bytes; the one asked for longest ago goes first."""
+
+    def __init__(self, count: int = 8, limit: int = 2 * BUDGET) -> None:
+        self.count, self.limit = count, limit
+        self.runs: OrderedDict[str, Run] = OrderedDict()
+
+    def get(self, name: str) -> Run:
+        """A run that is kept; a Refused with status 404 where it was let go."""
+        if name not in self.runs:
+            raise Refused(f"没有 {name}：只留最近的 {self.count} 次，请再问一次",
+                          f"there is no {name}: the last {self.count} are kept; ask again", 404)  # fmt: skip
+        self.runs.move_to_end(name)
+        return self.runs[name]
+
+    def put(self, name: str, make: Callable[[], Run]) -> Run:
+        """The run of a name, made where it is not kept."""
+        if name not in self.runs:
+            self.runs[name] = make()
+        self.runs.move_to_end(name)
+        while len(self.runs) > self.count or (
+            len(self.runs) > 1 and sum(r.bytes for r in self.runs.values()) > self.limit
+        ):
+            self.runs.popitem(last=False)
+        return self.runs[name]

@@ -1,0 +1,426 @@
+"""The live page: a small server on 127.0.0.1 that answers a browser's questions about models.
+
+Only whoever has the token of the printed address is answered: it becomes a cookie that scripts cannot read. Torch works
+in one thread, so that two tabs wait for each other. The answers are made in answers.py; `qkv look --serve` runs it.
+"""
+
+import asyncio
+import errno
+import hashlib
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import traceback
+import webbrowser
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from qkv.errors import QkvError, nearest
+from qkv.explore import answers, replay
+from qkv.explore.body import Answer, Query, dumped
+from qkv.explore.run import Question, Refused, Run, Shelf, ask
+from qkv.hub import Model
+
+HOST, PORT = "127.0.0.1", 8123
+STATIC = Path(__file__).parent / "static"
+FILES = {"app.js": "text/javascript", "app.css": "text/css"}
+LARGEST = 1 << 20  # bytes of a question
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+GUARDS = {
+    "content-security-policy": POLICY, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin", "cross-origin-opener-policy": "same-origin",
+    "x-frame-options": "DENY",
+}  # fmt: skip
+EMPTY = (
+    "<!doctype html><meta charset=utf-8><title>qkv</title><p>qkv: static/index.html is not built yet · 页面还没有构建"
+)
+
+
+class Events:
+    """What a run that trains in this process says, numbered, the latest kept for those who come or come back later."""
+
+    def __init__(self, kept: int = 4096) -> None:
+        self.kept: deque[tuple[int, dict[str, Any]]] = deque(maxlen=kept)
+        self.count = 0
+        self.lock = threading.Lock()
+        self.closed = False  # the server ends: nobody listens on
+
+    def send(self, event: Mapping[str, Any]) -> None:
+        """One more event; from any thread."""
+        with self.lock:
+            self.count += 1
+            self.kept.append((self.count, dict(event)))
+
+    def since(self, last: int) -> list[tuple[int, dict[str, Any]]]:
+        """The events after a number, as far as they are kept; all of them where the number is of another process."""
+        with self.lock:
+            return [e for e in self.kept if e[0] > last or last > self.count]
+
+
+@dataclass(eq=False)
+class Desk:
+    """What the server answers from: models by name (loaded when asked for), their runs, a watched folder, events."""
+
+    names: list[str]
+    load: Callable[[str], Model]
+    lang: str = "en"
+    examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    first: Mapping[str, Any] = field(default_factory=dict)  # the question that the page opens with
+    watched: Path | None = None
+    events: Events = field(default_factory=Events)
+    models: dict[str, Model] = field(default_factory=dict)
+    shelf: Shelf = field(default_factory=Shelf)
+
+    def model(self, name: str | None) -> tuple[str, Model]:
+        """The model of a name, the first one without; a Refused names those there are."""
+        name = name or self.names[0]
+        if name not in self.names:
+            there = ", ".join(self.names)
+            raise Refused(
+                f"没有模型 {name}；有：{there}",
+                f"there is no model {name}{nearest(str(name), self.names)}; there are {there}",
+            )
+        if name not in self.models:
+            self.models[name] = self.load(name)
+        return name, self.models[name]
+
+    def about(self, query: Query) -> Answer:
+        """What the page shows first."""
+        query.only("model")
+        name, model = self.model(query.text("model") or None)
+        found = answers.about(model, name, self.names, self.lang, list(self.examples.get(name, ())))
+        return Answer({**found.keys, "first": dict(self.first)}) if self.first and name == self.names[0] else found
+
+    def run(self, body: Mapping[str, Any]) -> Answer:
+        """Put a question; the name of its run."""
+        name, model = self.model(body.get("model"))
+        question = Question.of({k: v for k, v in body.items() if k != "model"})
+        run = self.shelf.put(question.id(name), lambda: ask(model, question, name))
+        return Answer({"run": run.id})
+
+    def answer(self, run: str, what: str, said: Mapping[str, str]) -> Answer:
+        """One answer about a run."""
+        found: Run = self.shelf.get(run)
+        return answers.answer(found, what, said)
+
+    def table(self, what: str, query: Query) -> Answer:
+        """One answer about a model without a text."""
+        return answers.TABLES[what](self.model(query.text("model") or None)[1], query)
+
+    def watch(self, parts: list[str]) -> Answer:
+        """What runs recorded while they learnt: all of them, one of them, one step of one."""
+        if not parts:
+            return replay.listed(self.watched)
+        found = replay.watched(self.watched, parts[0])
+        if parts[1:] == ["steps"]:
+            return replay.steps(found)
+        if len(parts) == 3 and parts[1] == "step":
+            return replay.step(found, parts[2])
+        raise Refused("没有这个地址", "under /api/watch/RUN there are steps and step/N", 404)
+
+
+class Gate:
+    """Who is let in: the right Host, the token or its cookie, and for questions the page's own Origin."""
+
+    def __init__(self, token: str, port: int) -> None:
+        self.token, self.cookie = token, f"qkv-{port}"
+        self.hosts = {f"{HOST}:{port}", f"localhost:{port}"}
+
+    def refuse(self, request: Request) -> Refused | None:
+        """Why a request is not answered."""
+        host = request.headers.get("host", "")
+        if host not in self.hosts:
+            return Refused(f"Host 是 {host!r}：这一页只在 {', '.join(sorted(self.hosts))} 回答",
+                           f"Host is {host!r}: expected {' or '.join(sorted(self.hosts))}", 403)  # fmt: skip
+        if not secrets.compare_digest(request.cookies.get(self.cookie, "").encode(), self.token.encode()):
+            return Refused(
+                "缺少口令：请用终端里打印的完整地址打开",
+                "no token: open the whole address that the terminal printed",
+                403,
+            )
+        origin = request.headers.get("origin")
+        if request.method != "GET" and (origin or "").removeprefix("http://") not in self.hosts:
+            return Refused(
+                f"Origin 是 {origin!r}：只有这一页自己可以提问", f"Origin is {origin!r}: only this page may ask", 403
+            )
+        return None
+
+    def greets(self, request: Request) -> bool:
+        """Whether this is the first visit, with the right Host and the token in the address."""
+        said = request.query_params.get("token", "")
+        right = secrets.compare_digest(said.encode(), self.token.encode())
+        return right and request.url.path == "/" and request.headers.get("host", "") in self.hosts
+
+
+@dataclass(eq=False)
+class Site:
+    """The addresses of the page; torch works in one thread, so that two tabs never meet in it."""
+
+    desk: Desk
+    gate: Gate
+    worker: ThreadPoolExecutor
+
+    async def work(self, make: Callable[[], Answer]) -> Response:
+        """An answer made in the one thread where torch works."""
+
+        def made() -> tuple[str, bytes]:
+            found = make()
+            return found.type, found.body()
+
+        try:
+            kind, body = await asyncio.get_running_loop().run_in_executor(self.worker, made)
+        except QkvError as error:
+            return failed(error)
+        except Exception as error:
+            traceback.print_exc()  # the panel shows the fault, the terminal shows where
+            return broken(error)
+        return guarded(Response(body, media_type=kind, headers={"cache-control": "no-store"}))
+
+    async def opened(self, request: Request) -> Response:
+        """The page, or for whoever comes with the token its cookie first."""
+        if self.gate.greets(request):
+            welcome = RedirectResponse("/", 303)
+            welcome.set_cookie(self.gate.cookie, self.gate.token, httponly=True, samesite="strict", path="/")
+            return guarded(welcome)
+        if refusal := self.gate.refuse(request):
+            return failed(refusal, html=True)
+        return static(request, "index.html", "text/html")
+
+    async def file(self, request: Request) -> Response:
+        """The script and the style."""
+        if refusal := self.gate.refuse(request):
+            return failed(refusal)
+        name = request.path_params["name"]
+        if name not in FILES:
+            return failed(Refused("没有这一页", "no such page", 404))
+        return static(request, name, FILES[name])
+
+    async def api(self, request: Request) -> Response:
+        """A question about a model, a run or a training."""
+        if refusal := self.gate.refuse(request):
+            return failed(refusal)
+        parts, desk, said = request.path_params["rest"].split("/"), self.desk, dict(request.query_params)
+        if request.method == "POST":
+            return await self.posted(request, parts)
+        if parts == ["events"]:
+            return guarded(streamed(desk.events, request))
+        if len(parts) == 3 and parts[0] == "r":
+            return await self.work(lambda: desk.answer(parts[1], parts[2], said))
+        if parts == ["about"]:
+            return await self.work(lambda: desk.about(Query(said)))
+        if parts[0] == "watch":
+            return await self.work(lambda: desk.watch(parts[1:]))
+        if len(parts) == 1 and parts[0] in answers.TABLES:
+            return await self.work(lambda: desk.table(parts[0], Query(said)))
+        return failed(Refused("没有这个地址", f"there is no /api/{request.path_params['rest']}", 404))
+
+    async def posted(self, request: Request, parts: list[str]) -> Response:
+        """A new question."""
+        if parts != ["run"]:
+            return failed(Refused("没有这个地址", "only /api/run takes a POST", 404))
+        try:
+            body = await said_in(request)
+        except Refused as error:
+            return failed(error)
+        return await self.work(lambda: self.desk.run(body))
+
+
+def app(desk: Desk, *, token: str, port: int) -> Starlette:
+    """The ASGI application."""
+    site = Site(desk, Gate(token, port), ThreadPoolExecutor(1, "qkv-torch"))
+    api = Route("/api/{rest:path}", site.api, methods=["GET", "POST"])
+    routes = [Route("/", site.opened), api, Route("/{name}", site.file)]
+    return Starlette(routes=routes, exception_handlers={404: missing, 405: missing})
+
+
+async def said_in(request: Request) -> dict[str, Any]:
+    """The JSON object of a POST, of at most a mebibyte."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LARGEST:
+            raise Refused("问题太长", f"a question has at most {LARGEST} bytes", 413)
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Refused("应是一个 JSON 对象", "expected a JSON object", 400)
+    return found
+
+
+def guarded(response: Response) -> Response:
+    """The headers that every answer carries."""
+    response.headers.update(GUARDS)
+    return response
+
+
+def failed(error: QkvError, *, html: bool = False) -> Response:
+    """An error as the page shows it."""
+    en = str(error)
+    zh, status = (error.zh, error.status) if isinstance(error, Refused) else (f"做不到：{en}", 422)
+    if html:
+        text = f"<!doctype html><meta charset=utf-8><title>qkv</title><p lang=zh>{zh}</p><p lang=en>{en}</p>"
+        return guarded(Response(text.replace("'", ""), status, media_type="text/html"))
+    body = dumped({"error": {"zh": zh, "en": en}})
+    return guarded(Response(body, status, media_type="application/json", headers={"cache-control": "no-store"}))
+
+
+def broken(error: Exception) -> Response:
+    """A fault of ours."""
+    said = f"{type(error).__name__}: {error}".splitlines()[0]
+    return failed(Refused(f"意外的错误：{said}", f"this was not expected: {said}", 500))
+
+
+async def missing(request: Request, error: Exception) -> Response:
+    """An address that is not there."""
+    return failed(
+        Refused("没有这个地址", f"there is no {request.method} {request.url.path}", getattr(error, "status_code", 404))
+    )
+
+
+def static(request: Request, name: str, kind: str) -> Response:
+    """A file of the page, with a tag by which a browser need not fetch it again."""
+    path = STATIC / name
+    data = path.read_bytes() if path.is_file() else EMPTY.encode() if name == "index.html" else None
+    if data is None:
+        return failed(Refused(f"没有 {name}：页面还没有构建", f"there is no {name}: the page is not built", 404))
+    tag = f'"{hashlib.sha256(data).hexdigest()[:24]}"'
+    headers = {"etag": tag, "cache-control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return guarded(Response(status_code=304, headers=headers))
+    return guarded(Response(data, media_type=kind, headers=headers))
+
+
+def streamed(events: Events, request: Request) -> Response:
+    """Server-sent events from the number that the browser saw last."""
+    said = request.headers.get("last-event-id", "")
+
+    async def lines() -> AsyncIterator[str]:
+        last, idle = int(said) if said.isdigit() else 0, 0
+        yield "retry: 1000\n\n"
+        while not (events.closed or await request.is_disconnected()):
+            found = events.since(last)
+            for last, event in found:
+                kind = str(event.get("kind", "note"))
+                yield f"id: {last}\ndata: {dumped({**event, 'kind': kind}).decode()}\n\n"
+            idle = 0 if found else idle + 1
+            if idle % 100 == 99:
+                yield ": still here\n\n"
+            await asyncio.sleep(0.1)
+
+    return StreamingResponse(lines(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+
+# Running it
+
+
+def bound(port: int | None) -> socket.socket:
+    """A socket on 127.0.0.1: at `port`, or at the first free one from 8123 on.
+
+    Raises:
+        QkvError: the port is taken; the next free one is named.
+    """
+    for number in [port] if port is not None else range(PORT, PORT + 64):
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        if os.name == "posix":
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((HOST, number))
+        except OSError as error:
+            listening.close()
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
+                raise
+            continue
+        listening.listen(128)  # now, so that nobody else can
+        return listening
+    if port is None:
+        raise QkvError(f"ports {PORT} to {PORT + 63} are all taken; choose one with --port")
+    raise QkvError(f"--port {port}: something else listens there (or it is not allowed); {free(port)} is free")
+
+
+def free(port: int) -> int:
+    """The next free port after one."""
+    for number in [*range(port + 1, min(port + 200, 65536)), 0]:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((HOST, number))
+            except OSError:
+                continue
+            return probe.getsockname()[1]
+    return 0
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which on Ctrl-C first ends the streams that would keep it waiting."""
+
+    def __init__(self, config: uvicorn.Config, events: Events) -> None:
+        super().__init__(config)
+        self.events = events
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self.events.closed = True
+        super().handle_exit(sig, frame)
+
+
+class Page:
+    """A server that is about to run: its address, and two ways to run it, here or beside what this process does."""
+
+    def __init__(self, desk: Desk, *, port: int | None = None, token: str | None = None) -> None:
+        self.desk, self.socket = desk, bound(port)
+        self.port = self.socket.getsockname()[1]
+        self.token = token or secrets.token_urlsafe(24)
+        made = app(desk, token=self.token, port=self.port)
+        settings = uvicorn.Config(
+            made, log_level="error", lifespan="off", timeout_graceful_shutdown=5, server_header=False
+        )
+        self.server = Server(settings, desk.events)
+        self.thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """The address that lets a browser in."""
+        return f"http://{HOST}:{self.port}/?token={self.token}"
+
+    def run(self) -> None:
+        """Serve until Ctrl-C, which is raised again as KeyboardInterrupt."""
+        self.server.run(sockets=[self.socket])
+
+    def start(self) -> str:
+        """Serve in a thread beside this one; the address."""
+        self.thread = threading.Thread(target=self.run, name="qkv-page", daemon=True)
+        self.thread.start()
+        return self.url
+
+    def stop(self) -> None:
+        """End a server that was started."""
+        self.desk.events.closed = self.server.should_exit = True
+        if self.thread:
+            self.thread.join(5)
+        self.socket.close()
+
+
+def show(url: str) -> bool:
+    """Open a browser at an address; False where there is none, or no display to show it on."""
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    try:
+        return webbrowser.open(url)
+    except webbrowser.Error:
+        return False

@@ -1,0 +1,141 @@
+"""The page in one file: its own script alone may run, what is recorded is what a server would answer, and it fits."""
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qkv
+from qkv.errors import QkvError
+from qkv.explore import record
+from qkv.explore.answers import answer, panels
+from qkv.explore.run import Cut, Question, ask
+from qkv.hub import Model
+
+INDEX = """<!doctype html>
+<html lang="en"><head>
+<meta charset="utf-8">
+<link rel="stylesheet" href="app.css">
+</head><body><script src="app.js"></script></body></html>
+"""
+SCRIPT = 'const evil = "</script><b>"; /* <!-- */ console.log(1);'
+
+
+@pytest.fixture(autouse=True)
+def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A page of three short files, whatever lies in static/ just now."""
+    for name, text in {"index.html": INDEX, "app.js": SCRIPT, "app.css": "b{color:red}"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.setattr(record, "STATIC", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Model]:
+    return {n: qkv.load(n) for n in ("demo-lm", "demo-bert")}
+
+
+ASKED = [("demo-lm", Question("One, <two>", max_new_tokens=2)), ("demo-bert", Question("我爱[MASK]。"))]
+
+
+def answers_in(html: str) -> dict[str, dict[str, str]]:
+    found = re.search(r'<script type="application/json" id="recorded">(.*?)</script>', html, re.S)
+    assert found
+    return json.loads(found[1])
+
+
+def body(one: dict[str, str]) -> bytes:
+    return one["body"].encode() if one["type"] == "application/json" else base64.b64decode(one["body"])
+
+
+def test_the_file_runs_its_own_script_and_asks_nobody(models: dict[str, Model]) -> None:
+    html = record.record(ASKED[1:], models, limit=300_000)
+    policy = re.search(r'content-security-policy" content="([^"]*)"', html)
+    scripts = re.findall(r"<script>(.*?)</script>", html, re.S)
+    assert policy
+    assert len(scripts) == 1
+    assert "<\\/script><b>" in scripts[0]
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in policy[1]
+    assert "default-src 'none'" in policy[1]
+    assert "connect-src" not in policy[1]
+    assert not re.search(r'(src|href)="', html.replace('href="data:', ""))
+    assert html.index('id="recorded"') < html.index("<script>")
+
+
+def test_what_is_recorded_is_what_a_server_answers(models: dict[str, Model]) -> None:
+    html = record.record(ASKED, models, lang="zh", limit=1_500_000)
+    assert len(html.encode()) <= 1_500_000
+    book = answers_in(html)
+    about = json.loads(book["/api/about"]["body"])
+    assert about["lang"] == "zh"
+    bert = {"text": "我爱[MASK]。", "model": "demo-bert"}
+    assert about["recorded"] == [{"text": "One, <two>", "max_new_tokens": 2}, bert]
+    assert json.loads(book["/api/about?model=demo-bert"]["body"])["kind"] == "encoder"
+    asked = json.loads(book['/api/run?{"max_new_tokens":2,"text":"One, <two>"}']["body"])["run"]
+    assert '/api/run?{"model":"demo-bert","text":"我爱[MASK]。"}' in book
+    live = ask(models["demo-lm"], ASKED[0][1], "demo-lm")
+    assert asked == live.id
+    rows = [f"row?head={h}&layer={i}&part=decoder&query=3" for h in range(4) for i in range(4)]
+    seen = ("meta", "lens", "thumbs?part=decoder", "choices?pos=2&top=20", "parts?pos=1", "wavefront", "proof")
+    for path in (*seen, *rows):
+        what, _, query = path.partition("?")
+        said = dict(pair.split("=") for pair in query.split("&")) if query else {}
+        assert body(book[f"/api/r/{asked}/{path}"]) == answer(live, what, said).body(), path
+    kept = {path.split("/")[4].split("?")[0] for path in book if path.startswith(f"/api/r/{asked}/")}
+    assert set(panels(live)) - {"neighbours", "analogy", "cost", "gradient"} <= kept
+    assert any(path.startswith("/api/neighbours?") for path in book)
+    assert "/api/watch?model=demo-bert" in book
+
+
+def test_a_wrong_answer_would_be_noticed(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    right = record.packing
+    monkeypatch.setattr(record, "packing", lambda found: {**right(found), "body": right(found)["body"][:-2]})
+    with pytest.raises((AssertionError, ValueError)):
+        test_what_is_recorded_is_what_a_server_answers(models)
+
+
+def test_a_small_file_holds_what_is_seen_first(models: dict[str, Model]) -> None:
+    big, small = (answers_in(record.record(ASKED[:1], models, limit=n)) for n in (700_000, 120_000))
+    assert set(small) < set(big)
+    first = [path for path in small if "/walk?" in path or "/row?" in path]
+    assert any("/lens" in path for path in small)
+    assert any("/row?" in path for path in first)
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "written"),
+    [
+        ("about", {}, "/api/about"), ("r/r1/lens", {"top": "5"}, "/api/r/r1/lens"),
+        ("r/r1/choices", {"top": "20", "pos": "3", "top_p": "1"}, "/api/r/r1/choices?pos=3&top=20"),
+        ("neighbours", {"word": "小 (a)!'*~b/?&,", "n": "10"},
+         "/api/neighbours?n=10&word=%E5%B0%8F%20(a)!'*~b%2F%3F%26%2C"),
+        ("r/r1/shift", {"pos": "0", "anchors": ""}, "/api/r/r1/shift?pos=0"),
+    ],
+)  # fmt: skip
+def test_paths_are_written_as_the_script_writes_them(path: str, query: dict[str, str], written: str) -> None:
+    assert record.path_of(path, query) == written
+
+
+def test_a_question_is_put_as_the_page_puts_it() -> None:
+    q = Question("a", sampling=(("temperature", 0.5),), force=(3,), cut=Cut("decoder", 0, 1))
+    said: dict[str, Any] = record.spoken(q)
+    assert Question.of(said) == q
+    assert "query" not in said["cut"]
+
+
+def test_what_cannot_be_recorded_says_so(models: dict[str, Model], built: Path) -> None:
+    with pytest.raises(QkvError, match="no text"):
+        record.record([], models)
+    with pytest.raises(QkvError, match="record fewer texts"):
+        record.record(ASKED, models, limit=9_000)
+    (built / "index.html").write_text("<html></html>", encoding="utf-8")
+    with pytest.raises(QkvError, match="build the page again"):
+        record.record(ASKED, models)
+    (built / "app.js").unlink()
+    with pytest.raises(QkvError, match="not built"):
+        record.record(ASKED, models)
