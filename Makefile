@@ -36,6 +36,7 @@ check: .venv/dev.stamp
 	$(BIN)/ruff check
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest -q tests/test_floors.py tests/test_size.py
+	@$(BIN)/python tools/web.py
 	@$(BIN)/python tools/size.py
 
 size:

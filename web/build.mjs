@@ -1,0 +1,37 @@
+// Builds the page's bundle: node build.mjs [folder]; the folder is src/qkv/explore/static unless named.
+import { build } from "esbuild";
+import { copyFile, mkdir, readFile, writeFile } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const to = process.argv[2] ?? join(here, "../src/qkv/explore/static");
+
+const built = await build({
+  absWorkingDir: here,
+  entryPoints: { app: "src/main.ts" },
+  outdir: to,
+  bundle: true,
+  minify: true,
+  format: "iife",
+  target: ["es2022", "safari15"],
+  charset: "utf8",
+  legalComments: "none", // the whole licences stand at the top instead
+  logLevel: "warning",
+  metafile: true,
+  write: false,
+});
+
+/** The licences of the packages that went into the bundle. */
+async function licences() {
+  const packages = new Set(Object.keys(built.metafile.inputs).map((path) => /^node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(path)?.[1]));
+  packages.delete(undefined);
+  const texts = await Promise.all([...packages].sort().map(async (name) => `${name}\n\n${await readFile(join(here, "node_modules", name, "LICENSE"), "utf8")}`));
+  return `/*! The page of qkv. With it come:\n\n${texts.join("\n").replaceAll("*/", "* /")}*/\n`;
+}
+
+await mkdir(to, { recursive: true });
+for (const file of built.outputFiles) {
+  await writeFile(file.path, basename(file.path) === "app.js" ? (await licences()) + file.text : file.text);
+}
+await copyFile(join(here, "src/index.html"), join(to, "index.html"));

@@ -1,0 +1,105 @@
+/** Word shift: how a word's state moves through the layers towards words of your own; neighbours and analogies beside it. */
+import { html, svg, type TemplateResult } from "lit";
+import { state } from "lit/decorators.js";
+import { extent } from "d3-array";
+import { scaleLinear } from "d3-scale";
+import { line } from "d3-shape";
+import type { Answer } from "../client";
+import { bars } from "../draw/bars";
+import { field } from "../draw/field";
+import { lines } from "../draw/lines";
+import { num, short } from "../draw/number";
+import { modelAsked, reading, type Stand } from "../draw/stand";
+import { strip, word } from "../draw/strip";
+import { Panel, panel } from "../panel";
+import type { Key } from "../words";
+import { PLAIN } from "./words_more";
+import "./more.css";
+
+class ShiftPanel extends Panel {
+  @state() private anchors = "";
+  @state() private word = "";
+  @state() private three = ["", "", ""];
+
+  protected asks(): Record<string, string | undefined> {
+    const { meta } = this.page;
+    const model = modelAsked(this.page);
+    const { at } = reading(this.page);
+    const [a, b, c] = this.three.map((x) => x.trim());
+    const near = this.near(reading(this.page));
+    return {
+      shift: meta.panels.includes("shift") ? this.run("shift", { pos: at, anchors: this.named(reading(this.page)).join(",") }) : undefined,
+      near: near ? this.api("neighbours", { word: near, n: 10, model }) : undefined,
+      like: a && b && c ? this.api("analogy", { a, b, c, model }) : undefined,
+    };
+  }
+
+  /** The word whose neighbours are shown: the one that was typed, the one chosen, or the first of the text. */
+  private near({ tokens, at }: Stand): string {
+    return this.word || plainWord(tokens[at]?.text ?? "") || tokens.map((x) => plainWord(x.text)).find(Boolean) || "";
+  }
+
+  /** The anchors: those that were typed, else two other words of the same text. */
+  private named({ tokens, at }: Stand): string[] {
+    const typed = this.anchors.split(/[,，、]/).map((x) => x.trim()).filter(Boolean);
+    if (typed.length) return typed;
+    const words = tokens.map((x) => plainWord(x.text)).filter((x, i) => (x.length > 1 || x > "\u2e80") && i !== at && !PLAIN.has(x.toLowerCase()));
+    return [...new Set(words)].slice(0, 2);
+  }
+
+  protected view({ shift, near, like }: Record<string, Answer>): TemplateResult {
+    const stand = reading(this.page);
+    return html`<div class="controls">${field(this.t("shift.anchors"), this.named(stand).join(", "), (x) => (this.anchors = x), 24)}</div>
+      ${strip(stand.tokens, { label: this.t("tokens"), at: stand.at, pick: stand.go })}
+      ${shift ? this.way(shift) : html`<p class="empty">${this.t("shift.none")}</p>`}
+      <div class="columns"><section><h3>${this.t("near.title")}</h3>
+        <div class="controls">${field(this.t("near.word"), this.near(stand), (x) => (this.word = x.trim()), 10)}</div>
+        ${near ? this.close(near, "near.title") : ""}</section>
+      <section><h3>${this.t("like.title")}</h3><div class="controls">${this.three.map((x, i) => html`${field(["a", "b", "c"][i]!, x, (now) => (this.three = this.three.map((old, j) => (i === j ? now : old))), 6)}${[" : ", " = ", " : ?"][i]}`)}</div>
+        ${like ? this.close(like, "like.title") : html`<p class="note">${this.t("like.hint")}</p>`}</section></div>`;
+  }
+
+  private way(shift: Answer): TemplateResult {
+    const series = Object.entries(shift.cosines as Record<string, number[]>).map(([name, ys], i) => ({
+      name: word(name), points: ys.map((y, l): [number, number] => [l, y]), dash: i % 2 === 1,
+    }));
+    const layers = (shift.layers as string[]).map((n) => (n === "embed" ? this.t("embed") : `${this.t("layer")} ${n}`));
+    return html`<h3>${this.t("shift.word", word(shift.word))}</h3>
+      <div class="columns"><section><p class="note">${this.t("shift.cosine")}</p>
+        ${lines(series, { label: this.t("shift.cosine"), x: this.t("layer"), y: "", wide: 480, from: (x) => (x ? (Number.isInteger(x) ? short(x) : "") : this.t("embed")) })}</section>
+      <section><p class="note">${this.t("shift.plane")}</p>${plane(shift.path as [number, number][], layers, this.t("shift.plane"))}</section></div>
+      <div class="scroll" tabindex="0" role="region" aria-label=${this.t("shift.cosine")}><table class="numbers"><thead><tr><th scope="col">${this.t("layer")}</th>${series.map((s) => html`<th scope="col">${s.name}</th>`)}
+        ${shift.between ? html`<th scope="col">${this.t("shift.between", series[0]!.name, series[1]!.name)}</th>` : ""}</tr></thead>
+      <tbody>${layers.map((name, l) => html`<tr><th scope="row">${name}</th>${series.map((s, i) => html`<td>${num(s.points[l]![1], `cos ${word(shift.word)} · ${s.name} · ${name}`, `${shift.lines.cosines}[${i}, ${l}]`)}</td>`)}
+        ${shift.between ? html`<td>${num(shift.between[l], `${name}: ${this.t("shift.between", series[0]!.name, series[1]!.name)}`, `${shift.lines.between}[${l}]`)}</td>` : ""}</tr>`)}</tbody></table></div>`;
+  }
+
+  private close(answer: Answer, label: Key): TemplateResult {
+    const rows = answer.near as { text: string; cosine: number; line: string }[];
+    return bars(rows.map((r) => ({ name: word(r.text), value: r.cosine, line: r.line, full: `cos ${word(r.text)}` })), { label: this.t(label), heads: [this.t("near.token"), "cos"], most: 1 });
+  }
+}
+
+/** The word of a token: without the sign of a space, and nothing where it is a special token or a sign. */
+function plainWord(text: string): string {
+  const bare = text.replace(/^[ ▁Ġ#]+/, "").trim();
+  return /^[\p{L}\p{N}]+$/u.test(bare) ? bare : "";
+}
+
+/** A way in a plane: one dot a layer, the last one full. */
+function plane(path: [number, number][], names: string[], label: string): TemplateResult {
+  const [wide, high, edge] = [360, 260, 34];
+  const [x0 = 0, x1 = 1] = extent(path, (p) => p[0]);
+  const [y0 = 0, y1 = 1] = extent(path, (p) => p[1]);
+  const size = Math.max(x1 - x0, (y1 - y0) * (wide / high)) / 2 || 1; // one scale for both axes: lengths can be compared
+  const [mx, my] = [(x0 + x1) / 2, (y0 + y1) / 2];
+  const x = scaleLinear([mx - size, mx + size], [edge, wide - edge]);
+  const y = scaleLinear([my - (size * high) / wide, my + (size * high) / wide], [high - edge, edge]);
+  const draw = line<[number, number]>((p) => x(p[0]), (p) => y(p[1]));
+  return html`<figure class="plane"><svg viewBox="0 0 ${wide} ${high}" role="img" aria-label=${label}>
+    <path d=${draw(path) ?? ""} />
+    ${path.map((p, i) => svg`<circle class=${i === path.length - 1 ? "last" : ""} cx=${x(p[0])} cy=${y(p[1])} r="5" />`)}
+    ${path.map((p, i) => i < path.length - 1 && Math.hypot(x(p[0]) - x(path[i + 1]![0]), y(p[1]) - y(path[i + 1]![1])) < 26 ? "" : svg`<text x=${x(p[0])} y=${y(p[1]) - 9} text-anchor=${x(p[0]) > wide / 2 ? "end" : "start"}>${names[i]}</text>`)}</svg></figure>`;
+}
+
+panel({ name: "shift", element: "q-shift", order: 100, fits: () => true }, ShiftPanel);
