@@ -13,12 +13,13 @@ import click
 import pytest
 
 import qkv
-from qkv import paths
+from qkv import labs, paths
 from qkv.cli import VERBS, main
 from qkv.cli.common import Talk
 
 ROOT = Path(__file__).parents[1]
 READMES = ("README.md", "README.zh-CN.md")
+PAGES = (*READMES, "docs/questions.md")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 RUN = {
     "translate", "generate", "embed", "classify", "fill", "score", "look", "show", "info", "check", "convert", "doctor",
@@ -68,7 +69,7 @@ def parsed(args: list[str]) -> dict[str, Any]:
     return command.make_context(args[0], args[1:], obj=Talk()).params
 
 
-COMMANDS = {" ".join(line): line for r in READMES for line in [*lines(r), *spans(r)] if line[0] == "qkv"}
+COMMANDS = {" ".join(line): line for r in PAGES for line in [*lines(r), *spans(r)] if line[0] == "qkv"}
 PYTHON = {f"{r}-{i}": block for r in READMES for i, block in enumerate(blocks(r, "python"))}
 BUNDLED = ("demo", "demo-lm", "demo-bert", "demo-moe")
 missing = {name for name in BUNDLED if not (paths.bundled_dir() / name).is_dir()}
@@ -91,6 +92,10 @@ def test_each_cheap_command_line_runs(line: list[str], tmp_path: Path, monkeypat
     args = own(line)
     if args[0] != "--help" and args[0] not in RUN:
         pytest.skip(f"{args[0]} takes minutes")
+    if "--serve" in args:
+        pytest.skip("serves until it is stopped")
+    if args[0] == "lab" and args[1:] and labs.find(args[1]).kind != "exact":
+        pytest.skip("a lab that trains or measures has its own tests")
     if "-" in args or any("/" in a for a in args[1:2]):
         pytest.skip("needs a file of yours or the network")
     if missing & set(args[1:2]):
