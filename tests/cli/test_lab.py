@@ -16,6 +16,9 @@ def test_the_list_shows_every_lab_in_both_languages_with_its_verdict(capsys):
     assert f"{len(labs.names())} " in first
     assert "refuted" in first
     assert "不成立" in first
+    screen = "\n".join(out.splitlines()[:10])
+    assert all(word in screen for word in ("未能显示 not shown", "不成立 refuted", "成立 shown"))
+    assert all(name in screen for name in labs.names())
     for name in labs.names():
         assert name in out
         assert all(claim in out for claim in labs.find(name).claim)
@@ -83,3 +86,59 @@ def test_the_misunderstandings_are_told_in_both_languages(capsys):
         assert main(["lab", "misconceptions", "--lang", lang]) == 0
         out = capsys.readouterr().out
         assert all(e[f"idea_{lang}"] in out for e in labs.misconceptions())
+
+
+def test_several_labs_are_run_and_compared(capsys, tmp_path):
+    args = ["lab", "order-blind", "stated-numbers", "--compare", "--out", str(tmp_path), "--lang", "en"]
+    assert main(args) == 0
+    told = capsys.readouterr()
+    assert told.err.count("agrees with") == 2
+    assert "2 labs, " in told.out
+    assert main(["lab", "order-blind", "stated-numbers", "--saved", "--json", "--out", str(tmp_path)]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["order-blind", "stated-numbers"]
+
+
+def test_a_run_that_disagrees_with_the_package_exits_with_1(capsys, tmp_path, monkeypatch):
+    import dataclasses
+
+    whole = labs.find("stated-numbers")
+    run = lambda seed, **how: {**whole.run(seed, **how), "loss": 2.0}  # noqa: E731
+    monkeypatch.setattr(labs, "find", lambda name: dataclasses.replace(whole, run=run))
+    assert main(["lab", "stated-numbers", "--compare", "--out", str(tmp_path), "--lang", "en"]) == 1
+    assert "disagrees" in capsys.readouterr().err
+
+
+def test_all_exact_labs_are_one_word(capsys, tmp_path, monkeypatch):
+    ran = []
+    whole = labs.find("stated-numbers")
+
+    def perform(name, lab, **how):
+        ran.append(name)
+        return frame.Result(name, (0,), 0, (whole.run(0),), whole.judge(frame.Runs((whole.run(0),))), 0.5)
+
+    monkeypatch.setattr(frame, "perform", perform)
+    monkeypatch.setattr(labs, "find", lambda name, find=labs.find: dataclasses_kind(find(name), whole))
+    assert main(["lab", "--exact", "--out", str(tmp_path), "--lang", "en"]) == 0
+    exact = [name for name in labs.names() if labs.find(name).kind == "exact"]
+    assert ran == exact
+    assert f"{len(exact)} labs, {0.5 * len(exact):.1f} s together" in capsys.readouterr().out
+
+
+def dataclasses_kind(found, whole):
+    """A lab of the same kind whose numbers are those of another one."""
+    import dataclasses
+
+    return dataclasses.replace(whole, kind=found.kind)
+
+
+def test_a_page_of_all_labs(capsys, tmp_path):
+    page = tmp_path / "all.html"
+    assert main(["lab", "--html", str(page), "--lang", "zh"]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert all(f'id="{name}"' in text for name in labs.names() if labs.saved(name))
+
+
+def test_the_packages_own_folder_holds_numbers_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(labs, "results", lambda: tmp_path)
+    assert main(["lab", "stated-numbers", "--json", "--seeds", "1", "--out", str(tmp_path)]) == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["stated-numbers.json"]

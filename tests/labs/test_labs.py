@@ -214,7 +214,7 @@ def test_a_lab_says_everything_in_two_languages(name):
     found = LABS[name]
     for words in (found.claim, found.who, found.measured, found.chance, found.expected, *found.rows.values()):
         zh, en = words
-        assert en.isascii() or name in en or any(c in en for c in "它我“’√ᵀσΣ·×-é…")
+        assert sum("一" <= c <= "鿿" for c in en) < 0.2 * len(en)  # 它 may be quoted in English
         assert zh
         assert en
     kept = labs.saved(name)

@@ -1,60 +1,95 @@
 """`qkv lab`: every claim with its verdict; `qkv lab NAME` settles one by running it."""
 
-import json
+import os
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
 
+if TYPE_CHECKING:
+    from qkv.labs.lab import Lab, Result
+
 COLOURS = {"shown": "green", "refuted": "red", "true only when": "yellow", "not shown": "magenta"}
 ORDER = ("shown", "true only when", "not shown", "refuted", "inconclusive", "not run yet")
 ZH = {"not run yet": "尚未运行"}
+
+
+@dataclass(frozen=True)
+class How:
+    """How to run labs, and what to do with the results."""
+
+    seeds: int
+    steps: int
+    jobs: int | None
+    cores: int
+    saved: bool
+    compare: bool
+    out: Path
+    brief: bool  # of several labs the verdict alone is told
 
 
 @verb(
     "这个领域的说法，做成可以自己跑的实验。不带名字：列出全部和已有的结论；misconceptions：常见误解。",
     "The claims of the field as experiments that you can run. Without a name: all of them with their verdicts; "
     "misconceptions: what is commonly got wrong.",
-    examples=("qkv lab", "qkv lab order-blind --html order.html", "qkv lab misconceptions"),
+    examples=("qkv lab", "qkv lab order-blind --html order.html", "qkv lab --exact --compare"),
 )
-@click.argument("name", required=False)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@option("--exact", is_flag=True, zh="运行全部精确实验", en="run all exact labs")
 @option("--seeds", type=click.IntRange(1), default=3, zh="随机种子个数", en="how many seeds")
 @option("--steps", type=click.IntRange(1), zh="步数（太少则无法判断）", en="steps (too few are inconclusive)")
+@option("--jobs", type=click.IntRange(1), zh="同时跑几个种子（默认：训练类按核数，其余一个）",
+        en="seeds at a time (by default as many as cores where a lab trains, else one)")  # fmt: skip
 @option("--saved", is_flag=True, zh="不运行，看已有的结果", en="do not run: show the saved result")
+@option("--compare", is_flag=True, zh="与随包的结果比较，不一致则退出码为 1",
+        en="compare with the result that came with the package; exit 1 where they disagree")  # fmt: skip
 @option("--html", type=click.Path(path_type=Path, dir_okay=False),
-        zh="写成可离线打开的网页", en="a page that opens offline")  # fmt: skip
+        zh="写成可离线打开的网页（不带名字：全部实验）",
+        en="a page that opens offline (without a name: of all labs)")  # fmt: skip
 @option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/labs"),
         zh="结果与图片的目录", en="the directory of results and pictures")  # fmt: skip
 def command(
-    common: Common, name: str | None, seeds: int, steps: int | None, saved: bool, html: Path | None, out: Path
-) -> int:
-    if name is None:
-        return listing(common)
-    if name == "misconceptions":
+    common: Common, names: tuple[str, ...], exact: bool, seeds: int, steps: int | None, jobs: int | None, saved: bool,
+    compare: bool, html: Path | None, out: Path,
+) -> int:  # fmt: skip
+    if names == ("misconceptions",):
         return misconceptions(common)
     if html is not None and not html.parent.is_dir():
         raise QkvError(f"--html {html}: the directory {html.parent} does not exist")
-    return settle(common, name, (seeds, steps or 0, saved), html, out)
+    from qkv import labs
+
+    free = cores()  # before torch is imported: some builds let go of the processors that `taskset` gave
+    chosen = [*names, *(n for n in labs.names() if exact and labs.find(n).kind == "exact" and n not in names)]
+    if not chosen:
+        return listing(common, html)
+    found = {name: labs.find(name) for name in chosen}  # an unknown name is told before anything runs
+    return settle(common, found, How(seeds, steps or 0, jobs, free, saved, compare, out, len(found) > 1), html)
 
 
-def listing(common: Common) -> int:
-    """All labs in both languages, those with the clearest verdict first."""
+def listing(common: Common, html: Path | None) -> int:
+    """All labs in both languages: which verdicts there are on the first screen, then each with its claim."""
     from qkv import labs
     from qkv.labs.lab import IN_ZH, KINDS
 
     rows = sorted(labs.listed(), key=lambda r: (ORDER.index(r["verdict"]), r["name"]))
+    if html is not None:
+        everything(common, [row["name"] for row in rows], html)
     if common.json:
         common.emit(rows)
         return 0
     words = {**IN_ZH, **ZH}
     counts = Counter(r["verdict"] for r in rows)
-    parts = [f"{words[v]} {v} {counts[v]}" for v in ORDER if counts[v]]
+    parts = [f"{words[v]} {v} {counts[v]}" for v in ORDER if counts[v] or v in COLOURS]
     click.echo(f"{len(rows)} 个实验 labs: " + " · ".join(parts))
+    for word in (v for v in ORDER if counts[v]):
+        mark = click.style(f"{words[word]} · {word}", fg=COLOURS.get(word), bold=True)
+        click.echo(f"  {mark}: " + ", ".join(row["name"] for row in rows if row["verdict"] == word))
     for row in rows:
         word = row["verdict"]
         mark = click.style(f"{words[word]} · {word}", fg=COLOURS.get(word), bold=True)
@@ -83,34 +118,79 @@ def misconceptions(common: Common) -> int:
     return 0
 
 
-def settle(common: Common, name: str, how: tuple[int, int, bool], html: Path | None, out: Path) -> int:
-    """Say what is expected, run it, and tell what came out; Ctrl-C keeps the seeds that are done."""
+def settle(common: Common, found: "dict[str, Lab]", how: How, html: Path | None) -> int:
+    """Run labs one after another and tell what came out; Ctrl-C keeps what is done and stops."""
+    from qkv.labs import draw
+    from qkv.labs.lab import as_json
+
+    done: list[tuple[Lab, Result]] = []
+    agreed = True
+    for name, lab in found.items():
+        result = one(common, name, lab, how)
+        done.append((lab, result))
+        if not common.json:
+            tell(lab, result, common, brief=how.brief)
+        if how.compare:
+            agreed &= compared(common, lab, result)
+        if result.stopped:
+            break
+    if common.json:
+        told = [as_json(lab, result) for lab, result in done]
+        common.emit(told[0] if len(found) == 1 else told)
+    elif len(found) > 1:
+        seconds = sum(result.seconds for _, result in done)
+        click.echo(
+            common.say(f"{len(done)} 个实验，共 {seconds:.1f} 秒", f"{len(done)} labs, {seconds:.1f} s together")
+        )
+    if html is not None:
+        html.write_text(draw.pages(done, common.talk.lang), encoding="utf-8")
+        common.note(f"网页：{html}", f"page: {html}")
+    return 130 if done[-1][1].stopped else 0 if agreed else 1
+
+
+def one(common: Common, name: str, lab: "Lab", how: How) -> "Result":
+    """The saved result of a lab, or the one of running it now: first what is expected, then the run."""
     from qkv import labs
     from qkv.labs import draw
-    from qkv.labs.lab import as_json, from_json, perform
+    from qkv.labs.lab import from_json, perform
 
-    (seeds, steps, saved), lang, lab = how, common.talk.lang, labs.find(name)
-    loud = not (common.json or common.quiet)
-    if loud:
+    if not (common.json or common.quiet):
         click.echo(click.style(name, bold=True))
-        for head, text in draw.parts(lab, lang):
+        for head, text in () if how.brief else draw.parts(lab, common.talk.lang):
             click.echo(f"  {head}{common.say('：', ': ')}{text}")
-    if saved:
-        found = labs.saved(name, out) or labs.saved(name)
-        if found is None:
+    if how.saved:
+        kept = labs.saved(name, how.out) or labs.saved(name)
+        if kept is None:
             raise QkvError(f"{name}: no saved result; run it without --saved")
-        result = from_json(found, f"the saved result of {name}")
-    else:
-        result = perform(name, lab, seeds=range(seeds), steps=steps, tell=progress(common))
-        keep(lab, result, out, lang)
-    if common.json:
-        common.emit(as_json(lab, result))
-    else:
-        tell(lab, result, lang, loud)
-    if html is not None:
-        html.write_text(draw.page(lab, result, lang), encoding="utf-8")
-        common.note(f"网页：{html}", f"page: {html}")
-    return 130 if result.stopped else 0
+        return from_json(kept, f"the saved result of {name}")
+    jobs = how.jobs or (min(how.seeds, how.cores) if lab.kind == "trained" else 1)
+    if jobs > 1:
+        common.note(f"{jobs} 个种子同时跑", f"{jobs} seeds at a time")
+    result = perform(name, lab, seeds=range(how.seeds), steps=how.steps, jobs=jobs, tell=progress(common))
+    keep(common, lab, result, how.out)
+    return result
+
+
+def cores() -> int:
+    """The processors that we may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def compared(common: Common, lab: "Lab", result: "Result") -> bool:
+    """Say where a result and the package's own disagree."""
+    from qkv import labs
+    from qkv.labs.lab import differences, from_json
+
+    kept = labs.saved(result.name)
+    if kept is None:
+        common.note(f"{result.name}：随包没有结果", f"{result.name}: no result came with the package")
+        return False
+    found = differences(lab, from_json(kept, f"the package's result of {result.name}"), result)
+    for zh, en in found:
+        common.note(f"  不一致：{zh}", f"  disagrees: {en}")
+    if not found:
+        common.note("  与随包的结果一致", "  agrees with the result that came with the package")
+    return not found
 
 
 def progress(common: Common) -> Any:
@@ -124,24 +204,40 @@ def progress(common: Common) -> Any:
     return tell
 
 
-def keep(lab: Any, result: Any, out: Path, lang: str) -> None:
-    """Save numbers and picture, so that a page opens at once."""
+def keep(common: Common, lab: "Lab", result: "Result", out: Path) -> None:
+    """Save numbers and picture, so that a page opens at once; the package's own folder holds numbers alone."""
+    from qkv import labs
     from qkv.labs import draw
-    from qkv.labs.lab import Runs, as_json
+    from qkv.labs.lab import Runs, write
 
-    out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(as_json(lab, result), ensure_ascii=False, indent=1)
-    (out / f"{result.name}.json").write_text(text + "\n", encoding="utf-8")
-    draw.save(lab, Runs(result.numbers), out / f"{result.name}.png", lang)
+    file = write(lab, result, out)
+    if out.resolve() == labs.results().resolve():
+        return
+    if not draw.save(lab, Runs(result.numbers), file.with_suffix(".png"), common.talk.lang):
+        common.note(
+            "没有 matplotlib，不画 PNG：pip install 'qkv[plot]'", "no PNG without matplotlib: pip install 'qkv[plot]'"
+        )
 
 
-def tell(lab: Any, result: Any, lang: str, loud: bool) -> None:
-    """The table, the picture in characters, the verdict."""
+def everything(common: Common, names: list[str], html: Path) -> None:
+    """The page of all labs that have a result."""
+    from qkv import labs
+    from qkv.labs import draw
+    from qkv.labs.lab import from_json
+
+    kept = [(labs.find(name), found) for name in names if (found := labs.saved(name))]
+    done = [(lab, from_json(found, f"the saved result of {found['name']}")) for lab, found in kept]
+    html.write_text(draw.pages(done, common.talk.lang), encoding="utf-8")
+    common.note(f"网页：{html}", f"page: {html}")
+
+
+def tell(lab: "Lab", result: "Result", common: Common, *, brief: bool) -> None:
+    """The table and the picture in characters, unless brief; the verdict."""
     from qkv.labs import draw
     from qkv.labs.lab import Runs
 
-    runs = Runs(result.numbers)
-    if loud:
+    runs, lang = Runs(result.numbers), common.talk.lang
+    if not (common.quiet or brief):
         rows = draw.table(lab, runs, lang)
         sizes = [max(draw.wide(row[i]) for row in rows) for i in range(2)]
         click.echo()
@@ -153,3 +249,6 @@ def tell(lab: Any, result: Any, lang: str, loud: bool) -> None:
             click.echo(f"  {line}")
         click.echo()
     click.echo(click.style(draw.verdict(result, lang), fg=COLOURS.get(result.verdict.word), bold=True))
+    if not common.quiet:
+        click.echo(common.say(f"  {result.seconds:.1f} 秒（处理器 {result.cpu:.1f} 秒）",
+                              f"  {result.seconds:.1f} s ({result.cpu:.1f} s of processor)"))  # fmt: skip

@@ -5,7 +5,6 @@ the corpus, looking inside (lens), and of the core its documented parts: the ste
 """
 
 import json
-import pkgutil
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
@@ -17,7 +16,6 @@ from qkv.errors import QkvError
 if TYPE_CHECKING:
     from qkv.labs.lab import Lab
 
-PLAIN = ("lab", "draw", "tiny", "antecedent")  # files here that are no labs
 PUBLIC: Mapping[str, tuple[str, ...]] = {  # module: the names that a lab may take from it, () for all
     "qkv": (),
     "qkv.spec": (),
@@ -39,12 +37,15 @@ PUBLIC: Mapping[str, tuple[str, ...]] = {  # module: the names that a lab may ta
     "qkv.labs.lab": (),
     "qkv.labs.tiny": (),
     "qkv.labs.antecedent": (),
+    "qkv.labs.arms": (),
+    "qkv.baselines": ("alignment", "recurrence"),
 }
 
 
 def names() -> list[str]:
-    """The labs, from the files of this folder."""
-    return sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(__path__) if m.name not in PLAIN)
+    """The labs: the files of this folder that end in a LAB; the others are what labs share."""
+    files = (file for file in Path(__file__).parent.glob("*.py") if "\nLAB = " in file.read_text(encoding="utf-8"))
+    return sorted(file.stem.replace("_", "-") for file in files)
 
 
 def find(name: str) -> "Lab":
@@ -79,7 +80,7 @@ def listed() -> Iterator[dict[str, Any]]:
             lab = find(name)
             found = {"name": name, "kind": lab.kind, "claim": list(lab.claim), "verdict": "not run yet"}
             found["says"] = ["", ""]
-        keys = ("name", "kind", "claim", "verdict", "says", "effect", "spread", "seconds")
+        keys = ("name", "kind", "claim", "verdict", "says", "effect", "spread", "seconds", "cpu")
         yield {key: found.get(key) for key in keys}
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -37,9 +38,14 @@ def padded(text: str, size: int) -> str:
 
 def plotted(lab: Lab, runs: Runs, lang: str) -> Plot:
     """The lab's picture with the names of its table, where bars or series have them."""
-    made, said = lab.plot(runs), {name: pick(words, lang) for name, words in lab.rows.items()}
-    bars = [said.get(x, x) if isinstance(x, str) else x for x in made.x]
-    return replace(made, x=bars, series={said.get(name, name): row for name, row in made.series.items()})
+
+    def renamed(made: Plot) -> Plot:
+        called = {name: pick(words, lang) for name, words in {**made.names, **lab.rows}.items()}
+        bars = [called.get(x, x) if isinstance(x, str) else x for x in made.x]
+        series = {called.get(name, name): row for name, row in made.series.items()}
+        return replace(made, x=bars, series=series, beside=renamed(made.beside) if made.beside else None)
+
+    return renamed(lab.plot(runs))
 
 
 def heights(plot: Plot) -> list[list[float]]:
@@ -54,8 +60,16 @@ def heights(plot: Plot) -> list[list[float]]:
 
 
 def terminal(plot: Plot, lang: str) -> list[str]:
-    """The picture in characters."""
-    lines, shares = [pick(plot.title, lang)], heights(plot)
+    """The picture in characters, and below it the published one."""
+    lines = [pick(plot.title, lang), *characters(plot, lang)]
+    if any(plot.source):
+        lines.append(f"({pick(plot.source, lang)})")
+    return [*lines, "", *terminal(plot.beside, lang)] if plot.beside else lines
+
+
+def characters(plot: Plot, lang: str) -> list[str]:
+    """The marks of a picture, without its title."""
+    lines, shares = list[str](), heights(plot)
     names = list(plot.series)
     if plot.kind == "grid":
         size = max(map(wide, [*names, ""]))
@@ -66,8 +80,9 @@ def terminal(plot: Plot, lang: str) -> list[str]:
     if plot.kind == "lines":
         size = max(map(wide, names))
         for name, row in zip(names, shares, strict=True):
-            drawn = "".join(HEIGHTS[min(7, int(v * 8))] * 2 for v in row)
-            values = plot.series[name]
+            bars = zip(row, plot.series[name], strict=True)
+            drawn = "".join((HEIGHTS[min(7, int(share * 8))] if math.isfinite(v) else " ") * 2 for share, v in bars)
+            values = [v for v in plot.series[name] if math.isfinite(v)] or [math.nan]
             lines.append(f"{padded(name, size)} {drawn}  {short(values[0])} → {short(values[-1])}")
         ends = " … ".join(x if isinstance(x, str) else short(x) for x in (plot.x[0], plot.x[-1]))
         lines.append(" " * (size + 1) + f"{pick(plot.x_label, lang)} {ends}".strip())
@@ -81,23 +96,39 @@ def terminal(plot: Plot, lang: str) -> list[str]:
     return lines
 
 
-def figure(plot: Plot, lang: str) -> Any:
-    """The picture as a matplotlib Figure, made without a display; in English where no Chinese font is found."""
+def figure(plot: Plot, lang: str, *, stacked: bool = False) -> Any:
+    """The picture as a matplotlib Figure, made without a display; the published one at its right, or below it."""
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(6.4, 4.0), layout="constrained")
-    axes = made.add_subplot()
+    plots = [plot, plot.beside] if plot.beside else [plot]
+    more = len(plots) - 1
+    made = Figure(figsize=(6.4, 4.0 + 3.6 * more) if stacked else (6.4 + 4.8 * more, 4.0), layout="constrained")
+    places = made.subplots(*((len(plots), 1) if stacked else (1, len(plots))), squeeze=False).flat
+    for one, axes in zip(plots, places, strict=True):
+        drawn(one, axes, lang)
+        axes.set_title(pick(one.title, lang), fontsize=10)
+        x, y = (one.y_label, one.x_label) if one.kind == "bars" else (one.x_label, one.y_label)
+        axes.set_xlabel(pick(x, lang))
+        axes.set_ylabel(pick(y, lang))
+    if plot.beside:
+        places[1].set_facecolor("#f3f3f3")
+        made.supxlabel(pick(plot.beside.source, lang), fontsize=7, x=0.99, ha="right")
+    return made
+
+
+def drawn(plot: Plot, axes: Any, lang: str) -> None:
+    """The marks of one picture on its axes."""
     names = list(plot.series)
     if plot.kind == "grid":
         image = axes.imshow([list(plot.series[n]) for n in names], cmap="Blues", aspect="auto",
                             norm="log" if plot.scale == "log" else None)  # fmt: skip
-        made.colorbar(image)
+        axes.figure.colorbar(image, ax=axes)
         axes.set_yticks(range(len(names)), names, fontsize=7)
         axes.set_xticks(range(len(plot.x)), [str(x) for x in plot.x], fontsize=7)
     elif plot.kind == "lines":
         for name in names:
             ends = [x if isinstance(x, str) else short(x) for x in plot.x]
-            axes.plot(ends, list(plot.series[name]), marker="o", label=name)
+            axes.plot(ends, list(plot.series[name]), marker="o", markersize=4, label=name)
         least = min(v for row in plot.series.values() for v in row)
         axes.set_yscale("symlog" if plot.scale == "log" and least <= 0 else plot.scale)
         axes.legend(fontsize=8)
@@ -113,11 +144,6 @@ def figure(plot: Plot, lang: str) -> Any:
             axes.set_xscale("symlog", linthresh=min((v for s in plot.series.values() for v in s if v > 0), default=1.0))
         if len(names) > 1:
             axes.legend(fontsize=8)
-    axes.set_title(pick(plot.title, lang), fontsize=10)
-    x, y = (plot.y_label, plot.x_label) if plot.kind == "bars" else (plot.x_label, plot.y_label)
-    axes.set_xlabel(pick(x, lang))
-    axes.set_ylabel(pick(y, lang))
-    return made
 
 
 def save(lab: Lab, runs: Runs, path: Path | io.StringIO, lang: str) -> bool:
@@ -134,7 +160,7 @@ def save(lab: Lab, runs: Runs, path: Path | io.StringIO, lang: str) -> bool:
     with matplotlib.rc_context(style), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a browser has the glyphs that a PNG's fonts may lack
         lang = lang if fonts or stream else "en"
-        made = figure(plotted(lab, runs, lang), lang)
+        made = figure(plotted(lab, runs, lang), lang, stacked=stream)
         made.savefig(path, format="svg" if stream else None, dpi=150)
     return True
 
@@ -159,7 +185,7 @@ def parts(lab: Lab, lang: str) -> list[tuple[str, str]]:
 def verdict(result: Result, lang: str) -> str:
     """The verdict in one line, with the effect and its spread."""
     v = result.verdict
-    word = IN_ZH[v.word] if lang == "zh" else v.word
+    word = said(result, lang)
     marked = ("（提前停止，结果不完整）" if lang == "zh" else " (stopped early: partial)") if result.stopped else ""
     colon = "：" if lang == "zh" else ": "
     return f"{word}{marked}{colon}{pick(v.says, lang)} [{short(v.effect)}; {short(v.spread[0])} … {short(v.spread[1])}]"
@@ -169,28 +195,59 @@ STYLE = """body{font:16px/1.6 system-ui,sans-serif;max-width:46em;margin:2em aut
 background:#fff}dt{font-weight:600;margin-top:.6em}dd{margin:0}table{border-collapse:collapse;margin:1em 0}td,th{
 border:1px solid #ccc;padding:.25em .6em;text-align:left}td+td{text-align:right}
 .verdict{border-left:4px solid #2563eb;padding:.4em 1em;background:#eef4ff}
-svg{max-width:100%;height:auto}pre{overflow:auto}"""
+figure{margin:1em 0}svg{max-width:100%;height:auto}pre{overflow:auto}"""
 
 
 def page(lab: Lab, result: Result, lang: str) -> str:
-    """One file with everything in it, to be opened offline."""
+    """One lab as one file with everything in it, to be opened offline."""
+    return whole(f"qkv lab {result.name}", f"<h1>{result.name}</h1>{section(lab, result, lang)}", lang)
+
+
+def pages(done: Sequence[tuple[Lab, Result]], lang: str) -> str:
+    """One lab as `page` has it; several below one another, with a list of all verdicts first."""
+    if len(done) == 1:
+        return page(*done[0], lang)
+    count = f"{len(done)} 个实验" if lang == "zh" else f"{len(done)} labs"
+    rows = "".join(
+        f'<tr><td><a href="#{result.name}">{result.name}</a></td><td>{escape(pick(KINDS[lab.kind], lang))}</td>'
+        f"<td>{escape(said(result, lang))}</td></tr>"
+        for lab, result in done
+    )
+    parts = "".join(f'<h2 id="{r.name}">{r.name}</h2>{section(lab, r, lang)}' for lab, r in done)
+    return whole("qkv lab", f"<h1>{count}</h1><table>{rows}</table>{parts}", lang)
+
+
+def said(result: Result, lang: str) -> str:
+    """The word of a verdict."""
+    return IN_ZH[result.verdict.word] if lang == "zh" else result.verdict.word
+
+
+def whole(title: str, body: str, lang: str) -> str:
+    """A page from its title and its body."""
+    return (
+        f'<!doctype html><html lang="{lang}"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{title}</title><style>{STYLE}</style>{body}</html>\n"
+    )
+
+
+def section(lab: Lab, result: Result, lang: str) -> str:
+    """What a page says of one lab: verdict, what was said before running, picture, table, the raw numbers."""
     runs, svg = Runs(result.numbers), io.StringIO()
     plot = plotted(lab, runs, lang)
     picture = svg.getvalue() if save(lab, runs, svg, lang) else ""
     picture = picture[picture.find("<svg") :] or f"<pre>{escape(chr(10).join(terminal(plot, lang)))}</pre>"
-    said = "".join(f"<dt>{escape(h)}</dt><dd>{escape(t)}</dd>" for h, t in parts(lab, lang))
+    texts = "".join(f"<dt>{escape(h)}</dt><dd>{escape(t)}</dd>" for h, t in parts(lab, lang))
     cells = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in table(lab, runs, lang))
     heads = ("测量", "平均", "最小 … 最大") if lang == "zh" else ("measured", "mean", "least … greatest")
     kind = pick(KINDS[lab.kind], lang)
     numbers = json.dumps(as_json(lab, result), ensure_ascii=False, indent=1)
     count = len(result.seeds)
-    facts = (f"{kind} · {count} 个种子 · {result.steps} 步 · {result.seconds} 秒" if lang == "zh"
-             else f"{kind} · {count} seeds · {result.steps} steps · {result.seconds} s")  # fmt: skip
+    took, cpu = result.seconds, result.cpu or "?"
+    facts = (f"{kind} · {count} 个种子 · {result.steps} 步 · {took} 秒（处理器 {cpu} 秒）" if lang == "zh"
+             else f"{kind} · {count} seeds · {result.steps} steps · {took} s ({cpu} s of processor)")  # fmt: skip
     return (
-        f'<!doctype html><html lang="{lang}"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>qkv lab {result.name}</title><style>{STYLE}</style><h1>{result.name}</h1>"
-        f'<p class="verdict">{escape(verdict(result, lang))}</p><dl>{said}</dl><figure>{picture}</figure>'
+        f'<p class="verdict">{escape(verdict(result, lang))}</p><dl>{texts}</dl><figure>{picture}</figure>'
         f"<table><tr>{''.join(f'<th>{h}</th>' for h in heads)}</tr>{cells}</table><p>{facts}</p>"
         f"<p><code>qkv lab {result.name} --seeds {count}</code></p>"
-        f"<details><summary>JSON</summary><pre>{escape(numbers)}</pre></details></html>\n"
+        f"<details><summary>JSON</summary><pre>{escape(numbers)}</pre></details>"
     )

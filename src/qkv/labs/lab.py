@@ -3,11 +3,20 @@
 A lab file ends in `LAB = Lab(…)`. Texts come in pairs, Chinese then English. Next: any lab; draw.py for its picture.
 """
 
+import json
+import multiprocessing
+import os
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
+from qkv.convert.store import sync
 from qkv.errors import QkvError
 
 Words = tuple[str, str]  # Chinese, English
@@ -38,7 +47,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Plot:
-    """One picture as data: `bars` and `lines` have a value per `x` in each series, `grid` a row per series."""
+    """One picture as data: `bars` and `lines` have a value per `x` in each series, `grid` a row per series.
+
+    Bars and series are called by the lab's table, else by `names`, else by themselves. `beside` is a published figure,
+    redrawn from typed numbers; its `source` says where they were read off.
+    """
 
     kind: Literal["bars", "lines", "grid"]
     title: Words
@@ -47,6 +60,9 @@ class Plot:
     x_label: Words = ("", "")
     y_label: Words = ("", "")
     scale: Literal["linear", "log"] = "linear"
+    names: Mapping[str, Words] = field(default_factory=dict[str, Words])
+    beside: "Plot | None" = None
+    source: Words = ("", "")
 
 
 @dataclass(frozen=True)
@@ -117,32 +133,81 @@ class Result:
     seconds: float
     stopped: bool = False
     torch: str = ""
+    cpu: float = 0.0  # processor seconds, of all processes together
 
 
 def quiet(_: str) -> None:
     """Nobody listens."""
 
 
-def perform(name: str, lab: Lab, *, seeds: Sequence[int] = (0, 1, 2), steps: int = 0, tell: Tell = quiet) -> Result:
+def perform(
+    name: str, lab: Lab, *, seeds: Sequence[int] = (0, 1, 2), steps: int = 0, jobs: int = 1, tell: Tell = quiet
+) -> Result:
     """Run a lab for some seeds and judge it; Ctrl-C keeps the seeds that are done and marks the result.
+
+    With `jobs` above 1 seeds run side by side in processes of their own. The numbers stay the same: a lab that is not
+    about speed computes on one thread, so that neither the machine nor its neighbours change a sum's order.
 
     Raises:
         KeyboardInterrupt: stopped before the first seed was done.
     """
     from importlib.metadata import version
 
-    steps, began, rows, stopped = steps or lab.steps, time.monotonic(), list[Numbers](), False
+    steps, began, stopped = steps or lab.steps, time.monotonic(), False
+    rows, spent = list[Numbers](), 0.0
+    one = partial(seeded, lab.run, steps=steps, threads=0 if lab.kind == "speed" else 1)
     try:
-        for seed in seeds:
-            rows.append(rounded(lab.run(seed, steps=steps, tell=lambda said, seed=seed: tell(f"seed {seed}: {said}"))))
-            tell(f"seed {seed} done")
+        with apart(one, seeds, jobs) if jobs > 1 and len(seeds) > 1 else here(one, seeds, tell) as found:
+            for seed, (row, cpu) in zip(seeds, found, strict=True):
+                rows.append(rounded(row))
+                spent += cpu
+                tell(f"seed {seed} done")
     except KeyboardInterrupt:
         if not rows:
             raise
         stopped = True
     verdict = judged(lab, Runs(tuple(rows)), steps, stopped)
-    seconds = round(time.monotonic() - began, 1)
-    return Result(name, tuple(seeds[: len(rows)]), steps, tuple(rows), verdict, seconds, stopped, version("torch"))
+    took, done = round(time.monotonic() - began, 1), tuple(seeds[: len(rows)])
+    return Result(name, done, steps, tuple(rows), verdict, took, stopped, version("torch"), round(spent, 1))
+
+
+Seeded = Generator[tuple[Numbers, float]]
+
+
+def seeded(
+    run: Callable[..., Numbers], seed: int, *, steps: int, threads: int, tell: Tell = quiet
+) -> tuple[Numbers, float]:
+    """The numbers of one seed on so many threads (0: as many as there are), and the processor seconds it took."""
+    import torch
+
+    before, began = torch.get_num_threads(), time.process_time()
+    torch.set_num_threads(threads or before)
+    try:
+        return run(seed, steps=steps, tell=tell), time.process_time() - began
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def here(one: Callable[..., tuple[Numbers, float]], seeds: Sequence[int], tell: Tell) -> Generator[Seeded]:
+    """One seed after another."""
+    yield (one(seed, tell=lambda said, seed=seed: tell(f"seed {seed}: {said}")) for seed in seeds)
+
+
+@contextmanager
+def apart(one: Callable[..., tuple[Numbers, float]], seeds: Sequence[int], jobs: int) -> Generator[Seeded]:
+    """Seeds side by side, in order, in fresh processes that end with the block whatever they are at."""
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(
+        min(jobs, len(seeds)), multiprocessing.get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    )
+    try:
+        waiting = [pool.submit(one, seed) for seed in seeds]
+        yield (job.result() for job in waiting)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
 
 
 def judged(lab: Lab, runs: Runs, steps: int, stopped: bool = False) -> Verdict:
@@ -173,7 +238,7 @@ def as_json(lab: Lab, result: Result) -> dict[str, Any]:
     return {
         "name": result.name, "kind": lab.kind, "claim": list(lab.claim), "verdict": v.word, "says": list(v.says),
         "effect": v.effect, "spread": list(v.spread), "seeds": list(result.seeds), "steps": result.steps,
-        "seconds": result.seconds, "stopped": result.stopped, "torch": result.torch,
+        "seconds": result.seconds, "cpu": result.cpu, "stopped": result.stopped, "torch": result.torch,
         "numbers": [dict(row) for row in result.numbers],
     }  # fmt: skip
 
@@ -184,6 +249,51 @@ def from_json(found: Mapping[str, Any], where: str) -> Result:
         verdict = Verdict(found["verdict"], (found["says"][0], found["says"][1]), found["effect"],
                           (found["spread"][0], found["spread"][1]))  # fmt: skip
         return Result(found["name"], tuple(found["seeds"]), found["steps"], tuple(found["numbers"]), verdict,
-                      found["seconds"], found["stopped"], found["torch"])  # fmt: skip
+                      found["seconds"], found["stopped"], found["torch"], found.get("cpu", 0.0))  # fmt: skip
     except (KeyError, IndexError, TypeError) as e:
         raise QkvError(f"{where}: not a lab's result ({type(e).__name__}: {e}); run the lab again") from None
+
+
+def write(lab: Lab, result: Result, directory: Path) -> Path:
+    """Save a result as DIRECTORY/NAME.json, whole or not at all.
+
+    Raises:
+        QkvError: the directory cannot be written.
+    """
+    target = directory / f"{result.name}.json"
+    aside = directory / f".{result.name}.{os.getpid()}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(as_json(lab, result), ensure_ascii=False, indent=1)
+        aside.write_text(text + "\n", encoding="utf-8")
+        sync(aside)
+        os.replace(aside, target)
+    except OSError as e:
+        raise QkvError(f"{target}: cannot be written ({e.strerror or e}); give another directory by --out") from e
+    finally:
+        aside.unlink(missing_ok=True)
+    return target
+
+
+def differences(lab: Lab, kept: Result, again: Result) -> list[Words]:
+    """Where a result and an earlier one disagree: another verdict, or a mean outside the earlier spread.
+
+    The earlier spread is widened by its own width, at least by 2 %: the mean of three seeds says no more. Speeds are a
+    machine's own, so of a speed lab only the verdict counts.
+    """
+    found: list[Words] = []
+    if kept.verdict.word != again.verdict.word:
+        zh = f"结论：{IN_ZH[again.verdict.word]}，原来是 {IN_ZH[kept.verdict.word]}"
+        found.append((zh, f"verdict: {again.verdict.word}, was {kept.verdict.word}"))
+    old, new = Runs(kept.numbers), Runs(again.numbers)
+    for name, (zh, en) in lab.rows.items() if lab.kind != "speed" else ():
+        if name not in old.rows[0]:
+            found.append((f"{zh}：原来没有", f"{en}: was not there"))
+            continue
+        low, high, mean = old.low(name), old.high(name), new.mean(name)
+        room = max(high - low, 0.02 * abs(old.mean(name)), 1e-9)
+        if not low - room <= mean <= high + room:
+            found.append(
+                (f"{zh}：{mean:.4g}，原来 {low:.4g} … {high:.4g}", f"{en}: {mean:.4g}, was {low:.4g} … {high:.4g}")
+            )
+    return found

@@ -5,7 +5,7 @@ Letters: B batch, T positions, D width, L layers.
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -125,16 +125,17 @@ def influence(model: qkv.Model, ids: Tensor, seed: int = 0) -> Tensor:
 
 
 def fit(
-    model: qkv.Model, batch: Callable[[int], tuple[Tensor, Tensor]], *, steps: int, lr: float = 1e-3, tell: Tell = quiet
-) -> float:
-    """Train a model in place by AdamW (50 steps of warm-up, then a straight line to 0); the last loss.
+    model: qkv.Model, batch: Callable[[int], tuple[Tensor, Tensor]], *, steps: int, lr: float = 1e-3, warm: int = 50,
+    tell: Tell = quiet,
+) -> float:  # fmt: skip
+    """Train a model in place by AdamW (`warm` steps of warm-up, then a straight line to 0); the last loss.
 
-    `batch(step)` gives ids [B, T] and labels [B, T], -100 where nothing is asked.
+    `batch(step)` gives ids [B, T] and labels [B, T], -100 where nothing is asked. Frozen parameters stay as they are.
     """
-    optimiser = torch.optim.AdamW(model.core.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    optimiser = torch.optim.AdamW(model.core.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
     loss = torch.zeros(())
     for step in range(steps):
-        rate = lr * min((step + 1) / 50, 1 - step / steps)
+        rate = lr * min((step + 1) / max(1, warm), 1 - step / steps)
         for group in optimiser.param_groups:
             group["lr"] = rate
         ids, labels = batch(step)
@@ -176,3 +177,23 @@ def pace(model: qkv.Model, context: int, seed: int = 0) -> tuple[float, float]:
         core(ids[:, -1:], begin(stack, ids[:, -1:], cache=cache, mode="decode"))
 
     return clock(read, 3), clock(write, 5)
+
+
+def read(texts: Sequence[str], words: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Ids [B, T] of texts whose words stand between spaces, and the word after each; -100 where a text has ended."""
+    rows = [torch.tensor([words.index(word) for word in text.split()]) for text in texts]
+    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    after = nn.utils.rnn.pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=-100)
+    return ids[:, : after.shape[1] + 1], F.pad(after, (0, 1), value=-100)
+
+
+def repeated(seed: int, rows: int = 32, length: int = 24, sizes: tuple[int, int] = (5, 12)) -> tuple[Tensor, Tensor]:
+    """Segments of 5 to 12 random symbols (of 16), said again and again up to `length` + 1; asked from the second time.
+
+    A size for each row, so that no fixed distance solves it: one must find what followed the same symbols before.
+    """
+    luck = torch.Generator().manual_seed(seed)
+    size = torch.randint(sizes[0], sizes[1] + 1, (rows, 1), generator=luck)  # B 1
+    place = torch.arange(length + 1)[None]
+    whole = torch.randint(0, 16, (rows, sizes[1]), generator=luck).gather(1, place % size)  # B T+1
+    return whole[:, :-1], torch.where(place[:, 1:] >= size, whole[:, 1:], -100)

@@ -1,0 +1,104 @@
+"""One, Two, … Buckle: does the guess deepen layer by layer, and is it more than memory? A rhyme, and the same words shuffled."""
+# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+import qkv
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.tiny import Tiny, fit, guesses, read
+from qkv.lens.edit import cut
+from qkv.lens.readout import logits
+
+TEXT = (
+    "One , Two , Buck le my shoe ; Three , Four , knock at the door ; Five , Six , pick up sticks ; "
+    "Seven , Eight , lay them straight ; Nine , Ten , a big fat hen ;"
+)
+RHYME = TEXT.split()  # Buck and le apart, as the book has them
+WORDS, WINDOW, LAYERS, COMMA, ONE, TWO = sorted(set(RHYME)), 16, 4, 3, 0, 2
+
+
+def text(said: Sequence[str], start: int, size: int) -> str:
+    """A window of the words, going round."""
+    return " ".join(said[(start + i) % len(said)] for i in range(size))
+
+
+def batch(said: Sequence[str], seed: int, rows: int = 32) -> tuple[Tensor, Tensor]:
+    luck = random.Random(seed)
+    ids, after = read([text(said, luck.randrange(len(said)), WINDOW + 1) for _ in range(rows)], WORDS)
+    return ids[:, :-1], after[:, :-1]
+
+
+@torch.no_grad()
+def by_layer(model: qkv.Model, said: Sequence[str]) -> Tensor:
+    """Each layer's chance for the word that does come next, over the first words of a text: [L+1, T]."""
+    ids, after = read([text(said, 0, WINDOW + 1)], WORDS)
+    with model.trace(save=["lens"]) as t:
+        model(ids[:, :-1])
+    return logits(t)[1].softmax(-1)[:, torch.arange(WINDOW), after[0, :-1]]
+
+
+@torch.no_grad()
+def buck(model: qkv.Model, key: int | None = None, prompt: str = "One , Two ,") -> float:
+    """The chance of `Buck` after a prompt, with the last comma's edge to `key` cut."""
+    with model.trace(edit=[] if key is None else [cut("layers.*.attn", query=COMMA, key=key)]):
+        said = guesses(model, read([prompt], WORDS)[0])[0, -1].softmax(-1)
+    return float(said[WORDS.index("Buck")])
+
+
+def run(seed: int, *, steps: int = 250, tell: Tell = quiet) -> Numbers:
+    found: dict[str, float | list[float]] = {}
+    nonsense = random.Random(seed).sample(RHYME, len(RHYME))
+    for arm, said in (("rhyme", RHYME), ("shuffled", nonsense)):
+        model = Tiny(layers=LAYERS, width=32, vocabulary=len(WORDS), context=WINDOW).model(seed, torch.float32)
+        fit(model, lambda step, said=said: batch(said, seed * 10**6 + step), steps=steps, lr=3e-3, tell=tell)
+        chances = by_layer(model, said)
+        found[arm], found[f"by_layer_{arm}"] = float(chances[-1].mean()), chances.mean(1).tolist()
+        if arm == "rhyme":
+            found |= {f"layer_{i}": x for i, x in enumerate(chances[:, COMMA].tolist())}
+            found |= {"no_one": buck(model, ONE), "no_two": buck(model, TWO), "unheard": buck(model, prompt="Nine , Two ,")}
+            found["first"] = float((chances[:, COMMA] > 0.5).int().argmax())
+    return found
+
+
+def judge(runs: Runs) -> Verdict:
+    layers = [runs.mean(f"layer_{i}") for i in range(LAYERS + 1)]
+    path = " → ".join(f"{x:.2f}" for x in layers)
+    says = (f"Buck 的概率逐层：{path}；从没听过的“Nine, Two,”之后 {runs.mean('unheard'):.2f}，剪断 One {runs.mean('no_one'):.2f}，剪断 Two "
+            f"{runs.mean('no_two'):.2f}。打乱的词背得一样好：{runs.mean('shuffled'):.2f} 对 {runs.mean('rhyme'):.2f}",
+            f"chance of Buck by layer: {path}; after “Nine, Two,”, which it never heard, {runs.mean('unheard'):.2f}, with One cut "
+            f"{runs.mean('no_one'):.2f}, with Two cut {runs.mean('no_two'):.2f}. Shuffled words are learnt as well: "
+            f"{runs.mean('shuffled'):.2f} against {runs.mean('rhyme'):.2f}")  # fmt: skip
+    if runs.low(f"layer_{LAYERS}") < 0.8 or runs.high("layer_0") > 0.5:
+        return runs.verdict("not shown", "rhyme", *says)
+    every = all(a < b for a, b in pairwise(layers)) and runs.low("first") >= LAYERS - 1
+    memory = runs.low("shuffled") > runs.mean("rhyme") - 0.1
+    return runs.verdict("shown" if every and not memory else "true only when", "rhyme", *says)
+
+
+def plot(runs: Runs) -> Plot:
+    return Plot("lines", ("下一个词的概率，逐层读出", "chance of the next word, read off after each layer"), [float(i) for i in range(LAYERS + 1)],
+                {"rhyme": runs.curve("by_layer_rhyme"), "shuffled": runs.curve("by_layer_shuffled")}, ("层", "layer"), ("概率", "chance"))  # fmt: skip
+
+
+LAB = Lab(
+    "trained",
+    ("“One, Two,” 之后，每一层都把猜测加深一点，四层之后得出 Buck、le。", "After “One, Two,” every layer deepens the guess a little, and four of them arrive at Buck, le."),
+    ("讲提示词的书，画成四层的格子图。", "A book on prompts, with a picture of four layers."),
+    ("四层模型背一首童谣；每层的状态经末尾的归一化与输出层读出（logit lens），看真正的下一个词的概率。另一个模型背同样的词打乱后的次序。",
+     "A model of four layers learns a rhyme; each layer's states are read off through the final norm and the head (logit lens): the chance of the word that does "
+     "come next. Another model learns the same words, shuffled."),
+    (f"随机 1/{len(WORDS)} = {1 / len(WORDS):.2f}；基线：打乱的词，没有意思可懂。早期的层并不为输出层而训练，读数只是近似。",
+     f"Chance 1/{len(WORDS)} = {1 / len(WORDS):.2f}; baseline: shuffled words, where nothing can be understood. Early layers are not trained for the head, so readings are rough."),
+    ("末层接近 1，嵌入处接近随机；多在第二层前后就定了，不是层层均匀；打乱的词背得一样好，所以是记忆。",
+     "Near 1 at the top and near chance at the embedding; decided about layer 2, not evenly; shuffled words are learnt as well, so it is memory."),
+    {**{f"layer_{i}": (f"Buck 的概率：第 {i} 层", f"chance of Buck: layer {i}") for i in range(LAYERS + 1)},
+     "rhyme": ("童谣：下一个词的概率", "rhyme: chance of the next word"), "shuffled": ("打乱的词：同上", "shuffled words: the same"),
+     "unheard": ("“Nine, Two,”之后的 Buck", "Buck after “Nine, Two,”"), "no_one": ("剪断通向 One 的连线", "edge to One cut"),
+     "no_two": ("剪断通向 Two 的连线", "edge to Two cut"), "first": ("首次过半的层", "first layer above a half")},
+    run, judge, plot, steps=250, enough=100, seeds=3,
+)  # fmt: skip

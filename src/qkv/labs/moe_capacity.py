@@ -1,0 +1,109 @@
+"""Do experts hold more facts at the same computing? 4096 of them, with all but the feed-forward part frozen, and free."""
+# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+import qkv
+from qkv import spec as parts
+from qkv.cost import count
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.tiny import Tiny, fit, guesses
+
+THINGS, HIDDEN, COUNT = 64, 32, 8  # every pair of two of 64 things is a fact, and its answer one of 64
+ARMS = ("small", "experts", "learned", "large", "free_small", "free_experts")
+
+
+def spec(arm: str) -> qkv.Spec:
+    """One layer: a feed-forward part of 32, eight experts of 32 of which one reads each token, or a part of 256."""
+    whole = Tiny(layers=1, width=64, ffn=HIDDEN * (COUNT if arm == "large" else 1), vocabulary=THINGS, context=2).spec
+    if arm in ("small", "large", "free_small"):
+        return whole
+    stack, fixed = whole.stack, arm == "experts"
+    weights = "sum to one" if fixed else "as scored"  # a router learns from the weight that it gives its choice
+    experts = parts.Experts(COUNT, 1, parts.Ffn(HIDDEN, "gelu"), weights=weights)
+    return replace(whole, decoder=replace(stack, blocks=(replace(stack.blocks[0], ffn=None, moe=experts),)))
+
+
+def facts(seed: int) -> Tensor:
+    """The answer to every pair [64, 64], drawn at random: nothing to understand, only to keep."""
+    return torch.randint(0, THINGS, (THINGS, THINGS), generator=torch.Generator().manual_seed(seed))
+
+
+def batch(table: Tensor, seed: int, rows: int = 256) -> tuple[Tensor, Tensor]:
+    ids = torch.randint(0, THINGS, (rows, 2), generator=torch.Generator().manual_seed(seed))
+    return ids, torch.stack((torch.full((rows,), -100), table[ids[:, 0], ids[:, 1]]), 1)
+
+
+def everything() -> Tensor:
+    """All 4096 pairs [4096, 2]."""
+    return torch.cartesian_prod(torch.arange(THINGS), torch.arange(THINGS))
+
+
+@torch.no_grad()
+def busiest(model: qkv.Model) -> float:
+    """The share of facts that the busiest expert reads."""
+    with model.trace(save=["layers.0.moe.index"]) as t:
+        model(everything())
+    return float(torch.bincount(t["layers.0.moe.index"][:, 1].flatten(), minlength=COUNT).max() / THINGS**2)
+
+
+def run(seed: int, *, steps: int = 800, tell: Tell = quiet) -> Numbers:
+    found, table, pairs = dict[str, float](), facts(seed), everything()
+    for arm in ARMS:
+        model = qkv.build(spec(arm), seed=seed)
+        for name, weight in model.core.named_parameters():
+            routes = ".router." in name and arm == "experts"  # fixed at random, as in Roller et al. 2021
+            weight.requires_grad_(arm.startswith("free") or ".ffn." in name or (".moe." in name and not routes))
+        fit(model, lambda step: batch(table, seed * 10**6 + step), steps=steps, lr=1e-2,
+            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))  # fmt: skip
+        with torch.no_grad():
+            best = guesses(model, pairs)[:, -1].argmax(-1)
+        found[arm] = float((best == table[pairs[:, 0], pairs[:, 1]]).double().mean())
+        if arm in ("small", "experts", "large"):
+            cost = count(spec(arm))
+            found[f"held_{arm}"], found[f"met_{arm}"] = float(cost.parameters), float(cost.active_parameters)
+        if arm in ("experts", "learned"):
+            found[f"busiest_{arm}"] = busiest(model)
+    return found
+
+
+def judge(runs: Runs) -> Verdict:
+    says = (f"只训练前馈部分：小 {runs.mean('small'):.2f}，8 个专家选 1 {runs.mean('experts'):.2f}（路由自己学：{runs.mean('learned'):.2f}，最忙的专家读 {runs.mean('busiest_learned'):.0%}），8 倍计算 {runs.mean('large'):.2f}（随机 0.02）；"
+            f"全都训练：{runs.mean('free_small'):.2f} 与 {runs.mean('free_experts'):.2f}",
+            f"only the feed-forward part trained: small {runs.mean('small'):.2f}, one of 8 experts {runs.mean('experts'):.2f} (router "
+            f"learnt without balancing: {runs.mean('learned'):.2f}, the busiest reads {runs.mean('busiest_learned'):.0%}), 8 times the computing {runs.mean('large'):.2f} (chance 0.02); all trained: {runs.mean('free_small'):.2f} and "
+            f"{runs.mean('free_experts'):.2f}")  # fmt: skip
+    gain = runs.low("experts") - runs.high("small")
+    if gain < 0.1:
+        return runs.verdict("not shown", "experts", *says)
+    always = min(runs.low("learned") - runs.high("small"), runs.low("free_experts") - runs.high("free_small")) > gain / 2
+    return runs.verdict("shown" if always else "true only when", "experts", *says)
+
+
+def plot(runs: Runs) -> Plot:
+    return Plot("bars", ("4096 条事实，记住的份额", "4096 facts: share recalled"), ARMS,
+                {"recalled": [runs.mean(arm) for arm in ARMS]}, y_label=("记住的份额", "share recalled"))  # fmt: skip
+
+
+LAB = Lab(
+    "trained",
+    ("专家混合用差不多的计算装下更多知识。", "A mixture of experts holds more knowledge at about the same computing."),
+    ("Shazeer 2017、Fedus 2021 及之后的介绍；“算得一样便宜”只指运算次数。",
+     "Shazeer et al. 2017, Fedus et al. 2021 and all since; “as cheap” counts operations only."),
+    ("4096 条随机事实（两个词到一个词），一层。嵌入、注意力、输出冻结为随机，只训练前馈部分：宽 32；8 个宽 32 的专家选 1，路由固定为随机或自己学（不加均衡）；宽 256。再把一切都放开训练。",
+     "4096 random facts (two words to one), one layer. Embeddings, attention and head stay random, the feed-forward part is trained: 32 wide; one of "
+     "8 experts of 32, by a router fixed at random or learnt without balancing; 256 wide. Then the same with everything trained."),
+    (f"随机 1/{THINGS} = 0.02；基线：宽 32（同样的计算）与宽 256（8 倍计算）。冻结是为了量前馈部分本身。",
+     f"Chance 1/{THINGS} = 0.02; baselines: 32 wide (the same computing) and 256 wide (8 times). Frozen, to measure that part alone."),
+    ("冻结：小 0.1 到 0.2，专家 0.5 左右，大 0.7 以上；自己学的路由挤到一两个专家上（先导试验里如此），好处大减。",
+     "Frozen: small 0.1 to 0.2, experts about 0.5, large over 0.7; a learnt router crowds onto one or two experts (so it did in a pilot) and loses most of it."),
+    {"small": ("宽 32", "32 wide"), "experts": ("8 个专家选 1", "one of 8 experts"), "learned": ("同上，路由自己学", "the same, router learnt"), "large": ("宽 256", "256 wide"),
+     "free_small": ("宽 32，全训练", "32 wide, all trained"), "free_experts": ("8 个专家选 1，全训练", "one of 8 experts, all trained"),
+     "busiest_experts": ("最忙的专家读的份额", "share of the busiest expert"), "busiest_learned": ("同上，路由自己学", "the same, router learnt"),
+     "held_small": ("参数：宽 32", "parameters: 32 wide"), "held_experts": ("参数：专家", "parameters: experts"), "held_large": ("参数：宽 256", "parameters: 256 wide"),
+     "met_experts": ("每个词用到的参数：专家", "parameters that a token meets: experts")},
+    run, judge, plot, steps=800, enough=400, seeds=3,
+)  # fmt: skip
