@@ -44,6 +44,10 @@ def everything(name: str) -> None:
                 real = torch.ones(5, 9, dtype=torch.bool)
                 real[0, :4] = False
                 core(ids, begin(core.decoder, ids, Given(real=real), cache=Static(6)))
+                documents = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 2]).expand(5, 9)
+                core(ids, begin(core.decoder, ids, Given(documents=documents)))
+                own = torch.tensor([-1, -1, -1, -1, 1, 1, 3, 3, 3]).expand(5, 9)
+                core(ids, begin(core.decoder, ids, Given(prefix=torch.full((5,), 4), blank=own)))
 
 
 @pytest.mark.parametrize("name", zoo.ALL)

@@ -6,9 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
+import qkv
+from qkv.convert import checkpoint
 from qkv.core.model import Transformer
 from qkv.core.step import Given, begin, listener
 from qkv.errors import QkvError
+from qkv.families import glm_blank
+from qkv.generation.engine import generate
+from qkv.generation.rows import Feed
+from qkv.generation.sequence import Limits
 from qkv.lens import edit, gradient
 from qkv.lens.trace import Trace
 
@@ -52,6 +58,29 @@ def test_a_trace_asks_for_its_own_text_and_later_words_have_no_say() -> None:
     assert (found.times[:2] != 0).all()
     with pytest.raises(QkvError, match="source="):
         gradient.gradient(core, IDS, source=SOURCE)
+
+
+@pytest.mark.parametrize("name", ["demo-moe", "glm"])
+def test_a_free_prefix_is_read_freely(name: str) -> None:
+    """The logit of the second reading is the run's own, and words that stand later in the prefix have a say."""
+    if name == "glm":
+        torch.manual_seed(0)
+        config = {"model_type": "glm"} | glm_blank.size(64, 3, 2, vocabulary=71, context=40)
+        spec = checkpoint.spec_of(config, "here")
+        core = qkv.build(spec).core.eval()
+        feed, prompt = Feed((6,), blanks=(5,)), [9, 11, 5, 14, 30]
+    else:
+        model = qkv.load(name, device="cpu", dtype="fp32")
+        core, prompt, feed = model.core, model.ids("我看完了那本书。"), Feed((model.special.start,))
+    with torch.inference_mode(), Trace(core, save=["logits"]) as t:
+        generate(core, [prompt], limits=Limits(4), feed=feed)
+    pos = t.start("logits") + 2
+    token = int(t["logits"][0, 2].argmax())
+    found = t.gradient(pos, token)
+    assert found.logit == pytest.approx(float(t["logits"][0, 2, token]), abs=1e-4)
+    early = t.gradient(1, token)
+    assert (early.times[2 : len(prompt)] != 0).all()
+    assert (early.times[len(prompt) + 1 :] == 0).all()
 
 
 def test_a_gradient_at_another_tap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def few(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) 
     if seen.bias is not None:
         score = score + seen.bias
     if seen.causal:
-        score = score + torch.full(score.shape[-2:], torch.finfo(score.dtype).min, device=q.device).triu(1)
+        score = score + score.new_full(score.shape[-2:], torch.finfo(score.dtype).min).triu(1)
     pattern = step.drop(score.softmax(-1).to(v.dtype), at.spec.dropout)
     return (pattern.view(rows, k.shape[1], -1, k.shape[2]) @ v).view(rows, heads, tokens, -1)
 

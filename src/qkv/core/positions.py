@@ -22,13 +22,27 @@ class Place(NamedTuple):
 
 
 def placed(positions: Tensor, segments: Tensor | None, prefix: Tensor | None, blank: Tensor | None) -> Place:
-    """The places of tokens at `positions` [B, T]: those after a prefix [B] fill its blank (Du et al. 2022, 2.1)."""
+    """The places of tokens at `positions` [B, T]: those after a prefix [B] fill its blank (Du et al. 2022, 2.1).
+
+    Where they fill several blanks, `blank` [B, T] has each one's own, and -1 in the text.
+    """
     nowhere = torch.zeros_like(positions)  # B T
     segment = nowhere if segments is None else segments  # B T
     if prefix is None or blank is None:
         return Place(positions, nowhere, segment)
+    if blank.ndim == 2:
+        count = torch.where(blank < 0, nowhere, since(blank) + 1)  # B T
+        return Place(torch.where(blank < 0, positions, blank), count, segment)
     count = (positions - prefix[:, None] + 1).clamp_min(0)  # B T
     return Place(torch.where(count > 0, blank[:, None], positions), count, segment)
+
+
+def since(groups: Tensor) -> Tensor:
+    """How many tokens of its run of equal numbers come before each token: [B, T] -> [B, T]."""
+    slots = torch.arange(groups.shape[1], device=groups.device).expand_as(groups)  # B T
+    begins = torch.ones_like(groups, dtype=torch.bool)
+    begins[:, 1:] = groups[:, 1:] != groups[:, :-1]
+    return slots - torch.where(begins, slots, 0).cummax(1).values
 
 
 def sinusoid(positions: Tensor, width: int, layout: str) -> Tensor:

@@ -12,7 +12,7 @@ from qkv import spec
 from qkv.core.cache import Cache
 from qkv.core.dropout import Drop, keep
 from qkv.core.masks import Cells, Seen, lean, seen
-from qkv.core.positions import Place, angles, placed
+from qkv.core.positions import Place, angles, placed, since
 
 if TYPE_CHECKING:
     from qkv.core.model import Stack
@@ -43,14 +43,15 @@ def silent(module: nn.Module, name: str, x: Tensor) -> Tensor:
 class Given:
     """What the caller knows of the ids: which are real, whose document, which segment, and the memory.
 
-    `prefix` counts the real tokens of a free prefix; `blank` is the place in it that the tokens after it fill.
+    `prefix` counts the real tokens of a free prefix; `blank` is the place in it that the tokens after it fill, or each
+    token's own place (-1: none). Positions begin anew with each document.
     """
 
     real: Tensor | None = None  # B T
     documents: Tensor | None = None  # B T
     segments: Tensor | None = None  # B T
     prefix: Tensor | None = None  # B
-    blank: Tensor | None = None  # B
+    blank: Tensor | None = None  # B, or B T
     memory: Tensor | None = None  # B S D
     memory_real: Tensor | None = None  # B S
 
@@ -87,6 +88,8 @@ def begin(
     slots = torch.arange(start + tokens, device=ids.device)  # S
     real = cache.see(given.real, rows, tokens)
     positions = slots[None, start:] if real is None else (real.cumsum(1) - 1).clamp_min(0)[:, start:]  # B T
+    if given.documents is not None:
+        positions = since(given.documents)  # B T
     free = given.prefix
     if free is not None and real is not None:
         free = free + real.int().argmax(1)  # a left-padded row's prefix begins at its first real slot

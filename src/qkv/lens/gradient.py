@@ -4,7 +4,7 @@ A first-order answer, read off one backward pass: cutting (patch.py) measures wh
 Letters: T tokens, D width.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +16,7 @@ from qkv.errors import QkvError
 from qkv.lens import where
 
 if TYPE_CHECKING:
-    from qkv.lens.trace import Trace
+    from qkv.lens.trace import Run, Trace
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,13 @@ class Ear:
 
 
 def gradient(
-    core: Transformer, ids: list[int], *, source: list[int] | None = None, pos: int = -1, token: int | None = None
-) -> Saliency:
+    core: Transformer, ids: list[int], *, source: list[int] | None = None, pos: int = -1, token: int | None = None,
+    given: Given | None = None,
+) -> Saliency:  # fmt: skip
     """How each token read (of the source, for an encoder-decoder) bears on a token's logit after position `pos`.
 
-    Without `token` the likeliest one is taken. Weights are left without gradients.
+    Without `token` the likeliest one is taken; `given` tells of a free prefix and the blank that it has. Weights are
+    left without gradients.
     """
     both = bool(core.spec.encoder and core.spec.decoder)
     if core.spec.head is None or both != (source is not None):
@@ -59,10 +61,10 @@ def gradient(
     heard = listener.set(ear)
     try:
         with torch.inference_mode(False), torch.enable_grad():
-            given, x = Given(), torch.tensor([ids], device=device)
+            given, x = given or Given(), torch.tensor([ids], device=device)
             if source is not None:
                 read = torch.tensor([source], device=device)
-                given = Given(memory=core.encode(read, begin(core.encoder, read)))
+                given = replace(given, memory=core.encode(read, begin(core.encoder, read)))
             logits = core(x, begin(core.decoder if core.spec.decoder else core.encoder, x, given))[0, pos]
             wanted = int(logits.argmax()) if token is None else token
             (grad,) = torch.autograd.grad(logits[wanted], ear.leaf)
@@ -75,9 +77,26 @@ def of(
     t: "Trace", pos: int | str = -1, token: int | str | None = None, *, row: int = 0, run: int | None = None
 ) -> Saliency:
     """The same for the text of a trace: its tokens are read once more, with a way back."""
-    ids = where.passed(t, index=run).ids[row].tolist()
-    source = None
+    passed, source = where.passed(t, index=run), None
+    ids = passed.ids[row].tolist()
     if t.core.spec.encoder and t.core.spec.decoder:
         source = where.passed(t, "encoder.", run).ids[row].tolist()
     wanted = None if token is None else where.token(t, token)
-    return gradient(t.core, ids, source=source, pos=where.spot(t, pos, row=row, run=run), token=wanted)
+    spot = where.spot(t, pos, row=row, run=run)
+    return gradient(t.core, ids, source=source, pos=spot, token=wanted, given=as_read(passed, row))
+
+
+def as_read(passed: "Run", row: int) -> Given:
+    """What the first call of a run knew of one row: how long its free prefix was, and which blank its words filled."""
+    first = passed.calls[0]
+    seen = next((s for rule, s in first.mask.items() if rule.kind == "prefix"), None)
+    if seen is None:
+        return Given()
+    free = first.ids.shape[1]
+    if seen.bias is not None:
+        mine = seen.bias[row if len(seen.bias) > 1 else 0, 0, 0]  # S, what the first token sees
+        free = int((mine > torch.finfo(mine.dtype).min / 2).sum())
+    place = passed.place
+    blank = torch.where(place.blank > 0, place.token, -1)[row : row + 1]  # 1 T
+    prefix = torch.tensor([free], device=first.ids.device)
+    return Given(prefix=prefix, blank=blank if bool((blank >= 0).any()) else None)
