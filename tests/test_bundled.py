@@ -145,3 +145,10 @@ def test_the_verb_names_unknown_words_and_does_not_guess(capsys):
     out = capsys.readouterr()
     assert out.out == "\n"
     assert "量子" in out.err
+
+
+@needs
+def test_a_saved_model_knows_what_it_never_says(moe, tmp_path):
+    moe.save(tmp_path)
+    assert qkv.load(tmp_path).special == moe.special
+    assert moe.special.forbid == (moe.special.start,)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qkv import cost, evaluate, fold, inputs, paths, reading
+from qkv import baselines, cost, evaluate, fold, inputs, paths, reading
+from qkv.adapt import lora
 from qkv.adapt.pack import pack
-from qkv.convert import checkpoint, store
+from qkv.convert import checkpoint, peft, store
 from qkv.convert.heads import groups_of, regrouped
 from qkv.core.dropout import Drop, keep
 from qkv.core.init import initialise
@@ -105,6 +106,7 @@ class Model:
         self.core, self.tokenizer, self.config = core, tokenizer, config
         self.special = special or Special()
         self.habits = habits or {}  # generation_config.json as it was loaded: how its makers let it write
+        self.base = ""  # the model that its adapters stand beside, where it has some
 
     @property
     def spec(self) -> Spec:
@@ -161,12 +163,17 @@ class Model:
         directory = Path(directory)
         with store.replacing(directory) as aside:
             extra = self.special.keys
-            checkpoint.write(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
-            store.write_json(aside / "generation_config.json", {**self.habits, **extra})
+            if isinstance(self.core, baselines.Recurrent):
+                baselines.save(aside, self.core, extra)
+            elif lora.adapters(self.core):
+                save_adapters(aside, self)
+            else:
+                checkpoint.write(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
+            never = {"bad_words_ids": [[i] for i in self.special.forbid]} if self.special.forbid else {}
+            store.write_json(aside / "generation_config.json", {**self.habits, **extra, **never})
             if self.tokenizer is not None:
                 self.tokenizer.save(aside)
         return directory
-
 
     def generate(self, prompt: Any, **how: Any) -> Any:
         """Continue a prompt (text or ids), or a list of prompts: one Result, or a list of them.
@@ -442,6 +449,8 @@ def free(spec: Spec) -> bool:
 
 def write(model: Model, prompts: Sequence[Prompt], ask: Ask) -> list[Result]:
     """Continue prompts by sampling, greedily, or with beams."""
+    if isinstance(model.core, baselines.Recurrent):
+        raise QkvError("an LSTM baseline translates, or is measured; it does not continue texts")
     ids = [model.ids(p) for p in prompts]
     settings = ask.settings(model)
     if ask.beam > 1:
@@ -488,10 +497,12 @@ def render(
     limits = Limits(max_new_tokens, model.spec.context, model.special.forbid)
     results: list[Result | None] = [None] * len(ids)
     for rows in by_length(ids, batch_tokens):
-        found = beams.beam(
-            model.core, [ids[r] for r in rows], search=search, stops=Stops(model.special.eos), limits=limits,
-            feed=Feed(start_of(model)),
-        )  # fmt: skip
+        batch = [ids[r] for r in rows]
+        if isinstance(model.core, baselines.Recurrent):
+            found = greedy(model, model.core, batch, limits)
+        else:
+            stops, feed = Stops(model.special.eos), Feed(start_of(model))
+            found = beams.beam(model.core, batch, search=search, stops=stops, limits=limits, feed=feed)
         for r, hypotheses in zip(rows, found, strict=True):
             missing = tuple(model.tokenizer.unknown(texts[r])) if model.tokenizer and isinstance(texts[r], str) else ()
             result = of_hypotheses(model, hypotheses, missing)
@@ -499,8 +510,20 @@ def render(
     return [r for r in results if r is not None]
 
 
+def greedy(
+    model: Model, core: baselines.Recurrent, sources: list[list[int]], limits: Limits
+) -> list[list[beams.Hypothesis]]:
+    """What an LSTM baseline writes: word by word the likeliest one, whatever the beam."""
+    longest = limits.max_new_tokens or min(limits.context or 512, 50 + 2 * max(map(len, sources)))
+    found = baselines.translate(core, sources, start=start_of(model)[0], ends=model.special.eos, longest=longest,
+                                forbid=limits.forbid)  # fmt: skip
+    return [[beams.Hypothesis(w.tokens, sum(w.logprobs), w.logprobs, "stop" if w.ended else "length")] for w in found]
+
+
 def aligned(model: Model, source: list[int], tokens: list[int]) -> Tensor:
     """Which source token each written token looked at: [T, S], mean over the heads of the last cross-attention."""
+    if isinstance(model.core, baselines.Recurrent):
+        return baselines.alignment(model.core, source, [*start_of(model), *tokens[:-1]])
     name = f"decoder.layers.{len(model.core.decoder.layers) - 1}.cross.pattern"
     with model.trace(save=[name]) as trace, torch.inference_mode():
         target = torch.tensor([[*start_of(model), *tokens[:-1]]], device=model.device)
@@ -573,8 +596,14 @@ def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revisio
         QkvError: nothing of that name, or a checkpoint that does not fit its config (both sides are listed).
     """
     directory = locate(name, revision)
-    core, config = checkpoint.read(directory, device=device_of(device), dtype=dtype_of(dtype))
-    pack(core)
+    if (directory / peft.CONFIG).is_file():
+        return adapted(directory, device, dtype)
+    config = store.read_json(directory / "config.json")
+    if config.get("model_type") == baselines.TYPE:
+        core = baselines.restored(directory, config, device_of(device), dtype_of(dtype))
+    else:
+        core, config = checkpoint.read(directory, device=device_of(device), dtype=dtype_of(dtype))
+        pack(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
         tokenizer.fits(core.spec.sources or core.spec.vocabulary)
@@ -583,12 +612,58 @@ def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revisio
     return Model(core, tokenizer, special_of(directory, config, tokenizer), config, habits)
 
 
+def adapted(directory: Path, device: str, dtype: str) -> Model:
+    """A model with the adapters of a directory merged into it; the directory's own config says what else is new."""
+    begun, file = load(peft.base_of(directory), device=device, dtype=dtype), directory / "config.json"
+    config = store.read_json(file) if file.is_file() else begun.config or {}
+    core = extended(begun.core, checkpoint.spec_of(config, file), 0)
+    parts, whole = peft.read(directory, core, config)
+    lora.load(core, parts)
+    own = dict(core.named_parameters())
+    with torch.no_grad():
+        for key, tensor in whole.items():
+            own[key].copy_(tensor)
+    lora.merge(core)
+    pack(core.eval())
+    tokenizer = text.load(directory) or begun.tokenizer
+    return Model(core, tokenizer, special_of(directory, config, tokenizer), config, begun.habits)
+
+
+def extended(core: Transformer, spec: Spec, seed: int) -> Transformer:
+    """A core of a spec with the weights of another where both have them; the core itself where nothing is new."""
+    if core.spec == spec:
+        return core
+    made = Transformer(spec)
+    initialise(made, seed)
+    made.to(core.embed.weight)
+    old = dict(core.named_parameters())
+    with torch.no_grad():
+        for name, p in made.named_parameters():
+            if name in old and old[name].shape == p.shape:
+                p.copy_(old[name])
+    return made
+
+
+def save_adapters(directory: Path, model: Model) -> None:
+    """The adapters of a model as PEFT writes them, with a config where the model has more than its base."""
+    parts = {name: (m.a, m.b, m.scale) for name, m in lora.adapters(model.core).items()}
+    inside = {f"{name}.{side}" for name in parts for side in "ab"}
+    also = [n for n, p in model.core.named_parameters() if p.requires_grad and n not in inside]
+    base = str(Path(model.base).resolve()) if Path(model.base).is_dir() else model.base
+    peft.write(directory, model.core, model.config or {}, parts, base=base, also=also)
+    if model.spec.labels:
+        store.write_json(directory / "config.json", model.config or {})
+
+
 def build(spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, special: Special | None = None) -> Model:
     """A new model of a spec with first weights drawn from `seed`, in train mode."""
     if tokenizer is not None:
         tokenizer.fits(spec.sources or spec.vocabulary)
-    core = Transformer(spec)
-    initialise(core, seed)
+    if isinstance(spec, baselines.Recurrence):
+        core = baselines.begun(spec, seed)
+    else:
+        core = Transformer(spec)
+        initialise(core, seed)
     if special is None and tokenizer is not None:
         eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
         start = tokenizer.pad_id if spec.encoder and spec.decoder else tokenizer.bos_id if free(spec) else None
@@ -604,7 +679,7 @@ def locate(name: str | Path, revision: str | None = None, wanted: Sequence[str] 
     """The directory of a MODEL: an existing path, else a bundled name, else a hub id (`./x` forces a path)."""
     path, bundled = Path(name), paths.bundled_dir()
     if path.is_dir():
-        if (path / "config.json").is_file():
+        if (path / "config.json").is_file() or (path / peft.CONFIG).is_file():
             return path
         here = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
         raise QkvError(f"{path}: no config.json in this directory (found: {here}); is it a model's or a run's?")

@@ -66,7 +66,8 @@ def test_a_run_goes_on_over_batches_without_labels(tmp_path: Path) -> None:
     settings = Settings(epochs=2, tokens=10, warmup=1, precision="fp32", log_every=1)
     said: list[dict] = []
     done = loop.train(core, plan, settings, directory=tmp_path, report=said.append)
-    assert (done.steps, done.tokens) == (8, 40)
+    assert (done.steps, done.tokens, done.empty) == (8, 40, 4)
+    assert [e["step"] for e in said if "without labels" in e.get("text", "")] == [1], "the first of them is told"
     seen = [e["loss"] for e in said if e["kind"] == "step"]
     assert [loss == 0 for loss in seen] == [False, True, True, False] * 2
     assert all(bool(torch.isfinite(p).all()) for p in core.parameters())
@@ -77,15 +78,24 @@ def test_a_token_label_out_of_range_is_told(wrong: int) -> None:
     core, batch = made("gpt2"), silent("gpt2")
     labels = batch.labels.clone()
     labels[1, 2] = wrong
-    with pytest.raises(QkvError, match=rf"batch is {wrong}, expected 0 to {V - 1}, or -100"):
+    told = rf"word in row 1, place 2 of the batch is {wrong}, expected 0 to {V - 1}, or -100"
+    with pytest.raises(QkvError, match=told):
         losses.token_loss(core, Batch(batch.target, labels, tokens=1))
+
+
+def test_in_a_run_the_rows_of_the_data_are_told() -> None:
+    core, batch = made("gpt2"), silent("gpt2")
+    bad = Batch(batch.target, torch.full_like(batch.target, V), tokens=10)
+    plan = Plan(lambda epoch: [(7, 9)], lambda key: bad, {})
+    with pytest.raises(QkvError, match=r"step 1 \(epoch 0, rows \(7, 9\)\): the label of a word in row 0, place 0"):
+        loop.train(core, plan, Settings(steps=1, precision="fp32"))
 
 
 @pytest.mark.parametrize("wrong", [3, -1, 10**6])
 def test_the_label_of_a_text_out_of_range_is_told(wrong: int) -> None:
     core, batch = made("bert", labels=3), silent("bert")
     batch = collate.labelled(Batch(batch.target, batch.labels), [0, wrong])
-    with pytest.raises(QkvError, match=rf"label of a text 1 of the batch is {wrong}, expected 0 to 2"):
+    with pytest.raises(QkvError, match=rf"label of a text in row 1 of the batch is {wrong}, expected 0 to 2"):
         losses.token_loss(core, batch)
 
 

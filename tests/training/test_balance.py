@@ -45,9 +45,9 @@ def test_an_even_router_costs_the_chosen_and_one_that_collapsed_all_experts() ->
 def test_the_bias_moves_toward_the_mean_load() -> None:
     index = torch.tensor([[0, 1], [0, 1], [0, 2]])  # loads 3, 2, 1, 0 with the mean 1.5
     bias = torch.tensor([0.5, 0.0, 0.0, -0.5])
-    assert torch.allclose(rebalance(bias, index, rate=0.1), torch.tensor([0.4, -0.1, 0.1, -0.4]))
+    assert torch.allclose(rebalance(bias, load(index, 4), rate=0.1), torch.tensor([0.4, -0.1, 0.1, -0.4]))
     even = torch.arange(4).reshape(2, 2)
-    assert torch.equal(rebalance(bias, even, rate=0.1), bias), "an even load moves nothing"
+    assert torch.equal(rebalance(bias, load(even, 4), rate=0.1), bias), "an even load moves nothing"
     assert bias.tolist() == [0.5, 0.0, 0.0, -0.5], "what is given stays as it is"
 
 
@@ -58,7 +58,7 @@ def evened(steps: int = 300) -> float:
     logits = torch.randn(400, 6, generator=torch.Generator().manual_seed(2)) + skew
     bias = torch.zeros(6)
     for _ in range(steps):
-        bias = module.rebalance(bias, choose(logits, bias, s)[0], rate=0.005)
+        bias = module.rebalance(bias, load(choose(logits, bias, s)[0], 6), rate=0.005)
     counts = load(choose(logits, bias, s)[0], 6)
     return (counts.max() / counts.mean()).item()
 
@@ -69,6 +69,6 @@ def test_a_skewed_router_is_evened_out() -> None:
 
 
 def test_a_bias_that_moves_the_wrong_way_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "rebalance", lambda bias, index, rate: rebalance(bias, index, rate=-rate))
+    monkeypatch.setattr(module, "rebalance", lambda bias, counts, rate: rebalance(bias, counts, rate=-rate))
     with pytest.raises(AssertionError):
         test_a_skewed_router_is_evened_out()

@@ -35,12 +35,15 @@ BASE = Settings(
 
 
 def core_of(drop: float, seed: int = 0) -> Transformer:
-    """A tiny decoder in fp64, so that only the order of sums is left to differ; with experts nobody may choose."""
+    """A tiny decoder in fp64, so that only the order of sums is left to differ; with experts nobody may choose.
+
+    Biases steer the routers: they move by the loads of all ranks, so they are the same everywhere.
+    """
     attn = Attention(2, 1, 8, Mask("causal"), rotary=Rotary(8), dropout=drop)
     norm = Norm("rms", 1e-6)
     blocks = (
         Block(attn, Ffn(32, "silu", gated=True), norm_in=norm, dropout=drop),
-        Block(attn, None, moe=Experts(8, 2, Ffn(8, "silu", gated=True)), norm_in=norm, dropout=drop),
+        Block(attn, None, moe=Experts(8, 2, Ffn(8, "silu", gated=True), balance="bias"), norm_in=norm, dropout=drop),
     )
     core = Transformer(Spec(WORDS, decoder=Stack(16, blocks, final_norm=norm), head=Head("untied")))
     initialise(core, seed)
@@ -95,7 +98,10 @@ def broken(patch: pytest.MonkeyPatch, fault: str, ranks: parallel.Ranks) -> None
     """A deliberate mistake put into this rank."""
     if fault == "own tokens":
         total = parallel.Ranks.total
-        patch.setattr(parallel.Ranks, "total", lambda self, n: list(n) if len(n) == 1 else total(self, n))
+        patch.setattr(parallel.Ranks, "total", lambda self, n: list(n) if len(n) == 2 else total(self, n))
+    if fault == "own loads":
+        total = parallel.Ranks.total
+        patch.setattr(parallel.Ranks, "total", lambda self, n: list(n) if len(n) == 8 else total(self, n))
     if fault == "same micro-batch":
         patch.setattr(loop, "range", lambda rank, n, size: range(0, n, size), raising=False)
     if fault == "nan" and ranks.rank == 1:
@@ -113,6 +119,7 @@ RUNS: list[tuple[str, Settings, dict[str, Any]]] = [
     ("drop 0.2", half(), {"drop": 0.2}),
     ("own tokens", half(), {"fault": "own tokens"}),
     ("same micro-batch", half(), {"fault": "same micro-batch"}),
+    ("own loads", half(), {"fault": "own loads"}),
     ("whole", half(**KEPT), {"drop": 0.2}),
     ("begun", half(**KEPT), {"drop": 0.2, "stop": 4}),
     ("parts", half(**KEPT), {"drop": 0.2, "stop": 4}),
@@ -179,6 +186,13 @@ def test_a_rank_that_divides_by_its_own_tokens_or_repeats_another_is_caught(
     two: Path, tmp_path: Path, fault: str
 ) -> None:
     assert gap(one(tmp_path), weights(two / fault)) > 1e-4
+
+
+def test_routers_that_are_steered_by_their_own_rank_s_loads_are_caught(two: Path) -> None:
+    bias = "decoder.layers.1.moe.bias"
+    sound, broken = (weights(two / run, 1)[bias] for run in ("drop 0.0", "own loads"))
+    assert 0 < float(sound.abs().max()) <= BASE.steps * BASE.steer * 1.0001
+    assert not torch.equal(sound, broken)
 
 
 def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(two: Path) -> None:

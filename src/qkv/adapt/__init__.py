@@ -1,1 +1,1 @@
-"""Changing a built core from outside, by module name. Start with pack.py."""
+"""Changing a built core from outside, by module name. Start with lora.py."""

@@ -88,9 +88,12 @@ def vacant(target: str) -> None:
 
 
 def stored_dtype(directory: Path) -> Any:
-    """The dtype in which a model's weights are stored."""
-    from qkv.convert import store
+    """The dtype in which a model's weights are stored; beside adapters, those of their base."""
+    from qkv import hub
+    from qkv.convert import peft, store
 
+    while (directory / peft.CONFIG).is_file():
+        directory = hub.locate(peft.base_of(directory))
     return next(iter(store.tensors(directory).values()))().dtype
 
 

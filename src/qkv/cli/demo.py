@@ -1,12 +1,16 @@
 """`qkv demo`: the main job in three acts. Train the 2017 Transformer and translate; prove where 它 looks; the same core
-as a language model. Then a page to look inside."""
+as a language model. Then a page to look inside. On a screen a live page shows the training while it goes on."""
 
+import json
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import click
 
@@ -28,6 +32,8 @@ class Story:
     samples: list[list[Any]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     first_readable: float | None = None
+    stage: Any = None  # the live page's server, where there is one
+    own: str | None = None  # the sentence that was asked for before training; empty where none was given
 
     def tell(self, zh: str = "", en: str = "") -> None:
         if not (self.common.json or self.common.quiet):
@@ -41,6 +47,7 @@ class Story:
 
     def hear(self, event: dict[str, Any], show: Any) -> None:
         """Take note of what training tells, and pass it on."""
+        self.send(event)
         if event["kind"] == "step":
             self.losses.append([event["step"], round(event["loss"], 4)])
         if event["kind"] == "evaluation" and "bleu" in event:
@@ -52,6 +59,18 @@ class Story:
                 self.first_readable = time.monotonic() - self.began
         if show is not None:
             show(event)
+
+    def send(self, event: Mapping[str, Any]) -> None:
+        """Let the live page know."""
+        if self.stage:
+            self.stage.desk.events.send(event)
+
+    def scene(self, panel: str, **question: Any) -> None:
+        """The page's address of what the terminal tells next: a panel, and the question put to a model."""
+        if self.stage:
+            where = urlencode({"panel": panel, "ask": json.dumps(question, ensure_ascii=False)})
+            address = f"http://127.0.0.1:{self.stage.port}/#{where}"
+            self.tell(f"  在网页里看：{address}", f"  on the page: {address}")
 
 
 @verb(
@@ -72,18 +91,30 @@ class Story:
 @option("--page", type=click.Path(path_type=Path), default=Path("qkv-demo.html"), zh="网页文件", en="the page's file")
 @option("--seed", type=int, default=0, zh="随机种子", en="seed of weights, order and dropout")
 @option("--epochs", type=click.IntRange(1), zh="训练几遍", en="how often the corpus is read")
+@option("--browser/--no-browser", default=None, zh="在浏览器里现场看训练（默认：终端有显示器时）",
+        en="watch it live in a browser (default: on a terminal with a display)")  # fmt: skip
 def command(
-    common: Common, text: str | None, model: str | None, out: Path | None, page: Path, seed: int, epochs: int | None
-) -> int:
-    from qkv.data.corpus import corpus
-
+    common: Common, text: str | None, model: str | None, out: Path | None, page: Path, seed: int, epochs: int | None,
+    browser: bool | None,
+) -> int:  # fmt: skip
     if text is not None and not text.strip():
         raise QkvError("--text is empty: there is nothing to translate")
-    story, data = Story(common), corpus(0)
     if not page.parent.is_dir():
         raise QkvError(f"--page {page}: the directory {page.parent} does not exist")
+    out = None if model else out or free(Path("runs/demo"))
+    story = Story(common, own=text)
+    with shown_live(story, out or Path("runs"), on_screen(common) if browser is None else browser):
+        play(story, model, out, page, {"training.seed": seed, "training.epochs": epochs})
+    return 0
+
+
+def play(story: Story, model: str | None, out: Path | None, page: Path, changes: Mapping[str, int | None]) -> None:
+    """The three acts and the page."""
+    from qkv.data.corpus import corpus
+
+    common, text, data = story.common, story.own, corpus(0)
     story.act("第一幕：翻译", "Act one: translate")
-    translator = common.model(model) if model else trained(story, out, seed, epochs)
+    translator = trained(story, out, changes) if out else common.model(str(model))
     judge(story, translator, data)
     translate(story, translator, [p.zh for p in data.showcase], text)
     story.act("第二幕：证明", "Act two: the proof")
@@ -95,17 +126,93 @@ def command(
     if common.json:
         common.emit(story.result)
     farewell(story, page, model)
-    return 0
 
 
-def trained(story: Story, out: Path | None, seed: int, epochs: int | None) -> Any:
+def on_screen(common: Common) -> bool:
+    """Whether somebody sits at a terminal with a display that a browser could open on."""
+    if common.json or common.quiet or os.environ.get("CI") or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    if sys.platform.startswith("linux"):
+        return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    return not os.environ.get("SSH_CONNECTION")
+
+
+@contextmanager
+def shown_live(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
+    """The live page beside the acts, kept open after them while somebody sits there; nothing where it is not wanted.
+
+    A page that cannot be served is no reason to stop: the terminal shows everything.
+    """
+    if not wanted:
+        yield
+        return
+    from qkv.explore import server
+    from qkv.recipes import demo
+
+    names, examples = ["demo", "demo-lm", "demo-moe", "demo-bert"], {"demo": demo.WATCH.texts, "demo-lm": (PROMPT,)}
+    try:
+        desk = server.Desk(names, story.common.model, story.common.talk.lang, examples, watched=watched)
+        story.stage = server.Page(desk, token=os.environ.get("QKV_TOKEN") or None)
+    except QkvError as error:
+        story.tell(f"网页打不开（{error}），在终端里继续。", f"no page ({error}); going on in the terminal.")
+        yield
+        return
+    url = f"{story.stage.start()}#panel=training"
+    try:
+        welcome(story, url, opened=server.show(url))
+        yield
+        stay(story, url)
+    finally:
+        story.stage.stop()
+
+
+def welcome(story: Story, url: str, *, opened: bool) -> None:
+    """Say where the page is, and ask for a sentence that the model is to be watched with while it learns."""
+    story.tell(f"现场网页：{url}", f"the live page: {url}")
+    if not opened:
+        story.tell("没能打开浏览器：请自己打开上面的地址。", "no browser opened: open the address above yourself.")
+    if story.own is None and sys.stdin.isatty():
+        story.own = click.prompt(
+            story.common.say("你的句子，训练时每隔几秒重新翻译一次（回车跳过）",
+                             "your own sentence in Chinese, translated anew every few seconds (Enter skips)"),
+            default="", show_default=False)  # fmt: skip
+
+
+def stay(story: Story, url: str) -> None:
+    """Keep the page open for whoever sits there, until Ctrl-C."""
+    if not sys.stdin.isatty():
+        return
+    story.tell()
+    story.tell(f"网页还开着：拖动滑块重放训练，{url}  （Ctrl-C 结束）",
+               f"the page stays open: drag the slider to replay the training, {url}  (Ctrl-C ends)")  # fmt: skip
+    try:
+        while story.stage.thread.is_alive():
+            story.stage.thread.join(0.5)
+    except KeyboardInterrupt:
+        story.tell()
+
+
+def watching(story: Story, run: Any) -> Any:
+    """The run, watched with your own sentence first where the vocabulary has all of its words."""
+    own = (story.own or "").strip()
+    if not own:
+        return run
+    if unknown := story.common.model("demo").tokenizer.unknown(own):
+        words = "、".join(unknown)
+        story.tell(f"  词表里没有：{words}；训练时看别的句子。",
+                   f"  not in the vocabulary: {words}; other sentences are watched while it learns.")  # fmt: skip
+        return run
+    return replace(run, watch=replace(run.watch, texts=(own, *(t for t in run.watch.texts if t != own))))
+
+
+def trained(story: Story, target: Path, changes: Mapping[str, int | None]) -> Any:
     """Train the recipe with a live line; the model."""
     from qkv import recipes
     from qkv.cli.train import shown
     from qkv.training.loop import Interrupted
 
-    words = [f"training.seed={seed}", *([f"training.epochs={epochs}"] if epochs else [])]
-    run, target = recipes.configure("demo", words), out or free(Path("runs/demo"))
+    run = recipes.configure("demo", [f"{key}={value}" for key, value in changes.items() if value is not None])
+    run = watching(story, run)
     pairs, times = f"{len(run.splits().train):,}", run.training.epochs
     story.tell(
         f"从零训练一个 2017 年的 Transformer：{pairs} 对中英句子，{times} 遍。可按 Ctrl-C 停止（会保存）。",
@@ -122,6 +229,8 @@ def trained(story: Story, out: Path | None, seed: int, epochs: int | None) -> An
     story.result |= {"train_seconds": round(done.outcome.seconds, 1), "directory": str(target)}
     if story.first_readable is not None:
         story.result["first_readable_seconds"] = round(story.first_readable, 1)
+    if story.stage:
+        story.stage.desk.names.insert(0, str(target))
     seconds, precision = done.outcome.seconds, done.outcome.precision
     story.tell(f"训练用时 {seconds:.0f} 秒（{precision}），模型在 {target}",
                f"trained for {seconds:.0f} s ({precision}); the model lies in {target}")  # fmt: skip
@@ -185,6 +294,7 @@ def prove(story: Story, model: Any, data: Any) -> Any:
     found = two_it.measure(model, data.swaps, [p for p in data.test if two_it.IT not in p.zh][:200])
     sample = next((e for e in found.edges if e.moved["verb"]), found.edges[0])
     pair = sample.pair
+    story.scene("proof", text=pair.zh_a, model=story.result.get("directory", "demo"))
     story.tell(
         "只换一个动词，“它”指的东西就变了（条：剪断一条连线后，英文名词的对数概率下降多少）：",
         "Change one verb, and 它 stands for another thing (bars: what log P(noun) loses when one edge is cut):",
@@ -246,6 +356,7 @@ def speak(story: Story) -> Any:
     """The bundled language model: its next word, its guesses by layer, and what the cache saves."""
     model = story.common.model("demo-lm")
     result = model.generate(PROMPT, max_new_tokens=24)
+    story.scene("guess-map", text=PROMPT, model="demo-lm")
     story.tell(*(f"  {PROMPT}{click.style(result.text, bold=True)}",) * 2)
     grid(story, model)
     rows = timed(model)

@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.errors import QkvError
@@ -17,8 +20,9 @@ class Batch:
 
     `source` [B, S] is the encoder's; `source_real`, `target_real` are True where a token is real, None when all are;
     `documents` [B, T] numbers packed documents, `segments` [B, T] the texts of a pair; the first `prefix` [B] tokens
-    are seen freely, and those after them fill the place `blank` [B]. `classes` [B] label whole texts (-100: none).
-    `tokens` counts the labels with a loss, those of texts included.
+    are seen freely, and those after them fill the place `blank` ([B], or each token's own [B, T], -1 in the text).
+    `classes` [B] label whole texts (-100: none); `weight` [B, T] is what each label of a word counts (None: 1).
+    `tokens` counts the labels with a loss, those of texts included; with weights the texts alone.
     """
 
     target: Tensor
@@ -31,6 +35,7 @@ class Batch:
     prefix: Tensor | None = None
     blank: Tensor | None = None
     classes: Tensor | None = None
+    weight: Tensor | None = None
     tokens: int = 0
 
 
@@ -158,4 +163,68 @@ def prefixed(
     return Batch(
         target, padded(answers, IGNORED, width=target.shape[1]), target_real=real(rows, target.shape[1]),
         prefix=torch.tensor([len(given) for given, _ in pairs_ids]), tokens=sum(len(f) for _, f in pairs_ids),
+    )  # fmt: skip
+
+
+class Holed(Protocol):
+    """A text with blanks and what fills them, as `corrupt.blanks` gives it."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The text, then what fills its blanks."""
+        ...
+
+    @property
+    def labels(self) -> Sequence[int]:
+        """What each id is answered by, -100 in the text."""
+        ...
+
+    @property
+    def prefix(self) -> int:
+        """How many ids the text has."""
+        ...
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Where in the text each id stands, and how far within its blank [2, T]."""
+        ...
+
+
+def blanked(rows: Sequence[Holed], *, pad: int, width: int | None = None) -> Batch:
+    """Texts with blanks for a prefix decoder: the text is seen freely, and each blank's words know their place.
+
+    Raises:
+        QkvError: a row longer than `width`.
+    """
+    target = padded([row.ids for row in rows], pad, width=width)
+    labels = padded([row.labels for row in rows], IGNORED, width=target.shape[1])
+    own = [[*[-1] * row.prefix, *row.positions[0, row.prefix :].tolist()] for row in rows]
+    return Batch(
+        target, labels, target_real=real([row.ids for row in rows], target.shape[1]),
+        prefix=torch.tensor([row.prefix for row in rows]), blank=padded(own, -1, width=target.shape[1]),
+        tokens=int((labels != IGNORED).sum()),
+    )  # fmt: skip
+
+
+def spoken(rows: Sequence[Sequence[int]], *, pad: int, share: float, width: int | None = None) -> Batch:
+    """Texts for a decoder that labels them and learns to say them too: a text's words count `share` together.
+
+    `tokens` stays 0 until `labelled` counts the texts, so that the loss is a mean over texts, whatever their length
+    (Radford et al. 2018, section 3.2, as its authors' code has it).
+    """
+    target = padded(rows, pad, width=width)
+    says = [[*row[1:], IGNORED] if share else [IGNORED] * len(row) for row in rows]
+    weight = torch.tensor([share / max(1, len(row) - 1) for row in rows])[:, None]
+    return Batch(
+        target, padded(says, IGNORED, width=target.shape[1]), target_real=real(rows, target.shape[1]),
+        weight=weight.expand_as(target).contiguous(),
+    )  # fmt: skip
+
+
+def laid(ids: Tensor, labels: Tensor, documents: Tensor) -> Batch:
+    """Packed rows [B, T] whose labels are known: `packed` for texts of which only a part is learnt."""
+    there = documents >= 0
+    return Batch(
+        ids, labels, target_real=None if bool(there.all()) else there, documents=documents,
+        tokens=int((labels != IGNORED).sum()),
     )  # fmt: skip

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from qkv.training.loop import Outcome
     from qkv.training.parallel import Ranks
     from qkv.training.plan import Estimate
+    from qkv.training.watch import Watching
 
-PLAIN = ("run", "assemble", "objectives")  # files here that are no recipes
+PLAIN = ("run", "assemble", "objectives", "watching", "holes", "tuning")  # files here that are no recipes
 
 
 @dataclass(frozen=True)
@@ -70,22 +71,26 @@ def shortened(run: "Run") -> "Run":
     def few() -> Splits:
         whole = run.splits()
         size = 20_000 if isinstance(whole.train, str) else 200
-        return Splits(whole.train[:size], whole.valid[: size // 10], whole.test[:8])
+        return Splits(whole.train[:size], whole.valid[: size // 10], whole.test[:8])  # type: ignore[arg-type]
 
-    narrow = {"width": 32, "layers": 2, "heads": 2, "groups": 0, "ffn": 64, "context": min(run.model.context, 64)}
+    ffn = 128 if run.model.family in ("openai_gpt", "glm_blank") else 64  # these know no other than 4 · width
+    narrow = {"width": 32, "layers": 2, "heads": 2, "groups": 0, "ffn": ffn, "context": min(run.model.context, 64)}
     model = dataclasses.replace(run.model, **narrow)
     every = {"evaluate_every": 3, "save_every": 0, "log_every": 1, "patience": 0}
     training = dataclasses.replace(run.training, steps=6, epochs=0, tokens=512, warmup=2, precision="fp32", **every)
     return dataclasses.replace(
-        run, splits=few, model=model, training=training, check=dataclasses.replace(run.check, sentences=4, longest=8)
-    )
+        run, splits=few, model=model, training=training, check=dataclasses.replace(run.check, sentences=4, longest=8),
+        watch=dataclasses.replace(run.watch, times=min(run.watch.times, 3), longest=8),
+    )  # fmt: skip
 
 
 def train(
     recipe: "str | Path | Run", *, overrides: Iterable[str] = (), out: "str | Path | None" = None,
-    device: str = "auto", report: "Report | None" = None, resume: bool = False,
+    device: str = "auto", report: "Report | None" = None, resume: bool = False, watch: "Watching | int | None" = None,
 ) -> Trained:  # fmt: skip
     """Train a recipe, a TOML file or a Run; with `out`, a model directory that also keeps the run in `out`/train.
+
+    `watch` says what the run records of itself while it learns, or how often; read it with training.watch.Watched.
 
     Where torchrun started several processes, all train; the first one alone writes, and knows metrics and test.
 
@@ -95,8 +100,12 @@ def train(
     """
     from qkv.training import parallel
 
+    run = configure(recipe, overrides)
+    if watch is not None:
+        watch = dataclasses.replace(run.watch, times=watch) if isinstance(watch, int) else watch
+        run = dataclasses.replace(run, watch=watch)
     with parallel.joined(device) as ranks:
-        return trained(configure(recipe, overrides), Path(out) if out else None, device, report, resume, ranks)
+        return trained(run, Path(out) if out else None, device, report, resume, ranks)
 
 
 def trained(
@@ -104,6 +113,7 @@ def trained(
 ) -> Trained:
     """Train in this process, which is one of `ranks`."""
     from qkv.recipes import assemble as parts
+    from qkv.recipes import watching
     from qkv.training import loop
 
     going_on = bool(resume and directory and (directory / "train" / "last.safetensors").is_file())
@@ -111,11 +121,11 @@ def trained(
     if directory is not None and not going_on:
         begin(a, directory, first=ranks.first)
     if report and ranks.first:
-        for text in a.splits.notes:
+        for text in (*a.splits.notes, *a.plan.notes):
             report({"kind": "note", "step": 0, "text": text})
     evaluate = parts.judge(a, directory) if ranks.first else None
     outcome = loop.train(a.model.core, a.plan, run.training, directory=directory, evaluate=evaluate, report=report,
-                         resume=resume)  # fmt: skip
+                         resume=resume, watch=watching.recorder(a) if directory and ranks.first else None)  # fmt: skip
     if not ranks.first:
         return Trained(a.model, outcome, {}, directory, ranks.rank)
     numbers, said = parts.test(a)
@@ -141,10 +151,13 @@ def begin(a: Any, directory: Path, *, first: bool = True) -> None:
     """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
     if (directory / "train" / "last.safetensors").exists():
         raise QkvError(f"{directory}: holds a run already; go on with --resume auto or give another --out")
+    from qkv.recipes.run import PARTS
+
     if not first:
         return
     a.model.save(directory)
-    parts = {part: dataclasses.asdict(getattr(a.run, part)) for part in ("model", "tokenizer", "training", "check")}
+    parts = {part: dataclasses.asdict(getattr(a.run, part)) for part in PARTS}
+    parts |= {"objective": a.run.objective, "base": a.run.base}
     record(directory / "train" / "run.json", {"name": a.run.name, "notes": a.splits.notes, **parts})
 
 

@@ -1,22 +1,39 @@
 """From a run's description to what the loop takes: vocabulary, batches, metrics. __init__.py puts them to work."""
 
+import math
 import re
+import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qkv import hub
+import torch
+
+from qkv import baselines, hub
+from qkv.adapt import lora
 from qkv.core.model import Transformer
-from qkv.errors import QkvError
-from qkv.recipes.objectives import OBJECTIVES, Batches, Held, How, Objective
-from qkv.recipes.run import Run, Splits
+from qkv.errors import QkvError, nearest
+from qkv.recipes import holes, objectives, tuning
+from qkv.recipes.objectives import Batches, Held, How, Objective
+from qkv.recipes.run import Run, Splits, judging
 from qkv.spec import Spec, as_json
 from qkv.text import tokenizer as text
 from qkv.text import train as vocabulary
 from qkv.text.tokenizer import Tokenizer
 from qkv.training.loop import Evaluate
 from qkv.training.plan import Plan, placed
+
+OBJECTIVES = {
+    "pairs": objectives.PAIRS, "text": objectives.TEXT, "documents": tuning.DOCUMENTS, "masked": holes.MASKS,
+    "prefixes": holes.CONTINUATIONS, "spans": holes.SPANS, "denoise": holes.NOISE, "blanks": holes.BLANKS,
+    "labels": tuning.LABELS, "chat": tuning.TALKS,
+}  # fmt: skip
+USUAL = {
+    "marian": "pairs", "gpt2": "text", "llama": "text", "openai_gpt": "text", "bert": "masked", "prefix": "prefixes",
+    "t5": "spans", "bart": "denoise", "glm_blank": "blanks", "lstm": "pairs", "lstm-attention": "pairs",
+}  # fmt: skip
+LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "decoder": "text"}
 
 
 @dataclass(frozen=True)
@@ -33,24 +50,105 @@ class Assembly:
 
 
 def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -> Assembly:
-    """Read the data, make (or load from the run's directory) the vocabulary, build the model."""
-    objective, splits = OBJECTIVES[run.model.family], run.splits()
+    """Read the data, make (or load from the run's directory) the vocabulary, build the model or go on from its base."""
+    splits = run.splits()
     if not splits.train or not splits.valid:
         raise QkvError(f"{run.name}: no data to train on or to validate with")
-    found = "plain text" if isinstance(splits.train, str) else "pairs"
-    if found != objective.data:
-        fit = ", ".join(repr(name) for name, o in OBJECTIVES.items() if o.data == found)
-        raise QkvError(f"model.family {run.model.family!r} does not fit {found}; these do: {fit}")
+    begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
+    if begun is not None:
+        context = min(run.model.context, begun.spec.context or run.model.context)
+        run = replace(run, model=replace(run.model, context=context))
+    objective = objective_of(run, splits, begun)
     tokenizer = text.load(directory) if directory and directory.is_dir() else None
-    tokenizer = tokenizer or tokenizer_of(run, splits)
-    labels = sorted({label for _, label in splits.train}) if objective.answers == "labels" else []
-    spec = run.model.spec(len(tokenizer), labels=len(labels))
-    model = hub.build(spec, seed=run.training.seed, tokenizer=tokenizer)
+    tokenizer = tokenizer or (begun.tokenizer if begun else tokenizer_of(run, splits, objective))
+    if tokenizer is None:
+        raise QkvError(f"base {run.base!r} has no tokenizer to read text with")
+    judged = objective.answers == "labels" and splits.kind == "pairs"
+    labels: list[str] = sorted({label for _, label in splits.train}) if judged else []
+    if begun:
+        model = grown(begun, run, len(labels), words=objective is not tuning.LABELS)
+    else:
+        spec = run.model.spec(len(tokenizer), labels=len(labels))
+        model = hub.build(spec, seed=run.training.seed, tokenizer=tokenizer)
+    model.tokenizer = ready(tokenizer, objective, model.spec)
+    if architecture(model.spec) not in objective.models:
+        fit = " or ".join(objective.models)
+        raise QkvError(f"{run.name}: this objective needs a model of kind {fit}; this one is: "
+                       f"{architecture(model.spec)}")  # fmt: skip
     if labels:
-        model.config = named(spec, labels)
-    model.core.to(hub.device_of(device))
+        model.config = named(model.spec, labels)
+    if run.training.lora.rank:
+        adapt(model, run)
+    model.core.to(hub.device_of(device)).train()
     plan, held = objective.batches(run, splits, model)
+    plan = replace(plan, identity={**plan.identity, **frozen(model.core)})
     return Assembly(run, objective, splits, model, plan, held, held(splits.valid))
+
+
+def objective_of(run: Run, splits: Splits, begun: hub.Model | None) -> Objective:
+    """What the run learns: what it says, else what such data and such a model usually mean.
+
+    Raises:
+        QkvError: no such objective, or one that takes other data.
+    """
+    usual = LEARNS[architecture(begun.spec)] if begun else USUAL[run.model.family]
+    name = run.objective or ("chat" if splits.kind == "conversations" else usual)
+    if name not in OBJECTIVES:
+        raise QkvError(f"objective: found {name!r}{nearest(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})")
+    if splits.kind in OBJECTIVES[name].data.split(" or "):
+        return OBJECTIVES[name]
+    fit = [known for known, o in OBJECTIVES.items() if splits.kind in o.data.split(" or ")]
+    if run.objective or begun:
+        raise QkvError(f"objective {name!r} takes {OBJECTIVES[name].data}, found {splits.kind}; for these there are: "
+                       f"{', '.join(fit)}")  # fmt: skip
+    families = ", ".join(repr(family) for family, usual in USUAL.items() if usual in fit)
+    raise QkvError(f"model.family {run.model.family!r} does not fit {splits.kind}; these do: {families}; or say what "
+                   f"it shall learn: objective = one of {', '.join(fit)}")  # fmt: skip
+
+
+def architecture(spec: Any) -> str:
+    """What kind of Transformer a spec describes."""
+    if spec.encoder and spec.decoder:
+        return "encoder-decoder"
+    if spec.encoder:
+        return "encoder"
+    return "prefix decoder" if spec.decoder.blocks[0].attn.mask.kind == "prefix" else "decoder"
+
+
+def grown(begun: hub.Model, run: Run, labels: int, *, words: bool) -> hub.Model:
+    """A trained model, with a new output for labels where there are some; without `words` an encoder says none."""
+    if not labels:
+        return begun
+    spec, drop = begun.spec, begun.spec.stack.blocks[0].dropout
+    head = spec.head if words or spec.decoder else None
+    spec = replace(spec, head=head, labels=judging(spec, labels, drop))
+    core = hub.extended(begun.core, spec, run.training.seed)
+    return hub.Model(core, begun.tokenizer, begun.special, named(spec, ()), begun.habits)
+
+
+def adapt(model: hub.Model, run: Run) -> None:
+    """Put adapters on a model, and freeze the rest; QkvError without a base, as there is nothing to stand beside."""
+    if not run.base:
+        raise QkvError("training.lora: an adapter stands beside a trained model; say which: base = a directory or name")
+    model.base = run.base
+    lora.attach(model.core, run.training.lora, seed=run.training.seed)
+
+
+def frozen(core: torch.nn.Module) -> dict[str, Any]:
+    """What tells the weights that do not learn, and are in no checkpoint, from others'."""
+    crc = 0
+    for p in (p for p in core.parameters() if not p.requires_grad):
+        crc = zlib.crc32(p.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes(), crc)
+    return {"frozen weights": crc} if crc else {}
+
+
+def ready(tokenizer: Tokenizer, objective: Objective, spec: Any) -> Tokenizer:
+    """The tokenizer as the objective needs it: texts framed for labels, a chat template for conversations."""
+    if objective is tuning.LABELS and spec.decoder:
+        return vocabulary.framed(tokenizer)
+    if objective is tuning.TALKS and not tokenizer.config.get("chat_template"):
+        tokenizer.config["chat_template"] = tuning.TALKING
+    return tokenizer
 
 
 def named(spec: Spec, labels: Sequence[str]) -> dict[str, Any]:
@@ -60,16 +158,20 @@ def named(spec: Spec, labels: Sequence[str]) -> dict[str, Any]:
     return {"model_type": "qkv", "spec": as_json(spec), "id2label": names, "label2id": numbers}
 
 
-def tokenizer_of(run: Run, splits: Splits) -> Tokenizer:
+def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
     """The vocabulary of the training data, one for both languages, with the special tokens that the objective needs."""
-    objective, words = OBJECTIVES[run.model.family], run.words() if run.words else ()
+    words = run.words() if run.words else ()
     kind, size = run.tokenizer.kind, run.tokenizer.size
     if isinstance(splits.train, str):
         texts: Iterable[str] = [splits.train]
+    elif splits.kind == "conversations":
+        texts = (f"{m['role']}\n{m['content']}" for talk in splits.train for m in talk)  # type: ignore[index]
     else:
         sides = (0,) if objective.answers == "labels" else (0, 1)
         texts = (pair[side] for pair in splits.train for side in sides)
-    how = {"specials": objective.specials, "template": objective.template}
+    how: dict[str, Any] = {"specials": objective.specials, "template": objective.template}
+    if objective is tuning.LABELS and run.model.family == "bert":
+        how = {"specials": objectives.BERT, "template": "cls"}
     return vocabulary.train(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]
 
 
@@ -87,16 +189,23 @@ def judge(a: Assembly, directory: Path | None) -> Evaluate:
         if directory is not None:
             a.model.save(directory)
         if isinstance(a.splits.valid, str):
-            texts = a.objective.reply(a.model, c.prompts, How(longest=c.longest)) if c.prompts else []
-            return found | {"samples": [list(s) for s in zip(c.prompts, texts, strict=True)]}
-        pairs = a.splits.valid[: c.sentences]
+            prompts = c.prompts if a.objective.answers == "texts" else ()
+            texts = a.objective.reply(a.model, prompts, How(longest=c.longest)) if prompts else []
+            return found | {"samples": [list(s) for s in zip(prompts, texts, strict=True)]}
+        pairs = asked(a.splits.valid)[: c.sentences]
         if not pairs:
             return found
         said = a.objective.reply(a.model, [p for p, _ in pairs], How(longest=longest))
-        shown = [[joined(t, c.joint) for t in (*pair, hyp)] for pair, hyp in zip(pairs, said, strict=True)]
+        rows = [(p if isinstance(p, str) else p[-1]["content"], t) for p, t in pairs]
+        shown = [[joined(t, c.joint) for t in (*row, hyp)] for row, hyp in zip(rows, said, strict=True)]
         return found | judged(a, [t for _, t in pairs], said) | {"samples": shown[: c.samples]}
 
     return evaluate
+
+
+def asked(rows: Any) -> list[tuple[Any, str]]:
+    """What a model is asked and what it should answer: pairs as they are, conversations up to their last answer."""
+    return tuning.questions(rows) if rows and isinstance(rows[0][0], dict) else list(rows)
 
 
 def judged(a: Assembly, references: Sequence[str], said: Sequence[str]) -> dict[str, Any]:
@@ -127,7 +236,17 @@ def test(a: Assembly) -> tuple[dict[str, Any], list[str]]:
     """The numbers of the test split with the run's beam, and the answers; nothing where there is none."""
     if isinstance(a.splits.test, str) or not a.splits.test:
         return {}, []
-    c = a.run.check
-    said = a.objective.reply(a.model, [s for s, _ in a.splits.test], How(c.beam, c.length_penalty))
+    c, pairs = a.run.check, asked(a.splits.test)
+    said = a.objective.reply(a.model, [s for s, _ in pairs], How(c.beam, c.length_penalty))
     held = [placed(batch, a.model.device) for batch in a.held(a.splits.test)]
-    return a.objective.measure(a.model.core, held) | judged(a, [t for _, t in a.splits.test], said), said
+    return a.objective.measure(a.model.core, held) | judged(a, [t for _, t in pairs], said), said
+
+
+def ngrams(a: Assembly, *, order: int = 3) -> dict[str, Any]:
+    """What an n-gram model of the same tokens is worth: counted on an epoch of the run's own batches, judged on its
+    validation; loss per token in nats and perplexity. Of pairs it knows the target side alone.
+    """
+    batches = (a.plan.make(key) for key in a.plan.order(0))
+    model = baselines.counted(batches, order=order, vocabulary=a.model.spec.vocabulary)
+    loss = model.loss(a.valid)
+    return {"order": order, "loss": loss, "perplexity": math.exp(loss)}

@@ -5,6 +5,12 @@ from functools import partial
 from qkv.data.corpus import corpus, words_en, words_zh
 from qkv.recipes.run import Check, Run, Shape, Splits, Vocabulary
 from qkv.training.settings import Settings
+from qkv.training.watch import Watching
+
+WATCH = Watching(
+    times=32, texts=("我爱学习。", "书和茶都在桌上，我看完了它。", "书和茶都在桌上，我喝完了它。"),
+    words=("小", "苹果", "书"), share=0.04, megabytes=96, longest=20,
+)  # fmt: skip
 
 
 def read(seed: int = 0, size: int = 40_000) -> Splits:
@@ -34,4 +40,5 @@ def run(
         ),
         Check(sentences=100, beam=1),
         words,
+        WATCH,
     )  # fmt: skip

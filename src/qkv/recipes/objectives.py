@@ -1,6 +1,6 @@
 """What kinds of data become batches, and how a model that learnt them is judged: one `Objective` a kind of model.
 
-`of_*` turn splits into a plan and the batches of validation; assemble.py picks one by the model's shape.
+`of_*` turn splits into a plan and the batches of validation. More of them: holes.py, tuning.py; assemble.py picks one.
 """
 
 import dataclasses
@@ -21,7 +21,6 @@ from qkv.recipes.run import Pair, Run, Splits
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.train import Template
 from qkv.training.losses import mean_loss
-from qkv.training.objectives import measure
 from qkv.training.plan import Plan
 
 Batches = tuple[collate.Batch, ...]
@@ -33,16 +32,18 @@ HELD = -1  # the epoch of validation's and the test's own draws: no epoch of tra
 class Objective:
     """One way to learn: the data that it takes, the tokens that it needs, its batches, and how it is judged.
 
-    `measure` judges batches; `reply` gives the answers of a model to sources, which are `answers` of some kind.
+    `measure` judges batches; `reply` gives the answers of a model to sources, which are `answers` of some kind;
+    `models` are the architectures that can learn it, as `architecture` calls them.
     """
 
-    data: Literal["pairs", "plain text"]
+    data: Literal["pairs", "plain text", "pairs or plain text", "conversations"]
     specials: tuple[str, ...]
     template: Template
     batches: Callable[[Run, Splits, hub.Model], tuple[Plan, Held]]
     measure: Callable[[Transformer, Sequence[collate.Batch]], dict[str, Any]]
-    reply: "Callable[[hub.Model, Sequence[str], How], list[str]]"
+    reply: "Callable[[hub.Model, Sequence[Any], How], list[str]]"
     answers: Literal["texts", "labels"] = "texts"
+    models: tuple[str, ...] = ("encoder-decoder",)
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,8 @@ def flat(rows: Any) -> np.ndarray:
 
 def identity(run: Run, ids: np.ndarray) -> dict[str, Any]:
     """What tells this run's data, vocabulary and order from another's."""
-    order = {"seed": run.training.seed, "batch": run.training.tokens}
+    order: dict[str, Any] = {"seed": run.training.seed, "batch": run.training.tokens}
+    order |= {key: value for key in ("objective", "base") if (value := getattr(run, key))}
     return {"ids": len(ids), "crc": zlib.crc32(ids.tobytes()), "tokenizer": dataclasses.asdict(run.tokenizer), **order}
 
 
@@ -237,13 +239,18 @@ def continued(model: hub.Model, sources: Sequence[str], how: How) -> list[str]:
 
 
 def named(model: hub.Model, sources: Sequence[str], how: How) -> list[str]:
-    """The likeliest label of each source."""
-    return [verdict.label for verdict in model.classify(list(sources))]
+    """The likeliest label of each source, of which a long one is cut as in training."""
+    ids = shortened(tokenizer_for(model).encode_batch(list(sources)), model.spec.context)
+    return [verdict.label for verdict in model.classify(ids)]
+
+
+def shortened(rows: list[list[int]], longest: int | None) -> list[list[int]]:
+    """Rows of at most `longest` ids; a row that is cut keeps its last one, which ends it."""
+    return rows if longest is None else [r if len(r) <= longest else [*r[: longest - 1], r[-1]] for r in rows]
 
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-PAIRS = Objective("pairs", ("<pad>", "</s>", "<unk>"), "eos", of_pairs, spoken, translated)
-TEXT = Objective("plain text", ("</s>", "<unk>"), "none", of_text, spoken, continued)
-LABELLED = Objective("pairs", BERT, "cls", of_labelled, measure, named, "labels")
-PREFIXES = Objective("pairs", ("<pad>", "</s>", "<unk>", "<s>"), "none", of_prefixes, measure, continued)
-OBJECTIVES = {"marian": PAIRS, "gpt2": TEXT, "llama": TEXT, "bert": LABELLED, "prefix": PREFIXES}
+ENDED = ("<pad>", "</s>", "<unk>")
+SPEAKS = ("decoder",)
+PAIRS = Objective("pairs", ENDED, "eos", of_pairs, spoken, translated)
+TEXT = Objective("plain text", ("</s>", "<unk>"), "none", of_text, spoken, continued, models=SPEAKS)

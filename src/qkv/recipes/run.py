@@ -11,24 +11,32 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from qkv.baselines import recurrence
 from qkv.convert.checkpoint import spec_of
 from qkv.data import download, sources
 from qkv.errors import QkvError, nearest
 from qkv.paths import cache_dir, data_dir
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
+from qkv.text.chat import checked
 from qkv.text.train import Kind
 from qkv.training.settings import Settings, assignments, changed
+from qkv.training.watch import Watching
 
 Pair = tuple[str, str]
+Talk = tuple[dict[str, Any], ...]  # messages, each {"role": …, "content": …}
 
 
 @dataclass(frozen=True)
 class Shape:
     """The size of a model: `marian` translates (encoder and decoder), `gpt2` and `llama` continue text, `bert` guesses
     hidden words and labels texts, and `prefix` is a llama that sees what it is given freely and continues it.
+    `lstm` and `lstm-attention` translate as one did before (baselines.py); they have no heads and no ffn.
+    `t5`, `bart` and `glm_blank` put back what their texts lack, and `openai_gpt` is the GPT that was fine-tuned first.
     """
 
-    family: Literal["marian", "gpt2", "llama", "bert", "prefix"] = "marian"
+    family: Literal[
+        "marian", "gpt2", "llama", "bert", "prefix", "lstm", "lstm-attention", "t5", "bart", "glm_blank", "openai_gpt"
+    ] = "marian"
     width: int = 256
     layers: int = 4
     heads: int = 4
@@ -45,21 +53,49 @@ class Shape:
     def spec(self, vocabulary: int, *, labels: int = 0) -> Spec:
         """The spec of such a model over a vocabulary and so many labels of texts.
 
-        Hugging Face can load what comes of `marian`, `gpt2` and `llama`.
+        Hugging Face can load what comes of all but `prefix`, `glm_blank` and the LSTMs, where they have no labels.
         """
+        if self.family in ("lstm", "lstm-attention"):
+            attention = "additive" if self.family == "lstm-attention" else "none"
+            return recurrence(vocabulary, width=self.width, layers=self.layers, attention=attention,
+                              dropout=self.dropout, context=self.context, tied=self.tied)  # fmt: skip
         kind = "llama" if self.family == "prefix" else self.family
-        made = {"marian": self.marian, "gpt2": self.gpt2, "llama": self.llama, "bert": self.bert}[kind]()
-        common = {"model_type": kind, "vocab_size": vocabulary, "tie_word_embeddings": self.tied}
+        made = {"marian": self.marian, "gpt2": self.gpt2, "llama": self.llama, "bert": self.bert, "t5": self.t5,
+                "bart": self.bart, "glm_blank": self.glm_blank, "openai_gpt": self.openai_gpt}[kind]()  # fmt: skip
+        common = {"model_type": kind, "vocab_size": vocabulary}
+        common |= {} if kind == "glm_blank" else {"tie_word_embeddings": self.tied}
         spec = spec_of(common | made, "model")
-        if self.family == "bert":
-            return replace(spec, labels=Labels(labels, dense=Dense("tanh"), dropout=self.dropout))
-        return prefixed(spec, self) if self.family == "prefix" else spec
+        spec = prefixed(spec, self) if self.family == "prefix" else spec
+        return replace(spec, labels=judging(spec, labels, self.dropout)) if labels else spec
 
     def bert(self) -> dict[str, Any]:
         drops = {"hidden_dropout_prob": self.dropout, "attention_probs_dropout_prob": self.attention_dropout}
         return {**drops, "hidden_size": self.width, "num_hidden_layers": self.layers, "intermediate_size": self.ffn,
                 "num_attention_heads": self.heads, "hidden_act": self.activation or "gelu",
                 "max_position_embeddings": self.context, "type_vocab_size": 2}  # fmt: skip
+
+    def t5(self) -> dict[str, Any]:
+        return {"d_model": self.width, "num_layers": self.layers, "num_heads": self.heads, "d_ff": self.ffn,
+                "d_kv": self.width // self.heads, "feed_forward_proj": self.activation or "relu",
+                "dropout_rate": self.dropout}  # fmt: skip
+
+    def bart(self) -> dict[str, Any]:
+        return {**self.marian(), "activation_function": self.activation or "gelu", "scale_embedding": False}
+
+    def openai_gpt(self) -> dict[str, Any]:
+        made = self.gpt2()
+        if self.ffn != 4 * self.width:
+            raise QkvError(f"model.ffn: found {self.ffn}, expected four times the width: {4 * self.width}")
+        return {key: made[key] for key in made if key not in ("n_inner", "activation_function")} | {
+            "model_type": "openai-gpt", "afn": self.activation or "gelu"}  # fmt: skip
+
+    def glm_blank(self) -> dict[str, Any]:
+        if self.ffn != 4 * self.width:
+            raise QkvError(f"model.ffn: found {self.ffn}, expected four times the width: {4 * self.width}")
+        return {"model_type": "glm", "block_position_encoding": True, "hidden_size": self.width,
+                "num_layers": self.layers, "num_attention_heads": self.heads, "max_sequence_length": self.context,
+                "output_dropout_prob": self.dropout, "embedding_dropout_prob": self.dropout,
+                "attention_dropout_prob": self.attention_dropout}  # fmt: skip
 
     def marian(self) -> dict[str, Any]:
         both = {"layers": self.layers, "attention_heads": self.heads, "ffn_dim": self.ffn}
@@ -78,6 +114,13 @@ class Shape:
                 "num_key_value_heads": self.groups or self.heads, "intermediate_size": self.ffn,
                 "hidden_act": self.activation or "silu", "max_position_embeddings": self.context,
                 "attention_dropout": self.attention_dropout}  # fmt: skip
+
+
+def judging(spec: Spec, count: int, dropout: float) -> Labels:
+    """What labels texts: an encoder by its first state (Devlin et al. 2018), a decoder by its last (GPT-1)."""
+    if spec.decoder:
+        return Labels(count, "last", bias=False, dropout=dropout)
+    return Labels(count, dense=Dense("tanh"), dropout=dropout)
 
 
 def prefixed(spec: Spec, shape: Shape) -> Spec:
@@ -118,29 +161,41 @@ class Check:
 
 @dataclass(frozen=True)
 class Splits:
-    """The data of a run: pairs of (source, target), or the text of a language model."""
+    """The data of a run: pairs of (source, target), the text of a language model, or conversations."""
 
-    train: Sequence[Pair] | str
-    valid: Sequence[Pair] | str
-    test: Sequence[Pair] | str = ()
+    train: Sequence[Any] | str  # pairs, or conversations: a Talk each
+    valid: Sequence[Any] | str
+    test: Sequence[Any] | str = ()
     notes: tuple[str, ...] = ()  # what was left out, to be told before the run
+
+    @property
+    def kind(self) -> str:
+        """What these data are: plain text, conversations, or pairs."""
+        if isinstance(self.train, str):
+            return "plain text"
+        return "conversations" if self.train and isinstance(self.train[0][0], dict) else "pairs"
 
 
 @dataclass(frozen=True)
 class Data:
-    """Your own files, as a TOML file names them: two parallel ones, one of pairs (tsv, jsonl), or plain text."""
+    """Your own files, as a TOML file names them: two parallel ones, one of pairs (tsv, jsonl), plain text, or
+    conversations: JSON lines with `messages`, a list of {"role": …, "content": …}.
+    """
 
     source: str = ""
     target: str = ""
     tsv: str = ""
     jsonl: str = ""
     text: str = ""
+    messages: str = ""
     columns: tuple[int, int] = (0, 1)
     keys: tuple[str, str] = ("source", "target")
     valid_source: str = ""
     valid_target: str = ""
     test_source: str = ""
     test_target: str = ""
+    valid_file: str = ""  # of the same form as tsv, jsonl, text or messages
+    test_file: str = ""
     valid: int = 500  # pairs held out where no file is named; of a text it is always the last tenth
     test: int = 0
     apart: Literal["source", "target"] = "source"  # no held-out text of this side occurs in training
@@ -154,14 +209,18 @@ class Data:
         Raises:
             QkvError: none or more than one kind of data is named, or a file is broken (with its line).
         """
-        named = [k for k in ("source", "tsv", "jsonl", "text") if getattr(self, k)]
+        named = [k for k in ("source", "tsv", "jsonl", "text", "messages") if getattr(self, k)]
         if len(named) != 1 or bool(self.source) != bool(self.target):
             found = ", ".join(named) or "none"
-            raise QkvError(f"data: found {found}, expected one of: source and target, tsv, jsonl, text")
+            raise QkvError(f"data: found {found}, expected one of: source and target, tsv, jsonl, text, messages")
         with sources.Sieve(self.on_bad_row, folder / self.quarantine) as sieve:
             if self.text:
-                whole = text_splits(sources.document(folder / self.text, sieve=sieve), share=0.1)
-                return replace(whole, notes=tuple(sieve.notes))
+                whole = sources.document(folder / self.text, sieve=sieve)
+                valid = sources.document(folder / self.valid_file, sieve=sieve) if self.valid_file else ""
+                both = Splits(whole, valid) if valid else text_splits(whole, share=0.1)
+                return replace(both, notes=tuple(sieve.notes))
+            if self.messages:
+                return self.talks(folder, sieve)
             pairs = [pair for _, pair in self.rows(folder, sieve)]
             test, valid = self.named(folder, "test", sieve), self.named(folder, "valid", sieve)
         notes = list(sieve.notes)
@@ -174,6 +233,18 @@ class Data:
         if valid is None:
             pairs, valid = held_out(pairs, self.valid, self.apart)
         return Splits(pairs, valid, test, tuple(notes))
+
+    def talks(self, folder: Path, sieve: sources.Sieve) -> Splits:
+        """The conversations, split: some are held out by their hash where no file is named, with all their copies."""
+        rows = [talk for _, talk in talk_rows(folder / self.messages, sieve=sieve)]
+        test, valid = (
+            [talk for _, talk in talk_rows(folder / file, sieve=sieve)] if file else None
+            for file in (self.test_file, self.valid_file)
+        )
+        if valid is None:
+            whole: Any = [(repr(talk), talk) for talk in rows]
+            rows, valid = ([talk for _, talk in part] for part in held_out(whole, self.valid, "source"))
+        return Splits(rows, valid, test or (), tuple(sieve.notes))
 
     def rows(self, folder: Path, sieve: sources.Sieve) -> Iterator[tuple[int, Pair]]:
         """The pairs to train on, each with its line."""
@@ -188,10 +259,10 @@ class Data:
         name, sieve = self.source or self.tsv or self.jsonl, sources.Sieve("skip")
         line, pair = next((n, p) for n, p in self.rows(folder, sieve) if p in known)
         held = next(
-            f"{folder / one}:{n}"
+            f"{folder / (apart.source or apart.tsv or apart.jsonl)}:{n}"
             for which in ("valid", "test")
-            if (one := getattr(self, f"{which}_source"))
-            for n, p in sources.pair_rows(folder / one, folder / getattr(self, f"{which}_target"), sieve=sieve)
+            if (apart := self.apart_from(which))
+            for n, p in apart.rows(folder, sieve)
             if p == pair
         )
         said = f"{folder / name}:{line}: this pair is held out too ({held}); {count} training rows are"
@@ -202,15 +273,51 @@ class Data:
 
     def named(self, folder: Path, which: str, sieve: sources.Sieve) -> list[Pair] | None:
         """The pairs of a split that has files of its own."""
-        one, two = getattr(self, f"{which}_source"), getattr(self, f"{which}_target")
+        apart = self.apart_from(which)
+        return [pair for _, pair in apart.rows(folder, sieve)] if apart else None
+
+    def apart_from(self, which: str) -> "Data | None":
+        """The same kind of data in the files of a split of its own; None where no file is named."""
+        one, two, file = (getattr(self, f"{which}_{part}") for part in ("source", "target", "file"))
+        if file and self.source:
+            raise QkvError(f"data: {which}_file goes with tsv or jsonl; name {which}_source and {which}_target")
         if bool(one) != bool(two):
             raise QkvError(f"data: {which}_source and {which}_target belong together; found only one of them")
-        return sources.pairs(folder / one, folder / two, sieve=sieve) if one else None
+        if file:
+            return replace(self, tsv=file) if self.tsv else replace(self, jsonl=file)
+        return replace(self, source=one, target=two, tsv="", jsonl="") if one else None
+
+
+def talk_rows(path: Path, *, sieve: sources.Sieve | None = None) -> Iterator[tuple[int, Talk]]:
+    """The conversation of each line, a JSON object with `messages`, and the line.
+
+    Raises:
+        QkvError: a line that is none, a message without role or text, or no answer of an assistant; with its line.
+    """
+
+    def parse(text: str, place: str) -> Talk:
+        item = sources.json_object(text, place)
+        if "messages" not in item:
+            found = ", ".join(item) or "none"
+            raise QkvError(f"{place}: no key 'messages'{nearest('messages', item)} (found: {found})")
+        try:
+            talk = tuple(checked(item["messages"]))  # type: ignore[arg-type]
+        except QkvError as e:
+            raise QkvError(f"{place}: {e}") from None
+        if not any(m["role"] == "assistant" for m in talk):
+            raise QkvError(f"{place}: no message has the role 'assistant', so there is no answer to learn from")
+        return talk
+
+    return sources.rows(path, parse, sieve=sieve)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A whole training run: what `qkv.train` takes."""
+    """A whole training run: what `qkv.train` takes.
+
+    `objective` is a name of recipes/assemble.py's OBJECTIVES (empty: the family's usual one); with `base`, a directory
+    or any other MODEL, its weights and vocabulary are where the run begins, and `model` is not asked.
+    """
 
     name: str
     splits: Callable[[], Splits]
@@ -219,9 +326,13 @@ class Run:
     training: Settings = field(default_factory=Settings)
     check: Check = field(default_factory=Check)
     words: Callable[[], Sequence[str]] | None = None  # of a tokenizer of kind lexicon
+    watch: Watching = field(default_factory=Watching)
+    objective: str = ""
+    base: str = ""
 
 
-PARTS = ("model", "tokenizer", "training", "check")
+PLAIN = ("objective", "base")
+PARTS = ("model", "tokenizer", "training", "check", "watch")
 
 
 def held_out(pairs: Sequence[Pair], count: int, apart: str) -> tuple[list[Pair], list[Pair]]:
@@ -260,8 +371,10 @@ def configured(run: Run, words: Iterable[str]) -> Run:
     """The run with `a.b=c` put in; an unknown key is an error that names the nearest, in whichever part it lies."""
     values = assignments(words)
     for key, value in values.items():
+        if key in PLAIN:
+            continue
         if key not in PARTS:
-            known = [f"{part}.{f.name}" for part in PARTS for f in dataclasses.fields(getattr(run, part))]
+            known = [f"{part}.{f.name}" for part in PARTS for f in dataclasses.fields(getattr(run, part))] + [*PLAIN]
             close = next((k for k in known if k.partition(".")[2] == key), None)
             hint = f"; did you mean {close!r}?" if close else nearest(key, [*known, *PARTS])
             raise QkvError(f"{key}: unknown key{hint} (parts: {', '.join(PARTS)})")
@@ -282,12 +395,20 @@ def from_toml(path: Path) -> Run:
         raise QkvError(f"{path}: not TOML: {e}") from None
     tables = ("data", *PARTS)
     for key in values:
-        if key not in tables:
+        if key not in (*tables, *PLAIN):
             raise QkvError(f"{path}: unknown table [{key}]{nearest(key, tables)} (known: {', '.join(tables)})")
     try:
         data = changed(Data(), values.pop("data", {}), "data")
-        shape = Shape(family="gpt2") if data.text else Shape()
-        start = Run(path.stem, lambda: data.splits(path.parent), shape, training=OWN_TEXT if data.text else OWN_PAIRS)
+        shape = Shape(family="gpt2") if data.text or data.messages else Shape()
+        base = values.get("base", "")
+        if isinstance(base, str) and base and (path.parent / base).is_dir():
+            values["base"] = str(path.parent / base)
+        usual = OWN_CHAT if data.messages else OWN_TEXT if data.text else OWN_PAIRS
+        usual = OWN.get(str(values.get("objective")), usual)
+        training = values.get("training")
+        if isinstance(training, dict) and {"steps", "seconds"} & training.keys():
+            values["training"] = {"epochs": 0, **training}  # the usual epochs do not end what has an end of its own
+        start = Run(path.stem, lambda: data.splits(path.parent), shape, training=usual)
         return changed(start, values)
     except QkvError as e:
         raise QkvError(f"{path}: {e}") from None
@@ -300,3 +421,11 @@ OWN_TEXT = Settings(
     epochs=10, optimizer="adamw", lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, schedule="cosine", warmup=100,
     floor=0.1, clip=1.0, patience=3,
 )  # fmt: skip
+OWN_CHAT = Settings(
+    epochs=3, optimizer="adamw", lr=3e-4, betas=(0.9, 0.95), schedule="linear", warmup=20, clip=1.0, patience=2
+)
+OWN_LABELS = Settings(
+    epochs=10, tokens=2048, optimizer="adamw", lr=3e-4, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01,
+    schedule="linear", warmup=20, clip=1.0, metric="label_accuracy", patience=3,
+)  # fmt: skip
+OWN = {"labels": OWN_LABELS, "chat": OWN_CHAT}

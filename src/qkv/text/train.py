@@ -129,3 +129,23 @@ def _spaced(tight: str) -> decoders.Decoder:
     """Tokens joined with spaces, but for the spaces (and joints) that `tight` matches."""
     join = decoders.WordPiece(prefix=NEVER, cleanup=False)
     return decoders.Sequence([join, decoders.Fuse(), decoders.Replace(Regex(tight), "")])
+
+
+def framed(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with its end symbol before and behind each text, where it adds nothing of its own.
+
+    A decoder that labels texts is judged at the last symbol, which has read all of a text.
+
+    Raises:
+        QkvError: there is no end symbol.
+    """
+    if tokenizer.encode(""):
+        return tokenizer
+    end, number = tokenizer.roles.get("eos"), tokenizer.eos_id
+    if end is None or number is None:
+        raise QkvError("the vocabulary has no end symbol to frame texts with; add '</s>' to it")
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    backend.post_processor = around((end, number), (end, number))
+    made = Tokenizer(backend, target=None, **tokenizer.roles)
+    made.config = dict(tokenizer.config)
+    return made

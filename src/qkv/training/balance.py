@@ -5,7 +5,9 @@ out: `balance(logits[real], index[real], experts)`.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from qkv.core.experts import Experts
 
 
 def balance(logits: Tensor, index: Tensor, experts: int) -> Tensor:
@@ -18,13 +20,21 @@ def balance(logits: Tensor, index: Tensor, experts: int) -> Tensor:
     return experts * (share * logits.float().softmax(-1).flatten(0, -2).mean(0)).sum()
 
 
-def rebalance(bias: Tensor, index: Tensor, *, rate: float) -> Tensor:
+def rebalance(bias: Tensor, counts: Tensor, *, rate: float) -> Tensor:
     """The bias [E] for the next step: `rate` up for experts with less than the mean load, down for those with more.
 
-    Wang et al. 2024, algorithm 1, with the experts [..., J] that the whole last batch chose; draws no gradient.
+    Wang et al. 2024, algorithm 1, with the loads [E] of the whole last batch; draws no gradient.
     """
-    counts = load(index, len(bias))  # E
     return bias.detach() + rate * (counts.mean() - counts).sign().to(bias)
+
+
+@torch.no_grad()
+def steer(core: nn.Module, loads: Tensor, *, rate: float) -> None:
+    """Move the biases of all routers that have one, in place, by the loads [L, E] of the layers with experts."""
+    routers = [m for m in core.modules() if isinstance(m, Experts)]
+    for router, counts in zip(routers, loads, strict=True):
+        if router.spec.balance == "bias":
+            router.bias.copy_(rebalance(router.bias, counts.to(router.bias.device), rate=rate))
 
 
 def load(index: Tensor, experts: int) -> Tensor:

@@ -1,6 +1,7 @@
 """A run's memory on disk: one safetensors file a checkpoint, replaced in one rename, with its JSON in the header.
 
-`last` holds weights, both Adam moments and the place in the data; `best` and the snapshots hold weights alone.
+`last` holds weights, what the optimiser remembers of each and the place in the data; `best` and the snapshots hold
+weights alone. A weight that does not learn is not in them.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from qkv.convert.store import sync
 from qkv.errors import QkvError
+from qkv.training import optim
 
 Tensors = dict[str, Tensor]
 
@@ -36,6 +38,7 @@ class Progress:
     stale: int = 0  # evaluations since then
     snapshots: list[int] = field(default_factory=list)
     precision: str = ""
+    empty: int = 0  # micro-batches in which nothing was to be learnt
 
 
 def machine() -> dict[str, Any]:
@@ -45,8 +48,8 @@ def machine() -> dict[str, Any]:
 
 
 def weights(core: nn.Module) -> Tensors:
-    """The weights by name, a tied matrix once; not copies."""
-    return {name: p.detach() for name, p in core.named_parameters()}
+    """What training moves, by name: the weights that learn, a tied matrix once, and what steers routers; not copies."""
+    return {name: p.detach() for name, p in (*optim.named_weights(core).items(), *core.named_buffers())}
 
 
 def fill(core: nn.Module, values: Mapping[str, Tensor]) -> None:
@@ -105,19 +108,22 @@ class Store:
         path = self.folder / "last.safetensors" if self.folder else None
         return path if path and path.is_file() else None
 
-    def save(self, core: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, settings: Any) -> None:
+    def save(
+        self, core: nn.Module, optimizer: Any, progress: Progress, settings: Any, mean: optim.Mean | None = None
+    ) -> None:
         """Write all that the run needs to go on as if nothing had happened."""
         if self.folder is None:
             return
-        names = {id(p): name for name, p in core.named_parameters()}
         tensors = {f"weight:{name}": t for name, t in weights(core).items()}
-        for p, moments in optimizer.state.items():
-            for key in ("exp_avg", "exp_avg_sq"):
-                tensors[f"{key}:{names[id(p)]}"] = moments[key]
+        tensors |= {f"mean:{name}": t for name, t in (mean.values if mean else {}).items()}
+        for name, (state, _) in optim.memories(core, optimizer).items():
+            tensors |= {f"{key}:{name}": t for key, t in state.items() if isinstance(t, Tensor)}
         state = {"progress": vars(progress), "identity": self.identity, "machine": machine()}
         write(self.folder / "last.safetensors", tensors, state | {"settings": dataclasses.asdict(settings)})
 
-    def resume(self, core: nn.Module, optimizer: torch.optim.Optimizer, settings: Any) -> tuple[Progress, list[str]]:
+    def resume(
+        self, core: nn.Module, optimizer: Any, settings: Any, mean: optim.Mean | None = None
+    ) -> tuple[Progress, list[str]]:
         """Fill core and optimiser from the newest checkpoint; gives the progress and notes on what differs.
 
         Raises:
@@ -131,11 +137,20 @@ class Store:
                            "Give another --out to start anew")  # fmt: skip
         fill(core, {n.removeprefix("weight:"): t for n, t in tensors.items() if n.startswith("weight:")})
         progress = Progress(**state["progress"])
-        for name, p in core.named_parameters():
-            if f"exp_avg:{name}" in tensors:
-                moments = {key: tensors[f"{key}:{name}"].to(p.device) for key in ("exp_avg", "exp_avg_sq")}
-                # each weight has its own count of steps in torch; ours are updated together
-                optimizer.state[p] = {"step": torch.tensor(float(progress.step)), **moments}
+        if mean is not None:  # where it begins only now, with the weights of now
+            begun = {name: tensors.get(f"mean:{name}", t) for name, t in mean.live.items()}
+            mean.values = {name: t.to(mean.live[name].device, copy=True) for name, t in begun.items()}
+        device = next(core.parameters()).device
+        kept: dict[str, Tensors] = {}
+        for place, t in tensors.items():
+            key, _, name = place.partition(":")
+            kept.setdefault(name, {})[key] = t
+        for name, (memory, fused) in optim.memories(core, optimizer).items():
+            own = {key: t for key, t in kept.get(name, {}).items() if key not in ("weight", "mean")}
+            if own:  # a weight that no gradient has met yet has none
+                if "exp_avg" in own:  # the first checkpoints did not count the steps of each weight
+                    own.setdefault("step", torch.tensor(float(progress.step)))
+                memory |= {key: t.to(device) if fused or key != "step" else t for key, t in own.items()}
         changed = list(differences(state["settings"], json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
         moved = list(differences(state["machine"], machine(), "machine"))
         return progress, [f"not a bit-for-bit repetition: {d}" for d in changed + moved]

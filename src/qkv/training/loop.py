@@ -18,13 +18,17 @@ from typing import Any
 import torch
 
 from qkv import memory
-from qkv.core.dropout import dropper
+from qkv.core.dropout import Drop, dropper
 from qkv.core.model import Transformer
+from qkv.data.collate import Batch
 from qkv.errors import QkvError
 from qkv.spec import as_json
 from qkv.training import checkpoint, log, optim, parallel, precision, schedule
+from qkv.training.balance import steer
 from qkv.training.objectives import busiest, step_loss
 from qkv.training.plan import Plan, placed
+from qkv.training.recorder import Recorder
+from qkv.training.sampled import mixed, share
 from qkv.training.settings import Settings
 
 WARM = 10  # steps after which the speed is known
@@ -57,19 +61,20 @@ class Outcome:
     tokens: int
     seconds: float
     loss: float
-    weights: str  # last, best or average
+    weights: str  # last, best, average or ema
     metrics: dict[str, Any]  # of those weights
     precision: str
+    empty: int = 0  # micro-batches in which nothing was to be learnt
 
 
 def train(
     core: Transformer, plan: Plan, settings: Settings, *, directory: Path | str | None = None,
     evaluate: Evaluate | None = None, report: log.Report | None = None,
-    stop: Callable[[int], bool] | None = None, resume: bool = False,
+    stop: Callable[[int], bool] | None = None, resume: bool = False, watch: Recorder | None = None,
 ) -> Outcome:  # fmt: skip
     """Train `core` in place; without `directory` nothing is written.
 
-    `resume` goes on from the directory's last checkpoint where there is one.
+    `resume` goes on from the directory's last checkpoint where there is one. `watch` records the run in its directory.
 
     Raises:
         NonFinite: a loss or gradient is not a number.
@@ -80,6 +85,7 @@ def train(
     first = parallel.here().first
     tell = log.reporter(folder(directory, "log.jsonl") if first else None, report if first else None)
     run = Loop(core, plan, settings, directory, evaluate, tell)
+    run.watch = watch if run.log else None
     with threads(settings.threads), signals() as caught:
         run.begin(resume)
         why = run.ended()
@@ -118,7 +124,10 @@ class Loop:
         self.store = checkpoint.Store(folder(directory), who)
         self.at = checkpoint.Progress()
         self.loss, self.shown, self.saved = math.nan, (0, 0.0), -1
-        self.loads: torch.Tensor | None = None  # L E, tokens of the last micro-batch by expert
+        self.watch: Recorder | None = None
+        counts = [b.moe.count for b in core.spec.stack.blocks if b.moe]
+        self.loads = torch.zeros(len(counts), max(counts, default=0))  # L E, tokens of the last step by expert
+        self.mean = optim.Mean(checkpoint.weights(core), settings.ema) if settings.ema else None
 
     def begin(self, resume: bool) -> None:
         """Fill in what an earlier part of the run left, and choose what is chosen once."""
@@ -126,7 +135,7 @@ class Loop:
             raise QkvError(f"{self.store.last}: a run lies here; go on with --resume auto or give another --out")
         notes: list[str] = []
         if self.store.last:
-            self.at, notes = self.store.resume(self.core, self.optimizer, self.settings)
+            self.at, notes = self.store.resume(self.core, self.optimizer, self.settings, self.mean)
             self.saved = self.at.step
             notes.insert(0, f"resumed after step {self.at.step}")
         elif self.log:
@@ -146,6 +155,8 @@ class Loop:
         self.shown = (self.at.tokens, self.at.seconds)
         for text in notes:
             self.tell({"kind": "note", "step": self.at.step, "text": text})
+        if self.watch and self.log and (event := self.watch.begin(self.core, self.log.parent, self.at)):
+            self.tell(event)
 
     def groups(self, epoch: int) -> list[Sequence[Any]]:
         """The batches of an epoch in their order, `accumulate` of them to a step of each process."""
@@ -168,18 +179,25 @@ class Loop:
         keys = self.order[at.done]
         mine = range(self.ranks.rank, len(keys), self.ranks.size)
         batches = [placed(self.plan.make(keys[micro]), self.device) for micro in mine]
-        tokens = int(self.ranks.total([sum(batch.tokens for batch in batches)])[0])
+        counts = self.ranks.total([sum(b.tokens for b in batches), sum(b.tokens == 0 for b in batches)])
+        tokens = self.counted(*map(int, counts))
         lr = schedule.rate(s, at.step + 1, total=self.total(), width=self.core.spec.stack.width)
-        self.loss = 0.0
+        self.loss, loads = 0.0, torch.zeros_like(self.loads)
         for micro, batch in zip(mine, batches, strict=True):
             drop = dropper(s.seed, at.epoch, at.done, micro, device=self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=at.precision == "bf16"):
-                loss, loads = step_loss(self.core, batch, smoothing=s.smoothing, even=s.balance, drop=drop)
+                if s.sampled:
+                    part = share(at.step, most=s.sampled, ramp=s.sampled_ramp)
+                    batch = mixed(self.core, batch, part, s.seed, at.epoch, at.done, micro)
+                loss, busy = self.loss_of(batch, keys[micro], drop)
                 loss = loss / max(tokens, 1)
             loss.backward()
             self.loss += float(loss.detach())
-            self.loads = loads
+            loads += 0 if busy is None else busy.cpu()
         self.loss = self.ranks.gradients(self.weights, self.loss)
+        if self.watch:
+            now = {"step": at.step + 1, "epoch": at.epoch, "seconds": at.seconds + time.perf_counter() - start}
+            self.watch.before({**now, "tokens": at.tokens + tokens, "loss": self.loss, "lr": lr}, self.total())
         norm = float(optim.clip(self.weights, s.clip))
         if not (math.isfinite(self.loss) and math.isfinite(norm)):
             raise self.broken(norm, keys)
@@ -187,10 +205,31 @@ class Loop:
             group["lr"] = lr
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        if loads.numel():
+            self.loads = torch.tensor(self.ranks.total(loads.flatten().tolist())).view_as(loads)
+            steer(self.core, self.loads, rate=s.steer)
         at.step, at.done, at.tokens = at.step + 1, at.done + 1, at.tokens + tokens
+        if self.mean:
+            self.mean.update(at.step)
         at.seconds += time.perf_counter() - start
         if at.step % s.log_every == 0 or at.step == 1:
             self.progress(lr, norm)
+
+    def loss_of(self, batch: Batch, key: Any, drop: Drop) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The loss of a micro-batch and the loads of its experts; bad labels are told with the rows of the data."""
+        try:
+            return step_loss(self.core, batch, smoothing=self.settings.smoothing, even=self.settings.balance, drop=drop)
+        except QkvError as e:
+            place = f"step {self.at.step + 1} (epoch {self.at.epoch}, rows {str(key)[:80]})"
+            raise QkvError(f"training: {place}: {e}") from e
+
+    def counted(self, tokens: int, empty: int) -> int:
+        """The tokens of a step; batches without any are counted, and the first of them is told."""
+        if empty and not self.at.empty:
+            text = f"a batch without labels (step {self.at.step + 1}): it changes nothing; later ones are only counted"
+            self.tell({"kind": "note", "step": self.at.step, "text": text})
+        self.at.empty += empty
+        return tokens
 
     def broken(self, norm: float, keys: Sequence[Any]) -> NonFinite:
         """The error of a step whose numbers are not numbers; gradients are dropped, weights were not touched."""
@@ -210,7 +249,7 @@ class Loop:
         left += [self.settings.seconds - at.seconds] if self.settings.seconds else []
         where = {"kind": "step", "step": at.step, "of": total if total < ENDLESS else None, "epoch": at.epoch}
         what = {"loss": self.loss, "lr": lr, "gradient": norm, "tokens_per_second": speed, "seconds": at.seconds}
-        if self.loads is not None:
+        if self.loads.numel():
             what |= {"busiest": busiest(self.loads), "loads": self.loads.int().tolist()}
         self.tell({**where, **what, "eta": max(0.0, min(left)) if left else None})
 
@@ -223,6 +262,8 @@ class Loop:
             self.order = self.groups(at.epoch)
         if not self.ranks.first:
             return
+        if self.watch and (event := self.watch.after()):
+            self.tell(event)
         due = at.step % s.evaluate_every == 0 if s.evaluate_every else turned
         if due:
             self.measure()
@@ -254,7 +295,7 @@ class Loop:
     def save(self) -> None:
         """The checkpoint of this moment, unless it is on disk already."""
         if self.ranks.first and self.saved != self.at.step:
-            self.store.save(self.core, self.optimizer, self.at, self.settings)
+            self.store.save(self.core, self.optimizer, self.at, self.settings, self.mean)
             self.saved = self.at.step
 
     def ended(self) -> str:
@@ -274,25 +315,38 @@ class Loop:
         chosen, metrics = self.choose() if self.ranks.first else ("last", dict[str, Any]())
         self.ranks.spread(self.core)
         epochs = at.epoch + at.done / len(self.order)
-        end = Outcome(why, at.step, epochs, at.tokens, at.seconds, self.loss, chosen, metrics, at.precision)
+        end = Outcome(why, at.step, epochs, at.tokens, at.seconds, self.loss, chosen, metrics, at.precision, at.empty)
         self.tell({"kind": "end", **vars(end), "step": at.step})
         return end
 
     def choose(self) -> tuple[str, dict[str, Any]]:
-        """Fill the core with the last weights, the best so far or the mean of the snapshots: which, their metrics."""
-        at, chosen, metrics = self.at, "last", dict[str, Any]()
+        """Fill the core with the last weights, one of their means, or the best so far: which, and their metrics.
+
+        Where nothing evaluates, the mean of the snapshots goes before the moving average, and that before the last.
+        """
+        at, found = self.at, dict[str, checkpoint.Tensors]()
         if len(at.snapshots) > 1:
-            checkpoint.fill(self.core, self.store.mean([f"snapshots/{n}" for n in at.snapshots]))
-            chosen = "average"
-        if self.evaluate is not None and (chosen == "average" or at.best is None or at.best["step"] != at.step):
-            metrics = self.evaluate(self.core, at.step)
-            self.tell({"kind": "evaluation", "step": at.step, "weights": chosen, **metrics})
-        if at.best is not None and not (metrics and self.settings.better(metrics, at.best)):
-            if chosen == "average" or at.best["step"] != at.step:
-                checkpoint.fill(self.core, self.store.kept("best"))
-                chosen = "best"
-            metrics = at.best
-        return chosen, metrics
+            found["average"] = self.store.mean([f"snapshots/{n}" for n in at.snapshots])
+        if self.mean:
+            found["ema"] = self.mean.values
+        if self.evaluate is None:
+            chosen = next(iter(found), "last")
+            if found:
+                checkpoint.fill(self.core, found[chosen])
+            return chosen, {}
+        here = at.best is not None and at.best["step"] == at.step  # the last weights are the best so far
+        if not found and not here:
+            found["last"] = checkpoint.weights(self.core)
+        chosen, metrics = ("best" if found else "last"), at.best
+        for name, values in found.items():
+            checkpoint.fill(self.core, values)
+            one = self.evaluate(self.core, at.step)
+            self.tell({"kind": "evaluation", "step": at.step, "weights": name, **one})
+            if metrics is None or self.settings.better(one, metrics):
+                chosen, metrics = name, one
+        if found:
+            checkpoint.fill(self.core, found[chosen] if chosen in found else self.store.kept("best"))
+        return chosen, metrics or {}
 
 
 def folder(directory: Path | str | None, *rest: str) -> Path | None:

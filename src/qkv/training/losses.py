@@ -1,7 +1,9 @@
 """What training makes smaller: the summed cross-entropy of the counted tokens of a batch. Next: crossentropy.py."""
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from qkv.core.dropout import Drop, keep
 from qkv.core.model import Head, Transformer
@@ -22,15 +24,35 @@ def token_loss(core: Transformer, batch: Batch, *, smoothing: float = 0.0, drop:
 
 def summed(core: Transformer, states: Tensor, batch: Batch, *, smoothing: float = 0.0, drop: Drop = keep) -> Tensor:
     """The loss of a batch whose last `states` [B, T, D] are known: of its words, and of texts with a label."""
+    within(batch.labels, core.spec.vocabulary, "word")
     hidden, labels = states.flatten(0, 1), batch.labels.flatten()  # N D, N
     real = (labels != IGNORED).nonzero().squeeze(1)
     if len(real) < len(labels):  # padding never meets the vocabulary's matrix
         hidden, labels = hidden.index_select(0, real), labels[real]
-    within(labels, core.spec.vocabulary, "token")
     if len(labels) and isinstance(core.head, Head):
         hidden = core.head.prepare(hidden)
-    total = linear_cross_entropy(hidden, core.head, labels, smoothing=smoothing) if len(labels) else hidden.sum() * 0
+    if not len(labels):
+        total = hidden.sum() * 0
+    elif batch.weight is None:
+        total = linear_cross_entropy(hidden, core.head, labels, smoothing=smoothing)
+    else:
+        total = weighed(hidden, core.head, labels, batch.weight.flatten()[real], smoothing)
     return total if batch.classes is None else total + text_loss(core, states, batch, batch.classes, drop)
+
+
+def weighed(hidden: Tensor, head: nn.Linear, labels: Tensor, weight: Tensor, smoothing: float) -> Tensor:
+    """The cross-entropy of `head(hidden)` [N, D] against `labels` [N], summed with a weight [N] for each.
+
+    The logits exist a chunk of rows at a time; on the way back they are made again.
+    """
+
+    def part(h: Tensor, label: Tensor, counts: Tensor) -> Tensor:
+        logits = F.linear(h, head.weight, head.bias).float()
+        return (F.cross_entropy(logits, label, reduction="none", label_smoothing=smoothing) * counts).sum()
+
+    rows = max(1, 2_500_000 // len(head.weight))
+    chunks = zip(hidden.split(rows), labels.split(rows), weight.split(rows), strict=True)
+    return torch.stack([checkpoint(part, *chunk, use_reentrant=False) for chunk in chunks]).sum()
 
 
 def text_loss(core: Transformer, states: Tensor, batch: Batch, classes: Tensor, drop: Drop = keep) -> Tensor:
@@ -38,22 +60,24 @@ def text_loss(core: Transformer, states: Tensor, batch: Batch, classes: Tensor, 
     stack = core.decoder if core.spec.decoder else core.encoder
     step = begin(stack, batch.target, Given(real=batch.target_real), drop=drop)
     logits = core.labels(states, step).float()
-    within(classes, logits.shape[-1], "label of a text")
-    return torch.nn.functional.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum")
+    within(classes[:, None], logits.shape[-1], "text")
+    return F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum")
 
 
 def within(labels: Tensor, count: int, what: str) -> None:
-    """Refuse labels that are no number from 0 to `count` - 1; on a GPU looking would wait, and torch itself asserts it.
+    """Refuse labels [B, T] that are no number below `count`; on a GPU looking would wait, and torch asserts it itself.
 
     Raises:
-        QkvError: a label out of range, with its place among the labels.
+        QkvError: a label out of range, with its row and its place in the row.
     """
     if labels.device.type != "cpu" or not labels.numel():
         return
     wrong = ((labels < 0) & (labels != IGNORED)) | (labels >= count)
     if bool(wrong.any()):
-        place = int(wrong.nonzero()[0])
-        raise QkvError(f"{what} {place} of the batch is {int(labels[place])}, expected 0 to {count - 1}, or {IGNORED} "
+        row, place = wrong.nonzero()[0].tolist()
+        where = f"row {row}" + (f", place {place}" if labels.shape[1] > 1 else "")
+        raise QkvError(f"the label of a {what} in {where} of the batch is {int(labels[row, place])}, expected 0 to "
+                       f"{count - 1}, or {IGNORED} "
                        "for none: were the data made with another vocabulary or other labels?")  # fmt: skip
 
 

@@ -1,10 +1,19 @@
-"""Adam and AdamW over a core's weights, fused where the device can; and the gradient's norm. Next: loop.py."""
+"""The optimisers over a core's weights, PyTorch's own, and the gradient's norm. Next: loop.py.
+
+Adam and AdamW, fused where the device can; Adafactor; Muon for the hidden matrices beside AdamW for the rest.
+"""
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from qkv.core.experts import Bank
 from qkv.core.model import Norm
 from qkv.training.settings import Settings
+
+State = dict[str, Any]
 
 
 def named_weights(core: nn.Module) -> dict[str, nn.Parameter]:
@@ -12,19 +21,81 @@ def named_weights(core: nn.Module) -> dict[str, nn.Parameter]:
     return {n: p for n, p in core.named_parameters() if p.requires_grad}
 
 
-def make(core: nn.Module, s: Settings) -> torch.optim.Optimizer:
-    """The optimiser of the settings (Kingma & Ba 2015; Loshchilov & Hutter 2019).
+def make(core: nn.Module, s: Settings) -> "torch.optim.Optimizer | Together":
+    """The optimiser of the settings (Kingma & Ba 2015; Loshchilov & Hutter 2019; Shazeer & Stern 2018).
 
-    Weight decay spares norms, biases and embeddings.
+    Weight decay spares norms, biases and embeddings. `muon` (Jordan et al. 2024) takes the matrices within the layers,
+    those of experts one by one; its steps are scaled to AdamW's size (Liu et al. 2025, section 2.2), so one rate fits.
     """
     spared = {id(p) for m in core.modules() if isinstance(m, Norm | nn.Embedding) for p in m.parameters(recurse=False)}
-    weights = list(named_weights(core).values())
-    plain = [p for p in weights if id(p) not in spared and p.ndim > 1]
-    kept = [p for p in weights if id(p) in spared or p.ndim <= 1]
+    weights = named_weights(core)
+    plain = [p for p in weights.values() if id(p) not in spared and p.ndim > 1]
+    kept = [p for p in weights.values() if id(p) in spared or p.ndim <= 1]
+    if s.optimizer != "muon":
+        return grouped(plain, kept, s)
+    inner = {id(m.weight): isinstance(m, Bank) for n, m in core.named_modules()
+             if isinstance(m, nn.Linear | Bank) and "layers." in n}  # fmt: skip
+    cuts = {n: [nn.Parameter(part) for part in p.data] for n, p in weights.items() if inner.get(id(p))}
+    whole = [p for p in plain if inner.get(id(p)) is False]
+    matrices = [*whole, *(part for parts in cuts.values() for part in parts)]
+    rest = grouped([p for p in plain if id(p) not in inner], kept, s)
+    if not matrices:
+        return rest
+    muon = torch.optim.Muon(matrices, lr=s.lr, weight_decay=s.weight_decay, adjust_lr_fn="match_rms_adamw")
+    return Together([muon, rest], [(weights[n], parts) for n, parts in cuts.items()])
+
+
+def grouped(plain: Sequence[nn.Parameter], kept: Sequence[nn.Parameter], s: Settings) -> torch.optim.Optimizer:
+    """One of PyTorch's optimisers over weights with and without decay."""
     groups = [{"params": plain, "weight_decay": s.weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    kind = torch.optim.AdamW if s.optimizer == "adamw" else torch.optim.Adam
-    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in weights)
-    return kind([g for g in groups if g["params"]], lr=s.lr, betas=s.betas, eps=s.eps, fused=fused)
+    groups = [g for g in groups if g["params"]]
+    if s.optimizer == "adafactor":
+        return torch.optim.Adafactor(groups, lr=s.lr)
+    kind = torch.optim.Adam if s.optimizer == "adam" else torch.optim.AdamW
+    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in (*plain, *kept))
+    return kind(groups, lr=s.lr, betas=s.betas, eps=s.eps, fused=fused)
+
+
+class Together:
+    """Several optimisers that step as one; `cuts` are weights [E, ...] that one of them knows as E separate parts."""
+
+    def __init__(
+        self, optimizers: Sequence[torch.optim.Optimizer], cuts: Sequence[tuple[nn.Parameter, list[nn.Parameter]]]
+    ) -> None:
+        self.optimizers, self.cuts = optimizers, cuts
+
+    @property
+    def param_groups(self) -> list[State]:
+        """The groups of all."""
+        return [group for one in self.optimizers for group in one.param_groups]
+
+    def step(self) -> None:
+        """Let each make its step."""
+        for whole, parts in self.cuts:
+            for i, part in enumerate(parts):
+                part.grad = None if whole.grad is None else whole.grad[i]
+        for one in self.optimizers:
+            one.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients."""
+        for one in self.optimizers:
+            one.zero_grad(set_to_none=set_to_none)
+        for whole, _ in self.cuts:
+            whole.grad = None
+
+
+def memories(core: nn.Module, optimizer: "torch.optim.Optimizer | Together") -> dict[str, tuple[State, bool]]:
+    """What the optimiser remembers of each weight by name, to be read and filled, and whether it is fused."""
+    names = {p: n for n, p in named_weights(core).items()}
+    together = isinstance(optimizer, Together)
+    if together:
+        names |= {part: f"{names[whole]}[{i}]" for whole, parts in optimizer.cuts for i, part in enumerate(parts)}
+    found: dict[str, tuple[State, bool]] = {}
+    for one in optimizer.optimizers if together else (optimizer,):
+        for group in one.param_groups:
+            found |= {names[p]: (one.state[p], bool(group.get("fused"))) for p in group["params"]}
+    return found
 
 
 def clip(weights: list[nn.Parameter], largest: float) -> Tensor:
@@ -34,3 +105,19 @@ def clip(weights: list[nn.Parameter], largest: float) -> Tensor:
     if largest:
         nn.utils.clip_grads_with_norm_(weights, largest, norm)
     return norm
+
+
+class Mean:
+    """An exponential moving average of tensors, in place of their last values (Polyak & Juditsky 1992).
+
+    Early on it forgets faster, so that the first values soon have no weight: by at least 9 / (10 + steps).
+    """
+
+    def __init__(self, live: dict[str, Tensor], decay: float) -> None:
+        self.live, self.decay = live, decay
+        self.values = {name: t.clone() for name, t in live.items()}
+
+    def update(self, step: int) -> None:
+        """Take in what the tensors are after so many steps."""
+        share = 1 - min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.values.values()), list(self.live.values()), share)

@@ -30,6 +30,7 @@ class Plan:
     order: Callable[[int], Sequence[Any]]
     make: Callable[[Any], Batch]
     identity: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what was left out, to be told before the run
 
 
 @dataclass(frozen=True)

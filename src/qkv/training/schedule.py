@@ -31,6 +31,13 @@ def wsd(step: int, *, lr: float, warmup: int, total: int, decay: float, floor: f
     return lr * (floor + (1 - floor) * min(1.0, left))
 
 
+def linear(step: int, *, lr: float, warmup: int, total: int, floor: float) -> float:
+    """A line up, then a line from lr down to floor · lr at `total` (Devlin et al. 2018, appendix A.2)."""
+    if step <= warmup:
+        return lr * step / warmup
+    return lr * (floor + (1 - floor) * max(0, total - step) / max(1, total - warmup))
+
+
 def constant(step: int, *, lr: float, warmup: int) -> float:
     """A line up, then lr."""
     return lr * min(1.0, step / max(warmup, 1))
@@ -46,4 +53,6 @@ def rate(s: Settings, step: int, *, total: int, width: int) -> float:
         return cosine(step, lr=s.lr, warmup=s.warmup, total=total, floor=s.floor)
     if s.schedule == "wsd":
         return wsd(step, lr=s.lr, warmup=s.warmup, total=total, decay=s.decay, floor=s.floor)
+    if s.schedule == "linear":
+        return linear(step, lr=s.lr, warmup=s.warmup, total=total, floor=s.floor)
     return constant(step, lr=s.lr, warmup=s.warmup)

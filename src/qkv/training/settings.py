@@ -5,9 +5,10 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from qkv.adapt.lora import Lora
 from qkv.errors import QkvError, nearest
 
 Part = TypeVar("Part")
@@ -22,27 +23,33 @@ class Settings:
     seconds: float = 0.0  # ends the run after so much training time
     tokens: int = 4096  # target tokens in a micro-batch, padding included
     accumulate: int = 1  # micro-batches in a step of each process
-    optimizer: Literal["adam", "adamw"] = "adam"
+    optimizer: Literal["adam", "adamw", "muon", "adafactor"] = "adam"  # adafactor's lr is a share of a weight's size
     lr: float = 1e-3  # the highest rate; with `noam` the factor before the paper's formula
     betas: tuple[float, float] = (0.9, 0.98)
     eps: float = 1e-9
     weight_decay: float = 0.0
-    schedule: Literal["noam", "inverse", "cosine", "wsd", "constant"] = "inverse"
+    schedule: Literal["noam", "inverse", "cosine", "linear", "wsd", "constant"] = "inverse"
     warmup: int = 0  # steps
     decay: float = 0.2  # wsd: the last share of the steps, in which the rate falls
-    floor: float = 0.0  # cosine, wsd: where the rate ends, as a share of lr
+    floor: float = 0.0  # cosine, linear, wsd: where the rate ends, as a share of lr
     clip: float = 0.0  # largest gradient norm
     smoothing: float = 0.0  # label smoothing
+    sampled: float = 0.0  # scheduled sampling: the share of true inputs that the model's own guesses replace at most
+    sampled_ramp: int = 0  # steps over which that share grows from none
     balance: float = 0.01  # how much of the loss evens out the experts, where there are any (Fedus et al. 2021, 2.2)
+    steer: float = 1e-3  # how far the bias of an expert moves in a step, where there is one (Wang et al. 2024)
+    auxiliary: float = 0.5  # what the loss of words counts beside that of labels (Radford et al. 2018, equation 5)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     seed: int = 0
     evaluate_every: int = 0  # steps; 0: at the end of each epoch
     save_every: int = 0  # steps; 0: at each evaluation
     log_every: int = 10
     average: int = 0  # the mean of the weights at the last n evaluations
+    ema: float = 0.0  # how much a moving average of the weights keeps at each step, such as 0.999
     patience: int = 0  # stop after so many evaluations without a better metric
     metric: str = "loss"  # of those that evaluation gives; losses are better when lower, all others when higher
     threads: int = 0
+    lora: Lora = field(default_factory=Lora)  # with a rank, adapters learn and the rest stays as it is
 
     def __post_init__(self) -> None:
         if not (self.steps or self.epochs or self.seconds):
@@ -51,10 +58,11 @@ class Settings:
             if getattr(self, key) < 1:
                 raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 1 or more")
         ends = ("steps", "epochs", "seconds", "patience")
-        for key in (*ends, "warmup", "clip", "average", "weight_decay", "eps", "balance"):
+        more = ("balance", "steer", "auxiliary", "sampled_ramp")
+        for key in (*ends, "warmup", "clip", "average", "weight_decay", "eps", *more):
             if getattr(self, key) < 0:
                 raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 0 or more")
-        for key in ("smoothing", "decay", "floor"):
+        for key in ("smoothing", "decay", "floor", "ema", "sampled"):
             if not 0 <= getattr(self, key) <= 1:
                 raise QkvError(f"training.{key}: found {getattr(self, key)}, expected a share from 0 to 1")
 

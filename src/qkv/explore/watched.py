@@ -1,0 +1,192 @@
+"""A watched run as tables: one recorded step, and what moved between two. The command is `qkv look RUN --step N`.
+
+Cells and sheets are those of tables.py; the records are read by training/watch.py.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from qkv.core.model import Transformer
+from qkv.explore.tables import Cell, Sheet, bar, text
+from qkv.training import checkpoint, losses
+from qkv.training.watch import Moved, Record, Watched
+
+Say = Callable[[str, str], str]
+SHADES = " ░▒▓█"
+PARTS = (
+    "embedding",
+    "position",
+    "W_Q",
+    "W_K",
+    "W_V",
+    "W_O",
+    "FFN",
+    "router",
+    "experts",
+    "norm",
+    "bias",
+    "head",
+    "other",
+)
+
+
+def step(w: Watched, number: int, say: Say, *, every: bool = False) -> tuple[list[Sheet], dict[str, Any]]:
+    """What was recorded at a step; `every` shows each matrix and not their kinds alone."""
+    r = w.at(number)
+    data = {**r.json, "arrays": {name: list(r[name].shape) for name in r.names}}
+    sheets = [spoken(r, say)]
+    for i, said in enumerate(r.json.get("texts", ())[:1]):
+        sheets += [aligned(r, i, say)] if f"texts.{i}.alignment" in r.names else []
+        sheets += [guessed(said, say)] if "cells" in said else []
+    sheets += [near(said, say) for said in r.json.get("words", ())]
+    sheets += [norms(w, r, say, every=every), taught(r, say)]
+    return sheets, data
+
+
+def percent(weight: float) -> Cell:
+    """A share as a shade with its percentage."""
+    return (f"{SHADES[min(4, int(weight * 4.999))]}{100 * weight:3.0f}" if weight >= 0.01 else "·", weight)
+
+
+def spoken(r: Record, say: Say) -> Sheet:
+    """What the model said of each text then."""
+    j = r.json
+    loss = "–" if j["loss"] is None else f"{j['loss']:.3f}"
+    gradient = "" if j["gradient"] is None else say("，梯度范数 ", ", gradient norm ") + f"{j['gradient']:.3g}"
+    title = say(f"第 {r.step} 步：损失 {loss}", f"step {r.step}: loss {loss}") + gradient
+    rows = [[text(row["text"]), text("→"), text(row["output"] or "·", 0.5)] for row in j.get("texts", ())]
+    return Sheet(title, rows)
+
+
+def aligned(r: Record, i: int, say: Say) -> Sheet:
+    """Where each written word looked."""
+    said = r.json["texts"][i]
+    end = f" ({say('结束', 'end')})"
+    names = [*said["target"][1:], end]
+    head = [text(""), *(text(piece) for piece in said["source"])]
+    cells = r[f"texts.{i}.alignment"].tolist()
+    rows = [[text(name), *map(percent, row)] for name, row in zip(names, cells, strict=True)]
+    layer = said["layer"] + 1
+    return Sheet(say(f"对齐（第 {layer} 层，%）", f"alignment (layer {layer}, %)"), [head, *rows])
+
+
+def guessed(said: dict[str, Any], say: Say) -> Sheet:
+    """The likeliest next token after each layer at each position; those thrown away stand in brackets."""
+    rows: list[list[Cell]] = []
+    for layer in reversed(range(len(said["cells"]))):
+        name = say(f"第 {layer} 层", f"layer {layer}") if layer else say("词向量", "embedding")
+        best = [cell[0] for cell in said["cells"][layer]]
+        shown = [(f"{text(w)[0]} {100 * p:.0f}%", p) if used else (f"({text(w)[0]})", -1.0)
+                 for (w, p), used in zip(best, said["used"], strict=True)]  # fmt: skip
+        rows.append([text(name), *shown])
+    read = [text(say("读到", "read")), *(text(piece) for piece in said["target"])]
+    return Sheet(say("每层之后的猜测", "guesses after each layer"), [*rows, read])
+
+
+def near(said: dict[str, Any], say: Say) -> Sheet:
+    """The nearest tokens of a word."""
+    rows = [[text(n["text"]), text(f"{n['cosine']:.3f}"), bar(n["cosine"], 1.0)] for n in said["near"]]
+    return Sheet(f"{said['word']}: " + say("那时最近的词", "nearest then"), rows)
+
+
+def norms(w: Watched, r: Record, say: Say, *, every: bool) -> Sheet:
+    """The norms of the matrices, their gradients and this step's updates, joined by kind (root of summed squares)."""
+    named = w.index["matrices"]
+    values = torch.stack([r[f"matrices.{key}"].double() for key in ("weight", "gradient", "update")])  # 3 N
+    moved = r["matrices.moved"].tolist()
+    groups = [(m["name"], [i]) for i, m in enumerate(named)] if every else grouped([m["part"] for m in named])
+    words = (("矩阵", "matrices"), ("|权重|", "|weight|"), ("|梯度|", "|gradient|"), ("|更新|", "|update|"),
+             ("更新/权重", "update/weight"), ("动了的行", "rows moved"))  # fmt: skip
+    rows = [[text(""), *(text(say(*pair)) for pair in words)]]
+    for name, of in groups:
+        weight, gradient, update = values[:, of].norm(dim=1).tolist()
+        share = update / weight if weight else 0.0
+        total = sum(named[i]["rows"] for i in of)
+        counts = f"{sum(moved[i] for i in of)}/{total}"
+        cells = (str(len(of)), f"{weight:.3f}", f"{gradient:.2e}", f"{update:.2e}", f"{share:.2e}", counts)
+        rows.append([text(name), *(text(cell) for cell in cells)])
+    return Sheet(say("这一步里的矩阵", "the matrices in this step"), rows)
+
+
+def grouped(parts: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """The places of each kind, in a fixed order."""
+    found = [(part, [i for i, p in enumerate(parts) if p == part]) for part in PARTS]
+    return [(part, of) for part, of in found if of]
+
+
+def taught(r: Record, say: Say) -> Sheet:
+    """The example of teacher forcing, position by position."""
+    found = r.json["teacher"]
+    mask = r["teacher.mask"].tolist() if "teacher.mask" in r.names else [[]] * len(found["rows"])
+    words = (("输入", "input"), ("看得见", "may see"), ("标签", "label"), ("P(标签)", "P(label)"), ("损失", "loss"),
+             ("它会说", "would say"))  # fmt: skip
+    rows: list[list[Cell]] = [[text(say(*pair)) for pair in words]]
+    for row, seen in zip(found["rows"], mask, strict=True):
+        sight = "".join("■" if cell else "·" for cell in seen)
+        numbers = (f"{row['p']:.4f}", f"{row['loss']:.3f}") if row["counted"] else ("–", "–")
+        rows.append([text(row["input"]), text(sight), text(row["label"]), text(numbers[0], row["p"] or 0.0),
+                     text(numbers[1]), text(f"{row['guess'].strip()} {100 * row['chance']:.0f}%")])  # fmt: skip
+    source = " ".join(piece.strip() for piece in found["source"] or ())
+    title = say("教师强制：错开一位的输入与标签", "teacher forcing: the input is the label shifted by one")
+    mean = "" if found["loss"] is None else say("平均损失 ", "mean loss ") + f"{found['loss']:.4f}"
+    return Sheet(f"{title}{': ' if source else ''}{source}", rows, mean)
+
+
+def moved(
+    w: Watched, first: int, last: int, say: Say, core: Transformer, tokenizer: Any, *, every: bool = False
+) -> tuple[list[Sheet], dict[str, Any]]:  # fmt: skip
+    """What moved between two steps and what did not: a forward pass, measured on `core`, moves nothing."""
+    found = w.moved(first, last)
+    forward = forward_moves(core, w, first)
+    groups = [(m.name, [i]) for i, m in enumerate(found)] if every else grouped([m.part for m in found])
+    words = (("矩阵", "matrices"), ("动了的行", "rows moved"), ("走了多远", "distance"), ("相对原来", "of its norm"))
+    rows = [[text(""), *(text(say(*pair)) for pair in words), text("")]]
+    for name, of in groups:
+        some = [found[i] for i in of]
+        distance, norm = (sum(getattr(m, key) ** 2 for m in some) ** 0.5 for key in ("distance", "norm"))
+        share = distance / max(norm, 1e-12)
+        counts = f"{sum(m.moved for m in some)}/{sum(m.rows for m in some)}"
+        cells = (str(len(some)), counts, f"{distance:.3f}", f"{100 * share:.1f}%" if norm else "–")
+        rows.append([text(name), *map(text, cells), bar(min(1.0, share) if norm else 0.0, 1.0, 10)])
+    title = say(f"从第 {first} 步到第 {last} 步", f"from step {first} to step {last}")
+    fixed = say(
+        f"不动的：{len(found)} 个矩阵的个数与形状、词表、头数、层数。",
+        f"What does not move: the count and the shapes of the {len(found)} matrices, the vocabulary, heads and layers.",
+    )
+    sheets = [still(forward, len(found), first, say), Sheet(title, rows, fixed)]
+    names = travelled(w, first, last, tokenizer, found)
+    if names:
+        title = say("走得最远和最近的词", "the words that went farthest and least")
+        cells = [[text(word), text(f"{far:.3f}"), bar(far, names[0][1])] for word, far in names]
+        sheets.append(Sheet(title, cells))
+    return sheets, {"forward": forward, "moved": found, "words": names}
+
+
+def still(forward: int, count: int, first: int, say: Say) -> Sheet:
+    """The line about the forward pass."""
+    zh = f"在第 {first} 步的权重上跑一遍前向：{count} 个张量里变了 {forward} 个"
+    return Sheet(say(zh, f"a forward pass at step {first}: {forward} of {count} tensors changed"), [])
+
+
+@torch.no_grad()
+def forward_moves(core: Transformer, w: Watched, number: int) -> int:
+    """How many weights differ after a forward pass at a step's weights, bit for bit."""
+    checkpoint.fill(core, w.weights(number))
+    before = {name: p.clone() for name, p in core.named_parameters()}
+    ids = torch.arange(min(8, core.spec.vocabulary), device=core.embed.weight.device)[None]
+    source = ids if core.spec.encoder and core.spec.decoder else None
+    losses.states(core, losses.Batch(ids, ids, source))
+    return sum(not torch.equal(p, before[name]) for name, p in core.named_parameters())
+
+
+def travelled(w: Watched, first: int, last: int, tokenizer: Any, found: list[Moved]) -> list[tuple[str, float]]:
+    """The five words whose embeddings went farthest and the five that went least, by distance."""
+    name = next((m.name for m in found if m.part == "embedding"), None)
+    if name is None or tokenizer is None:
+        return []
+    old, new = (dict(w.each(n))[name].float() for n in (first, last))
+    far = (new - old).norm(dim=1)[: len(tokenizer)]
+    order = far.argsort(descending=True).tolist()
+    return [(tokenizer.pieces([i])[0].strip(), float(far[i])) for i in (*order[:5], *order[-5:])]

@@ -1,0 +1,168 @@
+"""What a trained model learns next: labels of texts, answers in conversations; and documents packed side by side.
+
+A run with `base` begins with a model that was trained before; without one it begins from nothing, which is what a
+pre-trained one is measured against. Next: assemble.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from qkv import hub
+from qkv.data import bucket, collate, pack
+from qkv.data.collate import IGNORED
+from qkv.data.order import permutation
+from qkv.errors import QkvError
+from qkv.recipes import objectives as base
+from qkv.recipes.objectives import Batches, Held, How, Objective
+from qkv.recipes.run import Pair, Run, Splits, Talk
+from qkv.text import chat as chats
+from qkv.text.tokenizer import Tokenizer
+from qkv.training.objectives import measure
+from qkv.training.plan import Plan
+
+Row = tuple[list[int], list[int]]  # what goes in, what should come out
+# Each message ends with the end symbol, so that an answer ends where its writer stopped.
+TALKING = (
+    "{% for m in messages %}{{ m.role }}\n{{ m.content }}{{ eos_token }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant\n{% endif %}"
+)
+
+
+def of_labels(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+    """Texts and their labels; a decoder learns its texts' words too, as much as `training.auxiliary` says.
+
+    Radford et al. 2018, section 3.2, equation 5; an encoder learns labels alone (Devlin et al. 2018, section 3.2).
+    """
+    tokenizer, s, context = base.tokenizer_for(model), run.training, run.model.context
+    known = {name: i for i, name in enumerate(model.labels)}
+    share = s.auxiliary if model.spec.decoder and model.spec.head else 0.0
+
+    def read(pairs: Sequence[Pair]) -> tuple[list[list[int]], list[int], bucket.Buckets]:
+        ids = base.shortened(tokenizer.encode_batch([text for text, _ in pairs]), context)
+        lengths = [(len(row), len(row)) for row in ids]
+        boxes = bucket.Buckets(lengths, tokens=max(s.tokens, context + 4), seed=s.seed)
+        return ids, [known.get(name, IGNORED) for _, name in pairs], boxes
+
+    def batch(ids: list[list[int]], classes: list[int], key: tuple[int, ...], width: int) -> collate.Batch:
+        rows, pad = [ids[i] for i in key], tokenizer.pad_id or 0
+        width = min(width, context)  # a box may be a little wider than the table of positions is long
+        if share:
+            made = collate.spoken(rows, pad=pad, share=share, width=width)
+        else:
+            silent = [(row, [IGNORED] * len(row)) for row in rows]
+            made = collate.masked(silent, pad=pad, width=width, separator=tokenizer.sep_id)
+        return collate.labelled(made, [classes[i] for i in key])
+
+    def held(pairs: Sequence[Pair]) -> Batches:
+        ids, classes, boxes = read(pairs)
+        return tuple(batch(ids, classes, key, boxes.shape(key)[2]) for key in boxes.batches(0))
+
+    ids, classes, boxes = read(splits.train)  # type: ignore[arg-type]
+    plan = Plan(boxes.batches, lambda key: batch(ids, classes, key, boxes.shape(key)[2]),
+                base.identity(run, base.flat(ids)))  # fmt: skip
+    return plan, held
+
+
+def of_documents(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+    """Documents, which blank lines part, packed side by side in rows; none sees another."""
+    tokenizer = base.tokenizer_for(model)
+
+    def read(text: Any) -> list[Row]:
+        parts = [part.strip("\n") for part in text.split("\n\n") if part.strip()]
+        end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+        ids = [[*row, *end] for row in tokenizer.encode_batch(parts, special=False)]
+        return [(row[:-1], row[1:]) for row in ids if len(row) > 1]
+
+    return side_by_side(run, model, read(splits.train), read)
+
+
+def of_talks(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+    """Conversations as the model's chat template writes them, packed; only what an assistant says is learnt."""
+    tokenizer, context = base.tokenizer_for(model), run.model.context
+
+    def read(talks: Any) -> list[Row]:
+        return [talk_row(tokenizer, talk, n) for n, talk in enumerate(talks, 1)]
+
+    rows = read(splits.train)
+    cut = sum(len(ids) > context for ids, _ in rows)
+    notes = (f"{cut} of {len(rows)} conversations are longer than the context of {context}: their ends are left out",)
+    return side_by_side(run, model, rows, read, notes=notes if cut else ())
+
+
+def talk_row(tokenizer: Tokenizer, talk: Talk, number: int) -> Row:
+    """A conversation's ids, and as labels what its assistant says up to the symbol that ends each answer.
+
+    What an answer is, is read off the template: it is what a finished turn has more than its generation prompt.
+
+    Raises:
+        QkvError: the template writes earlier turns otherwise once later ones follow, so that no answer can be found.
+    """
+    template = chats.of(tokenizer)
+    assert template is not None  # assemble() gave it one
+    ids = template.ids(tokenizer, talk, add_generation_prompt=False)
+    labels, special = [IGNORED] * len(ids), {tokenizer.id(t) for t in tokenizer.roles.values()}
+    for n, message in enumerate(talk):
+        if message["role"] != "assistant":
+            continue
+        before = template.ids(tokenizer, talk[:n]) if n else []
+        after = template.ids(tokenizer, talk[: n + 1], add_generation_prompt=False)
+        if after[: len(before)] != before or ids[: len(after)] != after:
+            raise QkvError(f"conversation {number}, message {n + 1}: the chat template writes this turn otherwise when "
+                           "more follows, so the answer cannot be told from the rest")  # fmt: skip
+        own = range(len(before), len(after))
+        control = [i for i in own if after[i] in special or tokenizer.decode([after[i]]) == ""]
+        end = control[-1] + 1 if control else len(after)  # a line's end behind the last symbol is not the answer's
+        labels[len(before) : end] = ids[len(before) : end]
+    return ids[:-1], labels[1:]
+
+
+def side_by_side(
+    run: Run, model: hub.Model, rows: list[Row], read: Any, *, notes: tuple[str, ...] = ()
+) -> tuple[Plan, Held]:
+    """Rows packed into the context's width, each seeing itself alone; the same company in each epoch."""
+    s, width = run.training, run.model.context
+    if not rows:
+        raise QkvError(f"{run.name}: no text to train on")
+    pad, count = base.tokenizer_for(model).pad_id or 0, max(1, s.tokens // width)
+
+    def laid(found: list[Row]) -> collate.Batch:
+        found = [(ids[:width], labels[:width]) for ids, labels in found] if notes else found
+        ids, numbers = pack.pack([ids for ids, _ in found], width, pad=pad)
+        labels, _ = pack.pack([labels for _, labels in found], width, pad=IGNORED)  # as long, so laid alike
+        return collate.laid(ids, labels, numbers)
+
+    def part(whole: collate.Batch, index: torch.Tensor) -> collate.Batch:
+        assert whole.documents is not None
+        return collate.laid(whole.target[index], whole.labels[index], whole.documents[index])
+
+    whole = laid(rows)
+
+    def order(epoch: int) -> list[tuple[int, ...]]:
+        mixed = permutation(len(whole.target), seed=s.seed, epoch=epoch).tolist()
+        return [tuple(mixed[i : i + count]) for i in range(0, len(mixed), count)]
+
+    def held(given: Any) -> Batches:
+        found = laid(read(given))
+        return tuple(part(found, index) for index in torch.arange(len(found.target)).split(count))
+
+    plan = Plan(order, lambda key: part(whole, torch.tensor(key)), base.identity(run, whole.target.flatten().numpy()),
+                notes)  # fmt: skip
+    return plan, held
+
+
+def answered(model: hub.Model, sources: Sequence[Any], how: How) -> list[str]:
+    """What a model answers to each conversation."""
+    return [model.chat(talk, beam=how.beam, max_new_tokens=how.longest or 256).text for talk in sources]
+
+
+def questions(talks: Sequence[Talk]) -> list[tuple[list[dict[str, Any]], str]]:
+    """(a conversation up to its last answer, that answer) of each conversation."""
+    last = [max(i for i, m in enumerate(talk) if m["role"] == "assistant") for talk in talks]
+    return [(list(talk[:n]), str(talk[n]["content"])) for talk, n in zip(talks, last, strict=True) if n]
+
+
+LABELS = Objective("pairs", base.ENDED, "none", of_labels, measure, base.named, "labels", ("encoder", "decoder"))
+DOCUMENTS = Objective("plain text", base.ENDED, "none", of_documents, base.spoken, base.continued, models=base.SPEAKS)
+TALKS = Objective("conversations", base.ENDED, "none", of_talks, base.spoken, answered, models=base.SPEAKS)

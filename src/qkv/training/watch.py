@@ -1,0 +1,222 @@
+"""A watched run: what it recorded of itself at chosen steps while it learnt, read lazily. recorder.py writes it.
+
+A record holds arrays and JSON in one safetensors file; `index.json` names the records and the matrices.
+Letters: S recorded steps, N matrices, W watched words, D width.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from qkv.errors import QkvError
+
+FOLDER = Path("train", "watch")
+FORMAT = 1
+PARTS = {
+    "attn.q": "W_Q", "attn.k": "W_K", "attn.v": "W_V", "attn.out": "W_O", "cross.q": "W_Q", "cross.k": "W_K",
+    "cross.v": "W_V", "cross.out": "W_O", "embed": "embedding", "source_embed": "embedding", "moe.router": "router",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What a run records of itself: how often (0: never), over which texts and words, and what that may cost.
+
+    Without texts the first ones of validation are taken. The first weights are always recorded; everything later keeps
+    within `share` of the training time that the run is expected to take.
+    """
+
+    times: int = 0
+    texts: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    share: float = 0.08
+    megabytes: int = 256  # of weights kept on disk, at steps spread evenly by ratio; 0: none
+    longest: int = 32  # tokens of a translation or sample
+
+    def __post_init__(self) -> None:
+        for key in ("times", "megabytes", "longest"):
+            if getattr(self, key) < (key == "longest"):
+                raise QkvError(f"watch.{key}: found {getattr(self, key)}, expected {int(key == 'longest')} or more")
+        if not 0 < self.share <= 1:
+            raise QkvError(f"watch.share: found {self.share}, expected a share of the training time from 0 to 1")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far a matrix went between two steps: rows that are others bit for bit, the distance and the norm before."""
+
+    name: str
+    part: str
+    rows: int
+    moved: int
+    distance: float
+    norm: float
+
+
+def part_of(name: str) -> str:
+    """What a weight is, by its name: W_Q … W_O, FFN, embedding, position, head, router, experts, norm, bias, other."""
+    path, _, kind = name.rpartition(".")
+    short = ".".join(path.split(".")[-2:]) if "layers." in path else path
+    if kind == "bias":
+        return "bias"
+    if short in PARTS:
+        return PARTS[short]
+    if path.endswith(("norm", "_sum", "_in", "_out")):
+        return "norm"
+    within = (("moe.", "experts"), ("ffn.", "FFN"), ("position", "position"), ("segments", "position"),
+              ("relative", "position"), ("head", "head"), ("labels", "head"))  # fmt: skip
+    return next((part for key, part in within if key in f"{path}."), "other")
+
+
+def matrices(weights: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """What the index says of each weight, in the order of the arrays `matrices.*`."""
+    found: list[dict[str, Any]] = []
+    for name, p in weights.items():
+        words = name.split(".")
+        layer = int(words[words.index("layers") + 1]) if "layers" in words else None
+        stack = words[0] if words[0] in ("encoder", "decoder") else ""
+        place = {"part": part_of(name), "stack": stack, "layer": layer, "cross": ".cross." in name}
+        found.append({"name": name, **place, "rows": p.shape[0], "columns": p.numel() // max(1, p.shape[0])})
+    return found
+
+
+def runs(folder: Path | str) -> list[Path]:
+    """The directories of watched runs: the folder itself or those below it, by name."""
+    return sorted(path.parents[2] for path in Path(folder).rglob(str(FOLDER / "index.json")))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """A safetensors file while it is read; a QkvError where it is broken or gone."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            yield file
+    except (OSError, SafetensorError, json.JSONDecodeError) as e:
+        raise QkvError(f"{path}: not a whole record of a run ({e}); was it deleted, or the disk full?") from None
+
+
+class Record:
+    """What was recorded at one step: `json`, and arrays by name, each read when it is asked for.
+
+    Raises:
+        QkvError: an array that this record has not; its names are told.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with opened(path) as file:
+            self.json: dict[str, Any] = json.loads((file.metadata() or {}).get("state", ""))
+            self.names = tuple(file.keys())
+        self.step = int(self.json["step"])
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.names:
+            raise QkvError(f"step {self.step} has no array {name!r} (it has: {', '.join(self.names)})")
+        with opened(self.path) as file:
+            return file.get_tensor(name)
+
+
+class Watched:
+    """The records of a run's directory; only the index is read until one is asked for.
+
+    Raises:
+        QkvError: nothing was recorded there, or no record of a step; the nearest steps are told.
+    """
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory, self.folder = Path(directory), Path(directory) / FOLDER
+        self.index: dict[str, Any] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the index again: a run that goes on adds to it."""
+        try:
+            found = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
+        except OSError:
+            raise QkvError(f"{self.directory}: this run recorded nothing while it learnt; train with watch.times=40, "
+                           "such as qkv train demo watch.times=40") from None  # fmt: skip
+        except ValueError as e:
+            raise QkvError(f"{self.folder / 'index.json'}: not JSON ({e})") from None
+        if found.get("format") != FORMAT:
+            raise QkvError(f"{self.folder}: records of format {found.get('format')}, expected {FORMAT}")
+        self.index = found
+
+    @property
+    def steps(self) -> list[int]:
+        """The recorded steps."""
+        return [row["step"] for row in self.index["steps"]]
+
+    @property
+    def kept(self) -> list[int]:
+        """The steps whose weights were kept."""
+        return [row["step"] for row in self.index["steps"] if row["weights"]]
+
+    def nearest(self, step: int, among: list[int] | None = None) -> int:
+        """The recorded step nearest to a number."""
+        return min(self.steps if among is None else among, key=lambda n: abs(n - step))
+
+    def at(self, step: int) -> Record:
+        """What was recorded at a step."""
+        self.must(step, self.steps, "nothing was recorded")
+        return Record(self.folder / f"{step:06}.safetensors")
+
+    def must(self, step: int, known: list[int], lack: str) -> None:
+        """A QkvError where a step is not among those known."""
+        if step not in known:
+            near = ", ".join(map(str, sorted(sorted(known, key=lambda n: abs(n - step))[:5]))) or "none"
+            raise QkvError(f"{self.directory}: {lack} at step {step} (the nearest: {near})")
+
+    def weights(self, step: int) -> dict[str, Tensor]:
+        """All weights after a step."""
+        return dict(self.each(step))
+
+    def each(self, step: int) -> Iterator[tuple[str, Tensor]]:
+        """The weights after a step, one at a time."""
+        self.must(step, self.kept, "no weights were kept")
+        with opened(self.folder / "weights" / f"{step:06}.safetensors") as file:
+            for name in file.keys():  # noqa: SIM118  not a mapping
+                yield name, file.get_tensor(name)
+
+    def series(self, name: str) -> Tensor:
+        """One array at every recorded step, [S, …]; their JSON is not read.
+
+        Raises:
+            QkvError: a step has no such array.
+        """
+        return torch.stack([self.array(step, name) for step in self.steps]) if self.steps else torch.zeros(0)
+
+    def array(self, step: int, name: str) -> Tensor:
+        """One array of a recorded step."""
+        with opened(self.folder / f"{step:06}.safetensors") as file:
+            return file.get_tensor(name) if name in file.keys() else self.at(step)[name]  # noqa: SIM118
+
+    def paths(self) -> Tensor:
+        """The way of the watched words over the steps [S, W, 2]: their vectors in their two main directions.
+
+        Principal components of all steps and words together (Pearson 1901), so one picture holds the whole way.
+        """
+        if not (self.steps and self.index.get("words")):
+            return torch.zeros(len(self.steps), 0, 2)
+        states = self.series("words.vectors").double()  # S W D
+        rows = states.flatten(0, 1) - states.mean((0, 1))
+        _, _, axes = torch.linalg.svd(rows, full_matrices=False)
+        ways = rows @ axes[:2].mT
+        return torch.nn.functional.pad(ways, (0, 2 - ways.shape[1])).view(*states.shape[:2], 2).float()
+
+    def moved(self, first: int, last: int) -> list[Moved]:
+        """What moved between two steps, matrix by matrix in the order of the index; both need their weights."""
+        self.must(first, self.kept, "no weights were kept")
+        before, found = self.weights(first), dict[str, Moved]()
+        for name, now in self.each(last):
+            old = before[name]
+            others = (now != old).reshape(len(old), -1).any(1)
+            distance, norm = float((now - old).float().norm()), float(old.float().norm())
+            found[name] = Moved(name, part_of(name), len(old), int(others.sum()), distance, norm)
+        return [found[m["name"]] for m in self.index["matrices"] if m["name"] in found]

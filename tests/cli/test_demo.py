@@ -1,0 +1,128 @@
+"""The demo as a show: a live page on a screen, the terminal everywhere else, and nothing that a pipe would wait for."""
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qkv import recipes
+from qkv.cli import demo, main
+from qkv.cli.common import Common, Talk
+from qkv.errors import QkvError
+from qkv.explore import server
+
+EVENT = {"kind": "step", "step": 1, "loss": 2.0}
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that a browser was sent to; no browser is."""
+    found: list[str] = []
+    monkeypatch.setattr(server, "show", lambda url: bool(found.append(url) or True))
+    monkeypatch.setattr(demo.sys, "stdin", SimpleNamespace(isatty=lambda: False))
+    return found
+
+
+def played(monkeypatch: pytest.MonkeyPatch) -> list[demo.Story]:
+    """The stories that were played; training and acts are left out."""
+    found: list[demo.Story] = []
+
+    def play(story: demo.Story, *rest: Any) -> None:
+        found.append(story)
+        story.hear(EVENT, None)
+        story.scene("proof", text="它")
+
+    monkeypatch.setattr(demo, "play", play)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "flags", "expected"),
+    [
+        (True, {"DISPLAY": ":0"}, {}, True),
+        (True, {"WAYLAND_DISPLAY": "wayland-0"}, {}, True),
+        (True, {}, {}, False),
+        (False, {"DISPLAY": ":0"}, {}, False),
+        (True, {"DISPLAY": ":0", "CI": "true"}, {}, False),
+        (True, {"DISPLAY": ":0"}, {"json": True}, False),
+        (True, {"DISPLAY": ":0"}, {"quiet": True}, False),
+    ],
+)
+def test_a_browser_opens_on_a_screen_alone(
+    terminal: bool, environment: dict[str, str], flags: dict[str, Any], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "platform", "linux")
+    end = SimpleNamespace(isatty=lambda: terminal)
+    monkeypatch.setattr(demo, "sys", SimpleNamespace(stdin=end, stdout=end, platform="linux"))
+    assert demo.on_screen(Common(**flags)) is expected
+
+
+def test_a_pipe_gets_no_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def never(*args: Any, **more: Any) -> None:
+        raise AssertionError("a page was made")
+
+    monkeypatch.setattr(server, "Page", never)
+    stories = played(monkeypatch)
+    assert main(["demo"]) == 0
+    assert stories[0].stage is None
+    assert "127.0.0.1" not in capsys.readouterr().out
+
+
+def test_the_page_hears_what_training_tells_and_ends_with_the_demo(
+    opened: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QKV_TOKEN", "abc")
+    stories = played(monkeypatch)
+    assert main(["demo", "--browser", "--lang", "en"]) == 0
+    stage, told = stories[0].stage, capsys.readouterr().out
+    assert opened == [f"http://127.0.0.1:{stage.port}/?token=abc#panel=training"]
+    assert opened[0] in told
+    assert f"http://127.0.0.1:{stage.port}/#panel=proof&ask=%7B" in told
+    assert [event for _, event in stage.desk.events.since(0)] == [EVENT]
+    assert not stage.thread.is_alive()
+
+
+def test_a_demo_that_fails_closes_its_page(opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stages: list[Any] = []
+
+    def broken(story: demo.Story, *rest: Any) -> None:
+        stages.append(story.stage)
+        raise QkvError("no")
+
+    monkeypatch.setattr(demo, "play", broken)
+    assert main(["demo", "--browser"]) == 2
+    assert not stages[0].thread.is_alive()
+
+
+def test_without_a_port_the_terminal_goes_on(
+    opened: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def taken(*args: Any, **more: Any) -> None:
+        raise QkvError("all taken")
+
+    monkeypatch.setattr(server, "Page", taken)
+    stories = played(monkeypatch)
+    assert main(["demo", "--browser", "--lang", "en"]) == 0
+    assert (stories[0].stage, opened) == (None, [])
+    assert "all taken" in capsys.readouterr().out
+
+
+def test_your_sentence_is_watched_first_where_its_words_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    run, common = recipes.find("demo"), Common(talk=Talk("en"))
+    own = demo.watching(demo.Story(common, own="我爱喝茶。"), run)
+    assert own.watch.texts == ("我爱喝茶。", *run.watch.texts)
+    assert demo.watching(demo.Story(common, own="鹦鹉学舌。"), run) is run
+    assert "鹦" in capsys.readouterr().out
+    assert demo.watching(demo.Story(common, own=""), run) is run
+
+
+def test_the_demo_records_itself(tmp_path: Any) -> None:
+    run = recipes.find("demo")
+    assert run.watch.times
+    assert json.dumps(run.watch.words, ensure_ascii=False) == '["小", "苹果", "书"]'

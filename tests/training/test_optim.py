@@ -1,0 +1,215 @@
+"""Optimisers: what each takes, that it learns, that it goes on bit for bit; and the moving average of the weights."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qkv.core.init import initialise
+from qkv.core.model import Transformer
+from qkv.data import collate
+from qkv.data.order import permutation
+from qkv.recipes.run import Shape
+from qkv.training import checkpoint, loop, optim
+from qkv.training.losses import mean_loss
+from qkv.training.plan import Plan
+from qkv.training.settings import Settings
+
+V = 29
+KINDS = ("adam", "adamw", "muon", "adafactor")
+RATES = {"adam": 1e-2, "adamw": 1e-2, "muon": 2e-2, "adafactor": 0.1}
+BASE = Settings(steps=8, lr=5e-3, schedule="constant", precision="fp32", threads=1)
+
+
+def core_of(drop: float = 0.0, seed: int = 0) -> Transformer:
+    shape = Shape("prefix", width=16, layers=2, heads=2, ffn=24, experts=4, dropout=drop, attention_dropout=drop,
+                  context=16)  # fmt: skip
+    core = Transformer(shape.spec(V))
+    initialise(core, seed)
+    return core
+
+
+def plan(rows: int = 24, each: int = 4) -> Plan:
+    ids = torch.randint(0, V, (rows, 9), generator=torch.Generator().manual_seed(3))
+
+    def order(epoch: int) -> list[tuple[int, ...]]:
+        mixed = permutation(rows, seed=0, epoch=epoch).tolist()
+        return [tuple(mixed[i : i + each]) for i in range(0, rows, each)]
+
+    return Plan(order, lambda key: collate.causal(ids[list(key)]), {"rows": rows})
+
+
+def values(core: Transformer) -> dict[str, torch.Tensor]:
+    return {n: t.clone() for n, t in checkpoint.weights(core).items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_batch_is_learnt_by_heart(kind: Any) -> None:
+    core, batch = core_of(), plan().make((0, 1, 2, 3))
+    before = mean_loss(core, [batch])
+    settings = dataclasses.replace(BASE, steps=120, optimizer=kind, lr=RATES[kind], warmup=10, schedule="cosine")
+    loop.train(core, Plan(lambda epoch: [0], lambda key: batch), settings)
+    assert before > 3
+    assert mean_loss(core, [batch]) < 0.15
+
+
+def goes_on(folder: Path, kind: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The checkpoint after a whole run, and after one that was interrupted; with dropout and a moving average."""
+    settings = dataclasses.replace(BASE, optimizer=kind, accumulate=2, ema=0.9, clip=1.0, weight_decay=0.1)
+    loop.train(core_of(0.2), plan(), settings, directory=folder / "a")
+    loop.train(core_of(0.2), plan(), settings, directory=folder / "b", stop=lambda step: step == 4)
+    loop.train(core_of(0.2, seed=9), plan(), settings, directory=folder / "b", resume=True)
+    one, two = (checkpoint.read(folder / d / "train/last.safetensors")[0] for d in "ab")
+    return one, two
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_is_the_uninterrupted_one(kind: str, tmp_path: Path) -> None:
+    one, two = goes_on(tmp_path, kind)
+    assert same(one, two)
+    assert any(name.startswith("mean:") for name in one)
+
+
+@pytest.mark.parametrize(("kind", "lost"), [("muon", "momentum_buffer"), ("adafactor", "row_var"), ("adamw", "mean")])
+def test_a_memory_that_is_not_brought_back_is_found(
+    kind: str, lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = checkpoint.read
+
+    def read(path: Path) -> Any:
+        tensors, state = true(path)
+        return {n: t for n, t in tensors.items() if not n.startswith(f"{lost}:")}, state
+
+    monkeypatch.setattr(checkpoint, "read", read)
+    with pytest.raises((AssertionError, KeyError)):  # noqa: PT012
+        goes_on(tmp_path, kind)
+        monkeypatch.setattr(checkpoint, "read", true)
+        one, two = (true(tmp_path / d / "train/last.safetensors")[0] for d in "ab")
+        assert same(one, two)
+
+
+# -- Muon -------------------------------------------------------------------------------------------------------------
+
+
+def stepped(make: Callable[..., Any] = optim.make) -> dict[str, torch.Tensor]:
+    """How each weight moved in one step, over rate · 0.2 · √(longer side): Muon leaves singular values near 1."""
+    core = core_of()
+    optimizer = make(core, dataclasses.replace(BASE, optimizer="muon", weight_decay=0.0))
+    before, g = values(core), torch.Generator().manual_seed(1)
+    for p in core.parameters():
+        p.grad = torch.randn(p.shape, generator=g)
+    optimizer.step()
+    return {n: (before[n] - t) / (BASE.lr * 0.2 * max(t.shape[-2:]) ** 0.5)
+            for n, t in values(core).items() if t.ndim > 1}  # fmt: skip
+
+
+def check_orthogonal(moved: dict[str, torch.Tensor]) -> None:
+    inner = [n for n in moved if ".layers." in n]
+    assert len(inner) > 10
+    for name in inner:
+        for part in moved[name] if moved[name].ndim == 3 else [moved[name]]:
+            found = torch.linalg.svdvals(part)
+            assert float(found.min()) > 0.5, name
+            assert float(found.max()) < 1.4, name
+    outside = torch.linalg.svdvals(moved["embed.weight"])
+    assert float(outside.max() / outside.min()) > 1.5, "AdamW's step is no rotation"
+
+
+def test_muon_turns_the_matrices_of_the_layers_and_those_of_experts_one_by_one() -> None:
+    check_orthogonal(stepped())
+
+
+def test_experts_that_are_turned_as_one_matrix_are_found() -> None:
+    def piled(core: Transformer, s: Settings) -> Any:
+        made = optim.make(core, s)
+        assert isinstance(made, optim.Together)
+        cut = {id(part) for _, parts in made.cuts for part in parts}
+        whole = [p for group in made.optimizers[0].param_groups for p in group["params"] if id(p) not in cut]
+        flat = [torch.nn.Parameter(p.data.flatten(0, 1)) for p, _ in made.cuts]
+        muon = torch.optim.Muon([*whole, *flat], lr=s.lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+
+        class Piled(optim.Together):
+            def step(self) -> None:
+                for p, (old, _) in zip(flat, made.cuts, strict=True):
+                    assert old.grad is not None
+                    p.grad = old.grad.flatten(0, 1)
+                for one in self.optimizers:
+                    one.step()
+
+        return Piled([muon, made.optimizers[1]], [])
+
+    with pytest.raises(AssertionError):
+        check_orthogonal(stepped(piled))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_weight_has_one_memory_and_decay_spares_norms_and_embeddings(kind: Any) -> None:
+    core = core_of()
+    made = optim.make(core, dataclasses.replace(BASE, optimizer=kind, weight_decay=0.1))
+    known = {name.partition("[")[0] for name in optim.memories(core, made)}
+    assert {name for name, _ in core.named_parameters()} == known
+    spared = {id(p) for group in made.param_groups if not group["weight_decay"] for p in group["params"]}
+    for name, p in core.named_parameters():
+        if p.ndim < 2 or "embed" in name:
+            assert id(p) in spared, name
+
+
+# -- the moving average -----------------------------------------------------------------------------------------------
+
+
+def followed(decay: float = 0.9) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], str]:
+    """The weights that a run leaves, and the moving average of those after each step, made the slow way."""
+    core, steps = core_of(), list[dict[str, torch.Tensor]]()
+    slow = {n: t.double() for n, t in values(core).items()}
+
+    def look(step: int) -> bool:
+        steps.append(values(core))
+        return step == 8
+
+    end = loop.train(core, plan(), dataclasses.replace(BASE, steps=9, ema=decay), stop=look)
+    for i, one in enumerate(steps, 1):
+        keep = min(decay, (1 + i) / (10 + i))
+        slow = {n: keep * slow[n] + (1 - keep) * t.double() for n, t in one.items()}
+    return values(core), slow, end.weights
+
+
+def check_average() -> None:
+    got, want, chosen = followed()
+    assert chosen == "ema"
+    assert all(torch.allclose(got[n].double(), want[n], atol=1e-6) for n in got)
+
+
+def test_the_moving_average_is_that_of_the_slow_sum() -> None:
+    check_average()
+
+
+def test_an_average_that_forgets_at_another_pace_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = optim.Mean.update
+    monkeypatch.setattr(optim.Mean, "update", lambda self, step: right(self, step + 1))
+    with pytest.raises(AssertionError):
+        check_average()
+
+
+@pytest.mark.parametrize("best", ["ema", "average", "best", "last"])
+def test_of_last_best_and_the_two_averages_the_best_metric_is_kept(best: str, tmp_path: Path) -> None:
+    """Evaluations at steps 2, 4, 6, 8; then the means, where there are some."""
+    means, seen = best in ("ema", "average"), list[dict[str, torch.Tensor]]()
+    wanted = {"best": 1, "last": 3, "average": 4, "ema": 5}[best]
+
+    def look(core: Transformer, step: int) -> dict[str, Any]:
+        seen.append(values(core))
+        return {"bleu": float(len(seen) - 1 == wanted)}
+
+    settings = dataclasses.replace(BASE, evaluate_every=2, metric="bleu", ema=0.9 * means, average=3 * means)
+    core = core_of()
+    end = loop.train(core, plan(), settings, directory=tmp_path, evaluate=look)
+    assert end.weights == best
+    assert end.metrics["bleu"] == 1.0
+    assert same(values(core), seen[wanted])
