@@ -1,0 +1,45 @@
+"""SST-2 (Socher et al. 2013): is a sentence of a film review positive? An encoder from nothing, on whole sentences.
+
+The published 83.5 of a CNN without word vectors (Kim 2014, table 2) also learnt from the labels of all phrases, which
+are not in these files. `objective="labels" model.family="openai_gpt"` trains a decoder instead (GPT-1's way).
+"""
+
+from collections.abc import Iterator
+
+from qkv.data import sources
+from qkv.errors import QkvError
+from qkv.recipes.run import Check, Pair, Run, Shape, Splits, Vocabulary, shared
+from qkv.training.settings import Settings
+
+NAMES = {"0": "negative", "1": "positive"}
+
+
+def rows(split: str) -> Iterator[Pair]:
+    """The sentences of a file with their labels, which stand before them."""
+    path = shared("cls", "sentconv", f"stsa.binary.{split}")
+    for number, line in enumerate(sources.lines(path), 1):
+        label, _, text = line.partition(" ")
+        if label not in NAMES:
+            raise QkvError(f"{path}:{number}: found {label!r} before the sentence, expected 0 or 1")
+        yield text, NAMES[label]
+
+
+def read() -> Splits:
+    """Sentences as the set cuts them: 6,920 to train on, 872 to validate, 1,821 to test."""
+    return Splits(list(rows("train")), list(rows("dev")), list(rows("test")))
+
+
+def run() -> Run:
+    """The run: a small encoder, heavily dropped out, for the texts are few."""
+    return Run(
+        "sst2",
+        read,
+        Shape("bert", width=128, layers=2, heads=4, ffn=256, dropout=0.4, context=64),
+        Vocabulary("bpe", 4000),
+        Settings(
+            epochs=12, tokens=2048, optimizer="adamw", lr=1e-3, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.05,
+            schedule="linear", warmup=60, clip=1.0, metric="exact_match",
+        ),
+        Check(sentences=872),
+        objective="labels",
+    )  # fmt: skip
