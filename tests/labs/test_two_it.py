@@ -3,20 +3,16 @@
 import pytest
 import torch
 
-from qkv import hub
 from qkv.data.corpus import corpus
 from qkv.errors import QkvError
 from qkv.labs import two_it
-from qkv.recipes.assemble import tokenizer_of
+from qkv.recipes.assemble import assemble
 from qkv.recipes.demo import run as demo
 
 
 @pytest.fixture(scope="module")
 def model():
-    recipe = demo(size=1_000, width=32, layers=2)
-    splits = recipe.splits()
-    tokenizer = tokenizer_of(recipe, splits)
-    return hub.build(recipe.model.spec(len(tokenizer)), tokenizer=tokenizer)
+    return assemble(demo(size=1_000, width=32, layers=2), device="cpu").model
 
 
 @pytest.fixture(scope="module")
