@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -204,6 +205,16 @@ def test_both_languages_say_the_same() -> None:
     assert [tomllib.loads(b) for b in blocks(one, "toml")] == [tomllib.loads(b) for b in blocks(two, "toml")]
     for pattern in (r"^#+ ", r"^\|", r"^- ", r"^\d\. ", r"<!-- [\w ]+ -->"):
         assert len(re.findall(pattern, text(one), re.M)) == len(re.findall(pattern, text(two), re.M)), pattern
+
+
+@every
+def test_the_labs_are_counted(readme: str) -> None:
+    counts = Counter(lab["verdict"] for lab in labs.listed())
+    order = ("shown", "true only when", "not shown", "refuted")
+    about = re.search(r"^`qkv lab` .*?\n\n", text(readme), re.M | re.S)
+    assert about
+    said = [int(n) for n in re.findall(r"\b(\d+)\b", about[0].replace("条", " 条"))]
+    assert said == [counts.total(), *(counts[word] for word in order), len(labs.misconceptions())]
 
 
 @pytest.mark.parametrize(

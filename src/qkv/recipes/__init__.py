@@ -13,7 +13,7 @@ from qkv.errors import QkvError, nearest
 
 if TYPE_CHECKING:
     from qkv.hub import Model
-    from qkv.recipes.run import Run
+    from qkv.recipes.run import Run, Splits
     from qkv.training.log import Report
     from qkv.training.loop import Outcome
     from qkv.training.parallel import Ranks
@@ -66,12 +66,12 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
 
 def shortened(run: "Run") -> "Run":
     """The same run in seconds: a narrow model, a little of the data, a few steps; every part of it still works."""
-    from qkv.recipes.run import Splits
 
-    def few() -> Splits:
+    def few() -> "Splits":
         whole = run.splits()
         size = 20_000 if isinstance(whole.train, str) else 200
-        return Splits(whole.train[:size], whole.valid[: size // 10], whole.test[:8])  # type: ignore[arg-type]
+        cut = {"train": whole.train[:size], "valid": whole.valid[: size // 10], "test": whole.test[:8]}
+        return dataclasses.replace(whole, **cut)  # type: ignore[arg-type]
 
     ffn = 128 if run.model.family in ("openai_gpt", "glm_blank") else 64  # these know no other than 4 · width
     narrow = {"width": 32, "layers": 2, "heads": 2, "groups": 0, "ffn": ffn, "context": min(run.model.context, 64)}

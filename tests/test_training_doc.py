@@ -1,0 +1,225 @@
+"""docs/training.md tells the truth: its blocks run in order with small sizes, its settings and defaults are the code's.
+
+"Small" is --smoke, put behind every `qkv train`; what serves a page or starts processes is only parsed. The Chinese
+page holds the same blocks.
+"""
+
+import dataclasses
+import io
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from qkv import paths, recipes
+from qkv.adapt.lora import Lora
+from qkv.cli import VERBS, main
+from qkv.cli.common import Talk
+from qkv.recipes import run as runs
+from qkv.recipes.assemble import OBJECTIVES
+from qkv.training.settings import Settings, fitting
+from qkv.training.watch import Watched, Watching
+
+DOCS = Path(__file__).parents[1] / "docs"
+ENGLISH, CHINESE = ((DOCS / name).read_text(encoding="utf-8") for name in ("training.md", "training.zh-CN.md"))
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+HERE = re.compile(r"^(?:cat > (?P<file>\S+)|python -) <<'EOF'\n(?P<body>.*?)^EOF$", re.M | re.S)
+PARTS = {
+    "data": runs.Data(), "model": runs.Shape(), "tokenizer": runs.Vocabulary(), "training": Settings(steps=1),
+    "training.lora": Lora(), "check": runs.Check(), "watch": Watching(),
+}  # fmt: skip
+USUAL = {"pairs": runs.OWN_PAIRS, "text": runs.OWN_TEXT, "labels": runs.OWN_LABELS, "chat": runs.OWN_CHAT}
+
+Item = tuple[str, str, str]  # kind (file, python, line), name of the file, content
+
+
+def items(page: str) -> Iterator[Item]:
+    """What a reader would paste, in order: files written, Python run, command lines."""
+    for kind, body in FENCE.findall(page):
+        if kind == "python":
+            yield "python", "", body
+        elif kind == "sh":
+            at = 0
+            for here in HERE.finditer(body):
+                yield from (("line", "", x) for x in body[at : here.start()].splitlines() if x.strip())
+                yield ("file" if here["file"] else "python", here["file"] or "", here["body"])
+                at = here.end()
+            yield from (("line", "", x) for x in body[at:].splitlines() if x.strip())
+
+
+def parsed(line: str) -> tuple[list[str], str, int]:
+    """What qkv gets of a shell line, what it reads on stdin, and the exit code that a comment foretells."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>")
+    lexer.whitespace_split = True
+    words = list(lexer)
+    code = int(found[1]) if (found := re.search(r"# exit code (\d+)", line)) else 0
+    given = ""
+    if words[0] == "echo":
+        given, words = words[1] + "\n", words[words.index("|") + 1 :]
+    if words[0] == "torchrun":
+        words = words[words.index("qkv.cli") :]
+    assert words[0] in ("qkv", "qkv.cli"), line
+    if "<" in words:
+        given = "<" + words[words.index("<") + 1]
+    end = next((i for i, word in enumerate(words) if word in ("<", ">", "|")), len(words))
+    return words[1:end], given, code
+
+
+def understood(args: list[str]) -> dict[str, Any]:
+    """What the verb of a command line understands of it; click raises where it does not."""
+    assert args[0] in VERBS, f"there is no verb {args[0]}"
+    command: click.Command = import_module(f"qkv.cli.{args[0]}").command
+    return command.make_context(args[0], args[1:], obj=Talk()).params
+
+
+ITEMS = list(items(ENGLISH))
+LINES = [content for kind, _, content in ITEMS if kind == "line"]
+
+
+SPANS = re.findall(r"`(qkv [^`]+)`", FENCE.sub("", ENGLISH + CHINESE))
+
+
+@pytest.mark.parametrize("line", [*LINES, *(span for span in SPANS if span not in ("qkv data check", "qkv convert"))])
+def test_each_command_line_is_understood(line: str) -> None:
+    understood(parsed(line)[0])
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole page, pasted into an empty folder; the folder."""
+    missing = [name for name in ("demo-lm",) if not (paths.bundled_dir() / name).is_dir()]
+    if missing:
+        pytest.skip("the bundled models are not made yet")
+    folder = tmp_path_factory.mktemp("page")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for kind, name, content in ITEMS:
+            if kind == "file":
+                Path(name).write_text(content, encoding="utf-8")
+            elif kind == "python":
+                exec(compile(content, "docs/training.md", "exec"), {"__name__": "page"})
+            else:
+                ran(content, patch)
+    return folder
+
+
+def ran(line: str, patch: pytest.MonkeyPatch) -> None:
+    """Run a command line of the page with small sizes."""
+    args, given, code = parsed(line)
+    if "--serve" in args or "--processes" in args or line.startswith("torchrun") or args[:2] == ["runs", "runs"]:
+        return
+    if args[0] == "train" and "--dry-run" not in args:
+        args += ["--smoke"] * ("--smoke" not in args)
+    if args[0] == "look":
+        last = str(Watched(args[1]).steps[-1])
+        args = [last if word == "400" else word for word in args]
+    fed = Path(given[1:]).read_bytes() if given[:1] == "<" else given.encode()
+    patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(fed), encoding="utf-8"))
+    assert main([*args, "--quiet"]) == code, line
+
+
+@pytest.mark.timeout(300)
+def test_the_page_runs_as_pasted(walked: Path) -> None:
+    made = {path.parent.name for path in walked.glob("runs/*/train")}
+    assert {"pairs", "lstm", "reviews", "labels", "scratch", "chat", "poems"} <= made
+    assert (walked / "translator" / "model.safetensors").is_file()
+    assert (walked / "runs" / "poems" / "adapter_model.safetensors").is_file()
+    assert Watched(walked / "runs" / "pairs").steps[0] == 0
+
+
+@pytest.mark.nightly
+def test_the_claims_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At full size: the pairs come out exactly, and what read plain text labels better than what did not."""
+    monkeypatch.chdir(tmp_path)
+    for kind, name, content in ITEMS:
+        if kind == "file":
+            Path(name).write_text(content, encoding="utf-8")
+        elif kind == "python" and any(made in content for made in ('"pairs.tsv", "w"', '"reviews.txt", "w"')):
+            exec(compile(content, "docs/training.md", "exec"), {"__name__": "page"})
+    found = {
+        name: recipes.train(f"{name}.toml", out=f"runs/{name}") for name in ("pairs", "reviews", "labels", "scratch")
+    }
+    assert found["pairs"].outcome.metrics["bleu"] > 95
+    assert found["labels"].test["label_accuracy"] > found["scratch"].test["label_accuracy"] + 0.05
+
+
+def toml(value: Any) -> str:
+    """A default as a TOML file would say it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    return "[" + ", ".join(map(toml, value)) + "]" if isinstance(value, tuple) else repr(value)
+
+
+def settings(page: str) -> dict[str, str]:
+    """The defaults that the tables of settings state."""
+    found: dict[str, str] = {}
+    for part, table in re.findall(r"^### \[([\w.]+)\]\n(.*?)(?=^#|\Z)", page, re.M | re.S):
+        found |= {f"{part}.{key}": value for key, value in re.findall(r"^\| `(\w+)` \| `(.*?)` \|", table, re.M)}
+    return found
+
+
+def truth() -> dict[str, str]:
+    fields = {
+        f"{part}.{f.name}": toml(getattr(of, f.name)) for part, of in PARTS.items() for f in dataclasses.fields(of)
+    }
+    return fields | {"training.steps": "0"}  # 1 above, so that no other end is put in
+
+
+def test_every_setting_is_told_with_its_default() -> None:
+    assert settings(ENGLISH) == {k: v for k, v in truth().items() if k != "training.lora"}
+
+
+def test_a_wrong_default_would_be_found() -> None:
+    false = ENGLISH.replace("| `tokens` | `4096` |", "| `tokens` | `4095` |")
+    assert false != ENGLISH
+    assert settings(false) != settings(ENGLISH)
+
+
+def test_what_a_file_of_your_own_begins_with() -> None:
+    rows = dict(re.findall(r"^\| (pairs|text|labels|chat) \| (`.*`) \|$", ENGLISH, re.M))
+    for name, own in USUAL.items():
+        stated = tomllib.loads("\n".join(re.findall(r"`([^`]+)`", rows[name])))
+        known = {f.name: f.type for f in dataclasses.fields(Settings)}
+        assert stated.keys() <= known.keys()
+        plain = dataclasses.asdict(Settings(steps=1)) | {"steps": 0}
+        differ = {k: v for k, v in dataclasses.asdict(own).items() if v != plain[k]}
+        assert {
+            k: fitting(type(differ[k]), tuple(v) if isinstance(v, list) else v, k) for k, v in stated.items()
+        } == differ
+
+
+def test_the_tables_name_every_objective_optimiser_and_schedule() -> None:
+    def column(head: str) -> set[str]:
+        table = ENGLISH.partition(f"| {head} |")[2].partition("\n\n")[0]
+        return set(re.findall(r"^\| `([\w-]+)`", table, re.M))
+
+    hints = {f.name: f.type for f in dataclasses.fields(Settings)}
+    for name in ("optimizer", "schedule"):
+        assert column(name) == set(hints[name].__args__)  # type: ignore[union-attr]
+    assert column("objective") == set(OBJECTIVES)
+
+
+def test_the_chinese_page_holds_the_same_blocks() -> None:
+    def blocks(page: str) -> list[str]:
+        return [body for kind, body in FENCE.findall(page) if kind in ("sh", "python")]
+
+    mine, theirs = blocks(CHINESE), blocks(ENGLISH)
+    assert [b for b in mine if b not in theirs] == []
+    assert [theirs.index(b) for b in mine] == sorted(theirs.index(b) for b in mine)
+    keys = set(re.findall(r"`(on_bad_row|overlap|watch\.times|evaluate_every)`", CHINESE))
+    assert keys
+
+
+@pytest.mark.parametrize("fault", ["qkv trian x", "qkv train x --smok", "qkv look runs/pairs --step many"])
+def test_a_false_command_line_is_found(fault: str) -> None:
+    with pytest.raises((AssertionError, click.ClickException)):
+        understood(parsed(fault)[0])
