@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,8 @@ from qkv import recipes
 from qkv.cli import demo, main
 from qkv.cli.common import Common, Talk
 from qkv.errors import QkvError
-from qkv.explore import server
+from qkv.explore import record, server
+from qkv.training import watch
 
 EVENT = {"kind": "step", "step": 1, "loss": 2.0}
 
@@ -126,3 +128,36 @@ def test_the_demo_records_itself(tmp_path: Any) -> None:
     run = recipes.find("demo")
     assert run.watch.times
     assert json.dumps(run.watch.words, ensure_ascii=False) == '["小", "苹果", "书"]'
+
+
+def test_the_page_is_the_live_one_recorded_with_what_the_acts_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def record_of(questions: Any, models: Any, **more: Any) -> str:
+        asked.update(more, questions=questions, models=models)
+        return "<!doctype html>"
+
+    monkeypatch.setattr(record, "record", record_of)
+    monkeypatch.setattr(watch, "Watched", lambda directory: f"records of {directory}")
+    common = Common(talk=Talk("zh"))
+    model = common.model("demo")
+    result = {"directory": "runs/demo", "exact_match": 0.91, "cache_milliseconds": [[8, 1.0, 2.0]]}
+    pair = SimpleNamespace(zh_a="我喝完了它。", zh_b="我看完了它。")
+    proved = SimpleNamespace(edges=[SimpleNamespace(moved={"verb": True}, pair=pair)])
+    file = tmp_path / "page.html"
+    story = demo.Story(common, result=result)
+    demo.write_page(story, file, {"runs/demo": model, "demo-lm": None}, proved, "我爱喝茶。")
+    assert file.read_text(encoding="utf-8") == "<!doctype html>"
+    assert [(name, q.text) for name, q in asked["questions"]] == [
+        ("runs/demo", "我喝完了它。"), ("runs/demo", "我看完了它。"), ("runs/demo", "我爱学习。"),
+        ("runs/demo", "我爱喝茶。"), ("demo-lm", demo.PROMPT)]  # fmt: skip
+    assert asked["watched"] == "records of runs/demo"
+    assert asked["lang"] == "zh"
+    assert asked["more"]["runs/demo"] == {"facts": [["完全一致", "exact match", "91.0%"]]}
+    assert asked["more"]["demo-lm"] == {"timed": [[8, 1.0, 2.0]]}
+    del result["directory"]
+    demo.write_page(story, file, {"demo": model, "demo-lm": None}, proved, "鹦鹉学舌。")
+    assert asked["watched"] is None
+    assert len(asked["questions"]) == 4, "a sentence with unknown words is left out"

@@ -107,6 +107,29 @@ def test_a_small_file_holds_what_is_seen_first(models: dict[str, Model]) -> None
     assert any("/row?" in path for path in first)
 
 
+def test_what_was_measured_elsewhere_goes_with_its_model(models: dict[str, Model]) -> None:
+    more = {"demo-lm": {"timed": [[8, 40.0, 50.5]]}, "demo-bert": {"facts": [["完全一致", "exact match", "91.0%"]]}}
+    book = answers_in(record.record(ASKED, models, more=more, limit=700_000))
+    lm, bert = (json.loads(book[p]["body"]) for p in ("/api/about", "/api/about?model=demo-bert"))
+    assert lm["timed"] == [[8, 40.0, 50.5]]
+    assert bert["facts"] == [["完全一致", "exact match", "91.0%"]]
+    assert "facts" not in lm
+    assert "timed" not in bert
+
+
+def test_a_full_file_stops_the_work(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    plain = record.answers.answer
+    monkeypatch.setattr(record.answers, "answer", lambda *a: asked.append(a[1]) or plain(*a))
+    sizes: dict[int, int] = {}
+    for misses in (4, 1 << 30):
+        asked.clear()
+        monkeypatch.setattr(record, "MISSES", misses)
+        record.record(ASKED[:1], models, limit=120_000)
+        sizes[misses] = len(asked)
+    assert sizes[4] < sizes[1 << 30] / 2
+
+
 @pytest.mark.parametrize(
     ("path", "query", "written"),
     [

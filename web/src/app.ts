@@ -203,7 +203,13 @@ export class QApp extends LitElement {
       this.t(`kind.${meta?.kind ?? about.kind}` as Key), this.t("parameters", count.format(card.parameters)),
       this.t("layers", [card.layers].flat().filter(Boolean).join(" + ")), this.t("heads", card.heads), this.t("width", card.width),
     ];
-    return html`<p class="card"><b title=${about.model}>${about.model.split(/[\\/]/).at(-1)}</b>${facts.map((fact) => html`<span>${fact}</span>`)}${card.dtype ? html`<span>${card.dtype}</span>` : nothing}</p>`;
+    return html`<p class="card"><b title=${about.model}>${about.model.split(/[\\/]/).at(-1)}</b>${facts.map((fact) => html`<span>${fact}</span>`)}${card.dtype ? html`<span>${card.dtype}</span>` : nothing}${this.measured(about)}</p>`;
+  }
+
+  /** What a recorded page was told was measured: [Chinese, English, value]. */
+  private measured(about: About): TemplateResult[] {
+    const at = this.selection.lang === "zh" ? 0 : 1;
+    return ((about.facts ?? []) as [string, string, string][]).map((fact) => html`<span>${fact[at]} ${fact[2]}</span>`);
   }
 
   private body(page: Page): TemplateResult {

@@ -27,10 +27,6 @@ class Story:
     common: Common
     began: float = field(default_factory=time.monotonic)
     result: dict[str, Any] = field(default_factory=dict)
-    losses: list[list[float]] = field(default_factory=list)
-    bleus: list[list[float]] = field(default_factory=list)
-    samples: list[list[Any]] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
     first_readable: float | None = None
     stage: Any = None  # the live page's server, where there is one
     own: str | None = None  # the sentence that was asked for before training; empty where none was given
@@ -48,15 +44,9 @@ class Story:
     def hear(self, event: dict[str, Any], show: Any) -> None:
         """Take note of what training tells, and pass it on."""
         self.send(event)
-        if event["kind"] == "step":
-            self.losses.append([event["step"], round(event["loss"], 4)])
-        if event["kind"] == "evaluation" and "bleu" in event:
-            self.bleus.append([event["step"], event["bleu"]])
-            said = event.get("samples", [])
-            self.samples.append([event["step"], [s[-1] for s in said]])
-            self.texts = [s[0] for s in said]
-            if self.first_readable is None and any(s[1].split()[:2] == s[2].split()[:2] for s in said):
-                self.first_readable = time.monotonic() - self.began
+        said = event.get("samples", []) if event["kind"] == "evaluation" and self.first_readable is None else []
+        if any(s[1].split()[:2] == s[2].split()[:2] for s in said):
+            self.first_readable = time.monotonic() - self.began
         if show is not None:
             show(event)
 
@@ -121,7 +111,8 @@ def play(story: Story, model: str | None, out: Path | None, page: Path, changes:
     proved = prove(story, translator, data)
     story.act("第三幕：同一个核心，作语言模型", "Act three: the same core as a language model")
     speaker = speak(story)
-    write_page(story, page, translator, speaker, proved, text)
+    models = {str(out or model): translator, "demo-lm": speaker}
+    write_page(story, page, models, proved, text)
     story.result |= {"total_seconds": round(time.monotonic() - story.began, 1), "page": str(page.resolve())}
     if common.json:
         common.emit(story.result)
@@ -404,25 +395,23 @@ def timed(model: Any) -> list[list[float]]:
     return rows
 
 
-def write_page(story: Story, path: Path, translator: Any, speaker: Any, proved: Any, own: str | None) -> None:
-    """The page: the pair of the proof, the texts' sentences, the language model, and how it was learnt."""
-    from qkv.explore import page as pages
-    from qkv.hub import start_of
+def write_page(story: Story, path: Path, models: Mapping[str, Any], proved: Any, own: str | None) -> None:
+    """The live page as a file: the pair of the proof, the texts' sentences, the language model, how it was learnt.
 
-    def how(model: Any) -> Any:
-        special, most = model.special, 40 if model.encoder_decoder else 12
-        return pages.How(start_of(model), special.eos, special.forbid, max_new_tokens=most)
+    `models` by name, the translator first and the language model after it.
+    """
+    from qkv.explore import record
+    from qkv.explore.run import Question
+    from qkv.training.watch import Watched
 
+    (home, translator), (speaker, _) = models.items()
     pair = next((e for e in proved.edges if e.moved["verb"]), proved.edges[0]).pair
     texts = [pair.zh_a, pair.zh_b, "我爱学习。", *([own] if own and not translator.tokenizer.unknown(own) else [])]
-    extra: dict[str, Any] = {"lang": story.common.talk.lang, "facts": facts(story.result)}
-    extra["cache"] = story.result["cache_milliseconds"]
-    if story.samples:
-        extra["training"] = {"loss": story.losses, "bleu": story.bleus, "samples": story.samples, "texts": story.texts}
-    core, tokenizer = translator.core, translator.tokenizer
-    data = pages.build_data(core, tokenizer, texts, how(translator), title="qkv demo", extra=extra)
-    more = pages.build_data(speaker.core, speaker.tokenizer, [PROMPT], how(speaker))
-    path.write_text(pages.page({**data, "scenes": [*data["scenes"], *more["scenes"]]}), encoding="utf-8")
+    asked = [*((home, Question(t)) for t in dict.fromkeys(texts)), (speaker, Question(PROMPT, max_new_tokens=12))]
+    more = {home: {"facts": facts(story.result)}, speaker: {"timed": story.result["cache_milliseconds"]}}
+    run = Watched(story.result["directory"]) if "directory" in story.result else None
+    made = record.record(asked, models, lang=story.common.talk.lang, watched=run, more=more)
+    path.write_text(made, encoding="utf-8")
 
 
 def facts(result: Mapping[str, Any]) -> list[list[str]]:

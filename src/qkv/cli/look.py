@@ -49,6 +49,10 @@ SHOWS = (  # those of explore/tables.py, which is not imported for --help
 @option("--beam", type=click.IntRange(1), default=4, zh="束宽", en="beam width of a translation")
 @option("-n", "--max-new-tokens", type=click.IntRange(1), zh="最多写多少个词元", en="write at most so many tokens")
 @option("--html", type=click.Path(dir_okay=False), zh="写一个离线网页", en="write one offline page")
+@option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+        zh="把五张图写成 PNG：四维拆解、注意力矩阵、多头合并、Block、词向量的更新（要 matplotlib）",
+        en="write five figures as PNG: shapes, attention, heads joined, block, a vector in training")  # fmt: skip
+@option("--seed", type=int, default=0, zh="--figures：从头学时的种子", en="--figures: seed of the weights that learn")
 @option("--serve", is_flag=True, zh="在本机打开网页：随便输入句子", en="open a page on this machine, for any sentence")
 @option("--port", type=click.IntRange(1, 65535), zh="--serve 的端口（默认 8123 起第一个空的）",
         en="the port of --serve (default: the first free one from 8123)")  # fmt: skip
@@ -74,13 +78,13 @@ def command(
         raise click.UsageError("TEXT is missing; give it in quotes, or --serve to type it on a page")
     if empty := [t for t in text if not t.strip()]:
         raise QkvError(f"TEXT is empty ({empty[0]!r}): there is nothing to look into")
-    from qkv.explore import page
-
     loaded = common.model(model)
     if step is not None:
         turn_back(loaded.core, model, step)
     if loaded.tokenizer is None:
         raise QkvError(f"{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights")
+    if how["figures"]:
+        return pictured(common, loaded, text, how)
     if serve:
         return served(common, loaded, model, text, how)
     encoder = loaded.spec.decoder is None
@@ -88,17 +92,12 @@ def command(
         filed(common, loaded, model, text, html, how)
     if show or encoder:
         return readouts(common, loaded, text, show or ("lens",), how)
-    data = page.build_data(
-        loaded.core,
-        loaded.tokenizer,
-        text,
-        manner(loaded, how),
-        title=Path(model).name,
-        extra={"lang": common.talk.lang},
-    )
+    from qkv.explore import scenes
+
+    found = scenes.described(loaded.core, loaded.tokenizer, text, manner(loaded, how))
     if common.json:
-        return common.emit({**data, "html": html})
-    for scene in data["scenes"]:
+        return common.emit({"title": Path(model).name, "scenes": found, "lang": common.talk.lang, "html": html})
+    for scene in found:
         told(common, scene, how)
     return None
 
@@ -110,6 +109,20 @@ def filed(common: Common, loaded: Any, name: str, text: tuple[str, ...], html: s
     made = record.record([(name, question(loaded, line, how)) for line in text], {name: loaded}, lang=common.talk.lang)
     Path(html).write_text(made, encoding="utf-8")
     common.note(f"已写入 {html}（离线单文件）", f"wrote {html}, one offline file")
+
+
+def pictured(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, Any]) -> None:
+    """The five figures as files."""
+    from qkv.explore import figures
+
+    layer, head = (how["layer"] or 0) - 1, (how["head"] or 1) - 1
+    made = figures.figures(loaded, text, layer=layer, head=head, word=how["word"], seed=how["seed"], say=common.say)
+    paths = [str(path) for path in figures.written(made, how["figures"])]
+    if common.json:
+        return common.emit({"figures": paths})
+    for path in paths:
+        click.echo(path)
+    return None
 
 
 EXAMPLES = {
@@ -205,7 +218,7 @@ def printed(sheets: Sequence[Any]) -> None:
 
 def manner(loaded: Any, how: dict[str, Any]) -> Any:
     """How the page's texts are written, from the model's special ids and the options."""
-    from qkv.explore.page import How
+    from qkv.explore.scenes import How
 
     special = loaded.special
     start = () if special.start is None else (special.start,)

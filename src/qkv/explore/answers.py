@@ -18,7 +18,7 @@ from torch import Tensor
 from qkv import hub
 from qkv.core.masks import REASONS
 from qkv.errors import nearest
-from qkv.explore import page
+from qkv.explore import scenes
 from qkv.explore.body import Answer, Query
 from qkv.explore.run import Pass, Refused, Run, attentions, kind, longest, place
 from qkv.hub import Model, start_of
@@ -60,7 +60,7 @@ def about(model: Model, name: str, names: list[str], lang: str, examples: list[s
     moe = next((b.moe for b in spec.stack.blocks if b.moe), None)
     experts = {"count": moe.count, "chosen": moe.chosen, "shared": moe.shared is not None} if moe else None
     stacks = [len(s.blocks) if s else 0 for s in (spec.encoder, spec.decoder)]
-    card = {**page.card(model.core), "layers": stacks, "groups": getattr(at, "groups", at.heads), "experts": experts,
+    card = {**scenes.card(model.core), "layers": stacks, "groups": getattr(at, "groups", at.heads), "experts": experts,
             "latent": latent, "context": spec.context or spec.stack.longest}  # fmt: skip
     return Answer({"models": names, "model": name, "kind": kind(model), "lang": lang, "examples": examples,
                    "card": card, "longest": longest(model), "labels": list(model.labels), "line": "model"})  # fmt: skip
@@ -707,9 +707,9 @@ def proof(run: Run, query: Query) -> Answer:
     if len(target) <= len(given) or not given:
         raise Refused("没有写出词", "nothing was written")
     case = Case(tuple(first.ids) if both else (), tuple(target), len(given), free)
-    how_long = page.How(start_of(model), model.special.eos, ask=query.text("ask", "它"))
+    how_long = scenes.How(start_of(model), model.special.eos, ask=query.text("ask", "它"))
     with torch.inference_mode(False), torch.no_grad():
-        found = page.proof(model.core, model.tokenizer, case, how_long, side)  # pyright: ignore[reportArgumentType]
+        found = scenes.proof(model.core, model.tokenizer, case, how_long, side)  # pyright: ignore[reportArgumentType]
     if found is None:
         raise Refused(
             f"逐边剪断只做到 {how_long.proof} 个词元", f"every edge is cut for texts of up to {how_long.proof} tokens"

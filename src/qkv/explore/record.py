@@ -4,6 +4,7 @@ What is recorded goes from what everybody sees to what few open, until the file 
 """
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,24 +15,28 @@ from qkv.errors import QkvError
 from qkv.explore import answers, replay
 from qkv.explore.answers import attentions, near_words, whole_words
 from qkv.explore.body import JSON, Answer, Query
-from qkv.explore.page import STATIC, hashed
 from qkv.explore.run import Question, Run, ask
 from qkv.hub import Model
 from qkv.lens import where
 from qkv.training.watch import Watched
 
+STATIC = Path(__file__).parent / "static"
 LIMIT = 5_000_000  # bytes of the file
 DEFAULTS = {"top": "5", "by": "sublayer", "pool": "1", "temperature": "1", "top_k": "0", "top_p": "1", "min_p": "0"}
 SHOWN = "20"  # words that the page lists after a position
+MISSES = 32  # answers in a row that did not fit, after which nothing more is tried
 STEPS = 12  # steps of a watched run that are recorded
 Asked = tuple[str, dict[str, str]]
 
 
 def record(
     asked: Sequence[tuple[str, Question]], models: Mapping[str, Model], *, lang: str = "en",
-    watched: Watched | None = None, limit: int = LIMIT,
+    watched: Watched | None = None, more: Mapping[str, Mapping[str, Any]] | None = None, limit: int = LIMIT,
 ) -> str:  # fmt: skip
     """One HTML file of at most `limit` bytes that shows these questions to these models, the first one first.
+
+    `more` is what was measured elsewhere, by model: `facts`, a list of [Chinese, English, value], shown by its name,
+    and `timed`, [[tokens, milliseconds to write them with the cache, without it], …].
 
     Raises:
         QkvError: no question; the page's script is not there; or not even the first view of each fits.
@@ -46,7 +51,7 @@ def record(
         texts = [q.text for n, q in asked if n == name]
         found = answers.about(models[name], name, names, lang, texts)
         asking = {} if name == home else {"model": name}
-        book[path_of("about", asking)] = Answer({**found.keys, "recorded": said})
+        book[path_of("about", asking)] = Answer({**found.keys, **(more or {}).get(name, {}), "recorded": said})
         book |= {path_of(path, asking): one for path, one in training(watched).items()}
     for question, (_, run) in zip(said, runs, strict=True):
         body = json.dumps(question, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -66,7 +71,7 @@ def filled(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str]
     Raises:
         QkvError: not even what the page opens with fits.
     """
-    spent = 0
+    spent, missed = 0, 0
     for must, what, said in wanted(run):
         about = what in answers.TABLES
         path = path_of(what if about else f"r/{run.id}/{what}", {**said, **(model if about else {})})
@@ -81,9 +86,12 @@ def filled(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str]
         if spent + size > share:
             if must:
                 raise QkvError(f"record: {run.question.text!r} does not fit into {share:,} bytes; record fewer texts")
+            missed += 1
+            if missed == MISSES:
+                break
             continue
         packed[path] = one
-        spent += size
+        spent, missed = spent + size, 0
     return spent
 
 
@@ -229,6 +237,11 @@ def written(packed: Mapping[str, Any], texts: Mapping[str, str]) -> str:
             raise QkvError(f"{STATIC / 'index.html'}: expected {old} once; build the page again")
         html = html.replace(old, new)
     return html
+
+
+def hashed(script: str) -> str:
+    """The source expression by which a policy allows this very script and no other."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def read(path: Path) -> str:

@@ -331,10 +331,10 @@ def place(model: Model, part: str, layer: int, head: int = 0) -> str:
 
 def attentions(model: Model) -> dict[str, list[str]]:
     """The paths of each part's attentions, from the first layer up."""
-    t, spec = model.trace(), model.spec
+    spec = model.spec
     there = {"encoder": spec.encoder, "decoder": spec.decoder, "cross": spec.encoder and spec.decoder}
     parts: tuple[readout.Part, ...] = ("encoder", "decoder", "cross")
-    return {part: readout.layers(t, part) for part in parts if there[part]}
+    return {part: readout.paths(spec, part) for part in parts if there[part]}
 
 
 def write(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.lens import where
+from qkv.lens.draw import Bars, Drawn, Form
 from qkv.sample import Sampling, distribution
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 class Stage:
     """The distribution after a filter: `chances` [V], how many tokens are left, its entropy in nats.
 
-    `gone` is the chance, before this filter, of all that it threw away.
+    `gone` is the chance, before this filter, of all that it threw away; `words` are the ten likeliest tokens.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Stage:
     kept: int
     entropy: float
     gone: float
+    words: tuple[str, ...] = ()
 
     def top(self, n: int = 10) -> tuple[list[int], list[float]]:
         """The n likeliest ids that are left, and their chances."""
@@ -32,9 +34,21 @@ class Stage:
         return best.indices.tolist(), best.values.tolist()
 
 
+class Stages(tuple[Stage, ...], Drawn):
+    """The filters in the order in which they act."""
+
+    def forms(self) -> tuple[Form, ...]:
+        """The likeliest tokens after each."""
+        made: list[Form] = []
+        for s in self:
+            title = (f"{s.name}：剩 {s.kept} 个词元", f"{s.kept} tokens left, entropy {s.entropy:.2f} nats")
+            made.append(Bars(title, s.words, s.top(len(s.words))[1]))
+        return tuple(made)
+
+
 def choices(
     t: "Trace", pos: int | str = -1, *, sampling: Sampling | None = None, row: int = 0, run: int | None = None
-) -> tuple[Stage, ...]:
+) -> Stages:
     """What the model could say after a position, and what temperature, top-k, top-p and min-p leave of it, in turn."""
     if "logits" not in t.needed:
         raise QkvError('choices: the logits were not saved; add them: save=["choices"]')
@@ -42,7 +56,8 @@ def choices(
     start, logits = t.start("logits") if run is None else 0, t.get("logits", run=run)[row]
     if slot < start:
         raise QkvError(f"choices: no logits were made at position {slot}: generation asks from {start} on")
-    return stages(logits[slot - start], sampling or Sampling(temperature=1.0))
+    found = stages(logits[slot - start], sampling or Sampling(temperature=1.0))
+    return Stages(replace(s, words=tuple(where.word(t, i) for i in s.top()[0])) for s in found)
 
 
 def stages(logits: Tensor, sampling: Sampling) -> tuple[Stage, ...]:

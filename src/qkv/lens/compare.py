@@ -13,23 +13,38 @@ from torch import Tensor
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.lens import where
+from qkv.lens.draw import Bars, Drawn, Form, Grid
 from qkv.lens.edit import put
 from qkv.lens.patch import Case, said
 from qkv.lens.trace import Trace
 
 
 @dataclass(frozen=True)
-class Diff:
+class Diff(Drawn):
     """Two texts: `pairs` of positions that hold the same token, and how far apart the runs are there.
 
     `distance` [L+1, N]: |a - b| / |b| of the states after each layer, row 0 before the first. `divergence` [N]: the
     Kullback-Leibler divergence of what a would say next from what b would, in nats; NaN where no logits were made.
+    `read` [N] are the shared tokens.
     """
 
     pairs: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
     distance: Tensor
     divergence: Tensor | None
+    read: tuple[str, ...] = ()
+
+    def forms(self) -> tuple[Form, ...]:
+        """How far apart the states are, layer by layer, and how far the next words."""
+        names = [n.removesuffix(".resid_out") for n in self.names]
+        cells = [[f"{x:.2f}" for x in row] for row in self.distance.tolist()]
+        title = ("两句话共有的词元相差多远", "how far apart the tokens are that both texts have")
+        far = Grid(title, names[::-1], self.read, self.distance.flip(0).clamp(max=1.0), cells[::-1])
+        if self.divergence is None:
+            return (far,)
+        parted = [(w, x) for w, x in zip(self.read, self.divergence.tolist(), strict=True) if x == x]
+        title = ("下一个词的分布相差多远（KL，nats）", "how far apart the next words are (KL, nats)")
+        return far, Bars(title, [w for w, _ in parted], [x for _, x in parted])
 
 
 @dataclass(frozen=True)
@@ -65,7 +80,8 @@ def diff(a: Trace, b: Trace, *, row: int = 0, run: int | None = None) -> Diff:
     x = torch.stack([a.get(n, run=run)[row, left].float() for n in names])  # L N D
     y = torch.stack([b.get(n, run=run)[row, right].float() for n in names])
     distance = (x - y).norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-30)
-    return Diff(pairs, names, distance, parted(a, b, (left, right), row, run))
+    read = where.heard(a, row=row, run=run)
+    return Diff(pairs, names, distance, parted(a, b, (left, right), row, run), tuple(read[i] for i in left))
 
 
 def parted(a: Trace, b: Trace, places: tuple[list[int], list[int]], row: int, run: int | None) -> Tensor | None:

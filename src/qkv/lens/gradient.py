@@ -14,19 +14,30 @@ from qkv.core.model import Transformer
 from qkv.core.step import Given, begin, listener
 from qkv.errors import QkvError
 from qkv.lens import where
+from qkv.lens.draw import Bars, Drawn, Form
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Run, Trace
 
 
 @dataclass(frozen=True)
-class Saliency:
-    """For each token read: `times` [T], gradient · embedding, and `size` [T], the length of the gradient."""
+class Saliency(Drawn):
+    """For each token read: `times` [T], gradient · embedding, and `size` [T], the length of the gradient.
+
+    `read` are those tokens, `goal` is the one whose logit it is.
+    """
 
     token: int
     logit: float
     times: Tensor
     size: Tensor
+    read: tuple[str, ...] = ()
+    goal: str = ""
+
+    def forms(self) -> tuple[Form, ...]:
+        """A bar for each token read."""
+        title = (f"梯度 × 输入：谁牵动 {self.goal}", f"gradient × input: who bears on {self.goal}")
+        return (Bars(title, self.read, self.times.tolist()),)
 
 
 class Ear:
@@ -83,7 +94,9 @@ def of(
         source = where.passed(t, "encoder.", run).ids[row].tolist()
     wanted = None if token is None else where.token(t, token)
     spot = where.spot(t, pos, row=row, run=run)
-    return gradient(t.core, ids, source=source, pos=spot, token=wanted, given=as_read(passed, row))
+    found = gradient(t.core, ids, source=source, pos=spot, token=wanted, given=as_read(passed, row))
+    read = where.heard(t, "encoder." if source else "", row=row, run=run)
+    return replace(found, read=read, goal=where.word(t, found.token))
 
 
 def as_read(passed: "Run", row: int) -> Given:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from qkv.lens import where
+from qkv.lens.draw import Drawn, Form, Grid
 from qkv.lens.mask import mask
 
 if TYPE_CHECKING:
@@ -17,18 +18,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wavefront:
+class Wavefront(Drawn):
     """When each state could be and was computed, in ticks from 0, all [L, T].
 
     `triangle`: one token after another, one layer a tick, as in a pipeline. `earliest`: as soon as what it depends on
     is there, on a machine wide enough; a written token depends on the last state of the one before it. `ran`: the
-    order of the run that was traced, a tick for each layer of each call.
+    order of the run that was traced, a tick for each layer of each call. `read` [T] are the tokens.
     """
 
     sees: Tensor  # L T T: does layer l's state of token t read layer l-1's state of token s
     triangle: Tensor
     earliest: Tensor
     ran: Tensor
+    read: tuple[str, ...] = ()
+
+    def forms(self) -> tuple[Form, ...]:
+        """The three orders, the last layer on top; the later, the darker."""
+        titles = {
+            "triangle": ("一个词元一层地走：三角形", "one token, one layer at a time: the triangle"),
+            "earliest": ("最早可能", "as early as what it needs is there"),
+            "ran": ("机器真正的次序：一行一行", "what the machine ran: row by row"),
+        }
+        names = [f"layer {i + 1}" for i in range(len(self.ran))][::-1]
+        made: list[Form] = []
+        for name, title in titles.items():
+            ticks: Tensor = getattr(self, name).flip(0)
+            cells = [[str(x) for x in row] for row in ticks.tolist()]
+            made.append(Grid(title, names, self.read, ticks / max(1, int(ticks.max())), cells))
+        return tuple(made)
 
     def needs(self, layer: int, token: int) -> list[tuple[int, int]]:
         """The states (layer, token) that a state reads directly; layer -1 is the embedding."""
@@ -55,7 +72,7 @@ def wavefront(t: "Trace", *, row: int = 0, run: int | None = None) -> Wavefront:
     triangle = torch.arange(layers)[:, None] + torch.arange(size)
     rows = torch.arange(layers)[:, None]  # a call computes a whole row of its tokens at once
     ran = torch.cat([rows.expand(-1, c.ids.shape[1]) + layers * n for n, c in enumerate(calls)], 1)
-    return Wavefront(sees, triangle, soonest(sees, calls[0].ids.shape[1]), ran)
+    return Wavefront(sees, triangle, soonest(sees, calls[0].ids.shape[1]), ran, where.heard(t, row=row, run=run))
 
 
 def soonest(sees: Tensor, prompt: int) -> Tensor:

@@ -7,6 +7,7 @@ from qkv import cost
 from qkv.core.cache import Static
 from qkv.errors import QkvError
 from qkv.lens import where
+from qkv.lens.draw import Bars, Drawn, Form, Lines
 from qkv.spec import Attention, Block, Latent, Norm, Rotary, Spec
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class Shelf(Drawn):
     """A run's cache step by step; `real` is what was allocated and filled in the end, None where nothing was kept.
 
     `kinds` says what the same model would keep per position, in bytes, with other attentions.
@@ -38,6 +39,18 @@ class Shelf:
     memory: int
     real: int | None
     kinds: dict[str, int]
+
+    def forms(self) -> tuple[Form, ...]:
+        """Positions computed with and without the cache, and bytes a position with other attentions."""
+        steps = [f"{i}" for i in range(len(self.steps))]
+        fresh, again = [s.fresh for s in self.steps], [s.again for s in self.steps]
+        series = {"新算 computed": fresh, "没有缓存 without": again}
+        last = f"{self.steps[-1].bytes:,}"
+        note = (f"最后架上 {last} 字节；没有缓存要算 {self.saved:.1f} 倍",
+                f"{last} bytes kept at the end; {self.saved:.1f} times the work without it")  # fmt: skip
+        title = ("每个位置的字节，换成别的注意力", "bytes per position of this model with other attentions")
+        work = ("KV 缓存：每步算几个位置", "the KV cache: positions computed in each step")
+        return Lines(work, steps, series, note), Bars(title, [*self.kinds], [*self.kinds.values()])
 
     @property
     def saved(self) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 from qkv.core.masks import REASONS, Seen
 from qkv.errors import QkvError, nearest
 from qkv.lens import where
+from qkv.lens.draw import Drawn, Form, Grid
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Call, Trace
@@ -20,12 +21,26 @@ LOW = torch.finfo(torch.float32).min
 
 
 @dataclass(frozen=True)
-class Why:
-    """One row's grid of an attention: `cells` uint8 [T, S], indices into core.masks.REASONS (0: seen)."""
+class Why(Drawn):
+    """One row's grid of an attention: `cells` uint8 [T, S], indices into core.masks.REASONS (0: seen).
+
+    `queries` and `keys` are the tokens of the grid.
+    """
 
     path: str
     kind: str
     cells: Tensor
+    queries: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+    def forms(self) -> tuple[Form, ...]:
+        """Blue where a query may look, else a letter with its reason."""
+        letters: dict[str, str] = dict(zip(REASONS, "■·pwd", strict=True))
+        cells = [[letters[r] for r in self.row(i)] for i in range(len(self.cells))]
+        there = {REASONS[i] for i in self.cells.unique().tolist()}
+        note = "  ".join(f"{letter} {reason}" for reason, letter in letters.items() if reason in there)
+        title = (f"{self.path}（{self.kind}）：行看列", f"{self.path} ({self.kind}): rows look at columns")
+        return (Grid(title, self.queries, self.keys, (self.cells == 0).float() * 0.7, cells, ("", note)),)
 
     def reason(self, query: int, key: int) -> str:
         """Why a query may not look at a key, or "seen"."""
@@ -42,7 +57,8 @@ def mask(t: "Trace", path: str | None = None, *, row: int = 0, run: int | None =
     kind = rule(t, path).kind
     cells = bias(t, path, run=run)[:, 0] <= LOW / 2  # B T S
     hidden = cells[row if len(cells) > 1 else 0]
-    return Why(path, kind, reasons(hidden, kind, rule(t, path).window))
+    keys = where.heard(t, "encoder." if kind == "memory" else path, row=row, run=run)
+    return Why(path, kind, reasons(hidden, kind, rule(t, path).window), where.heard(t, path, row=row, run=run), keys)
 
 
 def reasons(hidden: Tensor, kind: str, window: int | None) -> Tensor:

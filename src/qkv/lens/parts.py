@@ -18,6 +18,7 @@ from qkv.core.model import ACTIVATIONS, Block, Dense, Head, Stack
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError
 from qkv.lens import where
+from qkv.lens.draw import Bars, Drawn, Form
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Run, Trace
@@ -32,11 +33,11 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Parts:
+class Parts(Drawn):
     """Everything that made a logit, or the difference of two, in the order of the forward pass.
 
     `logit` is what the model said; `gap` is how far the sum of the pushes is from it. `frozen` names the norms whose
-    statistics were held, in the order of the forward pass.
+    statistics were held, in the order of the forward pass. `goal` is the token in words, `after` what was read last.
     """
 
     token: int
@@ -46,6 +47,19 @@ class Parts:
     parts: tuple[Part, ...]
     frozen: tuple[str, ...]
     gap: float
+    goal: str = ""
+    after: str = ""
+
+    def forms(self) -> tuple[Form, ...]:
+        """The push of every sub-layer, and of the strongest parts."""
+        total = f"{self.logit:+.3f} = logit (±{self.gap:.0e})"
+        sums = (f"合计 {total}", f"sum {total}")
+        title = (f"谁推高了 {self.goal}（在 {self.after} 之后）", f"who pushed {self.goal} (after {self.after})")
+        best = self.best[:10]
+        return (
+            Bars(title, [p.name for p in self.sublayers], [p.push for p in self.sublayers], sums),
+            Bars(("最有力的部分", "the strongest parts"), [p.name for p in best], [p.push for p in best]),
+        )
 
     def __getitem__(self, name: str) -> float:
         """The push of a part, or the sum over all parts whose name begins so: `["layers.3.attn"]`."""
@@ -127,7 +141,9 @@ def parts(
         for name, p in ([(name, push)] if push.dim() == 0 else [(f"{name}.{i}", p) for i, p in enumerate(push)])
     ]  # fmt: skip
     total = sum(p.push for p in found)
-    return Parts(first, second, at.pos, logit, tuple(found), tuple(book.frozen), abs(total - logit))
+    goal = " − ".join(where.word(t, i) for i in (first, second) if i is not None)
+    after = where.heard(t, row=row, run=run)[at.pos].strip()
+    return Parts(first, second, at.pos, logit, tuple(found), tuple(book.frozen), abs(total - logit), goal, after)
 
 
 def neurons(

@@ -12,23 +12,39 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.lens import where
+from qkv.lens.draw import Drawn, Form, Grid
 from qkv.lens.trace import Trace
+from qkv.spec import Spec
 
 Part = Literal["encoder", "decoder", "cross"]
 
 
 @dataclass(frozen=True)
-class Guesses:
+class Guesses(Drawn):
     """The likeliest next tokens after each layer: `ids` and `chances` [L+1, T, N], the likeliest first.
 
     Row 0 is the embedding, the last row is what the model says. `used` is False where the guess was thrown away
-    because the next token was given.
+    because the next token was given. `read` are the positions' own tokens, `best` [L+1][T] the likeliest ones in words.
     """
 
     names: tuple[str, ...]
     ids: Tensor
     chances: Tensor
     used: tuple[bool, ...]
+    read: tuple[str, ...] = ()
+    best: tuple[tuple[str, ...], ...] = ()
+
+    def forms(self) -> tuple[Form, ...]:
+        """The likeliest token in each cell, the last layer first; brackets mark what was thrown away."""
+        chances, names = self.chances[..., 0].float().flip(0), [n.removesuffix(".resid_out") for n in self.names]
+        cells = [
+            [f"{word} {100 * p:.0f}%" if used else f"({word})" for word, p, used in zip(*row, self.used, strict=True)]
+            for row in zip(self.best[::-1], chances.tolist(), strict=True)
+        ]
+        note = ("括号：下一个词已给定，猜测被丢掉", "brackets: the next token was given, so the guess was thrown away")
+        used = torch.tensor(self.used, device=chances.device)
+        title = ("每层之后的猜测", "guesses after each layer")
+        return (Grid(title, names[::-1], self.read, chances * used, cells, ("", "") if all(self.used) else note),)
 
 
 @dataclass(frozen=True)
@@ -43,16 +59,29 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(Drawn):
     """How much each target position looked at each source position: `weight` [T, S], mean over a layer's heads."""
 
     layer: int
     weight: Tensor
+    target: tuple[str, ...] = ()
+    source: tuple[str, ...] = ()
+
+    def forms(self) -> tuple[Form, ...]:
+        """Target rows over source columns, in percent."""
+        cells = [[f"{100 * w:.0f}" if w >= 0.01 else "" for w in row] for row in self.weight.tolist()]
+        title = (f"对齐（第 {self.layer + 1} 层，%）：读到行中的词后看哪里",
+                 f"alignment (layer {self.layer + 1}, %): where each row's token looked once it was read")  # fmt: skip
+        return (Grid(title, self.target, self.source, self.weight, cells),)
 
 
 def layers(t: Trace, part: Part) -> list[str]:
     """The paths of the attentions of a part, from the first layer up."""
-    spec = t.core.spec
+    return paths(t.core.spec, part)
+
+
+def paths(spec: Spec, part: Part) -> list[str]:
+    """The same for a model of that spec."""
     stack = spec.encoder if part == "encoder" else spec.decoder
     if stack is None or (part == "cross" and stack.blocks[0].cross is None):
         raise QkvError(f"this model has no {part}")
@@ -97,7 +126,9 @@ def lens(
     best = rows.softmax(-1).topk(min(top, rows.shape[-1]), -1)
     heard = t.run(taps[0], run)
     used = heard.used if prompt is None else [i >= prompt - 1 for i in range(heard.ids.shape[1])]
-    return Guesses(taps, best.indices, best.values, tuple(used[kept]))
+    ids, read = best.indices[..., 0].tolist(), heard.ids[row].tolist()
+    words = tuple(tuple(t.tokenizer.pieces(r) if t.tokenizer else map(str, r)) for r in ids)
+    return Guesses(taps, best.indices, best.values, tuple(used[kept]), tuple(where.shown(t, read))[kept], words)
 
 
 def edges(t: Trace, query: int, *, part: Part = "decoder", top: int = 10, row: int = 0) -> list[Edge]:
@@ -117,10 +148,11 @@ def alignment(t: Trace, *, layer: int | None = None, row: int = 0, source: int |
     Without `layer`, the one is chosen that covers the source best: the mean over source words of the largest share that
     any target position gave them. A layer that rests on one token covers little.
     """
-    paths = layers(t, "cross")
-    maps = [t[f"{p}.pattern"][row].mean(0) for p in (paths if layer is None else [paths[layer]])]  # each T S
+    across = layers(t, "cross")
+    maps = [t[f"{p}.pattern"][row].mean(0) for p in (across if layer is None else [across[layer]])]  # each T S
+    words = where.heard(t, row=row), where.heard(t, "encoder.", row=row)
     if layer is None:
         covers = [m[:, :source].amax(0).mean() for m in maps]
         layer = int(torch.stack(covers).argmax())
-        return Alignment(layer, maps[layer])
-    return Alignment(layer, maps[0])
+        return Alignment(layer, maps[layer], *words)
+    return Alignment(layer, maps[0], *words)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from qkv.lens.choices import Stage
+    from qkv.lens.choices import Stages
     from qkv.lens.compare import Diff
     from qkv.lens.gradient import Saliency
     from qkv.lens.grid import Wavefront
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from qkv.lens.mask import Why
     from qkv.lens.parts import Part, Parts
     from qkv.lens.readout import Alignment, Guesses
-    from qkv.lens.routes import Route
+    from qkv.lens.routes import Routes
     from qkv.lens.trace import Run, Trace
     from qkv.lens.walk import Walk
-    from qkv.lens.words import Near, Shift
+    from qkv.lens.words import Nears, Shift
     from qkv.sample import Sampling
 
 Where = int | str
@@ -70,20 +70,20 @@ class Reads:
 
         return mask.bias(cast("Trace", self), path, run=run)
 
-    def choices(self, pos: Where = -1, *, sampling: "Sampling | None" = None, **how: Any) -> "tuple[Stage, ...]":
+    def choices(self, pos: Where = -1, *, sampling: "Sampling | None" = None, **how: Any) -> "Stages":
         """The distribution of the next word, filter by filter; options: row, run."""
         from qkv.lens import choices
 
         return choices.choices(cast("Trace", self), pos, sampling=sampling, **how)
 
-    def neighbours(self, word: str, n: int = 10) -> "list[Near]":
+    def neighbours(self, word: str, n: int = 10) -> "Nears":
         """The tokens whose embeddings are nearest to a word's."""
         from qkv.lens import words
 
         t = cast("Trace", self)
         return words.neighbours(t.core, t.tokenizer, word, n)
 
-    def analogy(self, a: str, b: str, c: str, *, n: int = 5) -> "list[Near]":
+    def analogy(self, a: str, b: str, c: str, *, n: int = 5) -> "Nears":
         """a is to b as c is to…"""
         from qkv.lens import words
 
@@ -96,7 +96,7 @@ class Reads:
 
         return words.shift(cast("Trace", self), pos, anchors, **how)
 
-    def routes(self, *, row: int = 0, run: int | None = None) -> "tuple[Route, ...]":
+    def routes(self, *, row: int = 0, run: int | None = None) -> "Routes":
         """Which experts each token took, per layer."""
         from qkv.lens import routes
 

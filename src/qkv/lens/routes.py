@@ -12,6 +12,7 @@ from torch import Tensor
 from qkv.core.experts import Experts
 from qkv.errors import QkvError
 from qkv.lens import where
+from qkv.lens.draw import Bars, Drawn, Form, Grid
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace
@@ -32,7 +33,26 @@ class Route:
     load: Tensor
 
 
-def routes(t: "Trace", *, row: int = 0, run: int | None = None) -> tuple[Route, ...]:
+class Routes(tuple[Route, ...], Drawn):
+    """The routing layer by layer; `read` are the tokens."""
+
+    read: tuple[str, ...] = ()
+
+    def forms(self) -> tuple[Form, ...]:
+        """For each layer the experts of each token with their weights, and how often each was chosen."""
+        made: list[Form] = []
+        for r in self:
+            weight = torch.zeros(len(r.index), len(r.load)).scatter_(1, r.index.cpu(), r.weight.float().cpu())
+            cells = [[f"{w:.2f}" if w else "" for w in row] for row in weight.T.tolist()]
+            experts = [f"{e}" for e in range(len(r.load))]
+            title = (f"{r.path}：每个词元由哪些专家读", f"{r.path}: which experts read each token")
+            made.append(Grid(title, experts, self.read, weight.T, cells))
+            load = (f"{r.path}：每个专家几次", f"{r.path}: load of each expert")
+            made.append(Bars(load, experts, r.load.tolist()))
+        return tuple(made)
+
+
+def routes(t: "Trace", *, row: int = 0, run: int | None = None) -> Routes:
     """The routing of every layer that has experts, from the first one up.
 
     Raises:
@@ -50,7 +70,9 @@ def routes(t: "Trace", *, row: int = 0, run: int | None = None) -> tuple[Route, 
         choice = score + moe.bias if moe.spec.balance == "bias" else score
         load = torch.bincount(index.flatten(), minlength=moe.spec.count)
         found.append(Route(path, index, weight, score, choice, load))
-    return tuple(found)
+    made = Routes(found)
+    made.read = where.heard(t, row=row, run=run)
+    return made
 
 
 def modules(t: "Trace") -> dict[str, Experts]:

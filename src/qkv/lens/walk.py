@@ -16,6 +16,7 @@ from qkv.core.latent import Latent
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError, nearest
 from qkv.lens import where
+from qkv.lens.draw import Drawn, Form, Table, number
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace
@@ -41,7 +42,7 @@ class Strip:
 
 
 @dataclass(frozen=True)
-class Walk:
+class Walk(Drawn):
     """One position's way through one attention: `steps` by name, in the order of the forward pass."""
 
     path: str
@@ -51,12 +52,28 @@ class Walk:
     reason: str
     steps: dict[str, tuple[Strip, ...]]
 
+    def forms(self) -> tuple[Form, ...]:
+        """A table of each step: names, shapes, the first numbers, and the Python lines."""
+        made: list[Form] = []
+        for n, (step, strips) in enumerate(self.steps.items(), start=1):
+            rows = [(s.name, f"{s.letters} {[*s.whole]}" if s.whole else "", few(s), s.line) for s in strips]
+            title = f"{n} {step}" if n > 1 else f"{self.path} head {self.head}: {self.query} → {self.key}; 1 {step}"
+            made.append(Table((title, title), [("", "shape", "numbers", "Python"), *rows]))
+        return tuple(made)
+
     def __getitem__(self, name: str) -> Strip:
         """The strip of a name, such as "score" or "z", whichever step it belongs to."""
         every = {s.name: s for step in self.steps.values() for s in step}
         if name not in every:
             raise QkvError(f"this walk has no {name!r}{nearest(name, every)}; it has {', '.join(every)}")
         return every[name]
+
+
+def few(s: Strip, most: int = 6) -> str:
+    """The first numbers of a strip, with their words where they have any."""
+    numbers = [number(float(x)) for x in s.values.flatten()[:most].tolist()]
+    told = [f"{w.strip()} {x}" for w, x in zip(s.words, numbers, strict=False)] if s.words else numbers
+    return "  ".join(told) + " …" * (s.values.numel() > most)
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,16 @@ def shown(t: "Trace", ids: list[int]) -> list[str]:
     return whole(t.tokenizer, ids) if t.tokenizer else [str(i) for i in ids]
 
 
+def heard(t: "Trace", path: str = "", *, row: int = 0, run: int | None = None) -> tuple[str, ...]:
+    """The tokens that the stack of a path read, as people read them."""
+    return tuple(shown(t, passed(t, path, run).ids[row].tolist()))
+
+
+def word(t: "Trace", token: int) -> str:
+    """A token as people read it."""
+    return shown(t, [token])[0].strip()
+
+
 def whole(tokenizer, ids: list[int]) -> list[str]:
     """The pieces of a text; where a character is cut into several, each shows it whole, with its share: 旧 1/3.
 

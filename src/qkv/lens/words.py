@@ -14,6 +14,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import where
+from qkv.lens.draw import Bars, Drawn, Form, Lines, Words
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace
@@ -28,8 +29,18 @@ class Near:
     cosine: float
 
 
+class Nears(list[Near], Drawn):
+    """Tokens near a word or a point, the nearest first; `title` says near what."""
+
+    title: Words = ("", "")
+
+    def forms(self) -> tuple[Form, ...]:
+        """The cosine of each."""
+        return (Bars(self.title, [n.piece for n in self], [n.cosine for n in self]),)
+
+
 @dataclass(frozen=True)
-class Shift:
+class Shift(Drawn):
     """A word's way: `cosine` [L+1, N] to each anchor after each layer, row 0 before the first one.
 
     With two anchors `between` [L+1] says where on the line from the first (0) to the second (1) the word's state lies.
@@ -40,6 +51,14 @@ class Shift:
     names: tuple[str, ...]
     cosine: Tensor
     between: Tensor | None
+
+    def forms(self) -> tuple[Form, ...]:
+        """A line for each anchor, and with two of them the place between."""
+        names = [n.removesuffix(".resid_out") for n in self.names]
+        series = {f"cos {a}": self.cosine[:, i].tolist() for i, a in enumerate(self.anchors)}
+        if self.between is not None:
+            series[f"{self.anchors[0]} 0 … 1 {self.anchors[1]}"] = self.between.tolist()
+        return (Lines((f"{self.word} 逐层走向哪里", f"where {self.word} moves, layer by layer"), names, series),)
 
 
 def table(core: Transformer, side: str = "target") -> Tensor:
@@ -55,32 +74,36 @@ def vector(core: Transformer, tokenizer: Any, word: str, side: str = "target") -
     return table(core, side)[ids].float().mean(0), ids
 
 
-def neighbours(core: Transformer, tokenizer: Any, word: str, n: int = 10, *, side: str = "target") -> list[Near]:
+def neighbours(core: Transformer, tokenizer: Any, word: str, n: int = 10, *, side: str = "target") -> Nears:
     """The n tokens whose embeddings point most nearly the same way as a word's, the nearest first."""
     found, ids = vector(core, tokenizer, word, side)
-    return nearest(core, tokenizer, found, n, ids, side)
+    near = nearest(core, tokenizer, found, n, ids, side)
+    near.title = (f"{word}：在词向量表里最近的词", f"{word}: nearest in the embedding table")
+    return near
 
 
 def analogy(
     core: Transformer, tokenizer: Any, a: str, b: str, c: str, *, n: int = 5, side: str = "target"
-) -> list[Near]:
+) -> Nears:
     """a is to b as c is to…: the tokens nearest to b - a + c on the unit sphere, a, b and c left out.
 
     Mikolov et al. 2013 (Linguistic regularities, section 4); whether it holds is a fact about this very table.
     """
     found = [vector(core, tokenizer, w, side) for w in (a, b, c)]
     va, vb, vc = (F.normalize(v, dim=0) for v, _ in found)
-    return nearest(core, tokenizer, vb - va + vc, n, [i for _, ids in found for i in ids], side)
+    near = nearest(core, tokenizer, vb - va + vc, n, [i for _, ids in found for i in ids], side)
+    near.title = (f"{a} : {b} = {c} : ?",) * 2
+    return near
 
 
-def nearest(core: Transformer, tokenizer: Any, to: Tensor, n: int, without: list[int], side: str) -> list[Near]:
+def nearest(core: Transformer, tokenizer: Any, to: Tensor, n: int, without: list[int], side: str) -> Nears:
     """The n tokens nearest to a vector by cosine, but for some; rows of the table that no token has are left out."""
     rows = table(core, side)[: len(tokenizer)] if hasattr(tokenizer, "__len__") else table(core, side)
     cosine = F.cosine_similarity(rows.float(), to[None].to(rows.device), dim=-1)  # V
     cosine[[i for i in without if i < len(cosine)]] = -torch.inf
     best = cosine.topk(min(n, len(cosine) - len(set(without))))
     ids = best.indices.tolist()
-    return [Near(*row) for row in zip(ids, tokenizer.pieces(ids), best.values.tolist(), strict=True)]
+    return Nears(Near(*row) for row in zip(ids, tokenizer.pieces(ids), best.values.tolist(), strict=True))
 
 
 def shift(

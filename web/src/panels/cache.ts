@@ -45,7 +45,17 @@ class CachePanel extends Panel {
         <section><h3>${this.t("cache.kinds")}</h3><p class="note">${this.t("cache.kinds.about")}</p>
         ${amounts(Object.entries(cache.kinds as Record<string, number>).map(([name, value]) => ({
           name: name === "own" ? this.t("cache.own") : name, value, current: name === "own", line: `t.cache().kinds[${JSON.stringify(name)}]`,
-        })), this.t("cache.kinds"), bytes)}</section></div>`;
+        })), this.t("cache.kinds"), bytes)}</section></div>${this.timed()}`;
+  }
+
+  /** Milliseconds that a recorded page was told: [tokens, with the cache, without it]. */
+  private timed(): TemplateResult {
+    const rows = this.page.about.timed as [number, number, number][] | undefined;
+    if (!rows) return html``;
+    return html`<div class="columns"><section><h3>${this.t("cache.timed")}</h3>${lines([
+      { name: this.t("cache.with"), points: rows.map(([n, with_]) => [n, with_]) },
+      { name: this.t("cache.without"), points: rows.map(([n, , without]) => [n, without]), dash: true },
+    ], { label: this.t("cache.timed"), x: this.t("cache.tokens"), y: "", zero: true, wide: 480 })}</section><section></section></div>`;
   }
 
   private fact(key: "cache.kept" | "cache.memory" | "cache.positions" | "cache.work" | "cache.again" | "cache.times", number: TemplateResult): TemplateResult {

@@ -105,7 +105,7 @@ class TrainingPanel extends Panel {
     if (known.length !== this.steps.length) queueMicrotask(() => (this.steps = known));
     if (!run || !record) return html`<p class="waiting" role="status">${this.t("waiting")}</p>`;
     return html`${this.controls(runs)}${this.facts(record)}
-      <div class="columns"><section><h3>${this.t("training.loss")}</h3>${this.loss(run, record)}</section>
+      <div class="columns"><section><h3>${this.t("training.loss")}</h3>${this.loss(run, record)}${this.scores(run, record)}</section>
         <section><h3>${this.t("training.moved")}</h3>${this.moved(run, record)}</section></div>
       ${this.texts(record)}
       <div class="columns">${this.words(run, record)}</div>
@@ -141,6 +141,16 @@ class TrainingPanel extends Panel {
     const known = logged.length ? logged : recorded;
     const points = [...known, ...this.curve.filter(([step]) => step > (known.at(-1)?.[0] ?? -1))];
     return lines([{ name: this.t("training.loss"), points }], { label: this.t("training.loss"), x: this.t("training.step"), y: "", mark: record.step, zero: true, wide: 480 });
+  }
+
+  /** BLEU and exact match of the evaluations, where the run had any. */
+  private scores(run: Answer, record: Answer): TemplateResult {
+    const told = (run.evaluations ?? []) as Record<string, number>[];
+    const of = (key: string, times: number): [number, number][] => told.filter((e) => e[key] !== undefined).map((e) => [e.step!, e[key]! * times]);
+    const series = [{ name: "BLEU", points: of("bleu", 1) }, { name: this.t("training.exact"), points: of("exact_match", 100), dash: true }].filter((s) => s.points.length > 1);
+    if (!series.length) return html``;
+    const label = this.t("training.scores");
+    return html`<h3>${label}</h3>${lines(series, { label, x: this.t("training.step"), y: "", mark: record.step, zero: true, wide: 480 })}`;
   }
 
   /** Per kind of matrix: how far it moved in this step as a share of its size, the size of its gradient, or of itself. */

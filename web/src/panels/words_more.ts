@@ -80,6 +80,8 @@ export const more = {
   "cache.without": ["没有缓存", "without"],
   "cache.kinds": ["每个位置的字节，换成别的注意力", "Bytes a position, with other attentions"],
   "cache.kinds.about": ["同样的层数、头数和头宽：每头一份（MHA）、四头一份（GQA）、全体一份（MQA）、压缩成潜向量（MLA）。", "Same layers, heads and head width: one key a head (MHA), one per four heads (GQA), one for all (MQA), a latent (MLA)."],
+  "cache.timed": ["写完要多少毫秒（在写出这一页的机器上）", "Milliseconds to write them, on the machine that wrote this page"],
+  "cache.tokens": ["词元", "tokens"],
   "cache.own": ["这个模型", "this model"],
 
   "alignment.title": ["对齐", "Alignment"],
@@ -179,6 +181,8 @@ export const more = {
   "training.live": ["正在训练", "training now"],
   "training.follow": ["跟着最新一步", "follow the newest step"],
   "training.loss": ["损失", "loss"],
+  "training.scores": ["没见过的句子（%）", "Sentences it never saw, %"],
+  "training.exact": ["完全一致", "exact match"],
   "training.rate": ["学习率", "learning rate"],
   "training.gradient": ["梯度的大小", "gradient norm"],
   "training.tokens": ["读过的词元", "tokens read"],

@@ -1,15 +1,10 @@
-"""One HTML file that shows the inside of a model: offline, nothing fetched, every number measured in the run it shows.
+"""Texts looked into as plain data: what `qkv look` prints and gives as JSON, and the proof that the page asks for.
 
-`build_data` runs the model over some texts and collects; `page` writes the file from that and the parts in static/.
 Letters: L layers, H heads, T positions, S source or key positions, Q queries.
 """
 
-import base64
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,8 +20,6 @@ from qkv.generation.sequence import Limits, Stops
 from qkv.lens import patch, readout
 from qkv.lens.patch import Case
 from qkv.lens.trace import Trace
-
-STATIC = Path(__file__).parent / "static"
 
 
 @dataclass(frozen=True)
@@ -45,23 +38,10 @@ class How:
     proof: int = 32
 
 
-def build_data(
-    core: Transformer, tokenizer: Any, texts: Sequence[str], how: How, *, title: str = "qkv",
-    extra: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Everything that the page shows: one scene per text, and `extra`; scenes of several models may be put together.
-
-    `extra` may hold `lang` "zh" or "en"; `facts`, a list of [Chinese, English, value]; `training` with
-    `loss` [[step, value], …], `bleu` the same, `samples` [[step, [translation, …]], …] and `texts`; and `cache`
-    [[tokens, milliseconds to write them with the cache, without it], …].
-    """
-    if not texts:
-        raise QkvError("page: no text to look into; give at least one")
-    spec = core.spec
-    both = bool(spec.encoder and spec.decoder)
-    model = card(core)
-    scenes = [{"model": model, **(translation if both else continuation)(core, tokenizer, text, how)} for text in texts]
-    return {"title": title, "scenes": scenes, **(extra or {})}
+def described(core: Transformer, tokenizer: Any, texts: Sequence[str], how: How) -> list[dict[str, Any]]:
+    """Each text translated or continued, with its attention, its guesses by layer and the proof."""
+    look = translation if core.spec.encoder and core.spec.decoder else continuation
+    return [{"model": card(core), **look(core, tokenizer, text, how)} for text in texts]
 
 
 def card(core: Transformer) -> dict[str, Any]:
@@ -108,7 +88,7 @@ def translation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict[
 def continuation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict[str, Any]:
     """One prompt through a decoder: written greedily with the cache, traced while it is written."""
     if core.spec.decoder is None:
-        raise QkvError("page: an encoder alone writes nothing; the page shows models with a decoder")
+        raise QkvError("an encoder alone writes nothing: a scene is a translation or a continuation")
     prompt = tokenizer.encode(text)
     limits = Limits(how.max_new_tokens or 12, forbid=how.forbid)
     with Trace(core, save=["check", "lens"], tokenizer=tokenizer) as t:
@@ -146,7 +126,7 @@ def guesses(t: Trace, tokenizer: Any, *, prompt: int | None = None) -> dict[str,
 def proof(core: Transformer, tokenizer: Any, case: Case, how: How, side: patch.Side) -> dict[str, Any] | None:
     """Every edge of a side cut and every head silenced in turn: the chance of each target token before and after.
 
-    `query` and `at` are where the page starts: the word asked about, and which token from `case.at` on needs it most.
+    `query` and `at` are where to start: the word asked about, and which token from `case.at` on needs it most.
     """
     asking = case.source if side == "encoder" else case.target
     if max(len(case.source), len(case.target)) > how.proof:
@@ -178,24 +158,3 @@ def proof(core: Transformer, tokenizer: Any, case: Case, how: How, side: patch.S
 def rounded(x: Tensor) -> Any:
     """Numbers with four digits, as lists."""
     return torch.round(x.double().cpu(), decimals=4).tolist()
-
-
-def page(data: Mapping[str, Any]) -> str:
-    """One HTML document that shows `data` (from `build_data`): inline, with a policy that forbids any request."""
-    style = (STATIC / "page.css").read_text(encoding="utf-8")
-    script = (STATIC / "page.js").read_text(encoding="utf-8")
-    body = (STATIC / "page.html").read_text(encoding="utf-8")
-    packed = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashed(script)}; base-uri 'none'"
-    title = str(data["title"]).replace("&", "&amp;").replace("<", "&lt;")
-    parts = {"POLICY": policy, "TITLE": title, "STYLE": style, "DATA": packed, "SCRIPT": script}
-    head, *rest = body.split("{{")
-    for piece in rest:
-        name, _, after = piece.partition("}}")
-        head += parts[name] + after
-    return head
-
-
-def hashed(script: str) -> str:
-    """The source expression by which a policy allows this very script and no other."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

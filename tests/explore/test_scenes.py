@@ -1,9 +1,5 @@
-"""The page is one offline file whose numbers are the model's own."""
+"""A text looked into: every number is the model's own."""
 
-import base64
-import hashlib
-import json
-import re
 from collections.abc import Sequence
 
 import pytest
@@ -13,8 +9,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
-from qkv.explore import page
-from qkv.explore.page import How, build_data
+from qkv.explore.scenes import How, described
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 
 WORDS = ["<pad>", "</s>", *"书和茶都在桌上我看完了它。", *"abcdefghijklmnopqrst", "</script><b>"]
@@ -59,7 +54,7 @@ TEXT = "书和茶都在桌上我看完了它。"
 @torch.no_grad()
 def test_a_translations_numbers_are_those_of_the_model_alone() -> None:
     core, letters = made(both=True), Letters()
-    scene = build_data(core, letters, [TEXT], HOW)["scenes"][0]
+    scene = described(core, letters, [TEXT], HOW)[0]
     source = torch.tensor([letters.encode(TEXT)])
     target = [0, *(WORDS.index(w) for w in scene["target"][1:])]
     memory = core.encode(source, begin(core.encoder, source))
@@ -84,7 +79,7 @@ def test_a_translations_numbers_are_those_of_the_model_alone() -> None:
 @torch.no_grad()
 def test_a_continuation_marks_thrown_away_guesses_and_proves_on_the_decoder() -> None:
     core = made(both=False)
-    scene = build_data(core, Letters(), ["书和茶"], How(max_new_tokens=4))["scenes"][0]
+    scene = described(core, Letters(), ["书和茶"], How(max_new_tokens=4))[0]
     assert scene["prompt"] == 4
     assert scene["guesses"]["used"] == [False, False, False, True, True, True, True]
     ids = torch.tensor([[WORDS.index(w) for w in scene["target"]]])
@@ -96,45 +91,8 @@ def test_a_continuation_marks_thrown_away_guesses_and_proves_on_the_decoder() ->
     assert scene["proof"]["asked"] == ("它" in scene["target"][:-1])
 
 
-def test_the_page_asks_nothing_of_the_network_and_allows_its_own_script_only() -> None:
-    data = build_data(made(both=True), Letters(), [TEXT, "我"], HOW, title="a <b> & c", extra={"lang": "en"})
-    data["scenes"][0]["output"] = "</script><script>alert(1)</script>"
-    html = page.page(data)
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
-    scripts = re.findall(r"<script>(.*?)</script>", html, re.S)
-    assert policy
-    assert len(scripts) == 1
-    hashed = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
-    assert f"script-src 'sha256-{hashed}'" in policy[1]
-    assert policy[1].startswith("default-src 'none'")
-    for outside in ("http://", "https://", "src=", "@import", "url(", "fetch(", "XMLHttpRequest", "Math.random"):
-        rest = html.replace("http://www.w3.org/2000/svg", "")
-        assert outside not in rest, outside
-    packed = re.search(r'id="data">(.*?)</script>', html, re.S)
-    assert packed
-    assert json.loads(packed[1]) == json.loads(json.dumps(data))
-    assert "<title>a &lt;b> &amp; c</title>" in html
-    assert html.rstrip().endswith("</html>")
-
-
-def test_every_word_of_the_page_is_in_both_languages_and_used() -> None:
-    script = (page.STATIC / "page.js").read_text(encoding="utf-8")
-    block = script[script.index("const WORDS") : script.index("const S =")]
-    words = dict(re.findall(r'(\w+): \["((?:[^"\\]|\\.)*)",', block))
-    for zh, en in re.findall(r'\["((?:[^"\\]|\\.)*)",\s*"((?:[^"\\]|\\.)*)"\]', block):
-        assert zh.strip()
-        assert en.strip()
-        assert sorted(re.findall(r"\{\d\}", zh)) == sorted(re.findall(r"\{\d\}", en))
-    after = script[script.index("const S =") :]
-    assert set(re.findall(r'\bw\("(\w+)"', after)) <= words.keys()
-    used = set(re.findall(r'"(\w+)"', after)) | set(re.findall(r"^  (\w+)\(\) \{", after, re.M))
-    assert words.keys() <= used | {"decoder"}, "a word that nothing shows"
-
-
-def test_a_page_of_nothing_and_of_an_encoder_alone_is_an_error() -> None:
-    with pytest.raises(QkvError, match="at least one"):
-        build_data(made(both=True), Letters(), [], HOW)
+def test_an_encoder_alone_writes_no_scene() -> None:
     b = Block(Attention(2, 2, 16, Mask("full")), Ffn(48, "gelu"), norm_sum=Norm("layer"))
     core = Transformer(Spec(len(WORDS), encoder=Stack(32, (b,), Table("learned", 64)))).eval()
     with pytest.raises(QkvError, match="encoder alone"):
-        build_data(core, Letters(), ["我"], HOW)
+        described(core, Letters(), ["我"], HOW)
