@@ -41,7 +41,8 @@ def main() -> None:
     curve = [[e["step"], e.get("loss"), e.get("bleu")] for e in log if e["kind"] == "evaluation"]
     write(
         run.name if not given.smoke else "recipe", CLAIM, given, command=f"python bench/recipe.py --name {given.name}",
-        **({key: test["bleu"]} if "bleu" in test else {}), test=test, beam=run.check.beam,
+        **({key: test["bleu"]} if "bleu" in test else {}), test=test, valid=outcome["metrics"].get("loss"),
+        beam=run.check.beam,
         seconds=round(outcome["seconds"], 1), steps=outcome["steps"], epochs=round(outcome["epochs"], 2),
         target_tokens=outcome["tokens"], precision=outcome["precision"], weights=outcome["weights"],
         goal=GOALS.get(run.name), anchor=ANCHORS.get(run.name), curve=curve,

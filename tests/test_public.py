@@ -34,7 +34,8 @@ def test_the_version_is_the_package_s() -> None:
     assert qkv.__version__.count(".") == 2
 
 
-OPTIONAL = {"check.py": {"transformers"}, "draw.py": {"matplotlib"}}  # asked for where it is needed, with a way out
+# asked for where it is needed, with a way out
+OPTIONAL = {"check.py": {"transformers"}, "draw.py": {"matplotlib"}, "figures.py": {"matplotlib"}}
 
 
 def test_the_package_imports_nothing_but_its_dependencies() -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -64,7 +65,8 @@ if __name__ == "__main__":
 def test_ctrl_c_ends_the_processes_of_all_seeds(tmp_path):
     (tmp_path / "run.py").write_text(STUCK, encoding="utf-8")
     command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # who starts the tests in the background ignores it
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heard)
     try:
         while not ((tmp_path / "0").exists() and (tmp_path / "1").exists()):
             assert process.poll() is None
