@@ -27,7 +27,7 @@ demo: .venv/run.stamp
 	@$(BIN)/qkv demo $(ARGS)
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -q -n auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -q -n auto --dist worksteal $(ARGS)
 
 nightly: .venv/dev.stamp
 	QKV_EXAMPLES=fresh $(BIN)/python -m pytest -q -m "nightly or not nightly" --timeout=7200 $(ARGS)
