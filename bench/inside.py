@@ -1,4 +1,4 @@
-"""Every attention map of GPT-2 (124M shape) at hand, in less memory and time than the peers take (goals: 5 and 3 times).
+"""All attention maps of GPT-2 (124M shape) at hand, in less memory and time than the peers take (goals: 5 and 3 times).
 
 Each competitor runs in a process of its own: the model is made, warmed up on 16 tokens, and then the text is read once;
 what counts is the time of that reading until every map can be looked at, and how far the memory rose meanwhile. qkv
