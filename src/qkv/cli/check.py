@@ -1,5 +1,6 @@
 """`qkv check MODEL`: does it load strictly, are its numbers sound, does it compute what transformers computes?"""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def own(loaded: Any, ids: Any, name: str) -> Any:
 def theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
     """transformers' own model of a directory, quiet and on its own code alone, and transformers' version."""
     try:
-        import transformers
+        transformers: Any = import_module("transformers")  # by name: its index alone costs a type check 10 s
     except ImportError:
         raise QkvError("--against hf needs transformers: pip install transformers") from None
     import torch
