@@ -2,23 +2,29 @@
 
 Both learn from the same batches (bucketed rows of random words, label smoothing 0.1, dropout 0.3, Adam): forward,
 backward and optimiser, in target tokens a second, padding not counted. Dropout stands in the paper's places for both;
-as it comes, nn.Transformer drops attention patterns and activations too, which is measured beside.
+as it comes, nn.Transformer drops attention patterns and activations too, which is measured beside. transformers' own
+Trainer trains its Marian of this shape on the same batches, where transformers and accelerate are installed.
 """
 
 import math
 import random
 from typing import Any
 
-from common import in_turn, limits, middle, options, summary, write
+from common import in_turn, limits, middle, options, peer, quiet, summary, write
 
 WIDTH, LAYERS, HEADS, FFN, VOCABULARY, DROP, TOKENS, SMOOTHING = 128, 4, 4, 256, 9700, 0.3, 4096, 0.1
 PAD, EOS, FIRST = 0, 1, 3
+CONFIG = {
+    "vocab_size": VOCABULARY, "d_model": WIDTH, "encoder_layers": LAYERS, "decoder_layers": LAYERS,
+    "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS, "encoder_ffn_dim": FFN, "decoder_ffn_dim": FFN,
+    "activation_function": "relu", "dropout": DROP, "scale_embedding": True, "max_position_embeddings": 256,
+}  # fmt: skip
 
 
 def main() -> None:
     given = options(
         __doc__ or "",
-        steps=(8, "steps in a round"),
+        steps=(24, "steps in a round"),
         compile=(False, "nn.Transformer compiled too (needs a C++ compiler)"),
     )
     import torch
@@ -28,10 +34,13 @@ def main() -> None:
     tokens = sum(b.tokens for b in batches)
     runs: dict[str, Any] = {}
     skipped: dict[str, str] = {}
+    transformers = peer("transformers", skipped)
     for name, low in (("fp32", False), ("bf16", True)):
         runs[f"qkv {name}"] = ours(batches, low)
         runs[f"nn.Transformer {name}"] = theirs(batches, low)
         runs[f"nn.Transformer {name} as it comes"] = theirs(batches, low, everywhere=True)
+        if transformers and peer("accelerate", skipped):
+            runs[f"transformers Trainer {name}"] = trainer(transformers, batches, low)
         if given.compile:
             runs[f"nn.Transformer {name} compiled"] = theirs(batches, low, compiled=True)
         else:
@@ -93,22 +102,7 @@ def ours(batches: list[Any], low: bool) -> Any:
     from qkv.training.losses import token_loss
     from qkv.training.settings import Settings
 
-    config = {
-        "model_type": "marian",
-        "vocab_size": VOCABULARY,
-        "d_model": WIDTH,
-        "encoder_layers": LAYERS,
-        "decoder_layers": LAYERS,
-        "encoder_attention_heads": HEADS,
-        "decoder_attention_heads": HEADS,
-        "encoder_ffn_dim": FFN,
-        "decoder_ffn_dim": FFN,
-        "activation_function": "relu",
-        "dropout": DROP,
-        "scale_embedding": True,
-        "max_position_embeddings": 256,
-    }
-    core = Transformer(checkpoint.spec_of(config, "bench")).train()
+    core = Transformer(checkpoint.spec_of({"model_type": "marian", **CONFIG}, "bench")).train()
     initialise(core)
     optimizer = optim.make(core, Settings(steps=1, lr=1e-4))
     count = 0
@@ -188,6 +182,35 @@ def theirs(batches: list[Any], low: bool, *, compiled: bool = False, everywhere:
             optimizer.zero_grad(set_to_none=True)
             total += float(loss.detach())
         return total / len(batches)
+
+    return run
+
+
+def trainer(transformers: Any, batches: list[Any], low: bool) -> Any:
+    """transformers' Trainer over its own Marian and the same batches: its loss, its loop, fused AdamW."""
+    import tempfile
+
+    import torch
+
+    quiet(transformers)
+    drops = {"attention_dropout": 0.0, "activation_dropout": 0.0}
+    ids = {"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": 2, "forced_eos_token_id": None}
+    model = transformers.MarianMTModel(transformers.MarianConfig(**CONFIG, **drops, **ids)).train()
+    rows = []
+    for b in batches:
+        real = torch.ones_like(b.source) if b.source_real is None else b.source_real.long()
+        rows.append({"input_ids": b.source, "attention_mask": real, "decoder_input_ids": b.target, "labels": b.labels})
+
+    def run() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = transformers.TrainingArguments(
+                output_dir=folder, per_device_train_batch_size=1, num_train_epochs=1, learning_rate=1e-4, bf16=low,
+                lr_scheduler_type="constant", label_smoothing_factor=SMOOTHING, max_grad_norm=0.0, report_to=[],
+                save_strategy="no", logging_strategy="no", disable_tqdm=True, use_cpu=True, optim="adamw_torch_fused",
+                dataloader_pin_memory=False,
+            )  # fmt: skip
+            made = transformers.Trainer(model, arguments, train_dataset=rows, data_collator=lambda r: r[0])
+            return float(made.train().training_loss)
 
     return run
 
