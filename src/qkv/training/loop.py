@@ -202,7 +202,7 @@ class Loop:
         if not (math.isfinite(self.loss) and math.isfinite(norm)):
             raise self.broken(norm, keys)
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"], group["low"] = lr, at.precision == "bf16"  # low: Muon's products in bf16
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if loads.numel():

@@ -1,4 +1,4 @@
-"""The optimisers over a core's weights, PyTorch's own, and the gradient's norm. Next: loop.py.
+"""The optimisers over a core's weights, PyTorch's own but for Muon, and the gradient's norm. Next: muon.py, loop.py.
 
 Adam and AdamW, fused where the device can; Adafactor; Muon for the hidden matrices beside AdamW for the rest.
 """
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from qkv.core.experts import Bank
 from qkv.core.model import Norm
+from qkv.training.muon import Muon
 from qkv.training.settings import Settings
 
 State = dict[str, Any]
@@ -24,8 +25,8 @@ def named_weights(core: nn.Module) -> dict[str, nn.Parameter]:
 def make(core: nn.Module, s: Settings) -> "torch.optim.Optimizer | Together":
     """The optimiser of the settings (Kingma & Ba 2015; Loshchilov & Hutter 2019; Shazeer & Stern 2018).
 
-    Weight decay spares norms, biases and embeddings. `muon` (Jordan et al. 2024) takes the matrices within the layers,
-    those of experts one by one; its steps are scaled to AdamW's size (Liu et al. 2025, section 2.2), so one rate fits.
+    Weight decay spares norms, biases and embeddings. `muon` takes the matrices within the layers, those of experts one
+    by one, and AdamW the rest.
     """
     spared = {id(p) for m in core.modules() if isinstance(m, Norm | nn.Embedding) for p in m.parameters(recurse=False)}
     weights = named_weights(core)
@@ -33,16 +34,10 @@ def make(core: nn.Module, s: Settings) -> "torch.optim.Optimizer | Together":
     kept = [p for p in weights.values() if id(p) in spared or p.ndim <= 1]
     if s.optimizer != "muon":
         return grouped(plain, kept, s)
-    inner = {id(m.weight): isinstance(m, Bank) for n, m in core.named_modules()
-             if isinstance(m, nn.Linear | Bank) and "layers." in n}  # fmt: skip
-    cuts = {n: [nn.Parameter(part) for part in p.data] for n, p in weights.items() if inner.get(id(p))}
-    whole = [p for p in plain if inner.get(id(p)) is False]
-    matrices = [*whole, *(part for parts in cuts.values() for part in parts)]
+    inner = {id(m.weight) for n, m in core.named_modules() if isinstance(m, nn.Linear | Bank) and "layers." in n}
+    matrices = [p for p in plain if id(p) in inner]
     rest = grouped([p for p in plain if id(p) not in inner], kept, s)
-    if not matrices:
-        return rest
-    muon = torch.optim.Muon(matrices, lr=s.lr, weight_decay=s.weight_decay, adjust_lr_fn="match_rms_adamw")
-    return Together([muon, rest], [(weights[n], parts) for n, parts in cuts.items()])
+    return Together([Muon(matrices, lr=s.lr, weight_decay=s.weight_decay), rest]) if matrices else rest
 
 
 def grouped(plain: Sequence[nn.Parameter], kept: Sequence[nn.Parameter], s: Settings) -> torch.optim.Optimizer:
@@ -57,12 +52,10 @@ def grouped(plain: Sequence[nn.Parameter], kept: Sequence[nn.Parameter], s: Sett
 
 
 class Together:
-    """Several optimisers that step as one; `cuts` are weights [E, ...] that one of them knows as E separate parts."""
+    """Several optimisers that step as one."""
 
-    def __init__(
-        self, optimizers: Sequence[torch.optim.Optimizer], cuts: Sequence[tuple[nn.Parameter, list[nn.Parameter]]]
-    ) -> None:
-        self.optimizers, self.cuts = optimizers, cuts
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self.optimizers = optimizers
 
     @property
     def param_groups(self) -> list[State]:
@@ -71,9 +64,6 @@ class Together:
 
     def step(self) -> None:
         """Let each make its step."""
-        for whole, parts in self.cuts:
-            for i, part in enumerate(parts):
-                part.grad = None if whole.grad is None else whole.grad[i]
         for one in self.optimizers:
             one.step()
 
@@ -81,18 +71,13 @@ class Together:
         """Forget the gradients."""
         for one in self.optimizers:
             one.zero_grad(set_to_none=set_to_none)
-        for whole, _ in self.cuts:
-            whole.grad = None
 
 
 def memories(core: nn.Module, optimizer: "torch.optim.Optimizer | Together") -> dict[str, tuple[State, bool]]:
     """What the optimiser remembers of each weight by name, to be read and filled, and whether it is fused."""
     names = {p: n for n, p in named_weights(core).items()}
-    together = isinstance(optimizer, Together)
-    if together:
-        names |= {part: f"{names[whole]}[{i}]" for whole, parts in optimizer.cuts for i, part in enumerate(parts)}
     found: dict[str, tuple[State, bool]] = {}
-    for one in optimizer.optimizers if together else (optimizer,):
+    for one in optimizer.optimizers if isinstance(optimizer, Together) else (optimizer,):
         for group in one.param_groups:
             found |= {names[p]: (one.state[p], bool(group.get("fused"))) for p in group["params"]}
     return found
