@@ -26,7 +26,7 @@ def words() -> list[str]:
 
 
 def run(
-    *, seed: int = 0, size: int = 40_000, width: int = 176, layers: int = 3, epochs: int = 4, seconds: float = 0.0
+    *, seed: int = 0, size: int = 40_000, width: int = 176, layers: int = 3, epochs: int = 2, seconds: float = 0.0
 ) -> Run:  # fmt: skip
     """The run: the Transformer of 2017 in small, post-norm with sinusoids, as Marian stores it."""
     return Run(
@@ -35,8 +35,8 @@ def run(
         Shape("marian", width=width, layers=layers, heads=4, ffn=2 * width, dropout=0.1, context=128),
         Vocabulary("lexicon", 8000),
         Settings(
-            epochs=epochs, seconds=seconds, tokens=2048, lr=2e-3, schedule="wsd", warmup=100, decay=0.4,
-            smoothing=0.1, clip=1.0, seed=seed, metric="exact_match", evaluate_every=100,
+            epochs=epochs, seconds=seconds, tokens=2048, optimizer="muon", lr=4e-3, schedule="wsd", warmup=100,
+            decay=0.4, smoothing=0.1, clip=1.0, seed=seed, metric="exact_match", evaluate_every=60,
         ),
         Check(sentences=100, beam=1),
         words,
