@@ -18,7 +18,7 @@ import qkv
 from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
-from qkv.explore import answers
+from qkv.explore import answers, heads
 from qkv.explore.answers import ANSWERS, answer
 from qkv.explore.body import Answer, Query, dumped
 from qkv.explore.run import BUDGET, Cut, Question, Refused, Run, Shelf, ask, kind, longest, per_token
@@ -142,6 +142,9 @@ def numbers(run: Run, what: str, found: Answer) -> Iterator[tuple[float, str]]:
         for side in keys["sides"]:
             if side["next"]:
                 yield from ((w["p"], f"{side['next']['line']}.chances[{w['id']}]") for w in side["next"]["top"])
+    elif what == "beams":
+        yield from ((n["sum"], f"{keys['line']}.nodes[{i}].sum") for i, n in enumerate(keys["nodes"]))
+        yield from ((h["score"], f"{keys['line']}.found[{i}].score") for i, h in enumerate(keys["found"]))
     elif what == "thumbs":
         yield from cells(arrays["sink"], keys["line"])
     else:
@@ -204,9 +207,20 @@ def test_numbers_are_what_their_lines_say(name: str) -> None:
     assert count >= 20
 
 
+def test_words_worth_looking_at_are_chosen_from_the_text() -> None:
+    run = run_of("demo")
+    found = asked(run, "shift", pos="0", part="encoder", anchors="")
+    assert found.keys["anchors"] == ["茶", "桌上"]  # none too plain (和, 都, 在), not the word itself
+    alone = ask(model_of("demo-lm"), Question("One", max_new_tokens=1))
+    assert answer(alone, "shift", {"pos": "0"}).keys["anchors"] == []
+    proof = asked(run, "proof", side="cross").keys
+    assert [proof["target"][i]["text"].strip() for i in proof["turned"]] == ["book", "tea"]
+    assert asked(run, "proof", side="encoder").keys["turned"] == []
+
+
 def test_a_wrong_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = answers.Head.weights
-    monkeypatch.setattr(answers.Head, "weights", lambda self, rows=slice(None): right(self, rows).roll(1, -1))
+    right = heads.Head.weights
+    monkeypatch.setattr(heads.Head, "weights", lambda self, rows=slice(None): right(self, rows).roll(1, -1))
     assert wrong_in(run_of("gqa"), "attn")
 
 

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import qkv
 from qkv.errors import QkvError
-from qkv.explore import record
+from qkv.explore import record, replay
 from qkv.explore.answers import answer, panels
 from qkv.explore.run import Cut, Question, ask
 from qkv.hub import Model
+from qkv.training.watch import Watched
 
 INDEX = """<!doctype html>
 <html lang="en"><head>
@@ -70,6 +73,7 @@ def test_the_file_runs_its_own_script_and_asks_nobody(models: dict[str, Model]) 
 def test_what_is_recorded_is_what_a_server_answers(models: dict[str, Model]) -> None:
     html = record.record(ASKED, models, lang="zh", limit=1_500_000)
     assert len(html.encode()) <= 1_500_000
+    assert "<two>" not in html, "no tag of a text may end the element that holds it"
     book = answers_in(html)
     about = json.loads(book["/api/about"]["body"])
     assert about["lang"] == "zh"
@@ -105,6 +109,54 @@ def test_a_small_file_holds_what_is_seen_first(models: dict[str, Model]) -> None
     first = [path for path in small if "/walk?" in path or "/row?" in path]
     assert any("/lens" in path for path in small)
     assert any("/row?" in path for path in first)
+
+
+def test_a_weight_is_in_bytes() -> None:
+    one = {"type": "application/json", "body": "书和茶"}
+    assert record.weight(("/api/x", one)) == len('{"/api/x":{"type":"application/json","body":"书和茶"}}'.encode())
+
+
+def test_some_steps_of_a_run_are_recorded_the_first_and_the_last_among_them(tmp_path: Path) -> None:
+    count = 3 * record.STEPS + 2
+    run = long_run(tmp_path, count)
+    w, key = Watched(run), replay.key(run)
+    book = record.training(w)
+    kept = [int(path.rpartition("/")[2]) for path in book if "/step/" in path]
+    assert len(kept) <= record.STEPS + 1
+    assert (kept[0], kept[-1]) == (0, count - 1)
+    whole = book[f"watch/{key}/steps"]
+    assert whole.keys["recorded"] == [row["step"] for row in whole.keys["steps"]] == kept
+    assert whole.arrays["weight"][:, 0].tolist() == kept  # each row is its own step's
+    assert book["watch"].keys["runs"][0]["run"] == key
+
+
+def test_a_long_curve_is_thinned_and_a_run_has_one_name(tmp_path: Path) -> None:
+    run = long_run(tmp_path, 2)
+    events = [{"kind": "step", "step": n, "loss": 1.0} for n in range(2 * replay.POINTS + 1)]
+    events += [{"kind": "evaluation", "step": 1, "loss": 0.5}]
+    (run / "train" / "log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events), encoding="utf-8")
+    found = replay.steps(Watched(run))
+    assert found.keys["loss"][:2] == [[0, 1.0], [3, 1.0]]
+    assert len(found.keys["loss"]) <= replay.POINTS
+    assert found.keys["evaluations"] == [{"step": 1, "loss": 0.5}]
+    assert found.arrays["moved"].dtype == torch.int32
+    at = replay.step(Watched(run), "1")
+    assert {n: x.dtype for n, x in at.arrays.items()}["teacher.mask"] == torch.uint8
+    assert replay.key(run) == replay.key(run / ".." / run.name)
+
+
+def long_run(folder: Path, count: int) -> Path:
+    """A run of so many recorded steps, whose weights' norm is the number of the step."""
+    run = folder / "long"
+    (run / "train" / "watch").mkdir(parents=True)
+    for step in range(count):
+        arrays = {f"matrices.{n}": torch.full((1,), float(step)) for n in ("weight", "gradient", "update")}
+        arrays |= {"matrices.moved": torch.ones(1, dtype=torch.int64), "teacher.mask": torch.ones(2, 2) > 0}
+        save_file(arrays, run / "train" / "watch" / f"{step:06}.safetensors", {"state": json.dumps({"step": step})})
+    rows = [{"step": step, "outputs": [], "weights": False} for step in range(count)]
+    index = {"format": 1, "kind": "decoder", "texts": [], "words": [], "matrices": [], "steps": rows}
+    (run / "train" / "watch" / "index.json").write_text(json.dumps(index), encoding="utf-8")
+    return run
 
 
 def test_what_was_measured_elsewhere_goes_with_its_model(models: dict[str, Model]) -> None:

@@ -1,8 +1,10 @@
 """The page's server lets in whom it should, keeps tabs apart, says what went wrong, and ends when it is told."""
 
 import asyncio
+import base64
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from qkv.errors import QkvError
 from qkv.explore import server
 from qkv.explore.server import Desk, Events, app
 from qkv.hub import Model
+from qkv.training.watch import Watched
 
 PORT, TOKEN = 8123, "secret"
 HERE = f"http://127.0.0.1:{PORT}"
@@ -178,6 +182,67 @@ def test_static_files_have_a_tag(browser: Browser) -> None:
     again = browser.get("/", if_none_match=first.headers["etag"])
     assert (again.status, again.body) == (304, b"")
     assert browser.get("/", if_none_match='"other"').status == 200
+
+
+# The answers with which the page opens
+
+
+def opened(desk: Desk) -> tuple[server.Site, Browser]:
+    """The site once those answers are made, and a browser in it."""
+    site = server.Site(desk, server.Gate(TOKEN, PORT), ThreadPoolExecutor(1))
+    site.prepare()
+    assert site.begun
+    site.begun[1].result(60)
+    browser = Browser(desk)
+    browser.app = server.routed(site)
+    return site, browser
+
+
+def carried(browser: Browser) -> dict[str, Any]:
+    """What the document brings along, by path."""
+    found = re.search(r'<script type="application/json" id="ready">(.*?)</script>', browser.get("/").body.decode())
+    return json.loads(found[1]) if found else {}
+
+
+def test_the_page_brings_the_answers_with_which_it_opens(lm: Model) -> None:
+    desk = desk_of(lm, examples={"demo-lm": ["One, two, <b>"]})
+    _, browser = opened(desk)
+    found = carried(browser)
+    run = browser.post("/api/run", {"text": "One, two, <b>"}).json["run"]
+    assert json.loads(found.pop('/api/run?{"text":"One, two, <b>"}')["body"]) == {"run": run}
+    asked = {f"/api/r/{run}/{name}" for name in ("meta", "lens", "row")}
+    assert {path.split("?")[0] for path in found} == {"/api/about", *asked}
+    for path, one in found.items():
+        reply = browser.get(path)
+        body = reply.body if one["type"] == "application/json" else base64.b64encode(reply.body)
+        assert (one["type"], one["body"]) == (reply.headers["content-type"], body.decode())
+    first = browser.get("/")
+    assert browser.get("/", if_none_match=first.headers["etag"]).status == 304
+
+
+def test_a_question_that_was_typed_is_what_the_page_opens_with(lm: Model) -> None:
+    desk = desk_of(lm, examples={"demo-lm": ["One"]}, first={"text": "Three, four", "max_new_tokens": 2})
+    found = carried(opened(desk)[1])
+    assert '/api/run?{"max_new_tokens":2,"text":"Three, four"}' in found
+
+
+def test_without_answers_the_page_is_served_all_the_same(lm: Model) -> None:
+    assert carried(Browser(desk_of(lm))) == {}  # nobody began
+    assert carried(opened(desk_of(lm))[1]) == {}  # no text to open with
+    fault = Desk(["demo-lm"], lambda name: qkv.load("no-such-model"), examples={"demo-lm": ["One"]})
+    assert carried(opened(fault)[1]) == {}
+    assert Browser(fault).get("/").status == 200
+
+
+def test_a_model_that_was_trained_meanwhile_makes_them_anew(lm: Model) -> None:
+    desk = desk_of(lm, examples={"demo-lm": ["One"], "demo-bert": ["我爱[MASK]。"]})
+    site, browser = opened(desk)
+    assert carried(browser)
+    desk.names.insert(0, "demo-bert")
+    assert carried(browser) == {}
+    assert site.begun
+    site.begun[1].result(60)
+    assert json.loads(carried(browser)["/api/about"]["body"])["model"] == "demo-bert"
 
 
 # Questions and answers
@@ -361,6 +426,19 @@ def test_a_watched_run_is_listed_and_replayed(lm: Model, tmp_path: Path) -> None
     assert browser.get(f"/api/watch/{name}/step/x").status == 422
     assert browser.get(f"/api/watch/{name}/else").status == 404
     assert Browser(desk_of(lm)).get("/api/watch").json["runs"] == []
+
+
+def test_a_text_is_asked_for_while_a_run_learns(lm: Model, tmp_path: Path) -> None:
+    run = watched_run(tmp_path)
+    browser = Browser(desk_of(lm, watched=tmp_path))
+    name = browser.get("/api/watch").json["runs"][0]["run"]
+    assert browser.post(f"/api/watch/{name}/texts", {"text": " 我爱  茶。"}).json["texts"] == ["我爱 茶。"]
+    assert Watched(run).wishes == ("我爱 茶。",)
+    assert "1 to 120 characters" in browser.post(f"/api/watch/{name}/texts", {"text": "x" * 121}).error
+    assert browser.post("/api/watch/w0/texts", {"text": "x"}).status == 404
+    assert browser.post(f"/api/watch/{name}/words", {"text": "x"}).status == 404
+    stranger = Browser(desk_of(lm, watched=tmp_path), known=False)
+    assert stranger.post(f"/api/watch/{name}/texts", {"text": "x"}).status == 403
 
 
 def parts(raw: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -57,6 +57,7 @@ def test_the_plan_is_what_one_pass_holds(model: qkv.Model) -> None:
     plan = t.plan(4, source=ids.shape[1]) if model.encoder_decoder else t.plan(ids.shape[1])
     # keys and values of the memory are heard in every call; patterns are never kept
     assert plan.bytes == held(t)
+    assert t.plan(4, source=6, rows=3).bytes == 3 * t.plan(4, source=6).bytes
     assert plan.dearest(1).split()[0] in plan.taps
     assert not any(n.endswith("pattern") for n in plan.taps)
 
@@ -79,6 +80,27 @@ def test_what_is_kept_counts_against_the_budget() -> None:
     one = tape.per_token(model.core)["layers.0.resid_out"]
     with pytest.raises(QkvError, match="beside"), model.trace(save=["layers.0.resid_out"], budget=one * 12):
         model.generate("One, two,", max_new_tokens=40)
+
+
+def test_what_was_admitted_is_what_is_held(model: qkv.Model) -> None:
+    """Call by call: a memory's keys and values come once, however many words are written after it."""
+    save, text = [n for n in names(model.spec) if not n.endswith((".score", ".pattern", "logits"))], TEXTS[model.name]  # type: ignore[attr-defined]
+    with model.trace(save=save, budget="1GB") as t, torch.inference_mode():
+        if model.encoder_decoder:
+            model.translate(text, beam=1, max_new_tokens=4)
+        elif model.spec.decoder:
+            model.generate(text, max_new_tokens=4)
+        else:
+            model(torch.tensor([model.ids(text)]))
+    assert t.held == held(t) > 0
+
+
+def test_what_lies_on_disk_counts_no_more(tmp_path: Path) -> None:
+    model = qkv.load("demo-lm", device="cpu", dtype="fp32")
+    one = tape.per_token(model.core)["layers.0.resid_out"]
+    with model.trace(save=["layers.0.resid_out"], budget=one * 12, to=tmp_path / "t") as t:
+        model.generate("One, two,", max_new_tokens=40)
+    assert t["layers.0.resid_out"].shape[1] > 12
 
 
 @pytest.mark.parametrize("way", ["to", "save"])
@@ -164,6 +186,28 @@ def test_braces_stand_for_each_of_their_words(model: qkv.Model) -> None:
         model.trace(save=["layers.0.attn.{q,qq}"])
 
 
+@pytest.mark.parametrize(
+    ("said", "layers"), [("1:3", slice(1, 3)), (":2", slice(2)), ("-1:", slice(-1, None)), ("::2", slice(0, None, 2)),
+                         (":", slice(None)), ("1:99", slice(1, 99))],
+)  # fmt: skip
+def test_braces_slice_the_layers_as_python_does(said: str, layers: slice, model: qkv.Model) -> None:
+    found = model.trace(save=[f"*layers.{{{said}}}.attn.{{q,k}}"]).wanted
+    known = [n for n in names(model.spec) if n.endswith((".attn.q", ".attn.k"))]
+    numbers = {int(n.split(".")[n.split(".").index("layers") + 1]) for n in known}
+    wanted = {f".layers.{i}." for i in sorted(numbers)[layers]}
+    assert found == {n for n in known if any(w in f".{n}" for w in wanted)}
+    assert found
+
+
+def test_a_slice_without_a_layer_says_which_there_are() -> None:
+    model = qkv.load("demo-lm", device="cpu")
+    last = len(model.spec.stack.blocks) - 1
+    with pytest.raises(QkvError, match=f"holds none of the layers, which are 0 to {last}"):
+        model.trace(save=[f"layers.{{{last + 1}:}}.attn.q"])
+    with pytest.raises(QkvError, match="no tap matches"):
+        model.trace(save=["layers.{1:2}.attn.qq"])
+
+
 @pytest.mark.parametrize("words", ["two", "2 XB", "-1", ""])
 def test_a_budget_that_is_no_number_of_bytes(words: str) -> None:
     with pytest.raises(QkvError, match="expected bytes"):
@@ -172,4 +216,5 @@ def test_a_budget_that_is_no_number_of_bytes(words: str) -> None:
 
 def test_bytes_in_words() -> None:
     assert [tape.size(x) for x in ("2GB", "60 MB", "1GiB", "512", 7)] == [2 * 10**9, 60 * 10**6, 2**30, 512, 7]
+    assert [tape.size(x) for x in ("3kB", "3 KiB", "1.5MiB")] == [3000, 3072, 1_572_864]
     assert tape.spoken(60_000_000) == "60 MB"

@@ -240,3 +240,37 @@ def test_a_text_is_read_by_the_model_of_that_step(runs: Any, capsys: pytest.Capt
         assert cli.main(["look", str(folder), "--step", str(step), "one two", "-n", "6", "--json"]) == 0
         said = json.loads(capsys.readouterr().out)["scenes"][0]["output"]
         assert said == then(folder, step).translate("one two", max_new_tokens=6).text
+
+
+def test_a_text_asked_for_while_it_learns_is_watched_from_then_on(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(recorder.Recorder, "due", lambda self, step, seconds, total: True)
+
+    def hear(event: dict[str, Any]) -> None:
+        if event["kind"] == "watch" and event["step"] == 2:
+            w = Watched(tmp_path)
+            for text in ("one " * 30, w.index["texts"][0], "three  one nine"):  # too long to read, watched anyway, new
+                w.wish(text)
+
+    recipes.train(run_of("marian"), out=tmp_path, device="cpu", report=hear)
+    w = Watched(tmp_path)
+    then = {n: [row["text"] for row in w.at(n).json["texts"]] for n in w.steps}
+    plain = list(w.index["texts"])
+    assert [then[n] for n in (0, 1, 2)] == [plain] * 3
+    new = [text for text in then[3] if text not in plain]
+    assert new == ["three one nine"]
+    assert then[3] == then[6]
+    row = next(row for row in w.at(6).json["texts"] if row["text"] == new[0])
+    assert row["unknown"] == ["nine"]
+    assert f"texts.{then[6].index(new[0])}.alignment" in w.at(6).names
+
+
+def test_a_wish_that_cannot_be_is_told_and_the_oldest_goes(tmp_path: Path, runs: Any) -> None:
+    w = Watched(runs("marian"))
+    for text in ("", " \n", "x" * 121):
+        with pytest.raises(QkvError, match="1 to 120 characters"):
+            w.wish(text)
+    for text in ("one", "two", "one", "three", "four"):
+        w.wish(text)
+    assert w.wishes == ("four", "three", "one")
+    (w.folder / "wishes.json").write_text("{", encoding="utf-8")
+    assert w.wishes == ()

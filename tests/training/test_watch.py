@@ -253,6 +253,52 @@ def test_weights_beyond_the_limit_are_let_go_evenly_and_never_the_ends(tmp_path:
         w.weights(3)
 
 
+def test_weights_that_are_let_go_leave_the_disk_and_twice_their_size_is_needed(tmp_path: Path) -> None:
+    size = sum(p.numel() * 4 for p in speaker().parameters())
+    core, eye = speaker(), Always({}, ALWAYS, {})
+    for megabytes, kept in ((3.5 * size / 1e6, 3), (1.9 * size / 1e6, 0)):  # no whole number: a core this small
+        eye.settings = dataclasses.replace(ALWAYS)
+        object.__setattr__(eye.settings, "megabytes", megabytes)
+        folder = tmp_path / str(kept)
+        loop.train(core, plan(), BASE, directory=folder, watch=eye)
+        w = Watched(folder)
+        assert len(w.kept) == kept
+        files = {path.name for path in (w.folder / "weights").glob("*.safetensors")}
+        assert files == {f"{step:06}.safetensors" for step in w.kept}
+
+
+def test_a_row_that_moved_in_one_number_has_moved(tmp_path: Path) -> None:
+    trained(tmp_path)
+    w, name = Watched(tmp_path), "embed.weight"
+    later = w.weights(0)
+    norm = float(later[name].norm())
+    later[name] = later[name].clone()
+    later[name][3, 0] += 2.0
+    later[name][5, 1] -= 1.5
+    checkpoint.write(w.folder / "weights" / "000009.safetensors", later, {"step": 9})
+    moved = {m.name: m for m in w.moved(0, 9)}
+    assert (moved[name].moved, moved[name].distance) == (2, pytest.approx(2.5))
+    assert moved[name].norm == pytest.approx(norm)
+    assert all(m.moved == 0 for n, m in moved.items() if n != name)
+    core, eye = speaker(), Recorder({}, ALWAYS, {})
+    eye.core, eye.copies = core, {n: p.detach().clone() for n, p in core.named_parameters()}
+    with torch.no_grad():
+        core.embed.weight[3, 0] += 2.0
+    found = dict(zip(eye.copies, eye.changes()["matrices.moved"].tolist(), strict=True))
+    assert found.pop(name) == 1
+    assert not any(found.values())
+
+
+def test_the_time_of_every_record_is_counted(tmp_path: Path) -> None:
+    eye = Always({}, ALWAYS, {})
+    loop.train(speaker(), plan(), BASE, directory=tmp_path, watch=eye)
+    rows = Watched(tmp_path).index["steps"]
+    assert eye.made == len(rows) == 10
+    assert eye.spent >= sum(row["took"] for row in rows) > 0
+    assert eye.cost == pytest.approx(eye.spent / 10)
+    assert Watched(tmp_path).index["spent"] >= sum(row["took"] for row in rows[:-1])
+
+
 def test_records_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
     run = tmp_path / "run"
     trained(run)
@@ -296,8 +342,8 @@ def test_the_way_of_words_keeps_their_distances(tmp_path: Path) -> None:
 def test_every_weight_has_its_part(name: str) -> None:
     found = {m["name"]: m["part"] for m in watch.matrices(dict(qkv.load(name, device="cpu").core.named_parameters()))}
     assert "other" not in found.values()
-    assert all(found[n] == f"W_{n.split('.')[-2][0].upper()}" for n in found if n.endswith(("q.weight", "out.weight"))
-               and "labels" not in n)  # fmt: skip
+    ends = (".q.weight", ".k.weight", ".v.weight", ".out.weight")
+    assert all(found[n] == f"W_{n.split('.')[-2][0].upper()}" for n in found if n.endswith(ends) and "labels" not in n)
     assert {p for n, p in found.items() if ".ffn." in n and not n.endswith("bias")} <= {"FFN"}
     assert {p for n, p in found.items() if "_sum." in n and not n.endswith("bias")} <= {"norm"}
 

@@ -8,6 +8,7 @@ import { Client, Trouble, canonical } from "./client";
 import type { Chip } from "./draw/number";
 import { bars } from "./draw/bars";
 import { choice } from "./draw/choose";
+import { picture, save } from "./draw/picture";
 import { strip, word } from "./draw/strip";
 import { panels, type About, type Meta, type Page, type PanelEntry, type Part, type Token } from "./panel";
 import { clamp, read, shown, written, type Lang, type Question, type Selection } from "./select";
@@ -35,6 +36,7 @@ export class QApp extends LitElement {
   override connectedCallback(): void {
     super.connectedCallback();
     addEventListener("hashchange", this.moved);
+    addEventListener("keydown", this.pressed);
     this.addEventListener("q-number", (e) => (this.chip = (e as CustomEvent<Chip>).detail));
     this.addEventListener("q-trouble", (e) => this.lost((e as CustomEvent<Trouble>).detail));
     void this.begin();
@@ -43,6 +45,7 @@ export class QApp extends LitElement {
   override disconnectedCallback(): void {
     super.disconnectedCallback();
     removeEventListener("hashchange", this.moved);
+    removeEventListener("keydown", this.pressed);
   }
 
   private async begin(): Promise<void> {
@@ -52,7 +55,7 @@ export class QApp extends LitElement {
         this.selection = { ...this.selection, lang: this.about.lang };
       }
       if (this.selection.run) await this.open(this.selection, true);
-      else await this.ask(this.selection.ask ?? this.about.recorded?.[0] ?? { text: this.about.examples[0] ?? "" }, true);
+      else await this.ask(this.selection.ask ?? this.about.recorded?.[0] ?? this.about.first ?? { text: this.about.examples[0] ?? "" }, true);
     } catch (error) {
       this.failed(error);
     }
@@ -179,6 +182,15 @@ export class QApp extends LitElement {
     document.title = this.meta ? `${this.meta.text.slice(0, 24)} · qkv` : "qkv";
   }
 
+  protected override updated(): void {
+    const tabs = this.querySelector<HTMLElement>(".tabs");
+    const now = tabs?.querySelector<HTMLElement>("[aria-current]");
+    if (!tabs || !now) return; // on a narrow screen the row of tabs scrolls
+    const [left, right] = [now.offsetLeft - tabs.offsetLeft, now.offsetLeft - tabs.offsetLeft + now.offsetWidth];
+    if (left < tabs.scrollLeft) tabs.scrollLeft = left;
+    else if (right > tabs.scrollLeft + tabs.clientWidth) tabs.scrollLeft = right - tabs.clientWidth;
+  }
+
   protected override render(): unknown {
     const { about, meta } = this;
     const lang = this.selection.lang;
@@ -220,7 +232,7 @@ export class QApp extends LitElement {
       <main class="stage" id="stage" tabindex="-1">
         <nav class="tabs" aria-label=${this.t("panels")} @keydown=${(e: KeyboardEvent) => this.tabbed(e, fits)}>${fits.map((p) => html`<button type="button"
           aria-current=${p === now ? "page" : nothing} tabindex=${p === now ? 0 : -1} data-panel=${p.name} @click=${() => this.set({ panel: p.name })}>${this.t(`${p.name}.title` as Key)}</button>`)}</nav>
-        ${now ? html`<section class="panel" aria-labelledby="panel-title"><h2 id="panel-title">${this.t(`${now.name}.title` as Key)}</h2>
+        ${now ? html`<section class="panel" aria-labelledby="panel-title"><div class="panel-head"><h2 id="panel-title">${this.t(`${now.name}.title` as Key)}</h2>${this.pictures()}</div>
           <p class="about">${this.t(`${now.name}.about` as Key)}</p>${element(now, page)}</section>` : html`<p>${this.t("none")}</p>`}
       </main>${page.part ? this.map(page) : nothing}</div>`;
   }
@@ -264,6 +276,29 @@ export class QApp extends LitElement {
     const { cut: _, ...whole } = page.state.ask ?? { text: page.meta.text };
     return html`<p class="said">${this.t("cut", head)} ${page.client.recorded ? nothing : html`<button type="button" @click=${() => page.ask(whole)}>${this.t("heads.uncut")}</button>`}</p>`;
   }
+
+  private pictures(): TemplateResult {
+    return html`<span class="pictures" role="group" aria-label=${this.t("save")}>${(["PNG", "SVG"] as const).map((kind) => html`<button type="button" class="quiet"
+      title=${this.t("save.about", kind, kind[0]!)} aria-keyshortcuts=${`Alt+${kind[0]}`} @click=${() => this.pictured(kind)}>${kind}</button>`)}</span>`;
+  }
+
+  /** The panel on show as a file, with what it shows of what under it. */
+  private async pictured(kind: "PNG" | "SVG"): Promise<void> {
+    const panel = this.querySelector(".panel > :last-child");
+    const { meta, about, selection: now } = this;
+    if (!panel || !meta || !about) return;
+    const part = meta.parts.length ? ` · ${this.t(`part.${now.part}` as Key)} · ${this.t("heads.one", shown(now.layer), shown(now.head))}` : "";
+    const title = this.querySelector("#panel-title")!.textContent!;
+    const made = picture(panel, [`${meta.text}${meta.output ? ` → ${meta.output}` : ""}`, `${title} · ${about.model.split(/[\\/]/).at(-1)}${part} · qkv`]);
+    await save(made, `qkv-${now.panel}`, kind.toLowerCase() as "png" | "svg");
+  }
+
+  private pressed = (event: KeyboardEvent): void => {
+    const kind = ({ KeyP: "PNG", KeyS: "SVG" } as const)[event.code];
+    if (!kind || !event.altKey || event.ctrlKey || event.metaKey || event.isComposing) return;
+    event.preventDefault();
+    void this.pictured(kind);
+  };
 
   private tabbed(event: KeyboardEvent, fits: PanelEntry[]): void {
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];

@@ -1,5 +1,7 @@
 /** Asks the server, or the answers recorded in this file, and gives JSON and arrays alike; every error has both languages.
  *
+ * A live page comes with the answers with which it opens, each of which is used once.
+ *
  * Read next: panel.ts, which asks for panels. */
 import type { Question } from "./select";
 
@@ -45,11 +47,8 @@ export function decode(body: ArrayBuffer): Answer {
 
 export class Client {
   private readonly kept = new Map<string, Promise<Answer>>();
-  private readonly record: Record<string, Recorded> | null;
-
-  constructor(recorded: HTMLElement | null = document.getElementById("recorded")) {
-    this.record = recorded ? JSON.parse(recorded.textContent ?? "{}") : null;
-  }
+  private readonly record = carried("recorded");
+  private readonly ready = carried("ready") ?? {};
 
   /** Whether this page is a recording without a server. */
   get recorded(): boolean {
@@ -70,8 +69,14 @@ export class Client {
   /** Starts a run and gives its name. */
   async run(question: Question): Promise<string> {
     const body = JSON.stringify(question, Object.keys(flat(question)).sort());
-    if (this.record) return (await this.fetched(`/api/run?${body}`)).run;
+    const path = `/api/run?${body}`;
+    if (this.record || this.ready[path]) return (await this.fetched(path)).run;
     return (await this.sent("/api/run", { method: "POST", headers: { "content-type": "application/json" }, body })).run;
+  }
+
+  /** Asks that a run which learns be watched with a text too. */
+  async wish(run: string, text: string): Promise<void> {
+    await this.sent(`/api/watch/${encodeURIComponent(run)}/texts`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ text }) });
   }
 
   /** Forgets what was answered about a run that the server let go. */
@@ -80,8 +85,9 @@ export class Client {
   }
 
   private async fetched(path: string): Promise<Answer> {
-    if (!this.record) return this.sent(path);
-    const found = this.record[path];
+    const found = (this.record ?? this.ready)[path];
+    if (!found && !this.record) return this.sent(path);
+    delete this.ready[path];
     if (!found) throw new Trouble({ zh: "这里没有录下这个回答：请运行 qkv look 模型 --serve", en: "not recorded: run qkv look MODEL --serve" });
     if (found.type !== BINARY) return JSON.parse(found.body);
     return decode(Uint8Array.from(atob(found.body), (c) => c.charCodeAt(0)).buffer);
@@ -100,6 +106,12 @@ export class Client {
     const said = body?.error ?? { zh: `服务器回答了 ${reply.status}`, en: `the server answered ${reply.status}` };
     throw new Trouble(said, reply.status);
   }
+}
+
+/** The answers that the document brings along under a name. */
+function carried(name: string): Record<string, Recorded> | null {
+  const found = document.getElementById(name);
+  return found ? JSON.parse(found.textContent ?? "{}") : null;
 }
 
 function flat(value: unknown, into: Record<string, true> = {}): Record<string, true> {

@@ -3,54 +3,11 @@
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
-import { chromium } from "playwright-core";
+import { change, choose, faults, numbers, opened, reported, rest, settled, state } from "./browser.mjs";
 
-const [address, named = "demo,demo-lm,demo-bert,demo-moe", pictures] = process.argv.slice(2);
-const origin = new URL(address).origin;
+const [named = "demo,demo-lm,demo-bert,demo-moe", pictures] = rest;
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const CLICKED = 40; // numbers of a panel that are clicked, evenly over the panel
-const faults = [];
-const numbers = [];
-
-const browser = await chromium.launch({
-  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-  args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-});
-
-async function opened(how = {}) {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...how });
-  const page = await context.newPage();
-  page.setDefaultTimeout(20000);
-  page.on("console", (m) => ["error", "warning"].includes(m.type()) && faults.push(`console ${m.type()}: ${m.text()} ${m.location().url}`));
-  page.on("pageerror", (e) => faults.push(`page error: ${e.message}`));
-  page.on("request", (r) => new URL(r.url()).origin === origin || r.url().startsWith("data:") || faults.push(`request outside: ${r.url()}`));
-  await page.goto(address);
-  await page.waitForSelector(".tabs button");
-  return page;
-}
-
-const state = (page) => page.evaluate(() => Object.fromEntries(new URLSearchParams(location.hash.slice(1))));
-const settled = async (page) => {
-  await page.waitForFunction(() => !document.querySelector(".panel [busy], .panel .waiting, q-map[busy], .go:disabled"));
-  await page.waitForTimeout(30);
-};
-const change = async (page, over) => {
-  await page.evaluate((o) => {
-    const said = new URLSearchParams(location.hash.slice(1));
-    for (const [k, v] of Object.entries(o)) said.set(k, v);
-    location.hash = said.toString();
-  }, over);
-  await page.waitForTimeout(30);
-  await settled(page);
-};
-
-async function choose(page, model) {
-  const select = page.locator(".ask .pick select");
-  if (!(await select.count()) || (await page.locator(".card b").textContent()) === model) return;
-  await select.selectOption({ label: model });
-  await page.waitForFunction((m) => document.querySelector(".card b")?.textContent === m && !document.querySelector(".go:disabled"), model);
-  await settled(page);
-}
 
 /** Clicks numbers of the panel on show; each must say its name and, if it has one, its line. */
 async function click(page, model, panel) {
@@ -219,7 +176,7 @@ async function lost(page) {
   faults.splice(0, faults.length, ...faults.filter((f) => !/ERR_FAILED/.test(f))); // the browser tells of it itself
 }
 
-try {
+await reported(async () => {
   const began = Date.now();
   const page = await opened();
   await settled(page);
@@ -244,12 +201,4 @@ try {
     await gone(page);
     await lost(page);
   }
-  assert.deepEqual(faults, [], faults.join("\n"));
-  console.log(JSON.stringify(numbers));
-} catch (error) {
-  console.error([...new Set(faults)].join("\n"));
-  console.error(error.stack ?? String(error));
-  process.exitCode = 1;
-} finally {
-  await browser.close();
-}
+});

@@ -2,43 +2,10 @@
 // node tests/panels.mjs ADDRESS — of a server with demo, demo-moe and demo-bert and a folder with one watched run of
 // steps 0 and 4, which trains on and has told of step 6. As page.mjs, it writes the numbers that it clicked as JSON on the last line. Exit 1 at the first fault.
 import assert from "node:assert/strict";
-import { chromium } from "playwright-core";
+import { change, choose, faults, numbers, opened, reported, settled, state } from "./browser.mjs";
 
-const [address] = process.argv.slice(2);
-const faults = [];
-const numbers = [];
-const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu"] });
-
-async function opened(how = {}) {
-  const page = await (await browser.newContext({ viewport: { width: 1280, height: 900 }, ...how })).newPage();
-  page.setDefaultTimeout(30000);
-  page.on("console", (m) => ["error", "warning"].includes(m.type()) && faults.push(`console: ${m.text()} ${m.location().url}`));
-  page.on("pageerror", (e) => faults.push(`page error: ${e.message}`));
-  await page.goto(address);
-  await page.waitForSelector(".tabs button");
-  await settled(page);
-  return page;
-}
-
-const settled = async (page) => {
-  await page.waitForTimeout(80);
-  await page.waitForFunction(() => !document.querySelector(".panel [busy], .panel .waiting, .go:disabled"));
-  await page.waitForTimeout(40);
-};
-const change = async (page, over) => {
-  await page.evaluate((o) => {
-    const said = new URLSearchParams(location.hash.slice(1));
-    for (const [k, v] of Object.entries(o)) said.set(k, v);
-    location.hash = said.toString();
-  }, over);
-  await settled(page);
-};
 const ask = async (page, model, text) => {
-  const select = page.locator(".ask .pick select");
-  if ((await page.locator(".card b").textContent()) !== model) {
-    await select.selectOption({ label: model });
-    await page.waitForFunction((m) => document.querySelector(".card b")?.textContent === m && !document.querySelector(".go:disabled"), model);
-  }
+  await choose(page, model);
   if (text) {
     await page.locator(".ask textarea").fill(text);
     await page.locator(".go").click();
@@ -47,7 +14,7 @@ const ask = async (page, model, text) => {
 };
 const values = (page, where) => page.locator(`${where} q-num`).evaluateAll((all) => all.map((e) => Number(e.getAttribute("value"))));
 const keep = async (page, panel) => {
-  const run = await page.evaluate(() => new URLSearchParams(location.hash.slice(1)).get("run"));
+  const { run } = await state(page);
   const all = await page.locator(".panel q-num").evaluateAll((found) => found.map((e) => ["value", "name", "line"].map((k) => e.getAttribute(k))));
   const step = Math.max(1, Math.ceil(all.length / 12));
   for (const [value, name, line] of all.filter((_, i) => i % step === 0)) if (line) numbers.push({ model: "", panel, run, value, name, line });
@@ -254,7 +221,7 @@ async function empty(page) {
   }
 }
 
-try {
+await reported(async () => {
   const page = await opened();
   await change(page, { lang: "en" });
   for (const part of [pushed, masked, cached, routed, aligned, shifted, costs, compared, proved, learnt, empty]) {
@@ -262,12 +229,4 @@ try {
     console.log(part.name);
   }
   await still();
-  assert.deepEqual(faults, [], faults.join("\n"));
-  console.log(JSON.stringify(numbers));
-} catch (error) {
-  console.error([...new Set(faults)].join("\n"));
-  console.error(error.stack ?? String(error));
-  process.exitCode = 1;
-} finally {
-  await browser.close();
-}
+});

@@ -1,6 +1,6 @@
 """The bodies of answers and the queries of questions: JSON, arrays as raw little-endian numbers, keys that are checked.
 
-Used by answers.py and replay.py.
+Used by answers.py, the files of its panels, and replay.py.
 """
 
 import json
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from qkv.errors import nearest
 from qkv.explore.run import Refused
+from qkv.lens import where
 
 JSON, ARRAYS = "application/json", "application/x-qkv"
 DTYPES = {torch.uint8: "u8", torch.int32: "i32", torch.float32: "f32"}
@@ -116,3 +117,13 @@ class Query:
             there = ", ".join(known)
             raise Refused(f"{key}={found}：可以是 {there}", f"{key}={found}: expected {there}")
         return found
+
+
+def tokens(t: Any, ids: list[int]) -> list[dict[str, Any]]:
+    """Tokens as people read them; a character that is cut into several carries the share that each is."""
+    made = t.tokenizer.pieces(ids)
+    found: list[dict[str, Any]] = []
+    for i, (shown, piece) in enumerate(zip(where.shown(t, ids), made, strict=True)):
+        text, _, share = shown.rpartition(" ") if shown != piece else (shown, "", "")
+        found.append({"text": text, "id": ids[i], **({"bytes": share} if share else {})})
+    return found

@@ -66,10 +66,11 @@ def figures(
     `word` is the one whose vector is followed, `seed` draws the fresh weights that learn.
 
     Raises:
-        QkvError: a model that writes nothing; no such layer or head; no matplotlib.
+        QkvError: a model that names no words; a text of one token; no such layer or head; no matplotlib.
     """
-    if model.spec.decoder is None or model.spec.head is None:
-        raise QkvError("figures: they follow a model while it learns to write; take one with a decoder and a head")
+    if model.spec.head is None or (model.spec.decoder is None and (not model.tokenizer or not model.tokenizer.mask_id)):
+        raise QkvError("figures: they follow a model while it learns which word comes next, or is hidden; this one "
+                       "names no words: take one with a head")  # fmt: skip
     stack = model.spec.encoder or model.spec.stack
     layers, heads = len(stack.blocks), stack.blocks[0].attn.heads
     if not (-layers <= layer < layers and 0 <= head < heads):
@@ -158,7 +159,7 @@ def concatenate(s: Scene) -> "Figure":
 def block(s: Scene) -> "Figure":
     """The layer from below upwards: blue boxes are trained, a line at the side goes round what is added to it."""
     core: Any = s.model.core
-    module = (core.encoder if s.model.encoder_decoder else core.decoder).layers[s.layer]
+    module = (core.encoder if s.model.spec.encoder else core.decoder).layers[s.layer]
     weights = {name: p for name, p in module.named_parameters() if not name.endswith("bias")}
     count = f"{sum(p.numel() for p in module.parameters()):,}"
     rows = list(flow(s, weights))
@@ -169,9 +170,12 @@ def block(s: Scene) -> "Figure":
     ax.set_ylim(-0.6, len(rows) - 0.4)
     fig.suptitle(s.say(f"Transformer Block：{s.block}，{count} 个可训练参数（蓝色）",
                        f"Transformer block: {s.block}, {count} trainable parameters (blue)"))  # fmt: skip
-    start = 0
+    residual, start, apart = (s.model.spec.encoder or s.model.spec.stack).blocks[s.layer].residual, 0, 0
     for y, boxes in enumerate(rows):
-        if y:
+        if y and y == apart:  # the second branch of a parallel layer reads what the first one read
+            ax.annotate("", (6.5, y), (9.7, y), arrowprops={"arrowstyle": "->"})
+            ax.plot([7, 9.7, 9.7], [0, 0, y], color="black", linewidth=1, zorder=0)
+        elif y:
             ax.annotate("", (5, y - 0.3), (5, y - 0.7), arrowprops={"arrowstyle": "->"})
         for i, (text, trained) in enumerate(boxes):
             look = {"boxstyle": "round,pad=0.35", "fc": BLUE if trained else "#e8e8e8", "ec": "none"}
@@ -179,7 +183,8 @@ def block(s: Scene) -> "Figure":
             ax.text(x, y, text.replace("$", r"\$"), ha="center", va="center", color=ink, fontsize=8, bbox=look)
         if boxes[0][0].startswith("⊕"):
             ax.plot([3, 0.3, 0.3, 4.6], [start, start, y, y], color="gray", linewidth=1, zorder=0)
-        if boxes[0][0].startswith("resid") or boxes[0][0].startswith("⊕"):
+            apart = apart or (y + 1 if residual == "parallel" else 0)
+        if boxes[0][0].startswith(("attn_in", "ffn_in") if residual == "normed" else ("resid", "⊕")):
             start = y
     return fig
 
@@ -203,7 +208,9 @@ def flow(s: Scene, weights: Mapping[str, Tensor]) -> Iterator[Boxes]:
         yield [(inside, False)]
         yield from (row for start in last for row in boxes(weights, start))
         yield from boxes(weights, f"{slot}_out.")
-        yield [(s.say("⊕ 残差相加", "⊕ residual"), False)]
+        times = f" × {spec.carry:g}" if spec.carry != 1.0 else ""
+        if spec.residual != "none":
+            yield [(s.say("⊕ 残差相加", "⊕ residual") + times, False)]
         yield from boxes(weights, f"{slot}_sum.")
         if part == "attn" and f"{s.block}.resid_mid" in s.t.known:
             yield stream(s, "resid_mid")
@@ -254,7 +261,13 @@ def update(s: Scene, text: str, word: str | None, seed: int) -> "Figure":
 
 
 def learnt(model: Model, ids: list[int], token: int, seed: int) -> tuple[list[Tensor], list[float]]:
-    """The token's row of the table [D] before and after each update of fresh weights, and the loss at each."""
+    """The token's row of the table [D] before and after each update of fresh weights, and the loss at each.
+
+    Raises:
+        QkvError: one token, which nothing comes after.
+    """
+    if len(ids) < 2:
+        raise QkvError("figures: the text is one token, from which nothing can be learnt; give a longer one")
     core = Transformer(model.spec)
     initialise(core, seed)
     said = model.translate(model.text(ids), beam=1).tokens if model.encoder_decoder else []
@@ -272,7 +285,12 @@ def learnt(model: Model, ids: list[int], token: int, seed: int) -> tuple[list[Te
 
 
 def loss_of(core: Transformer, model: Model, ids: list[int], said: list[int]) -> Tensor:
-    """The mean cross-entropy of the text's own next tokens, or of its translation's."""
+    """The mean cross-entropy of the text's own next tokens, of its translation's, or of every third one, hidden."""
+    if not model.spec.decoder:
+        target, hidden = torch.tensor([ids]), torch.arange(len(ids)) % 3 == 1
+        assert model.tokenizer is not None
+        given = target.masked_fill(hidden, model.tokenizer.mask_id or 0)
+        return F.cross_entropy(core(given, begin(core.encoder, given))[0, hidden], target[0, hidden])
     if model.encoder_decoder:
         source = torch.tensor([ids])
         start = [] if model.special.start is None else [model.special.start]

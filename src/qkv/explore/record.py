@@ -13,9 +13,12 @@ from urllib.parse import quote
 
 from qkv.errors import QkvError
 from qkv.explore import answers, replay
-from qkv.explore.answers import attentions, near_words, whole_words
-from qkv.explore.body import JSON, Answer, Query
-from qkv.explore.run import Question, Run, ask
+from qkv.explore.body import JSON, Answer, Query, tokens
+from qkv.explore.guesses import believed
+from qkv.explore.heads import asked as read_by
+from qkv.explore.heads import asking, heads_of, listed
+from qkv.explore.meanings import whole_words
+from qkv.explore.run import Question, Run, ask, attentions, spoken
 from qkv.hub import Model
 from qkv.lens import where
 from qkv.training.watch import Watched
@@ -54,8 +57,7 @@ def record(
         book[path_of("about", asking)] = Answer({**found.keys, **(more or {}).get(name, {}), "recorded": said})
         book |= {path_of(path, asking): one for path, one in training(watched).items()}
     for question, (_, run) in zip(said, runs, strict=True):
-        body = json.dumps(question, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-        book[f"/api/run?{body}"] = Answer({"run": run.id})
+        book[posted(question)] = Answer({"run": run.id})
     packed = {path: packing(found) for path, found in book.items()}
     shell = {name: read(STATIC / name) for name in ("index.html", "app.js", "app.css")}
     room = limit - len(written({}, shell).encode()) - sum(map(weight, packed.items()))
@@ -63,6 +65,18 @@ def record(
         share = room // (len(runs) - n)
         room -= filled(packed, run, {} if name == home else {"model": name}, share)
     return written(packed, shell)
+
+
+def ready(run: Run, about: Answer, question: Mapping[str, Any]) -> str:
+    """The answers with which the live page opens on a run, as data that its document can carry."""
+    packed = {"/api/about": packing(about), posted(question): packing(Answer({"run": run.id}))}
+    map_first = "lens" in answers.panels(run)
+    for must, what, said in wanted(run):
+        if what == "attn" or (map_first and what == "thumbs"):
+            break
+        if must:
+            packed[path_of(f"r/{run.id}/{what}", said)] = packing(answers.answer(run, what, said))
+    return element("ready", packed)
 
 
 def filled(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str], share: int) -> int:
@@ -97,9 +111,9 @@ def filled(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str]
 
 def wanted(run: Run) -> Iterator[tuple[bool, str, dict[str, str]]]:
     """What the page asks about a run, what it opens with first: (whether it must fit, answer, query)."""
-    there, parts = answers.panels(run), answers.listed(run)
+    there, parts = answers.panels(run), listed(run)
     yield True, "meta", {}
-    for what in ("lens", "wavefront", "cache", "alignment", "diff", "routes", "cost"):
+    for what in ("lens", "wavefront", "cache", "alignment", "diff", "routes", "cost", "beams"):
         if what in there:
             yield what == "lens", what, {}
     first = opening(run, parts)
@@ -131,19 +145,19 @@ def rest(
     yield from meanings(run, ends)
     for p in parts:
         yield from ((False, "row", {**spot, "query": str(i)}) for i in range(p["queries"]) for spot in heads(p))
-    asks = [str(i) for i in range(answers.asking(run.first, first["part"]))]
+    asks = [str(i) for i in range(asking(run.first, first["part"]))]
     yield from ((False, "walk", {**first, "query": i, "key": "0"}) for i in asks)
-    yield from ((False, "walk", {**first, "key": str(i)}) for i in range(answers.asked(run.first, first["part"])))
+    yield from ((False, "walk", {**first, "key": str(i)}) for i in range(read_by(run.first, first["part"])))
     yield from ((False, "walk", {**first, **spot}) for p in parts if p["part"] == first["part"] for spot in heads(p))
     for layer in map(str, range(len(run.model.spec.stack.blocks))):
         yield from ((False, "parts", {"pos": p, "by": by, "layer": layer}) for by in ("head", "neuron") for p in pos)
 
 
 def meanings(run: Run, ends: list[str]) -> Iterator[tuple[bool, str, dict[str, str]]]:
-    """Where words move and what lies near them: two other words of the text are the anchors."""
-    read = answers.tokens(run.t, where.passed(run.t, "encoder.").ids[0].tolist())
+    """Where words move, towards the words of the text that the answer chooses, and what lies near them."""
+    read = tokens(run.t, where.passed(run.t, "encoder.").ids[0].tolist())
     for at in ends:
-        yield False, "shift", {"pos": at, "anchors": ",".join(near_words(read, int(at)))}
+        yield False, "shift", {"pos": at}
     yield from ((False, "neighbours", {"word": word, "n": "10"}) for word in dict.fromkeys(whole_words(read)) if word)
 
 
@@ -165,21 +179,12 @@ def opening(run: Run, parts: list[dict[str, Any]]) -> dict[str, str]:
     calls = where.passed(run.t).calls
     begin = 0 if part["part"] == "encoder" else calls[0].ids.shape[1] - 1
     query = (begin + part["queries"] - 1) // 2
-    if part["part"] == "encoder" and True in (used := answers.believed(run, where.passed(run.t))) and False in used:
+    if part["part"] == "encoder" and True in (used := believed(run, where.passed(run.t))) and False in used:
         query = used.index(True)
     layer = part["layers"] - 1
     path = attentions(run.model)[part["part"]][layer]
-    best = int(answers.heads_of(run, path)[0].weights(slice(query, query + 1))[0].argmax())
+    best = int(heads_of(run, path)[0].weights(slice(query, query + 1))[0].argmax())
     return {"part": part["part"], "layer": str(layer), "head": "0", "query": str(query), "key": str(best)}
-
-
-def spoken(q: Question) -> dict[str, Any]:
-    """A question as the page puts it."""
-    found: dict[str, Any] = {"text": q.text, "second": q.second, "max_new_tokens": q.max_new_tokens, "beam": q.beam,
-                             "sampling": dict(q.sampling), "force": list(q.force)}  # fmt: skip
-    if q.cut:
-        found["cut"] = {key: value for key, value in vars(q.cut).items() if value is not None}
-    return {key: value for key, value in found.items() if value}
 
 
 def training(w: Watched | None) -> dict[str, Answer]:
@@ -203,6 +208,11 @@ def path_of(path: str, query: Mapping[str, str]) -> str:
     return f"/api/{path}" + f"?{said}" * bool(said)
 
 
+def posted(question: Mapping[str, Any]) -> str:
+    """The path by which the page's script finds the run of a question that it would post."""
+    return "/api/run?" + json.dumps(question, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
 def packing(found: Answer) -> dict[str, str]:
     """A body as JSON can hold it."""
     body = found.body()
@@ -212,6 +222,11 @@ def packing(found: Answer) -> dict[str, str]:
 def weight(one: tuple[str, dict[str, str]]) -> int:
     """How many bytes a recorded answer takes in the file."""
     return len(inlined(dict([one])).encode())
+
+
+def element(name: str, packed: Mapping[str, Any]) -> str:
+    """Answers as an element of a document."""
+    return f'<script type="application/json" id="{name}">{inlined(packed)}</script>'
 
 
 def inlined(packed: Mapping[str, Any]) -> str:
@@ -226,7 +241,7 @@ def written(packed: Mapping[str, Any], texts: Mapping[str, str]) -> str:
     policy = (f"default-src 'none'; script-src {hashed(script)}; style-src 'unsafe-inline'; img-src data:; "
               "base-uri 'none'; form-action 'none'")  # fmt: skip
     meta = f'<meta http-equiv="content-security-policy" content="{policy}">'
-    data = f'<script type="application/json" id="recorded">{inlined(packed)}</script>'
+    data = element("recorded", packed)
     html = texts["index.html"]
     for old, new in (
         ('<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}'),

@@ -95,6 +95,15 @@ class Question:
         return "r" + hashlib.sha256(said.encode()).hexdigest()[:12]
 
 
+def spoken(q: Question) -> dict[str, Any]:
+    """A question as the page puts it."""
+    found: dict[str, Any] = {"text": q.text, "second": q.second, "max_new_tokens": q.max_new_tokens, "beam": q.beam,
+                             "sampling": dict(q.sampling), "force": list(q.force)}  # fmt: skip
+    if q.cut:
+        found["cut"] = {key: value for key, value in vars(q.cut).items() if value is not None}
+    return {key: value for key, value in found.items() if value}
+
+
 def whole(body: Mapping[str, Any], key: str, low: int = 0) -> int | None:
     """A whole number of a JSON object, None where it is not given."""
     value = body.get(key)
@@ -197,6 +206,10 @@ def ask(model: Model, question: Question, name: str = "model") -> Run:
     Raises:
         QkvError: no tokenizer, a selector out of range, what the model itself refuses.
     """
+    if not model.spec.stack.blocks:
+        raise Refused(f"{name} 是 LSTM，没有可看的注意力层；qkv look {name} TEXT 显示它的对齐",
+                      f"{name} is an LSTM: it has no layers of attention to look into; qkv look {name} TEXT shows its "
+                      "alignment")  # fmt: skip
     if model.tokenizer is None:
         raise Refused(f"{name} 没有分词器，文本变不成词元；请把分词器存到权重旁边",
                       f"{name} has no tokenizer, so a text cannot become tokens; save one beside it")  # fmt: skip
@@ -206,15 +219,15 @@ def ask(model: Model, question: Question, name: str = "model") -> Run:
 
 
 @torch.inference_mode()
-def read(model: Model, text: str, question: Question) -> Pass:
-    """One text: cut to what fits, continued or translated, and traced."""
+def read(model: Model, text: str, question: Question, more: Sequence[edit.Edit] = ()) -> Pass:
+    """One text: cut to what fits, continued or translated, and traced; `more` is edited beside what is cut."""
     text, said = fitting(model, text)
     ids = model.ids(text)
     missing = model.tokenizer.unknown(text) if model.tokenizer else []
     if missing:
         words = "、".join(missing[:8]), ", ".join(missing[:8])
         said.append((f"词表里没有：{words[0]}", f"not in the vocabulary: {words[1]}"))
-    edits = edits_of(model, question.cut)
+    edits = [*edits_of(model, question.cut), *more]
     speaks = model.spec.decoder is not None and model.spec.head is not None
     written, logprobs = write(model, ids, question, edits) if speaks else ([], [])
     tokens = len(ids) + len(written)
@@ -341,29 +354,39 @@ def write(
     model: Model, ids: list[int], question: Question, edits: list[edit.Edit]
 ) -> tuple[list[int], list[float]]:  # fmt: skip
     """The ids that follow a text, what is forced first, and the log-probability of each that was chosen (forced: 0)."""
-    both, force = model.encoder_decoder, list(question.force)
-    most = question.max_new_tokens or (None if both else 12)
-    settings = Ask.of({"max_new_tokens": most, **dict(question.sampling)}, {}).settings(model)
-    settings["stops"] = Stops(model.special.eos)
+    force = list(question.force)
     if force and (bad := max(force)) >= model.spec.vocabulary:
         raise Refused(f"force：没有编号 {bad}，最大是 {model.spec.vocabulary - 1}",
                       f"force: there is no id {bad}, the last one is {model.spec.vocabulary - 1}")  # fmt: skip
-    if kind(model) == "decoder":
-        ids = [*ids, *force]
-    else:
-        settings["feed"] = replace(settings["feed"], start=(*start_of(model), *force))
     if force and force[-1] in model.special.eos:
         return force, [0.0] * len(force)
-    edge = question.cut is not None and question.cut.query is not None and question.cut.part != "encoder"
-    size = 1 if question.sampling or edge else question.beam or (4 if both else 1)
+    ids, settings = settled(model, ids, question)
     with Trace(model.core, edit=edits) if edits else nullcontext():
-        if size > 1:
+        if search := searching(model, question):
             del settings["sampling"]
-            search = beams.Search(size, length_penalty=0.6 if both else 0.0)
             best = beams.beam(model.core, [ids], search=search, **settings)[0][0]
             return [*force, *best.tokens], [0.0] * len(force) + list(best.logprobs)
         done = engine.generate(model.core, [ids], **settings)[0]
     return [*force, *done.tokens], [0.0] * len(force) + list(done.logprobs)
+
+
+def settled(model: Model, ids: list[int], question: Question) -> tuple[list[int], dict[str, Any]]:
+    """What is read before anything is chosen, and the settings of generation/."""
+    most = question.max_new_tokens or (None if model.encoder_decoder else 12)
+    settings = Ask.of({"max_new_tokens": most, **dict(question.sampling)}, {}).settings(model)
+    settings["stops"] = Stops(model.special.eos)
+    if kind(model) == "decoder":
+        return [*ids, *question.force], settings
+    settings["feed"] = replace(settings["feed"], start=(*start_of(model), *question.force))
+    return ids, settings
+
+
+def searching(model: Model, question: Question) -> beams.Search | None:
+    """How beams are searched for a question; None where its words are chosen one by one."""
+    edge = question.cut is not None and question.cut.query is not None and question.cut.part != "encoder"
+    both = model.encoder_decoder
+    size = 1 if question.sampling or edge else question.beam or (4 if both else 1)
+    return beams.Search(size, nbest=size, length_penalty=0.6 if both else 0.0) if size > 1 else None
 
 
 class Loud(Rows):

@@ -17,7 +17,7 @@ import traceback
 import webbrowser
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from qkv.errors import QkvError, nearest
-from qkv.explore import answers, replay
+from qkv.explore import answers, record, replay
 from qkv.explore.body import Answer, Query, dumped
 from qkv.explore.run import Question, Refused, Run, Shelf, ask
 from qkv.hub import Model
@@ -107,12 +107,20 @@ class Desk:
         found = answers.about(model, name, self.names, self.lang, list(self.examples.get(name, ())))
         return Answer({**found.keys, "first": dict(self.first)}) if self.first and name == self.names[0] else found
 
-    def run(self, body: Mapping[str, Any]) -> Answer:
-        """Put a question; the name of its run."""
+    def run(self, body: Mapping[str, Any]) -> Run:
+        """Put a question; its run."""
         name, model = self.model(body.get("model"))
         question = Question.of({k: v for k, v in body.items() if k != "model"})
-        run = self.shelf.put(question.id(name), lambda: ask(model, question, name))
-        return Answer({"run": run.id})
+        return self.shelf.put(question.id(name), lambda: ask(model, question, name))
+
+    def opening(self) -> str:
+        """The answers with which the page opens, made before a browser asks; empty where it opens with no text."""
+        texts = self.examples.get(self.names[0], ())
+        question = self.first or ({"text": texts[0]} if texts else {})
+        try:
+            return record.ready(self.run(question), self.about(Query({})), question) if question else ""
+        except QkvError:
+            return ""  # the page asks, and says what is wrong
 
     def answer(self, run: str, what: str, said: Mapping[str, str]) -> Answer:
         """One answer about a run."""
@@ -122,6 +130,12 @@ class Desk:
     def table(self, what: str, query: Query) -> Answer:
         """One answer about a model without a text."""
         return answers.TABLES[what](self.model(query.text("model") or None)[1], query)
+
+    def wish(self, run: str, body: Mapping[str, Any]) -> Answer:
+        """A text that a run which learns is to be watched with from now on; those asked for so far."""
+        found = replay.watched(self.watched, run)
+        found.wish(str(body.get("text") or ""))
+        return Answer({"texts": list(found.wishes)})
 
     def watch(self, parts: list[str]) -> Answer:
         """What runs recorded while they learnt: all of them, one of them, one step of one."""
@@ -175,6 +189,21 @@ class Site:
     desk: Desk
     gate: Gate
     worker: ThreadPoolExecutor
+    begun: tuple[str, Future[str]] | None = None
+
+    def prepare(self) -> None:
+        """Begin to make the answers with which the page opens."""
+        self.begun = self.desk.names[0], self.worker.submit(self.desk.opening)
+
+    def ready(self) -> str:
+        """Those answers, where they are made: a browser that comes before asks for them."""
+        if self.begun is None:
+            return ""
+        name, made = self.begun
+        if name != self.desk.names[0]:  # a model was trained meanwhile, and the page now opens with it
+            self.prepare()
+            return ""
+        return made.result() if made.done() and not made.exception() else ""
 
     async def work(self, make: Callable[[], Answer]) -> Response:
         """An answer made in the one thread where torch works."""
@@ -200,7 +229,7 @@ class Site:
             return guarded(welcome)
         if refusal := self.gate.refuse(request):
             return failed(refusal, html=True)
-        return static(request, "index.html", "text/html")
+        return static(request, "index.html", "text/html", self.ready())
 
     async def file(self, request: Request) -> Response:
         """The script and the style."""
@@ -232,18 +261,25 @@ class Site:
 
     async def posted(self, request: Request, parts: list[str]) -> Response:
         """A new question."""
-        if parts != ["run"]:
-            return failed(Refused("没有这个地址", "only /api/run takes a POST", 404))
+        wishes = len(parts) == 3 and (parts[0], parts[2]) == ("watch", "texts")
+        if parts != ["run"] and not wishes:
+            return failed(Refused("没有这个地址", "only /api/run and /api/watch/RUN/texts take a POST", 404))
         try:
             body = await said_in(request)
         except Refused as error:
             return failed(error)
-        return await self.work(lambda: self.desk.run(body))
+        if wishes:
+            return await self.work(lambda: self.desk.wish(parts[1], body))
+        return await self.work(lambda: Answer({"run": self.desk.run(body).id}))
 
 
 def app(desk: Desk, *, token: str, port: int) -> Starlette:
     """The ASGI application."""
-    site = Site(desk, Gate(token, port), ThreadPoolExecutor(1, "qkv-torch"))
+    return routed(Site(desk, Gate(token, port), ThreadPoolExecutor(1, "qkv-torch")))
+
+
+def routed(site: Site) -> Starlette:
+    """The ASGI application of a site."""
     api = Route("/api/{rest:path}", site.api, methods=["GET", "POST"])
     routes = [Route("/", site.opened), api, Route("/{name}", site.file)]
     return Starlette(routes=routes, exception_handlers={404: missing, 405: missing})
@@ -295,12 +331,14 @@ async def missing(request: Request, error: Exception) -> Response:
     )
 
 
-def static(request: Request, name: str, kind: str) -> Response:
-    """A file of the page, with a tag by which a browser need not fetch it again."""
+def static(request: Request, name: str, kind: str, ready: str = "") -> Response:
+    """A file of the page, `ready` before its script, with a tag by which a browser need not fetch it again."""
     path = STATIC / name
     data = path.read_bytes() if path.is_file() else EMPTY.encode() if name == "index.html" else None
     if data is None:
         return failed(Refused(f"没有 {name}：页面还没有构建", f"there is no {name}: the page is not built", 404))
+    if ready:
+        data = data.replace(b"<script", ready.encode() + b"\n<script", 1)
     tag = f'"{hashlib.sha256(data).hexdigest()[:24]}"'
     headers = {"etag": tag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == tag:
@@ -386,9 +424,10 @@ class Page:
         self.desk, self.socket = desk, bound(port)
         self.port = self.socket.getsockname()[1]
         self.token = token or secrets.token_urlsafe(24)
-        made = app(desk, token=self.token, port=self.port)
+        self.site = Site(desk, Gate(self.token, self.port), ThreadPoolExecutor(1, "qkv-torch"))
+        self.site.prepare()
         settings = uvicorn.Config(
-            made, log_level="error", lifespan="off", timeout_graceful_shutdown=5, server_header=False
+            routed(self.site), log_level="error", lifespan="off", timeout_graceful_shutdown=5, server_header=False
         )
         self.server = Server(settings, desk.events)
         self.thread: threading.Thread | None = None

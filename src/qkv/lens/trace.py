@@ -95,9 +95,10 @@ class Run:
 class Trace(Reads):
     """Listens to one core while its block runs: `with Trace(core, save=["*.attn.pattern"]) as t: ...`, then `t[name]`.
 
-    `save` holds globs over tap names, or names of READOUTS, which are the methods of reads.py; `edit` holds Edits,
-    applied in their order. Other models, threads and contexts are not heard; a trace inside a trace hears first.
-    `budget` ("2GB") bounds what it may hold in memory, `to` is a directory that takes each call's taps once it is over.
+    `save` holds globs over tap names ("layers.{4:8}.attn.{q,k}", where {4:8} is a slice of the layers), or names of
+    READOUTS, which are the methods of reads.py; `edit` holds Edits, applied in their order. Other models, threads and
+    contexts are not heard; a trace inside a trace hears first. `budget` ("2GB") bounds what it may hold in memory, `to`
+    is a directory that takes each call's taps once it is over.
 
     Raises:
         QkvError: an unknown name (the nearest one is given); a value read that was not saved or never came; an edit
@@ -108,9 +109,12 @@ class Trace(Reads):
         self, core: Transformer, save: Sequence[str] = (), edit: Sequence[Edit] = (), tokenizer: Any = None, *,
         budget: str | int | None = None, to: Path | str | None = None,
     ) -> None:  # fmt: skip
+        if not core.spec.stack.blocks and READOUTS.keys() & set(save):
+            raise QkvError("an LSTM has no layers to read; where one with attention looked, translate(align=True) says")
         self.core, self.tokenizer, self.edits = core, tokenizer, tuple(edit)
         self.known = names(core.spec)
-        globs = [(g, s not in READOUTS) for s in save for g in READOUTS.get(s, tuple(spread(s)))]
+        layers = max(len(s.blocks) for s in (core.spec.encoder, core.spec.decoder) if s)
+        globs = [(g, s not in READOUTS) for s in save for g in READOUTS.get(s, tuple(spread(s, layers)))]
         self.wanted = {n for g, strict in globs for n in matching(g, self.known, strict=strict)}
         self.at = {e: set(matching(e.name, self.known)) for e in self.edits}
         self.met: set[Edit] = set()
@@ -314,14 +318,25 @@ class Trace(Reads):
         return tape.save(self, directory)
 
 
-def spread(glob: str) -> Iterator[str]:
-    """A glob with {a,b} as the globs it stands for."""
+def spread(glob: str, layers: int) -> Iterator[str]:
+    """A glob with {a,b} as the globs it stands for; {8:12} or {-2:} is a slice of the layers' numbers, as in Python."""
     found = re.search(r"\{([^{}]*)\}", glob)
     if found is None:
         yield glob
         return
-    for part in found[1].split(","):
-        yield from spread(glob[: found.start()] + part + glob[found.end() :])
+    for part in sliced(found[1], glob, layers):
+        yield from spread(glob[: found.start()] + part + glob[found.end() :], layers)
+
+
+def sliced(inside: str, glob: str, layers: int) -> list[str]:
+    """What stands between braces, one by one."""
+    cut = re.fullmatch(r"(-?\d+)?:(-?\d+)?(?::([1-9]\d*))?", inside)
+    if cut is None:
+        return inside.split(",")
+    found = range(layers)[slice(*(None if said is None else int(said) for said in cut.groups()))]
+    if not found:
+        raise QkvError(f"{glob!r}: the slice {{{inside}}} holds none of the layers, which are 0 to {layers - 1}")
+    return [str(layer) for layer in found]
 
 
 def names(spec: Spec) -> list[str]:

@@ -5,7 +5,7 @@ S source or key positions, W words, D width.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from qkv import hub, reading
 from qkv.data.collate import IGNORED, Batch
+from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.lens import readout, words
 from qkv.lens.mask import mask
@@ -44,15 +45,16 @@ def recorder(a: Assembly) -> Recorder | None:
         if made.unknown(word):
             raise QkvError(f"watch.words: {word!r} is not in this run's vocabulary, so it has no vector to watch")
     valid = a.splits.valid
-    texts = w.texts or (a.run.check.prompts if isinstance(valid, str) else tuple(s for s, _ in valid[:TEXTS]))
+    texts = w.texts or (a.run.check.prompts if isinstance(valid, str | Mixture) else tuple(s for s, _ in valid[:TEXTS]))
     about = {"kind": kind_of(model), "texts": list(texts), "words": list(w.words)}
     batch = example(a, texts)
-    readings = {
-        "texts": partial(looked, model, texts, w.longest),
+    readings: dict[str, Callable[[], Reading]] = {
         "words": partial(placed_words, model, w.words),
         "teacher": partial(teacher, model, batch),
     }
-    return Recorder(readings, w, about)
+    found = Recorder(readings, w, about)
+    readings["texts"] = lambda: looked(model, [*texts, *allowed(model, found.wishes, texts)], w.longest)
+    return found
 
 
 def kind_of(model: hub.Model) -> str:
@@ -65,7 +67,7 @@ def kind_of(model: hub.Model) -> str:
 def example(a: Assembly, texts: Sequence[str]) -> Batch:
     """One example to learn from, always the same: that of the first text where validation has it, else its first."""
     valid = a.splits.valid
-    if isinstance(valid, str):
+    if isinstance(valid, str | Mixture):
         return only(a.valid[0], EXAMPLE)
     chosen = next((pair for pair in valid if texts and pair[0] == texts[0]), valid[0])
     return only(placed(a.held([chosen])[0], a.model.device))
@@ -82,6 +84,13 @@ def only(batch: Batch, most: int = 10**6) -> Batch:
             side = "source" if field.name.startswith("source") else "target"
             found[field.name] = value[:1] if value.ndim == 1 else value[:1, : min(most, ends[side] or most)]
     return replace(batch, **found, tokens=int((found["labels"] != IGNORED).sum()))
+
+
+def allowed(model: hub.Model, wishes: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """The texts asked for that are not watched anyway, and that the model can read."""
+    reads = (model.spec.encoder or model.spec.stack).longest
+    longest = min(n for n in (model.spec.context, reads, 256) if n) - 2  # what is written needs room
+    return [text for text in wishes if text not in texts and 0 < len(model.ids(text)) <= longest]
 
 
 def looked(model: hub.Model, texts: Sequence[str], longest: int) -> Reading:
@@ -114,7 +123,8 @@ def inside(model: hub.Model, text: str, said: Any) -> tuple[dict[str, Any], dict
     rows = torch.tensor([read], device=model.device)
     row = {"text": text, "output": said.text if said else filled(model, ids), "kind": KINDS.get(kind, "continuation"),
            "source": made.pieces(ids) if both else None, "target": made.pieces(read), "prompt": len(given),
-           "layer": None, "chances": [math.exp(p) for p in said.logprobs] if said else []}  # fmt: skip
+           "unknown": list(made.unknown(text)), "layer": None,
+           "chances": [math.exp(p) for p in said.logprobs] if said else []}  # fmt: skip
     if not model.spec.stack.blocks:  # a baseline without layers of attention
         return row, {}
     with Trace(model.core, save=["patterns", *["lens"] * bool(model.spec.head)], tokenizer=made) as t:

@@ -5,7 +5,6 @@ loop.py calls `begin`, `before` and `after`; what is read at a step comes in as 
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.convert.store import sync
 from qkv.errors import QkvError
 from qkv.training import checkpoint, log, optim
-from qkv.training.watch import FORMAT, Watching, matrices
+from qkv.training.watch import FORMAT, Watching, matrices, wishes, write
 
 Reading = tuple[Any, dict[str, Tensor]]  # JSON, and arrays by name
 Readings = Mapping[str, Callable[[], Reading]]
@@ -38,6 +36,11 @@ class Recorder:
         self.pending: dict[str, Any] | None = None
         self.copies: dict[str, Tensor] = {}
         self.gradients: list[float] = []
+
+    @property
+    def wishes(self) -> tuple[str, ...]:
+        """The texts that somebody who watches the run asked for since it began."""
+        return wishes(self.folder)
 
     def begin(self, core: nn.Module, folder: Path, at: checkpoint.Progress) -> dict[str, Any] | None:
         """Take up what an earlier part of the run recorded up to here, or record the first weights: the event of it."""
@@ -159,22 +162,3 @@ class Recorder:
             inner = range(1, len(kept) - 1)
             least = min(inner, key=lambda i: (kept[i + 1]["step"] + 1) / (kept[i - 1]["step"] + 1))
             kept.pop(least)["weights"] = False
-
-
-def write(path: Path, value: Mapping[str, Any]) -> None:
-    """A JSON object as a file, whole or not at all.
-
-    Raises:
-        QkvError: the disk is full or not writable.
-    """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(log.finite(value), ensure_ascii=False), encoding="utf-8")
-        sync(aside)
-        os.replace(aside, path)
-        sync(path.parent)
-    except OSError as e:
-        raise QkvError(f"{path}: could not be written ({e})") from e
-    finally:
-        aside.unlink(missing_ok=True)

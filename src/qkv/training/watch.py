@@ -5,6 +5,7 @@ Letters: S recorded steps, N matrices, W watched words, D width.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +16,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from qkv.convert.store import sync
 from qkv.errors import QkvError
+from qkv.training import log
 
 FOLDER = Path("train", "watch")
 FORMAT = 1
+WISHED, WISHES, LONGEST_WISH = "wishes.json", 3, 120  # a file, texts in it, characters of a text
 PARTS = {
     "attn.q": "W_Q", "attn.k": "W_K", "attn.v": "W_V", "attn.out": "W_O", "cross.q": "W_Q", "cross.k": "W_K",
     "cross.v": "W_V", "cross.out": "W_O", "embed": "embedding", "source_embed": "embedding", "moe.router": "router",
@@ -92,6 +96,34 @@ def runs(folder: Path | str) -> list[Path]:
     return sorted(path.parents[2] for path in Path(folder).rglob(str(FOLDER / "index.json")))
 
 
+def wishes(folder: Path) -> tuple[str, ...]:
+    """The texts asked for in a folder of records; none where the file is not there or not whole."""
+    try:
+        found = json.loads((folder / WISHED).read_text(encoding="utf-8"))["texts"]
+        return tuple(str(text) for text in found[:WISHES])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def write(path: Path, value: Mapping[str, Any]) -> None:
+    """A JSON object as a file, whole or not at all.
+
+    Raises:
+        QkvError: the disk is full or not writable.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(log.finite(value), ensure_ascii=False), encoding="utf-8")
+        sync(aside)
+        os.replace(aside, path)
+        sync(path.parent)
+    except OSError as e:
+        raise QkvError(f"{path}: could not be written ({e})") from e
+    finally:
+        aside.unlink(missing_ok=True)
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """A safetensors file while it is read; a QkvError where it is broken or gone."""
@@ -161,6 +193,23 @@ class Watched:
     def nearest(self, step: int, among: list[int] | None = None) -> int:
         """The recorded step nearest to a number."""
         return min(self.steps if among is None else among, key=lambda n: abs(n - step))
+
+    @property
+    def wishes(self) -> tuple[str, ...]:
+        """The texts that readers of the run asked for while it learns: the next record is the first to have them."""
+        return wishes(self.folder)
+
+    def wish(self, text: str) -> None:
+        """Ask for one more text, the first of them; the oldest wish beyond WISHES goes.
+
+        Raises:
+            QkvError: no text, or one longer than LONGEST_WISH characters.
+        """
+        text = " ".join(text.split())
+        if not 0 < len(text) <= LONGEST_WISH:
+            raise QkvError(f"a text to watch has 1 to {LONGEST_WISH} characters, found {len(text)}")
+        kept = [w for w in self.wishes if w != text][: WISHES - 1]
+        write(self.folder / WISHED, {"texts": [text, *kept]})
 
     def at(self, step: int) -> Record:
         """What was recorded at a step."""

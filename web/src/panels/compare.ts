@@ -3,24 +3,35 @@ import { html, type TemplateResult } from "lit";
 import { state } from "lit/decorators.js";
 import type { Answer } from "../client";
 import { bars } from "../draw/bars";
+import { choice, pick } from "../draw/choose";
 import "../draw/matrix";
-import { num, tell } from "../draw/number";
+import { num, percent, tell } from "../draw/number";
 import { word } from "../draw/strip";
 import { Panel, panel, type Token } from "../panel";
 import { clamp } from "../select";
 import "./more.css";
 
+interface Graft { text: string; before: number; after: number; donor: number; line: string }
+interface Copy { part: "encoder" | "decoder"; layer: number; source: number; pos: number }
 interface Side { text: string; output: string; tokens: Token[]; next: { pos: number; line: string; top: { id: number; text: string; p: number }[] } | null }
 
 class ComparePanel extends Panel {
   @state() private at: [number, number] = [0, 0];
   @state() private second = "";
+  @state() private copy: Copy | null = null; // what is copied from A into B
+  private of = "";
 
-  protected asks(): Record<string, string | undefined> {
-    return this.page.meta.panels.includes("diff") ? { diff: this.run("diff") } : {};
+  protected override willUpdate(): void {
+    if (this.page && this.of !== this.page.state.run) [this.of, this.copy] = [this.page.state.run, null];
+    super.willUpdate();
   }
 
-  protected view({ diff }: Record<string, Answer>): TemplateResult {
+  protected asks(): Record<string, string | undefined> {
+    if (!this.page.meta.panels.includes("diff")) return {};
+    return { diff: this.run("diff"), patch: this.copy ? this.run("patch", { ...this.copy }) : undefined };
+  }
+
+  protected view({ diff, patch }: Record<string, Answer>): TemplateResult {
     if (!diff) return html`${this.form()}<p class="empty">${this.t("compare.none")}</p>`;
     const { data, shape } = diff.arrays!.changed!;
     const [rows, cols] = shape as [number, number];
@@ -40,7 +51,32 @@ class ComparePanel extends Panel {
           this.at = [r, c];
           tell(this, { value: far(r, c), name: `|a − b| / |b| · ${names[r]} · ${tokens[c]}`, line: `${diff.lines.distance}[${r}, ${c}]` });
         }}></q-matrix>
-      ${diff.divergence ? this.parted(diff, tokens) : ""}`;
+      ${diff.divergence ? this.parted(diff, tokens) : ""}${this.page.client.recorded ? "" : this.patched(diff.grafts, patch)}`;
+  }
+
+  /** A's state after a layer put where B has its own, and what B writes then. */
+  private patched(there: Record<string, { depth: number; texts: [Token[], Token[]] }>, patch?: Answer): TemplateResult {
+    const sides = Object.keys(there) as Copy["part"][];
+    if (!sides.length) return html``;
+    const part = this.copy?.part ?? sides[0]!;
+    const { depth, texts: [a, b] } = there[part]!;
+    const other = Math.max(0, a.findIndex((x, i) => x.id !== b[i]?.id)); // where the texts begin to differ
+    const now: Copy = this.copy ?? { part, layer: 1, source: other, pos: Math.min(other, b.length - 1) };
+    const set = (change: Partial<Copy>): void => void (this.copy = { ...now, ...change });
+    const names = (list: Token[]): [number, string][] => list.map((x, i) => [i, `${i + 1} ${word(x.text)}`]);
+    const layers = Array.from({ length: depth + 1 }, (_, i): [number, string] => [i, i ? String(i) : this.t("embed")]);
+    return html`<h3>${this.t("patch.title")}</h3><p class="note">${this.t("patch.about")}</p>
+      <div class="controls patch">${sides.length > 1 ? choice(this.t("patch.side"), sides.map((s) => [s, this.t(`patch.${s}`)]), part, (side) => set({ part: side, source: 0, pos: 0, layer: 1 })) : ""}
+        ${pick(this.t("patch.layer"), layers, now.layer, (layer) => set({ layer }))}${pick(this.t("patch.from"), names(a), now.source, (source) => set({ source }))}
+        ${pick(this.t("patch.to"), names(b), now.pos, (pos) => set({ pos }))}<button type="button" @click=${() => set({})}>${this.t("patch.title")}</button></div>
+      ${patch ? this.outcome(patch) : ""}`;
+  }
+
+  private outcome(patch: Answer): TemplateResult {
+    const chance = (g: Graft, key: "before" | "after" | "donor"): TemplateResult => num(Math.exp(g[key]), `P(${word(g.text)}) · ${this.t(`patch.${key}`)}`, `__import__("math").exp(${g.line}.${key})`, percent(Math.exp(g[key])));
+    return html`<div role="status"><p>${this.t("patch.now")} <b class="patch-output">${patch.output}</b></p><p class="note">${this.t("patch.was")} ${patch.before}</p>
+      <table class="numbers" aria-label=${this.t("patch.title")}><thead><tr>${(["patch.word", "patch.before", "patch.after", "patch.donor"] as const).map((k) => html`<th scope="col">${this.t(k)}</th>`)}</tr></thead>
+      <tbody>${(patch.words as Graft[]).map((g) => html`<tr><th scope="row">${word(g.text)}</th>${(["before", "after", "donor"] as const).map((k) => html`<td>${chance(g, k)}</td>`)}</tr>`)}</tbody></table></div>`;
   }
 
   private form(): TemplateResult {

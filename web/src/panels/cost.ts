@@ -36,7 +36,10 @@ class CostPanel extends Panel {
         ${c.active === c.total ? "" : html`<div><dt>${this.t("cost.active")}</dt><dd>${num(c.active, this.t("cost.active"), lines.active, many(c.active))}</dd></div>`}
         <div><dt>${this.t("cost.prefill")}</dt><dd>${num(c.flops.prefill, this.t("cost.prefill"), lines.prefill, many(c.flops.prefill))}</dd></div>
         <div><dt>${this.t("cost.decode")}</dt><dd>${num(c.flops.decode, this.t("cost.decode"), lines.decode, many(c.flops.decode))}</dd></div>
+        <div><dt>${this.t("cost.busy.prefill")}</dt><dd>${num((c.flops.prefill * c.context * c.batch) / c.bytes.weights, this.t("cost.busy.prefill"), `${lines.prefill} * ${c.context * c.batch} / ${lines.weights}`)}</dd></div>
+        <div><dt>${this.t("cost.busy.decode")}</dt><dd>${num((c.flops.decode * c.batch) / (c.bytes.weights + c.bytes.cache), this.t("cost.busy.decode"), `${lines.decode} * ${c.batch} / (${lines.weights} + ${lines.cache})`)}</dd></div>
       </dl>
+      <p class="note">${this.t("cost.busy.about")}</p>
       <div class="columns"><section><h3>${this.t("cost.bytes")}</h3>
         ${amounts(held.map((name) => ({ name: this.t(`cost.${name}` as Key), value: c.bytes[name], line: lines[name]! })), this.t("cost.bytes"), bytes)}
         <p class="note">${this.t("cost.bytes.about")}</p></section>

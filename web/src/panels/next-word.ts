@@ -3,8 +3,9 @@ import { html, nothing, type TemplateResult } from "lit";
 import { state } from "lit/decorators.js";
 import type { Answer } from "../client";
 import { slider } from "../draw/choose";
-import { num, percent, short } from "../draw/number";
+import { num, percent, short, tell } from "../draw/number";
 import { strip, word } from "../draw/strip";
+import { line, tree, type Leaf } from "../draw/tree";
 import { Panel, panel } from "../panel";
 import type { Question } from "../select";
 import { words, type Key } from "../words";
@@ -14,6 +15,7 @@ interface Choice { id: number; text: string; p: number }
 interface Stage { name: string; kept: number; entropy: number; gone?: number; top: Choice[]; line?: string }
 interface Filters { temperature: number; top_k: number; top_p: number; min_p: number }
 interface Branch { question: Question; run: string; output: string }
+interface Sentence { text: string; score: number; sum: number; length: number; ended: boolean }
 
 const OFF: Filters = { temperature: 1, top_k: 0, top_p: 1, min_p: 0 };
 const SHOWN = 20;
@@ -22,6 +24,8 @@ class NextWord extends Panel {
   @state() private filters: Filters = OFF;
   @state() private sent: Filters = OFF;
   @state() private stage = -1;
+  @state() private searched = false; // whether the beams are on show: to find them the search runs again
+  @state() private leaf = -1;
   private branches: Branch[] = [];
   private later = 0;
 
@@ -31,8 +35,15 @@ class NextWord extends Panel {
     return at.part === "encoder" && meta.decoder ? meta.decoder.prompt - 1 : at.query;
   }
 
-  protected asks(): Record<string, string> {
-    return { choices: this.run("choices", { pos: this.pos, ...this.sent, top: SHOWN }) };
+  private get beamed(): boolean {
+    return this.page.meta.panels.includes("beams");
+  }
+
+  protected asks(): Record<string, string | undefined> {
+    return {
+      choices: this.run("choices", { pos: this.pos, ...this.sent, top: SHOWN }),
+      beams: this.searched && this.beamed ? this.run("beams") : undefined,
+    };
   }
 
   /** Sliders act at once; the server is asked when they rest. */
@@ -46,12 +57,13 @@ class NextWord extends Panel {
     super.willUpdate();
     if (!this.page) return;
     const { state: at, meta } = this.page;
+    if (!this.branches.some((b) => b.run === at.run)) this.leaf = -1;
     const question = at.ask ?? { text: meta.text };
     if (this.branches[0]?.question.text !== question.text) this.branches = [];
     if (!this.branches.some((b) => b.run === at.run)) this.branches.push({ question, run: at.run, output: meta.output });
   }
 
-  protected view({ choices }: Record<string, Answer>): TemplateResult {
+  protected view({ choices, beams }: Record<string, Answer>): TemplateResult {
     const { meta } = this.page;
     const stages: Stage[] = choices!.stages;
     const tokens = (meta.decoder ?? meta.encoder)!.tokens;
@@ -65,7 +77,7 @@ class NextWord extends Panel {
         <h3>${this.t("next-word.stages")}</h3><ol class="next-stages">${stages.map((s, i) => html`<li><button type="button" aria-pressed=${String(i === shown)} @click=${() => (this.stage = i)}>
           <b>${this.named(s.name)}</b></button><span>${this.t("next-word.kept", s.kept.toLocaleString(this.page.state.lang))}</span><span>${num(s.entropy, `${this.t("next-word.entropy.name")} · ${this.named(s.name)}`, s.line ? `${s.line}.entropy` : undefined, this.t("next-word.entropy", short(s.entropy, 2)))}</span></li>`)}</ol></section>
       <section><h3>${this.t("next-word.bars")}</h3>${this.bars(stages, shown, choices!)}</section></div>
-      ${this.branched()}`;
+      ${this.branched()}${this.beamed ? this.beams(beams) : nothing}`;
   }
 
   /** "top_k 40" -> the filter's word and its number. */
@@ -122,6 +134,26 @@ class NextWord extends Panel {
     const { temperature, top_k, top_p, min_p } = this.filters;
     const sampling = { temperature, ...(top_k ? { top_k } : {}), ...(top_p < 1 ? { top_p } : {}), ...(min_p ? { min_p } : {}), seed: this.branches.length };
     if (this.upTo) this.page.ask({ ...(this.page.state.ask ?? { text: this.page.meta.text }), force: this.upTo, sampling });
+  }
+
+  /** The search that found the text: every candidate, and the sentences that it ended with. */
+  private beams(found?: Answer): TemplateResult {
+    const title = html`<h3>${this.t("beams.title")}</h3><p class="note">${this.t("beams.about")}</p>`;
+    if (!found) return html`<section>${title}<p><button type="button" class="beams-show" @click=${() => (this.searched = true)}>${this.t("beams.show")}</button></p></section>`;
+    const leaves = found.nodes as Leaf[];
+    const text = (i: number): string => line(leaves, i).map((n) => word(leaves[n]!.text)).join(" ");
+    const say = (i: number): string => `${text(i)} · log P ${short(leaves[i]!.sum)} · ${this.t(`beams.${leaves[i]!.fate}`)}`;
+    const pick = (i: number): void => {
+      this.leaf = i;
+      tell(this, { value: leaves[i]!.sum, name: this.t("beams.sum", text(i)), line: `${found.line}.nodes[${i}].sum` });
+    };
+    const rows = (found.found as Sentence[]).map((s, i) => html`<tr class=${i ? "" : "current"}><th scope="row">${s.text || "—"}</th>
+      <td>${num(s.sum, this.t("beams.sum", s.text), `sum(${found.line}.found[${i}].logprobs)`)}</td><td>${s.length}</td>
+      <td>${num(s.score, this.t("beams.score"), `${found.line}.found[${i}].score`)}</td></tr>`);
+    return html`<section>${title}<p class="legend tree-legend">${(["kept", "ended", "pruned"] as const).map((fate) => html`<span class=${fate}>${this.t(`beams.${fate}`)}</span>`)}</p>
+      ${tree(leaves, { label: this.t("beams.title"), best: found.best, at: this.leaf, say, pick })}
+      <div class="scroll" tabindex="0" role="region" aria-label=${this.t("beams.found")}><table class="numbers" aria-label=${this.t("beams.found")}><thead><tr>${(["beams.found", "beams.logp", "beams.length", "beams.score"] as const).map((k) => html`<th scope="col">${this.t(k)}</th>`)}</tr></thead>
+        <tbody>${rows}</tbody></table></div></section>`;
   }
 
   private branched(): TemplateResult | typeof nothing {

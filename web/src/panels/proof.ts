@@ -10,7 +10,6 @@ import { strip, word } from "../draw/strip";
 import { Panel, panel, type Token } from "../panel";
 import { clamp, shown } from "../select";
 import type { Key } from "../words";
-import { PLAIN } from "./words_more";
 import "./more.css";
 
 const MOST = 32; // tokens of the longest text whose every edge is cut
@@ -97,15 +96,6 @@ class ProofPanel extends Panel {
   }
 }
 
-/** Whether a cut turns a word into another word of the same text: book into tea. Such a target shows best what it rests on. */
-function turned(proof: Answer, goal: number): boolean {
-  const words = (proof.target as Token[]).map((x) => x.text.trim());
-  const after = proof.after[goal - 1] as number[][];
-  const key = after.reduce((b, row, k) => (row[goal]! < after[b]![goal]! ? k : b), 0);
-  const now = (proof.instead[goal - 1][key][goal] as string).trim();
-  return now !== words[goal] && words.includes(now) && /^\p{L}+$/u.test(now) && !PLAIN.has(now.toLowerCase());
-}
-
 /** Where to begin: the word asked about with the target it bears on most; across, the target that rests most on one word. */
 function best(proof: Answer): { query: number; goal: number; drop: number } {
   const before = proof.before as number[];
@@ -114,7 +104,7 @@ function best(proof: Answer): { query: number; goal: number; drop: number } {
   if (proof.side !== "cross") return { query: proof.query, goal: proof.at, drop: drop(proof.query, proof.at) };
   const goals = before.map((_, t) => t).filter((t) => t >= proof.given);
   const most = goals.reduce((b, t) => (drop(t - 1, t) > drop(b - 1, b) ? t : b), goals[0] ?? 1);
-  const goal = goals.filter((t) => drop(t - 1, t) > 0.2 && turned(proof, t)).at(-1) ?? most;
+  const goal = goals.filter((t) => drop(t - 1, t) > 0.2 && proof.turned.includes(t)).at(-1) ?? most;
   return { query: goal - 1, goal, drop: drop(goal - 1, goal) };
 }
 

@@ -13,7 +13,6 @@ import { modelAsked, reading, type Stand } from "../draw/stand";
 import { strip, word } from "../draw/strip";
 import { Panel, panel } from "../panel";
 import type { Key } from "../words";
-import { PLAIN } from "./words_more";
 import "./more.css";
 
 class ShiftPanel extends Panel {
@@ -27,8 +26,9 @@ class ShiftPanel extends Panel {
     const { at } = reading(this.page);
     const [a, b, c] = this.three.map((x) => x.trim());
     const near = this.near(reading(this.page));
+    const anchors = this.typed().join(","); // none: the server takes two other words of the text
     return {
-      shift: meta.panels.includes("shift") ? this.run("shift", { pos: at, anchors: this.named(reading(this.page)).join(",") }) : undefined,
+      shift: meta.panels.includes("shift") ? this.run("shift", { pos: at, anchors }) : undefined,
       near: near ? this.api("neighbours", { word: near, n: 10, model }) : undefined,
       like: a && b && c ? this.api("analogy", { a, b, c, model }) : undefined,
     };
@@ -39,19 +39,17 @@ class ShiftPanel extends Panel {
     return this.word || plainWord(tokens[at]?.text ?? "") || tokens.map((x) => plainWord(x.text)).find(Boolean) || "";
   }
 
-  /** The anchors: those that were typed, else two other words of the same text. */
-  private named({ tokens, at }: Stand): string[] {
-    const typed = this.anchors.split(/[,，、]/).map((x) => x.trim()).filter(Boolean);
-    if (typed.length) return typed;
-    const words = tokens.map((x) => plainWord(x.text)).filter((x, i) => (x.length > 1 || x > "\u2e80") && i !== at && !PLAIN.has(x.toLowerCase()));
-    return [...new Set(words)].slice(0, 2);
+  /** The anchors that were typed. */
+  private typed(): string[] {
+    return this.anchors.split(/[,，、]/).map((x) => x.trim()).filter(Boolean);
   }
 
   protected view({ shift, near, like }: Record<string, Answer>): TemplateResult {
     const stand = reading(this.page);
-    return html`<div class="controls">${field(this.t("shift.anchors"), this.named(stand).join(", "), (x) => (this.anchors = x), 24)}</div>
+    const anchors: string[] = shift?.anchors ?? this.typed();
+    return html`<div class="controls">${field(this.t("shift.anchors"), anchors.join(", "), (x) => (this.anchors = x), 24)}</div>
       ${strip(stand.tokens, { label: this.t("tokens"), at: stand.at, pick: stand.go })}
-      ${shift ? this.way(shift) : html`<p class="empty">${this.t("shift.none")}</p>`}
+      ${shift && anchors.length ? this.way(shift) : html`<p class="empty">${this.t(this.page.meta.panels.includes("shift") ? "shift.name" : "shift.none")}</p>`}
       <div class="columns"><section><h3>${this.t("near.title")}</h3>
         <div class="controls">${field(this.t("near.word"), this.near(stand), (x) => (this.word = x.trim()), 10)}</div>
         ${near ? this.close(near, "near.title") : ""}</section>

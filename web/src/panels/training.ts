@@ -6,7 +6,7 @@ import { state } from "lit/decorators.js";
 import { extent } from "d3-array";
 import { scaleLinear } from "d3-scale";
 import { line } from "d3-shape";
-import type { Answer, Numbers } from "../client";
+import { Trouble, type Answer, type Numbers } from "../client";
 import { bars } from "../draw/bars";
 import { choice, pick, toggle } from "../draw/choose";
 import { bridge } from "../draw/links";
@@ -22,7 +22,7 @@ import "./more.css";
 
 interface Run { run: string; name: string }
 interface Recorded { step: number; loss: number | null }
-interface Text { text: string; output: string; source: string[] | null; target: string[]; prompt: number; chances: number[]; layer: number | null }
+interface Text { text: string; output: string; unknown?: string[]; source: string[] | null; target: string[]; prompt: number; chances: number[]; layer: number | null }
 interface Row { position: number; input: string; label: string; counted: boolean; p: number | null; loss: number | null; guess: string; chance: number }
 interface Matrix { name: string; part: string }
 
@@ -40,6 +40,8 @@ class TrainingPanel extends Panel {
   @state() private follow = true;
   @state() private live = false;
   @state() private chosen = false;
+  @state() private wished = ""; // a sentence asked for, until a record has it
+  @state() private refused: { zh: string; en: string } | null = null;
   @state() private heardOf = 0; // records that came while we watched: a new number asks anew
   private soon = 0;
   private events: EventSource | null = null;
@@ -184,9 +186,30 @@ class TrainingPanel extends Panel {
     const at = this.text < 0 ? longest : Math.min(this.text, texts.length - 1);
     const one = texts[at];
     const map = record.arrays?.[`texts.${at}.alignment`];
-    return html`<h3>${this.t("training.texts")}</h3><table class="numbers said-then" aria-label=${this.t("training.texts")}>
-      <tbody>${texts.map((x, i) => html`<tr class=${i === at ? "current" : ""}><th scope="row"><button type="button" class="word" aria-pressed=${String(i === at)} @click=${() => (this.text = i)}>${x.text}</button></th><td>${x.output || "—"}</td></tr>`)}</tbody></table>
+    return html`<h3>${this.t("training.texts")}</h3>${this.live ? this.wish(texts) : ""}<table class="numbers said-then" aria-label=${this.t("training.texts")}>
+      <tbody>${texts.map((x, i) => html`<tr class=${i === at ? "current" : ""}><th scope="row"><button type="button" class="word" aria-pressed=${String(i === at)} @click=${() => (this.text = i)}>${x.text}</button></th><td>${x.output || "—"}${x.unknown?.length ? html` <small>${this.t("training.unknown", x.unknown.join(" "))}</small>` : ""}</td></tr>`)}</tbody></table>
       ${one && map && one.source ? this.aligned(one, map, `${whole(record)}["texts.${at}.alignment"]`) : ""}`;
+  }
+
+  /** A sentence of the reader's own, said anew at every record from now on. */
+  private wish(texts: Text[]): TemplateResult {
+    const send = async (event: SubmitEvent): Promise<void> => {
+      event.preventDefault();
+      const box = (event.target as HTMLFormElement).querySelector("input")!;
+      const text = box.value.trim().replace(/\s+/g, " ");
+      if (!text) return;
+      try {
+        await this.page.client.wish(this.name, text);
+        [this.wished, this.refused, box.value] = [text, null, ""];
+      } catch (error) {
+        this.refused = error instanceof Trouble ? error.said : { zh: String(error), en: String(error) };
+      }
+    };
+    const there = texts.findIndex((x) => x.text === this.wished);
+    if (there >= 0) queueMicrotask(() => ([this.wished, this.text] = ["", there]));
+    return html`<form class="controls wish" @submit=${send}><label class="field wide"><span>${this.t("training.wish")}</span><input type="text" name="wish" autocomplete="off" maxlength="120"></label>
+      <button type="submit">${this.t("training.wish.go")}</button></form>
+      ${this.wished ? html`<p class="note" role="status">${this.t("training.wished", this.wished)}</p>` : ""}${this.refused ? html`<p class="trouble" role="alert">${this.refused[this.page.state.lang]}</p>` : ""}`;
   }
 
   private aligned(one: Text, map: Numbers, line: string): TemplateResult {

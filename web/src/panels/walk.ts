@@ -67,10 +67,14 @@ class Walk extends Panel {
   }
 
   private heading(s: Strip): TemplateResult {
-    const shape = s.shape.length ? `${s.letters ? `${s.letters.split(" ").join(" × ")} = ` : ""}${s.shape.join(" × ")}` : "";
-    return html`<p class="walk-name"><b class=${`role ${ROLES[s.name] ?? ""}`}>${this.named(s.name)}</b>
-      ${shape ? html`<span>${this.t("walk.shape", shape)}</span>` : nothing}
+    return html`<p class="walk-name"><b class=${`role ${ROLES[s.name] ?? ""}`}>${this.named(s.name)}</b> ${this.shaped(s)}
       ${s.whole > s.values.length ? html`<span>${s.from ? `${s.from + 1}–${s.from + s.values.length} / ${s.whole}` : this.t("walk.more", s.values.length, s.whole)}</span>` : nothing}</p>`;
+  }
+
+  private shaped(s?: Strip): TemplateResult | typeof nothing {
+    if (!s?.shape.length) return nothing;
+    const shape = `${s.letters ? `${s.letters.split(" ").join(" × ")} = ` : ""}${s.shape.join(" × ")}`;
+    return html`<span>${this.t("walk.shape", shape)}</span>`;
   }
 
   private most(s: Strip): number {
@@ -96,10 +100,10 @@ class Walk extends Panel {
     const of = (name: string): Strip | undefined => strips.find((s) => s.name === name);
     const element = ["q", "k", "product", "running"].map(of).filter((s): s is Strip => !!s);
     const turned = of("q before");
-    return html`<p class="walk-name"><b>${this.t("walk.sides")}</b>${of("q") ? html`<span>${this.t("walk.shape", `${of("q")!.letters.split(" ").join(" × ")} = ${of("q")!.shape.join(" × ")}`)}</span>` : nothing}</p>
+    return html`<p class="walk-name"><b>${this.t("walk.sides")}</b> ${this.shaped(of("q"))}</p>
       <div class="scroll" tabindex="0" role="region" aria-label=${this.t("walk.sides")}><table class="walk-product"><tbody>${element.map((s) => this.aligned(s))}</tbody></table></div>
       <p class="walk-name"><b>${this.t("walk.formula")}</b></p>${this.formula(of, walk)}
-      <p class="walk-name"><b>${this.t("walk.row")}</b></p>${this.everyone(of)}
+      <p class="walk-name"><b>${this.t("walk.row")}</b> ${this.shaped(of("pattern"))}</p>${this.everyone(of)}
       <p class="walk-name"><b class="role value">${this.t("walk.given")}</b></p>
       ${["v", "given", "z"].map(of).map((s) => (s ? html`${this.heading(s)}${this.numbers(s)}` : nothing))}
       ${turned ? html`<details><summary>${this.named("q before")}</summary>${this.numbers(turned)}</details>` : nothing}`;

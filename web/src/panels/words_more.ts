@@ -41,8 +41,8 @@ export const more = {
   "mask.about": ["谁可以看谁：浅蓝可以看，带斜线的看不到，颜色说明原因。拖动滑块，看提示一次读完、之后一行一行写。", "Who may look at whom: light blue may, hatched may not, and the colour says why. Move the slider: the prompt is read in one go, then row by row."],
   "mask.seen": ["看得见", "seen"],
   "mask.call": ["第几次计算", "Pass"],
-  "mask.prefill": ["{0}：预填充，{1} 行一次算完", "{0}: prefill, {1} rows at once"],
-  "mask.decode": ["{0}：解码，添 {1} 行", "{0}: decode, {1} more row"],
+  "mask.prefill": ["{0}：预填充，{1} 行一次算完", "{0}: prefill, rows read at once: {1}"],
+  "mask.decode": ["{0}：解码，添 {1} 行", "{0}: decode, rows added: {1}"],
   "four.title": ["同一句话，四种架构", "The same sentence in four architectures"],
   "four.about": ["给定 {0} 个词元，写出 {1} 个；行看列。", "{0} tokens given, {1} written; rows look at columns."],
   "four.half": ["编码器不写词，这里把后一半当作写出的。", "An encoder writes nothing: here its second half is taken as written."],
@@ -106,7 +106,6 @@ export const more = {
   "shift.word": ["「{0}」逐层走向哪里", "Where “{0}” moves, layer by layer"],
   "shift.about": ["同一个词，逐层走向上下文的意思。写几个词作参照（如 苹果, 香蕉），看它靠近谁。", "One word moves, layer by layer, towards what its context means. Name some words (such as apple, fruit) and see which it nears."],
   "shift.pronoun": ["它", "it"],
-  "shift.plain": ["和 都 在 我 你 他 她 了 的 是 不 很 那 这", "the a an and are is was of to in on both i it you he she that this"],
   "shift.none": ["文本太长，没有记下各层的状态。", "The text is too long: the states after each layer were not kept."],
   "shift.anchors": ["参照词，用逗号隔开", "Words to move towards, with commas"],
   "shift.cosine": ["每层之后与参照词的余弦（参照词各自单独成句，在同一层比）", "Cosine to each of them after every layer (each read alone, compared at the same layer)"],
@@ -213,6 +212,3 @@ export const more = {
   "matrix.experts": ["专家", "experts"],
   "matrix.FFN": ["前馈", "feed-forward"],
 } satisfies Record<string, readonly [zh: string, en: string]>;
-
-/** Words too plain to be offered as something to look at. */
-export const PLAIN = new Set(more["shift.plain"].join(" ").split(" "));

@@ -1,0 +1,73 @@
+"""A state of the first text put into the second: what it would say then, and how likely each text's own word becomes.
+
+The measure is that of lens/compare.py. Read run.py before.
+"""
+
+from typing import Any
+
+from qkv.explore.body import Answer, Query
+from qkv.explore.run import Pass, Refused, Run, kind, read
+from qkv.hub import start_of
+from qkv.lens import compare, edit, where
+from qkv.lens.patch import Case
+
+
+def patch(run: Run, query: Query) -> Answer:
+    """What the second text says with the state that the first had after `layer` (0: the embedding) at `source`.
+
+    `words` are the first word in which the two answers differ, as each text has it: its chance in the second text
+    before and after, and in the first one.
+    """
+    first, second, model = run.first, run.second, run.model
+    there = offered(run)
+    if second is None or not there:
+        raise Refused("要有两句话，模型要会写词", "two texts are needed, and a model that writes words")
+    side = query.choice("part", *there)
+    depth, ids = there[side]
+    layer = query.whole("layer", 0, high=depth)
+    source, pos = (query.whole(key, 0, high=len(one) - 1) for key, one in zip(("source", "pos"), ids, strict=True))
+    dot = f"{side}." if model.encoder_decoder else ""
+    name = f"{dot}layers.{layer - 1}.resid_out" if layer else f"{dot}embed"
+    moved = read(model, second.text, run.question, [edit.swap(name, run.t[name], pos=pos, source=source)])
+    words = [graft(run, token, (name, source, pos)) for token in parting(first, second)]
+    return Answer({"name": name, "output": moved.output, "before": second.output, "donor": first.output,
+                   "words": words, "line": words[0]["line"] if words else None})  # fmt: skip
+
+
+def offered(run: Run) -> dict[str, tuple[int, list[list[int]]]]:
+    """The sides whose states can be moved, none in a model that writes nothing: their layers, and each text's ids."""
+    spec, both = run.model.spec, run.model.encoder_decoder
+    if spec.decoder is None or spec.head is None:
+        return {}
+    sides = {"encoder": spec.encoder, "decoder": spec.decoder} if both else {"decoder": spec.decoder}
+    traces = [one.t for one in (run.first, run.second) if one]
+    return {side: (len(stack.blocks), [where.passed(t, f"{side}." if both else "").ids[0].tolist() for t in traces])
+            for side, stack in sides.items() if stack}  # fmt: skip
+
+
+def parting(first: Pass, second: Pass) -> list[tuple[int, int]]:
+    """The first place where two answers differ, and the word that each has there: (place, id), at most two."""
+    pairs = enumerate(zip(first.written, second.written, strict=False))
+    return next(([(i, a), (i, b)] for i, (a, b) in pairs if a != b), [(0, w.written[0]) for w in (first,) if w.written])
+
+
+def graft(run: Run, token: tuple[int, int], at: tuple[str, int, int]) -> dict[str, Any]:
+    """A word's chance in the second text before and after the graft, and in the first."""
+    place, wanted = token
+    name, source, pos = at
+    assert run.second is not None
+    cases = [case(run, one, place, wanted) for one in (run.first, run.second)]
+    found = compare.graft(run.model.core, *cases, name=name, source=source, pos=pos)
+    said = ", ".join(f"qkv.lens.patch.Case({c.source!r}, {c.target!r}, {c.at}, {c.free})" for c in cases)
+    line = f"qkv.lens.compare.graft(model.core, {said}, name={name!r}, source={source}, pos={pos})"
+    assert run.model.tokenizer is not None
+    logs = {key: getattr(found, key) for key in ("before", "after", "donor")}
+    return {"text": run.model.tokenizer.pieces([wanted])[0], "id": wanted, **logs, "line": line}
+
+
+def case(run: Run, one: Pass, place: int, wanted: int) -> Case:
+    """A text with what it wrote up to a place, and a word there."""
+    both = run.model.encoder_decoder
+    given = (*(() if both else one.ids), *start_of(run.model))
+    target = (*given, *one.written[:place], wanted)
+    return Case(tuple(one.ids) if both else (), target, len(target) - 1, len(one.ids) * (kind(run.model) == "prefix"))

@@ -1,0 +1,226 @@
+"""What a model guesses and why, as the page asks it: layer by layer, word by word, with another text, with a cut.
+
+The panels are Guess map, Next word, Who pushed, Compare and Proof. Read answers.py before.
+Letters: T positions, S keys, L layers, H heads, V vocabulary.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from qkv.explore import grafts, scenes
+from qkv.explore.body import Answer, Query, tokens
+from qkv.explore.meanings import PLAIN
+from qkv.explore.run import Pass, Refused, Run, kind
+from qkv.hub import start_of
+from qkv.lens import readout, where
+from qkv.lens.patch import Case
+from qkv.sample import Sampling
+
+WORK = 5e10  # multiply-adds of the head that one lens may take: more, and only the last positions are shown
+
+
+def lens(run: Run, query: Query) -> Answer:
+    """Each layer's likeliest next tokens at every position, or at one."""
+    t, spec, top = run.t, run.model.spec, query.whole("top", 5, low=1, high=50)
+    if query.choice("part", "decoder", "encoder") == "encoder" and spec.decoder:
+        raise Refused(
+            "编码器不说词：它的状态不经过输出层", "the encoder says no words: its states do not meet the head"
+        )
+    if spec.head is None:
+        raise Refused("这个模型没有输出层，每层不猜词", "this model has no head, so its layers guess no words")
+    heard = where.passed(t)
+    size, names = heard.ids.shape[1], readout.layers(t, "decoder" if spec.decoder else "encoder")
+    layers = ["embed", *(str(i + 1) for i in range(len(names)))]
+    if "pos" in query.said:
+        first = query.whole("pos", high=size - 1)
+        places, line = [slice(first, first + 1)], f"t.lens({first}, top={top}).chances"
+    else:
+        each = len(layers) * spec.stack.width * spec.vocabulary
+        first = max(0, size - max(1, int(WORK // each)))
+        tile = max(1, (32 << 20) // (len(layers) * spec.vocabulary))
+        places = [slice(i, min(i + tile, size)) for i in range(first, size, tile)]
+        line = f"t.lens(top={top}).chances" + (f"[:, {first}:]" if first else "")
+    best = [readout.logits(t, places=p)[1].softmax(-1).topk(min(top, spec.vocabulary), -1) for p in places]
+    ids, chances = (torch.cat([getattr(b, n) for b in best], 1).tolist() for n in ("indices", "values"))
+    cells = [[[[w, p] for w, p in zip(t.tokenizer.pieces(i), ps, strict=True)] for i, ps in zip(*rows, strict=True)]
+             for rows in zip(ids, chances, strict=True)]  # fmt: skip
+    used = believed(run, heard)[first : first + len(cells[0])]
+    return Answer({"layers": layers, "first": first, "used": used, "cells": cells, "ids": ids, "line": line})
+
+
+def believed(run: Run, heard: Any) -> list[bool]:
+    """Whether the guess at each position counts: an encoder's at its masks (everywhere without one), else as it ran."""
+    if run.model.spec.decoder:
+        return heard.used
+    mask_id = run.model.tokenizer.mask_id if run.model.tokenizer else None
+    ids = heard.ids[0].tolist()
+    return [i == mask_id for i in ids] if mask_id in ids else [True] * len(ids)
+
+
+def position(run: Run, query: Query) -> int:
+    """The position asked about: by default the one after which the first word is said, or an encoder's first mask."""
+    size = where.passed(run.t).ids.shape[1]
+    if "pos" in query.said:
+        return query.whole("pos", high=size - 1)
+    return believed(run, where.passed(run.t)).index(True)
+
+
+def sampling_of(query: Query) -> Sampling:
+    """The filters that a query sets; those at their defaults are off."""
+    heat, top_k = query.number("temperature", 1.0), query.whole("top_k", 0)
+    top_p, min_p = query.number("top_p", 1.0), query.number("min_p", 0.0)
+    return Sampling(heat, top_k or None, top_p if top_p != 1.0 else None, min_p or None)
+
+
+def choices(run: Run, query: Query) -> Answer:
+    """The whole vocabulary's distribution after a position, and what each filter leaves, in the order they act."""
+    pos, s = position(run, query), sampling_of(query)
+    found = run.t.choices(pos, sampling=s)
+    line = f"t.choices({pos}, sampling=qkv.sample.Sampling({s.temperature!r}, {s.top_k!r}, {s.top_p!r}, {s.min_p!r}))"
+    stages: list[dict[str, Any]] = []
+    for n, stage in enumerate(found):
+        ids, chances = stage.top(query.whole("top", 20, low=1, high=200))
+        best = [{"id": i, "text": w, "p": p} for i, w, p in zip(ids, run.t.tokenizer.pieces(ids), chances, strict=True)]
+        stages.append({"name": stage.name, "kept": stage.kept, "entropy": stage.entropy, "gone": stage.gone,
+                       "top": best, "line": f"{line}[{n}]"})  # fmt: skip
+    said = where.passed(run.t).ids[0].tolist()[pos + 1 : pos + 2] or run.first.written[-1:]
+    return Answer(
+        {"pos": pos, "next": said[0] if said and run.model.spec.decoder else None, "stages": stages, "line": line}
+    )
+
+
+def goal(run: Run, query: Query, key: str) -> int | None:
+    """A token asked for by its id or its text."""
+    said = query.text(key)
+    return None if not said else where.token(run.t, int(said) if said.isdigit() else said)
+
+
+def parts(run: Run, query: Query) -> Answer:
+    """Who pushed the logit of a token after a position: sub-layers, heads, or the neurons of one layer."""
+    pos, by = position(run, query), query.choice("by", "sublayer", "head", "neuron")
+    token, vs = goal(run, query, "token"), goal(run, query, "vs")
+    found = run.t.parts(pos, token, vs=vs)
+    line = f"t.parts({pos}, {found.token}, vs={vs})"
+    rows = [(p.name, p.push, f'{line}["{p.name}"]') for p in (found.sublayers if by == "sublayer" else found.parts)]
+    if by == "neuron":
+        layer = query.whole("layer", 0, high=len(run.model.spec.stack.blocks) - 1)
+        call = f"t.neurons({layer}, {pos}, {found.token}, vs={vs}, top=50)"
+        rows = [
+            (p.name, p.push, f"{call}[{i}].push")
+            for i, p in enumerate(run.t.neurons(layer, pos, found.token, vs=vs, top=50))
+        ]
+    post = any(n.endswith("_sum") for n in found.frozen)
+    after_each = ("；各层之后的归一化按当时的尺度折算", "; later norms scale what came before") if post else ("", "")
+    note = {"zh": f"归一化的均值与尺度按这一次的值固定{after_each[0]}",
+            "en": f"norms act with the mean and scale that they had{after_each[1]}"}  # fmt: skip
+    shown = run.t.tokenizer.pieces([found.token, *([] if found.vs is None else [found.vs])])
+    return Answer({
+        "token": found.token, "vs": found.vs, "text": shown[0], "vs_text": shown[1] if len(shown) > 1 else None,
+        "pos": found.pos, "logit": found.logit, "gap": found.gap, "frozen": list(found.frozen), "note": note,
+        "parts": [{"name": n, "push": p, "line": at} for n, p, at in rows], "line": f"{line}.logit",
+    })  # fmt: skip
+
+
+def faithful(run: Run) -> bool:
+    """Whether a pass of its own, as the gradient makes one, says what the run said: no free prefix, nothing cut."""
+    return run.model.spec.head is not None and kind(run.model) != "prefix" and run.question.cut is None
+
+
+def gradient(run: Run, query: Query) -> Answer:
+    """How each token read bears on the next word, by one more pass with a way back."""
+    if not faithful(run):
+        raise Refused(
+            "梯度要再跑一遍，不知道自由前缀，也不带剪断",
+            "the gradient runs once more, without the free prefix or the cut",
+        )
+    pos, token = position(run, query), goal(run, query, "token")
+    with torch.inference_mode(False):
+        found = run.t.gradient(pos, token)
+    read = where.passed(run.t, "encoder." if run.model.encoder_decoder else "").ids[0].tolist()
+    return Answer({"pos": pos, "token": found.token, "text": run.t.tokenizer.pieces([found.token])[0],
+                   "tokens": tokens(run.t, read), "push": found.times, "logit": found.logit,
+                   "line": f"t.gradient({pos}, {found.token}).times"})  # fmt: skip
+
+
+def diff(run: Run, query: Query) -> Answer:
+    """Where two texts part ways: the distance of their states at the tokens that both have, and their next words."""
+    if run.second is None:
+        raise Refused("要比较两句话：提问时写 second", "two texts are compared: ask with `second`")
+    found = run.t.diff(run.second.t)
+    sides: list[dict[str, Any]] = []
+    for name, one in (("t", run.first), ("t2", run.second)):
+        ids = where.passed(one.t).ids[0].tolist()
+        sides.append({"text": one.text, "output": one.output, "tokens": tokens(one.t, ids), "next": after(one, name)})
+    gone = found.divergence
+    movable = {side: {"depth": depth, "texts": [tokens(run.t, row) for row in ids]}
+               for side, (depth, ids) in grafts.offered(run).items()}  # fmt: skip
+    return Answer(
+        {"tokens": [sides[0]["tokens"][i] for i, _ in found.pairs], "pairs": [list(p) for p in found.pairs],
+         "layers": ["embed", *(str(i + 1) for i in range(len(found.names) - 1))], "sides": sides,
+         "divergence": gone, "grafts": movable, "line": "t.diff(t2).distance",
+         "lines": {"distance": "t.diff(t2).distance", "divergence": "t.diff(t2).divergence"}},
+        {"changed": found.distance.float()},
+    )  # fmt: skip
+
+
+def after(one: Pass, name: str) -> dict[str, Any] | None:
+    """The likeliest words after what a text gave."""
+    if one.t.core.spec.decoder is None or one.t.core.spec.head is None:
+        return None
+    pos = where.passed(one.t).calls[0].ids.shape[1] - 1
+    stage = one.t.choices(pos)[0]
+    ids, chances = stage.top(10)
+    top = [{"id": i, "text": w, "p": p} for i, w, p in zip(ids, one.t.tokenizer.pieces(ids), chances, strict=True)]
+    return {"pos": pos, "top": top, "line": f"{name}.choices({pos})[0]"}
+
+
+def proof(run: Run, query: Query) -> Answer:
+    """Every edge of a side cut in turn and every head silenced: what becomes of each written word."""
+    model, first = run.model, run.first
+    if model.spec.decoder is None or model.spec.head is None:
+        raise Refused("这个模型不写词，没有可证明的", "this model writes no words: there is nothing to prove")
+    both = model.encoder_decoder
+    side = query.choice("side", *(("encoder", "cross", "decoder") if both else ("decoder",)))
+    given = [*(() if both else first.ids), *start_of(model)]
+    target, free = [*given, *first.written], len(first.ids) if kind(model) == "prefix" else 0
+    if len(target) <= len(given) or not given:
+        raise Refused("没有写出词", "nothing was written")
+    case = Case(tuple(first.ids) if both else (), tuple(target), len(given), free)
+    how_long = scenes.How(start_of(model), model.special.eos, ask=query.text("ask", "它"))
+    with torch.inference_mode(False), torch.no_grad():
+        found = scenes.proof(model.core, model.tokenizer, case, how_long, side)  # pyright: ignore[reportArgumentType]
+    if found is None:
+        raise Refused(
+            f"逐边剪断只做到 {how_long.proof} 个词元", f"every edge is cut for texts of up to {how_long.proof} tokens"
+        )
+    lines = proof_lines(case, side)
+    return Answer({**found, "asking": tokens(run.t, list(case.source if side == "encoder" else case.target)),
+                   "target": tokens(run.t, target), "given": len(given), "line": lines["after"],
+                   "turned": turned(found, run.t.tokenizer.pieces(target), len(given)), "lines": lines})  # fmt: skip
+
+
+def turned(found: Mapping[str, Any], target: list[str], given: int) -> list[int]:
+    """The written words that a cut across turns into another word of the text, book into tea: they show most."""
+    if found["side"] != "cross":
+        return []
+    bare, places = [piece.strip() for piece in target], list[int]()
+    for goal in range(given, len(bare)):
+        chances = [row[goal] for row in found["after"][goal - 1]]
+        now = found["instead"][goal - 1][chances.index(min(chances))][goal].strip()
+        if now != bare[goal] and now in bare and re.fullmatch(r"[^\W\d_]+", now) and now.lower() not in PLAIN:
+            places.append(goal)
+    return places
+
+
+def proof_lines(case: Case, side: str) -> dict[str, str]:
+    """The lines that cut every edge and silence every head, with the four digits that are sent."""
+    at = "qkv.lens.patch"
+    made = f"{at}.Case({case.source!r}, {case.target!r}, {case.at}, {case.free})"
+    edges = f"{at}.every_edge(t.core, {made}, side={side!r})"
+    silent = f"{at}.said(t.core, [{made}], {at}.cut_heads(t.core, [(i, h)], side={side!r})).logprobs[0]"
+    over = f"for h in range(a.heads)] for i, (_, a) in enumerate({at}.attentions(t.core, {side!r}))"
+    four = "torch.round({}.exp().double(), decimals=4)".format
+    return {"before": four(f"{edges}[0]"), "after": four(f"{edges}[1]"), "heads": f"[[{four(silent)} {over}]"}

@@ -1,0 +1,243 @@
+"""Attention as the page asks it: rebuilt head by head from q and k, pooled, row by row, and never sent whole.
+
+The panels are Heads, Walk, Mask & phase and Alignment. Read answers.py before.
+Letters: Q queries, S keys, L layers, H heads.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.core.masks import REASONS
+from qkv.explore.body import Answer, Query
+from qkv.explore.run import Pass, Refused, Run, attentions, place
+from qkv.lens import where
+from qkv.lens.mask import LOW
+from qkv.lens.mask import reasons as why
+from qkv.lens.walk import Strip, shared
+
+THUMB, WHOLE = 24, 512  # cells of a thumbnail's side, and of the largest map that is sent unpooled
+
+
+def listed(run: Run) -> list[dict[str, Any]]:
+    """The attentions of a run, part by part."""
+    found: list[dict[str, Any]] = []
+    for part, paths in attentions(run.model).items():
+        at = run.t.attentions[paths[0]].spec
+        found.append({
+            "part": part, "path_of_layer": paths, "layers": len(paths), "heads": at.heads,
+            "groups": getattr(at, "groups", at.heads), "queries": asking(run.first, part),
+            "keys": asked(run.first, part),
+        })  # fmt: skip
+    return found
+
+
+def asking(first: Pass, part: str) -> int:
+    """How many positions ask in a part."""
+    return where.passed(first.t, "encoder." if part == "encoder" else "").ids.shape[1]
+
+
+def asked(first: Pass, part: str) -> int:
+    """How many positions are asked in a part."""
+    return where.passed(first.t, "encoder." if part in ("encoder", "cross") else "").ids.shape[1]
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head of one attention of a run, with what is added to the scores of all of them, [H or 1, Q, S]."""
+
+    t: Any
+    path: str
+    head: int
+    bias: Tensor
+
+    @property
+    def group(self) -> int:
+        """The key/value group that it reads."""
+        return shared(self.t.attentions[self.path], self.head)
+
+    @property
+    def key(self) -> str:
+        """The tap of the keys that it meets."""
+        at = self.t.attentions[self.path]
+        return f"{self.path}.{'k_pre' if at.spec.mask.kind == 'memory' else 'k'}"
+
+    def scores(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """q·k times the scale, and what was added to it, each [Q, S] in fp32, for some queries."""
+        q, k = self.t[f"{self.path}.q"][0, self.head, rows].float(), self.t[self.key][0, self.group].float()
+        return q @ k.T * self.t.attentions[self.path].scale, self.bias[self.head if len(self.bias) > 1 else 0, rows]
+
+    def weights(self, rows: slice = slice(None)) -> Tensor:
+        """The pattern [Q, S] of some queries; what really acted where an edge was cut."""
+        if self.t.opens:
+            return self.t[f"{self.path}.pattern"][0, self.head, rows].float()
+        score, bias = self.scores(rows)
+        return (score + bias).softmax(-1)
+
+    @property
+    def line(self) -> str:
+        """The pattern of the whole head in Python."""
+        return f't["{self.path}.pattern"][0, {self.head}]'
+
+
+def heads_of(run: Run, path: str) -> list[Head]:
+    """The heads of an attention."""
+    bias = run.t.bias(path)[0]
+    return [Head(run.t, path, h, bias) for h in range(run.t.attentions[path].spec.heads)]
+
+
+def head_of(run: Run, query: Query) -> Head:
+    """The head that a query means."""
+    path = place(run.model, part_of(run, query), query.whole("layer", 0), query.whole("head", 0))
+    return heads_of(run, path)[query.whole("head", 0)]
+
+
+def part_of(run: Run, query: Query) -> str:
+    """The part that a query means; without one that of the stack that speaks."""
+    return query.choice("part", *sorted(attentions(run.model), key=("decoder", "encoder", "cross").index))
+
+
+def pooled(x: Tensor, by: tuple[int, int]) -> Tensor:
+    """The largest number of each tile of [..., Q, S]; the last tiles may be smaller."""
+    return F.max_pool2d(x.flatten(0, -3)[:, None] if x.dim() > 3 else x[None], by, by, ceil_mode=True)
+
+
+def bytes_of(x: Tensor) -> Tensor:
+    """Weights as u8, 255 = 1."""
+    return (x * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def thumbs(run: Run, query: Query) -> Answer:
+    """Every head of a part, pooled to at most 24 x 24 cells; with sink=0 the first key is left out of the picture."""
+    part = part_of(run, query)
+    paths, sink = attentions(run.model)[part], query.choice("sink", "1", "0")
+    by = tuple(-(-n // THUMB) for n in (asking(run.first, part), asked(run.first, part)))
+    maps: list[Tensor] = []
+    sinks: list[Tensor] = []
+    for path in paths:
+        found = [head.weights() for head in heads_of(run, path)]
+        sinks.append(torch.stack([w[:, 0].mean() for w in found]))
+        if sink == "0":
+            for w in found:
+                w[:, 0] = 0
+        maps.append(torch.stack([pooled(w[None], (by[0], by[1]))[0, 0] for w in found]))
+    heads = max(map(len, maps))
+    one = f'torch.stack([t[f"{stem(paths[0])}.pattern"][0, :, :, 0].mean(-1) for i in range({len(paths)})])'
+    return Answer(
+        {"part": part, "pool": list(by), "line": one},
+        {"thumbs": bytes_of(torch.stack([F.pad(m, (0, 0, 0, 0, 0, heads - len(m))) for m in maps])),
+         "sink": torch.stack([F.pad(s, (0, heads - len(s))) for s in sinks])},
+    )  # fmt: skip
+
+
+def stem(path: str) -> str:
+    """A path with its layer as the variable i of an f-string."""
+    return re.sub(r"layers\.\d+", "layers.{i}", path)
+
+
+def attn(run: Run, query: Query) -> Answer:
+    """One head, pooled where it is larger than 512 a side or where `pool` asks for it."""
+    at = head_of(run, query)
+    weight = at.weights()
+    auto = -(-max(weight.shape) // WHOLE)
+    by = max(auto, query.whole("pool", 1, low=1, high=1 << 12))
+    return Answer({"path": at.path, "head": at.head, "pool": by, "line": at.line},
+                  {"weight": bytes_of(pooled(weight[None], (by, by))[0, 0])})  # fmt: skip
+
+
+def row(run: Run, query: Query) -> Answer:
+    """One query of one head, exact: weights, scores before the softmax, what distance adds, and why keys are hidden."""
+    at = head_of(run, query)
+    i = query.whole("query", high=asking(run.first, part_of(run, query)) - 1)
+    score, bias = at.scores(slice(i, i + 1))
+    weight = at.weights(slice(i, i + 1))[0]
+    cells = at.bias[0] <= LOW / 2
+    rule = run.t.attentions[at.path].spec.mask
+    reasons = [REASONS[n] for n in why(cells, rule.kind, rule.window)[i].tolist()]
+    if (key := cut_key(run, at, i)) is not None:
+        reasons[key] = "cut"
+    q, k = f't["{at.path}.q"][0, {at.head}, {i}].float()', f't["{at.key}"][0, {at.group}].float()'
+    spot = at.head if len(at.bias) > 1 else 0
+    lines = {
+        "weight": f"{at.line}[{i}]", "score": f'(({k} @ {q}) * t.attentions["{at.path}"].scale)',
+        "bias": f't.bias("{at.path}")[0, {spot}, {i}]',
+    }  # fmt: skip
+    return Answer(
+        {"path": at.path, "query": i, "reasons": ["" if r == "seen" else r for r in reasons],
+         "line": lines["weight"], "lines": lines},
+        {"weight": weight, "score": score[0], "bias": bias[0].masked_fill(cells[i], 0.0)},
+    )  # fmt: skip
+
+
+def cut_key(run: Run, at: Head, query: int) -> int | None:
+    """The key that was cut from a query of a head."""
+    cut = run.question.cut
+    if cut is None or cut.query != query or (place(run.model, cut.part, cut.layer), cut.head) != (at.path, at.head):
+        return None
+    return cut.key
+
+
+def mask(run: Run, query: Query) -> Answer:
+    """Who may look at whom in an attention, and why not."""
+    path = place(run.model, part_of(run, query), query.whole("layer", 0))
+    found = run.t.mask(path)
+    return Answer(
+        {"path": path, "kind": found.kind, "reasons": ["", *REASONS[1:]], "line": f't.mask("{path}").cells'},
+        {"code": found.cells.to(torch.uint8)},
+    )  # fmt: skip
+
+
+def walk(run: Run, query: Query) -> Answer:
+    """The seven steps of one position, each strip with its line; long strips are cut to 64 numbers."""
+    at = head_of(run, query)
+    part = part_of(run, query)
+    spots = {"query": query.whole("query", high=asking(run.first, part) - 1),
+             "key": query.whole("key", 0, high=asked(run.first, part) - 1)}  # fmt: skip
+    found = run.t.walk(at.path, head=at.head, **spots)
+    focus = {"pattern": spots["key"], "score": spots["key"], "mask": spots["key"], "ids": spots["query"],
+             "head weights": at.head}  # fmt: skip
+    steps = [
+        {"step": name, "strips": [strip(s, focus.get(s.name)) for s in strips]} for name, strips in found.steps.items()
+    ]
+    gone = cut_key(run, at, spots["query"]) == spots["key"]
+    said = "cut" if gone else "" if found.reason == "seen" else found.reason
+    weight = found["weight"]
+    return Answer({"path": at.path, "head": at.head, **spots, "steps": steps, "reason": said,
+                   "weight": float(weight.values), "line": scoped(weight.line)})  # fmt: skip
+
+
+def scoped(line: str) -> str:
+    """A line of a walk that needs no names but `t`, `torch` and `qkv`."""
+    return re.sub(r"(?<![\w.])core\.", "t.core.", line).replace("sinusoid(", "qkv.core.positions.sinusoid(")
+
+
+def strip(s: Strip, at: int | None) -> dict[str, Any]:
+    """One strip: up to 64 numbers round the one in focus, whose place in the whole is `from`."""
+    flat, line = s.values.flatten(), scoped(s.line)
+    begin = 0 if at is None else max(0, min(at - 32, len(flat) - 64))
+    rows = f"torch.as_tensor({line}).flatten()" if s.values.dim() > 1 else line
+    some = flat[begin : begin + 64].tolist()
+    low = LOW / 2
+    return {
+        "name": s.name, "line": rows, "letters": s.letters, "shape": list(s.whole), "scalar": s.values.dim() == 0,
+        "values": [None if isinstance(v, float) and v <= low else v for v in some], "whole": len(flat), "from": begin,
+        **({"words": list(s.words[begin : begin + 64])} if s.words else {}),
+        **({"at": at - begin} if at is not None else {}),
+    }  # fmt: skip
+
+
+def alignment(run: Run, query: Query) -> Answer:
+    """Where each written word looked in the source: the mean over one layer's heads."""
+    if not run.model.encoder_decoder:
+        raise Refused("只有编码器-解码器模型才有对齐", "only an encoder-decoder aligns words")
+    ids = run.first.ids
+    real = len(ids) - (ids[-1] in run.model.special.eos)
+    paths = attentions(run.model)["cross"]
+    layer = query.whole("layer", -1, high=len(paths) - 1) if "layer" in query.said else None
+    found = run.t.alignment(layer=layer, source=real)
+    return Answer({"layer": found.layer, "chosen": layer is None, "line": f"t.alignment(layer={found.layer}).weight"},
+                  {"weight": found.weight.float()})  # fmt: skip

@@ -1,0 +1,78 @@
+"""A state of one text put into another: all of it moves the answer, none of it leaves the answer as it was."""
+
+import math
+from typing import Any
+
+import pytest
+
+import qkv
+from qkv.explore import answers, grafts
+from qkv.explore.run import Question, Refused, Run, ask
+from qkv.lens import compare
+
+READ, DRUNK = "书和茶都在桌上，我看完了它。", "书和茶都在桌上，我喝完了它。"
+VERB = "8"  # 看完 and 喝完
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return ask(qkv.load("demo", device="cpu"), Question(READ, DRUNK), "demo")
+
+
+def patched(run: Run, **said: str) -> dict[str, Any]:
+    return answers.answer(run, "patch", said).keys
+
+
+@pytest.mark.parametrize("layer", ["0", "1", "2", "3"])
+def test_the_verb_of_the_first_text_changes_what_the_second_says(run: Run, layer: str) -> None:
+    found = patched(run, part="encoder", layer=layer, source=VERB, pos=VERB)
+    assert "reading" in found["output"]
+    assert "drinking" in found["before"]
+    assert [w["text"] for w in found["words"]] == ["reading", "drinking"]
+    mine, theirs = found["words"]
+    assert mine["after"] > mine["before"] + 2
+    assert theirs["after"] < theirs["before"] - 2
+
+
+def test_a_word_that_both_texts_have_changes_nothing(run: Run) -> None:
+    """The embedding of the first word is the same in both, so its graft is no change at all."""
+    found = patched(run, part="encoder", layer="0", source="0", pos="0")
+    assert found["output"] == found["before"] == run.second.output if run.second else ""
+    assert all(w["after"] == pytest.approx(w["before"], abs=1e-6) for w in found["words"])
+
+
+def test_numbers_are_what_their_lines_give(run: Run) -> None:
+    for word in patched(run, part="encoder", layer="2", source=VERB, pos=VERB)["words"]:
+        for key in ("before", "after", "donor"):
+            assert word[key] == pytest.approx(eval(f"{word['line']}.{key}", run.scope), abs=1e-6)  # noqa: S307
+        assert math.exp(word["donor"]) <= 1
+
+
+def test_a_decoder_is_patched_in_its_own_text() -> None:
+    model = qkv.load("demo-lm", device="cpu")
+    run = ask(model, Question("One, two, buckle my", "Three, four, knock at the", 4))
+    depth, (first, second) = grafts.offered(run)["decoder"]
+    assert run.second is not None
+    last = {"source": str(len(run.first.ids) - 1), "pos": str(len(run.second.ids) - 1)}
+    found = patched(run, layer=str(depth), **last)
+    assert first != second
+    # the last state of the prompt says the first word: with the first text's, the second says what the first said
+    assert found["words"][0]["after"] == pytest.approx(found["words"][0]["donor"], abs=1e-4)
+
+
+def test_what_cannot_be_moved_is_refused(run: Run) -> None:
+    for key, value in (("layer", "9"), ("source", "99"), ("part", "cross")):
+        with pytest.raises(Refused, match=f"{key}={value}"):
+            patched(run, **{key: value})
+    alone = ask(qkv.load("demo", device="cpu"), Question(READ))
+    with pytest.raises(Refused, match="two texts"):
+        patched(alone)
+    encoder = ask(qkv.load("demo-bert", device="cpu"), Question("我爱[MASK]。", "我想[MASK]。"))
+    assert grafts.offered(encoder) == {}
+
+
+def test_a_graft_at_the_wrong_place_is_noticed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = compare.graft
+    monkeypatch.setattr(compare, "graft", lambda *a, **k: right(*a, **{**k, "pos": 0, "source": 0}))
+    mine = patched(run, part="encoder", layer="2", source=VERB, pos=VERB)["words"][0]
+    assert mine["after"] < mine["before"] + 2
