@@ -190,8 +190,20 @@ def test_every_weight_has_one_memory_and_decay_spares_norms_and_embeddings(kind:
     assert {name for name, _ in core.named_parameters()} == known
     spared = {id(p) for group in made.param_groups if not group["weight_decay"] for p in group["params"]}
     for name, p in core.named_parameters():
-        if p.ndim < 2 or "embed" in name:
-            assert id(p) in spared, name
+        assert (id(p) in spared) == (p.ndim < 2 or "embed" in name), name
+    assert {g["weight_decay"] for g in made.param_groups} == {0.0, 0.1}
+    assert {g["lr"] for g in made.param_groups} == {BASE.lr}
+    assert {g["betas"] for g in made.param_groups if "betas" in g} <= {BASE.betas}
+
+
+@pytest.mark.parametrize("largest", [0.0, 0.5, 100.0])
+def test_clipping_scales_all_gradients_alike_and_tells_the_norm_before(largest: float) -> None:
+    weights = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3,), (2, 2), (1,))]  # the last has no gradient
+    weights[0].grad, weights[1].grad = torch.tensor([1.0, 2.0, 2.0]), torch.full((2, 2), 2.0)  # norms 3 and 4
+    assert float(optim.clip(weights, largest)) == pytest.approx(5.0)
+    by = min(1.0, largest / 5) if largest else 1.0
+    assert torch.allclose(weights[0].grad, by * torch.tensor([1.0, 2.0, 2.0]), rtol=1e-4)
+    assert torch.allclose(weights[1].grad, by * torch.full((2, 2), 2.0), rtol=1e-4)
 
 
 # -- the moving average -----------------------------------------------------------------------------------------------

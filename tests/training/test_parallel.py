@@ -1,6 +1,7 @@
 """Several processes are one: the same weights as of a single process, the same end, the same stop."""
 
 import dataclasses
+import itertools
 import os
 import shutil
 import signal
@@ -104,9 +105,14 @@ def broken(patch: pytest.MonkeyPatch, fault: str, ranks: parallel.Ranks) -> None
         patch.setattr(parallel.Ranks, "total", lambda self, n: list(n) if len(n) == 8 else total(self, n))
     if fault == "same micro-batch":
         patch.setattr(loop, "range", lambda rank, n, size: range(0, n, size), raising=False)
-    if fault == "nan" and ranks.rank == 1:
-        true = loop.step_loss
-        patch.setattr(loop, "step_loss", lambda *a, **k: (true(*a, **k)[0] * float("nan"), None))
+    if fault in ("nan", "nan once") and ranks.rank == 1:
+        true, calls = loop.step_loss, itertools.count()
+
+        def spoilt(*a: Any, **k: Any) -> Any:
+            loss, busy = true(*a, **k)
+            return (loss * float("nan") if fault == "nan" or next(calls) == 2 else loss), busy
+
+        patch.setattr(loop, "step_loss", spoilt)
 
 
 def half(**other: Any) -> Settings:
@@ -125,6 +131,7 @@ RUNS: list[tuple[str, Settings, dict[str, Any]]] = [
     ("parts", half(**KEPT), {"drop": 0.2, "stop": 4}),
     ("parts", half(**KEPT), {"drop": 0.2, "resume": True}),
     ("nan", half(), {"fault": "nan"}),
+    ("nan once", half(on_bad_step="skip"), {"fault": "nan once"}),
     ("signal", half(steps=2000), {"fault": "signal"}),
     ("killed", half(steps=2000), {"fault": "killed"}),
 ]
@@ -212,6 +219,18 @@ def test_a_run_goes_on_with_another_number_of_processes_if_its_steps_stay_the_sa
 def test_a_loss_that_is_not_a_number_stops_both_in_the_same_step(two: Path) -> None:
     said = [(two / "nan" / f"{rank}.error").read_text(encoding="utf-8") for rank in range(2)]
     assert all(text.startswith("3 training: loss nan at step 1 ") for text in said)
+
+
+def test_such_a_step_is_skipped_by_both_where_one_may_skip(two: Path) -> None:
+    folder = two / "nan once"
+    assert gap(weights(folder, 0), weights(folder, 1)) == 0
+    assert gap(weights(folder), weights(two / "drop 0.0")) > 1e-4
+    assert sorted(f.name for f in (folder / "train" / "bad_batches").iterdir()) == [
+        "step-2.0.safetensors", "step-2.1.safetensors"
+    ]  # fmt: skip
+    losses = [e["loss"] for e in log.events(folder / "train" / "log.jsonl") if e["kind"] == "step"]
+    assert losses[1] is None  # told as it was
+    assert len(losses) == BASE.steps
 
 
 def test_a_signal_to_any_process_saves_and_ends_all_after_the_same_step(two: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from qkv.core.dropout import dropper
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
@@ -87,6 +88,17 @@ def test_the_coins_are_a_function_of_the_key() -> None:
     assert torch.equal(draw(0, 1, 2, 3), draw(0, 1, 2, 3))
     for other in ((1, 1, 2, 3), (0, 2, 2, 3), (0, 1, 3, 3), (0, 1, 2, 4)):
         assert not torch.equal(draw(0, 1, 2, 3), draw(*other))
+
+
+def test_the_coins_are_not_those_of_the_dropout_of_the_same_step() -> None:
+    shape, key = torch.Size((40, 40)), (0, 1, 2, 3)
+    mine = sampled.coins(shape, 0.5, *key, device=torch.device("cpu"))
+    dropped = dropper(*key, device=torch.device("cpu"))(torch.ones(shape), 0.5) == 0
+    assert 0.4 < float((mine == dropped).float().mean()) < 0.6
+
+
+def test_a_share_of_all_is_nearly_all() -> None:
+    assert float(sampled.coins(torch.Size((100, 100)), 1.0, 5, device=torch.device("cpu")).float().mean()) > 0.98
 
 
 def test_the_share_grows_in_a_line() -> None:

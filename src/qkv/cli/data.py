@@ -1,6 +1,7 @@
-"""`qkv data check FILES…` reports on training data; `qkv data get NAME` fetches a public set by name, with hashes."""
+"""`qkv data check FILES…` reports on training data; `get NAME` fetches a public set by name, with hashes; `pack FILES…`
+writes text as token ids, which train without being read into memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,20 @@ from qkv.cli.common import Common, counted, option, verb
 
 @verb(
     "check：训练之前检查数据：行数、第一处坏行、重复、与评估集的重叠、过长的行、文字、编码；有要修的就以 1 退出。"
-    "get：按名字下载公开数据集并核对哈希（不带名字则列出）。QKV_CACHE 指定缓存目录，QKV_DATA_URL 指定镜像。",
+    "get：按名字下载公开数据集并核对哈希（不带名字则列出）。QKV_CACHE 指定缓存目录，QKV_DATA_URL 指定镜像。"
+    "pack：把文本（每个文件，或 JSONL 每行的 text）写成词元文件，训练时不必读进内存。",
     "check: what your data hold before you train on them: counts, the first bad line, repeated rows, overlap with what "
     "is held out, over-long rows, scripts, encodings; exit code 1 where something must be mended. get: fetch a public "
-    "set by name and check its hash (without a name: list them); QKV_CACHE names the cache, QKV_DATA_URL a mirror.",
+    "set by name and check its hash (without a name: list them); QKV_CACHE names the cache, QKV_DATA_URL a mirror. "
+    "pack: write text (each file, or `text` of each JSON line) as token ids, which train without being in memory.",
     examples=(
         "qkv data check train.en train.de --eval valid.en --eval valid.de",
         "qkv data check pairs.jsonl --keys source,target --json",
         "qkv data get multi30k",
+        "qkv data pack book.txt --size 8000 --out packed/book",
     ),
 )
-@click.argument("what", metavar="check|get", type=click.Choice(["check", "get"]))
+@click.argument("what", metavar="check|get|pack", type=click.Choice(["check", "get", "pack"]))
 @click.argument("names", metavar="[FILES…|NAME…]", nargs=-1)
 @option(
     "--eval", "held", multiple=True, zh="留作评估的文件：与训练重叠吗", en="a held-out file: is it in training too?"
@@ -37,13 +41,19 @@ from qkv.cli.common import Common, counted, option, verb
 @option("--keys", metavar="K,K", zh="JSONL 的键（默认看第一行）", en="of JSON lines (default: by the first row)")
 @option("--longest", type=click.IntRange(1), zh="超过即过长（默认 1000 字符，或模型的上下文）",
         en="rows beyond it are over-long (default: 1000 characters, or the model's context)")  # fmt: skip
-@option("--model", zh="按这个模型的词元数长度", en="count length in this model's tokens")
-@option("--out", type=click.Path(path_type=Path), zh="下载到这个目录", en="the folder that get writes into")
-def command(common: Common, what: str, names: tuple[str, ...], out: Path | None, **how: Any) -> int:
+@option("--model", zh="用这个模型的词表数长度、打包", en="count length, or pack, in this model's tokens")
+@option("--size", type=click.IntRange(3), default=8000, zh="pack 没有 --model 时训练的 BPE 词表大小",
+        en="of the BPE vocabulary that pack trains where there is no --model")  # fmt: skip
+@option("--out", type=click.Path(path_type=Path), zh="get、pack 写到这个目录", en="the folder that get or pack writes")
+def command(common: Common, what: str, names: tuple[str, ...], out: Path | None, size: int, **how: Any) -> int:
     if what == "get":
         return get(common, names, out)
     if not names:
-        raise click.UsageError("check needs FILES")
+        raise click.UsageError(f"{what} needs FILES")
+    if what == "pack":
+        if out is None:
+            raise click.UsageError("pack needs --out FOLDER")
+        return pack(common, names, out, how["model"], size)
     return check(common, names, **how)
 
 
@@ -69,6 +79,35 @@ def check(
     else:
         told(common, report)
     return 0 if report.ok else 1
+
+
+def pack(common: Common, names: tuple[str, ...], out: Path, model: str | None, size: int) -> int:
+    """Write texts as one token shard, with the tokenizer that cut them."""
+    from qkv import hub
+    from qkv.data import shards, sources
+    from qkv.errors import QkvError
+    from qkv.text import tokenizer, train
+
+    def pieces() -> Iterator[tuple[str, bool]]:
+        return (piece for name in names for piece in sources.pieces(Path(name)))
+
+    if model is None:
+        made = train.train((text for text, _ in pieces()), kind="bpe", size=size, specials=("</s>", "<unk>"))
+    else:
+        found = tokenizer.load(model if Path(model).is_dir() else hub.locate(model, common.revision))
+        if found is None:
+            raise QkvError(f"{model}: no tokenizer there; leave --model away to train one")
+        made = found
+    end = [] if made.eos_id is None else [made.eos_id]
+    ids = ((*made.encode(text, special=False), *(end if last else [])) for text, last in pieces())
+    shard = shards.write(out, ids, vocabulary=len(made), save=made.save)
+    if common.json:
+        common.emit({"folder": str(out), **shard.index})
+    else:
+        size = (out / "tokens.bin").stat().st_size
+        click.echo(common.say(f"{out}：{len(shard):,} 个词元，词表 {len(made):,}，{size:,} B",
+                              f"{out}: {len(shard):,} tokens of {len(made):,} kinds, {size:,} B"))  # fmt: skip
+    return 0
 
 
 def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], int]:

@@ -114,8 +114,12 @@ def plan(common: Common, run: Any) -> int:
     if common.json:
         common.emit({"run": run.name, **asdict(found)})
         return 0
+    some, evaluations = found.parameters != found.trained_parameters, max(1, found.evaluations)
+    learning = (
+        common.say(f"，其中学习 {found.trained_parameters:,}", f", {found.trained_parameters:,} learn") if some else ""
+    )
     rows = (
-        ("参数量", "parameters", f"{found.parameters:,}"),
+        ("参数量", "parameters", f"{found.parameters:,}" + learning),
         ("步数", "steps", f"{found.steps:,} ({found.steps_per_epoch:,} / epoch)"),
         ("内存峰值约", "peak memory, about", f"{found.peak_bytes / 1e9:.2f} GB"),
         (
@@ -124,6 +128,7 @@ def plan(common: Common, run: Any) -> int:
             f"{found.seconds_per_step:.3f} s/step, {found.tokens_per_second:,.0f} tokens/s ({found.precision})",
         ),
         ("训练时间约", "training time, about", clock(found.seconds)),
+        ("另加评估", "evaluations besides", f"{found.evaluations} × {clock(found.evaluation_seconds / evaluations)}"),
     )
     for zh, en, value in rows:
         click.echo(f"{common.say(zh, en):<22} {value}")

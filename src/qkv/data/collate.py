@@ -22,6 +22,7 @@ class Batch:
     `documents` [B, T] numbers packed documents, `segments` [B, T] the texts of a pair; the first `prefix` [B] tokens
     are seen freely, and those after them fill the place `blank` ([B], or each token's own [B, T], -1 in the text).
     `classes` [B] label whole texts (-100: none); `weight` [B, T] is what each label of a word counts (None: 1).
+    Where a text stands in several `orders`, or a question has several `choices`, so many rows share one of `classes`.
     `tokens` counts the labels with a loss, those of texts included; with weights the texts alone.
     """
 
@@ -37,6 +38,8 @@ class Batch:
     classes: Tensor | None = None
     weight: Tensor | None = None
     tokens: int = 0
+    orders: int = 1
+    choices: int = 1
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int, *, width: int | None = None, multiple: int = 1) -> Tensor:
@@ -129,16 +132,21 @@ def masked(
     return Batch(target, labels, target_real=there, segments=segments, tokens=int((labels != IGNORED).sum()))
 
 
-def labelled(batch: Batch, classes: Sequence[int]) -> Batch:
+def labelled(batch: Batch, classes: Sequence[int], *, orders: int = 1, choices: int = 1) -> Batch:
     """The batch with a label for each of its texts; -100 is none.
+
+    With `orders` so many rows are one text; with `choices` they are the answers to one question, and the label says
+    which of them is right.
 
     Raises:
         QkvError: not one label for each text.
     """
-    if len(classes) != len(batch.target):
-        raise QkvError(f"found {len(classes)} labels for {len(batch.target)} texts, expected one each")
+    if len(classes) * orders * choices != len(batch.target):
+        each = f"{orders * choices} rows" if orders * choices > 1 else "one"
+        raise QkvError(f"found {len(classes)} labels for {len(batch.target)} texts, expected {each} each")
     known = torch.tensor(list(classes), dtype=torch.long)
-    return replace(batch, classes=known, tokens=batch.tokens + int((known != IGNORED).sum()))
+    tokens = batch.tokens + int((known != IGNORED).sum())
+    return replace(batch, classes=known, orders=orders, choices=choices, tokens=tokens)
 
 
 def prefixed(

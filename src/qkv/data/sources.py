@@ -17,6 +17,7 @@ from typing import IO, Literal, TypeVar, cast
 from qkv.errors import QkvError, nearest
 
 LONGEST = 1 << 24  # bytes of one line; a longer one is no row of anything, and is never held in memory
+PIECE = 1 << 20  # characters of a long text at a time
 HEAD = 1 << 13  # bytes that tell text from what is none
 MAGIC = {
     b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"%PDF": "PDF", b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG",
@@ -215,6 +216,32 @@ def document(path: Path, *, sieve: Sieve | None = None) -> str:
     if not text.strip():
         raise QkvError(f"{path}: the file is empty, expected text")
     return text.replace("\r\n", "\n")
+
+
+def pieces(path: Path, key: str = "text") -> Iterator[tuple[str, bool]]:
+    """A text of any length in pieces of about a million characters, cut between lines, and whether a document ends.
+
+    A file is a document; of JSON lines (*.jsonl) the text under `key` in each is one.
+
+    Raises:
+        QkvError: a line that is no text or no such JSON, or nothing but blanks (with file and line).
+    """
+    if Path(path).suffix.lower() in (".jsonl", ".ndjson"):
+        for _, found in rows(path, lambda text, place: _string(json_object(text, place), key, place)):
+            yield found, True
+        return
+    held: list[str] = []
+    length = seen = 0
+    for line in raw_lines(path):
+        if length >= PIECE:
+            yield "".join(held), False
+            held, length = [], 0
+        held.append(decoded(path, line) + ("\n" if line.end else ""))
+        length += len(held[-1])
+        seen += bool(held[-1].strip())
+    if not seen:
+        raise QkvError(f"{path}: the file is empty, expected text")
+    yield "".join(held), True
 
 
 def lines(path: Path) -> list[str]:

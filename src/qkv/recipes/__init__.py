@@ -14,10 +14,10 @@ from qkv.errors import QkvError, nearest
 if TYPE_CHECKING:
     from qkv.hub import Model
     from qkv.recipes.run import Run, Splits
+    from qkv.training.estimate import Estimate
     from qkv.training.log import Report
     from qkv.training.loop import Outcome
     from qkv.training.parallel import Ranks
-    from qkv.training.plan import Estimate
     from qkv.training.watch import Watching
 
 PLAIN = ("run", "assemble", "objectives", "watching", "holes", "tuning")  # files here that are no recipes
@@ -66,11 +66,14 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
 
 def shortened(run: "Run") -> "Run":
     """The same run in seconds: a narrow model, a little of the data, a few steps; every part of it still works."""
+    from qkv.data.shards import Mixture
 
     def few() -> "Splits":
         whole = run.splits()
+        if isinstance(whole.train, Mixture):
+            return dataclasses.replace(whole, train=whole.train.first(20_000), valid=whole.valid.first(2_000))  # type: ignore[union-attr]
         size = 20_000 if isinstance(whole.train, str) else 200
-        cut = {"train": whole.train[:size], "valid": whole.valid[: size // 10], "test": whole.test[:8]}
+        cut = {"train": whole.train[:size], "valid": whole.valid[: size // 10], "test": whole.test[:8]}  # type: ignore[index]
         return dataclasses.replace(whole, **cut)  # type: ignore[arg-type]
 
     ffn = 128 if run.model.family in ("openai_gpt", "glm_blank") else 64  # these know no other than 4 · width
@@ -114,9 +117,9 @@ def trained(
     """Train in this process, which is one of `ranks`."""
     from qkv.recipes import assemble as parts
     from qkv.recipes import watching
-    from qkv.training import loop
+    from qkv.training import checkpoint, loop
 
-    going_on = bool(resume and directory and (directory / "train" / "last.safetensors").is_file())
+    going_on = bool(resume and directory and checkpoint.Store(directory / "train", {}).last)
     a = parts.assemble(run, directory=directory if going_on else None, device=device)
     if directory is not None and not going_on:
         begin(a, directory, first=ranks.first)
@@ -138,20 +141,24 @@ def trained(
 
 
 def estimate(recipe: "str | Path | Run", *, overrides: Iterable[str] = (), device: str = "auto") -> "Estimate":
-    """What a run will take (parameters, bytes, seconds), measured on a few steps; nothing is written."""
-    from qkv.recipes import assemble as parts
-    from qkv.training import plan
+    """What a run will take (parameters, bytes, seconds), measured on a few steps and answers; nothing is written.
 
-    run = configure(recipe, overrides)
-    a = parts.assemble(run, device=device)
-    return plan.estimate(a.model.core, a.plan, run.training)
+    Memory is that of this process, so ask in a fresh one.
+    """
+    from qkv.recipes import assemble as parts
+    from qkv.training import estimate as estimates
+
+    a = parts.assemble(configure(recipe, overrides), device=device)
+    return estimates.estimate(a.model.core, a.plan, a.run.training, rehearse=parts.rehearsal(a))
 
 
 def begin(a: Any, directory: Path, *, first: bool = True) -> None:
     """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
-    if (directory / "train" / "last.safetensors").exists():
-        raise QkvError(f"{directory}: holds a run already; go on with --resume auto or give another --out")
     from qkv.recipes.run import PARTS
+    from qkv.training import checkpoint
+
+    if checkpoint.Store(directory / "train", {}).last:
+        raise QkvError(f"{directory}: holds a run already; go on with --resume auto or give another --out")
 
     if not first:
         return

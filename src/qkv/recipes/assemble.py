@@ -2,8 +2,9 @@
 
 import math
 import re
+import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import torch
 from qkv import baselines, hub
 from qkv.adapt import lora
 from qkv.core.model import Transformer
+from qkv.data.shards import Mixture
 from qkv.errors import QkvError, nearest
+from qkv.generation.rows import by_length
 from qkv.recipes import holes, objectives, tuning
 from qkv.recipes.objectives import Batches, Held, How, Objective
 from qkv.recipes.run import Run, Splits, judging
@@ -27,7 +30,7 @@ from qkv.training.plan import Plan, placed
 OBJECTIVES = {
     "pairs": objectives.PAIRS, "text": objectives.TEXT, "documents": tuning.DOCUMENTS, "masked": holes.MASKS,
     "prefixes": holes.CONTINUATIONS, "spans": holes.SPANS, "denoise": holes.NOISE, "blanks": holes.BLANKS,
-    "labels": tuning.LABELS, "chat": tuning.TALKS,
+    "labels": tuning.LABELS, "similarity": tuning.SIMILAR, "choice": tuning.CHOICES, "chat": tuning.TALKS,
 }  # fmt: skip
 USUAL = {
     "marian": "pairs", "gpt2": "text", "llama": "text", "openai_gpt": "text", "bert": "masked", "prefix": "prefixes",
@@ -64,9 +67,10 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     if tokenizer is None:
         raise QkvError(f"base {run.base!r} has no tokenizer to read text with")
     judged = objective.answers == "labels" and splits.kind == "pairs"
-    labels: list[str] = sorted({label for _, label in splits.train}) if judged else []
+    labels: list[str] = sorted({label for _, label in splits.train}) if judged else []  # type: ignore[union-attr]
+    labels = ["right"] if objective is tuning.CHOICES else labels  # one logit an answer
     if begun:
-        model = grown(begun, run, len(labels), words=objective is not tuning.LABELS)
+        model = grown(begun, run, len(labels), words=objective not in tuning.JUDGING)
     else:
         spec = run.model.spec(len(tokenizer), labels=len(labels))
         model = hub.build(spec, seed=run.training.seed, tokenizer=tokenizer)
@@ -144,7 +148,7 @@ def frozen(core: torch.nn.Module) -> dict[str, Any]:
 
 def ready(tokenizer: Tokenizer, objective: Objective, spec: Any) -> Tokenizer:
     """The tokenizer as the objective needs it: texts framed for labels, a chat template for conversations."""
-    if objective is tuning.LABELS and spec.decoder:
+    if objective in tuning.JUDGING and spec.decoder:
         return vocabulary.framed(tokenizer)
     if objective is tuning.TALKS and not tokenizer.config.get("chat_template"):
         tokenizer.config["chat_template"] = tuning.TALKING
@@ -162,6 +166,11 @@ def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
     """The vocabulary of the training data, one for both languages, with the special tokens that the objective needs."""
     words = run.words() if run.words else ()
     kind, size = run.tokenizer.kind, run.tokenizer.size
+    if isinstance(splits.train, Mixture):
+        found = text.load(splits.train.shards[0].folder)
+        if found is None:
+            raise QkvError(f"{splits.train.shards[0].folder}: no tokenizer beside the tokens; pack the text again")
+        return found
     if isinstance(splits.train, str):
         texts: Iterable[str] = [splits.train]
     elif splits.kind == "conversations":
@@ -170,7 +179,7 @@ def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         sides = (0,) if objective.answers == "labels" else (0, 1)
         texts = (pair[side] for pair in splits.train for side in sides)
     how: dict[str, Any] = {"specials": objective.specials, "template": objective.template}
-    if objective is tuning.LABELS and run.model.family == "bert":
+    if objective in tuning.JUDGING and run.model.family == "bert":
         how = {"specials": objectives.BERT, "template": "cls"}
     return vocabulary.train(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]
 
@@ -188,7 +197,7 @@ def judge(a: Assembly, directory: Path | None) -> Evaluate:
         found = a.objective.measure(core, valid)
         if directory is not None:
             a.model.save(directory)
-        if isinstance(a.splits.valid, str):
+        if isinstance(a.splits.valid, str | Mixture):
             prompts = c.prompts if a.objective.answers == "texts" else ()
             texts = a.objective.reply(a.model, prompts, How(longest=c.longest)) if prompts else []
             return found | {"samples": [list(s) for s in zip(prompts, texts, strict=True)]}
@@ -240,6 +249,52 @@ def test(a: Assembly) -> tuple[dict[str, Any], list[str]]:
     said = a.objective.reply(a.model, [s for s, _ in pairs], How(c.beam, c.length_penalty))
     held = [placed(batch, a.model.device) for batch in a.held(a.splits.test)]
     return a.objective.measure(a.model.core, held) | judged(a, [t for _, t in pairs], said), said
+
+
+def rehearsal(a: Assembly) -> Callable[[Transformer], float]:
+    """Does once what evaluation and test do most at a time, and gives the seconds that one evaluation would take.
+
+    Answers are taken to be about as long as the true ones: those of a young model go on for ever.
+    """
+    valid = [placed(batch, a.model.device) for batch in a.valid]
+    pairs = [] if isinstance(a.splits.valid, str | Mixture) else asked(a.splits.valid)
+    tests = [] if isinstance(a.splits.test, str) else asked(a.splits.test)
+
+    def rehearse(core: Transformer) -> float:
+        start = time.perf_counter()
+        a.objective.measure(core, valid)
+        seconds = time.perf_counter() - start
+        c, sentences = a.run.check, min(len(pairs), a.run.check.sentences)
+        if not pairs and c.prompts and a.objective.answers == "texts":
+            return seconds + answering(a, [(p, "") for p in c.prompts], How(longest=c.longest))
+        for rows, beam, share in ((pairs[:sentences], 1, 1.0), (tests, c.beam, 0.0)):
+            some = many(a, rows)
+            if some:
+                seconds += answering(a, some, How(beam, c.length_penalty)) * share * len(rows) / len(some)
+        if tests:
+            a.objective.measure(core, [placed(batch, a.model.device) for batch in a.held(a.splits.test)])
+        return seconds
+
+    return rehearse
+
+
+def many(a: Assembly, rows: Sequence[tuple[Any, str]]) -> list[tuple[Any, str]]:
+    """The batch with the most rows among those in which a model answers `rows`."""
+    ids = [a.model.ids(asks) if isinstance(asks, str) else a.model.conversation(asks) for asks, _ in rows]
+    boxes = by_length(ids, 2048)
+    return [rows[i] for i in max(boxes, key=len)] if boxes else []
+
+
+def answering(a: Assembly, rows: Sequence[tuple[Any, str]], how: How) -> float:
+    """The seconds of answering some sources, judged too."""
+    start = time.perf_counter()
+    if how.longest is None:
+        tokenizer = objectives.tokenizer_for(a.model)
+        how = replace(how, longest=8 + max(len(tokenizer.encode(said, special=False)) for _, said in rows))
+    said = a.objective.reply(a.model, [asks for asks, _ in rows], how)
+    if any(true for _, true in rows):
+        judged(a, [true for _, true in rows], said)
+    return time.perf_counter() - start
 
 
 def ngrams(a: Assembly, *, order: int = 3) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 
 from qkv import hub
 from qkv.core.model import Transformer
-from qkv.data import bucket, collate, corrupt, pack
+from qkv.data import bucket, collate, corrupt, pack, shards
 from qkv.errors import QkvError
 from qkv.recipes.run import Pair, Run, Splits
 from qkv.text.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ class Objective:
     `models` are the architectures that can learn it, as `architecture` calls them.
     """
 
-    data: Literal["pairs", "plain text", "pairs or plain text", "conversations"]
+    data: Literal["pairs", "plain text", "plain text or token shards", "pairs or plain text", "conversations"]
     specials: tuple[str, ...]
     template: Template
     batches: Callable[[Run, Splits, hub.Model], tuple[Plan, Held]]
@@ -83,6 +83,8 @@ def of_pairs(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
 
 def of_text(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
     """Windows of one long text, drawn anew for each step; an epoch is as many as cover the text once."""
+    if isinstance(splits.train, shards.Mixture):
+        return of_shards(run, splits, model)
     tokenizer, s, length = tokenizer_for(model), run.training, run.model.context
     ids, last = (np.array(tokenizer.encode(t, special=False), dtype=np.int32) for t in (splits.train, splits.valid))  # type: ignore[arg-type]
     length = min(length, len(ids) - 1, len(last) - 1)
@@ -106,6 +108,31 @@ def of_text(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
         return tuple(map(collate.causal, fixed.split(rows)))
 
     return Plan(order, make, identity(run, ids)), held
+
+
+def of_shards(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+    """Windows of token shards, as of one long text; an epoch is as many as cover all shards once."""
+    data, valid, s = splits.train, splits.valid, run.training
+    assert isinstance(data, shards.Mixture)
+    assert isinstance(valid, shards.Mixture)
+    known, first = len(tokenizer_for(model)), data.shards[0]
+    if first.index["vocabulary"] != known:
+        raise QkvError(f"{first.folder}: these ids are of {first.index['vocabulary']} tokens, the model knows {known}; "
+                       f"pack the text with --model {run.base}")  # fmt: skip
+    length = min(run.model.context, data.shortest - 1, max(map(len, valid.shards)) - 1)
+    if length < 1:
+        raise QkvError(f"{run.name}: a shard has {data.shortest} tokens to train on and {valid.shortest} to validate")
+    rows = max(1, s.tokens // length)
+    each = max(1, len(data) // (rows * length))
+
+    def make(key: int) -> collate.Batch:
+        return collate.causal(data.windows(length=length, rows=rows, seed=s.seed, step=key))
+
+    def held(part: shards.Mixture) -> Batches:
+        return tuple(map(collate.causal, part.held(length=length, most=64 * rows).split(rows)))
+
+    who = identity(run, np.zeros(0, dtype=np.int64)) | data.identity
+    return Plan(lambda epoch: range(epoch * each, (epoch + 1) * each), make, who), held
 
 
 def of_labelled(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
@@ -253,4 +280,4 @@ BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ENDED = ("<pad>", "</s>", "<unk>")
 SPEAKS = ("decoder",)
 PAIRS = Objective("pairs", ENDED, "eos", of_pairs, spoken, translated)
-TEXT = Objective("plain text", ("</s>", "<unk>"), "none", of_text, spoken, continued, models=SPEAKS)
+TEXT = Objective("plain text or token shards", ("</s>", "<unk>"), "none", of_text, spoken, continued, models=SPEAKS)

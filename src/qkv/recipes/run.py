@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from qkv.baselines import recurrence
 from qkv.convert.checkpoint import spec_of
-from qkv.data import download, sources
+from qkv.data import download, shards, sources, tables
+from qkv.data.shards import Mixture
 from qkv.errors import QkvError, nearest
 from qkv.paths import cache_dir, data_dir
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
@@ -163,8 +164,8 @@ class Check:
 class Splits:
     """The data of a run: pairs of (source, target), the text of a language model, or conversations."""
 
-    train: Sequence[Any] | str  # pairs, or conversations: a Talk each
-    valid: Sequence[Any] | str
+    train: Sequence[Any] | str | Mixture  # pairs, or conversations: a Talk each
+    valid: Sequence[Any] | str | Mixture
     test: Sequence[Any] | str = ()
     notes: tuple[str, ...] = ()  # what was left out, to be told before the run
 
@@ -173,13 +174,16 @@ class Splits:
         """What these data are: plain text, conversations, or pairs."""
         if isinstance(self.train, str):
             return "plain text"
+        if isinstance(self.train, Mixture):
+            return "token shards"
         return "conversations" if self.train and isinstance(self.train[0][0], dict) else "pairs"
 
 
 @dataclass(frozen=True)
 class Data:
-    """Your own files, as a TOML file names them: two parallel ones, one of pairs (tsv, jsonl), plain text, or
-    conversations: JSON lines with `messages`, a list of {"role": …, "content": …}.
+    """Your own files, as a TOML file names them: two parallel ones, one of pairs (tsv, jsonl), plain text,
+    conversations (JSON lines with `messages`, a list of {"role": …, "content": …}), folders of token shards, or a data
+    set that the `datasets` library opens: pairs by two keys, texts by one.
     """
 
     source: str = ""
@@ -188,8 +192,11 @@ class Data:
     jsonl: str = ""
     text: str = ""
     messages: str = ""
+    shards: tuple[str, ...] = ()  # folders that `qkv data pack` wrote
+    weights: tuple[float, ...] = ()  # how likely a window comes from each; without them by their size
+    dataset: str = ""  # NAME or NAME:CONFIG of the hub, or a folder that save_to_disk wrote
     columns: tuple[int, int] = (0, 1)
-    keys: tuple[str, str] = ("source", "target")
+    keys: tuple[str, ...] = ("source", "target")
     valid_source: str = ""
     valid_target: str = ""
     test_source: str = ""
@@ -209,11 +216,18 @@ class Data:
         Raises:
             QkvError: none or more than one kind of data is named, or a file is broken (with its line).
         """
-        named = [k for k in ("source", "tsv", "jsonl", "text", "messages") if getattr(self, k)]
+        kinds = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset")
+        named = [k for k in kinds if getattr(self, k)]
         if len(named) != 1 or bool(self.source) != bool(self.target):
             found = ", ".join(named) or "none"
-            raise QkvError(f"data: found {found}, expected one of: source and target, tsv, jsonl, text, messages")
+            raise QkvError(f"data: found {found}, expected one of: source and target, {', '.join(kinds[1:])}")
+        if len(self.keys) != 2 and not (self.dataset and len(self.keys) == 1):
+            raise QkvError(f"data.keys: found {len(self.keys)} keys, expected two; one for the texts of a dataset")
+        if self.shards:
+            return self.mixed(folder)
         with sources.Sieve(self.on_bad_row, folder / self.quarantine) as sieve:
+            if self.dataset:
+                return self.tabled(folder, sieve)
             if self.text:
                 whole = sources.document(folder / self.text, sieve=sieve)
                 valid = sources.document(folder / self.valid_file, sieve=sieve) if self.valid_file else ""
@@ -234,6 +248,36 @@ class Data:
             pairs, valid = held_out(pairs, self.valid, self.apart)
         return Splits(pairs, valid, test, tuple(notes))
 
+    @property
+    def textual(self) -> bool:
+        """Whether a language model learns these data, and not pairs."""
+        return bool(self.text or self.shards or (self.dataset and len(self.keys) == 1))
+
+    def mixed(self, folder: Path) -> Splits:
+        """The shards; without `valid_file`, another folder, the end of each is held out: a tenth, or 200,000 tokens."""
+        whole = Mixture(tuple(map(shards.read, (folder / name for name in self.shards))), self.weights)
+        if self.valid_file:
+            return Splits(whole, Mixture((shards.read(folder / self.valid_file),)))
+        return Splits(*whole.split(share=0.1, most=200_000))
+
+    def tabled(self, folder: Path, sieve: sources.Sieve) -> Splits:
+        """The splits of a dataset: train, and validation and test where it has them."""
+        local = folder / self.dataset
+        found = tables.opened(str(local) if local.is_dir() else self.dataset)
+        if "train" not in found:
+            raise QkvError(f"data.dataset {self.dataset!r}: no split 'train' (found: {', '.join(found)})")
+        rows = {name: list(tables.texts(found[name], self.keys, name=f"{self.dataset}/{name}", sieve=sieve))
+                for name in ("train", "validation", "test") if name in found}  # fmt: skip
+        notes = tuple(sieve.notes)
+        if self.textual:
+            whole, valid = ("\n\n".join(t for (t,) in rows.get(name, [])) for name in ("train", "validation"))
+            return replace(Splits(whole, valid) if valid else text_splits(whole, share=0.1), notes=notes)
+        pairs: list[Any] = rows["train"]
+        test: Any = rows.get("test", ())
+        if valid := rows.get("validation"):
+            return Splits(pairs, valid, test, notes)
+        return Splits(*held_out(pairs, self.valid, self.apart), test, notes)
+
     def talks(self, folder: Path, sieve: sources.Sieve) -> Splits:
         """The conversations, split: some are held out by their hash where no file is named, with all their copies."""
         rows = [talk for _, talk in talk_rows(folder / self.messages, sieve=sieve)]
@@ -252,7 +296,7 @@ class Data:
             return sources.pair_rows(folder / self.source, folder / self.target, sieve=sieve)
         if self.tsv:
             return sources.tsv_rows(folder / self.tsv, self.columns, sieve=sieve)
-        return sources.jsonl_rows(folder / self.jsonl, self.keys, sieve=sieve)
+        return sources.jsonl_rows(folder / self.jsonl, (self.keys[0], self.keys[1]), sieve=sieve)
 
     def seen_twice(self, folder: Path, known: set[Pair], count: int) -> str:
         """What is said about held-out pairs in training: a note, or an error with both lines."""
@@ -399,11 +443,11 @@ def from_toml(path: Path) -> Run:
             raise QkvError(f"{path}: unknown table [{key}]{nearest(key, tables)} (known: {', '.join(tables)})")
     try:
         data = changed(Data(), values.pop("data", {}), "data")
-        shape = Shape(family="gpt2") if data.text or data.messages else Shape()
+        shape = Shape(family="gpt2") if data.textual or data.messages else Shape()
         base = values.get("base", "")
         if isinstance(base, str) and base and (path.parent / base).is_dir():
             values["base"] = str(path.parent / base)
-        usual = OWN_CHAT if data.messages else OWN_TEXT if data.text else OWN_PAIRS
+        usual = OWN_CHAT if data.messages else OWN_TEXT if data.textual else OWN_PAIRS
         usual = OWN.get(str(values.get("objective")), usual)
         training = values.get("training")
         if isinstance(training, dict) and {"steps", "seconds"} & training.keys():
@@ -428,4 +472,4 @@ OWN_LABELS = Settings(
     epochs=10, tokens=2048, optimizer="adamw", lr=3e-4, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01,
     schedule="linear", warmup=20, clip=1.0, metric="label_accuracy", patience=3,
 )  # fmt: skip
-OWN = {"labels": OWN_LABELS, "chat": OWN_CHAT}
+OWN = {"labels": OWN_LABELS, "similarity": OWN_LABELS, "choice": OWN_LABELS, "chat": OWN_CHAT}

@@ -4,7 +4,9 @@ A run with `base` begins with a model that was trained before; without one it be
 pre-trained one is measured against. Next: assemble.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +21,11 @@ from qkv.recipes.objectives import Batches, Held, How, Objective
 from qkv.recipes.run import Pair, Run, Splits, Talk
 from qkv.text import chat as chats
 from qkv.text.tokenizer import Tokenizer
+from qkv.training.losses import states, text_logits
 from qkv.training.objectives import measure
-from qkv.training.plan import Plan
+from qkv.training.plan import Plan, placed
 
+MARK = " ||| "  # between the texts of a row of data, and the words that stand for it in the model's
 Row = tuple[list[int], list[int]]  # what goes in, what should come out
 # Each message ends with the end symbol, so that an answer ends where its writer stopped.
 TALKING = (
@@ -30,30 +34,48 @@ TALKING = (
 )
 
 
-def of_labels(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def alone(text: str) -> list[str]:
+    """A text is one row."""
+    return [text]
+
+
+def swapped(text: str) -> list[str]:
+    """Two texts in both orders: which of them is first says nothing about how alike they are."""
+    return [text, MARK.join(reversed(text.split(MARK)))]
+
+
+def choices(text: str) -> list[str]:
+    """A question with each of its answers."""
+    question, *answers = text.split(MARK)
+    return [f"{question}{MARK}{answer}" for answer in answers]
+
+
+def of_labels(
+    run: Run, splits: Splits, model: hub.Model, *, rows_of: Callable[[str], list[str]] = alone
+) -> tuple[Plan, Held]:
     """Texts and their labels; a decoder learns its texts' words too, as much as `training.auxiliary` says.
 
     Radford et al. 2018, section 3.2, equation 5; an encoder learns labels alone (Devlin et al. 2018, section 3.2).
+    `rows_of` gives the rows that a text becomes (their section 3.3), as many of each.
     """
     tokenizer, s, context = base.tokenizer_for(model), run.training, run.model.context
-    known = {name: i for i, name in enumerate(model.labels)}
-    share = s.auxiliary if model.spec.decoder and model.spec.head else 0.0
+    each = len(rows_of(splits.train[0][0]))  # type: ignore[index]
+    known = {name: i for i, name in enumerate(map(str, range(each)) if rows_of is choices else model.labels)}
+    share = s.auxiliary / each if model.spec.decoder and model.spec.head else 0.0
+    shape = {"orders": each if rows_of is swapped else 1, "choices": each if rows_of is choices else 1}
 
     def read(pairs: Sequence[Pair]) -> tuple[list[list[int]], list[int], bucket.Buckets]:
-        ids = base.shortened(tokenizer.encode_batch([text for text, _ in pairs]), context)
-        lengths = [(len(row), len(row)) for row in ids]
-        boxes = bucket.Buckets(lengths, tokens=max(s.tokens, context + 4), seed=s.seed)
+        rows = [parted(rows_of, text, each, known, label) for text, label in pairs]
+        ids = base.shortened(tokenizer.encode_batch([row for many in rows for row in many]), context)
+        longest = [max(map(len, ids[i : i + each])) for i in range(0, len(ids), each)]
+        boxes = bucket.Buckets([(n, n) for n in longest], tokens=max(s.tokens // each, context + 4), seed=s.seed)
         return ids, [known.get(name, IGNORED) for _, name in pairs], boxes
 
     def batch(ids: list[list[int]], classes: list[int], key: tuple[int, ...], width: int) -> collate.Batch:
-        rows, pad = [ids[i] for i in key], tokenizer.pad_id or 0
+        rows = [ids[i * each + n] for i in key for n in range(each)]
         width = min(width, context)  # a box may be a little wider than the table of positions is long
-        if share:
-            made = collate.spoken(rows, pad=pad, share=share, width=width)
-        else:
-            silent = [(row, [IGNORED] * len(row)) for row in rows]
-            made = collate.masked(silent, pad=pad, width=width, separator=tokenizer.sep_id)
-        return collate.labelled(made, [classes[i] for i in key])
+        made = framed(tokenizer, rows, share, width)
+        return collate.labelled(made, [classes[i] for i in key], **shape)
 
     def held(pairs: Sequence[Pair]) -> Batches:
         ids, classes, boxes = read(pairs)
@@ -63,6 +85,44 @@ def of_labels(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
     plan = Plan(boxes.batches, lambda key: batch(ids, classes, key, boxes.shape(key)[2]),
                 base.identity(run, base.flat(ids)))  # fmt: skip
     return plan, held
+
+
+def parted(
+    rows_of: Callable[[str], list[str]], text: str, each: int, known: Mapping[str, int], label: str
+) -> list[str]:
+    """The rows of a text; QkvError where there are not as many as of the first, or the label is none of the choices."""
+    rows = rows_of(text)
+    if len(rows) != each or (rows_of is swapped and MARK not in text) or (rows_of is choices and each < 2):
+        parts = "two texts" if rows_of is swapped else f"a question and {max(each, 2)} answers"
+        raise QkvError(f"{text[:60]!r}: expected {parts} with {MARK.strip()} between")
+    if rows_of is choices and label not in known:
+        raise QkvError(f"{text[:60]!r}: found the label {label!r}, expected the number of the right answer, 0 to "
+                       f"{each - 1}")  # fmt: skip
+    return rows
+
+
+def framed(tokenizer: Tokenizer, rows: list[list[int]], share: float, width: int | None) -> collate.Batch:
+    """Rows of ids as a batch in which no word is learnt, or each by its share."""
+    pad = tokenizer.pad_id or 0
+    if share:
+        return collate.spoken(rows, pad=pad, share=share, width=width)
+    silent = [(row, [IGNORED] * len(row)) for row in rows]
+    return collate.masked(silent, pad=pad, width=width, separator=tokenizer.sep_id)
+
+
+@torch.inference_mode()
+def decided(
+    model: hub.Model, sources: Sequence[str], how: How, *, rows_of: Callable[[str], list[str]]
+) -> list[str]:  # fmt: skip
+    """The label of each text that becomes several rows, or the number of the answer to each question."""
+    tokenizer, said = base.tokenizer_for(model), list[str]()
+    for text in sources:
+        ids = base.shortened(tokenizer.encode_batch(rows_of(text)), model.spec.context)
+        made = replace(framed(tokenizer, ids, 0.0, None), **{"orders" if rows_of is swapped else "choices": len(ids)})
+        made = placed(made, model.device)
+        best = int(text_logits(model.core, states(model.core, made), made).argmax())
+        said.append(str(best) if rows_of is choices else model.labels[best])
+    return said
 
 
 def of_documents(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
@@ -164,5 +224,11 @@ def questions(talks: Sequence[Talk]) -> list[tuple[list[dict[str, Any]], str]]:
 
 
 LABELS = Objective("pairs", base.ENDED, "none", of_labels, measure, base.named, "labels", ("encoder", "decoder"))
+SIMILAR, CHOICES = (
+    Objective("pairs", base.ENDED, "none", partial(of_labels, rows_of=rows), measure, partial(decided, rows_of=rows),
+              "labels", ("encoder", "decoder"))
+    for rows in (swapped, choices)
+)  # fmt: skip
+JUDGING = (LABELS, SIMILAR, CHOICES)  # these learn the labels of texts, and words beside them at most
 DOCUMENTS = Objective("plain text", base.ENDED, "none", of_documents, base.spoken, base.continued, models=base.SPEAKS)
 TALKS = Objective("conversations", base.ENDED, "none", of_talks, base.spoken, answered, models=base.SPEAKS)

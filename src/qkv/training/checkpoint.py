@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from qkv.convert.store import sync
 from qkv.errors import QkvError
-from qkv.training import optim
+from qkv.training import optim, shard
+from qkv.training.parallel import Ranks
 
 Tensors = dict[str, Tensor]
 
@@ -39,6 +40,9 @@ class Progress:
     snapshots: list[int] = field(default_factory=list)
     precision: str = ""
     empty: int = 0  # micro-batches in which nothing was to be learnt
+    skipped: int = 0  # bad steps, whose update was left out
+    row: int = 0  # of them the last ones, without a good one between
+    recent: list[list[float]] = field(default_factory=list)  # loss and gradient norm of the last good steps
 
 
 def machine() -> dict[str, Any]:
@@ -101,12 +105,13 @@ class Store:
     folder: Path | None
     identity: dict[str, Any]  # the spec, the data, the tokenizer: a checkpoint of another run is refused
     memory: dict[str, Tensors] = field(default_factory=dict)
+    ranks: Ranks | None = None  # where each of them keeps a part of the weights, and writes it
 
     @property
     def last(self) -> Path | None:
         """The newest checkpoint, where there is one."""
-        path = self.folder / "last.safetensors" if self.folder else None
-        return path if path and path.is_file() else None
+        found = [self.folder / name for name in ("last.safetensors", "last.json")] if self.folder else []
+        return max((path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime, default=None)
 
     def save(
         self, core: nn.Module, optimizer: Any, progress: Progress, settings: Any, mean: optim.Mean | None = None
@@ -119,7 +124,14 @@ class Store:
         for name, (state, _) in optim.memories(core, optimizer).items():
             tensors |= {f"{key}:{name}": t for key, t in state.items() if isinstance(t, Tensor)}
         state = {"progress": vars(progress), "identity": self.identity, "machine": machine()}
-        write(self.folder / "last.safetensors", tensors, state | {"settings": dataclasses.asdict(settings)})
+        state |= {"settings": dataclasses.asdict(settings)}
+        one, parts = self.folder / "last.safetensors", self.folder / "last.json"
+        if self.ranks:
+            shard.write(parts, tensors, state, self.ranks)
+            one.unlink(missing_ok=True)
+        else:
+            write(one, tensors, state)
+            shard.forget(parts)
 
     def resume(
         self, core: nn.Module, optimizer: Any, settings: Any, mean: optim.Mean | None = None
@@ -130,7 +142,12 @@ class Store:
             QkvError: the checkpoint is of another model, tokenizer or data; the message lists each difference.
         """
         assert self.last is not None
-        tensors, state = read(self.last)
+        if self.last.suffix == ".json":
+            tensors, state = shard.read(self.last, core)
+        else:
+            tensors, state = read(self.last)
+            own = dict((*core.named_parameters(), *core.named_buffers()))
+            tensors = {n: shard.like(own.get(n.partition(":")[2], t), t) for n, t in tensors.items()}
         wrong = list(differences(state["identity"], self.identity))
         if wrong:
             raise QkvError(f"{self.last}: this checkpoint is of another run: {'; '.join(wrong[:6])}. "

@@ -12,18 +12,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from qkv import memory
-from qkv.core.dropout import Drop, dropper
+from qkv.core.dropout import Drop, dropper, keep
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
 from qkv.spec import as_json
-from qkv.training import checkpoint, log, optim, parallel, precision, schedule
+from qkv.training import checkpoint, guard, log, optim, parallel, precision, schedule, shard
 from qkv.training.balance import steer
 from qkv.training.objectives import busiest, step_loss
 from qkv.training.plan import Plan, placed
@@ -35,12 +36,6 @@ WARM = 10  # steps after which the speed is known
 ENDLESS = 10**9
 ENDS = ("", "steps", "epochs", "seconds", "patience", "stop")
 Evaluate = Callable[[Transformer, int], dict[str, Any]]  # (core, step) -> metrics by name
-
-
-class NonFinite(QkvError):
-    """A loss or a gradient that is NaN or infinite; the weights and checkpoints before it are kept."""
-
-    code = 3
 
 
 class Interrupted(KeyboardInterrupt):
@@ -65,6 +60,7 @@ class Outcome:
     metrics: dict[str, Any]  # of those weights
     precision: str
     empty: int = 0  # micro-batches in which nothing was to be learnt
+    skipped: int = 0  # steps without an update, as their numbers were bad
 
 
 def train(
@@ -77,7 +73,7 @@ def train(
     `resume` goes on from the directory's last checkpoint where there is one. `watch` records the run in its directory.
 
     Raises:
-        NonFinite: a loss or gradient is not a number.
+        guard.NonFinite: a loss or gradient is not a number, or a spike, and such steps are not skipped or too many.
         Interrupted: SIGINT or SIGTERM, after the step in hand was finished and saved.
         QkvError: the directory holds a run that is not resumed, or one of another model, data or tokenizer.
     """
@@ -85,7 +81,7 @@ def train(
     first = parallel.here().first
     tell = log.reporter(folder(directory, "log.jsonl") if first else None, report if first else None)
     run = Loop(core, plan, settings, directory, evaluate, tell)
-    run.watch = watch if run.log else None
+    run.watch = watch if run.log and not run.shards else None  # its parts alone say little of a matrix
     with threads(settings.threads), signals() as caught:
         run.begin(resume)
         why = run.ended()
@@ -115,13 +111,18 @@ class Loop:
     ) -> None:  # fmt: skip
         self.core, self.plan, self.settings, self.evaluate, self.tell = core, plan, settings, evaluate, tell
         self.device = core.embed.weight.device
-        self.optimizer = optim.make(core, settings)
-        self.weights = list(optim.named_weights(core).values())
         self.ranks = parallel.here()
+        self.shards: shard.Sharded | None = None
+        if settings.shard and self.ranks.size > 1:
+            self.ranks.spread(core)
+            self.shards = shard.Sharded(core, settings)
+        self.learner = self.shards.core if self.shards else core  # whose weights move
+        self.optimizer = optim.make(self.learner, settings)
+        self.weights = list(optim.named_weights(self.learner).values())
         self.micro = settings.accumulate * self.ranks.size  # micro-batches in a step
         self.log = folder(directory, "log.jsonl") if self.ranks.first else None
         who = {"spec": as_json(core.spec), "data": dict(plan.identity), "training.accumulate * processes": self.micro}
-        self.store = checkpoint.Store(folder(directory), who)
+        self.store = checkpoint.Store(folder(directory), who, ranks=self.ranks if self.shards else None)
         self.at = checkpoint.Progress()
         self.loss, self.shown, self.saved = math.nan, (0, 0.0), -1
         self.watch: Recorder | None = None
@@ -135,13 +136,14 @@ class Loop:
             raise QkvError(f"{self.store.last}: a run lies here; go on with --resume auto or give another --out")
         notes: list[str] = []
         if self.store.last:
-            self.at, notes = self.store.resume(self.core, self.optimizer, self.settings, self.mean)
+            self.at, notes = self.store.resume(self.learner, self.optimizer, self.settings, self.mean)
             self.saved = self.at.step
             notes.insert(0, f"resumed after step {self.at.step}")
         elif self.log:
             self.log.unlink(missing_ok=True)
         self.ranks.alike("data, model or checkpoint", json.dumps([self.at.step, self.store.identity], default=str))
-        self.ranks.spread(self.core)
+        if not self.shards:
+            self.ranks.spread(self.core)
         if self.log and self.log.exists():
             log.cut(self.log, self.at.step)
         if not self.at.precision:
@@ -194,22 +196,17 @@ class Loop:
             loss.backward()
             self.loss += float(loss.detach())
             loads += 0 if busy is None else busy.cpu()
-        self.loss = self.ranks.gradients(self.weights, self.loss)
+        self.loss = self.summed(keys)
         if self.watch:
             now = {"step": at.step + 1, "epoch": at.epoch, "seconds": at.seconds + time.perf_counter() - start}
             self.watch.before({**now, "tokens": at.tokens + tokens, "loss": self.loss, "lr": lr}, self.total())
-        norm = float(optim.clip(self.weights, s.clip))
-        if not (math.isfinite(self.loss) and math.isfinite(norm)):
-            raise self.broken(norm, keys)
-        for group in self.optimizer.param_groups:
-            group["lr"], group["low"] = lr, at.precision == "bf16"  # low: Muon's products in bf16
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        if loads.numel():
-            self.loads = torch.tensor(self.ranks.total(loads.flatten().tolist())).view_as(loads)
-            steer(self.core, self.loads, rate=s.steer)
+        norm = float(shard.whole(optim.clip(self.weights, s.clip)))
+        if wrong := guard.fault(self.loss, norm, at.recent, spike=s.spike):
+            self.refuse(wrong, norm, keys, dict(zip(mine, batches, strict=True)))
+        else:
+            self.update(lr, norm, loads)
         at.step, at.done, at.tokens = at.step + 1, at.done + 1, at.tokens + tokens
-        if self.mean:
+        if self.mean and not wrong:
             self.mean.update(at.step)
         at.seconds += time.perf_counter() - start
         if at.step % s.log_every == 0 or at.step == 1:
@@ -218,10 +215,22 @@ class Loop:
     def loss_of(self, batch: Batch, key: Any, drop: Drop) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The loss of a micro-batch and the loads of its experts; bad labels are told with the rows of the data."""
         try:
-            return step_loss(self.core, batch, smoothing=self.settings.smoothing, even=self.settings.balance, drop=drop)
+            loss = self.shards or partial(step_loss, self.core)
+            return loss(batch, smoothing=self.settings.smoothing, even=self.settings.balance, drop=drop)
         except QkvError as e:
             place = f"step {self.at.step + 1} (epoch {self.at.epoch}, rows {str(key)[:80]})"
             raise QkvError(f"training: {place}: {e}") from e
+
+    def summed(self, keys: Sequence[Any]) -> float:
+        """The loss of all ranks, whose gradients are summed too."""
+        if not self.shards:
+            return self.ranks.gradients(self.weights, self.loss)
+        if 0 < len(keys) % self.ranks.size <= self.ranks.rank:  # parts of weights are gathered by all ranks or by none
+            spare = placed(self.plan.make(keys[0]), self.device)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.at.precision == "bf16"):
+                loss, _ = self.loss_of(spare, keys[0], keep)
+            (loss * 0).backward()
+        return self.ranks.total([self.loss])[0]
 
     def counted(self, tokens: int, empty: int) -> int:
         """The tokens of a step; batches without any are counted, and the first of them is told."""
@@ -231,13 +240,37 @@ class Loop:
         self.at.empty += empty
         return tokens
 
-    def broken(self, norm: float, keys: Sequence[Any]) -> NonFinite:
-        """The error of a step whose numbers are not numbers; gradients are dropped, weights were not touched."""
+    def update(self, lr: float, norm: float, loads: torch.Tensor) -> None:
+        """Move the weights by their gradients, and the biases of routers by the loads of their experts."""
+        for group in self.optimizer.param_groups:
+            group["lr"], group["low"] = lr, self.at.precision == "bf16"  # low: Muon's products in bf16
+        self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        what = f"loss {self.loss}" if not math.isfinite(self.loss) else f"gradient norm {norm}"
-        kept = f"the last good checkpoint is {self.store.last}" if self.store.last else "nothing was saved before it"
-        where = f"step {self.at.step + 1} (epoch {self.at.epoch}, batch {self.at.done}, rows {str(list(keys))[:80]})"
-        return NonFinite(f"training: {what} at {where}; {kept}. Try a smaller lr, clip=1, or precision=fp32")
+        if loads.numel():
+            self.loads = torch.tensor(self.ranks.total(loads.flatten().tolist())).view_as(loads)
+            steer(self.learner, self.loads, rate=self.settings.steer)
+        self.at.row = 0
+        if self.settings.spike and norm:  # a batch without labels is no measure
+            self.at.recent = [*self.at.recent, [self.loss, norm]][-guard.WINDOW :]
+
+    def refuse(self, wrong: str, norm: float, keys: Sequence[Any], batches: dict[int, Batch]) -> None:
+        """Drop the gradients of a step and keep its batches; then go on, where such steps are skipped and few."""
+        at, s = self.at, self.settings
+        self.optimizer.zero_grad(set_to_none=True)
+        at.skipped, at.row = at.skipped + 1, at.row + 1
+        where = f"step {at.step + 1} (epoch {at.epoch}, batch {at.done}, rows {str(list(keys))[:80]})"
+        aside = ""
+        if self.store.folder:
+            path = self.store.folder / "bad_batches" / f"step-{at.step + 1}.{self.ranks.rank}.safetensors"
+            state = {"seed": s.seed, "epoch": at.epoch, "batch": at.done, "rows": [str(key) for key in keys],
+                     "why": wrong, "gradient": norm}  # fmt: skip
+            aside = f"; its batches are in {path}" if guard.keep(path, batches, log.finite(state)) else ""
+        if s.on_bad_step == "stop" or at.row >= guard.ROW:
+            kept = f"the last good checkpoint is {self.store.last}" if self.store.last else "nothing was saved before"
+            again = f", bad step {at.row} in a row" if at.row > 1 else ""
+            raise guard.NonFinite(f"training: {wrong} at {where}{again}; {kept}{aside}. Try a smaller lr, clip=1, or "
+                                  "precision=fp32")  # fmt: skip
+        self.tell({"kind": "note", "step": at.step, "text": f"{wrong} at {where}: the update is left out{aside}"})
 
     def progress(self, lr: float, norm: float) -> None:
         """Tell how fast and how well it goes."""
@@ -260,12 +293,12 @@ class Loop:
         if turned:
             at.epoch, at.done = at.epoch + 1, 0
             self.order = self.groups(at.epoch)
-        if not self.ranks.first:
-            return
         if self.watch and (event := self.watch.after()):
             self.tell(event)
         due = at.step % s.evaluate_every == 0 if s.evaluate_every else turned
-        if due:
+        if due and self.shards:
+            self.shards.gather(self.core)
+        if due and self.ranks.first:
             self.measure()
             if s.average:
                 self.snapshot()
@@ -294,8 +327,8 @@ class Loop:
 
     def save(self) -> None:
         """The checkpoint of this moment, unless it is on disk already."""
-        if self.ranks.first and self.saved != self.at.step:
-            self.store.save(self.core, self.optimizer, self.at, self.settings, self.mean)
+        if (self.ranks.first or self.shards) and self.saved != self.at.step:
+            self.store.save(self.learner, self.optimizer, self.at, self.settings, self.mean)
             self.saved = self.at.step
 
     def ended(self) -> str:
@@ -312,10 +345,13 @@ class Loop:
     def finish(self, why: str) -> Outcome:
         """Leave the best of three weights in the core of each process; the metrics are known to the first one."""
         at = self.at
+        if self.shards:
+            self.shards.gather(self.core)
         chosen, metrics = self.choose() if self.ranks.first else ("last", dict[str, Any]())
         self.ranks.spread(self.core)
         epochs = at.epoch + at.done / len(self.order)
-        end = Outcome(why, at.step, epochs, at.tokens, at.seconds, self.loss, chosen, metrics, at.precision, at.empty)
+        end = Outcome(why, at.step, epochs, at.tokens, at.seconds, self.loss, chosen, metrics, at.precision, at.empty,
+                      at.skipped)  # fmt: skip
         self.tell({"kind": "end", **vars(end), "step": at.step})
         return end
 

@@ -57,11 +57,22 @@ def weighed(hidden: Tensor, head: nn.Linear, labels: Tensor, weight: Tensor, smo
 
 def text_loss(core: Transformer, states: Tensor, batch: Batch, classes: Tensor, drop: Drop = keep) -> Tensor:
     """The sum over labelled texts of -log p(label), from the last states [B, T, D] and the labels [B]."""
-    stack = core.decoder if core.spec.decoder else core.encoder
-    step = begin(stack, batch.target, Given(real=batch.target_real), drop=drop)
-    logits = core.labels(states, step).float()
+    logits = text_logits(core, states, batch, drop)
     within(classes[:, None], logits.shape[-1], "text")
     return F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum")
+
+
+def text_logits(core: Transformer, states: Tensor, batch: Batch, drop: Drop = keep) -> Tensor:
+    """The logits of the labels of each text [B, labels], from the last states [B, T, D].
+
+    The orders of a text are added, and the one logit of each choice stands beside the others' (Radford et al. 2018,
+    section 3.3): [B / orders, labels], or [B / choices, choices].
+    """
+    stack = core.decoder if core.spec.decoder else core.encoder
+    logits = core.labels(states, begin(stack, batch.target, Given(real=batch.target_real), drop=drop)).float()
+    if batch.orders > 1:
+        logits = logits.unflatten(0, (-1, batch.orders)).sum(1)
+    return logits.view(-1, batch.choices) if batch.choices > 1 else logits
 
 
 def within(labels: Tensor, count: int, what: str) -> None:

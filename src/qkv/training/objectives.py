@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from qkv.core.dropout import Drop, keep
 from qkv.core.experts import Experts
 from qkv.core.model import Transformer
-from qkv.core.step import Given, Listener, begin, listener
+from qkv.core.step import Listener, listener
 from qkv.data.collate import IGNORED, Batch
 from qkv.training.balance import balance, load
-from qkv.training.losses import states, summed, token_loss
+from qkv.training.losses import states, summed, text_logits, token_loss
 
 
 class Routes:
@@ -105,8 +105,7 @@ def measure(core: Transformer, batches: Sequence[Batch]) -> dict[str, Any]:
             words[0] += int((core.head(hidden[there]).argmax(-1) == batch.labels[there]).sum())
             words[1] += int(there.sum())
         if batch.classes is not None:
-            given = Given(real=batch.target_real)
-            guess = core.labels(hidden, begin(states_of(core), batch.target, given)).argmax(-1)
+            guess = text_logits(core, hidden, batch).argmax(-1)
             known = batch.classes != IGNORED
             texts[0] += int((guess == batch.classes)[known].sum())
             texts[1] += int(known.sum())
@@ -114,8 +113,3 @@ def measure(core: Transformer, batches: Sequence[Batch]) -> dict[str, Any]:
     for name, (right, of) in (("accuracy", words), ("label_accuracy", texts)):
         found |= {name: right / of} if of else {}
     return found | ({"busiest": busiest(torch.stack(loads).sum(0))} if loads else {})
-
-
-def states_of(core: Transformer) -> Any:
-    """The stack whose states are judged: the decoder, or the encoder where there is no decoder."""
-    return core.decoder if core.spec.decoder else core.encoder

@@ -46,6 +46,9 @@ def passed(core: Transformer, batch: Batch, low: bool) -> float:
 
 
 def part(batch: Batch, rows: int) -> Batch:
-    """The first rows of a batch."""
+    """About the first rows of a batch: all those of a text, or none."""
     cut = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
-    return dataclasses.replace(batch, **{k: t[:rows] for k, t in cut.items() if isinstance(t, Tensor)})
+    each = batch.orders * batch.choices
+    texts = max(1, rows // each)
+    return dataclasses.replace(batch, **{k: t[: texts if k == "classes" else texts * each] for k, t in cut.items()
+                                         if isinstance(t, Tensor)})  # fmt: skip

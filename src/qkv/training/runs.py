@@ -106,6 +106,8 @@ def said_metric(directory: Path) -> str:
 def saved_tokens(directory: Path) -> int | None:
     """The tokens that a run's checkpoint counts, where it has one."""
     try:
+        if (parts := directory / "train" / "last.json").is_file():
+            return int(json.loads(parts.read_text(encoding="utf-8"))["progress"]["tokens"])
         with safe_open(str(directory / "train" / "last.safetensors"), framework="pt") as file:
             return int(json.loads((file.metadata() or {}).get("state", ""))["progress"]["tokens"])
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):

@@ -23,6 +23,7 @@ class Settings:
     seconds: float = 0.0  # ends the run after so much training time
     tokens: int = 4096  # target tokens in a micro-batch, padding included
     accumulate: int = 1  # micro-batches in a step of each process
+    shard: bool = False  # of several processes each keeps a part of every weight and of the optimiser (FSDP2)
     optimizer: Literal["adam", "adamw", "muon", "adafactor"] = "adam"  # adafactor's lr is a share of a weight's size
     lr: float = 1e-3  # the highest rate; with `noam` the factor before the paper's formula
     betas: tuple[float, float] = (0.9, 0.98)
@@ -33,6 +34,8 @@ class Settings:
     decay: float = 0.2  # wsd: the last share of the steps, in which the rate falls
     floor: float = 0.0  # cosine, linear, wsd: where the rate ends, as a share of lr
     clip: float = 0.0  # largest gradient norm
+    on_bad_step: Literal["stop", "skip"] = "stop"  # a loss or gradient that is no number, or a spike: skip its update
+    spike: float = 0.0  # so many standard deviations above the last 64 steps a loss or gradient is a spike; 0: never
     smoothing: float = 0.0  # label smoothing
     sampled: float = 0.0  # scheduled sampling: the share of true inputs that the model's own guesses replace at most
     sampled_ramp: int = 0  # steps over which that share grows from none
@@ -58,7 +61,7 @@ class Settings:
             if getattr(self, key) < 1:
                 raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 1 or more")
         ends = ("steps", "epochs", "seconds", "patience")
-        more = ("balance", "steer", "auxiliary", "sampled_ramp")
+        more = ("balance", "steer", "auxiliary", "sampled_ramp", "spike")
         for key in (*ends, "warmup", "clip", "average", "weight_decay", "eps", *more):
             if getattr(self, key) < 0:
                 raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 0 or more")

@@ -1,0 +1,212 @@
+"""Text as token ids on disk, read through the page cache: any size of text trains in the memory of a batch.
+
+A shard is a folder: `tokens.bin` (little-endian uint16 or uint32), `index.json` (how many, of which vocabulary, their
+SHA-256), and the tokenizer that made them. A Mixture draws windows from several, by weight. Next: pack.py.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qkv.data import pack
+from qkv.data.order import generator
+from qkv.errors import QkvError
+
+FORMAT = "qkv-tokens-1"
+WORDS = 1 << 20  # ids hashed at a time
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The ids of one folder from `start` to `end`, mapped and not read; and what its index says."""
+
+    folder: Path
+    index: dict[str, Any]
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    @property
+    def ids(self) -> NDArray[np.integer]:
+        """The ids, mapped; mapped anew at each call, so that a Shard has no open file."""
+        whole = np.memmap(self.folder / "tokens.bin", dtype=self.index["dtype"], mode="r")
+        return whole[self.start : self.end]
+
+    def cut(self, start: int, end: int) -> "Shard":
+        """The part from `start` to `end`, counted within this one."""
+        return replace(self, start=self.start + start, end=self.start + end)
+
+
+def write(
+    folder: Path, documents: Iterable[Sequence[int]], *, vocabulary: int, save: Callable[[Path], None]
+) -> Shard:  # fmt: skip
+    """Documents of ids as a shard, whole or not at all: written beside, flushed, then renamed.
+
+    Each document is written as it is, with the symbol that ends it where it has one. `save` puts the tokenizer into a
+    folder; its hash goes into the index, so that shards of different tokenizers are told apart.
+
+    Raises:
+        QkvError: the folder exists, there is no id, or one is not below `vocabulary`.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise QkvError(f"{folder}: exists already; remove it or give another --out")
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    kind = np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
+    sign, tokens = hashlib.sha256(), 0
+    try:
+        aside.mkdir(parents=True)
+        with (aside / "tokens.bin").open("wb") as file:
+            for ids in documents:
+                found = np.asarray(ids, dtype=np.int64)
+                if len(found) and not 0 <= int(found.min()) <= int(found.max()) < vocabulary:
+                    raise QkvError(
+                        f"{folder}: ids go from {found.min()} to {found.max()}, expected 0 to {vocabulary - 1}"
+                    )
+                raw = found.astype(kind).tobytes()
+                sign.update(raw)
+                file.write(raw)
+                tokens += len(found)
+            flushed(file)
+        if not tokens:
+            raise QkvError(f"{folder}: no text, so there are no tokens to write")
+        index = {"format": FORMAT, "dtype": kind.str, "tokens": tokens, "vocabulary": vocabulary,
+                 "sha256": sign.hexdigest(), "tokenizer": saved(aside, save)}  # fmt: skip
+        with (aside / "index.json").open("w", encoding="utf-8") as file:
+            json.dump(index, file, indent=2, ensure_ascii=False)
+            flushed(file)
+        os.replace(aside, folder)
+    except OSError as e:
+        raise QkvError(f"{folder}: could not be written ({e}); nothing is left of it") from e
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return Shard(folder, index, 0, tokens)
+
+
+def saved(folder: Path, save: Callable[[Path], None]) -> str:
+    """The hash of the files that `save` puts into a folder."""
+    others, sign = set(folder.iterdir()), hashlib.sha256()
+    save(folder)
+    for file in sorted(set(folder.iterdir()) - others):
+        sign.update(file.name.encode() + b"\0" + file.read_bytes())
+    return sign.hexdigest()
+
+
+def flushed(file: Any) -> None:
+    """Wait until a file's content is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def read(folder: Path, *, verify: bool = False) -> Shard:
+    """The shard of a folder; `verify` reads every id and compares the hash.
+
+    Raises:
+        QkvError: no index, one of another format, a size that it does not tell, or another hash.
+    """
+    folder = Path(folder)
+    try:
+        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        size = (folder / "tokens.bin").stat().st_size
+        kind, tokens = np.dtype(index["dtype"]), int(index["tokens"])
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise QkvError(f"{folder}: no token shard ({type(e).__name__}: {e}); `qkv data pack` makes one") from None
+    if index.get("format") != FORMAT:
+        raise QkvError(f"{folder}/index.json: found format {index.get('format')!r}, expected {FORMAT!r}")
+    if size != tokens * kind.itemsize:
+        raise QkvError(f"{folder}/tokens.bin: found {size} bytes, expected {tokens * kind.itemsize}; pack it again")
+    shard = Shard(folder, index, 0, tokens)
+    if verify:
+        sign, ids = hashlib.sha256(), shard.ids
+        for at in range(0, tokens, WORDS):
+            sign.update(ids[at : at + WORDS].tobytes())
+        if sign.hexdigest() != index["sha256"]:
+            raise QkvError(f"{folder}/tokens.bin: its SHA-256 is not the one of its index; pack it again")
+    return shard
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Several shards of one vocabulary, and how likely a window comes from each; by their tokens without `weights`."""
+
+    shards: tuple[Shard, ...]
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.weights and (len(self.weights) != len(self.shards) or min(self.weights) <= 0):
+            raise QkvError(f"weights: found {list(self.weights)} for {len(self.shards)} shards, expected as many "
+                           "numbers above 0")  # fmt: skip
+        makers = {(s.index["vocabulary"], s.index.get("tokenizer")) for s in self.shards}
+        if len(makers) > 1:
+            names = ", ".join(str(s.folder) for s in self.shards)
+            raise QkvError(f"{names}: these shards are of different tokenizers; pack all with the same --model")
+
+    def __len__(self) -> int:
+        return sum(map(len, self.shards))
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """How likely a window comes from each shard; together 1."""
+        weights = np.asarray(self.weights or [len(s) for s in self.shards], dtype=np.float64)
+        return weights / weights.sum()
+
+    @property
+    def shortest(self) -> int:
+        """The tokens of the shortest shard: windows are shorter."""
+        return min(map(len, self.shards))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells these data from others, without reading them."""
+        parts = [[s.index["sha256"], s.start, s.end] for s in self.shards]
+        return {"ids": len(self), "shards": parts, "weights": [round(float(w), 9) for w in self.shares]}
+
+    def windows(self, *, length: int, rows: int, seed: int, step: int) -> Tensor:
+        """Windows of `length + 1` ids [rows, length + 1], a function of (seed, step): first which shard, then where."""
+        if len(self.shards) == 1:
+            return pack.windows(self.shards[0].ids, length=length, rows=rows, seed=seed, step=step)
+        if self.shortest <= length:
+            short = min(self.shards, key=len)
+            raise QkvError(f"{short.folder} has {len(short)} tokens, a window needs {length + 1}: leave it out, or "
+                           "make the context shorter")  # fmt: skip
+        draw = generator(seed=seed, epoch=0, index=step)
+        which = draw.choice(len(self.shards), rows, p=self.shares)
+        where = draw.random(rows)
+        found = np.empty((rows, length + 1), dtype=np.int64)
+        for n, shard in enumerate(self.shards):
+            mine = np.flatnonzero(which == n)
+            starts = (where[mine] * (len(shard) - length)).astype(np.int64)
+            found[mine] = shard.ids[starts[:, None] + np.arange(length + 1)]
+        return torch.from_numpy(found)
+
+    def first(self, tokens: int) -> "Mixture":
+        """At most so many tokens from the beginning of each shard."""
+        return replace(self, shards=tuple(s.cut(0, min(len(s), tokens)) for s in self.shards))
+
+    def split(self, *, share: float, most: int) -> "tuple[Mixture, Mixture]":
+        """All but the last `share` of each shard, or the last `most` tokens if that is less; and those."""
+        cuts = [len(s) - min(int(len(s) * share), most) for s in self.shards]
+        first = tuple(s.cut(0, cut) for s, cut in zip(self.shards, cuts, strict=True))
+        last = tuple(s.cut(cut, len(s)) for s, cut in zip(self.shards, cuts, strict=True))
+        return Mixture(first, self.weights), Mixture(last, self.weights)
+
+    def held(self, *, length: int, most: int) -> Tensor:
+        """At most `most` windows [n, length + 1] side by side, from the beginning of each shard by its share."""
+        found: list[Tensor] = []
+        for shard, part in zip(self.shards, self.shares, strict=True):
+            count = min(len(shard) // (length + 1), max(1, round(most * float(part))))
+            ids = np.array(shard.ids[: count * (length + 1)], dtype=np.int64)
+            found.append(torch.from_numpy(ids).view(count, length + 1))
+        return torch.cat(found)

@@ -1,0 +1,66 @@
+"""Rows of a Hugging Face dataset as pairs and texts; the `datasets` library, where it is installed, opens it.
+
+Whatever gives mappings, row after row, will do. Next: sources.py, which reads files.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from qkv.data.sources import Sieve
+from qkv.errors import QkvError, nearest
+
+Table = Iterable[Mapping[str, Any]]
+
+
+def opened(name: str) -> Mapping[str, Table]:
+    """The splits of a dataset: a folder that `save_to_disk` wrote, or NAME or NAME:CONFIG of the hub.
+
+    Raises:
+        QkvError: `datasets` is not installed, or cannot open it.
+    """
+    try:
+        import datasets  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise QkvError(f"data.dataset {name!r} needs the datasets library: pip install datasets") from None
+    try:
+        if Path(name).is_dir():
+            found = datasets.load_from_disk(name)
+        else:
+            path, _, config = name.partition(":")
+            found = datasets.load_dataset(path, config or None)
+    except Exception as e:  # its errors have no common ancestor
+        raise QkvError(f"data.dataset {name!r}: {type(e).__name__}: {str(e)[:300]}") from None
+    return found if isinstance(found, Mapping) else {"train": found}  # pyright: ignore[reportUnknownVariableType]
+
+
+def texts(
+    table: Table, keys: tuple[str, ...], *, name: str = "dataset", sieve: Sieve | None = None
+) -> Iterator[tuple[str, ...]]:
+    """The texts under `keys` of each row; `a.b` is key b within a.
+
+    Raises:
+        QkvError: a row without such a key (with the nearest), or with something other than text there, or none.
+    """
+    sieve = sieve or Sieve()
+    for number, row in enumerate(table):
+        try:
+            yield tuple(text(row, key, f"{name}, row {number}") for key in keys)
+        except QkvError as error:
+            sieve.refuse(error, (Path(name), None))
+
+
+def text(row: Mapping[str, Any], path: str, place: str) -> str:
+    """The text of a row under a path of keys."""
+    value: Any = row
+    for key in path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            known = list(value) if isinstance(value, Mapping) else []
+            hint = nearest(key, known)
+            raise QkvError(f"{place}: no key {path!r}{hint} (found: {', '.join(map(str, known)) or 'none'})")
+        value = value[key]
+    if not isinstance(value, str):
+        raise QkvError(f"{place}: key {path!r} holds {type(value).__name__}, expected text")
+    if not value.strip():
+        raise QkvError(f"{place}: key {path!r} is empty; mend the row, or leave such rows out: on_bad_row")
+    return value

@@ -1,0 +1,81 @@
+"""A stand-in for the `datasets` library: its rows become pairs and texts, its faults are told by row."""
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkv.data import sources, tables
+from qkv.errors import QkvError
+from qkv.recipes.run import Data
+
+ROWS = [{"translation": {"zh": f"书{i}", "en": f"book {i}"}, "text": f"book {i} ."} for i in range(50)]
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the stand-in was asked for."""
+    asked: list[Any] = []
+
+    def load_dataset(path: str, config: str | None) -> Any:
+        asked.append((path, config))
+        if path == "nowhere":
+            raise FileNotFoundError("no such dataset")
+        return {"train": ROWS, "validation": [{"translation": {"zh": "茶", "en": "tea"}, "text": "tea ."}]}
+
+    def load_from_disk(path: str) -> Any:
+        asked.append(path)
+        return ROWS
+
+    made = types.SimpleNamespace(load_dataset=load_dataset, load_from_disk=load_from_disk)
+    monkeypatch.setitem(sys.modules, "datasets", made)  # type: ignore[arg-type]
+    return asked
+
+
+def test_two_keys_give_pairs_and_one_gives_text(library: list[Any], tmp_path: Path) -> None:
+    found = Data(dataset="opus:en-zh", keys=("translation.zh", "translation.en")).splits(tmp_path)
+    assert isinstance(found.train, list)
+    assert (found.kind, found.train[3], found.valid) == ("pairs", ("书3", "book 3"), [("茶", "tea")])
+    assert library == [("opus", "en-zh")]
+    text = Data(dataset="opus", keys=("text",)).splits(tmp_path)
+    assert (text.kind, text.valid) == ("plain text", "tea .")
+    assert isinstance(text.train, str)
+    assert text.train.startswith("book 0 .\n\nbook 1 .\n\n")
+
+
+def test_a_saved_one_without_validation_is_split(library: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    found = Data(dataset="saved", keys=("translation.zh", "translation.en"), valid=5).splits(tmp_path)
+    assert library == [str(tmp_path / "saved")]
+    assert isinstance(found.train, list)
+    assert isinstance(found.valid, list)
+    assert (len(found.train), len(found.valid)) == (45, 5)
+    assert not set(found.train) & set(found.valid)
+
+
+def test_faults_are_told_by_row() -> None:
+    rows: list[Any] = [{"a": "x"}, {"b": "y"}, {"a": 3}, {"a": " "}]
+    for keys, said in (
+        (("a",), r"dataset, row 1: no key 'a'.*found: b"),
+        (("a.c",), "dataset, row 0: no key 'a.c'"),
+    ):
+        with pytest.raises(QkvError, match=said):
+            list(tables.texts(rows, keys))
+    sieve = sources.Sieve("skip")
+    assert list(tables.texts(rows, ("a",), sieve=sieve)) == [("x",)]
+    assert sieve.dropped == {"dataset": 3}
+
+
+def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, library: list[Any]) -> None:
+    with pytest.raises(QkvError, match="'nowhere': FileNotFoundError: no such dataset"):
+        tables.opened("nowhere")
+    monkeypatch.setitem(sys.modules, "datasets", None)  # type: ignore[arg-type]
+    with pytest.raises(QkvError, match="pip install datasets"):
+        tables.opened("opus")
+
+
+def test_three_keys_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(QkvError, match="found 3 keys, expected two"):
+        Data(dataset="x", keys=("a", "b", "c")).splits(tmp_path)

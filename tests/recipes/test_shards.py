@@ -1,0 +1,92 @@
+"""Text that was packed trains as the same text does, from one folder or several, and goes on exactly."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkv import recipes
+from qkv.cli import main
+from qkv.data import sources
+from qkv.errors import QkvError
+from qkv.recipes.assemble import assemble
+from qkv.training import checkpoint
+
+TEXT = "the tea is warm and the soup is cold .\n" * 120
+MORE = "a book is old , a song is new .\n" * 120
+TOML = """
+[data]
+shards = ["one", "two"]
+weights = [3, 1]
+[model]
+width = 16
+layers = 1
+heads = 2
+ffn = 32
+context = 16
+[training]
+steps = 6
+tokens = 64
+precision = "fp32"
+evaluate_every = 3
+"""
+
+
+@pytest.fixture
+def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two shards of one vocabulary, made by the verb."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text(TEXT, encoding="utf-8")
+    Path("b.jsonl").write_text("".join(json.dumps({"text": x}) + "\n" for x in MORE.splitlines()), encoding="utf-8")
+    assert main(["data", "pack", "a.txt", "b.jsonl", "--size", "300", "--out", "both", "--quiet"]) == 0
+    for file, name in (("a.txt", "one"), ("b.jsonl", "two")):
+        assert main(["data", "pack", file, "--model", "both", "--out", name, "--quiet"]) == 0
+    Path("mine.toml").write_text(TOML, encoding="utf-8")
+    return tmp_path
+
+
+def test_packed_text_trains_and_goes_on_bit_for_bit(packed: Path) -> None:
+    whole = recipes.train("mine.toml", out="whole", device="cpu")
+    assert whole.outcome.steps == 6
+    assert whole.model.generate("the tea", max_new_tokens=2).tokens
+    recipes.train("mine.toml", overrides=["training.steps=4"], out="parts", device="cpu")
+    parts = recipes.train("mine.toml", out="parts", device="cpu", resume=True)
+    mine, theirs = (checkpoint.weights(t.model.core) for t in (whole, parts))
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert [f.name for f in (packed / "both").iterdir() if f.suffix == ".bin"] == ["tokens.bin"]
+
+
+def test_other_weights_are_other_data(packed: Path) -> None:
+    recipes.train("mine.toml", out="run", device="cpu")
+    Path("mine.toml").write_text(TOML.replace("[3, 1]", "[1, 1]"), encoding="utf-8")
+    with pytest.raises(QkvError, match=r"data.weights\[0\]: was 0.75, now 0.5"):
+        recipes.train("mine.toml", overrides=["training.steps=9"], out="run", device="cpu", resume=True)
+
+
+def test_a_smoke_run_and_an_estimate_know_shards(packed: Path) -> None:
+    assert main(["train", "mine.toml", "--smoke", "--quiet", "--device", "cpu"]) == 0
+    assert recipes.estimate("mine.toml", device="cpu").steps == 6
+
+
+def test_a_model_of_another_vocabulary_is_refused(packed: Path) -> None:
+    Path("c.txt").write_text("x y z\n" * 50, encoding="utf-8")
+    assert main(["data", "pack", "c.txt", "--size", "260", "--out", "three", "--quiet"]) == 0
+    recipes.train("mine.toml", out="run", device="cpu")
+    Path("mine.toml").write_text(
+        'base = "run"\n' + TOML.replace('"one", "two"]\nweights = [3, 1]', '"three"]'), encoding="utf-8"
+    )
+    with pytest.raises(QkvError, match=r"the model knows 293; pack the text with --model .*run"):
+        assemble(recipes.configure("mine.toml"), device="cpu")
+
+
+def test_a_long_text_comes_in_pieces_that_are_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text(TEXT + "last", encoding="utf-8")
+    monkeypatch.setattr(sources, "PIECE", 1000)
+    found = list(sources.pieces(tmp_path / "a.txt"))
+    assert len(found) > 3
+    assert "".join(text for text, _ in found) == TEXT + "last"
+    assert [end for _, end in found] == [False] * (len(found) - 1) + [True]
+    (tmp_path / "b.txt").write_text("\n \n", encoding="utf-8")
+    with pytest.raises(QkvError, match="the file is empty"):
+        list(sources.pieces(tmp_path / "b.txt"))
