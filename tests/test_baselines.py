@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 import qkv
+import qkv.hub
 from qkv import baselines, recipes
+from qkv.core.init import initialise
+from qkv.core.recurrent import Recurrent, Writer
 from qkv.data import collate
 from qkv.data.order import permutation
 from qkv.errors import QkvError
@@ -49,32 +52,34 @@ def plan(pairs: Sequence[tuple[list[int], list[int]]] = PAIRS, rows: int = 24) -
     return Plan(order, lambda key: collate.seq2seq([pairs[i] for i in key], pad=0, start=START), {})
 
 
-def small(kind: Any, **more: Any) -> baselines.Recurrent:
-    return baselines.begun(baselines.recurrence(WORDS, width=48, attention=kind, **more))
+def small(kind: Any, **more: Any) -> Recurrent:
+    core = Recurrent(baselines.recurrence(WORDS, width=48, attention=kind, **more))
+    initialise(core)
+    return core
 
 
 SETTINGS = Settings(steps=150, lr=1e-2, schedule="cosine", warmup=20, clip=1.0, precision="fp32", log_every=100)
 
 
 @pytest.fixture(scope="module")
-def trained() -> dict[str, baselines.Recurrent]:
+def trained() -> dict[str, Recurrent]:
     found = {kind: small(kind) for kind in KINDS}
     for core in found.values():
         loop.train(core, plan(), SETTINGS)
     return found
 
 
-def said(core: baselines.Recurrent, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+def said(core: Recurrent, sources: Sequence[Sequence[int]]) -> list[list[int]]:
     return [w.tokens for w in baselines.translate(core, sources, start=START, ends=[END], longest=12)]
 
 
-def test_the_loop_trains_them(trained: dict[str, baselines.Recurrent]) -> None:
+def test_the_loop_trains_them(trained: dict[str, Recurrent]) -> None:
     right = {kind: sum(a == b for a, (_, b) in zip(said(core, [s for s, _ in PAIRS]), PAIRS, strict=True)) / len(PAIRS)
              for kind, core in trained.items()}  # fmt: skip
     assert min(right.values()) > 0.9
 
 
-def test_attention_points_at_the_word_that_is_written(trained: dict[str, baselines.Recurrent]) -> None:
+def test_attention_points_at_the_word_that_is_written(trained: dict[str, Recurrent]) -> None:
     hits = []
     for source, target in PAIRS[:20]:
         pattern = baselines.alignment(trained["additive"], source, [START, *target[:-1]])  # T S
@@ -89,7 +94,7 @@ def test_attention_points_at_the_word_that_is_written(trained: dict[str, baselin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_greedy_is_what_the_whole_pass_says(kind: str, trained: dict[str, baselines.Recurrent]) -> None:
+def test_greedy_is_what_the_whole_pass_says(kind: str, trained: dict[str, Recurrent]) -> None:
     core = trained[kind]
     for source, _ in PAIRS[:5]:
         (written,) = baselines.translate(core, [source], start=START, ends=[END], longest=12)
@@ -107,19 +112,60 @@ def test_a_batch_is_its_rows_alone(kind: str) -> None:
     assert mean_loss(core, [batch]) * batch.tokens == pytest.approx(alone, rel=1e-6)
 
 
-def test_padding_that_is_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = baselines.Writer.start
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_translated_as_its_rows_alone(kind: str, trained: dict[str, Recurrent]) -> None:
+    sources = [source for source, _ in PAIRS[:8]]
+    assert said(trained[kind], sources) == [said(trained[kind], [source])[0] for source in sources]
+    assert len({len(source) for source in sources}) > 2
 
-    def careless(self: baselines.Writer, rows: int, step: Any) -> Any:
+
+def test_forbidden_words_are_never_said(trained: dict[str, Recurrent]) -> None:
+    source, target = PAIRS[0]
+    (row,) = baselines.translate(trained["none"], [source], start=START, ends=[END], longest=9, forbid=[target[0]])
+    assert target[0] not in row.tokens
+    assert target[0] in said(trained["none"], [source])[0]
+
+
+def test_an_untied_head_has_a_matrix_of_its_own() -> None:
+    for tied in (True, False):
+        core = Recurrent(baselines.recurrence(WORDS, width=8, tied=tied))
+        assert (core.head.weight is core.embed.weight) == tied
+
+
+def test_the_top_layer_asks_the_source() -> None:
+    core = small("additive", layers=2).double()
+    ids = torch.tensor([[START]])
+    step = baselines.over(core, [[3, 9, 4]], ids)
+    w, state = core.writer, core.writer.start(1, step)
+    energy = w.score(torch.tanh(w.key(step.memory) + w.query(state[0][1])[:, None]))[..., 0]
+    assert torch.allclose(w.write(core.embed(ids), state, step)[1][0], energy.softmax(-1))
+
+
+def test_dropout_meets_what_is_read_and_what_is_said() -> None:
+    core, seen = small("none", dropout=0.25), list[tuple[int, ...]]()
+
+    def drop(x: Tensor, p: float) -> Tensor:
+        assert p == 0.25
+        seen.append(tuple(x.shape))
+        return x
+
+    qkv.Model(core)(source=torch.tensor([[3, 4, END]]), target=torch.tensor([[START, 5]]), drop=drop)
+    assert seen == [(1, 3, 48), (1, 3, 48), (1, 2, 48), (1, 2, 48)]
+
+
+def test_padding_that_is_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Writer.start
+
+    def careless(self: Writer, rows: int, step: Any) -> Any:
         open_to_all = {m: seen._replace(bias=None) for m, seen in step.mask.items()}
         return whole(self, rows, dataclasses.replace(step, mask=open_to_all))
 
-    monkeypatch.setattr(baselines.Writer, "start", careless)
+    monkeypatch.setattr(Writer, "start", careless)
     with pytest.raises(AssertionError):
         test_a_batch_is_its_rows_alone("none")
 
 
-def by_hand(core: baselines.Recurrent, source: Tensor, target: Tensor) -> Tensor:
+def by_hand(core: Recurrent, source: Tensor, target: Tensor) -> Tensor:
     """The equations of Bahdanau et al. 2014, appendix A, with an LSTM cell, one word at a time."""
     w, scale = dict(core.named_parameters()), core.spec.stack.width**0.5
 
@@ -189,11 +235,11 @@ def test_what_is_saved_loads_as_it_was(kind: Any, tmp_path: Path) -> None:
     assert again.spec == model.spec
     assert all(torch.equal(a, b) for a, b in zip(model.core.parameters(), again.core.parameters(), strict=True))
     other = qkv.build(baselines.recurrence(WORDS, width=16, layers=1, attention=kind))
-    baselines.save(tmp_path, other.core, {})  # type: ignore[arg-type]
+    other.save(tmp_path)
     (tmp_path / "config.json").write_text(
         (tmp_path / "config.json").read_text(encoding="utf-8").replace('"layers": 1', '"layers": 2'), encoding="utf-8"
     )
-    with pytest.raises(QkvError, match="never filled"):
+    with pytest.raises(QkvError, match=r"bridge.weight: found the shape"):
         qkv.load(tmp_path, device="cpu")
 
 
@@ -213,6 +259,48 @@ def test_a_recipe_trains_saves_and_translates(family: Any, tmp_path: Path) -> No
         assert loaded.translate("one two", align=True).alignment.shape[0] == len(result.tokens)
     with pytest.raises(QkvError, match="translates"):
         loaded.generate("one")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_lstms_cost_is_counted(kind: Any) -> None:
+    spec, d, v = baselines.recurrence(WORDS, width=16, layers=2, attention=kind, context=10), 16, WORDS
+    said = qkv.hub.report(qkv.build(spec))
+    rnns = {n: p.numel() for n, p in Recurrent(spec).named_parameters() if ".rnn." in n}
+    own = sum(rnns.values()) + 4 * d * (d + 1)  # the bridge: two states of two layers
+    attention = {"none": 0, "additive": d * d + d * (d + 1) + d}[kind]
+    own += {"none": 0, "additive": d * (2 * d + 1)}[kind]  # the readout
+    assert said["by_part"] == {"embedding": v * d, "lstm": own, "attention": attention, "head": 0}
+    assert said["parameters"] == v * d + own + attention
+    assert said["kv_bytes"] == 0
+    assert "activation_bytes_per_token" not in said  # not counted yet
+    matrices = sum(p.numel() for n, p in Recurrent(spec).named_parameters() if "decoder.rnn.weight" in n)
+    across = {"none": 0, "additive": d * d + 2 * d * d + 2 * d * 10}[kind]  # query, readout; score and mean of 10 words
+    assert said["flops_per_token"] == 2 * (matrices + 4 * d * d + across + v * d)
+
+
+def test_what_an_lstm_lacks_is_said(tmp_path: Path) -> None:
+    model = qkv.build(baselines.recurrence(WORDS, width=16, attention="additive"))
+    model.save(tmp_path)
+    with pytest.raises(QkvError, match="no forks"):
+        qkv.show(tmp_path)
+    with pytest.raises(QkvError, match="LSTM has no key/value heads"):
+        qkv.hub.report(tmp_path, attention="mqa")
+    with pytest.raises(QkvError, match="no layers to read"):
+        model.trace(save=["lens"])
+    with model.trace(save=["decoder.embed"]) as t:
+        model(source=torch.tensor([[3, END]]), target=torch.tensor([[START]]))
+    assert t["decoder.embed"].shape == (1, 1, 16)
+
+
+def test_an_lstm_of_an_older_version_still_loads(tmp_path: Path) -> None:
+    model = qkv.build(baselines.recurrence(WORDS, width=16, attention="additive"), seed=3)
+    model.save(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(file.read_text(encoding="utf-8").replace('"qkv"', '"lstm"'), encoding="utf-8")
+    again = qkv.load(tmp_path, device="cpu")
+    again.save(tmp_path / "new")
+    assert '"qkv"' in (tmp_path / "new" / "config.json").read_text(encoding="utf-8")
+    assert torch.equal(again.core.embed.weight, model.core.embed.weight)
 
 
 def test_shapes_that_make_no_sense_are_refused() -> None:

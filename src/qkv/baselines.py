@@ -1,50 +1,22 @@
 """What came before: LSTMs with and without attention, trained as any core is, and n-grams of the same batches.
 
-A `Recurrent` core stands where a Transformer stands: the same embedding, head, batches, losses and loop; its two stacks
-differ. They exist so that "why the Transformer" is a measurement. Letters: B batch, T target, S source, D width, L
-layers, N grams, V vocabulary.
+An LSTM core (core/recurrent.py) stands where a Transformer stands: the same embedding, head, batches, losses and loop.
+They exist so that "why the Transformer" is a measurement. Letters: B batch, T target, S source, N grams, V vocabulary.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch import Tensor
 
-from qkv.convert import store
-from qkv.core.init import initialise
-from qkv.core.model import Stack, Transformer
+from qkv.core.recurrent import Recurrent
 from qkv.core.step import Given, Step, begin
 from qkv.data.collate import IGNORED, Batch, filled
 from qkv.errors import QkvError
-from qkv.spec import Head, Init, Mask, Spec, as_json, from_json
-from qkv.spec import Stack as StackSpec
-
-TYPE = "lstm"  # what config.json says
-State = tuple[Tensor, Tensor]  # h and c, each L B D
-MEMORY = Mask("memory")
-
-
-@dataclass(frozen=True)
-class Recurrence(Spec):
-    """The spec of a recurrent model: stacks without blocks, and how many LSTM layers stand in for them.
-
-    `attention` none: the decoder knows the source by one vector alone (Sutskever et al. 2014; here both ends of a
-    bidirectional encoder). additive: it looks at all of the source before each word (Bahdanau et al. 2014).
-    """
-
-    layers: int = 1
-    attention: Literal["none", "additive"] = "none"
-
-    def __post_init__(self) -> None:
-        if self.decoder is None or self.decoder.width % 2:
-            raise QkvError("an LSTM model needs a decoder, and an even width: each direction of its encoder is half")
-        if self.attention == "additive" and self.encoder is None:
-            raise QkvError("additive attention looks at a source; this model has no encoder")
+from qkv.spec import Head, Init, Recurrence, Stack
 
 
 def recurrence(
@@ -52,147 +24,9 @@ def recurrence(
     source: bool = True, dropout: float = 0.0, context: int | None = None, tied: bool = True,
 ) -> Recurrence:  # fmt: skip
     """The spec of an LSTM model; without a `source` it is a language model."""
-    stack = StackSpec(width, (), embed_scale=width**0.5, dropout=dropout, context=context)
+    stack = Stack(width, (), embed_scale=width**0.5, dropout=dropout, context=context)
     return Recurrence(vocabulary, stack, stack if source else None, Head("tied" if tied else "untied"),
                       init=Init("xavier"), layers=layers, attention=attention)  # fmt: skip
-
-
-class Reader(Stack):
-    """A bidirectional LSTM over the source: each state knows what stands before and after it."""
-
-    def __init__(self, s: Recurrence, path: str) -> None:
-        nn.Module.__init__(self)
-        assert s.encoder is not None
-        self.spec, self.path, width = s.encoder, path, s.encoder.width
-        self.masks, self.rotaries = (), ()
-        self.rnn = nn.LSTM(width, width // 2, s.layers, batch_first=True, bidirectional=True)
-
-    def forward(self, x: Tensor, step: Step) -> Tensor:
-        s = self.spec
-        x = step.drop(step.tap(self, "embed", x * s.embed_scale), s.dropout)  # B S D
-        lengths = (step.place.token.amax(1) + 1).expand(len(x)).cpu()
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=x.shape[1])
-        return step.drop(states, s.dropout)  # B S D
-
-
-class Writer(Stack):
-    """An LSTM over the target, begun from what the source amounts to, and looking back at it where it has attention."""
-
-    def __init__(self, s: Recurrence, path: str) -> None:
-        nn.Module.__init__(self)
-        assert s.decoder is not None
-        self.spec, self.path, width = s.decoder, path, s.decoder.width
-        self.depth, self.attention = s.layers, s.attention
-        self.masks, self.rotaries = (MEMORY,) if s.encoder else (), ()
-        if s.encoder:
-            self.bridge = nn.Linear(width, 2 * s.layers * width)
-        if s.attention == "additive":
-            self.query, self.key = nn.Linear(width, width, bias=False), nn.Linear(width, width)
-            self.score, self.readout = nn.Linear(width, 1, bias=False), nn.Linear(2 * width, width)
-        self.rnn = nn.LSTM(width * (2 if s.attention == "additive" else 1), width, s.layers, batch_first=True)
-
-    def forward(self, x: Tensor, step: Step) -> Tensor:
-        return self.write(x, self.start(len(x), step), step)[0]
-
-    def start(self, rows: int, step: Step) -> State:
-        """The first state: zeros, or made of both ends of the source."""
-        if not self.masks:
-            first = torch.zeros(self.depth, rows, self.spec.width, device=step.memory.device)
-            return first, first
-        memory, half = step.memory, self.spec.width // 2  # B S D
-        bias = step.mask[MEMORY].bias
-        last = memory.shape[1] - 1 if bias is None else (bias[:, 0, 0] == 0).sum(-1) - 1
-        forward = memory[torch.arange(rows, device=memory.device), last, :half]
-        ends = torch.cat((forward, memory[:, 0, half:]), -1)  # B D
-        h, c = self.bridge(ends).unflatten(-1, (2, self.depth, -1)).permute(1, 2, 0, 3).contiguous()  # 2 L B D
-        return h.tanh(), c
-
-    def write(self, x: Tensor, state: State, step: Step) -> tuple[Tensor, Tensor, State]:
-        """The states of more words [B, T, D], where each looked [B, T, S] (no S without attention), the state after."""
-        s = self.spec
-        x = step.drop(step.tap(self, "embed", x * s.embed_scale), s.dropout)  # B T D
-        if self.attention == "none":
-            states, state = self.rnn(x, state)  # B T D
-            return step.drop(states, s.dropout), x.new_zeros(*x.shape[:2], 0), state
-        memory, bias = step.memory, step.mask[MEMORY].bias  # B S D
-        keys, hidden = self.key(memory), 0.0 if bias is None else bias[:, 0, 0]  # B S D, B S
-        states, patterns = list[Tensor](), list[Tensor]()
-        for word in x.unbind(1):
-            energy = self.score(torch.tanh(keys + self.query(state[0][-1])[:, None]))[..., 0]  # B S
-            pattern = (energy + hidden).softmax(-1)  # B S
-            context = (pattern[:, None] @ memory)[:, 0]  # B D
-            out, state = self.rnn(torch.cat((word, context), -1)[:, None], state)
-            states.append(torch.cat((out[:, 0], context), -1))
-            patterns.append(pattern)
-        # a tanh layer in the place of the paper's maxout
-        read = self.readout(step.drop(torch.stack(states, 1), s.dropout)).tanh()  # B T D
-        pattern = step.tap(self, "pattern", torch.stack(patterns, 1))  # B T S
-        return step.drop(read, s.dropout), pattern, state
-
-
-class Recurrent(Transformer):
-    """A core whose stacks are LSTMs; whoever calls, trains or saves a core does the same with it."""
-
-    spec: Recurrence
-
-    def __init__(self, s: Recurrence) -> None:
-        nn.Module.__init__(self)
-        self.spec, self.path = s, ""
-        self.embed = nn.Embedding(s.vocabulary, s.stack.width)
-        if s.encoder:
-            self.encoder = Reader(s, "encoder")
-        self.decoder = Writer(s, "decoder" if s.encoder else "")
-        self.head = nn.Linear(s.stack.width, s.vocabulary, bias=False)
-        self.tie()
-
-    @property
-    def writer(self) -> Writer:
-        """The decoder."""
-        assert isinstance(self.decoder, Writer)
-        return self.decoder
-
-
-def begun(s: Recurrence, seed: int = 0) -> Recurrent:
-    """A recurrent core with first weights drawn from `seed`; forget gates begin open (Jozefowicz et al. 2015)."""
-    core = Recurrent(s)
-    initialise(core, seed)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for rnn in (m for m in core.modules() if isinstance(m, nn.LSTM)):
-            for name, weight in rnn.named_parameters():
-                bound = rnn.hidden_size**-0.5
-                weight.uniform_(-bound, bound, generator=generator) if weight.ndim > 1 else weight.zero_()
-                if name.startswith("bias_ih"):
-                    weight[rnn.hidden_size : 2 * rnn.hidden_size] = 1.0
-    return core
-
-
-def save(directory: Path, core: Recurrent, extra: dict[str, Any]) -> None:
-    """Weights as safetensors and the spec as config.json into `directory`; `extra` keys stand beside it."""
-    store.write(directory, {name: p.detach() for name, p in core.named_parameters()})
-    store.write_json(directory / "config.json", {"model_type": TYPE, "spec": as_json(core.spec), **extra})
-
-
-def restored(directory: Path, config: dict[str, Any], device: torch.device, dtype: torch.dtype | None) -> Recurrent:
-    """The core that `save` wrote.
-
-    Raises:
-        QkvError: a config or weights that do not fit each other; both sides are listed.
-    """
-    core = Recurrent(from_json(Recurrence, config.get("spec"), f"{directory / 'config.json'}: spec"))
-    own, found = dict(core.named_parameters()), store.tensors(directory)
-    missing, extra = sorted(own.keys() - found.keys()), sorted(found.keys() - own.keys())
-    shapes = {name: list(get().shape) for name, get in found.items() if name in own}
-    other = [f"{name} {shape}, expected {list(own[name].shape)}" for name, shape in shapes.items()
-             if shape != list(own[name].shape)]  # fmt: skip
-    if missing or extra or other:
-        raise QkvError(f"{directory}: the weights do not fit config.json: never filled: {missing[:5]}; never read: "
-                       f"{extra[:5]}; other shapes: {other[:5]}")  # fmt: skip
-    with torch.no_grad():
-        for name, weight in own.items():
-            weight.copy_(found[name]())
-    return core.to(device, dtype).eval()
 
 
 @dataclass(frozen=True)
@@ -248,7 +82,7 @@ def alignment(core: Recurrent, source: Sequence[int], target: Sequence[int]) -> 
         QkvError: the core has no attention.
     """
     if core.spec.attention == "none":
-        raise QkvError("this LSTM knows its source by one vector; only one with attention has an alignment")
+        raise QkvError("this LSTM knows its source by one vector; only one with attention has an alignment to show")
     ids = torch.tensor([list(target)], device=core.embed.weight.device)
     step = over(core, [source], ids)
     return core.writer.write(core.embed(ids), core.writer.start(1, step), step)[1][0]

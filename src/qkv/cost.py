@@ -18,6 +18,7 @@ from qkv.core.experts import Bank, Experts
 from qkv.core.latent import Latent
 from qkv.core.masks import Seen
 from qkv.core.model import Stack, Transformer
+from qkv.core.recurrent import core_of
 from qkv.core.step import Given, Step, begin
 from qkv.errors import QkvError, nearest
 
@@ -64,8 +65,14 @@ class Cost:
             once = path.startswith("encoder.") if self.spec.decoder else False  # read once, not for every new token
             if isinstance(module, nn.Linear) and not path.startswith("labels."):
                 products = 2 * module.in_features * module.out_features
+                if path == "decoder.score":  # an LSTM's: for every word of the source, and the mean that it weighs
+                    products *= 2 * context
                 prefill += products
-                decode += 0 if once or path.endswith((".cross.k", ".cross.v")) else products
+                decode += 0 if once or path.endswith((".cross.k", ".cross.v", "decoder.key")) else products
+            elif isinstance(module, nn.LSTM):
+                products = 2 * sum(p.numel() for p in module.parameters() if p.ndim > 1)
+                prefill += products
+                decode += 0 if once else products
             elif isinstance(module, Bank):
                 products = 2 * module.weight[0].numel() * module.spec.chosen
                 prefill += products
@@ -117,13 +124,14 @@ def width(dtype: str) -> int:
 def built(spec: parts.Spec) -> Transformer:
     """The core with shapes and without memory."""
     with torch.device("meta"):
-        return Transformer(spec)
+        return core_of(spec)
 
 
 def count(spec: parts.Spec) -> Cost:
     """The cost of a spec, counted on the built core."""
     core = built(spec)
-    by_part: dict[str, int] = dict.fromkeys(("embedding", "attention", "ffn", "experts", "norms", "head"), 0)
+    inside: tuple[str, ...] = ("attention", "ffn", "experts", "norms") if spec.stack.blocks else ("lstm", "attention")
+    by_part: dict[str, int] = dict.fromkeys(("embedding", *inside, "head"), 0)
     owners = dict(core.named_modules())
     for name, parameter in core.named_parameters():  # a shared tensor comes once
         by_part[part(name, owners[name.rpartition(".")[0]])] += parameter.numel()
@@ -149,6 +157,8 @@ def part(name: str, owner: nn.Module) -> str:
         return "embedding"
     if name.startswith(("head.", "labels.")):
         return "head"
+    if ".layers." not in name:  # an LSTM: what scores its source, and the rest
+        return "attention" if name.startswith(("decoder.query.", "decoder.key.", "decoder.score.")) else "lstm"
     return "experts" if ".moe." in name else "ffn" if ".ffn." in name else "attention"
 
 
@@ -237,5 +247,4 @@ def report(
         "kv_bytes": cost.kv_bytes_per_token(dtype) * context,
         "flops_per_token": flops.decode,
         "flops_per_token_prefill": flops.prefill,
-        "activation_bytes_per_token": cost.activation_bytes_per_token(context, dtype),
-    }
+    } | ({"activation_bytes_per_token": cost.activation_bytes_per_token(context, dtype)} if spec.stack.blocks else {})

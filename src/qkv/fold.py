@@ -25,6 +25,7 @@ from qkv import spec as parts
 from qkv.core import kernels
 from qkv.core.attention import Norm
 from qkv.core.model import Stack, Transformer
+from qkv.errors import QkvError
 
 WIDE = 120
 CORE = {"TABLE": kernels.TABLE, "spec": parts, "replace": dataclasses.replace}  # what the core's own text may name
@@ -47,6 +48,8 @@ def show(spec: parts.Spec, *, mode: Literal["train", "prefill", "decode"] | None
     gradients.
     The text loads the core's state dict; taps are printed only when asked for.
     """
+    if not spec.stack.blocks:
+        raise QkvError("show folds the Transformer's core; an LSTM has no forks to decide: read core/recurrent.py")
     return Folder(spec, mode, taps).module()
 
 

@@ -17,6 +17,7 @@ from qkv.convert.heads import groups_of, regrouped
 from qkv.core.dropout import Drop, keep
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
+from qkv.core.recurrent import Recurrent, core_of
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError, nearest
 from qkv.generation import beam as beams
@@ -163,9 +164,7 @@ class Model:
         directory = Path(directory)
         with store.replacing(directory) as aside:
             extra = self.special.keys
-            if isinstance(self.core, baselines.Recurrent):
-                baselines.save(aside, self.core, extra)
-            elif lora.adapters(self.core):
+            if lora.adapters(self.core):
                 save_adapters(aside, self)
             else:
                 checkpoint.write(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
@@ -185,7 +184,7 @@ class Model:
             QkvError: an option or prompt that cannot be meant; a prompt longer than the context.
         """
         many, prompts = several(prompt)
-        results = write(self, prompts, Ask.of(how, self.habits))
+        results = way_of(self).write(self, prompts, Ask.of(how, self.habits))
         return results if many else results[0]
 
     def stream(self, prompt: Prompt, **how: Any) -> Iterator[str]:
@@ -449,8 +448,6 @@ def free(spec: Spec) -> bool:
 
 def write(model: Model, prompts: Sequence[Prompt], ask: Ask) -> list[Result]:
     """Continue prompts by sampling, greedily, or with beams."""
-    if isinstance(model.core, baselines.Recurrent):
-        raise QkvError("an LSTM baseline translates, or is measured; it does not continue texts")
     ids = [model.ids(p) for p in prompts]
     settings = ask.settings(model)
     if ask.beam > 1:
@@ -492,43 +489,68 @@ def render(
     for n, line in enumerate(texts):
         if isinstance(line, str) and not line.strip():
             raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to translate")
-    ids = [model.ids(t) for t in texts]
+    ids, way = [model.ids(t) for t in texts], way_of(model)
     search = beams.Search(beam, nbest, length_penalty)
     limits = Limits(max_new_tokens, model.spec.context, model.special.forbid)
     results: list[Result | None] = [None] * len(ids)
     for rows in by_length(ids, batch_tokens):
         batch = [ids[r] for r in rows]
-        if isinstance(model.core, baselines.Recurrent):
-            found = greedy(model, model.core, batch, limits)
-        else:
-            stops, feed = Stops(model.special.eos), Feed(start_of(model))
-            found = beams.beam(model.core, batch, search=search, stops=stops, limits=limits, feed=feed)
+        found = way.search(model, batch, search, limits)
         for r, hypotheses in zip(rows, found, strict=True):
             missing = tuple(model.tokenizer.unknown(texts[r])) if model.tokenizer and isinstance(texts[r], str) else ()
             result = of_hypotheses(model, hypotheses, missing)
-            results[r] = replace(result, alignment=aligned(model, ids[r], result.tokens)) if align else result
+            results[r] = replace(result, alignment=way.align(model, ids[r], result.tokens)) if align else result
     return [r for r in results if r is not None]
 
 
-def greedy(
-    model: Model, core: baselines.Recurrent, sources: list[list[int]], limits: Limits
+def searched(
+    model: Model, sources: list[list[int]], search: beams.Search, limits: Limits
 ) -> list[list[beams.Hypothesis]]:
-    """What an LSTM baseline writes: word by word the likeliest one, whatever the beam."""
-    longest = limits.max_new_tokens or min(limits.context or 512, 50 + 2 * max(map(len, sources)))
-    found = baselines.translate(core, sources, start=start_of(model)[0], ends=model.special.eos, longest=longest,
-                                forbid=limits.forbid)  # fmt: skip
-    return [[beams.Hypothesis(w.tokens, sum(w.logprobs), w.logprobs, "stop" if w.ended else "length")] for w in found]
+    """The translations that a Transformer's beams find."""
+    stops, feed = Stops(model.special.eos), Feed(start_of(model))
+    return beams.beam(model.core, sources, search=search, stops=stops, limits=limits, feed=feed)
 
 
 def aligned(model: Model, source: list[int], tokens: list[int]) -> Tensor:
     """Which source token each written token looked at: [T, S], mean over the heads of the last cross-attention."""
-    if isinstance(model.core, baselines.Recurrent):
-        return baselines.alignment(model.core, source, [*start_of(model), *tokens[:-1]])
     name = f"decoder.layers.{len(model.core.decoder.layers) - 1}.cross.pattern"
     with model.trace(save=[name]) as trace, torch.inference_mode():
         target = torch.tensor([[*start_of(model), *tokens[:-1]]], device=model.device)
         model(source=torch.tensor([source], device=model.device), target=target)
     return trace[name][0].mean(0)
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a kind of core does in its own way: continue texts, search for translations, say where each word looked."""
+
+    write: Callable[[Model, Sequence[Prompt], Ask], list[Result]]
+    search: Callable[[Model, list[list[int]], beams.Search, Limits], list[list[beams.Hypothesis]]]
+    align: Callable[[Model, list[int], list[int]], Tensor]
+
+
+def way_of(model: Model) -> Way:
+    """The way of a model: the one place that asks whether its core is a Transformer or the LSTM before it."""
+    core = model.core
+    if not isinstance(core, Recurrent):
+        return Way(write, searched, aligned)
+
+    def refuse(model: Model, prompts: Sequence[Prompt], ask: Ask) -> list[Result]:
+        raise QkvError("an LSTM baseline translates, or is measured; it does not continue texts")
+
+    def greedy(
+        model: Model, sources: list[list[int]], search: beams.Search, limits: Limits
+    ) -> list[list[beams.Hypothesis]]:
+        longest = limits.max_new_tokens or min(limits.context or 512, 50 + 2 * max(map(len, sources)))
+        found = baselines.translate(core, sources, start=start_of(model)[0], ends=model.special.eos, longest=longest,
+                                    forbid=limits.forbid)  # fmt: skip
+        why = ("length", "stop")
+        return [[beams.Hypothesis(w.tokens, sum(w.logprobs), w.logprobs, why[w.ended])] for w in found]
+
+    def looked(model: Model, source: list[int], tokens: list[int]) -> Tensor:
+        return baselines.alignment(core, source, [*start_of(model), *tokens[:-1]])
+
+    return Way(refuse, greedy, looked)
 
 
 def spec_of(name: str | Path | Model) -> Spec:
@@ -543,7 +565,9 @@ def spec_of(name: str | Path | Model) -> Spec:
         raise QkvError(f"{name}: there is no family {family!r}{nearest(family, known)} with a size {size!r} (families: "
                        f"{', '.join(known)})")  # fmt: skip
     if config is None:
-        directory = locate(name, wanted=("config.json",))
+        directory = locate(name, wanted=("config.json", peft.CONFIG))
+        if (directory / peft.CONFIG).is_file() and not (directory / "config.json").is_file():
+            return spec_of(peft.base_of(directory))
         return checkpoint.spec_of(store.read_json(directory / "config.json"), directory / "config.json")
     return checkpoint.spec_of(config, name)
 
@@ -559,12 +583,14 @@ def report(
     """Parameters, FLOPs and bytes of a model, counted from the core built without memory.
 
     Bytes are of numbers in `dtype`; `attention` (mha, mqa, gqa:N) asks what other key/value heads would cost. A family
-    whose model was never published says so under `note`.
+    whose model was never published says so under `note`, and adapters say whose cost is counted.
     """
     spec = spec_of(name)
     if attention:
         spec = regrouped(spec, groups_of(attention))
     note = getattr(checkpoint.called(str(name).partition(":")[0]), "UNPUBLISHED", None)
+    if not isinstance(name, Model) and (Path(name) / peft.CONFIG).is_file():
+        note = f"adapters for {peft.base_of(Path(name))}; counted as loaded, merged into it"
     return cost.report(spec, dtype=dtype, context=context, note=note)
 
 
@@ -598,12 +624,8 @@ def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revisio
     directory = locate(name, revision)
     if (directory / peft.CONFIG).is_file():
         return adapted(directory, device, dtype)
-    config = store.read_json(directory / "config.json")
-    if config.get("model_type") == baselines.TYPE:
-        core = baselines.restored(directory, config, device_of(device), dtype_of(dtype))
-    else:
-        core, config = checkpoint.read(directory, device=device_of(device), dtype=dtype_of(dtype))
-        pack(core)
+    core, config = checkpoint.read(directory, device=device_of(device), dtype=dtype_of(dtype))
+    pack(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
         tokenizer.fits(core.spec.sources or core.spec.vocabulary)
@@ -633,7 +655,7 @@ def extended(core: Transformer, spec: Spec, seed: int) -> Transformer:
     """A core of a spec with the weights of another where both have them; the core itself where nothing is new."""
     if core.spec == spec:
         return core
-    made = Transformer(spec)
+    made = core_of(spec)
     initialise(made, seed)
     made.to(core.embed.weight)
     old = dict(core.named_parameters())
@@ -659,11 +681,8 @@ def build(spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, spec
     """A new model of a spec with first weights drawn from `seed`, in train mode."""
     if tokenizer is not None:
         tokenizer.fits(spec.sources or spec.vocabulary)
-    if isinstance(spec, baselines.Recurrence):
-        core = baselines.begun(spec, seed)
-    else:
-        core = Transformer(spec)
-        initialise(core, seed)
+    core = core_of(spec)
+    initialise(core, seed)
     if special is None and tokenizer is not None:
         eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
         start = tokenizer.pad_id if spec.encoder and spec.decoder else tokenizer.bos_id if free(spec) else None

@@ -1,9 +1,13 @@
 """`qkv info` prints integers, and says first where sizes were never published."""
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
 
+import qkv
+from qkv.adapt import lora
 from qkv.cli import main
 from qkv.convert.checkpoint import modules
 
@@ -29,3 +33,32 @@ def test_numbers_are_integers(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(type(found[k]) is int for k in keys)
     assert found["parameters"] == 124_439_808
     assert "note" not in found
+
+
+def test_adapters_are_looked_at_through_their_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = qkv.load("demo-lm", device="cpu")
+    lora.attach(model.core, lora.Lora(2))
+    model.base = "demo-lm"
+    model.save(tmp_path / "adapters")
+    where = str(tmp_path / "adapters")
+    assert main(["info", where, "--json"]) == main(["info", "demo-lm", "--json"]) == 0
+    theirs, base = map(json.loads, capsys.readouterr().out.splitlines())
+    assert theirs.pop("note") == "adapters for demo-lm; counted as loaded, merged into it"
+    assert theirs == base
+    assert qkv.show(where) == qkv.show("demo-lm")
+    assert main(["check", where, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["base"], found["parameters"]) == (True, "demo-lm", base["parameters"])
+    assert main(["check", where, "--against", "hf", "--lang", "en"]) == 2
+    assert "these are adapters" in capsys.readouterr().err
+
+
+def test_a_broken_number_in_adapters_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = qkv.load("demo-lm", device="cpu")
+    lora.attach(model.core, lora.Lora(2))
+    with torch.no_grad():
+        next(iter(lora.adapters(model.core).values())).a[0, 0] = torch.nan
+    model.base = "demo-lm"
+    model.save(tmp_path)
+    assert main(["check", str(tmp_path), "--json"]) == 1
+    assert list(json.loads(capsys.readouterr().out)["not_finite"].values()) == [1]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import qkv
+from qkv.baselines import recurrence
 from qkv.cli import main
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
@@ -35,6 +36,9 @@ class Letters:
 
 
 def made(name: str) -> Model:
+    if name in ("additive", "none"):
+        spec = recurrence(len(WORDS), width=16, attention="additive" if name == "additive" else "none", context=64)
+        return spelling(qkv.build(spec, special=Special(eos=(1,), pad=0, start=0, forbid=(0,))))
     n, ff, t = Norm("layer"), Ffn(48, "relu"), Table("sinusoid", 64)
     if name == "lm":
         b = Block(
@@ -52,6 +56,11 @@ def made(name: str) -> Model:
             p.mul_(2.0 if p.dim() > 1 else 1.0)
     special = Special(eos=(1,), pad=0, start=None if name == "lm" else 0, forbid=(0,))
     return Model(core, None if name == "mute" else Letters(), special)  # type: ignore[arg-type]
+
+
+def spelling(model: Model) -> Model:
+    model.tokenizer = Letters()  # type: ignore[assignment]
+    return model
 
 
 @pytest.fixture(autouse=True)
@@ -132,3 +141,21 @@ def test_a_step_of_a_run_brings_its_weights_back(tmp_path: Path, capsys: pytest.
         assert main(["look", str(tmp_path), "茶和书", "-n", "4", "--json", *more]) == 0
         told.append(json.loads(capsys.readouterr().out)["scenes"][0]["proof"]["before"])
     assert told[0] != told[1]
+
+
+def test_an_lstm_shows_its_alignment_and_says_what_else_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["look", "additive", "书和茶。", "-n", "5", "--lang", "en", "--json"]) == 0
+    (text,) = json.loads(capsys.readouterr().out)["texts"]
+    said = made("additive").translate("书和茶。", align=True, max_new_tokens=5)
+    assert text["alignment"] == said.alignment.tolist()
+    assert len(text["target"]) == 5
+    assert (text["output"], text["source"]) == (said.text, ["书", "和", "茶", "。", "</s>"])
+    assert main(["look", "additive", "书和茶。", "-n", "5", "--lang", "en"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[3].split() == text["source"]
+    assert [line.split()[0] for line in shown[4:]] == text["target"]
+    for ask in (["--show", "lens"], ["--html", "x.html"], ["--serve"], ["--figures", "x"]):
+        assert main(["look", "additive", "书", *ask, "--lang", "en"]) == 2
+        assert f"{ask[0]}: an LSTM has no layers of attention" in capsys.readouterr().err
+    assert main(["look", "none", "书", "--lang", "en"]) == 2
+    assert "by one vector" in capsys.readouterr().err

@@ -98,6 +98,32 @@ def test_what_we_write_says_the_same_in_transformers_and_comes_back(family: str,
     assert not files & {"config.json", "model.safetensors"}
 
 
+def test_parts_of_one_fused_layer_keep_their_own_scales(tmp_path: Path) -> None:
+    """GPT-2's c_attn holds q, k and v: adapters that count differently, and of other ranks, are one of theirs."""
+    base, folder = tmp_path / "base", tmp_path / "adapter"
+    model = based("gpt2", base)
+    lora.attach(model.core, Lora(3, alpha=5.0, targets=("attn.q", "attn.v")))
+    g = torch.Generator().manual_seed(6)
+    for name, layer in lora.adapters(model.core).items():
+        layer.b.data.normal_(0, 0.3, generator=g)
+        layer.scale *= 4 if name.endswith(".v") else 1
+    model.base = str(base)
+    model.save(folder)
+    again, merged = hub.load(folder, device="cpu"), model.core
+    lora.merge(merged)
+    for mine, theirs in zip(again.core.parameters(), merged.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)
+
+
+def test_a_file_that_adapts_nothing_is_told(tmp_path: Path) -> None:
+    base, folder = tmp_path / "base", tmp_path / "adapter"
+    adapted(based("llama", base), base, TARGETS["qv"], folder)
+    whole = {"base_model.model.model.norm.weight": torch.ones(16)}
+    save_file(whole, folder / "adapter_model.safetensors")
+    with pytest.raises(QkvError, match="no module of this model takes any of it"):
+        hub.load(folder, device="cpu")
+
+
 def test_an_adapter_as_peft_writes_it_is_read(tmp_path: Path) -> None:
     """GPT-2's c_attn with one A for q, k and v, as PEFT's documentation of the format has it."""
     base, folder, g = tmp_path / "base", tmp_path / "adapter", torch.Generator().manual_seed(0)

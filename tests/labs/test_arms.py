@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qkv import labs
-from qkv.baselines import Writer
+from qkv.core.recurrent import Writer
 from qkv.labs import arms, lab
 from qkv.labs.lab import Runs
 

@@ -147,6 +147,13 @@ def test_a_very_large_grid_shows_its_end_and_says_so() -> None:
     assert f"the last {draw.MOST} of {size} × {size}" in html
     assert f">w{size - 1}<" in html
     assert ">w5<" not in html
+    pytest.importorskip("matplotlib")
+    (ax,) = draw.plot([Grid(("题", "title"), names, names, torch.eye(size))]).axes
+    assert len(ax.get_yticks()) == draw.MOST
+    told = f"题（最后 {draw.MOST} 个，全部 {size} × {size}）\ntitle (the last {draw.MOST} of {size} × {size})"
+    assert ax.get_title(loc="left") == told
+    (whole,) = draw.plot([Grid(("题", "title"), names[:3], names[:3], torch.eye(3))]).axes
+    assert whole.get_title(loc="left") == "题\ntitle"
 
 
 def test_without_matplotlib_the_error_says_what_to_install(

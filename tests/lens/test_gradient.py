@@ -44,6 +44,10 @@ def test_gradient_times_input_is_the_slope_along_each_embedding(name: str) -> No
         up, down = (logit(core, 7, edit.scale(tap, 1 + h, pos=pos)) for h in (1e-5, -1e-5))
         assert float(found.times[pos]) == pytest.approx((up - down) / 2e-5, rel=1e-4, abs=1e-6)
     assert (found.size > 0).all()
+    last = len(found.size) - 1
+    slopes = [(logit(core, 7, edit.add(tap, h, pos=last)) - logit(core, 7, edit.add(tap, -h, pos=last))) / 2e-5
+              for h in 1e-5 * torch.eye(core.spec.stack.width, dtype=torch.float64)]  # fmt: skip
+    assert float(found.size[last]) == pytest.approx(float(torch.tensor(slopes).norm()), rel=1e-4)
     assert all(p.grad is None for p in core.parameters())
     assert listener.get() is None
 
@@ -81,6 +85,25 @@ def test_a_free_prefix_is_read_freely(name: str) -> None:
     early = t.gradient(1, token)
     assert (early.times[2 : len(prompt)] != 0).all()
     assert (early.times[len(prompt) + 1 :] == 0).all()
+
+
+@torch.no_grad()
+def test_each_row_of_a_batch_is_read_as_it_was() -> None:
+    """Prompts of unequal length before a free prefix, and sources: a row has its own gradient, not the first one's."""
+    model = qkv.load("demo-moe", device="cpu", dtype="fp32")
+    prompts = [model.ids(text) for text in ("我看完了那本书。", "我爱喝茶。")]
+    alone = []
+    for group in ([prompts[1]], prompts):
+        with torch.inference_mode(), Trace(model.core, save=["logits"]) as t:
+            generate(model.core, group, limits=Limits(3), feed=Feed((model.special.start,)))
+        alone.append(gradient.as_read(t.ran(), len(group) - 1).prefix)
+    assert alone[0].tolist() == alone[1].tolist() == [len(prompts[1])]
+    core, target, source = zoo.made(zoo.seq2seq()), torch.tensor([IDS, IDS]), torch.tensor([SOURCE, [12, 13, 14]])
+    with torch.inference_mode(), Trace(core) as t:
+        memory = core.encode(source, begin(core.encoder, source))
+        core(target, begin(core.decoder, target, Given(memory=memory)))
+    want = gradient.gradient(core, IDS, source=[12, 13, 14], token=7)
+    assert t.gradient(-1, 7, row=1).logit == pytest.approx(want.logit, abs=1e-5)
 
 
 def test_a_gradient_at_another_tap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

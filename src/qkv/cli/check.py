@@ -20,11 +20,15 @@ from qkv.errors import QkvError
 @option("--against", type=click.Choice(["hf"]), zh="对照谁", en="compare logits with transformers'")
 def command(common: Common, model: str, against: str | None) -> int:
     from qkv import hub
-    from qkv.convert import examine
+    from qkv.convert import examine, peft
 
     directory = hub.locate(model, common.revision)
+    adapters = (directory / peft.CONFIG).is_file()
+    if adapters and against:
+        raise QkvError("--against hf: these are adapters; qkv convert writes them and their base as one model to check")
     report: dict[str, Any] = {"model": model, "files": examine.hashes(directory)}
-    report["not_finite"] = examine.unsound(directory)
+    report["base"] = peft.base_of(directory) if adapters else None
+    report["not_finite"] = examine.unsound(directory, *[peft.WEIGHTS] * adapters)
     loaded = hub.load(directory, device="cpu", dtype="fp32")
     report["parameters"] = sum(p.numel() for p in loaded.core.parameters())
     report["loads"] = True
@@ -43,6 +47,8 @@ def tell(common: Common, report: dict[str, Any]) -> None:
     for name, digest in report["files"].items():
         click.echo(f"  {digest[:16]}…  {name}")
     count, bad, p = report["parameters"], report["not_finite"], report["parity"]
+    if report["base"]:
+        click.echo(common.say(f"✓ 适配器，基座是 {report['base']}", f"✓ adapters, loaded with {report['base']}"))
     click.echo(common.say(f"✓ 严格加载：{count:,} 个参数，每个张量都读到了",
                           f"✓ loads strictly: {count:,} parameters, every tensor read"))  # fmt: skip
     for name, n in bad.items():

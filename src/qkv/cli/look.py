@@ -83,6 +83,12 @@ def command(
         turn_back(loaded.core, model, step)
     if loaded.tokenizer is None:
         raise QkvError(f"{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights")
+    if not loaded.spec.stack.blocks:
+        asked = {"figures": how["figures"], "html": html, "serve": serve, "show": show}
+        if other := next((name for name in asked if asked[name]), ""):
+            raise QkvError(f"--{other}: an LSTM has no layers of attention to look into; qkv look {model} TEXT shows "
+                           f"where one with attention looked, qkv translate {model} TEXT what it writes")  # fmt: skip
+        return before(common, loaded, text, how)
     if how["figures"]:
         return pictured(common, loaded, text, how)
     if serve:
@@ -100,6 +106,28 @@ def command(
     for scene in found:
         told(common, scene, how)
     return None
+
+
+def before(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, Any]) -> None:
+    """What there is to see of an LSTM: its translation, and where it looked; a QkvError where it has no attention."""
+    results = loaded.translate(list(text), align=True, max_new_tokens=how["max_new_tokens"])
+    found: list[dict[str, Any]] = [
+        {"text": line, "output": r.text, "source": loaded.tokenizer.pieces(loaded.ids(line)),
+         "target": loaded.tokenizer.pieces(r.tokens), "alignment": r.alignment.tolist()}
+        for line, r in zip(text, results, strict=True)
+    ]  # fmt: skip
+    if common.json:
+        return common.emit({"kind": "lstm", "texts": found})
+    for one in found:
+        heading(common, one)
+        table(grid(one["target"], one["source"], one["alignment"]))
+    return None
+
+
+def heading(common: Common, scene: dict[str, Any]) -> None:
+    """What was read and written, and what the table below it shows."""
+    click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
+    click.echo(common.say("\n对齐（每个译文词看了哪些原文词，%）", "\nalignment (where each written word looked, %)"))
 
 
 def filed(common: Common, loaded: Any, name: str, text: tuple[str, ...], html: str, how: dict[str, Any]) -> None:
@@ -242,17 +270,15 @@ def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
     """One text in the terminal."""
     for name in ("layer", "head"):
         check(scene, name, how[name])
-    click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
     if scene["kind"] == "translation":
-        click.echo(
-            common.say("\n对齐（每个译文词看了哪些原文词，%）", "\nalignment (where each written word looked, %)")
-        )
+        heading(common, scene)
         weight = scene["alignment"]["weight"]
         if how["layer"] or how["head"]:
             weight = chosen(scene["attention"]["cross"], how)
         table(grid(scene["target"][1:], scene["source"], weight))
         edges(common, scene, "encoder", scene["source"], how)
     else:
+        click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
         click.echo(
             common.say(
                 "\n每层之后的猜测（括号里的被丢掉）", "\nguesses after each layer (those in brackets are thrown away)"

@@ -1,6 +1,7 @@
 """A core from a Hugging Face directory and back: strict both ways. Families are found by scanning their folder."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,12 @@ import torch
 from qkv.convert import store, table
 from qkv.convert.config import Reader
 from qkv.core.model import Transformer
+from qkv.core.recurrent import core_of
 from qkv.errors import QkvError, nearest
 from qkv.families import modules
-from qkv.spec import Spec, as_json, from_json
+from qkv.spec import Recurrence, Spec, as_json, from_json
 
+OWN = ("qkv", "lstm")  # types with the spec as JSON; lstm is what LSTMs were once written as
 SMALL = 200_000_000  # parameters up to which a CPU computes in fp32 unless told otherwise: exactness costs little there
 
 
@@ -45,8 +48,8 @@ def spec_of(config: dict[str, Any], where: object) -> Spec:
     """The spec that a config describes; every key is read, explained or an error."""
     if "model_type" not in config:
         raise QkvError(f"{where}: the key 'model_type' is missing; is this a model's config?")
-    if config["model_type"] == "qkv":
-        return from_json(Spec, config.get("spec"), f"{where}: spec")
+    if config["model_type"] in OWN:
+        return from_json(Spec | Recurrence, config.get("spec"), f"{where}: spec")
     family, reader = family_of(config, where), Reader(config, str(where))
     try:
         spec = family.spec(reader)
@@ -77,9 +80,11 @@ def read(directory: Path, *, device: torch.device, dtype: torch.dtype | None) ->
     """
     config = store.read_json(directory / "config.json")
     spec = spec_of(config, directory / "config.json")
+    if config["model_type"] in OWN:
+        config["model_type"] = OWN[0]
     tensors, known = store.tensors(directory), store.shapes(directory)
     with torch.device("meta"):
-        core = Transformer(spec)
+        core = core_of(spec)
     count = sum(p.numel() for p in core.parameters())
     stored = next(iter(tensors.values()))().dtype
     if dtype is None:
@@ -103,7 +108,7 @@ def read(directory: Path, *, device: torch.device, dtype: torch.dtype | None) ->
 
 def plain(core: Transformer) -> str:
     """The table of a model saved under our own names."""
-    lines = dict.fromkeys(name.rpartition(".")[0] for name in table.parameters(core))
+    lines = dict.fromkeys(re.sub(r"\.(weight|bias)$", "", name) for name in table.parameters(core))
     return "\n".join(f"{line} {line}" for line in lines)
 
 

@@ -20,7 +20,8 @@ def hashes(directory: Path) -> dict[str, str]:
     return found
 
 
-def unsound(directory: Path) -> dict[str, int]:
-    """How many numbers of each tensor are NaN or infinite; tensors without any are not listed."""
-    counts = {name: int((~torch.isfinite(read())).sum()) for name, read in store.tensors(directory).items()}
+def unsound(directory: Path, file: str = "") -> dict[str, int]:
+    """How many numbers of each tensor of a model, or of one safetensors `file`, are NaN or infinite; 0 is left out."""
+    tensors = store.safe(directory / file) if file else store.tensors(directory)
+    counts = {name: int((~torch.isfinite(read())).sum()) for name, read in tensors.items()}
     return {name: n for name, n in counts.items() if n}

@@ -58,6 +58,8 @@ def regrouped(spec: Spec, groups: int) -> Spec:
     """
     if spec.decoder is None:
         raise QkvError("attention: this model has no decoder; keys are shared among heads where they are cached")
+    if not spec.decoder.blocks:
+        raise QkvError("attention: an LSTM has no key/value heads to pool")
 
     def fewer(a: Attention | Latent | None, where: str) -> Attention | None:
         if a is None:

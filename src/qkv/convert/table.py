@@ -78,7 +78,7 @@ def fill(mine: list[list[str]], theirs: list[list[str]], ops: list[str], ours: M
     """Each group of our modules with its module of theirs, for every layer and for weight and bias where they exist."""
     found: list[Slot] = []
     for group, spelled in zip(mine, theirs, strict=True):
-        for suffix in ("",) if group[0].endswith((".weight", ".bias")) else (".weight", ".bias"):
+        for suffix in ("",) if group[0] in ours or group[0].endswith((".weight", ".bias")) else (".weight", ".bias"):
             pattern = re.compile(re.escape(group[0] + suffix).replace(r"\*", r"(\d+)"))
             for name in ours:
                 match = pattern.fullmatch(name)

@@ -239,7 +239,7 @@ def lettered() -> Any:
 
 def plot(forms: Sequence[Form]) -> "Figure":
     """One figure of some forms, from the top; the words of titles stand in both languages."""
-    kept = [trimmed(form)[0] for form in forms]
+    kept = [marked(form) for form in forms]
     sizes = [size(form) for form in kept]
     fig = blank(max(w for w, _ in sizes), sum(h for _, h in sizes))
     with lettered():
@@ -248,6 +248,15 @@ def plot(forms: Sequence[Form]) -> "Figure":
             ax.set_title(titled(form), fontsize=10, loc="left")
             AXES[type(form)](ax, form)
     return fig
+
+
+def marked(form: Form) -> Form:
+    """What is drawn of a form, the title saying so where that is not all of it."""
+    kept, note = trimmed(form)
+    if not any(note):
+        return kept
+    (zh, en), (of_zh, of_en) = form.title, note
+    return replace(kept, title=(f"{zh}（{of_zh}）", f"{en} ({of_en})"))
 
 
 def titled(form: Form) -> str:
