@@ -20,7 +20,6 @@ from qkv.cli.common import Common, counted, option, verb
     "pack: write text (each file, or `text` of each JSON line) as token ids, which train without being in memory.",
     examples=(
         "qkv data check train.en train.de --eval valid.en --eval valid.de",
-        "qkv data check pairs.jsonl --keys source,target --json",
         "qkv data get multi30k",
         "qkv data pack book.txt --size 8000 --out packed/book",
     ),
