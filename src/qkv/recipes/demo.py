@@ -26,7 +26,7 @@ def words() -> list[str]:
 
 
 def run(
-    *, seed: int = 0, size: int = 40_000, width: int = 176, layers: int = 3, epochs: int = 2, seconds: float = 0.0
+    *, seed: int = 0, size: int = 40_000, width: int = 176, layers: int = 3, epochs: int = 3, seconds: float = 0.0
 ) -> Run:  # fmt: skip
     """The run: the Transformer of 2017 in small, post-norm with sinusoids, as Marian stores it."""
     return Run(
@@ -36,9 +36,9 @@ def run(
         Vocabulary("lexicon", 8000),
         Settings(
             epochs=epochs, seconds=seconds, tokens=2048, optimizer="muon", lr=4e-3, schedule="wsd", warmup=100,
-            decay=0.4, smoothing=0.1, clip=1.0, seed=seed, metric="exact_match", evaluate_every=60,
+            decay=0.4, smoothing=0.1, clip=1.0, seed=seed, metric="exact_match", evaluate_every=50,
         ),
-        Check(sentences=100, beam=1),
+        Check(sentences=60, beam=1),
         words,
         WATCH,
     )  # fmt: skip
