@@ -20,6 +20,7 @@ from qkv.core.model import Transformer
 from qkv.core.positions import Place
 from qkv.core.step import Given, begin, listener
 from qkv.errors import QkvError
+from qkv.lens import select
 from qkv.spec import as_json
 
 if TYPE_CHECKING:
@@ -118,8 +119,17 @@ def plan(trace: "Trace", tokens: int, *, source: int = 0, rows: int = 1) -> Plan
     each = trace.each or per_token(trace.core)
     both = trace.core.spec.encoder is not None and trace.core.spec.decoder is not None
     from_source = {n for n in each if both and (n.startswith("encoder.") or of_memory(n))}
-    taps = {n: each[n] * rows * (source if n in from_source else tokens) for n in sorted(trace.needed) if n in each}
+    counts = {n: source if select.parted(n)[0] in from_source else tokens for n in sorted(trace.needed)}
+    taps = {n: each_of(trace, n, each) * rows * len(select.slots(select.parted(n)[1], 0, counts[n])) for n in counts}
+    taps = {n: taken for n, taken in taps.items() if taken}
     return Plan(sum(taps.values()), taps)
+
+
+def each_of(trace: "Trace", name: str, each: Mapping[str, int]) -> int:
+    """Bytes that a selector keeps of one token, 0 where its tap is rebuilt from others."""
+    tap, cut = select.parted(name)
+    count = trace.heads(tap)
+    return each.get(tap, 0) * len(select.heads(name, count)) // count if cut.heads else each.get(tap, 0)
 
 
 def admit(trace: "Trace", call: "Call", first: bool) -> None:
@@ -130,10 +140,14 @@ def admit(trace: "Trace", call: "Call", first: bool) -> None:
     """
     side = next((s for s in ("encoder", "decoder") if getattr(trace.core, s, None) is call.stack), "")
     both = trace.core.spec.encoder is not None and trace.core.spec.decoder is not None
-    mine = {n for n in trace.needed & trace.each.keys() if not both or n.startswith("encoder.") == (side == "encoder")}
+    mine = {n for n in trace.needed if not both or n.startswith("encoder.") == (side == "encoder")}
     rows, tokens = call.ids.shape
-    counts = {n: (call.sources * call.across if first else 0) if of_memory(n) else rows * tokens for n in mine}
-    wanted = Plan(sum(trace.each[n] * counts[n] for n in mine), {n: trace.each[n] * counts[n] for n in mine})
+    taps: dict[str, int] = {}
+    for n in mine:
+        tap, cut = select.parted(n)
+        of, at, count = (call.sources * first, 0, call.across) if of_memory(tap) else (rows, call.start, tokens)
+        taps[n] = each_of(trace, n, trace.each) * of * len(select.slots(cut, at, count))
+    wanted = Plan(sum(taps.values()), taps)
     if trace.held + wanted.bytes > trace.budget:
         kept = f" beside {spoken(trace.held)} kept already" if trace.held else ""
         raise QkvError(

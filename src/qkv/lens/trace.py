@@ -4,11 +4,10 @@ Attention patterns are not stored: they are rebuilt in fp32 from the recorded q 
 Letters: B rows, T queries, S keys, D width, H heads, G key/value groups, K head dim.
 """
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextvars import Token
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from qkv.core.model import Stack, Transformer
 from qkv.core.positions import Place, buckets
 from qkv.core.step import Listener, Mode, Step, listener, silent
 from qkv.errors import QkvError, nearest
-from qkv.lens import proofs, tape
+from qkv.lens import proofs, select, tape
 from qkv.lens.edit import Edit, applied
 from qkv.lens.reads import Reads
 from qkv.spec import Block, Spec
@@ -96,13 +95,14 @@ class Trace(Reads):
     """Listens to one core while its block runs: `with Trace(core, save=["*.attn.pattern"]) as t: ...`, then `t[name]`.
 
     `save` holds globs over tap names ("layers.{4:8}.attn.{q,k}", where {4:8} is a slice of the layers), or names of
-    READOUTS, which are the methods of reads.py; `edit` holds Edits, applied in their order. Other models, threads and
-    contexts are not heard; a trace inside a trace hears first. `budget` ("2GB") bounds what it may hold in memory, `to`
-    is a directory that takes each call's taps once it is over.
+    READOUTS, which are the methods of reads.py. "layers.3.attn.z@heads=0:4@pos=-1" keeps those heads and positions
+    alone, and is read by that name; of a tap saved whole any cut is read. `edit` holds Edits, applied in their order.
+    Other models, threads and contexts are not heard; a trace inside a trace hears first. `budget` ("2GB") bounds what
+    it may hold in memory, `to` is a directory that takes each call's taps once it is over.
 
     Raises:
-        QkvError: an unknown name (the nearest one is given); a value read that was not saved or never came; an edit
-            that never met anything; a call that would not fit the budget, before it runs.
+        QkvError: an unknown name (the nearest one is given); a head out of range; a value read that was not saved or
+            never came; an edit that never met anything; a call that would not fit the budget, before it runs.
     """
 
     def __init__(
@@ -113,13 +113,14 @@ class Trace(Reads):
             raise QkvError("an LSTM has no layers to read; where one with attention looked, translate(align=True) says")
         self.core, self.tokenizer, self.edits = core, tokenizer, tuple(edit)
         self.known = names(core.spec)
-        layers = max(len(s.blocks) for s in (core.spec.encoder, core.spec.decoder) if s)
-        globs = [(g, s not in READOUTS) for s in save for g in READOUTS.get(s, tuple(spread(s, layers)))]
-        self.wanted = {n for g, strict in globs for n in matching(g, self.known, strict=strict)}
-        self.at = {e: set(matching(e.name, self.known)) for e in self.edits}
-        self.met: set[Edit] = set()
         self.attentions = {m.path: m for m in core.modules() if isinstance(m, Attention | Latent)}
+        self.wanted = {name for one in save for name in self.selected(one)}
+        self.at = {e: set(select.matching(e.name, self.known, READOUTS)) for e in self.edits}
+        self.met: set[Edit] = set()
         self.needed = self.wanted | {n for w in self.wanted for n in sides(w, self.attentions)}
+        self.keeps: dict[str, list[str]] = defaultdict(list)  # the selectors of each tap
+        for name in self.needed:
+            self.keeps[select.parted(name)[0]].append(name)
         self.runs: list[Run] = []
         self.outer: Listener | None = None
         self.token: Token[Listener | None] | None = None
@@ -129,6 +130,26 @@ class Trace(Reads):
         self.directory = Path(to) if to is not None else None
         if self.directory:
             tape.fresh(self.directory)
+
+    def selected(self, selector: str) -> list[str]:
+        """The names that a selector means, each with its cut: those of a readout, or those that its glob matches."""
+        glob, cut = select.parted(selector)
+        if cut != select.Cut() and glob in READOUTS and glob != "patterns":
+            raise QkvError(f"{selector!r}: {glob} reads whole taps; of the readouts only patterns can be cut")
+        layers = max(len(s.blocks) for s in (self.core.spec.encoder, self.core.spec.decoder) if s)
+        globs = READOUTS.get(glob) or ([] if glob in READOUTS else [*select.spread(glob, layers)])
+        taps = [n for g in globs for n in select.matching(g, self.known, READOUTS, strict=glob not in READOUTS)]
+        for tap in taps:
+            select.heads(f"{tap}{cut}", self.heads(tap))
+        return [f"{tap}{cut}" for tap in taps]
+
+    def heads(self, tap: str) -> int:
+        """How many heads a tap carries: those of the queries, those of the keys where they share, 0 where none."""
+        path, _, part = tap.rpartition(".")
+        at = self.attentions.get(path)
+        if at is None or part not in ("q_pre", "k_pre", "q", "k", "v", "score", "pattern", "z"):
+            return 0
+        return at.spec.groups if isinstance(at, Attention) and part in ("k_pre", "k", "v") else at.spec.heads
 
     def __enter__(self) -> "Trace":
         self.outer = listener.get()
@@ -186,10 +207,19 @@ class Trace(Reads):
                 x, met = applied(x, edit, along(x), first_slot(call, path, x))
                 if met:
                     self.met.add(edit)
-        if path in self.needed:
-            assert isinstance(call.taps, dict)
-            call.taps[path] = x.detach()
+        for kept in self.keeps.get(path, ()):
+            self.keep(call, kept, x.detach())
         return outer(module, name, x)
+
+    def keep(self, call: Call, name: str, x: Tensor) -> None:
+        """Keep what a selector means of what its tap carried; nothing where the call has none of its positions."""
+        assert isinstance(call.taps, dict)
+        tap, cut = select.parted(name)
+        first, axis = first_slot(call, tap, x), along(x)
+        picked = select.heads(name, self.heads(tap)) if cut.heads else None
+        where = [slot - first for slot in select.slots(cut, first, x.shape[axis])] if cut.pos else None
+        if where != []:
+            call.taps[name] = select.taken(x, picked, where, axis) if picked or where else x
 
     def __getitem__(self, name: str) -> Tensor:
         return self.get(name)
@@ -198,17 +228,36 @@ class Trace(Reads):
         """One tensor for a tap, stitched along its positions over the calls of a run; `run` picks one of several.
 
         `logits` begin at the position given by `start(name)`: generation asks only for the last position of a prompt.
+        A name with @heads or @pos gives those alone, where they or the whole tap were saved; `slots` says where they
+        stand.
         """
-        if name not in self.known:
-            raise QkvError(f"no tap is called {name!r}{nearest(name, self.known)} (of {len(self.known)} names)")
-        if name not in self.needed:
-            raise QkvError(f"{name} was not saved; add it: save=[{name!r}]")
-        return self.stitched(self.run(name, run), name)
+        tap, cut = select.parted(name)
+        if tap not in self.known:
+            raise QkvError(f"no tap is called {tap!r}{nearest(tap, self.known)} (of {len(self.known)} names)")
+        select.heads(name, self.heads(tap))
+        if name not in self.needed and tap not in self.needed:
+            near = [n for n in sorted(self.needed) if n.startswith(f"{tap}@")]
+            some = f"; of it there is {', '.join(near)}" if near else ""
+            raise QkvError(f"{name} was not saved{some}; add it: save=[{name!r}]")
+        heard = self.run(name, run)
+        if cut.pos:
+            select.missed(name, self.slots(name, run=run), heard.ids.shape[1] - 1)
+        if name in self.needed:
+            return self.stitched(heard, name)
+        where = [slot - self.start(tap, run=run) for slot in self.slots(name, run=run)] if cut.pos else None
+        return self.taken(self.stitched(heard, tap), name, where)
+
+    def taken(self, x: Tensor, name: str, where: list[int] | None) -> Tensor:
+        """Those positions of what a tap carried, and the heads that the name means."""
+        heads = select.heads(name, self.heads(select.parted(name)[0])) if select.parted(name)[1].heads else None
+        return select.taken(x, heads, where, along(x))
 
     def run(self, name: str, index: int | None = None) -> Run:
         """The run that heard a tap."""
-        heard = (*sides(name, self.attentions), name)[0]
+        heard, cut = self.heard(name), select.parted(name)[1]
         runs = [r for r in self.runs if any(heard in c.taps for c in r.calls)]
+        if not runs and cut.pos and self.runs:
+            select.missed(name, (), max(r.ids.shape[1] for r in self.runs) - 1)
         if not runs:
             why = "; scores exist only while an edit of a score opens the maths" if name.endswith(".score") else ""
             raise QkvError(f"{name} was never heard: nothing of this core ran through it inside the block{why}")
@@ -216,28 +265,63 @@ class Trace(Reads):
             raise QkvError(f"{name} was heard in {len(runs)} runs; choose one: get({name!r}, run=0)")
         return runs[index or 0]
 
+    def heard(self, name: str) -> str:
+        """The first name under which calls keep what a name is read from."""
+        name = name if name in self.needed else select.parted(name)[0]
+        return (*sides(name, self.attentions), name)[0]
+
+    def slots(self, name: str, *, run: int | None = None) -> list[int]:
+        """The slot of each position that `t[name]` has."""
+        (tap, cut), heard, found = select.parted(name), self.heard(name), list[int]()
+        kept = bool(select.parted(heard)[1].pos)
+        for call in (c for c in self.run(name, run).calls if heard in c.taps):
+            x = call.taps[heard]
+            count, first = x.shape[along(x)], first_slot(call, tap, x)
+            if not kept:
+                found += select.slots(cut, first, count)
+            elif tape.of_memory(tap):
+                found += select.slots(cut, 0, call.across)
+            else:  # a call may make its last positions alone, as generation does of logits
+                found += select.slots(cut, call.start, call.ids.shape[1])[-count:]
+            if tape.of_memory(tap):
+                break
+        return found
+
     def stitched(self, run: Run, name: str) -> Tensor:
         """The value of a tap over a whole run."""
-        if name.endswith((".pattern", ".score")):
-            parts = [c.taps[name] if name in c.taps else self.rebuilt(run, c, name) for c in run.calls]
-            longest = max(p.shape[-1] for p in parts)
+        tap, cut = select.parted(name)
+        if tap.endswith((".pattern", ".score")):
+            calls = [c for c in run.calls if name in c.taps or self.heard(name) in c.taps]
+            parts = [c.taps[name] if name in c.taps else self.rebuilt(run, c, name) for c in calls]
+            whole = cut.pos and ".cross." not in tap  # the keys of the run, whichever queries were kept
+            longest = run.ids.shape[1] if whole else max(p.shape[-1] for p in parts)
             same_rows(run)
             return torch.cat([nn.functional.pad(p, (0, longest - p.shape[-1])) for p in parts], 2)  # B H T S
         if sides(name, self.attentions):
-            return self.expanded(run, name)
+            where = [s for c in run.calls for s in select.slots(cut, c.start, c.ids.shape[1])] if cut.pos else None
+            return self.taken(self.expanded(run, tap), name, where)
         parts = [c.taps[name] for c in run.calls if name in c.taps]
-        if ".cross." in name and name.endswith((".k_pre", ".v")):
+        if tape.of_memory(tap):
             return parts[0]  # the memory's, made once
         same_rows(run)
         return torch.cat(parts, along(parts[0])) if len(parts) > 1 else parts[0]
 
     def rebuilt(self, run: Run, call: Call, name: str) -> Tensor:
         """The pattern [B, H, T, S] of one call, from the q of that call and all keys up to it."""
+        tap, cut = select.parted(name)
         q, k, *_ = sides(name, self.attentions)
-        at, end = self.attentions[name.removesuffix(".pattern")], call.start + call.ids.shape[1]
+        at, end = self.attentions[tap.removesuffix(".pattern")], call.start + call.ids.shape[1]
         # the keys of a latent are heard whole where they are expanded, and never where they are absorbed
         keys = call.taps[k] if isinstance(at, Latent) and k in call.taps else self.stitched(run, k)
-        return pattern(call.taps[q], keys if ".cross." in k else keys[:, :, :end], call.mask[at.spec.mask], at)
+        keys, seen = keys if ".cross." in k else keys[:, :, :end], call.mask[at.spec.mask]
+        if cut != select.Cut():
+            heads = select.heads(name, at.spec.heads)
+            groups = self.heads(select.parted(k)[0])
+            there, share = select.heads(k, groups), at.spec.heads // groups
+            keys = keys[:, [there.index(head // share) for head in heads]] if cut.heads else keys
+            rows = [slot - call.start for slot in select.slots(cut, call.start, call.ids.shape[1])]
+            seen = select.narrowed(seen, heads, rows, keys.shape[2])
+        return pattern(call.taps[q], keys, seen, at)
 
     @torch.no_grad()
     def expanded(self, run: Run, name: str) -> Tensor:
@@ -250,11 +334,9 @@ class Trace(Reads):
         both = at.expand(self.stitched(run, f"{path}.latent"), self.stitched(run, f"{path}.k_rope"))
         return both[part == "v"]
 
-    def start(self, name: str) -> int:
+    def start(self, name: str, *, run: int | None = None) -> int:
         """The slot of the first position that `t[name]` has."""
-        run = self.run(name)
-        call = next(c for c in run.calls if name in c.taps)
-        return first_slot(call, name, call.taps[name])
+        return self.slots(name, run=run)[0]
 
     def tokens(self, stack: str | None = None) -> list[list[str]]:
         """What went through a stack, in pieces that people can read; ids as text where there is no tokenizer."""
@@ -318,27 +400,6 @@ class Trace(Reads):
         return tape.save(self, directory)
 
 
-def spread(glob: str, layers: int) -> Iterator[str]:
-    """A glob with {a,b} as the globs it stands for; {8:12} or {-2:} is a slice of the layers' numbers, as in Python."""
-    found = re.search(r"\{([^{}]*)\}", glob)
-    if found is None:
-        yield glob
-        return
-    for part in sliced(found[1], glob, layers):
-        yield from spread(glob[: found.start()] + part + glob[found.end() :], layers)
-
-
-def sliced(inside: str, glob: str, layers: int) -> list[str]:
-    """What stands between braces, one by one."""
-    cut = re.fullmatch(r"(-?\d+)?:(-?\d+)?(?::([1-9]\d*))?", inside)
-    if cut is None:
-        return inside.split(",")
-    found = range(layers)[slice(*(None if said is None else int(said) for said in cut.groups()))]
-    if not found:
-        raise QkvError(f"{glob!r}: the slice {{{inside}}} holds none of the layers, which are 0 to {layers - 1}")
-    return [str(layer) for layer in found]
-
-
 def names(spec: Spec) -> list[str]:
     """Every tap name of a core of this spec, in the order of the forward pass; `pattern` is rebuilt from q and k."""
     found: list[str] = []
@@ -369,26 +430,22 @@ def block_names(block: Block) -> list[str]:
     return [*found, "resid_out"]
 
 
-def matching(glob: str, known: Sequence[str], *, strict: bool = True) -> Iterator[str]:
-    """The names that a glob means; none is a QkvError with the nearest name, unless a readout asked."""
-    found = [n for n in known if fnmatchcase(n, glob)]
-    if strict and not found:
-        hint = nearest(glob, [*known, *READOUTS])
-        ways = f"names look like {known[2]!r}, readouts are {', '.join(READOUTS)}"
-        raise QkvError(f"no tap matches {glob!r}{hint}; {ways}")
-    yield from found
-
-
 def sides(name: str, parts: dict[str, Attention | Latent]) -> tuple[str, ...]:
     """The taps from which a value is rebuilt, none where it is heard as it is.
 
-    A pattern comes from q and k (the memory's keys are never rotated); a latent's k and v from what it caches.
+    A pattern comes from q and k (the memory's keys are never rotated); a latent's k and v from what it caches. Some
+    heads and queries of it need those of q, and of k the heads that they share, at every position.
     """
-    path, _, part = name.rpartition(".")
+    tap, cut = select.parted(name)
+    path, _, part = tap.rpartition(".")
     at, derived = parts.get(path), (f"{path}.latent", f"{path}.k_rope")
     if part == "pattern" and at:
-        k = f"{path}.k_pre" if at.spec.mask.kind == "memory" else f"{path}.k"
-        return (f"{path}.q", k, *derived) if isinstance(at, Latent) else (f"{path}.q", k)
+        q, k = f"{path}.q{cut}", f"{path}.k_pre" if at.spec.mask.kind == "memory" else f"{path}.k"
+        if isinstance(at, Latent):
+            return (q, k, *derived)
+        share = at.spec.heads // at.spec.groups
+        groups = sorted({head // share for head in select.heads(name, at.spec.heads)})
+        return (q, k + (f"@heads={','.join(map(str, groups))}" if len(groups) < at.spec.groups else ""))
     return derived if part in ("k", "v") and isinstance(at, Latent) else ()
 
 
@@ -433,7 +490,7 @@ def along(x: Tensor) -> int:
 
 def first_slot(call: Call, name: str, x: Tensor) -> int:
     """The slot of the first position of x: a call's last ones where it has fewer; the memory's slots start at 0."""
-    if ".cross." in name and name.endswith((".k_pre", ".v")):
+    if tape.of_memory(name):
         return 0
     return call.start + call.ids.shape[1] - x.shape[along(x)]
 
