@@ -64,8 +64,8 @@ def parsed(line: str) -> tuple[list[str], str, int]:
     if words[0] == "echo":
         given, words = words[1] + "\n", words[words.index("|") + 1 :]
     if words[0] == "torchrun":
-        words = words[words.index("qkv.cli") :]
-    assert words[0] in ("qkv", "qkv.cli"), line
+        words = words[words.index("qkv") :]
+    assert words[0] == "qkv", line
     if "<" in words:
         given = "<" + words[words.index("<") + 1]
     end = next((i for i, word in enumerate(words) if word in ("<", ">", "|")), len(words))
