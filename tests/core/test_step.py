@@ -35,41 +35,67 @@ def test_step_has_at_most_nine_fields() -> None:
     assert len(dataclasses.fields(Step)) <= 9
 
 
+both_kinds = pytest.mark.parametrize("traceable", [False, True], ids=["bytes", "counted"])
+
+
+@both_kinds
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.9])
-def test_dropout_has_its_rate_and_keeps_the_mean(p: float) -> None:
+def test_dropout_has_its_rate_and_keeps_the_mean(p: float, traceable: bool) -> None:
     x = torch.ones(1000, 401)
-    out = dropper(1, 0, 0, 0)(x, p)
+    out = dropper(1, 0, 0, 0, traceable=traceable)(x, p)
     exact = round(p * 256) / 256
     assert abs((out == 0).float().mean().item() - exact) < 0.005
     assert abs(out.mean().item() - 1.0) < 0.02
     assert torch.allclose(out[out != 0], torch.tensor(1 / (1 - exact)))
 
 
-def test_dropout_is_a_function_of_its_key_alone() -> None:
+@both_kinds
+def test_dropout_is_a_function_of_its_key_alone(traceable: bool) -> None:
     x = torch.ones(64, 65)
-    one = dropper(1, 2, 3, 4)
+    one = dropper(1, 2, 3, 4, traceable=traceable)
     first = [one(x, 0.3), one(x, 0.3)]
     torch.rand(100)
-    two = dropper(1, 2, 3, 4)
+    two = dropper(1, 2, 3, 4, traceable=traceable)
     assert all(torch.equal(a, two(x, 0.3)) for a in first)
     assert not torch.equal(*first), "two places of one pass differ"
     state = torch.get_rng_state()
-    dropper(9)(x, 0.5)
+    dropper(9, traceable=traceable)(x, 0.5)
     assert torch.equal(state, torch.get_rng_state()), "the global generator is not touched"
     keys = [(1, 2, 3, 4), (1, 2, 4, 3), (2, 2, 3, 4), (1, 2, 3, 5), (0, 2, 3, 4), (1, 2, 3)]
-    drawn = {tuple(dropper(*key)(torch.ones(64), 0.5).tolist()) for key in keys}
+    drawn = {tuple(dropper(*key, traceable=traceable)(torch.ones(64), 0.5).tolist()) for key in keys}
     assert len(drawn) == len(keys)
 
 
-def test_every_eighth_of_a_draw_is_as_random_as_the_others() -> None:
-    kept = (dropper(5)(torch.ones(80_000), 0.5) != 0).float().view(-1, 8)
+@both_kinds
+def test_every_eighth_of_a_draw_is_as_random_as_the_others(traceable: bool) -> None:
+    kept = (dropper(5, traceable=traceable)(torch.ones(80_000), 0.5) != 0).float().view(-1, 8)
     assert ((kept.mean(0) - 0.5).abs() < 0.02).all()
     assert (torch.corrcoef(kept.T) - torch.eye(8)).abs().max() < 0.05
 
 
-def test_the_way_back_drops_what_the_way_forth_dropped() -> None:
+@both_kinds
+def test_the_draws_of_one_pass_and_of_neighbouring_steps_know_nothing_of_each_other(traceable: bool) -> None:
+    steps = [dropper(0, 0, n, 0, traceable=traceable) for n in range(4)]
+    drawn = torch.stack([drop(torch.ones(40_000), 0.5) != 0 for drop in steps for _ in range(3)]).float()
+    shifted = torch.cat((drawn, drawn[:1].roll(1, 1), drawn[:1].roll(64, 1)))
+    assert (torch.corrcoef(shifted) - torch.eye(len(shifted))).abs().max() < 0.03
+
+
+@both_kinds
+def test_dropout_goes_back_to_a_mark(traceable: bool) -> None:
+    drop, x = dropper(2, traceable=traceable), torch.ones(100)
+    drop(x, 0.5)
+    mark = drop.mark()
+    first = drop(x, 0.5)
+    assert not torch.equal(first, drop(x, 0.5))
+    drop.back(mark)
+    assert torch.equal(first, drop(x, 0.5))
+
+
+@both_kinds
+def test_the_way_back_drops_what_the_way_forth_dropped(traceable: bool) -> None:
     x = torch.randn(30, 40, requires_grad=True)
-    out = dropper(3)(x, 0.5)
+    out = dropper(3, traceable=traceable)(x, 0.5)
     out.sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad != 0, out != 0)
@@ -85,7 +111,7 @@ def test_dropout_off_is_the_very_tensor() -> None:
 def test_dropout_that_forgets_to_scale_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dropout.Dropped, "apply", lambda x, kept, scale: x * kept)
     with pytest.raises(AssertionError):
-        test_dropout_has_its_rate_and_keeps_the_mean(0.5)
+        test_dropout_has_its_rate_and_keeps_the_mean(0.5, traceable=False)
 
 
 def test_a_tap_that_is_off_is_the_very_tensor() -> None:

@@ -1,7 +1,8 @@
 """Dropout as a function of where one is in training, never of consumed state; cheap on a CPU."""
 
+import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -29,24 +30,77 @@ class Dropped(torch.autograd.Function):
         return grad * kept * ctx.scale, None, None
 
 
-def dropper(*key: int, device: torch.device | str = "cpu") -> Drop:
-    """Dropout (Srivastava et al. 2014) as a pure function of `key`, such as (seed, epoch, batch, micro-batch).
+class Drawn(Protocol):
+    """Dropout that draws: where its numbers stand is known, so that a block can be computed a second time alike."""
 
-    Cheap: one random byte a number, eight from each draw; the rate is rounded to 1/256 and scaled exactly for it.
-    """
-    generator = torch.Generator(device)
-    state = 0
-    for part in key:
-        state = (state * 0x9E3779B97F4A7C15 + part + 1) % (1 << 63)
-    generator.manual_seed(state)
+    def __call__(self, x: Tensor, p: float, /) -> Tensor: ...
 
-    def drop(x: Tensor, p: float) -> Tensor:
+    def mark(self) -> Tensor:
+        """Where the numbers stand."""
+        ...
+
+    def back(self, to: Tensor) -> None:
+        """Draw from there again."""
+        ...
+
+
+class Bytes:
+    """One random byte a number, eight from each draw of a generator: the cheapest on a CPU."""
+
+    def __init__(self, state: int, device: torch.device | str) -> None:
+        self.generator = torch.Generator(device).manual_seed(state)
+
+    def __call__(self, x: Tensor, p: float) -> Tensor:
         cut = round(p * 256)
         if cut == 0:
             return x
         words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device)
-        words.random_(-(1 << 63), None, generator=generator)  # the full range: without bounds the top bit is never set
+        words.random_(-(1 << 63), None, generator=self.generator)  # without bounds the top bit is never set
         kept = words.view(torch.uint8)[: x.numel()].view(x.shape) >= cut
-        return Dropped.apply(x, kept, 256 / (256 - cut))
+        return Dropped.apply(x, kept, 256 / (256 - cut))  # type: ignore[no-any-return]
 
-    return drop
+    def mark(self) -> Tensor:
+        return self.generator.get_state()
+
+    def back(self, to: Tensor) -> None:
+        self.generator.set_state(to)
+
+
+class Counted:
+    """A byte of the hash of a counter (splitmix64: Steele et al. 2014) for each number: tensor operations alone.
+
+    A compiler fuses them with what stands around, and a GPU never waits for a generator.
+    """
+
+    def __init__(self, state: int, device: torch.device | str) -> None:
+        start = random.Random(state).getrandbits(63)  # neighbouring steps must not stand one call apart
+        self.counter = torch.tensor(start, dtype=torch.int64, device=device)
+
+    def __call__(self, x: Tensor, p: float) -> Tensor:
+        cut = round(p * 256)
+        if cut == 0:
+            return x
+        self.counter.add_(0x1E3779B97F4A7C15)  # the next call's numbers lie far away
+        h = torch.arange(x.numel(), device=x.device) + self.counter
+        h = (h ^ (h >> 30)) * -0x40A7B892E31B1A47
+        h = (h ^ (h >> 27)) * -0x6B2FB644ECCEEE15
+        kept = ((h >> 32) & 255).view(x.shape) >= cut
+        return Dropped.apply(x, kept, 256 / (256 - cut))  # type: ignore[no-any-return]
+
+    def mark(self) -> Tensor:
+        return self.counter.clone()
+
+    def back(self, to: Tensor) -> None:
+        self.counter.copy_(to)
+
+
+def dropper(*key: int, device: torch.device | str = "cpu", traceable: bool = False) -> Drawn:
+    """Dropout (Srivastava et al. 2014) as a pure function of `key`, such as (seed, epoch, batch, micro-batch).
+
+    The rate is rounded to 1/256 and scaled exactly for it. Off the CPU, and where `traceable`, its numbers are hashed.
+    """
+    state = 0
+    for part in key:
+        state = (state * 0x9E3779B97F4A7C15 + part + 1) % (1 << 63)
+    hashed = traceable or torch.device(device).type != "cpu"
+    return (Counted if hashed else Bytes)(state, device)

@@ -22,7 +22,8 @@ class LinearCrossEntropy(torch.autograd.Function):
             dh, dw = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
             db = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
             total = torch.zeros((), dtype=torch.float64, device=hidden.device)
-            rows = max(1, 2_500_000 // weight.shape[0])  # about 10 MB of fp32 logits: they stay in the cache
+            # 10 MB of fp32 logits stay in a CPU's cache; a GPU wants few large products (1 GB)
+            rows = max(1, (2_500_000 if hidden.device.type == "cpu" else 1 << 28) // weight.shape[0])
             sums = w.float().sum(0)
             level = 0.0 if b is None else b.float().mean()
             for h, label, out in zip(hidden.split(rows), labels.split(rows), dh.split(rows), strict=True):

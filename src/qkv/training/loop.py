@@ -26,6 +26,7 @@ from qkv.errors import QkvError
 from qkv.spec import as_json
 from qkv.training import checkpoint, guard, log, optim, parallel, precision, schedule, shard
 from qkv.training.balance import steer
+from qkv.training.blocks import Blocks
 from qkv.training.objectives import busiest, step_loss
 from qkv.training.plan import Plan, placed
 from qkv.training.recorder import Recorder
@@ -117,6 +118,7 @@ class Loop:
             self.ranks.spread(core)
             self.shards = shard.Sharded(core, settings)
         self.learner = self.shards.core if self.shards else core  # whose weights move
+        self.blocks = Blocks(self.learner, settings, self.device)
         self.optimizer = optim.make(self.learner, settings)
         self.weights = list(optim.named_weights(self.learner).values())
         self.micro = settings.accumulate * self.ranks.size  # micro-batches in a step
@@ -186,7 +188,7 @@ class Loop:
         lr = schedule.rate(s, at.step + 1, total=self.total(), width=self.core.spec.stack.width)
         self.loss, loads = 0.0, torch.zeros_like(self.loads)
         for micro, batch in zip(mine, batches, strict=True):
-            drop = dropper(s.seed, at.epoch, at.done, micro, device=self.device)
+            drop = dropper(s.seed, at.epoch, at.done, micro, device=self.device, traceable=self.blocks.compiles)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=at.precision == "bf16"):
                 if s.sampled:
                     part = share(at.step, most=s.sampled, ramp=s.sampled_ramp)
@@ -216,7 +218,8 @@ class Loop:
         """The loss of a micro-batch and the loads of its experts; bad labels are told with the rows of the data."""
         try:
             loss = self.shards or partial(step_loss, self.core)
-            return loss(batch, smoothing=self.settings.smoothing, even=self.settings.balance, drop=drop)
+            with self.blocks.learning():
+                return loss(batch, smoothing=self.settings.smoothing, even=self.settings.balance, drop=drop)
         except QkvError as e:
             place = f"step {self.at.step + 1} (epoch {self.at.epoch}, rows {str(key)[:80]})"
             raise QkvError(f"training: {place}: {e}") from e

@@ -26,17 +26,21 @@ def summed(core: Transformer, states: Tensor, batch: Batch, *, smoothing: float 
     """The loss of a batch whose last `states` [B, T, D] are known: of its words, and of texts with a label."""
     within(batch.labels, core.spec.vocabulary, "word")
     hidden, labels = states.flatten(0, 1), batch.labels.flatten()  # N D, N
-    real = (labels != IGNORED).nonzero().squeeze(1)
-    if len(real) < len(labels):  # padding never meets the vocabulary's matrix
-        hidden, labels = hidden.index_select(0, real), labels[real]
+    weight = None if batch.weight is None else batch.weight.flatten()
+    every = hidden.device.type != "cpu" and batch.classes is None and batch.tokens == len(labels)
+    if not every:  # a GPU would wait for this count
+        real = (labels != IGNORED).nonzero().squeeze(1)
+        if len(real) < len(labels):  # padding never meets the vocabulary's matrix
+            hidden, labels = hidden.index_select(0, real), labels[real]
+            weight = None if weight is None else weight[real]
     if len(labels) and isinstance(core.head, Head):
         hidden = core.head.prepare(hidden)
     if not len(labels):
         total = hidden.sum() * 0
-    elif batch.weight is None:
+    elif weight is None:
         total = linear_cross_entropy(hidden, core.head, labels, smoothing=smoothing)
     else:
-        total = weighed(hidden, core.head, labels, batch.weight.flatten()[real], smoothing)
+        total = weighed(hidden, core.head, labels, weight, smoothing)
     return total if batch.classes is None else total + text_loss(core, states, batch, batch.classes, drop)
 
 

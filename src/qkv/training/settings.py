@@ -43,6 +43,8 @@ class Settings:
     steer: float = 1e-3  # how far the bias of an expert moves in a step, where there is one (Wang et al. 2024)
     auxiliary: float = 0.5  # what the loss of words counts beside that of labels (Radford et al. 2018, equation 5)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: Literal["auto", "never", "blocks"] = "auto"  # torch.compile of the blocks; auto: on a GPU
+    recompute: Literal["never", "blocks"] = "never"  # blocks: only their inputs are kept, the rest is made again
     seed: int = 0
     evaluate_every: int = 0  # steps; 0: at the end of each epoch
     save_every: int = 0  # steps; 0: at each evaluation
