@@ -23,6 +23,8 @@ from qkv.recipes.run import Run, Splits, judging
 from qkv.spec import Spec, as_json
 from qkv.text import tokenizer as text
 from qkv.text import train as vocabulary
+from qkv.text.recut import joined as whole_words
+from qkv.text.recut import pieces, spelt
 from qkv.text.tokenizer import Tokenizer
 from qkv.training.loop import Evaluate
 from qkv.training.plan import Plan, placed
@@ -75,6 +77,8 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         spec = run.model.spec(len(tokenizer), labels=len(labels))
         model = hub.build(spec, seed=run.training.seed, tokenizer=tokenizer)
     model.tokenizer = ready(tokenizer, objective, model.spec)
+    if run.tokenizer.dropout and objective is not objectives.PAIRS:
+        raise QkvError(f"tokenizer.dropout={run.tokenizer.dropout}: only pairs are cut anew; take it away")
     if architecture(model.spec) not in objective.models:
         fit = " or ".join(objective.models)
         raise QkvError(f"{run.name}: this objective needs a model of kind {fit}; this one is: "
@@ -178,6 +182,10 @@ def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
     else:
         sides = (0,) if objective.answers == "labels" else (0, 1)
         texts = (pair[side] for pair in splits.train for side in sides)
+    if run.tokenizer.dropout and (ranks := run.tokenizer.ranks()):
+        texts = list(texts)
+        words = pieces((word for one in texts for word in whole_words(one)), ranks)
+        texts.append(" ".join(map(spelt, words)))  # each piece that dropout makes is known
     how: dict[str, Any] = {"specials": objective.specials, "template": objective.template}
     if objective in tuning.JUDGING and run.model.family == "bert":
         how = {"specials": objectives.BERT, "template": "cls"}

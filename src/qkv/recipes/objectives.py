@@ -8,6 +8,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -16,15 +17,19 @@ import torch
 from qkv import hub
 from qkv.core.model import Transformer
 from qkv.data import bucket, collate, corrupt, pack, shards
+from qkv.data.order import generator
 from qkv.errors import QkvError
 from qkv.recipes.run import Pair, Run, Splits
+from qkv.text.recut import Recut, Trials
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.train import Template
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
 
 Batches = tuple[collate.Batch, ...]
+Ids = tuple[list[int], list[int]]  # a pair's
 Held = Callable[[Any], Batches]  # from held-out data to their batches, the same at every call
+ANEW = 0x6375_7473  # draws of cuts are another stream than those of order: seed ^ ANEW
 HELD = -1  # the epoch of validation's and the test's own draws: no epoch of training has this number
 
 
@@ -56,16 +61,14 @@ class How:
 
 
 def of_pairs(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
-    """Batches of pairs of like length, for teacher forcing."""
+    """Batches of pairs of like length, for teacher forcing; with dropout of merges each epoch has cuts of its own."""
     tokenizer, s, context = tokenizer_for(model), run.training, run.model.context
-    pad = tokenizer.pad_id or 0
+    pad, longest = tokenizer.pad_id or 0, min(context, s.tokens // 8 * 8)
 
-    def batches(pairs: Sequence[Pair]) -> tuple[list[tuple[list[int], list[int]]], bucket.Buckets]:
-        both = encoded(tokenizer, pairs)
-        lengths = [(len(a), len(b)) for a, b in both]
-        return both, bucket.Buckets(lengths, tokens=s.tokens, longest=min(context, s.tokens // 8 * 8), seed=s.seed)
+    def boxed(both: list[Ids]) -> bucket.Buckets:
+        return bucket.Buckets([(len(a), len(b)) for a, b in both], tokens=s.tokens, longest=longest, seed=s.seed)
 
-    def maker(both: list[tuple[list[int], list[int]]], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
+    def maker(both: list[Ids], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
         # a box may be a little wider than the table of positions is long
         def box(key: tuple[int, ...]) -> tuple[int, int]:
             _, wide, long = boxes.shape(key)
@@ -74,11 +77,48 @@ def of_pairs(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
         return lambda key: collate.seq2seq([both[i] for i in key], pad=pad, start=pad, shape=box(key))
 
     def held(pairs: Sequence[Pair]) -> Batches:
-        both, boxes = batches(pairs)
+        both = encoded(tokenizer, pairs)
+        boxes = boxed(both)
         return tuple(map(maker(both, boxes), boxes.batches(0)))
 
-    ids, boxes = batches(splits.train)  # type: ignore[arg-type]
-    return Plan(boxes.batches, maker(ids, boxes), identity(run, flat(side for pair in ids for side in pair))), held
+    ids = encoded(tokenizer, splits.train)  # type: ignore[arg-type]
+    who = identity(run, flat(side for pair in ids for side in pair))
+    if not run.tokenizer.dropout:
+        boxes = boxed(ids)
+        return Plan(boxes.batches, maker(ids, boxes), who), held
+    cuts = recutting(run, tokenizer, splits.train, ids, longest)  # type: ignore[arg-type]
+
+    @lru_cache(maxsize=2)
+    def cut(epoch: int) -> tuple[list[Ids], bucket.Buckets]:
+        both = cuts(epoch)
+        return both, boxed(both)
+
+    def order(epoch: int) -> Sequence[tuple[int, tuple[int, ...]]]:
+        return [(epoch, key) for key in cut(epoch)[1].batches(epoch)]
+
+    return Plan(order, lambda key: maker(*cut(key[0]))(key[1]), who), held
+
+
+def recutting(
+    run: Run, tokenizer: Tokenizer, pairs: Sequence[Pair], usual: list[Ids], longest: int
+) -> Callable[[int], list[Ids]]:
+    """The pairs as an epoch cuts them: pair i of epoch e is a function of (seed, e, i), however often it is asked for.
+
+    A pair whose new cut is longer than `longest` keeps its usual one.
+    """
+    recut, share, seed = Recut(tokenizer, run.tokenizer.ranks()), run.tokenizer.dropout, run.training.seed ^ ANEW
+    sides = recut.read([side for pair in pairs for side in pair])
+    read = list(zip(sides[::2], sides[1::2], strict=True))
+
+    def cuts(epoch: int) -> list[Ids]:
+        found: list[Ids] = []
+        for i, (source, target) in enumerate(read):
+            trials = Trials(generator(seed=seed, epoch=epoch, index=i), share)
+            new = recut.ids_of(source, trials), recut.ids_of(target, trials)
+            found.append(new if max(map(len, new)) <= longest else usual[i])
+        return found
+
+    return cuts
 
 
 def of_text(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
@@ -225,7 +265,7 @@ def boxed(rows: Sequence[Sequence[int]], run: Run) -> bucket.Buckets:
     return bucket.Buckets(lengths, tokens=s.tokens, longest=min(context, s.tokens) // 4 * 4, seed=s.seed)
 
 
-def encoded(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
+def encoded(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Ids]:
     """Both sides of pairs as ids."""
     left = tokenizer.encode_batch([a for a, _ in pairs])
     return list(zip(left, tokenizer.encode_batch([b for _, b in pairs], side="target"), strict=True))
@@ -245,7 +285,8 @@ def identity(run: Run, ids: np.ndarray) -> dict[str, Any]:
     """What tells this run's data, vocabulary and order from another's."""
     order: dict[str, Any] = {"seed": run.training.seed, "batch": run.training.tokens}
     order |= {key: value for key in ("objective", "base") if (value := getattr(run, key))}
-    return {"ids": len(ids), "crc": zlib.crc32(ids.tobytes()), "tokenizer": dataclasses.asdict(run.tokenizer), **order}
+    cut = {key: value for key, value in dataclasses.asdict(run.tokenizer).items() if value and key != "merges"}
+    return {"ids": len(ids), "crc": zlib.crc32(ids.tobytes()), "tokenizer": cut, **order}
 
 
 def spoken(core: Transformer, batches: Sequence[collate.Batch]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from qkv.errors import QkvError, nearest
 from qkv.paths import cache_dir, data_dir
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
 from qkv.text.chat import checked
+from qkv.text.recut import Ranks, merges_of
 from qkv.text.train import Kind
 from qkv.training.settings import Settings, assignments, changed
 from qkv.training.watch import Watching
@@ -139,10 +140,24 @@ def prefixed(spec: Spec, shape: Shape) -> Spec:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """How text is cut: the kind of `qkv.text.train.train`, and how many tokens at most."""
+    """How text is cut: the kind of `qkv.text.train.train`, and how many tokens at most.
+
+    In training each merge of a word is left out with the probability `dropout`, anew in each epoch (text/recut.py).
+    """
 
     kind: Kind = "bpe"
     size: int = 8000
+    dropout: float = 0.0  # the paper's: 0.1, for Chinese and Japanese 0.6
+    merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout <= 1:
+            raise QkvError(f"tokenizer.dropout: found {self.dropout}, expected a share from 0 to 1")
+
+    def ranks(self) -> Ranks | None:
+        """The merges of the file; None where none is named, as a vocabulary of kind bpe has its own."""
+        path = Path(self.merges)
+        return merges_of(path if path.is_file() else shared(*path.parts)) if self.merges else None
 
 
 @dataclass(frozen=True)
@@ -447,6 +462,9 @@ def from_toml(path: Path) -> Run:
         base = values.get("base", "")
         if isinstance(base, str) and base and (path.parent / base).is_dir():
             values["base"] = str(path.parent / base)
+        cut = values.get("tokenizer")
+        if isinstance(cut, dict) and (path.parent / str(cut.get("merges", "."))).is_file():
+            values["tokenizer"] = {**cut, "merges": str(path.parent / str(cut["merges"]))}
         usual = OWN_CHAT if data.messages else OWN_TEXT if data.textual else OWN_PAIRS
         usual = OWN.get(str(values.get("objective")), usual)
         training = values.get("training")

@@ -294,8 +294,10 @@ class Loop:
         at, s = self.at, self.settings
         turned = at.done == len(self.order)
         if turned:
+            start = time.perf_counter()
             at.epoch, at.done = at.epoch + 1, 0
             self.order = self.groups(at.epoch)
+            at.seconds += time.perf_counter() - start  # cutting words anew is a part of training
         if self.watch and (event := self.watch.after()):
             self.tell(event)
         due = at.step % s.evaluate_every == 0 if s.evaluate_every else turned
