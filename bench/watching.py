@@ -9,92 +9,91 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from common import options, write
 
 WEB = Path(__file__).parents[1] / "web"
-BLOCK = 10  # steps of one run before it is the other's turn, where a browser watches
+BLOCK = 10  # steps of one run before it is the next one's turn
 Spent = tuple[float, float]  # seconds of the clock, seconds of the processor
 
 
 def main() -> None:
-    """Two runs of one recipe, step by step in turn: with records and without; their time, and equal weights."""
+    """Three runs of one recipe, in blocks of steps in turn: plain, with records, and watched in a browser."""
     given = options(
-        __doc__ or "", steps=(240, "steps of each run"), recipe=("demo", "the recipe"), times=(32, "records wanted"),
+        __doc__ or "", steps=(160, "steps of each run"), recipe=("demo", "the recipe"), times=(32, "records wanted"),
         share=(0.04, "share of the training time that records may take"),
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        found = raced(given, Path(folder) / "records")
-        live = seen_live(given, Path(folder) / "live")
-    write("watching", __doc__ or "", given, **found, live=live)
+    given.steps = 12 if given.smoke else given.steps
+    with tempfile.TemporaryDirectory() as folder, watching(Path(folder) / "live") as (hear, watcher):
+        write("watching", __doc__ or "", given, **raced(given, Path(folder), hear, watcher))
 
 
-def raced(given: Any, folder: Path) -> dict[str, Any]:
-    """Both runs in turn, each time the other one first."""
-    import torch
-
-    from qkv.training.watch import Watched
-
-    runs = {name: begun(given, folder / name, watched=name == "watched") for name in ("plain", "watched")}
-    spent: dict[str, Spent] = {name: first for name, (_, first) in runs.items()}
-    steps = 6 if given.smoke else given.steps
-    for number in range(steps):
-        for name in sorted(runs, reverse=bool(number % 2)):
-            loop = runs[name][0]
-            clock, processor = timed(lambda loop=loop: (loop.step(), loop.after()))
-            spent[name] = spent[name][0] + clock, spent[name][1] + processor
-    w = Watched(folder / "watched")
-    cores = [loop.core for loop, _ in runs.values()]
-    pairs = zip(*(core.parameters() for core in cores), strict=True)
-    ratio = [round(b / a, 4) for a, b in zip(spent["plain"], spent["watched"], strict=True)]
-    size = sum(path.stat().st_size for path in (folder / "watched" / "train" / "watch").rglob("*") if path.is_file())
-    return {
-        "seconds": {name: round(clock, 2) for name, (clock, _) in spent.items()},
-        "processor_seconds": {name: round(processor, 2) for name, (_, processor) in spent.items()},
-        "ratio": ratio[0], "ratio_of_processor_time": ratio[1], "limit": 1.1, "steps": steps, "records": w.steps,
-        "weights_kept": w.kept, "megabytes_on_disk": round(size / 1e6, 1),
-        "seconds_a_record": round(w.index["spent"] / len(w.steps), 3),
-        "weights_equal_bit_for_bit": all(torch.equal(a, b) for a, b in pairs),
-    }  # fmt: skip
-
-
-def seen_live(given: Any, folder: Path) -> dict[str, Any]:
-    """A run without records against one that a browser watches, in blocks in turn; the page's work counts too."""
+@contextmanager
+def watching(folder: Path) -> Iterator[tuple[Any, Any]]:
+    """What takes the events of a run in that folder, and a browser that looks at its page; None where there is none."""
     if not shutil.which("node") or not (WEB / "node_modules").is_dir():
-        return {"not measured": "node or web/node_modules is missing"}
+        yield None, None
+        return
     import qkv
     from qkv.explore import server
 
     desk = server.Desk(["demo"], lambda name: qkv.load(name, device="cpu"), examples={"demo": ["我爱学习。"]},
                        watched=folder)  # fmt: skip
     page = server.Page(desk)
-    runs = {"plain": begun(given, folder / "plain", watched=False)}
     watcher = subprocess.Popen(["node", "tests/live.mjs", page.start()], cwd=WEB, text=True, encoding="utf-8",
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
     try:
-        if said(watcher) != "ready":
-            return {"not measured": "the browser did not start"}
-        runs["live"] = begun(given, folder / "live", watched=True, hear=desk.events.send)
-        spent = {name: first for name, (_, first) in runs.items()}
-        shows: dict[str, Any] = {}
-        for number in range((12 if given.smoke else given.steps) // BLOCK):
-            for name in sorted(runs, reverse=bool(number % 2)):
-                loop = runs[name][0]
-                clock, processor = timed(lambda loop=loop: [(loop.step(), loop.after()) for _ in range(BLOCK)])
-                if name == "live":  # the answers that the last record calls for are its price too
-                    shows, rest = told(watcher, loop.watch.last)
-                    processor += rest
-                spent[name] = spent[name][0] + clock, spent[name][1] + processor
+        yield desk.events.send, watcher if said(watcher) == "ready" else None
     finally:
         watcher.kill()
         page.stop()
-    ratio = [round(b / a, 4) for a, b in zip(spent["plain"], spent["live"], strict=True)]
-    return {"ratio": ratio[0], "ratio_of_processor_time": ratio[1], "limit": 1.1, "page": shows,
-            "records": [row["step"] for row in runs["live"][0].watch.index["steps"]],
-            "seconds": {name: [round(x, 2) for x in both] for name, both in spent.items()}}  # fmt: skip
+
+
+def raced(given: Any, folder: Path, hear: Any, watcher: Any) -> dict[str, Any]:
+    """All runs in blocks in turn, each time another one first; what the page had to be told is a price of its run."""
+    names = ["plain", "recorded", *["live"] * bool(watcher)]
+    runs = {n: begun(given, folder / n, watched=n != "plain", hear=hear if n == "live" else None) for n in names}
+    spent: dict[str, Spent] = {name: first for name, (_, first) in runs.items()}
+    shows: dict[str, Any] = {}
+    for number in range(-(-given.steps // BLOCK)):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            loop, steps = runs[name][0], min(BLOCK, given.steps - BLOCK * number)
+            clock, processor = timed(lambda loop=loop, steps=steps: [(loop.step(), loop.after()) for _ in range(steps)])
+            if name == "live":
+                shows, rest = told(watcher, loop.watch.last)
+                processor += rest
+                if shows.get("step") != loop.watch.last:
+                    raise SystemExit(f"the page did not follow: it shows {shows}, the last record is {loop.watch.last}")
+            spent[name] = spent[name][0] + clock, spent[name][1] + processor
+    found = {name: told_of(runs[name][0], folder / name, spent[name], spent["plain"]) for name in names[1:]}
+    live = {**found["live"], "page": shows} if watcher else {"not measured": "needs Node, web/node_modules, Chromium"}
+    return {**found["recorded"], "limit": 1.1, "steps": given.steps, "live": live,
+            "seconds": {name: [round(x, 2) for x in both] for name, both in spent.items()},
+            "weights_equal_bit_for_bit": alike([loop.core for loop, _ in runs.values()])}  # fmt: skip
+
+
+def told_of(loop: Any, folder: Path, spent: Spent, plain: Spent) -> dict[str, Any]:
+    """The ratios of a run to the plain one (the clock's, the processor's), and its records."""
+    from qkv.training.watch import Watched
+
+    w = Watched(folder)
+    size = sum(path.stat().st_size for path in w.folder.rglob("*") if path.is_file())
+    ratio = [round(b / a, 4) for a, b in zip(plain, spent, strict=True)]
+    return {"ratio": ratio[0], "ratio_of_processor_time": ratio[1], "records": w.steps, "weights_kept": w.kept,
+            "seconds_a_record": round(loop.watch.spent / len(w.steps), 3), "megabytes_on_disk": round(size / 1e6, 1)}
+
+
+def alike(cores: list[Any]) -> bool:
+    """Whether all have the same weights, bit for bit."""
+    import torch
+
+    first, *others = ([*core.parameters()] for core in cores)
+    return all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
 
 def said(watcher: Any) -> str:
@@ -107,7 +106,7 @@ def told(watcher: Any, step: int) -> tuple[dict[str, Any], float]:
     start = time.process_time()
     watcher.stdin.write(f"{step}\n")
     watcher.stdin.flush()
-    return json.loads(said(watcher)), time.process_time() - start
+    return json.loads(said(watcher) or "{}"), time.process_time() - start
 
 
 def begun(given: Any, folder: Path, *, watched: bool, hear: Any = None) -> tuple[Any, Spent]:
@@ -126,9 +125,13 @@ def begun(given: Any, folder: Path, *, watched: bool, hear: Any = None) -> tuple
     found.begin(False)
     if not watched:
         return found, (0.0, 0.0)
-    found.watch = watching.recorder(a)
-    assert found.watch is not None
-    return found, timed(lambda: found.watch.begin(a.model.core, folder / "train", found.at))
+    watch = found.watch = watching.recorder(a)
+
+    def first() -> None:
+        if watch and (event := watch.begin(a.model.core, folder / "train", found.at)):
+            tell(event)
+
+    return found, timed(first)
 
 
 def timed(work: Callable[[], object]) -> Spent:

@@ -2,22 +2,20 @@
 
 import gzip
 import importlib.util
-import json
-import math
-import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from qkv.explore import server
 from qkv.explore.run import Shelf
+
+sys.path.insert(0, str(Path(__file__).parent))
+import browsing  # pyright: ignore[reportMissingImports]
 
 ROOT = Path(__file__).parents[2]
 WEB, STATIC = ROOT / "web", ROOT / "src" / "qkv" / "explore" / "static"
@@ -138,48 +136,19 @@ def test_a_bundle_that_is_not_what_is_built_is_named(tmp_path: Path) -> None:
 # In a browser
 
 
-def browser() -> str:
-    """The way to a Chromium; skips without it, without Node, or without what npm installs."""
-    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None or shutil.which("node") is None or not (WEB / "node_modules").is_dir():
-        pytest.skip("needs Node, a Chromium and `npm ci` in web/")
-    return found
-
-
-def wrong(numbers: list[dict[str, Any]], shelf: Shelf) -> list[str]:
-    """The numbers that their own lines do not give."""
-    bad: list[str] = []
-    scopes = {run: shelf.get(run).scope for run in {n["run"] for n in numbers}}
-    for n in numbers:
-        try:
-            said, made = float(n["value"]), float(eval(n["line"], dict(scopes[n["run"]])))  # noqa: S307
-            fits = said == made or math.isclose(said, made, rel_tol=1e-4, abs_tol=1e-6)
-        except Exception as error:  # whatever a line raises is its fault
-            made, fits = error, False
-        if not fits:
-            bad.append(f"{n['model']} {n['panel']}: {n['line']} gives {made}, shown {n['value']} ({n['name']})")
-    return bad
-
-
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_every_panel_of_every_kind_works_in_a_browser_and_its_numbers_are_what_their_lines_give() -> None:
-    chromium = browser()
-    sys.path.insert(0, str(Path(__file__).parent))
+    browsing.chromium()
     from test_answers import model_of
 
     desk = server.Desk(list(EXAMPLES), model_of, examples=EXAMPLES, shelf=Shelf(64))
     page = server.Page(desk)
     url = page.start()
     try:
-        done = subprocess.run(
-            ["node", "tests/page.mjs", url, ",".join(EXAMPLES)], cwd=WEB, capture_output=True, encoding="utf-8",
-            timeout=3400, check=False, env={**os.environ, "CHROMIUM": chromium},
-        )  # fmt: skip
+        numbers = browsing.browsed("page.mjs", url, ",".join(EXAMPLES), timeout=3400)
     finally:
         page.stop()
-    assert done.returncode == 0, done.stderr[-4000:]
-    numbers = json.loads(done.stdout.strip().splitlines()[-1])
     assert len(numbers) >= 100
-    assert wrong(numbers, desk.shelf) == []
-    assert wrong([{**numbers[0], "value": "123456.5"}], desk.shelf)  # a false number is found
+    assert browsing.wrong(numbers, desk.shelf) == []
+    assert browsing.wrong([{**numbers[0], "value": "123456.5"}], desk.shelf)  # a false number is found

@@ -1,10 +1,7 @@
 """The page's panels on sums, masks, caches, experts, words, cuts and training, used in a real browser."""
 
 import json
-import math
-import os
-import shutil
-import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,9 @@ import qkv
 from qkv.explore import server
 from qkv.explore.run import Shelf
 
-WEB = Path(__file__).parents[2] / "web"
+sys.path.insert(0, str(Path(__file__).parent))
+import browsing  # pyright: ignore[reportMissingImports]
+
 EXAMPLES = {"demo": ["我爱学习。"], "demo-moe": ["我看完了那本书。"], "demo-bert": ["我爱[MASK]。"]}
 
 
@@ -51,25 +50,15 @@ def watched(folder: Path) -> Path:
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_panels_do_what_they_say_when_they_are_used(tmp_path: Path) -> None:
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None or shutil.which("node") is None or not (WEB / "node_modules").is_dir():
-        pytest.skip("needs Node, a Chromium and `npm ci` in web/")
+    browsing.chromium()
     desk = server.Desk(list(EXAMPLES), qkv.load, examples=EXAMPLES, shelf=Shelf(64), watched=watched(tmp_path))
     for event in ({"kind": "step", "step": 6, "loss": 0.1}, {"kind": "watch", "step": 4, "outputs": ["one"]}):
         desk.events.send(event)
     page = server.Page(desk)
     url = page.start()
     try:
-        done = subprocess.run(
-            ["node", "tests/panels.mjs", url], cwd=WEB, capture_output=True, text=True, encoding="utf-8", timeout=1700,
-            check=False, env={**os.environ, "CHROMIUM": chromium},
-        )  # fmt: skip
+        numbers = browsing.browsed("panels.mjs", url)
     finally:
         page.stop()
-    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-4000:]
-    numbers = json.loads(done.stdout.strip().splitlines()[-1])
     assert len(numbers) >= 60
-    for n in numbers:
-        scope = desk.shelf.get(n["run"]).scope
-        exec(f"found = float({n['line']})", scope)
-        assert math.isclose(float(n["value"]), scope["found"], rel_tol=1e-4, abs_tol=1e-6), (n, scope["found"])
+    assert browsing.wrong(numbers, desk.shelf) == []

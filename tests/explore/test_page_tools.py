@@ -1,15 +1,9 @@
 """What a reader does with the page, in a real browser: its pictures, its beams, a copied state, and every question."""
 
-import json
-import math
-import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,8 +14,10 @@ from qkv.explore.run import Shelf
 from qkv.training import recorder
 from qkv.training.watch import Watched
 
+sys.path.insert(0, str(Path(__file__).parent))
+import browsing  # pyright: ignore[reportMissingImports]
+
 ROOT = Path(__file__).parents[2]
-WEB, QUESTIONS = ROOT / "web", ROOT / "docs" / "questions.md"
 EXAMPLES = {
     "demo": ["书和茶都在桌上，我看完了它。"], "demo-lm": ["One, two,"], "demo-bert": ["我爱[MASK]。"],
     "demo-moe": ["我爱喝茶。"],
@@ -44,10 +40,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def served(watched: Path) -> Iterator[server.Page]:
     """The page, once it is ready to open at once."""
-    if not (os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")):
-        pytest.skip("needs a Chromium")
-    if shutil.which("node") is None or not (WEB / "node_modules").is_dir():
-        pytest.skip("needs Node and `npm ci` in web/")
+    browsing.chromium()
     desk = server.Desk(list(EXAMPLES), qkv.load, examples=EXAMPLES, shelf=Shelf(64), watched=watched)
     desk.events.send({"kind": "step", "step": 6, "loss": 0.1})
     page = server.Page(desk)
@@ -60,27 +53,13 @@ def served(watched: Path) -> Iterator[server.Page]:
         page.stop()
 
 
-def browsed(program: str, *words: str) -> Any:
-    """What a program of web/tests says on its last line."""
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
-    done = subprocess.run(
-        ["node", f"tests/{program}", *words], cwd=WEB, capture_output=True, encoding="utf-8", timeout=1700, check=False,
-        env={**os.environ, "CHROMIUM": chromium},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-4000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_pictures_beams_copied_states_and_wishes(watched: Path, tmp_path: Path) -> None:
     with served(watched) as page:
-        numbers = browsed("tools.mjs", page.url, str(tmp_path))
+        numbers = browsing.browsed("tools.mjs", page.url, str(tmp_path))
     assert len(numbers) >= 12
-    for n in numbers:
-        scope = page.desk.shelf.get(n["run"]).scope
-        exec(f"found = float({n['line']})", scope)
-        assert math.isclose(float(n["value"]), scope["found"], rel_tol=1e-4, abs_tol=1e-6), (n, scope["found"])
+    assert browsing.wrong(numbers, page.desk.shelf) == []
     assert Watched(watched / "toy").wishes == ("我爱 茶。",)
 
 
@@ -88,6 +67,6 @@ def test_pictures_beams_copied_states_and_wishes(watched: Path, tmp_path: Path) 
 @pytest.mark.timeout(1800)
 def test_every_question_that_names_a_panel_is_answered_by_clicking(watched: Path) -> None:
     with served(watched) as page:
-        found = browsed("questions.mjs", page.url, str(QUESTIONS))
+        found = browsing.browsed("questions.mjs", page.url, str(ROOT / "docs" / "questions.md"))
     assert len(found) >= 30
     assert [one["question"] for one in found if one["seconds"] > 60] == []

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 
 export const [address, ...rest] = process.argv.slice(2);
-const origin = new URL(address).origin;
+export const origin = address.startsWith("file:") ? "file://" : `${new URL(address).origin}/`;
 export const faults = []; // what the console said, errors, requests to other places: a test ends with none
 export const numbers = []; // those that were clicked, with their lines, which Python evaluates
 
@@ -12,12 +12,14 @@ export const browser = await chromium.launch({
   args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
 });
 
-export async function opened(how = {}) {
+/** A page on ADDRESS that stands; `first` sees it before it goes there. */
+export async function opened(how = {}, first = (page) => page) {
   const page = await (await browser.newContext({ viewport: { width: 1280, height: 900 }, ...how })).newPage();
   page.setDefaultTimeout(30000);
   page.on("console", (m) => ["error", "warning"].includes(m.type()) && faults.push(`console ${m.type()}: ${m.text()} ${m.location().url}`));
   page.on("pageerror", (e) => faults.push(`page error: ${e.message}`));
-  page.on("request", (r) => new URL(r.url()).origin === origin || r.url().startsWith("data:") || faults.push(`request outside: ${r.url()}`));
+  page.on("request", (r) => r.url().startsWith(origin) || r.url().startsWith("data:") || faults.push(`request outside: ${r.url()}`));
+  first(page);
   await page.goto(address);
   await page.waitForSelector(".tabs button");
   return page;
@@ -49,12 +51,12 @@ export async function choose(page, model) {
   await settled(page);
 }
 
-/** Runs a test to its end: the numbers as JSON on the last line, or exit 1 with every fault. */
+/** Runs a test to its end: what it gives, or the numbers, as JSON on the last line; or exit 1 with every fault. */
 export async function reported(test) {
   try {
-    await test();
+    const found = await test();
     assert.deepEqual(faults, [], faults.join("\n"));
-    console.log(JSON.stringify(numbers));
+    console.log(JSON.stringify(found ?? numbers));
   } catch (error) {
     console.error([...new Set(faults)].join("\n"));
     console.error(error.stack ?? String(error));

@@ -1,16 +1,11 @@
 // How long the first view takes: node tests/first.mjs ADDRESS [TIMES]; a JSON line with milliseconds (`busy`: of the
 // processor, in the page's own thread) and outside requests.
-import { chromium } from "playwright-core";
+import { address, browser, origin, rest } from "./browser.mjs";
 
-const [address, times = "5"] = process.argv.slice(2);
-const origin = address.startsWith("file:") ? "file://" : new URL(address).origin;
-const browser = await chromium.launch({
-  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-  args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-});
+const times = Number(rest[0] ?? 5);
 const shell = [], view = [], busy = [];
 let outside = 0, sent = 0;
-for (let i = 0; i < Number(times); i++) {
+for (let i = 0; i < times; i++) {
   const context = await browser.newContext({ viewport: { width: 1400, height: 900 } });
   const page = await context.newPage();
   page.on("request", (r) => { if (!r.url().startsWith(origin) && !r.url().startsWith("data:")) outside += 1; });
@@ -28,4 +23,4 @@ for (let i = 0; i < Number(times); i++) {
   await context.close();
 }
 await browser.close();
-console.log(JSON.stringify({ shell, view, busy, outside, sent: sent / Number(times) }));
+console.log(JSON.stringify({ shell, view, busy, outside, sent: sent / times }));
