@@ -34,7 +34,7 @@ class Voice:
     ids: Callable[[str], list[int]]
     text: Callable[[list[int]], str]
     answer: Callable[..., list[str]]  # texts, and options of the search
-    classify: Callable[[list[Any]], list[str]]
+    classify: Callable[[list[str]], list[str]]  # a tab parts a pair
     labels: tuple[str, ...] = ()
 
 
@@ -257,10 +257,9 @@ def labelling(voice: Voice, path: Path, *, tell: Tell | None = None) -> Accuracy
     if not voice.labels:
         raise QkvError("accuracy needs a model with labels: it was not made to classify")
     rows = [row for _, row in sources.labelled_rows(path, voice.labels)]
-    pairs = bool(voice.core.spec.stack.segments)
-    texts: list[Any] = [tuple(t.split("\t", 1)) if pairs and "\t" in t else t for _, t in rows]
+    texts = [text for _, text in rows]
     said = [""] * len(rows)
-    for part in in_parts(range(len(rows)), [text for _, text in rows], tell):
+    for part in in_parts(range(len(rows)), texts, tell):
         for i, label in zip(part, voice.classify([texts[i] for i in part]), strict=True):
             said[i] = label
     there, chosen = Counter(label for label, _ in rows), Counter(said)

@@ -236,18 +236,17 @@ class Model:
         found = by_batches(rows, lambda ids, _: reading.embed(self.core, ids))
         return found if many else found[0]
 
-    def classify(self, text: Any) -> Any:
+    def classify(self, text: Any, *, both: bool = False) -> Any:
         """The label of a text and the probability of each: one Verdict, or a list of them.
 
-        A text may be a pair, the tuple (first, second), where the model tells segments apart.
+        A tuple is one question: a pair, which `both` reads in both orders and adds (are they alike?), or, where one
+        logit judges, (question, answer, answer, ...), whose label is the number of the best answer.
 
         Raises:
             QkvError: the model has no labels; or a pair, and it reads none.
         """
-        many, texts = (False, [text]) if paired(text) else several(text)
-        rows = [segmented(self, line) for line in present(texts)]
-        found = by_batches(rows, lambda ids, kinds: reading.classify(self.core, ids, kinds, self.special.start))
-        verdicts = [Verdict.of(dict(zip(self.labels, row, strict=True))) for row in found.tolist()]
+        many, texts = (False, [text]) if parted(text) else several(text)
+        verdicts = judged(self, texts, both=both)
         return verdicts if many else verdicts[0]
 
     def fill(self, text: str, *, top: int = 5) -> list[list[tuple[str, float]]]:
@@ -319,7 +318,7 @@ def voice(model: Model) -> evaluate.Voice:
         return [result.text for result in found]
 
     def classify(texts: list[Any]) -> list[str]:
-        return [verdict.label for verdict in model.classify(texts)]
+        return [verdict.label for verdict in model.classify([divided(model, text) for text in texts])]
 
     return evaluate.Voice(model.core, model.ids, model.text, answer, classify, model.labels)
 
@@ -331,30 +330,81 @@ def several(given: Any) -> tuple[bool, list[Any]]:
     return True, list(given)
 
 
-def paired(line: Any) -> bool:
-    """Whether a pair of texts was meant, (first, second), and not a list of texts or of ids."""
-    return isinstance(line, tuple) and len(line) == 2 and not any(isinstance(part, int) for part in line)
+def parted(line: Any) -> bool:
+    """Whether texts that belong together were meant, (first, second, ...), and not a list of texts or of ids."""
+    return isinstance(line, tuple) and len(line) > 1 and not any(isinstance(part, int) for part in line)
 
 
 def present(texts: Sequence[Any]) -> Sequence[Any]:
     """The texts, none of which is empty."""
     for n, line in enumerate(texts):
-        for part in line if paired(line) else (line,):
+        for part in line if parted(line) else (line,):
             if len(part) == 0 or (isinstance(part, str) and not part.strip()):
                 raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to read")
     return texts
 
 
+def judged(model: Model, texts: Sequence[Any], *, both: bool) -> list[Verdict]:
+    """The verdict on each text, pair, or question with its answers (Radford et al. 2018, section 3.3)."""
+    tasks = [asked(model, line, both=both) for line in present(texts)]
+    rows = [row for laid, _ in tasks for row in laid]
+    logits = by_batches(rows, lambda ids, kinds: reading.judge(model.core, ids, kinds, model.special.start))
+    verdicts: list[Verdict] = []
+    for (_, join), group in zip(tasks, logits.split([len(laid) for laid, _ in tasks]), strict=True):
+        names = map(str, range(len(group))) if join == "compared" else model.labels
+        chances = inputs.answer(group, join).softmax(-1).tolist()
+        verdicts.append(Verdict.of(dict(zip(names, chances, strict=True))))
+    return verdicts
+
+
+def asked(model: Model, line: Any, *, both: bool) -> tuple[list[tuple[list[int], list[int]]], inputs.Join]:
+    """The ids and segments of the rows that a text, a pair, or a question with answers becomes; how they are joined."""
+    texts, made = line if parted(line) else (line,), model.tokenizer
+    if len(texts) > 2 and not compares(model):
+        raise QkvError(f"found {len(texts)} texts in one question, but this model does not compare answers: its labels "
+                       "judge a text or a pair")  # fmt: skip
+    if both and len(texts) != 2:
+        raise QkvError(f"both orders: expected a pair of texts, found {len(texts)}")
+    spelled = made is not None and all(isinstance(text, str) for text in texts)
+    if (both or len(texts) > 2) and not spelled:
+        raise QkvError("texts that are compared are given as texts, and to a model with a tokenizer")
+    if made and spelled and marked(model):
+        laid = inputs.laid([made.encode(text, special=False) for text in texts], inputs.Marks.of(made), both=both)
+    elif made and (both or len(texts) > 2):
+        laid = inputs.unmarked(texts, made.encode)
+    else:
+        return [segmented(model, line)], "single"
+    return [(list(row), [0] * len(row)) for row in laid.ids], laid.join
+
+
+def compares(model: Model) -> bool:
+    """Whether a model's one logit tells how well an answer fits, so that answers are compared."""
+    return model.spec.labels is not None and model.spec.labels.count == 1
+
+
+def marked(model: Model) -> bool:
+    """Whether a decoder's vocabulary has the tokens that open a text, stand between two, and end it."""
+    made = model.tokenizer
+    return made is not None and not model.spec.encoder and all(made.id(t) is not None for t in inputs.SPELLED)
+
+
+def divided(model: Model, line: str) -> str | tuple[str, ...]:
+    """A line as `classify` takes it: a tab parts texts that belong together, where the model tells them apart."""
+    if "\t" not in line or not (model.spec.stack.segments or marked(model) or compares(model)):
+        return line
+    return tuple(line.split("\t", -1 if compares(model) else 1))
+
+
 def segmented(model: Model, line: Any) -> tuple[list[int], list[int]]:
     """The ids of a text, or of a pair, and the segment of each."""
-    if not paired(line):
+    if not parted(line):
         ids = model.ids(line)
         return ids, [0] * len(ids)
     made = model.tokenizer
     if made is None or made.cls_id is None or made.sep_id is None or not model.spec.stack.segments:
         raise QkvError(
-            "this model reads no pairs: that takes segments in the model, and a cls and a sep token in its tokenizer; "
-            "give a list for several texts"
+            "this model reads no pairs: that takes segments in the model, and a cls and a sep token in its tokenizer, "
+            f"or a decoder whose vocabulary has {', '.join(inputs.SPELLED)}; give a list for several texts"
         )
     first, second = (made.encode(part, special=False) if isinstance(part, str) else part for part in line)
     both = inputs.pair(first, second, cls=made.cls_id, sep=made.sep_id)

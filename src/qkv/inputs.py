@@ -4,7 +4,7 @@ Radford et al. 2018, section 3.3 and figure 1, for decoders that read left to ri
 encoders. Pure functions of ids. Letters: R rows, C labels. Next: core/model.py, `Labels`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,9 @@ from qkv.errors import QkvError
 from qkv.text.tokenizer import Tokenizer
 
 SPELLED = ("_start_", "_delimiter_", "_classify_")  # as the authors' own code spells them
+MARK = " ||| "  # stands between two texts where a vocabulary has no token for it: so our own runs lay them
 Ids = Sequence[int]
+Join = Literal["single", "added", "compared"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Rows:
     """The rows that one example is read as, and what is done with their logits: see `answer`."""
 
     ids: tuple[tuple[int, ...], ...]
-    join: Literal["single", "added", "compared"] = "single"
+    join: Join = "single"
 
 
 def classification(tokens: Ids, marks: Marks, *, longest: int | None = None) -> Rows:
@@ -73,7 +75,23 @@ def choices(context: Ids, answers: Sequence[Ids], marks: Marks, *, longest: int 
     return Rows(tuple(joined(context, answer, marks, longest) for answer in answers), "compared")
 
 
-def answer(logits: Tensor, join: Literal["single", "added", "compared"], bias: Tensor | None = None) -> Tensor:
+def laid(texts: Sequence[Ids], marks: Marks, *, both: bool = False) -> Rows:
+    """The rows of one text, of two (`both`: in both orders), or of a question with its answers."""
+    if len(texts) > 2:
+        return choices(texts[0], texts[1:], marks)
+    if len(texts) == 1:
+        return classification(texts[0], marks)
+    return (similarity if both else entailment)(texts[0], texts[1], marks)
+
+
+def unmarked(texts: Sequence[str], encode: Callable[[str], Ids]) -> Rows:
+    """Two texts in both orders, or a question with answers, by a vocabulary without marks: MARK stands between."""
+    if len(texts) == 2:
+        return Rows(tuple(tuple(encode(MARK.join(order))) for order in (texts, texts[::-1])), "added")
+    return Rows(tuple(tuple(encode(f"{texts[0]}{MARK}{text}")) for text in texts[1:]), "compared")
+
+
+def answer(logits: Tensor, join: Join, bias: Tensor | None = None) -> Tensor:
     """The logits of one example from those of its rows: [..., R, C] -> [..., C], or [..., R] where rows are compared.
 
     Logits of added states are added logits, less the output layer's `bias` [C] that was counted once too often.

@@ -50,12 +50,20 @@ def embed(core: Transformer, rows: Sequence[Sequence[int]]) -> Tensor:
     return F.normalize(mean, dim=-1)
 
 
-@torch.inference_mode()
 def classify(
     core: Transformer, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None,
     start: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The probability of each label for each text [B, labels].
+    """The probability of each label for each text [B, labels]; see `judge`."""
+    return judge(core, rows, segments, start).softmax(-1)
+
+
+@torch.inference_mode()
+def judge(
+    core: Transformer, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None,
+    start: int | None = None,
+) -> Tensor:  # fmt: skip
+    """The logit of each label for each text [B, labels].
 
     An encoder-decoder reads the text on both sides, the decoder behind its `start` id.
 
@@ -67,13 +75,13 @@ def classify(
     ids, given = read(core, rows, segments)
     if not (core.spec.encoder and core.spec.decoder):
         step = begin(core.encoder if core.spec.encoder else core.decoder, ids, given, mode="prefill")
-        return core.classify(ids, step).float().softmax(-1)
+        return core.classify(ids, step).float()
     if start is None:
         raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
     memory = states(core, ids, given)
     ids = F.pad(ids[:, :-1], (1, 0), value=start)
     step = begin(core.decoder, ids, Given(real=given.real, memory=memory, memory_real=given.real), mode="prefill")
-    return core.classify(ids, step).float().softmax(-1)
+    return core.classify(ids, step).float()
 
 
 @torch.inference_mode()

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from qkv import hub, inputs
+from qkv.cli import main
 from qkv.convert import store, table
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
+from qkv.text.train import train
 
 transformers = pytest.importorskip("transformers")
 
@@ -181,6 +183,76 @@ def test_classify_gives_transformers_own_probabilities(family, head, tmp_path):
         assert list(verdict.probabilities.values()) == pytest.approx(want.tolist(), abs=1e-4)
         assert verdict.label == oracle.config.id2label[int(want.argmax())]
 
+
+SPELLED = ("_start_", "_delimiter_", "_classify_")
+
+
+@pytest.fixture
+def marked(tmp_path):
+    """transformers' GPT-1 with a head, saved beside a vocabulary that has the three tokens; and their words' ids."""
+
+    def make(head):
+        texts = ["the cat sat on a mat", "a dog ran to the park"]
+        made = train(texts, kind="word", size=60, specials=("[UNK]", *SPELLED))
+        oracle = oracles_bert.draw("openai_gpt", 4, head)
+        assert len(made) <= oracle.config.vocab_size
+        oracle.save_pretrained(tmp_path)
+        made.save(tmp_path)
+        ids = {word: made.encode(word, special=False) for word in ("the cat sat", "a dog ran", "on a mat")}
+        return oracle, tmp_path, ids, [made.id(token) for token in SPELLED]
+
+    return make
+
+
+def scores(oracle, row):
+    """What transformers gives for one row of ids: logits over labels, or the one logit of an answer."""
+    at = torch.tensor([row])
+    with torch.no_grad():
+        out = oracle(at)
+    return out.mc_logits.flatten() if hasattr(out, "mc_logits") else out.logits[0]
+
+
+def test_one_text_and_a_pair_stand_between_start_delimiter_and_extract(marked):
+    oracle, folder, ids, (start, delimiter, extract) = marked("texts")
+    model, a, b = hub.load(folder), ids["the cat sat"], ids["on a mat"]
+    single = scores(oracle, [start, *a, extract])
+    entailed = scores(oracle, [start, *a, delimiter, *b, extract])
+    alike = entailed + scores(oracle, [start, *b, delimiter, *a, extract])  # the states are added; there is no bias
+    verdicts = [*model.classify(["the cat sat", ("the cat sat", "on a mat")])]
+    verdicts += [model.classify(("the cat sat", "on a mat"), both=True)]
+    for verdict, want in zip(verdicts, (single, entailed, alike), strict=True):
+        assert list(verdict.probabilities.values()) == pytest.approx(want.softmax(-1).tolist(), abs=1e-4)
+    assert (entailed.softmax(-1) - alike.softmax(-1)).abs().max() > 1e-2, "a poor test: both orders change nothing"
+    turned = model.classify(("on a mat", "the cat sat"), both=True)
+    assert turned.probabilities == pytest.approx(verdicts[2].probabilities, abs=1e-5)
+
+
+def test_answers_are_compared_by_their_one_logit(marked, capsys):
+    oracle, folder, ids, (start, delimiter, extract) = marked("choices")
+    first, second, third = (ids[text] for text in ("the cat sat", "a dog ran", "on a mat"))
+    rows = [[start, *first, delimiter, *answer, extract] for answer in (second, third)]
+    want = torch.cat([scores(oracle, row) for row in rows])
+    verdict = hub.load(folder).classify(("the cat sat", "a dog ran", "on a mat"))
+    assert list(verdict.probabilities.values()) == pytest.approx(want.softmax(-1).tolist(), abs=1e-4)
+    assert verdict.label == str(int(want.argmax()))
+    line = "the cat sat\ta dog ran\ton a mat"
+    assert main(["classify", str(folder), line]) == 0
+    assert capsys.readouterr().out == f"{verdict.label}\t{verdict.probability:.4f}\t{line}\n"
+    swapped = hub.load(folder).classify(("the cat sat", "on a mat", "a dog ran"))
+    assert swapped.label != verdict.label
+
+
+def test_texts_that_do_not_belong_together_are_refused(marked, capsys):
+    _, folder, _, _ = marked("texts")
+    model = hub.load(folder)
+    with pytest.raises(QkvError, match="found 3 texts in one question, but this model does not compare answers"):
+        model.classify(("the cat", "a dog", "a mat"))
+    with pytest.raises(QkvError, match="both orders: expected a pair of texts, found 1"):
+        model.classify("the cat", both=True)
+    with pytest.raises(QkvError, match="given as texts"):
+        model.classify(([5], [6]), both=True)
+    assert main(["classify", str(folder), "the cat", "--both", "--lang", "en"]) == 2
+    assert "expected a pair" in capsys.readouterr().err
 
 
 def test_a_row_is_read_only_where_its_condition_holds():

@@ -4,14 +4,16 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, batches, read_lines, verb
+from qkv.cli.common import Common, batches, option, read_lines, verb
 from qkv.errors import QkvError
 
 
 @verb(
-    "每段文本的类别和概率，写在文本之前；用 - 逐行读标准输入。分辨得出两段文本的模型，用制表符隔开一对。",
+    "每段文本的类别和概率，写在文本之前；用 - 逐行读标准输入。分辨得出两段文本的模型，用制表符隔开一对；"
+    "给每个答案打一个分的模型，读“问题、答案、答案……”，类别是最合适的答案的编号（从 0 起）。",
     "The label of each text with its probability, before the text; with -, of each line. A tab separates the two texts "
-    "of a pair, where the model tells them apart.",
+    "of a pair, where the model tells them apart; a model that scores answers reads a question and its answers, and "
+    "the label is the best one's number, from 0.",
     examples=(
         'qkv classify demo-bert "你喜欢苹果吗？"',
         "qkv classify demo-bert - < sentences.txt | cut -f1 | sort | uniq -c",
@@ -20,14 +22,16 @@ from qkv.errors import QkvError
 )
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
-def command(common: Common, model: str, text: str | None) -> None:
+@option("--both", is_flag=True, zh="一对文本按两种次序各读一遍，再相加", en="read each pair in both orders, and add")
+def command(common: Common, model: str, text: str | None, both: bool) -> None:
     if text is not None and not text.strip():
         raise QkvError("TEXT is empty: there is nothing to classify")
+    from qkv.hub import divided
+
     lines, loaded = read_lines(text), common.model(model)
-    pairs = bool(loaded.spec.stack.segments)
     for batch in batches(lines):
-        real = [tuple(line.split("\t", 1)) if pairs and "\t" in line else line for line in batch if line.strip()]
-        verdicts = iter(loaded.classify(real) if real else [])
+        real = [divided(loaded, line) for line in batch if line.strip()]
+        verdicts = iter(loaded.classify(real, both=both) if real else [])
         for line in batch:
             tell(common, line, next(verdicts) if line.strip() else None)
 

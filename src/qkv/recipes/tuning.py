@@ -16,6 +16,7 @@ from qkv.data import bucket, collate, pack
 from qkv.data.collate import IGNORED
 from qkv.data.order import permutation
 from qkv.errors import QkvError
+from qkv.inputs import MARK
 from qkv.recipes import objectives as base
 from qkv.recipes.objectives import Batches, Held, How, Objective
 from qkv.recipes.run import Pair, Run, Splits, Talk
@@ -25,7 +26,6 @@ from qkv.training.losses import states, text_logits
 from qkv.training.objectives import measure
 from qkv.training.plan import Plan, placed
 
-MARK = " ||| "  # between the texts of a row of data, and the words that stand for it in the model's
 Row = tuple[list[int], list[int]]  # what goes in, what should come out
 # Each message ends with the end symbol, so that an answer ends where its writer stopped.
 TALKING = (
