@@ -67,8 +67,30 @@ def test_what_cannot_be_moved_is_refused(run: Run) -> None:
     alone = ask(qkv.load("demo", device="cpu"), Question(READ))
     with pytest.raises(Refused, match="two texts"):
         patched(alone)
-    encoder = ask(qkv.load("demo-bert", device="cpu"), Question("我爱[MASK]。", "我想[MASK]。"))
+
+
+def test_an_encoder_is_patched_where_both_texts_have_a_blank() -> None:
+    model = qkv.load("demo-bert", device="cpu")
+    run = ask(model, Question("我爱喝[MASK]。", "我看完了那本[MASK]。"))
+    depth, ids = grafts.offered(run)["encoder"]
+    source, pos = (str(one.index(grafts.mask(model))) for one in ids)
+    assert source != pos
+    found = patched(run, part="encoder", layer=str(depth), source=source, pos=pos)
+    # the last state of the blank is all that its guess is made from
+    assert run.first.output.replace("我爱喝", "")[0] in found["output"].replace("我看完了那本", "")
+    assert [w["after"] for w in found["words"]] == pytest.approx([w["donor"] for w in found["words"]], abs=1e-4)
+    assert found["words"][0]["before"] < found["words"][0]["after"] - 1
+    first = patched(run, part="encoder", layer="0", source="0", pos="0")  # [CLS] is the same before the first layer
+    assert [w["after"] for w in first["words"]] == pytest.approx([w["before"] for w in first["words"]], abs=1e-5)
+    line = found["words"][0]["line"]
+    assert eval(f"{line}.after", run.scope) == pytest.approx(found["words"][0]["after"], abs=1e-6)  # noqa: S307
+
+
+def test_an_encoder_without_a_blank_in_both_texts_guesses_nothing() -> None:
+    encoder = ask(qkv.load("demo-bert", device="cpu"), Question("我爱[MASK]。", "我想喝茶。"))
     assert grafts.offered(encoder) == {}
+    with pytest.raises(Refused, match=r"\[MASK\] in both"):
+        patched(encoder, part="encoder", layer="0", source="0", pos="0")
 
 
 def test_a_graft_at_the_wrong_place_is_noticed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from qkv.explore.body import Answer, Query
 from qkv.explore.run import Pass, Refused, Run, kind, read
-from qkv.hub import start_of
+from qkv.hub import Model, start_of
 from qkv.lens import compare, edit, where
 from qkv.lens.patch import Case
 
@@ -21,7 +21,8 @@ def patch(run: Run, query: Query) -> Answer:
     first, second, model = run.first, run.second, run.model
     there = offered(run)
     if second is None or not there:
-        raise Refused("要有两句话，模型要会写词", "two texts are needed, and a model that writes words")
+        raise Refused("要有两句话，模型要会写词，或两句都有 [MASK]",
+                      "two texts are needed, and a model that writes words, or [MASK] in both")  # fmt: skip
     side = query.choice("part", *there)
     depth, ids = there[side]
     layer = query.whole("layer", 0, high=depth)
@@ -29,24 +30,38 @@ def patch(run: Run, query: Query) -> Answer:
     dot = f"{side}." if model.encoder_decoder else ""
     name = f"{dot}layers.{layer - 1}.resid_out" if layer else f"{dot}embed"
     moved = read(model, second.text, run.question, [edit.swap(name, run.t[name], pos=pos, source=source)])
-    words = [graft(run, token, (name, source, pos)) for token in parting(first, second)]
+    words = [graft(run, token, (name, source, pos)) for token in parting(model, first, second)]
     return Answer({"name": name, "output": moved.output, "before": second.output, "donor": first.output,
                    "words": words, "line": words[0]["line"] if words else None})  # fmt: skip
 
 
 def offered(run: Run) -> dict[str, tuple[int, list[list[int]]]]:
-    """The sides whose states can be moved, none in a model that writes nothing: their layers, and each text's ids."""
+    """The sides whose states can be moved, none where no word is guessed: their layers, and each text's ids."""
     spec, both = run.model.spec, run.model.encoder_decoder
-    if spec.decoder is None or spec.head is None:
+    texts = [one for one in (run.first, run.second) if one]
+    blank = spec.decoder is None and not all(mask(run.model) in one.ids for one in texts)
+    if spec.head is None or blank:
         return {}
-    sides = {"encoder": spec.encoder, "decoder": spec.decoder} if both else {"decoder": spec.decoder}
-    traces = [one.t for one in (run.first, run.second) if one]
+    sides = {"encoder": spec.encoder, "decoder": spec.decoder}
+    traces = [one.t for one in texts]
     return {side: (len(stack.blocks), [where.passed(t, f"{side}." if both else "").ids[0].tolist() for t in traces])
             for side, stack in sides.items() if stack}  # fmt: skip
 
 
-def parting(first: Pass, second: Pass) -> list[tuple[int, int]]:
-    """The first place where two answers differ, and the word that each has there: (place, id), at most two."""
+def mask(model: Model) -> int:
+    """The token that stands for a word to be guessed, -1 where there is none."""
+    found = model.tokenizer.mask_id if model.tokenizer else None
+    return -1 if found is None else found
+
+
+def parting(model: Model, first: Pass, second: Pass) -> list[tuple[int, int]]:
+    """The first place where two answers differ, and the word that each has there: (place, id), at most two.
+
+    An encoder answers at its first [MASK], which may stand elsewhere in each text: the place is 0.
+    """
+    if model.spec.decoder is None:
+        best = [int(one.t["logits"][0, one.ids.index(mask(model))].argmax()) for one in (first, second)]
+        return [(0, token) for token in dict.fromkeys(best)]
     pairs = enumerate(zip(first.written, second.written, strict=False))
     return next(([(i, a), (i, b)] for i, (a, b) in pairs if a != b), [(0, w.written[0]) for w in (first,) if w.written])
 
@@ -66,7 +81,10 @@ def graft(run: Run, token: tuple[int, int], at: tuple[str, int, int]) -> dict[st
 
 
 def case(run: Run, one: Pass, place: int, wanted: int) -> Case:
-    """A text with what it wrote up to a place, and a word there."""
+    """A text with what it wrote up to a place, and a word there; for an encoder a word at its first [MASK]."""
+    if run.model.spec.decoder is None:
+        at = one.ids.index(mask(run.model))
+        return Case(tuple(one.ids), (*one.ids[:at], wanted), at)
     both = run.model.encoder_decoder
     given = (*(() if both else one.ids), *start_of(run.model))
     target = (*given, *one.written[:place], wanted)

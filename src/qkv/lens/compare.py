@@ -3,6 +3,7 @@
 Letters: T positions, L layers, V vocabulary, D width.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -11,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.core.model import Transformer
+from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import where
 from qkv.lens.draw import Bars, Drawn, Form, Grid
-from qkv.lens.edit import put
+from qkv.lens.edit import Edit, put
 from qkv.lens.patch import Case, said
 from qkv.lens.trace import Trace
 
@@ -102,14 +104,23 @@ def graft(core: Transformer, donor: Case, case: Case, *, name: str, source: int,
     """Run `case` with the donor's state of a tap (such as "layers.8.resid_out") at `source` put at `pos`.
 
     Activation patching (Vig et al. 2020; Meng et al. 2022). The donor's number is how likely the donor itself finds
-    the case's target token at its own `at`.
+    the case's target token at its own `at`. For an encoder alone a case's `source` is what it reads, [MASK] and all.
     """
     wanted = case.target[case.at]
     asked = Case(donor.source, (*donor.target[: donor.at], wanted), donor.at)
     with Trace(core, save=[name]) as t:
-        there = said(core, [asked]).logprobs[0, donor.at]
+        there, _ = told(core, asked)
     state = t[name][..., source : source + 1, :]
-    plain = said(core, [case])
-    moved = said(core, [case], [put(name, state, pos=pos)])
-    after = moved.logprobs[0, case.at]
-    return Graft(float(plain.logprobs[0, case.at]), float(after), float(there), int(moved.best[0, case.at]))
+    after, instead = told(core, case, [put(name, state, pos=pos)])
+    return Graft(told(core, case)[0], after, there, instead)
+
+
+def told(core: Transformer, case: Case, edits: Sequence[Edit] = ()) -> tuple[float, int]:
+    """log P(target[at]) and the likeliest token there; an encoder alone says it of the place itself, in `source`."""
+    if core.spec.decoder:
+        found = said(core, [case], edits)
+        return float(found.logprobs[0, case.at]), int(found.best[0, case.at])
+    ids = torch.tensor([case.source], device=core.embed.weight.device)
+    with Trace(core, edit=edits):
+        logits = core(ids, begin(core.encoder, ids, mode="prefill"))[0, case.at].float()  # V
+    return float(logits.log_softmax(-1)[case.target[case.at]]), int(logits.argmax())

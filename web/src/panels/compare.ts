@@ -57,7 +57,7 @@ class ComparePanel extends Panel {
   /** A's state after a layer put where B has its own, and what B writes then. */
   private patched(there: Record<string, { depth: number; texts: [Token[], Token[]] }>, patch?: Answer): TemplateResult {
     const sides = Object.keys(there) as Copy["part"][];
-    if (!sides.length) return html``;
+    if (!sides.length) return html`<h3>${this.t("patch.title")}</h3><p class="empty">${this.t("patch.none")}</p>`;
     const part = this.copy?.part ?? sides[0]!;
     const { depth, texts: [a, b] } = there[part]!;
     const other = Math.max(0, a.findIndex((x, i) => x.id !== b[i]?.id)); // where the texts begin to differ
