@@ -1,53 +1,104 @@
 """A recipe trained in its time reaches its quality: Multi30k En-De >= 36.0 BLEU on test2016 in 30 minutes on 2 cores.
 
 `bench/recipe.py --name multi30k` (or tatoeba_zh_en, …) trains and writes bench/results/<run>.json and the hypotheses
-beside it; `--run DIR` writes the same from a run that `qkv train` made.
+beside it; `--run DIR` writes the same from a run that `qkv train` made, `--run DIR,DIR,…` from runs that differ by
+their seed (the first is told in full). Of a language model the whole held-out text is read once more.
 """
 
 import json
+import math
 import shutil
+import statistics
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from common import RESULTS, options, write
 
 CLAIM = "A recipe trained in its time reaches its quality."
 WU = "41.02 (transformer_tiny of Wu et al. 2021, the same files, 65M target tokens on 2 GPUs)"
-ANCHORS = {"multi30k_en_de": WU, "multi30k_longer_en_de": WU}
-GOALS = {"multi30k_en_de": 36.0, "multi30k_longer_en_de": 41.02}
+CNN = "83.5 (CNN without word vectors, harvardnlp/sent-conv-torch, which also learnt from the labels of all phrases)"
+NANOGPT = "1.4697 nats a character (nanoGPT's README, train_shakespeare_char.py on one A100)"
+ANCHORS = {"multi30k_en_de": WU, "multi30k_longer_en_de": WU, "sst2": CNN, "shakespeare_longest": NANOGPT}
+GOALS = {"multi30k_en_de": 36.0, "multi30k_longer_en_de": 41.02, "sst2": 83.5, "shakespeare_longest": 1.47}
 
 
 def main() -> None:
     """Train (or read) the run and write what it reached."""
     given = options(
-        CLAIM, name=("multi30k", "the recipe"), run=("", "a finished run's directory: only write its numbers")
+        CLAIM, name=("multi30k", "the recipe"), run=("", "finished runs' directories, commas between: only write")
     )
     from qkv import recipes
     from qkv.cli.train import Plain
 
     run = recipes.configure("demo_lm" if given.smoke else given.name, smoke=given.smoke)
     with tempfile.TemporaryDirectory() as folder:
-        directory = Path(given.run or folder)
+        directories = [Path(name) for name in given.run.split(",")] if given.run else [Path(folder)]
         if not given.run:
-            recipes.train(run, out=directory, report=Plain())
-        result = json.loads((directory / "train" / "result.json").read_text(encoding="utf-8"))
-        log = [json.loads(x) for x in (directory / "train" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-        hypotheses = directory / "train" / "test.hyp"
+            recipes.train(run, out=directories[0], report=Plain())
+        given.run = ",".join(d.name for d in directories) if given.run else ""  # no path of this machine in the file
+        content = reached(run, directories[0]) | seeds(directories)
+        hypotheses = directories[0] / "train" / "test.hyp"
         if hypotheses.exists() and not given.smoke:
             shutil.copy(hypotheses, RESULTS / f"{run.name}.test2016.hyp" if "multi30k" in run.name
                         else RESULTS / f"{run.name}.test.hyp")  # fmt: skip
-    given.run = directory.name if given.run else ""  # no path of this machine in a committed file
+    name = "recipe" if given.smoke else run.name
+    write(name, CLAIM, given, command=f"python bench/recipe.py --name {given.name}", **content)
+
+
+def reached(run: Any, directory: Path) -> dict[str, Any]:
+    """What a finished run says of itself: its test, what it took, its curve, and what a language model wrote last."""
+    result = json.loads((directory / "train" / "result.json").read_text(encoding="utf-8"))
+    log = [json.loads(x) for x in (directory / "train" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     outcome, test = result["outcome"], result["test"]
     key = "test2016_bleu" if "multi30k" in run.name else "test_bleu"
-    curve = [[e["step"], e.get("loss"), e.get("bleu")] for e in log if e["kind"] == "evaluation"]
-    write(
-        run.name if not given.smoke else "recipe", CLAIM, given, command=f"python bench/recipe.py --name {given.name}",
+    judged = [event for event in log if event["kind"] == "evaluation"]
+    curve = [[e["step"], e.get("loss"), e.get("bleu", e.get("exact_match"))] for e in judged]
+    return dict(
         **({key: test["bleu"]} if "bleu" in test else {}), test=test, valid=outcome["metrics"].get("loss"),
-        beam=run.check.beam,
-        seconds=round(outcome["seconds"], 1), steps=outcome["steps"], epochs=round(outcome["epochs"], 2),
+        **held_out(run, directory), beam=run.check.beam, seconds=round(outcome["seconds"], 1),
+        cpu_seconds=result.get("cpu_seconds"), steps=outcome["steps"], epochs=round(outcome["epochs"], 2),
         target_tokens=outcome["tokens"], precision=outcome["precision"], weights=outcome["weights"],
         goal=GOALS.get(run.name), anchor=ANCHORS.get(run.name), curve=curve,
     )  # fmt: skip
+
+
+def held_out(run: Any, directory: Path) -> dict[str, Any]:
+    """Of a language model: the whole held-out text read once, in bits a character, and its last three samples."""
+    import qkv
+    from qkv.evaluate import Perplexity
+
+    text = run.splits().valid
+    if not isinstance(text, str):
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "held.txt"
+        path.write_text(text, encoding="utf-8", newline="")
+        found = qkv.load(directory).eval(ppl=path)
+    assert isinstance(found, Perplexity)
+    log = (directory / "train" / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    samples = [e["samples"] for e in map(json.loads, log) if e["kind"] == "evaluation" and e.get("samples")]
+    return {
+        "whole": {"nats_per_token": found.loss, "tokens": found.tokens, "characters": len(text),
+                  "window": found.window, "stride": found.stride},
+        "bits_per_character": found.loss * found.tokens / len(text) / math.log(2),
+        "bits_per_byte": found.bits_per_byte,
+        "samples": samples[-1][:3] if samples else [],
+    }  # fmt: skip
+
+
+def seeds(directories: list[Path]) -> dict[str, Any]:
+    """The tests of runs that differ by their seed; of labels the mean of what is right, and its spread."""
+    found = []
+    for directory in directories if len(directories) > 1 else ():
+        said, done = (json.loads((directory / "train" / name).read_text(encoding="utf-8"))
+                      for name in ("run.json", "result.json"))  # fmt: skip
+        valid = {key: done["outcome"]["metrics"].get(key) for key in ("loss", "exact_match", "bleu")}
+        found.append({"seed": said["training"]["seed"], "valid": valid, "test": done["test"]})
+    right = [100 * one["test"]["exact_match"] for one in found if "exact_match" in one["test"]]
+    if len(right) < 2:
+        return {"seeds": found} if found else {}
+    return {"seeds": found, "mean": round(statistics.mean(right), 2), "deviation": round(statistics.stdev(right), 2)}
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pkgutil
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
@@ -134,7 +135,9 @@ def trained(
     numbers, said = parts.test(a)
     if directory is not None:
         a.model.save(directory)
-        record(directory / "train" / "result.json", {"outcome": dataclasses.asdict(outcome), "test": numbers})
+        spent = round(time.process_time(), 1)  # of this process and all its threads; a resumed run's from there on
+        done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent}
+        record(directory / "train" / "result.json", done)
         if said:
             (directory / "train" / "test.hyp").write_text("\n".join(said) + "\n", encoding="utf-8")
     return Trained(a.model, outcome, numbers, directory)
