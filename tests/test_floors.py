@@ -9,6 +9,8 @@ from graphlib import CycleError, TopologicalSorter
 import pytest
 import size  # tools/size.py holds the table of floors
 
+from qkv.families import modules
+
 PACKAGE = size.PACKAGE
 FLOOR = {package: floor for floor, packages in size.FLOORS.items() for package in packages}
 # The command line is the door: its verbs run recipes and labs. errors is for everybody.
@@ -114,6 +116,17 @@ def named_families(text: str, names: list[str]) -> list[str]:
     return [n for n, pattern in patterns.items() if re.search(pattern, text, re.IGNORECASE)]
 
 
+def words_of_code(source: str) -> set[str]:
+    """Strings, variables, attributes and functions of a file: where a branch by name would begin."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+        elif isinstance(node, ast.Name | ast.Attribute | ast.FunctionDef | ast.ClassDef | ast.alias):
+            found.add(getattr(node, "id", "") or getattr(node, "attr", "") or getattr(node, "name", ""))
+    return found
+
+
 FILES = files()
 
 
@@ -150,6 +163,12 @@ def test_an_elder_family_never_sees_its_children() -> None:
 @pytest.mark.parametrize("name", [n for n in FILES if n == "spec" or n.startswith("core")])
 def test_the_core_names_no_family(name: str) -> None:
     assert named_families(FILES[name], family_names()) == []
+
+
+def test_only_recipes_and_labs_choose_a_family_by_its_name() -> None:
+    names = {t for module in modules().values() for t in module.TYPES} | set(family_names())
+    free = {name for name in FILES if name.split(".")[0] not in ("families", "recipes", "labs")}
+    assert {name: hits for name in free if (hits := words_of_code(FILES[name]) & names)} == {}
 
 
 @pytest.mark.parametrize(
@@ -202,3 +221,6 @@ def test_the_other_rules_catch_their_faults() -> None:
     assert named_families("class LlamaRotary: ...", ["llama"]) == ["llama"]
     assert named_families("x = float5; y = 't5'", ["t5"]) == ["t5"]
     assert named_families("x = float5", ["t5"]) == []
+    assert "bert" in words_of_code("if kind == 'bert': pass")
+    assert "gpt2" in words_of_code("from qkv.families import gpt2")
+    assert "t5" in words_of_code("def f(x): return x.t5")

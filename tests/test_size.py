@@ -1,11 +1,20 @@
 """Size is a feature: a core file that outgrows its budget by a tenth fails here."""
 
+import re
+from statistics import median
+
 import pytest
 import size  # tools/size.py
 
 
 def test_no_core_file_outgrows_its_budget() -> None:
     assert size.over_budget(size.sizes()) == []
+
+
+def test_half_of_the_families_have_at_most_sixty_lines() -> None:
+    families = [code for name, (code, _) in size.sizes().items() if re.fullmatch(r"families/(?!_)\w+\.py", name)]
+    assert len(families) > 15
+    assert median(families) <= 60
 
 
 def test_blank_lines_comments_and_docstrings_are_free() -> None:

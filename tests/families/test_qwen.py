@@ -145,18 +145,3 @@ def test_a_bare_model_loads(tmp_path):
 def test_what_cannot_be_meant_is_named(family, change, says):
     with pytest.raises(QkvError, match=says):
         checkpoint.spec_of({"model_type": family, **COMMON, **change}, "config.json")
-
-
-@pytest.mark.parametrize(("name", "parameters"), [
-    ("llama:7b", 6_738_415_616), ("llama:2-70b", 68_976_648_192), ("llama:3-8b", 8_030_261_248),
-    ("llama:3-70b", 70_553_706_496), ("llama:3.1-8b", 8_030_261_248), ("llama:tinyllama", 1_100_048_384),
-    ("mistral:7b", 7_241_732_096), ("qwen2:0.5b", 494_032_768), ("qwen2:1.5b", 1_543_714_304),
-    ("qwen2:7b", 7_615_616_512), ("qwen2:72b", 72_706_203_648), ("qwen3:0.6b", 596_049_920),
-    ("qwen3:8b", 8_190_735_360), ("qwen3:32b", 32_762_123_264), ("glm:9b", 9_399_951_360),
-])  # fmt: skip
-def test_named_sizes_have_the_published_parameters(name, parameters):
-    config = checkpoint.named(name)
-    with torch.device("meta"):
-        core = checkpoint.Transformer(checkpoint.spec_of(config, name))
-        theirs = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config))
-    assert sum(p.numel() for p in core.parameters()) == parameters == sum(p.numel() for p in theirs.parameters())
