@@ -623,8 +623,17 @@ def spec_of(name: str | Path | Model) -> Spec:
 
 
 def show(name: str | Path | Model, *, mode: Any = None, taps: bool = False) -> str:
-    """The core folded into the single-model forward pass that one would have written by hand, as Python text."""
-    return fold.show(spec_of(name), mode=mode, taps=taps)
+    """The core folded into the single-model forward pass that one would have written by hand, as Python text.
+
+    A comment comes first where the family's numbers were never published.
+    """
+    text, note = fold.show(spec_of(name), mode=mode, taps=taps), unpublished(name)
+    return f"# {note}\n{text}" if note else text
+
+
+def unpublished(name: str | Path | Model) -> str | None:
+    """What a family says of numbers that nobody published and that it has all the same."""
+    return getattr(checkpoint.called(str(name).partition(":")[0]), "UNPUBLISHED", None)
 
 
 def report(
@@ -638,7 +647,7 @@ def report(
     spec = spec_of(name)
     if attention:
         spec = regrouped(spec, groups_of(attention))
-    note = getattr(checkpoint.called(str(name).partition(":")[0]), "UNPUBLISHED", None)
+    note = unpublished(name)
     if not isinstance(name, Model) and (Path(name) / peft.CONFIG).is_file():
         note = f"adapters for {peft.base_of(Path(name))}; counted as loaded, merged into it"
     return cost.report(spec, dtype=dtype, context=context, note=note)

@@ -17,13 +17,16 @@ def unpublished() -> list[str]:
 
 
 @pytest.mark.parametrize("name", unpublished())
-def test_unpublished_sizes_are_marked_in_text_and_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unpublished_sizes_are_marked_in_every_output(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     note = modules()[name.partition(":")[0]].UNPUBLISHED
     assert main(["info", name]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.split(maxsplit=1) == ["note", note]
     assert main(["info", name, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["note"] == note
+    assert main(["show", name]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"# {note}"
+    assert qkv.show("gpt2").startswith('"""')
 
 
 def test_numbers_are_integers(capsys: pytest.CaptureFixture[str]) -> None:
