@@ -30,6 +30,8 @@ def main() -> None:
             runs.append(json.loads(done.stdout))
         print({key: runs[-1].get(key) for key in KEYS})
     found = {key: summary([r[key] for r in runs], 4) for key in KEYS if key in runs[0]}
+    parts = [r["seconds"] for r in runs]
+    found["seconds"] = {part: summary([p[part] for p in parts], 2) for part in parts[0]}
     whole = ("edge_moves", "strongest", "severed", "cut_head", "head_before", "head_after")
     found |= {key: [r[key] for r in runs] for key in whole}
     write("demo", CLAIM, given, **found, signature=runs[0]["signature"], continuation=runs[0]["continuation"])

@@ -161,3 +161,46 @@ def test_the_page_is_the_live_one_recorded_with_what_the_acts_measured(
     demo.write_page(story, file, {"demo": model, "demo-lm": None}, proved, "鹦鹉学舌。")
     assert asked["watched"] is None
     assert len(asked["questions"]) == 4, "a sentence with unknown words is left out"
+
+
+def told(story: demo.Story, *events: dict[str, Any]) -> list[str]:
+    """What is shown of these events."""
+    shown: list[str] = []
+    for event in events:
+        story.hear(event, lambda e: shown.append(e.get("text", e["kind"])))
+    return shown
+
+
+def test_a_watched_sentence_is_told_when_its_translation_changes() -> None:
+    story = demo.Story(Common(), watched=(("我爱学习。", "I love studying."), ("我喝茶。", "")))
+    first = {"kind": "watch", "step": 0, "outputs": ["the the", "the"], "took": 0.1}
+    later = {"kind": "watch", "step": 8, "outputs": ["the the", "I drink"], "took": 0.1}
+    last = {"kind": "watch", "step": 9, "outputs": ["the the", "I drink"], "took": 0.1}
+    assert told(story, first, later, last) == [
+        "watch", "step 0  我爱学习。 → the the", "watch", "step 8  我喝茶。 → I drink", "watch"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Apple will will a new new tomorrow.", False),
+        ("Apple will produce a new phone tomorrow.", True),
+        ("tomorrow. phone new a launch will Apple", False),
+        ("", False),
+    ],
+)
+def test_readable_is_three_quarters_of_the_words_in_order(said: str, expected: bool) -> None:
+    assert demo.readable("Apple will launch a new phone tomorrow.", said) is expected
+
+
+def test_the_first_readable_translation_is_timed_and_the_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 3.0, 5.0, 5.5, 6.0, 9.0])
+    monkeypatch.setattr(demo.time, "monotonic", lambda: next(clock))
+    story = demo.Story(Common(json=True), watched=(("我爱学习。", "I love studying."),))
+    story.began = demo.time.monotonic()
+    note, step = {"kind": "note", "step": 0, "text": "fp32"}, {"kind": "step", "step": 10}
+    young = {"kind": "watch", "step": 10, "outputs": ["I I studying."], "took": 0.5}
+    score = {"kind": "evaluation", "step": 10, "samples": [["我爱你。", "I love you.", "I love you."]]}
+    told(story, note, step, young, score, step)
+    assert story.parts == {"start": 3.0, "training": 5.0, "records": 0.5, "evaluations": 0.5}
+    assert story.result["first_readable_seconds"] == 6.0

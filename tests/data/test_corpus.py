@@ -43,7 +43,7 @@ def test_sizes_and_lengths(whole: Corpus) -> None:
 
 
 def test_same_seed_same_corpus_other_seed_another() -> None:
-    assert corpus(3, 1500) == corpus(3, 1500)
+    assert corpus.__wrapped__(3, 1500) == corpus(3, 1500), "made anew, and as it was kept"
     assert corpus(3, 1500).train != corpus(4, 1500).train
     with pytest.raises(ValueError, match="size is 5"):
         corpus(0, 5)

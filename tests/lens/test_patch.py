@@ -179,6 +179,24 @@ def test_a_written_words_edge_to_the_source_equals_cross_attention_masked_by_han
     assert patch.head_effects(core, CASES, side="cross").shape == (2, 4, 3)
 
 
+def test_one_answer_each_equals_all_that_is_said() -> None:
+    rows, at = torch.arange(len(CASES)), torch.tensor([c.at for c in CASES])
+    for core, cases in ((made(seq2seq()), CASES), (made(lm()), [Case((), c.target, c.at) for c in CASES])):
+        edits = patch.cut_heads(core, [(1, 0)], side="decoder")
+        found, best = patch.answer(core, cases, edits)
+        said = patch.said(core, cases, edits)
+        torch.testing.assert_close(found, said.logprobs[rows, at])
+        assert best.tolist() == said.best[rows, at].tolist()
+
+
+def test_sources_read_once_are_given_back_to_their_own_rows() -> None:
+    core, queries = made(seq2seq()), [c.at - 1 for c in CASES]
+    together = patch.where(core, [*CASES, *CASES[::-1]], [*queries, *queries[::-1]], side="cross")
+    alone = [patch.where(core, [c], [q], side="cross")[0] for c, q in zip(CASES, queries, strict=True)]
+    for found, expected in zip(together, [*alone, *alone[::-1]], strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
 def test_a_free_prefix_is_seen_whole() -> None:
     attn = Attention(2, 2, 32, Mask("prefix"), rotary=Rotary(32))
     block = Block(attn, Ffn(96, "relu"), norm_in=Norm("rms"))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -27,9 +28,11 @@ class Story:
     common: Common
     began: float = field(default_factory=time.monotonic)
     result: dict[str, Any] = field(default_factory=dict)
-    first_readable: float | None = None
+    parts: dict[str, float] = field(default_factory=dict)  # where the seconds went; they add up to all of them
     stage: Any = None  # the live page's server, where there is one
     own: str | None = None  # the sentence that was asked for before training; empty where none was given
+    watched: tuple[tuple[str, str], ...] = ()  # what is translated anew while it learns, and what is right
+    shown: dict[str, str] = field(default_factory=dict)  # the last translation of each that was told
 
     def tell(self, zh: str = "", en: str = "") -> None:
         if not (self.common.json or self.common.quiet):
@@ -41,14 +44,31 @@ class Story:
         text = self.common.say(zh, en)
         self.tell(*(click.style(f"── {text} " + "─" * max(0, 68 - len(text)), bold=True),) * 2)
 
+    def lap(self, part: str) -> None:
+        """Count the seconds since the last lap as this part's."""
+        self.parts[part] = self.parts.get(part, 0.0) + time.monotonic() - self.began - sum(self.parts.values())
+
     def hear(self, event: dict[str, Any], show: Any) -> None:
         """Take note of what training tells, and pass it on."""
         self.send(event)
-        said = event.get("samples", []) if event["kind"] == "evaluation" and self.first_readable is None else []
-        if any(s[1].split()[:2] == s[2].split()[:2] for s in said):
-            self.first_readable = time.monotonic() - self.began
+        kind = event["kind"]
+        self.lap({"note": "start", "evaluation": "evaluations", "watch": "records"}.get(kind, "training"))
+        said = [(right, out) for (_, right), out in zip(self.watched, event.get("outputs", ()), strict=False)]
+        said += [(right, out) for _, right, out in event.get("samples", ())]
+        if "first_readable_seconds" not in self.result and any(readable(right, out) for right, out in said):
+            self.result["first_readable_seconds"] = round(sum(self.parts.values()), 1)
         if show is not None:
             show(event)
+            if news := self.news(event):
+                show({"kind": "note", "step": event["step"], "text": news})
+
+    def news(self, event: Mapping[str, Any]) -> str:
+        """The first watched sentence that is translated otherwise than before, as a line; empty where none is."""
+        for (text, _), out in zip(self.watched, event.get("outputs", ()), strict=False):
+            if self.shown.get(text) != out:
+                self.shown[text] = out
+                return f"step {event['step']}  {text} → {out[:120]}"
+        return ""
 
     def send(self, event: Mapping[str, Any]) -> None:
         """Let the live page know."""
@@ -61,6 +81,11 @@ class Story:
             where = urlencode({"panel": panel, "ask": json.dumps(question, ensure_ascii=False)})
             address = f"http://127.0.0.1:{self.stage.port}/#{where}"
             self.tell(f"  在网页里看：{address}", f"  on the page: {address}")
+
+
+def readable(right: str, said: str) -> bool:
+    """Whether three quarters of two sentences are the same words in the same order."""
+    return SequenceMatcher(None, right.split(), said.split(), autojunk=False).ratio() >= 0.75
 
 
 @verb(
@@ -100,20 +125,34 @@ def command(
 
 def play(story: Story, model: str | None, out: Path | None, page: Path, changes: Mapping[str, int | None]) -> None:
     """The three acts and the page."""
+    from qkv import hub  # noqa: F401  # pyright: ignore[reportUnusedImport]  the first seconds, told apart
     from qkv.data.corpus import corpus
 
+    story.lap("imports")
     common, text, data = story.common, story.own, corpus(0)
+    story.lap("corpus")
     story.act("第一幕：翻译", "Act one: translate")
-    translator = trained(story, out, changes) if out else common.model(str(model))
-    judge(story, translator, data)
+    if out:
+        translator, said = trained(story, out, changes, data)
+    else:
+        translator = common.model(str(model))
+        said = [r.text for r in translator.translate([p.zh for p in data.test], beam=4)]
+    judge(story, translator, data, said)
+    story.lap("test")
     translate(story, translator, [p.zh for p in data.showcase], text)
+    story.lap("translations")
     story.act("第二幕：证明", "Act two: the proof")
     proved = prove(story, translator, data)
+    story.lap("proof")
     story.act("第三幕：同一个核心，作语言模型", "Act three: the same core as a language model")
     speaker = speak(story)
+    story.lap("language_model")
     models = {str(out or model): translator, "demo-lm": speaker}
     write_page(story, page, models, proved, text)
-    story.result |= {"total_seconds": round(time.monotonic() - story.began, 1), "page": str(page.resolve())}
+    story.lap("page")
+    parts = {part: round(seconds, 2) for part, seconds in story.parts.items()}
+    total = round(sum(story.parts.values()), 1)
+    story.result |= {"seconds": parts, "total_seconds": total, "page": str(page.resolve())}
     if common.json:
         common.emit(story.result)
     farewell(story, page, model)
@@ -196,15 +235,17 @@ def watching(story: Story, run: Any) -> Any:
     return replace(run, watch=replace(run.watch, texts=(own, *(t for t in run.watch.texts if t != own))))
 
 
-def trained(story: Story, target: Path, changes: Mapping[str, int | None]) -> Any:
-    """Train the recipe with a live line; the model."""
+def trained(story: Story, target: Path, changes: Mapping[str, int | None], data: Any) -> tuple[Any, list[str]]:
+    """Train the recipe with a live line; the model, and its translations of the test sentences."""
     from qkv import recipes
     from qkv.cli.train import shown
     from qkv.training.loop import Interrupted
 
     run = recipes.configure("demo", [f"{key}={value}" for key, value in changes.items() if value is not None])
     run = watching(story, run)
-    pairs, times = f"{len(run.splits().train):,}", run.training.epochs
+    right = {p.zh: p.en for p in data.showcase}
+    story.watched = tuple((text, right.get(text, "")) for text in run.watch.texts)
+    pairs, times = f"{len(data.train):,}", run.training.epochs
     story.tell(
         f"从零训练一个 2017 年的 Transformer：{pairs} 对中英句子，{times} 遍。可按 Ctrl-C 停止（会保存）。",
         f"Training a Transformer of 2017 from nothing: {pairs} Chinese-English pairs, {times} times. "
@@ -218,14 +259,12 @@ def trained(story: Story, target: Path, changes: Mapping[str, int | None]) -> An
                    f"saved; go on with: qkv train demo --resume auto --out {target}")  # fmt: skip
         sys.exit(stopped.code)
     story.result |= {"train_seconds": round(done.outcome.seconds, 1), "directory": str(target)}
-    if story.first_readable is not None:
-        story.result["first_readable_seconds"] = round(story.first_readable, 1)
     if story.stage:
         story.stage.desk.names.insert(0, str(target))
     seconds, precision = done.outcome.seconds, done.outcome.precision
     story.tell(f"训练用时 {seconds:.0f} 秒（{precision}），模型在 {target}",
                f"trained for {seconds:.0f} s ({precision}); the model lies in {target}")  # fmt: skip
-    return done.model
+    return done.model, (target / "train" / "test.hyp").read_text(encoding="utf-8").splitlines()
 
 
 def free(path: Path) -> Path:
@@ -234,15 +273,15 @@ def free(path: Path) -> Path:
     return next(p for p in names if not p.exists())
 
 
-def judge(story: Story, model: Any, data: Any) -> None:
-    """Held-out BLEU and exact match, with the failures; the longer sentences apart."""
+def judge(story: Story, model: Any, data: Any, said: Sequence[str]) -> None:
+    """Held-out BLEU and exact match of what was `said` of the test, with the failures; the longer sentences apart."""
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize="13a")
     parts = (("", "训练时没见过的句子", "sentences that training never saw", data.test),
              ("longer_", "比训练时更长的句子", "longer ones than any in training", data.longer))  # fmt: skip
     for name, zh, en, pairs in parts:
-        said = [r.text for r in model.translate([p.zh for p in pairs], beam=4)]
+        said = [r.text for r in model.translate([p.zh for p in pairs], beam=4)] if name else said
         wrong = [(p.zh, p.en, s) for p, s in zip(pairs, said, strict=True) if p.en != s]
         exact, bleu = 1 - len(wrong) / len(pairs), metric.corpus_score(said, [[p.en for p in pairs]]).score
         story.result |= {f"{name}exact_match": round(exact, 4), f"{name}bleu": round(bleu, 2)}
@@ -301,10 +340,10 @@ def prove(story: Story, model: Any, data: Any) -> Any:
     story.tell(f"{n} 对训练时从未见过的句子：换动词，英文名词也跟着换：{found.flip_rate:.1%}。",
                f"{n} held-out pairs: with the verb, the English noun flips in {found.flip_rate:.1%}.")  # fmt: skip
     story.tell(
-        f"最关键的连线两句都指向所指的名词：从正在写的词出发 {moves['written']:.1%}，"
+        f"最关键的连线两句都指向所指的名词（前 {len(found.edges)} 对）：从正在写的词出发 {moves['written']:.1%}，"
         f"从动词出发 {moves['verb']:.1%}，从“它”出发 {moves['it']:.1%}。",
-        "The edge that matters most points at the noun meant, in both sentences: from the word being written "
-        f"{moves['written']:.1%}, from the verb {moves['verb']:.1%}, from 它 {moves['it']:.1%}.",
+        f"The edge that matters most points at the noun meant in both sentences ({len(found.edges)} pairs): from the "
+        f"word being written {moves['written']:.1%}, from the verb {moves['verb']:.1%}, from 它 {moves['it']:.1%}.",
     )
     in_zh = {"noun": "所指的名词", "verb": "动词", "other noun": "另一个名词", "elsewhere": "别处"}
     shares = [(role, f"{share:.0%}") for role, share in where.items()]
@@ -320,7 +359,7 @@ def prove(story: Story, model: Any, data: Any) -> Any:
     )
     path, head = found.head
     story.tell(
-        f"关掉 {path} 的第 {head} 个头（在一半句子上选出，在另一半上检验）：名词译对 {found.before:.1%} → "
+        f"关掉 {path} 的第 {head} 个头（在前一半句对里选出，在后一半上检验）：名词译对 {found.before:.1%} → "
         f"{found.after:.1%}；别的句子完全一致 {found.others_before:.1%} → {found.others_after:.1%}。",
         f"Without head {head} of {path} (chosen on one half, judged on the other): right nouns {found.before:.1%} -> "
         f"{found.after:.1%}; other sentences exactly right {found.others_before:.1%} -> {found.others_after:.1%}.",

@@ -19,6 +19,7 @@ from qkv.lens import patch
 from qkv.lens.edit import Edit, ablate
 
 IT = "它"
+EDGES, CHOOSING = 200, 100  # pairs whose edges are cut one by one, and pairs on which the head is chosen, at most
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,12 @@ class Edge:
 class Proof:
     """What came out, over `pairs` held-out minimal pairs.
 
-    flip_rate: both translations name their own noun. edge_moves: by query, the share of pairs whose strongest causal
-    edge points at the noun that is meant, in both sentences. strongest: where the word being written points, by role.
-    severed: the share of nouns still guessed right (given the words before) when edges are cut, by which edges.
-    head: the path and number of the head chosen on one half of the pairs; before and after: the share of right nouns in
-    the translations of the other half, with all heads and without that one; others: other sentences exactly right.
+    flip_rate: both translations name their own noun. edge_moves: by query, the share of the first EDGES pairs whose
+    strongest causal edge points at the noun that is meant, in both sentences. strongest: where the word being written
+    points in those, by role. severed: the share of nouns still guessed right (given the words before) when edges are
+    cut, by which edges. head: the path and number of the head chosen on pairs of the first half, CHOOSING at most;
+    before and after: the share of right nouns in the translations of the other half, with all heads and without that
+    one; others: other sentences exactly right.
     """
 
     pairs: int
@@ -98,9 +100,9 @@ def measure(model: Model, swaps: Sequence[Swap], others: Sequence[Pair] = ()) ->
     halves = [h for s in swaps for h in two(model, s)]
     right = named(model, halves)
     both = [a and b for a, b in zip(right[::2], right[1::2], strict=True)]
-    edges, points = moving(model, swaps, halves)
+    edges, points = moving(model, swaps[:EDGES], halves[: 2 * EDGES])
     middle = len(swaps) // 2 * 2
-    head = most_needed(model, halves[:middle])
+    head = most_needed(model, halves[: min(middle, 2 * CHOOSING)])
     before, after = right[middle:], named(model, halves[middle:], [without(head)])
     return Proof(
         len(swaps), mean(both), mean(right), {q: mean([e.moved[q] for e in edges]) for q in QUERIES},
@@ -189,11 +191,8 @@ def severed(model: Model, halves: Sequence[Half]) -> dict[str, float]:
 
     ways = {"nothing": (None, None), "verb": ("meant", None), "written": (None, "meant"), "both": ("meant", "meant"),
             "control": ("other", "other")}  # fmt: skip
-    said = {name: patch.said(core, cases, edits(*way)).best for name, way in ways.items()}
-    return {
-        name: mean([int(best[row, c.at]) == c.target[c.at] for row, c in enumerate(cases)])
-        for name, best in said.items()
-    }  # fmt: skip
+    said = {name: patch.answer(core, cases, edits(*way))[1].tolist() for name, way in ways.items()}
+    return {name: mean([b == c.target[c.at] for b, c in zip(best, cases, strict=True)]) for name, best in said.items()}
 
 
 def plain(drop: torch.Tensor) -> tuple[float, ...]:
@@ -208,10 +207,9 @@ def without(head: tuple[str, int]) -> Edit:
 def most_needed(model: Model, halves: Sequence[Half]) -> tuple[str, int]:
     """The head, of any attention in the model, whose silence costs the right nouns most log-probability."""
     cases, core = [h.case for h in halves], model.core
-    at, rows = torch.tensor([c.at for c in cases]), torch.arange(len(cases))
     parts = [m for m in core.modules() if isinstance(m, Attention)]
     spots = [(m.path, h) for m in parts for h in range(m.spec.heads)]
-    scores = [patch.said(core, cases, [without(s)]).logprobs.cpu()[rows, at].mean().item() for s in spots]
+    scores = [patch.answer(core, cases, [without(s)])[0].mean().item() for s in spots]
     return spots[min(range(len(spots)), key=scores.__getitem__)]
 
 

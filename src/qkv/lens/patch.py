@@ -5,7 +5,7 @@ S source tokens, H heads, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -79,17 +79,45 @@ class Said:
 @torch.no_grad()
 def said(core: Transformer, cases: Sequence[Case], edits: Sequence[Edit] = ()) -> Said:
     """What the model says of every target token of every case, with edits."""
-    device = core.embed.weight.device
-    target, real = filled([c.target for c in cases], device)
-    given = Given(prefix=torch.tensor([c.free for c in cases], device=device) if any(c.free for c in cases) else None)
+    target, real = filled([c.target for c in cases], core.embed.weight.device)
     with Trace(core, edit=edits):
-        if core.spec.encoder and core.spec.decoder:
-            source, there = filled([c.source for c in cases], device)
-            memory = core.encode(source, begin(core.encoder, source, Given(real=there), mode="prefill"))
-            given = Given(memory=memory, memory_real=there)
-        logits = core(target, begin(core.decoder, target, given, mode="prefill"))[:, :-1].float()  # N T V
+        logits = core(target, begin(core.decoder, target, asked(core, cases), mode="prefill"))[:, :-1].float()  # N T V
     chance = logits.log_softmax(-1).gather(-1, target[:, 1:, None])[..., 0] * real[:, 1:]
     return Said(torch.nn.functional.pad(chance, (1, 0)), torch.nn.functional.pad(logits.argmax(-1), (1, 0)))
+
+
+@torch.no_grad()
+def answer(
+    core: Transformer, cases: Sequence[Case], edits: Sequence[Edit] = (), *, once: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`said` of each case's target[at] alone, at less cost: its log-probability and the likeliest token, [N] each.
+
+    With `once` equal sources are encoded together, as the edits leave the encoder alone.
+    """
+    device = core.embed.weight.device
+    target, _ = filled([c.target for c in cases], device)
+    rows, at = torch.arange(len(cases), device=device), torch.tensor([c.at for c in cases], device=device)
+    with Trace(core, edit=edits):
+        given = asked(core, cases, once=once)
+        states = core.hidden(target, begin(core.decoder, target, given, mode="prefill"))[rows, at - 1]  # N D
+        logits = core.head(states).float()  # N V
+    return logits.log_softmax(-1)[rows, target[rows, at]], logits.argmax(-1)
+
+
+def asked(core: Transformer, cases: Sequence[Case], *, once: bool = False) -> Given:
+    """What the decoder is given with its targets: the encoder's states of the sources, or how far it sees freely."""
+    device, sources = core.embed.weight.device, [c.source for c in cases]
+    if not (core.spec.encoder and core.spec.decoder):
+        free = [c.free for c in cases]
+        return Given(prefix=torch.tensor(free, device=device) if any(free) else None)
+    read = list(dict.fromkeys(sources)) if once else sources
+    source, there = filled(read, device)
+    memory = core.encode(source, begin(core.encoder, source, Given(real=there), mode="prefill"))
+    if len(read) < len(sources):
+        place = {ids: row for row, ids in enumerate(read)}
+        rows = torch.tensor([place[ids] for ids in sources], device=device)
+        memory, there = memory[rows], there[rows]
+    return Given(memory=memory, memory_real=there)
 
 
 def attentions(core: Transformer, side: Side) -> list[tuple[str, parts.Attention | parts.Latent]]:
@@ -131,6 +159,20 @@ def measured(
             yield logprobs[: len(case.target)], best[: len(case.target)]
 
 
+def chances(
+    core: Transformer, cases: Sequence[Case], cuts: Sequence[Cut | None], *, side: Side, rows: int = 256
+) -> Tensor:
+    """log P(target[at]) of every case under its cut [N]; those of like length run together."""
+    found = torch.empty(len(cases))
+    order = sorted(range(len(cases)), key=lambda i: (len(cases[i].source), len(cases[i].target)))
+    for start in range(0, len(order), rows):
+        part = order[start : start + rows]
+        some = [cases[i] for i in part]
+        edits = cells(core, some, [cuts[i] for i in part], side)
+        found[part] = answer(core, some, edits, once=side != "encoder")[0].cpu()
+    return found
+
+
 def where(core: Transformer, cases: Sequence[Case], queries: Sequence[int], *, side: Side = "encoder") -> list[Tensor]:
     """Which words a query needs: for each case, the drop of log P(target[at]) when its edge to each key is cut, [S].
 
@@ -144,10 +186,10 @@ def where(core: Transformer, cases: Sequence[Case], queries: Sequence[int], *, s
     for case, query in zip(cases, queries, strict=True):
         size = query + 1 if side == "decoder" else len(case.source)
         sizes.append(size)
-        rows += [case] * (size + 1)
+        rows += [replace(case, target=case.target[: case.at + 1])] * (size + 1)
         # one key left alone cannot be cut: a query must look somewhere
         cuts += [None, *(Cut(query, key) if size > 1 else None for key in range(size))]
-    found = [float(lp[case.at]) for case, (lp, _) in zip(rows, measured(core, rows, cuts, side=side), strict=True)]
+    found = chances(core, rows, cuts, side=side).tolist()
     drops: list[Tensor] = []
     for size in sizes:
         now, found = found[: size + 1], found[size + 1 :]

@@ -36,9 +36,9 @@ def run(
         Vocabulary("lexicon", 8000),
         Settings(
             epochs=epochs, seconds=seconds, tokens=2048, optimizer="muon", lr=4e-3, schedule="wsd", warmup=100,
-            decay=0.4, smoothing=0.1, clip=1.0, seed=seed, metric="exact_match", evaluate_every=50,
+            decay=0.4, smoothing=0.1, clip=1.0, seed=seed, evaluate_every=50,
         ),
-        Check(sentences=60, beam=1),
+        Check(sentences=60, beam=4, samples=1),
         words,
         WATCH,
     )  # fmt: skip

@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import accumulate
 from typing import cast
 
@@ -115,6 +115,7 @@ def finish(clause: Clause, kind: str) -> Pair:
     return Pair("".join(clause.zh) + MARKS[clause.mark], clause.en[0].upper() + clause.en[1:] + clause.mark, kind)
 
 
+@cache
 def percent(*parts: object) -> int:
     """A number below 100 that is a function of the parts alone."""
     return zlib.crc32("|".join(map(str, parts)).encode()) % 100
@@ -172,6 +173,7 @@ class _Source:
                 yield finish(clause, name), clause.zh, held
 
 
+@lru_cache(maxsize=2)
 def corpus(seed: int = 0, size: int = 40_000) -> Corpus:
     """`size` distinct training pairs and the held-out splits, a function of (seed, size) alone.
 
