@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 @cache
 def modules() -> dict[str, ModuleType]:
-    """Every family by its file's name."""
-    return {m.name: importlib.import_module(f"qkv.families.{m.name}") for m in pkgutil.iter_modules(__path__)}
+    """Every family by its file's name; a name that begins with _ is what several share."""
+    names = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
+    return {name: importlib.import_module(f"qkv.families.{name}") for name in names}
 
 
 class Config(Protocol):

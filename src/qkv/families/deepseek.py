@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, Preset, llama
+from qkv.families import Config, Preset, _rope, llama
 from qkv.spec import Attention, Block, Experts, Ffn, Latent, Mask, Norm, Spec
 
 TYPES = ("deepseek_v3", "deepseek_v2")
@@ -42,7 +42,7 @@ def spec(c: Config) -> Spec:
     )  # fmt: skip  # the norms of the latents take no epsilon from the config
     weight = (c.part("rope_scaling") or c.part("rope_parameters")).get("mscale_all_dim", None)
     if turn.scaling and weight:  # yarn sharpens the whole dot product, not the rotary numbers alone
-        by = llama.sharper(turn.scaling.factor, weight)
+        by = _rope.sharper(turn.scaling.factor, weight)
         attn = replace(attn, scale=(attn.plain_dim + turn.dim) ** -0.5 * by * by)
     if c["moe_layer_freq"] != 1:
         raise c.error("moe_layer_freq", c["moe_layer_freq"], "1: experts in every layer after the dense ones")
