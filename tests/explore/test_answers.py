@@ -133,6 +133,7 @@ def numbers(run: Run, what: str, found: Answer) -> Iterator[tuple[float, str]]:
         values = {**keys["bytes"], **keys["flops"], "total": keys["total"], "active": keys["active"]}
         yield from ((float(v), lines[k]) for k, v in values.items())
         yield from ((float(v), f'{lines["parameters"]}["{k}"]') for k, v in keys["parameters"].items())
+        yield from ((float(row["numbers"]), row["line"]) for row in keys["shapes"])
     elif what == "proof":
         yield from cells(keys["before"], lines["before"])
         yield from cells(keys["after"], lines["after"])
@@ -198,6 +199,20 @@ def wrong(names: Sequence[str], seed: int, each: int) -> tuple[int, list[str]]:
                 if not near(value, again, what):
                     bad.append(f"{name} {what}: {value} but {line} = {again}")
     return count, bad
+
+
+@pytest.mark.parametrize("name", [*TEXTS, *TINY])
+def test_the_shapes_of_a_model_hold_each_of_its_numbers_once(name: str) -> None:
+    model = run_of(name).model
+    found = answers.TABLES["cost"](model, Query({})).keys
+    whole = sum(p.numel() for p in model.core.parameters())
+    assert sum(row["numbers"] for row in found["shapes"]) == found["total"] == whole
+    by_part = {part: n for part, n in found["parameters"].items() if n}
+    assert {part: sum(r["numbers"] for r in found["shapes"] if r["part"] == part) for part in by_part} == by_part
+    if name == "demo":  # three layers of two stacks: q, k, v and W_O of nine attentions
+        row = next(r for r in found["shapes"] if r["part"] == "attention" and len(r["shape"]) == 2)
+        width = model.spec.stack.width
+        assert (row["names"], row["shape"], row["count"]) == (["q", "k", "v", "out"], (width, width), 36)
 
 
 @pytest.mark.parametrize("name", [*TEXTS, *TINY])

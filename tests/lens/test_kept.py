@@ -44,7 +44,7 @@ def test_other_attentions_cost_what_their_formulas_say(monkeypatch: pytest.Monke
     layers, heads, dim = 3, 6, 32
     assert t.cache().kinds == {
         "own": 2 * 2 * dim * layers * 4, "MHA": 2 * heads * dim * layers * 4, "MQA": 2 * dim * layers * 4,
-        "GQA": 2 * 1 * dim * layers * 4, "MLA": (4 * dim + dim // 2) * layers * 4,
+        "GQA": 2 * 3 * dim * layers * 4, "MLA": (4 * dim + dim // 2) * layers * 4,
     }  # fmt: skip
     monkeypatch.setattr(kept, "per_position", lambda spec: 7)
     assert t.cache().steps[-1].bytes != t.cache().real

@@ -71,6 +71,12 @@ async function masked(page) {
   assert.equal(await page.locator(".four .mine").count(), 1, "one of the four is this model's");
   const [seen] = await values(page, "q-mask .legend");
   const seen0 = await page.locator("q-mask q-matrix").evaluate((m) => [...m.data].slice(3 * m.cols, 4 * m.cols).filter((x) => x === 0).length);
+  const [lost, ...row] = await values(page, ":is(q-mask .pairs, q-mask h3 + .note)");
+  const hidden = await page.locator("q-mask .pairs tbody tr").evaluateAll((all) => all.map((r) => Boolean(r.querySelector("small"))));
+  near(sum(row.filter((_, i) => i % 2 === 0 && hidden[i / 2])), lost, "what the hidden words would have got", 1e-3);
+  near(sum(row.filter((_, i) => i % 2 === 0)), 1, "without the mask the shares sum to one", 1e-3);
+  near(sum(row.filter((_, i) => i % 2)), 1, "with it they do", 1e-3);
+  assert.ok(lost > 0 && hidden.includes(true));
   const [, , own] = await values(page, ".four");
   assert.equal(own, seen, "the drawn prefix mask has as many open cells as the model's own");
   await page.locator("q-mask .cells").focus();
@@ -146,6 +152,8 @@ async function costs(page) {
   await page.locator("q-cost input[type=range]").first().fill("12");
   await settled(page);
   near(await bytes(), (before * 4096) / 128, "the cache grows with the context");
+  const counted = await values(page, "q-cost .shapes");
+  near(sum(counted.slice(0, -1)), counted.at(-1), "the shapes sum to all parameters", 1e-12);
   await keep(page, "cost");
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from qkv import cost as counts
 from qkv import hub
 from qkv.errors import nearest
 from qkv.explore import grafts, guesses, heads, meanings, scenes, trees
@@ -171,7 +172,7 @@ def cost(model: Model, query: Query) -> Answer:
     found = hub.report(model, dtype=dtype, context=context)
     line = f"qkv.hub.report(model, dtype={dtype!r}, context={context})"
     return Answer({
-        "context": context, "batch": batch, "dtype": dtype, "parameters": found["by_part"],
+        "context": context, "batch": batch, "dtype": dtype, "parameters": found["by_part"], "shapes": shapes(model),
         "total": found["parameters"], "active": found["active_parameters"],
         "flops": {"prefill": found["flops_per_token_prefill"], "decode": found["flops_per_token"]},
         "bytes": {"weights": found["weight_bytes"], "cache": (found["kv_bytes"]) * batch,
@@ -186,6 +187,27 @@ def cost(model: Model, query: Query) -> Answer:
                   "memory": f'{line}["memory_bytes_per_token"] * {context * batch}',
                   "activations": f'{line}["activation_bytes_per_token"] * {context * batch}'},
     })  # fmt: skip
+
+
+def shapes(model: Model) -> list[dict[str, Any]]:
+    """The matrices and vectors of each part that have one shape: what they are called, how many, numbers in all."""
+    found: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    for name, p in model.core.named_parameters():
+        owner = name.rpartition(".")[0]
+        found.setdefault((counts.part(name, model.core.get_submodule(owner)), tuple(p.shape)), []).append(name)
+    order = list(dict.fromkeys(part for part, _ in found))
+    line = ("sum(p.numel() for n, p in model.core.named_parameters() if tuple(p.shape) == {!r} and "
+            'qkv.cost.part(n, model.core.get_submodule(n.rpartition(".")[0])) == {!r})')  # fmt: skip
+    return [
+        {"part": part, "names": list(dict.fromkeys(called(n) for n in names)), "shape": shape, "count": len(names),
+         "numbers": len(names) * math.prod(shape), "line": line.format(shape, part)}
+        for (part, shape), names in sorted(found.items(), key=lambda one: order.index(one[0][0]))
+    ]  # fmt: skip
+
+
+def called(name: str) -> str:
+    """A parameter's own name and its owner's, without the way there: `q`, or `q.bias`."""
+    return ".".join(name.split(".")[-2:]).removesuffix(".weight")
 
 
 def routes(run: Run, query: Query) -> Answer:

@@ -86,7 +86,7 @@ def per_position(spec: Spec) -> int:
 
 
 def kinds(spec: Spec) -> dict[str, Spec]:
-    """The same model with other attentions: its own, a key per head, a key per four heads, one key, and latents.
+    """The same model with other attentions: its own, a key per head, per four heads (two of few), one key, and latents.
 
     Latents are sized as in DeepSeek-V2 (Liu et al. 2024, table 1): rank 4 K, and K/2 rotary numbers.
     """
@@ -95,7 +95,7 @@ def kinds(spec: Spec) -> dict[str, Spec]:
     at = stack.blocks[0].attn
     dim = at.head_dim if isinstance(at, Attention) else at.plain_dim
     heads = at.heads
-    for name, groups in (("MHA", heads), ("GQA", max(1, heads // 4)), ("MQA", 1)):
+    for name, groups in (("MHA", heads), ("GQA", heads // 4 if heads >= 8 else max(1, heads // 2)), ("MQA", 1)):
         if heads % groups == 0:
             found[name] = varied(spec, Attention(heads, groups, dim, at.mask))
     half = dim // 2 + dim // 2 % 2

@@ -124,7 +124,7 @@ export class QMatrix extends LitElement {
     pen.setTransform(sharp(), 0, 0, sharp(), 0, 0);
     pen.imageSmoothingEnabled = false;
     pen.drawImage(small, 0, 0, this.cols * wide, this.rows * high);
-    const line = getComputedStyle(this).getPropertyValue("--line");
+    const line = getComputedStyle(this).getPropertyValue(this.tone === "code" ? "--paper" : "--line"); // codes fill their cells
     if (Math.min(wide, high) >= 6) this.hatched(pen, wide, high, getComputedStyle(this).getPropertyValue("--hatch"));
     if (wide >= 10) this.ruled(pen, wide, high, line);
   }

@@ -10,6 +10,8 @@ import { Panel, panel } from "../panel";
 import type { Key } from "../words";
 import "./more.css";
 
+interface Shape { part: string; names: string[]; shape: number[]; count: number; numbers: number; line: string }
+
 class CostPanel extends Panel {
   @state() private context = 0; // 0: the model's own
   @state() private batch = 1;
@@ -44,7 +46,19 @@ class CostPanel extends Panel {
         ${amounts(held.map((name) => ({ name: this.t(`cost.${name}` as Key), value: c.bytes[name], line: lines[name]! })), this.t("cost.bytes"), bytes)}
         <p class="note">${this.t("cost.bytes.about")}</p></section>
       <section><h3>${this.t("cost.by.part")}</h3>
-        ${amounts(parameters.map(([name, value]) => ({ name: this.t(`cost.part.${name}` as Key), value, line: `${lines.parameters}[${JSON.stringify(name)}]` })), this.t("cost.by.part"), many)}</section></div>`;
+        ${amounts(parameters.map(([name, value]) => ({ name: this.t(`cost.part.${name}` as Key), value, line: `${lines.parameters}[${JSON.stringify(name)}]` })), this.t("cost.by.part"), many)}</section></div>
+      ${this.shapes(c.shapes as Shape[], c.total, lines.total!)}`;
+  }
+
+  /** Every table of numbers that the model has, those of one shape together: the sum is the model. */
+  private shapes(rows: Shape[], total: number, line: string): TemplateResult {
+    const heads = (["part", "names", "shape", "count", "numbers"] as const).map((k) => html`<th scope="col">${this.t(`cost.shapes.${k}`)}</th>`);
+    const whole = (n: number): string => n.toLocaleString("en-US");
+    return html`<h3>${this.t("cost.shapes")}</h3><p class="note">${this.t("cost.shapes.about")}</p>
+      <div class="scroll" tabindex="0" role="region" aria-label=${this.t("cost.shapes")}><table class="numbers shapes" aria-label=${this.t("cost.shapes")}><thead><tr>${heads}</tr></thead>
+      <tbody>${rows.map((r, i) => html`<tr><th scope="row">${rows[i - 1]?.part === r.part ? "" : this.t(`cost.part.${r.part}` as Key)}</th><td><code>${r.names.join(" · ")}</code></td>
+        <td>${r.shape.join(" × ")}</td><td>× ${r.count}</td><td>${num(r.numbers, `${this.t(`cost.part.${r.part}` as Key)}: ${r.shape.join(" × ")} × ${r.count}`, r.line, whole(r.numbers))}</td></tr>`)}</tbody>
+      <tfoot><tr><th scope="row" colspan="4">${this.t("cost.parameters")}</th><td>${num(total, this.t("cost.parameters"), line, whole(total))}</td></tr></tfoot></table></div>`;
   }
 }
 

@@ -3,7 +3,7 @@ import { html, svg, type TemplateResult } from "lit";
 import { state } from "lit/decorators.js";
 import type { Answer, Numbers } from "../client";
 import { choice, pick } from "../draw/choose";
-import { num, tell } from "../draw/number";
+import { num, percent, tell } from "../draw/number";
 import "../draw/matrix";
 import "../draw/player";
 import { word } from "../draw/strip";
@@ -13,6 +13,7 @@ import type { Key } from "../words";
 import "./more.css";
 
 const FINEST = 96; // cells to a side of a small picture
+const MOST = 16; // keys of a row
 const WIDEST = 48; // tokens of the grid of layers and tokens
 const WHY: Record<string, Key> = {
   "": "mask.seen", seen: "mask.seen", future: "mask.future", padding: "mask.padding", window: "mask.window",
@@ -33,15 +34,36 @@ class MaskPanel extends Panel {
   @state() private told: [number, number] | null = null; // the cell of the grid that was asked about
 
   protected asks(): Record<string, string | undefined> {
-    const { part, layer } = this.page.state;
+    const { part, layer, head, query } = this.page.state;
     return {
-      mask: this.run("mask", { part, layer }),
+      mask: this.run("mask", { part, layer }), row: this.run("row", { part, layer, head, query }),
       wave: this.run("wavefront"),
     };
   }
 
-  protected view({ mask, wave }: Record<string, Answer>): TemplateResult {
-    return html`${this.square(mask!)}${this.four(mask!)}${this.wave(wave!)}`;
+  protected view({ mask, row, wave }: Record<string, Answer>): TemplateResult {
+    return html`${this.square(mask!)}${this.row(row!)}${this.four(mask!)}${this.wave(wave!)}`;
+  }
+
+  /** One row of one head, with what its softmax would be if no score were hidden. */
+  private row(row: Answer): TemplateResult {
+    const { layer, head, query } = this.page.state;
+    const [weight, score, bias] = ["weight", "score", "bias"].map((n) => Array.from(row.arrays![n]!.data)) as [number[], number[], number[]];
+    const shut = (row.reasons as string[]).flatMap((r, k) => (r ? [k] : []));
+    const title = this.t("mask.row", shown(layer), shown(head), word(this.page.tokens("queries")[query]?.text ?? ""));
+    if (!shut.length) return html`<h3>${title}</h3><p class="note">${this.t("mask.row.none")}</p>`;
+    const open = softmax(score.map((s, k) => s + bias[k]!));
+    const line = `((${row.lines.score}) + (${row.lines.bias}).masked_fill((${row.lines.bias}) < -1e30, 0)).softmax(0)`;
+    const lost = shut.reduce((sum, k) => sum + open[k]!, 0);
+    const kept = open.map((_, k) => k).sort((a, b) => Math.max(open[b]!, weight[b]!) - Math.max(open[a]!, weight[a]!)).slice(0, MOST).sort((a, b) => a - b);
+    return html`<h3>${title}</h3><p class="note">${this.t("mask.row.about")} ${num(lost, this.t("mask.without"), `${line}[${JSON.stringify(shut)}].sum()`, percent(lost))}</p>
+      <p class="legend"><span class="key-cell was"></span>${this.t("mask.without")} <span class="key-cell now"></span>${this.t("mask.with")}</p>
+      <table class="bars pairs" aria-label=${title}><tbody>${kept.map((k) => {
+        const name = word(this.page.tokens("keys")[k]?.text ?? "");
+        return html`<tr class=${k === this.page.state.key ? "current" : ""}><th scope="row">${name}${row.reasons[k] ? html`<small>${row.reasons[k] === "cut" ? "✂" : this.t(WHY[row.reasons[k]] ?? "mask.document")}</small>` : ""}</th>
+          <td class="track" aria-hidden="true"><i class="was" style="width:${100 * open[k]!}%"></i><i class="now" style="width:${100 * weight[k]!}%"></i></td>
+          <td class="end">${num(open[k]!, `${this.t("mask.without")}: ${name}`, `${line}[${k}]`, percent(open[k]!))} → ${num(weight[k]!, `${this.t("mask.with")}: ${name}`, `${row.line}[${k}]`, percent(weight[k]!))}</td></tr>`;
+      })}</tbody></table>`;
   }
 
   /** The calls of the part that asks: how many rows each of them adds. */
@@ -71,6 +93,7 @@ class MaskPanel extends Panel {
         <q-player .from=${1} .to=${calls.length} .now=${step} .label=${this.t("mask.call")} .says=${this.says()}
           .shows=${this.t(step === 1 ? "mask.prefill" : "mask.decode", step, calls[step - 1] ?? 0)} @q-step=${(e: CustomEvent<number>) => (this.done = e.detail)}></q-player>
       </div>
+      <p class="note">${this.t(`mask.${mask.kind}` as Key)}</p>
       <p class="legend">${reasons.map((r, i) => counts[i]! || i < 2 ? html`<span class=${`key-cell code${i}`}></span>${r} ${num(counts[i]!, r, `(${mask.line} == ${i}).sum()`)} ` : "")}</p>
       <q-matrix tone="code" .data=${code.data.slice(0, height * cols)} .rows=${height} .cols=${cols} .at=${at} .rowNames=${queries.slice(0, height)} .colNames=${keys}
         .describe=${describe} label=${this.t("mask.title")} .rowTitle=${this.t("query")} .colTitle=${this.t("key")}
@@ -162,6 +185,14 @@ class MaskPanel extends Panel {
         })}</tr>`)}</tbody>
       <tfoot><tr><td></td>${shownTokens.map((t) => html`<th scope="col">${words[t]}</th>`)}</tr></tfoot></table></div></figure>`;
   }
+}
+
+/** Scores as shares of one. */
+function softmax(scores: number[]): number[] {
+  const top = Math.max(...scores);
+  const parts = scores.map((s) => Math.exp(s - top));
+  const all = parts.reduce((a, b) => a + b, 0);
+  return parts.map((p) => p / all);
 }
 
 interface GridHow { now: number; words: string[]; line: string; rests: Set<number>; at: [number, number] }
