@@ -256,7 +256,8 @@ class Model:
             QkvError: the model does not fill in words, or the text holds no mask.
         """
         if self.tokenizer is None or self.tokenizer.mask_id is None:
-            raise QkvError("fill needs a tokenizer with a mask token")
+            raise QkvError("fill needs a model that was trained on masked words, with a mask token in its tokenizer; a "
+                           "decoder continues a text: use generate")  # fmt: skip
         chances = reading.fill(self.core, self.ids(text), self.tokenizer.mask_id)
         chances = chances.topk(min(top, chances.shape[-1]))
         rows = zip(chances.indices.tolist(), chances.values.tolist(), strict=True)

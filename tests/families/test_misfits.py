@@ -32,6 +32,10 @@ where.loader.exec_module(oracles)
     ("bert", {"hidden_act": "swoosh"}, "'swoosh'"),
     ("t5", {"feed_forward_proj": "gated-swoosh"}, "swoosh"),
     ("gpt2", {"n_head": 0}, "."),
+    ("llama", {"hidden_size": [64]}, r"'hidden_size' is \[64\], expected a whole number"),
+    ("llama", {"num_hidden_layers": "six"}, "'num_hidden_layers' is 'six', expected a whole number"),
+    ("marian", {"d_model": 64.5}, "'d_model' is 64.5, expected a whole number"),
+    ("t5", {"num_heads": True}, "'num_heads' is True, expected a whole number"),
 ])  # fmt: skip
 def test_a_config_that_cannot_be_meant_is_refused_by_name(family, change, says, tmp_path):
     oracles.draw(family, 0).save_pretrained(tmp_path)

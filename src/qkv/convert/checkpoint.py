@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,6 +51,9 @@ def spec_of(config: dict[str, Any], where: object) -> Spec:
     if config["model_type"] in OWN:
         return from_json(Spec | Recurrence, config.get("spec"), f"{where}: spec")
     family, reader = family_of(config, where), Reader(config, str(where))
+    for key in integers(family.__name__) & config.keys():
+        if isinstance(config[key], bool | str | float | list | dict):
+            raise reader.error(key, config[key], "a whole number")
     try:
         spec = family.spec(reader)
     except (TypeError, ZeroDivisionError, AttributeError) as e:
@@ -59,6 +62,15 @@ def spec_of(config: dict[str, Any], where: object) -> Spec:
         raise QkvError(str(e) if str(where) in str(e) else f"{where}: {e}") from None
     reader.finish(family.IGNORE)
     return spec
+
+
+@cache
+def integers(family: str) -> frozenset[str]:
+    """The keys of a family's config that hold whole numbers, by what it writes of its own first size."""
+    module = modules()[family.rpartition(".")[2]]
+    size, values = next(iter(module.SIZES.items()))
+    said = module.config(module.spec(Reader(values, size)))
+    return frozenset(key for key, value in said.items() if type(value) is int)
 
 
 def named(name: str) -> dict[str, Any] | None:
