@@ -112,8 +112,8 @@ def theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
     transformers.utils.logging.disable_progress_bar()
     config = loaded.config or {}
     if config.get("model_type") == "qkv":
-        raise QkvError("--against hf: transformers does not know the type 'qkv'; qkv convert --family NAME writes it as "
-                       "one that it knows, or says what does not fit")  # fmt: skip
+        raise QkvError("--against hf: transformers does not know the type 'qkv'; qkv convert --family NAME writes it "
+                       "as one that it knows, or says what does not fit")  # fmt: skip
     kind: Any = getattr(transformers, (config.get("architectures") or [""])[0], None)
     known = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
     if not known or (loaded.encoder_decoder and loaded.spec.head is None):
