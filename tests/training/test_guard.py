@@ -139,3 +139,59 @@ def test_a_full_folder_of_bad_batches_takes_no_more(tmp_path: Path, monkeypatch:
     assert guard.keep(tmp_path / "step-1.0.safetensors", {0: batch}, {})
     assert not guard.keep(tmp_path / "step-2.0.safetensors", {0: batch}, {})
     assert [f.name for f in tmp_path.iterdir()] == ["step-1.0.safetensors"]
+
+
+def test_a_run_that_goes_back_takes_the_last_checkpoint_and_goes_on_behind_the_bad_batch(tmp_path: Path) -> None:
+    settings = dataclasses.replace(BASE, on_bad_step="rewind", steps=14, save_every=4, ema=0.5, log_every=1)
+    plan = plan_of(reversals(100), 4)  # more batches than steps
+    with pytest.MonkeyPatch.context() as patch:
+        poisoned(patch, {11}, lambda loss: loss * math.nan)  # behind step 8, which is saved
+        core = core_of(translator(0.1))
+        end = loop.train(core, plan, settings, directory=tmp_path / "back")
+    assert (end.steps, end.skipped) == (14, 1)
+    events = log.events(tmp_path / "back" / "train" / "log.jsonl")
+    assert [e["step"] for e in events if e["kind"] == "step"] == list(range(1, 15))
+    assert any("loss nan at step 11" in e["text"] and "back to step 8, past" in e["text"] for e in events if
+               e["kind"] == "note")  # fmt: skip
+
+    loop.train(core_of(translator(0.1)), plan, settings, directory=tmp_path / "by hand", stop=lambda step: step == 8)
+    path = tmp_path / "by hand" / "train" / "last.safetensors"
+    tensors, state = checkpoint.read(path)
+    assert state["progress"]["done"] == 8
+    state["progress"]["done"] = 11
+    checkpoint.write(path, tensors, state)
+    other = core_of(translator(0.1))
+    loop.train(other, plan, settings, directory=tmp_path / "by hand", resume=True)
+    assert same(values(core), values(other))
+    last, theirs = (checkpoint.read(tmp_path / name / "train" / "last.safetensors")[0] for name in ("back", "by hand"))
+    assert same(last, theirs), "what the optimiser remembers, and the mean"
+    assert not same(values(core), values(core_of(translator(0.1))))
+
+
+def test_a_run_goes_back_so_often_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = dataclasses.replace(BASE, on_bad_step="rewind", steps=30, evaluate_every=5, save_every=7)
+    core, plan = core_of(translator()), plan_of(reversals(200), 4)
+    first = values(core)
+    poisoned(monkeypatch, {2, 4, 6, 7}, lambda loss: loss * math.nan)
+    with pytest.raises(guard.NonFinite, match=r"loss nan at step 1 .*the run went back 3 times"):
+        loop.train(core, plan, settings, directory=tmp_path)
+    assert same(first, values(core))
+    with pytest.raises(guard.QkvError, match="without a directory has no checkpoint"):
+        loop.train(core_of(translator()), plan, settings)
+
+
+def test_what_was_evaluated_is_never_gone_back_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = dataclasses.replace(BASE, on_bad_step="rewind", steps=12, evaluate_every=5, save_every=9, average=2)
+    measured: list[int] = []
+
+    def evaluate(core: Transformer, step: int) -> dict[str, Any]:
+        measured.append(step)
+        return {"loss": -float(step)}
+
+    poisoned(monkeypatch, {8, 12}, lambda loss: loss * math.nan)
+    plan = plan_of(reversals(200), 4)
+    end = loop.train(core_of(translator()), plan, settings, directory=tmp_path, evaluate=evaluate)
+    assert measured[:2] == [5, 10]
+    assert (end.steps, end.skipped) == (12, 2)
+    state = checkpoint.read(tmp_path / "train" / "last.safetensors")[1]["progress"]
+    assert (state["back"], state["snapshots"]) == (0, [5, 10])

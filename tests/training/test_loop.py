@@ -269,7 +269,7 @@ def test_where_seconds_end_a_run_the_rate_still_falls_to_its_floor(monkeypatch: 
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(ticks) * 0.5))
     heard = list[dict[str, Any]]()
     settings = dataclasses.replace(BASE, steps=0, seconds=20.0, schedule="wsd", decay=0.5, floor=0.1)
-    end = loop.train(core_of(translator()), plan_of(reversals()), settings, report=heard.append)
+    end = loop.train(core_of(translator()), plan_of(reversals(200), 4), settings, report=heard.append)
     rates = [e["lr"] / settings.lr for e in heard if e["kind"] == "step"]
     assert (end.why, end.steps) == ("seconds", 40)
     assert rates[19] == pytest.approx(1.0)

@@ -92,6 +92,9 @@ def run(
         except (loop.Interrupted, QkvError) as error:
             (folder / f"{ranks.rank}.error").write_text(f"{getattr(error, 'code', 2)} {error}", encoding="utf-8")
             return
+        except KeyError as error:
+            (folder / f"{ranks.rank}.error").write_text(f"KeyError {error}", encoding="utf-8")
+            return
     checkpoint.write(folder / f"{ranks.rank}.weights", checkpoint.weights(core), {"why": end.why, "told": len(told)})
 
 
@@ -105,6 +108,10 @@ def broken(patch: pytest.MonkeyPatch, fault: str, ranks: parallel.Ranks) -> None
         patch.setattr(parallel.Ranks, "total", lambda self, n: list(n) if len(n) == 8 else total(self, n))
     if fault == "same micro-batch":
         patch.setattr(loop, "range", lambda rank, n, size: range(0, n, size), raising=False)
+    if fault == "full" and ranks.first:
+        patch.setattr(checkpoint, "save_file", full)
+    if fault == "unmeasured" and ranks.first:
+        patch.setattr(sys.modules[__name__], "measured", lambda core, step: {}["loss"])
     if fault in ("nan", "nan once") and ranks.rank == 1:
         true, calls = loop.step_loss, itertools.count()
 
@@ -113,6 +120,11 @@ def broken(patch: pytest.MonkeyPatch, fault: str, ranks: parallel.Ranks) -> None
             return (loss * float("nan") if fault == "nan" or next(calls) == 2 else loss), busy
 
         patch.setattr(loop, "step_loss", spoilt)
+
+
+def full(*given: Any, **how: Any) -> None:
+    """What a full disk answers."""
+    raise OSError(28, "No space left on device")
 
 
 def half(**other: Any) -> Settings:
@@ -132,6 +144,9 @@ RUNS: list[tuple[str, Settings, dict[str, Any]]] = [
     ("parts", half(**KEPT), {"drop": 0.2, "resume": True}),
     ("nan", half(), {"fault": "nan"}),
     ("nan once", half(on_bad_step="skip"), {"fault": "nan once"}),
+    ("back", half(on_bad_step="rewind"), {"fault": "nan once"}),
+    ("full", half(**KEPT), {"fault": "full"}),
+    ("unmeasured", half(**KEPT), {"fault": "unmeasured"}),
     ("signal", half(steps=2000), {"fault": "signal"}),
     ("killed", half(steps=2000), {"fault": "killed"}),
 ]
@@ -231,6 +246,22 @@ def test_such_a_step_is_skipped_by_both_where_one_may_skip(two: Path) -> None:
     losses = [e["loss"] for e in log.events(folder / "train" / "log.jsonl") if e["kind"] == "step"]
     assert losses[1] is None  # told as it was
     assert len(losses) == BASE.steps
+
+
+def test_both_go_back_to_the_checkpoint_where_one_finds_a_bad_number(two: Path) -> None:
+    folder = two / "back"
+    assert gap(weights(folder, 0), weights(folder, 1)) == 0
+    assert gap(weights(folder), weights(two / "nan once")) > 1e-4
+    told = [e["text"] for e in log.events(folder / "train" / "log.jsonl") if e["kind"] == "note"]
+    assert sum("back to step 0, past these batches" in text for text in told) == 1
+
+
+def test_what_stops_the_first_process_alone_stops_the_others_with_its_words(two: Path) -> None:
+    said = [(two / "full" / f"{rank}.error").read_text(encoding="utf-8") for rank in range(2)]
+    assert said[0] == said[1]
+    assert "could not be saved ([Errno 28] No space left on device)" in said[0]
+    said = [(two / "unmeasured" / f"{rank}.error").read_text(encoding="utf-8") for rank in range(2)]
+    assert said == ["KeyError 'loss'", "2 process 0: KeyError: 'loss'"]
 
 
 def test_a_signal_to_any_process_saves_and_ends_all_after_the_same_step(two: Path) -> None:

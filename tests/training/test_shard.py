@@ -35,6 +35,9 @@ RUNS: list[tuple[str, Settings, dict[str, Any]]] = [
     ("low", p.half(shard=True, precision="bf16"), {"single": True}),
     ("mean instead of sum", SHARD, {"fault": "mean"}),
     ("nan", SHARD, {"fault": "nan"}),
+    ("back", p.half(shard=True, on_bad_step="rewind"), {"fault": "nan"}),
+    ("full first", SHARD, {"fault": "full first"}),
+    ("full second", SHARD, {"fault": "full second"}),
     ("begun", p.half(shard=True), {"stop": 4}),
     ("parts", p.half(shard=True), {"stop": 4}),
     ("parts", p.half(shard=True), {"resume": True}),
@@ -76,13 +79,19 @@ def run(
             from torch.distributed.fsdp import FSDPModule
 
             patch.setattr(FSDPModule, "set_gradient_divide_factor", lambda self, factor: None)
+        if fault == "full first" and ranks.first:
+            patch.setattr(shard, "named", p.full)
+        if fault == "full second" and not ranks.first:
+            from torch.distributed.checkpoint import HuggingFaceStorageWriter
+
+            patch.setattr(HuggingFaceStorageWriter, "write_data", p.full)
         if fault == "nan" and ranks.rank == 1:
             true = shard.step_loss
             patch.setattr(shard, "step_loss", lambda *a, **k: (true(*a, **k)[0] * float("nan"), None))
         try:
             core = made(drop, seed=ranks.rank)
             core = core.float() if single else core
-            loop.train(core, plan(drop), settings, directory=folder, resume=resume, stop=lambda step: step == stop,
+            loop.train(core, plan(drop), settings, directory=folder, resume=resume, stop=lambda step: step == (stop or -1),
                        evaluate=p.measured if ranks.first else None)  # fmt: skip
         except (loop.Interrupted, QkvError) as error:
             (folder / f"{ranks.rank}.error").write_text(f"{getattr(error, 'code', 2)} {error}", encoding="utf-8")
@@ -148,6 +157,20 @@ def test_a_loss_that_is_not_a_number_stops_both_in_the_same_step(two: Path) -> N
     assert all(text.startswith("3 training: loss nan at step 1 ") for text in said)
 
 
+def test_both_go_back_to_their_parts_of_a_checkpoint_and_stop_after_the_third_time(two: Path) -> None:
+    said = [(two / "back" / f"{rank}.error").read_text(encoding="utf-8") for rank in range(2)]
+    assert all("loss nan at step 1 " in text and "went back 3 times" in text for text in said)
+    state = json.loads((two / "back" / "train" / "last.json").read_text(encoding="utf-8"))
+    assert state["progress"]["step"] == 0
+
+
+@pytest.mark.parametrize("name", ["full first", "full second"])
+def test_a_full_disk_of_one_process_stops_both_with_the_same_words(two: Path, name: str) -> None:
+    one, other = ((two / name / f"{rank}.error").read_text(encoding="utf-8") for rank in range(2))
+    assert one == other
+    assert "could not be saved ([Errno 28] No space left on device); the checkpoint before it is whole" in one
+
+
 def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(two: Path) -> None:
     whole = p.weights(two / "sharded")
     assert p.gap(whole, p.weights(two / "parts", 0)) == 0 == p.gap(whole, p.weights(two / "parts", 1))
@@ -202,7 +225,7 @@ def test_a_checkpoint_that_cannot_be_named_leaves_the_one_before_it(
             shard.write(pointer, tensors, {"progress": {"step": step}}, ranks)
 
         saved(1)
-        monkeypatch.setattr(shard, "named", lambda *a: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        monkeypatch.setattr(shard, "named", p.full)
         with pytest.raises(QkvError, match=r"No space left on device.*the checkpoint before it is whole"):
             saved(2)
         tensors, state = shard.read(pointer, core)

@@ -42,6 +42,7 @@ class Progress:
     empty: int = 0  # micro-batches in which nothing was to be learnt
     skipped: int = 0  # bad steps, whose update was left out
     row: int = 0  # of them the last ones, without a good one between
+    back: int = 0  # times that the run went back to its last checkpoint
     recent: list[list[float]] = field(default_factory=list)  # loss and gradient norm of the last good steps
 
 

@@ -161,6 +161,10 @@ class Loop:
             self.tell({"kind": "note", "step": self.at.step, "text": text})
         if self.watch and self.log and (event := self.watch.begin(self.core, self.log.parent, self.at)):
             self.tell(event)
+        if self.settings.on_bad_step == "rewind":
+            if not self.store.folder:
+                raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back to")
+            self.save()
 
     def groups(self, epoch: int) -> list[Sequence[Any]]:
         """The batches of an epoch in their order, `accumulate` of them to a step of each process."""
@@ -203,15 +207,16 @@ class Loop:
             now = {"step": at.step + 1, "epoch": at.epoch, "seconds": at.seconds + time.perf_counter() - start}
             self.watch.before({**now, "tokens": at.tokens + tokens, "loss": self.loss, "lr": lr}, self.total())
         norm = float(shard.whole(optim.clip(self.weights, s.clip)))
-        if wrong := guard.fault(self.loss, norm, at.recent, spike=s.spike):
-            self.refuse(wrong, norm, keys, dict(zip(mine, batches, strict=True)))
+        wrong, back = guard.fault(self.loss, norm, at.recent, spike=s.spike), False
+        if wrong:
+            back = self.refuse(wrong, norm, keys, dict(zip(mine, batches, strict=True)))
         else:
             self.update(lr, norm, loads)
-        at.step, at.done, at.tokens = at.step + 1, at.done + 1, at.tokens + tokens
+        at.step, at.done, at.tokens = at.step + (not back), at.done + 1, at.tokens + tokens
         if self.mean and not wrong:
             self.mean.update(at.step)
         at.seconds += time.perf_counter() - start
-        if at.step % s.log_every == 0 or at.step == 1:
+        if not back and (at.step % s.log_every == 0 or at.step == 1):
             self.progress(lr, norm)
 
     def loss_of(self, batch: Batch, key: Any, drop: Drop) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -256,8 +261,11 @@ class Loop:
         if self.settings.spike and norm:  # a batch without labels is no measure
             self.at.recent = [*self.at.recent, [self.loss, norm]][-guard.WINDOW :]
 
-    def refuse(self, wrong: str, norm: float, keys: Sequence[Any], batches: dict[int, Batch]) -> None:
-        """Drop the gradients of a step and keep its batches; then go on, where such steps are skipped and few."""
+    def refuse(self, wrong: str, norm: float, keys: Sequence[Any], batches: dict[int, Batch]) -> bool:
+        """Drop the gradients of a step and keep its batches; then go on, where the settings say so and such are few.
+
+        Gives whether the run went back to its last checkpoint.
+        """
         at, s = self.at, self.settings
         self.optimizer.zero_grad(set_to_none=True)
         at.skipped, at.row = at.skipped + 1, at.row + 1
@@ -268,12 +276,33 @@ class Loop:
             state = {"seed": s.seed, "epoch": at.epoch, "batch": at.done, "rows": [str(key) for key in keys],
                      "why": wrong, "gradient": norm}  # fmt: skip
             aside = f"; its batches are in {path}" if guard.keep(path, batches, log.finite(state)) else ""
-        if s.on_bad_step == "stop" or at.row >= guard.ROW:
+        if s.on_bad_step == "stop" or at.row >= guard.ROW or at.back >= guard.ROW:
             kept = f"the last good checkpoint is {self.store.last}" if self.store.last else "nothing was saved before"
             again = f", bad step {at.row} in a row" if at.row > 1 else ""
+            again = f", and the run went back {at.back} times" if at.back else again
             raise guard.NonFinite(f"training: {wrong} at {where}{again}; {kept}{aside}. Try a smaller lr, clip=1, or "
                                   "precision=fp32")  # fmt: skip
+        if s.on_bad_step == "rewind":
+            self.rewind(f"{wrong} at {where}{aside}")
+            return True
         self.tell({"kind": "note", "step": at.step, "text": f"{wrong} at {where}: the update is left out{aside}"})
+        return False
+
+    def rewind(self, why: str) -> None:
+        """Go back to the last checkpoint, but not in the data: the steps since then, and the bad one, are not repeated.
+
+        As Chowdhery et al. 2022, section 5.1, did by hand.
+        """
+        self.optimizer = optim.make(self.learner, self.settings)
+        found, _ = self.store.resume(self.learner, self.optimizer, self.settings, self.mean)
+        now, onward = self.at, ("epoch", "done", "seconds", "tokens", "empty", "skipped")
+        vars(now).update(vars(found) | {key: getattr(now, key) for key in onward} | {"back": now.back + 1})
+        if self.log:
+            log.cut(self.log, now.step)
+        self.tell({"kind": "note", "step": now.step, "text": f"{why}: back to step {now.step}, past these batches"})
+        if self.watch and self.log:
+            self.watch.pending = None
+            self.watch.begin(self.core, self.log.parent, now)
 
     def progress(self, lr: float, norm: float) -> None:
         """Tell how fast and how well it goes."""
@@ -298,16 +327,20 @@ class Loop:
             at.epoch, at.done = at.epoch + 1, 0
             self.order = self.groups(at.epoch)
             at.seconds += time.perf_counter() - start  # cutting words anew is a part of training
+        if at.step == self.saved:  # it went back: nothing is new since then
+            return
         if self.watch and (event := self.watch.after()):
             self.tell(event)
         due = at.step % s.evaluate_every == 0 if s.evaluate_every else turned
         if due and self.shards:
             self.shards.gather(self.core)
-        if due and self.ranks.first:
-            self.measure()
-            if s.average:
-                self.snapshot()
-        if at.step % s.save_every == 0 if s.save_every else due:
+        if due:
+            with self.ranks.agreed():
+                if self.ranks.first:
+                    self.measure()
+                    if s.average:
+                        self.snapshot()
+        if (at.step % s.save_every == 0 if s.save_every else due) or (due and s.on_bad_step == "rewind"):
             self.save()
 
     def measure(self) -> None:
@@ -332,9 +365,13 @@ class Loop:
 
     def save(self) -> None:
         """The checkpoint of this moment, unless it is on disk already."""
-        if (self.ranks.first or self.shards) and self.saved != self.at.step:
-            self.store.save(self.learner, self.optimizer, self.at, self.settings, self.mean)
-            self.saved = self.at.step
+        if self.saved == self.at.step:
+            return
+        self.at.back = 0
+        with self.ranks.agreed():
+            if self.ranks.first or self.shards:
+                self.store.save(self.learner, self.optimizer, self.at, self.settings, self.mean)
+        self.saved = self.at.step
 
     def ended(self) -> str:
         """Why the run is over, or the empty string."""
@@ -352,7 +389,8 @@ class Loop:
         at = self.at
         if self.shards:
             self.shards.gather(self.core)
-        chosen, metrics = self.choose() if self.ranks.first else ("last", dict[str, Any]())
+        with self.ranks.agreed():
+            chosen, metrics = self.choose() if self.ranks.first else ("last", dict[str, Any]())
         self.ranks.spread(self.core)
         epochs = at.epoch + at.done / len(self.order)
         end = Outcome(why, at.step, epochs, at.tokens, at.seconds, self.loss, chosen, metrics, at.precision, at.empty,

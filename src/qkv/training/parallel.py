@@ -23,6 +23,7 @@ from qkv.errors import QkvError
 
 PATIENCE = timedelta(hours=6)  # ranks wait this long for one that evaluates; a rank that dies is noticed at once
 GRACE = 5  # seconds in which the other processes should end by themselves; they hold nothing that is lost
+WORDS = 2000  # bytes of an error that another rank hears of
 NEEDED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")  # what torchrun tells each process
 GONE = "another process of this run ended before its time"
 
@@ -100,6 +101,23 @@ class Ranks:
         if high != -low:
             raise QkvError(f"training: the {self.size} processes differ in {what} (here, process {self.rank}: "
                            f"{value[:200]}); give all the same files, folder and settings")  # fmt: skip
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """What the first rank does while the others wait, or all do: an error of one is raised on all, in its words."""
+        error: Exception | None = None
+        try:
+            yield
+        except Lost:
+            raise
+        except Exception as e:
+            error = e
+        failed = self.size - int(self.most([self.size - self.rank if error else 0])[0])  # the first that did; or `size`
+        if failed < self.size:
+            what = str(error) if isinstance(error, QkvError) else f"process {failed}: {type(error).__name__}: {error}"
+            own = what.encode()[:WORDS] if self.rank == failed else b""
+            said = bytes(map(int, self.total([*own, *[0] * (WORDS - len(own))]))).rstrip(b"\0")
+            raise error or QkvError(said.decode("utf-8", "ignore"))
 
 
 @contextmanager

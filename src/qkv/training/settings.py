@@ -34,7 +34,7 @@ class Settings:
     decay: float = 0.2  # wsd: the last share of the steps, in which the rate falls
     floor: float = 0.0  # cosine, linear, wsd: where the rate ends, as a share of lr
     clip: float = 0.0  # largest gradient norm
-    on_bad_step: Literal["stop", "skip"] = "stop"  # a loss or gradient that is no number, or a spike: skip its update
+    on_bad_step: Literal["stop", "skip", "rewind"] = "stop"  # a loss or gradient that is no number, or a spike
     spike: float = 0.0  # so many standard deviations above the last 64 steps a loss or gradient is a spike; 0: never
     smoothing: float = 0.0  # label smoothing
     sampled: float = 0.0  # scheduled sampling: the share of true inputs that the model's own guesses replace at most

@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,12 +109,13 @@ def write(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
 
     place = pointer.with_name(f"{pointer.stem}-{state['progress']['step']}")
     aside = place.with_name(f".{place.name}")
-    try:
+    with ranks.agreed(), unsaved(place):
         if ranks.first:
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
-        ranks.total([0])  # the folder is there
+    with unsaved(place):  # PyTorch tells all processes of an error of one
         dcp.save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
+    with ranks.agreed(), unsaved(place):
         if ranks.first:
             for file in aside.iterdir():
                 sync(file)
@@ -124,10 +126,19 @@ def write(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
             for old in pointer.parent.glob(f"{pointer.stem}-*"):
                 if old != place:
                     shutil.rmtree(old, ignore_errors=True)
-        ranks.total([0])  # nobody goes on before it is whole
-    except (OSError, dcp.CheckpointException) as e:
-        raise QkvError(f"{place}: could not be saved ({str(e)[:300]}); the checkpoint before it is whole. Make room "
-                       "and run again with --resume auto") from e  # fmt: skip
+
+
+@contextmanager
+def unsaved(place: Path) -> Iterator[None]:
+    """Says what a failure to write a checkpoint means, and what to do."""
+    from torch.distributed.checkpoint import CheckpointException
+
+    try:
+        yield
+    except (OSError, CheckpointException) as e:
+        cause = min(e.failures.items())[1][0] if isinstance(e, CheckpointException) else e
+        raise QkvError(f"{place}: could not be saved ({str(cause)[:300]}); the checkpoint before it is whole. Make "
+                       "room and run again with --resume auto") from e  # fmt: skip
 
 
 def forget(pointer: Path) -> None:
