@@ -47,6 +47,7 @@ def test_two_keys_give_pairs_and_one_gives_text(library: list[Any], tmp_path: Pa
 
 def test_a_saved_one_without_validation_is_split(library: list[Any], tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "dataset_info.json").touch()
     found = Data(dataset="saved", keys=("translation.zh", "translation.en"), valid=5).splits(tmp_path)
     assert library == [str(tmp_path / "saved")]
     assert isinstance(found.train, list)

@@ -4,34 +4,43 @@ Whatever gives mappings, row after row, will do. Next: sources.py, which reads f
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from qkv.data.sources import Sieve
 from qkv.errors import QkvError, nearest
 
+SAVED = ("dataset_dict.json", "dataset_info.json")  # one of them is where `save_to_disk` wrote
 Table = Iterable[Mapping[str, Any]]
 
 
 def opened(name: str) -> Mapping[str, Table]:
-    """The splits of a dataset: a folder that `save_to_disk` wrote, or NAME or NAME:CONFIG of the hub.
+    """The splits of a dataset: a folder that `save_to_disk` wrote or that holds files that `datasets` reads, such a
+    file (Parquet, Arrow, CSV, JSON lines), or NAME or NAME:CONFIG of the hub.
 
     Raises:
         QkvError: `datasets` is not installed, or cannot open it.
     """
     try:
-        import datasets  # pyright: ignore[reportMissingImports]
+        datasets: Any = import_module("datasets")
     except ImportError:
         raise QkvError(f"data.dataset {name!r} needs the datasets library: pip install datasets") from None
+    place = Path(name)
     try:
-        if Path(name).is_dir():
+        if any((place / file).is_file() for file in SAVED):
             found = datasets.load_from_disk(name)
+        elif place.is_file():
+            kind = {".jsonl": "json", ".ndjson": "json"}.get(place.suffix, place.suffix[1:])
+            found = datasets.load_dataset(kind, data_files=name)
+        elif place.is_dir():
+            found = datasets.load_dataset(name)
         else:
             path, _, config = name.partition(":")
             found = datasets.load_dataset(path, config or None)
     except Exception as e:  # its errors have no common ancestor
         raise QkvError(f"data.dataset {name!r}: {type(e).__name__}: {str(e)[:300]}") from None
-    return found if isinstance(found, Mapping) else {"train": found}  # pyright: ignore[reportUnknownVariableType]
+    return dict(found) if isinstance(found, Mapping) else {"train": found}
 
 
 def texts(

@@ -209,7 +209,7 @@ class Data:
     messages: str = ""
     shards: tuple[str, ...] = ()  # folders that `qkv data pack` wrote
     weights: tuple[float, ...] = ()  # how likely a window comes from each; without them by their size
-    dataset: str = ""  # NAME or NAME:CONFIG of the hub, or a folder that save_to_disk wrote
+    dataset: str = ""  # NAME or NAME:CONFIG of the hub, a folder that save_to_disk wrote, or files of rows
     columns: tuple[int, int] = (0, 1)
     keys: tuple[str, ...] = ("source", "target")
     valid_source: str = ""
@@ -278,7 +278,7 @@ class Data:
     def tabled(self, folder: Path, sieve: sources.Sieve) -> Splits:
         """The splits of a dataset: train, and validation and test where it has them."""
         local = folder / self.dataset
-        found = tables.opened(str(local) if local.is_dir() else self.dataset)
+        found = tables.opened(str(local) if local.exists() else self.dataset)
         if "train" not in found:
             raise QkvError(f"data.dataset {self.dataset!r}: no split 'train' (found: {', '.join(found)})")
         rows = {name: list(tables.texts(found[name], self.keys, name=f"{self.dataset}/{name}", sieve=sieve))
