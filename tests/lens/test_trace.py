@@ -204,7 +204,7 @@ def test_a_translation_stitches_cross_attention_and_beams_say_that_they_cannot()
     with Trace(core, save=["patterns"]) as t:
         beam(core, [[9, 8, 7]], search=Search(beams=3), **how)
     assert t["encoder.layers.0.attn.pattern"].shape == (1, 4, 3, 3)
-    with pytest.raises(QkvError, match="one pass over the finished text"):
+    with pytest.raises(QkvError, match=r"take one of its texts: t.line\(0\)"):
         t["decoder.layers.0.cross.pattern"]
 
 

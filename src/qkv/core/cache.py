@@ -41,6 +41,7 @@ class Static(Cache):
         self.buffers: list[Pair | None] = [None] * layers
         self.memory: dict[int, Pair] = {}
         self.real: Tensor | None = None
+        self.parents: Tensor | None = None  # the row of the last call that each row continues; None: its own
 
     @property
     def length(self) -> int:  # type: ignore[override]
@@ -64,7 +65,7 @@ class Static(Cache):
         return self.real
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> Pair:
-        start = self.filled[layer]
+        start, self.parents = self.filled[layer], None
         end = start + k.shape[2]
         keys, values = self.room(layer, end, k, v)
         keys[:, :, start:end] = k
@@ -96,6 +97,7 @@ class Static(Cache):
         if len(moved) == 0:
             return
         parents = index[moved]
+        self.parents = index if self.parents is None else self.parents[index]
         for filled, pair in zip(self.filled, self.buffers, strict=True):
             for buffer in pair or ():
                 move(buffer[:, :, :filled], moved, parents)
@@ -104,6 +106,7 @@ class Static(Cache):
 
     def keep(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Only these rows go on (and, of the memory, these sources): finished sentences leave the batch."""
+        self.parents = rows if self.parents is None else self.parents[rows]
         for layer, pair in enumerate(self.buffers):
             if pair:
                 keys, values = (kept(b, rows, self.filled[layer]) for b in pair)

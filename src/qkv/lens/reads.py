@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from qkv.lens.choices import Stages
     from qkv.lens.compare import Diff
     from qkv.lens.gradient import Saliency
     from qkv.lens.grid import Wavefront
     from qkv.lens.kept import Shelf
+    from qkv.lens.lines import Line
     from qkv.lens.mask import Why
     from qkv.lens.parts import Part, Parts
     from qkv.lens.readout import Alignment, Guesses
@@ -33,6 +36,18 @@ class Reads:
         from qkv.lens import where
 
         return where.passed(cast("Trace", self), path, run)
+
+    def lines(self, run: int | None = None) -> "list[Line]":
+        """The texts of a run whose rows moved: a beam's hypotheses by their parents, the texts of a batch."""
+        from qkv.lens import lines
+
+        return lines.lines(cast("Trace", self), run)
+
+    def line(self, which: "int | Sequence[int]" = 0, **how: Any) -> "Trace":
+        """One text of such a run as a trace of its own, by its number or the ids that it read; options: origin, run."""
+        from qkv.lens import lines
+
+        return lines.line(cast("Trace", self), which, **how)
 
     def lens(self, pos: Where | None = None, *, top: int = 5, row: int = 0, run: int | None = None) -> "Guesses":
         """Each layer's likeliest next tokens, at every position or at one."""

@@ -209,7 +209,8 @@ def called(call: "Call", n: int, directory: Path) -> str:
 def told(call: "Call") -> dict[str, Any]:
     """What of a call is no tensor."""
     masks = [{"causal": s.causal, "bias": s.bias is not None} for s in call.mask.values()]
-    return {"start": call.start, "mode": call.mode, "sources": call.sources, "across": call.across, "masks": masks}
+    return {"start": call.start, "mode": call.mode, "sources": call.sources, "across": call.across, "masks": masks,
+            "parents": call.parents}  # fmt: skip
 
 
 def fresh(directory: Path) -> None:
@@ -241,7 +242,7 @@ def load(directory: Path | str, core: Transformer, tokenizer: Any = None) -> "Tr
                  for i, (rule, said) in enumerate(zip(stack.masks, row["masks"], strict=True))}  # fmt: skip
         place = Place(*(read[f"place.{n}"]() for n in Place._fields))
         call = Call(stack, read["ids"](), row["start"], row["mode"], masks, row["sources"], place, row["across"],
-                    Shelf(path))  # fmt: skip
+                    Shelf(path), row.get("parents"))  # fmt: skip
         if row["run"] == len(trace.runs):
             trace.runs.append(Run(row["stack"], Cache()))
         trace.runs[row["run"]].calls.append(call)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from qkv.core import attention, kernels
 from qkv.core.attention import Attention
-from qkv.core.cache import Cache
+from qkv.core.cache import Cache, Static
 from qkv.core.latent import Latent
 from qkv.core.masks import Seen
 from qkv.core.model import Stack, Transformer
@@ -58,6 +58,7 @@ class Call:
     place: Place
     across: int  # positions of the memory
     taps: dict[str, Tensor] | tape.Shelf = field(default_factory=dict)
+    parents: list[int] | None = None  # the row of the call before that each row continues; None: its own
 
 
 @dataclass(eq=False)
@@ -186,7 +187,7 @@ class Trace(Reads):
         if self.directory:
             tape.spill(self, self.directory)
         call = Call(stack, ids, step.cache.length, step.mode, leant(stack, ids, step), len(step.memory), step.place,
-                    step.memory.shape[1])  # fmt: skip
+                    step.memory.shape[1], parents=moved(step.cache))  # fmt: skip
         run = next((r for r in self.runs if r.cache is step.cache), None)
         if run is None:
             run = Run(mine[0], step.cache)
@@ -483,6 +484,12 @@ def sees(seen: Seen, ids: Tensor) -> Tensor:
     return some.repeat_interleave(len(ids) // len(some), 0).expand(ids.shape)
 
 
+def moved(cache: Cache) -> list[int] | None:
+    """The row of the call before that each row continues, None where all stayed."""
+    rows = cache.parents if isinstance(cache, Static) else None
+    return None if rows is None else rows.tolist()
+
+
 def along(x: Tensor) -> int:
     """The axis of positions: [B, T, D] or [B, H, T, K]."""
     return 2 if x.dim() == 4 else 1
@@ -500,8 +507,9 @@ def same_rows(run: Run) -> None:
     rows = {len(c.ids) for c in run.calls}
     ends = [c.start + c.ids.shape[1] for c in run.calls]
     gaps = ends[:-1] != [c.start for c in run.calls[1:]]
-    if len(run.calls) > 1 and (gaps or len(rows) > 1 or any(c.sources != len(c.ids) for c in run.calls)):
+    reordered = any(c.parents not in (None, [*range(len(c.ids))]) for c in run.calls)
+    if len(run.calls) > 1 and (gaps or reordered or len(rows) > 1 or any(c.sources != len(c.ids) for c in run.calls)):
         raise QkvError(
             "rows left the batch or were reordered between calls (beams, or several texts), so positions cannot be "
-            "stitched by row; trace one text greedily, or trace one pass over the finished text"
+            "stitched by row; take one of its texts: t.line(0), and t.lines() lists them"
         )
