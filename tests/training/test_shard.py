@@ -91,7 +91,8 @@ def run(
         try:
             core = made(drop, seed=ranks.rank)
             core = core.float() if single else core
-            loop.train(core, plan(drop), settings, directory=folder, resume=resume, stop=lambda step: step == (stop or -1),
+            loop.train(core, plan(drop), settings, directory=folder, resume=resume,
+                       stop=lambda step: step == (stop or -1),
                        evaluate=p.measured if ranks.first else None)  # fmt: skip
         except (loop.Interrupted, QkvError) as error:
             (folder / f"{ranks.rank}.error").write_text(f"{getattr(error, 'code', 2)} {error}", encoding="utf-8")
