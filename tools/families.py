@@ -23,7 +23,7 @@ or more, every weight, norm and bias off its first value, an unequal padded batc
   times what transformers' own two kernels differ by on that model.
 - **bf16**: our error against fp32, as a multiple of transformers' own (allowed: 1.25), summed over the models.
 - **cached**: largest difference between decoding in chunks with a cache and one pass.
-- **lines**: of code, as `make size` counts them.
+- **lines**: of code, as `make size` counts them; what families share is not among: {shared}.
 - ticks: loads and saves (bit-equal, and transformers loads what we save), greedy text equal to transformers' own, one
   step of training, traced attention explains what ran, `qkv show` computes bit for bit the same, parameters counted
   as transformers has them. A dash: there is nothing to do that with.
@@ -60,15 +60,21 @@ def measured(*, nightly: bool) -> Path:
     return path
 
 
+def lines_of(path: Path) -> int:
+    """Lines of code of a file."""
+    return size.code_lines(path.read_text(encoding="utf-8"))
+
+
 def page(found: dict[str, dict[str, Any]], *, nightly: bool) -> str:
     """The page's text."""
     from qkv.convert import checkpoint
 
     how = ", 20 drawn models a family" if nightly else ", 3 drawn models a family"
-    text = HEAD.format(how=how, ticks=" | ".join(TICKS), rules="---|" * len(TICKS))
+    shared = ", ".join(f"`{p.name}` {lines_of(p)}" for p in sorted((size.PACKAGE / "families").glob("_*.py")))
+    text = HEAD.format(how=how, shared=shared, ticks=" | ".join(TICKS), rules="---|" * len(TICKS))
     notes: list[str] = []
     for name, module in sorted(checkpoint.modules().items()):
-        lines = size.code_lines(Path(str(module.__file__)).read_text(encoding="utf-8"))
+        lines = lines_of(Path(str(module.__file__)))
         types = ", ".join(f"`{t}`" for t in module.TYPES)
         own = found.get(name, {})
         own |= {"bf16": own["bf16 of 20"]} if "bf16 of 20" in own else {}
