@@ -42,7 +42,7 @@ def test_the_options_name_every_readout() -> None:
         (["demo", DEMO, "--show", "walk", "--part", "encoder", "--word", "它", "--key", "书", "--layer", "2"],
          ["encoder.layers.1.attn", "它 → 书 (seen)"]),
         (["demo", DEMO, "--show", "walk", "--show", "mask", "--part", "cross", "--key", "茶"], ["→ 茶 (seen)"]),
-        (["demo", "小", "--show", "neighbours", "--lang", "zh"], ["在词向量表里最近的词", "大"]),
+        (["demo", "他", "--show", "neighbours", "--lang", "zh"], ["在词向量表里最近的词", "她"]),
         (["demo", "大", "小", "多", "--show", "analogy"], ["大 : 小 = 多 : ?"]),
         (["demo-moe", "我爱学习", "--show", "routes", "--lang", "en"], ["which experts read", "layers.3.moe"]),
         (["demo-bert", "我[MASK]学习", "--show", "lens", "--show", "parts"], ["喜欢", "head.dense.norm.bias"]),

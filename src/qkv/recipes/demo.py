@@ -35,7 +35,7 @@ def run(
         Shape("marian", width=width, layers=layers, heads=4, ffn=2 * width, dropout=0.1, context=128),
         Vocabulary("lexicon", 8000),
         Settings(
-            epochs=epochs, seconds=seconds, tokens=2048, optimizer="muon", lr=4e-3, schedule="wsd", warmup=100,
+            epochs=epochs, seconds=seconds, tokens=2048, optimizer="muon", lr=4e-3, schedule="wsd", warmup=50,
             decay=0.4, smoothing=0.1, clip=1.0, seed=seed, evaluate_every=50,
         ),
         Check(sentences=60, beam=4, samples=1),
