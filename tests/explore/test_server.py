@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 import qkv
 from qkv.errors import QkvError
-from qkv.explore import server
+from qkv.explore import replay, server
 from qkv.explore.server import Desk, Events, app
 from qkv.hub import Model
 from qkv.training.watch import Watched
@@ -426,6 +426,14 @@ def test_a_watched_run_is_listed_and_replayed(lm: Model, tmp_path: Path) -> None
     assert browser.get(f"/api/watch/{name}/step/x").status == 422
     assert browser.get(f"/api/watch/{name}/else").status == 404
     assert Browser(desk_of(lm)).get("/api/watch").json["runs"] == []
+
+
+def test_the_run_that_recorded_last_stands_last(lm: Model, tmp_path: Path) -> None:
+    for n, name in enumerate("bca"):
+        index = watched_run(tmp_path / name) / "train" / "watch" / "index.json"
+        os.utime(index, (1000 + n, 1000 + n))
+    runs = Browser(desk_of(lm, watched=tmp_path)).get("/api/watch").json["runs"]
+    assert [r["run"] for r in runs] == [replay.key(tmp_path / name / "toy") for name in "bca"]
 
 
 def test_a_text_is_asked_for_while_a_run_learns(lm: Model, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.explore.body import Answer
 from qkv.explore.run import Refused
 from qkv.training import log
-from qkv.training.watch import Watched, runs
+from qkv.training.watch import FOLDER, Watched, runs
 
 POINTS = 1000  # of a curve, at most
 NORMS = ("weight", "gradient", "update")
@@ -26,8 +26,14 @@ def key(directory: Path) -> str:
 
 def listed(folder: Path | None) -> Answer:
     """The watched runs in a folder, the one that recorded last at the end."""
-    found = [row(Watched(directory)) for directory in (runs(folder) if folder and folder.is_dir() else [])]
+    directories = runs(folder) if folder and folder.is_dir() else []
+    found = [row(Watched(directory)) for directory in sorted(directories, key=recorded)]
     return Answer({"runs": found, "line": f"qkv.training.watch.runs({str(folder)!r})"})
+
+
+def recorded(directory: Path) -> float:
+    """When a run recorded last."""
+    return (directory / FOLDER / "index.json").stat().st_mtime
 
 
 def row(w: Watched) -> dict[str, Any]:
