@@ -1,6 +1,7 @@
 """Runs read from their logs, and their curves as letters, SVG and PNG; logs that a crash cut off are read too."""
 
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.errors import QkvError
-from qkv.training import curves, runs
+from qkv.training import curves, log, runs
+from qkv.training.settings import Settings
 
 
 def a_run(
@@ -148,3 +150,28 @@ def test_a_picture_is_written_or_matplotlib_is_asked_for(tmp_path: Path, monkeyp
     with pytest.raises(QkvError, match=r"pip install 'qkv\[plot\]'"):
         curves.png({"a": [(0, 1)]}, tmp_path / "q.png", x="", y="")
     assert not (tmp_path / "q.png").exists()
+
+
+def test_json_is_written_whole_or_not_at_all_and_knows_no_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "new" / "a.json"
+    log.whole(path, {"loss": math.nan, "rows": [1.5, -math.inf], "word": "书"})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"loss": None, "rows": [1.5, None], "word": "书"}
+
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(log, "sync", full)
+    with pytest.raises(OSError, match="No space"):
+        log.whole(path, {"loss": 2.0})
+    assert json.loads(path.read_text(encoding="utf-8"))["loss"] is None
+    assert [p.name for p in path.parent.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("metric", ["loss", "bleu"])
+def test_a_metric_that_is_no_number_is_beaten_by_any(metric: str) -> None:
+    s = Settings(metric=metric)
+    good, bad, gone = ({metric: value} for value in (3.0, math.nan, None))
+    for worse in (bad, gone):
+        assert s.better(good, worse)
+        assert not s.better(worse, good)
+        assert not s.better(worse, worse)

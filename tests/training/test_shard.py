@@ -17,7 +17,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.errors import QkvError
-from qkv.training import checkpoint, loop, parallel, shard
+from qkv.training import checkpoint, log, loop, parallel, shard
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
 
@@ -80,7 +80,7 @@ def run(
 
             patch.setattr(FSDPModule, "set_gradient_divide_factor", lambda self, factor: None)
         if fault == "full first" and ranks.first:
-            patch.setattr(shard, "named", p.full)
+            patch.setattr(log, "whole", p.full)
         if fault == "full second" and not ranks.first:
             from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
@@ -226,7 +226,7 @@ def test_a_checkpoint_that_cannot_be_named_leaves_the_one_before_it(
             shard.write(pointer, tensors, {"progress": {"step": step}}, ranks)
 
         saved(1)
-        monkeypatch.setattr(shard, "named", p.full)
+        monkeypatch.setattr(log, "whole", p.full)
         with pytest.raises(QkvError, match=r"No space left on device.*the checkpoint before it is whole"):
             saved(2)
         tensors, state = shard.read(pointer, core)

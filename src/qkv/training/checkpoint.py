@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from qkv.convert.store import sync
 from qkv.errors import QkvError
-from qkv.training import optim, shard
+from qkv.training import log, optim, shard
 from qkv.training.parallel import Ranks
 
 Tensors = dict[str, Tensor]
@@ -78,7 +78,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = {name: t.detach().contiguous().cpu() for name, t in tensors.items()}
-        save_file(whole, str(aside), metadata={"state": json.dumps(state)})
+        save_file(whole, str(aside), metadata={"state": json.dumps(log.finite(state))})
         sync(aside)
         os.replace(aside, path)
         sync(path.parent)

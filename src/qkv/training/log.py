@@ -2,9 +2,12 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from qkv.convert.store import sync
 
 Event = dict[str, Any]  # always a "kind": step, evaluation, note, end; and the "step" at which it happened
 Report = Callable[[Event], None]
@@ -17,6 +20,19 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def whole(path: Path, value: Any) -> None:
+    """A value as a JSON file, whole or not at all: written beside, flushed, then renamed over the old one."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(finite(value), ensure_ascii=False, allow_nan=False), encoding="utf-8")
+        sync(aside)
+        os.replace(aside, path)
+        sync(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def reporter(path: Path | None, report: Report | None) -> Report:

@@ -1,6 +1,7 @@
 """How to train, as frozen data that TOML files and `a.b=c` on the command line can change. Next: loop.py."""
 
 import dataclasses
+import math
 import tomllib
 import types
 import typing
@@ -79,11 +80,17 @@ class Settings:
             raise QkvError(f"training.metric: evaluation gives no {self.metric!r}{hint} (it gives: {known})")
         if old is None:
             return True
-        lower = self.metric in ("loss", "perplexity", "bpc")
-        new_score, old_score = (-m[self.metric] if lower else m[self.metric] for m in (new, old))
-        if new_score == old_score and "loss" in new and "loss" in old:  # BLEU is 0 at first, exact match 1 at last
-            return new["loss"] < old["loss"]
+        new_score, old_score = (worth(self.metric, m.get(self.metric)) for m in (new, old))
+        if new_score == old_score:  # BLEU is 0 at first, exact match 1 at last
+            return worth("loss", new.get("loss")) > worth("loss", old.get("loss"))
         return new_score > old_score
+
+
+def worth(metric: str, value: float | None) -> float:
+    """A metric as a number that is better when higher; what is no number is worst."""
+    if value is None or math.isnan(value):
+        return -math.inf
+    return -value if metric in ("loss", "perplexity", "bpc") else value
 
 
 def changed(part: Part, values: Mapping[str, Any], where: str = "") -> Part:

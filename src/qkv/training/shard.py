@@ -23,6 +23,7 @@ from qkv.convert.store import sync
 from qkv.core.model import Stack, Transformer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
+from qkv.training import log
 from qkv.training.objectives import step_loss
 from qkv.training.parallel import Ranks, peers
 
@@ -122,7 +123,7 @@ def write(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
             shutil.rmtree(place, ignore_errors=True)
             os.replace(aside, place)
             files = {file.name: file.stat().st_size for file in place.iterdir()}
-            named(pointer, {"folder": place.name, "files": files, **state})
+            log.whole(pointer, {"folder": place.name, "files": files, **state})
             for old in pointer.parent.glob(f"{pointer.stem}-*"):
                 if old != place:
                     shutil.rmtree(old, ignore_errors=True)
@@ -146,15 +147,6 @@ def forget(pointer: Path) -> None:
     pointer.unlink(missing_ok=True)
     for old in pointer.parent.glob(f"{pointer.stem}-*"):
         shutil.rmtree(old, ignore_errors=True)
-
-
-def named(pointer: Path, state: Mapping[str, Any]) -> None:
-    """The JSON of a checkpoint, in one rename."""
-    aside = pointer.with_name(f".{pointer.name}")
-    aside.write_text(json.dumps(state), encoding="utf-8")
-    sync(aside)
-    os.replace(aside, pointer)
-    sync(pointer.parent)
 
 
 def read(pointer: Path, core: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -5,7 +5,6 @@ Letters: S recorded steps, N matrices, W watched words, D width.
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qkv.convert.store import sync
 from qkv.errors import QkvError
 from qkv.training import log
 
@@ -111,17 +109,10 @@ def write(path: Path, value: Mapping[str, Any]) -> None:
     Raises:
         QkvError: the disk is full or not writable.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(log.finite(value), ensure_ascii=False), encoding="utf-8")
-        sync(aside)
-        os.replace(aside, path)
-        sync(path.parent)
+        log.whole(path, value)
     except OSError as e:
         raise QkvError(f"{path}: could not be written ({e})") from e
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 @contextmanager
