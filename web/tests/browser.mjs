@@ -9,7 +9,7 @@ export const numbers = []; // those that were clicked, with their lines, which P
 
 export const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-  args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+  args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--host-resolver-rules=MAP qkv.example 127.0.0.1"],
 });
 
 /** A page on ADDRESS that stands; `first` sees it before it goes there. */
