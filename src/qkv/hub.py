@@ -43,11 +43,13 @@ class Special:
     pad: int | None = None
     start: int | None = None
     forbid: tuple[int, ...] = ()
+    forced: int | None = None  # what a target begins with after `start`, such as the language of a translation
 
     @property
     def keys(self) -> dict[str, Any]:
         """The same as a Hugging Face config writes it."""
-        found = {"bos_token_id": self.bos, "pad_token_id": self.pad, "decoder_start_token_id": self.start}
+        found = {"bos_token_id": self.bos, "pad_token_id": self.pad, "decoder_start_token_id": self.start,
+                 "forced_bos_token_id": self.forced}  # fmt: skip
         found["eos_token_id"] = self.eos[0] if len(self.eos) == 1 else list(self.eos) or None  # type: ignore[assignment]
         return {k: v for k, v in found.items() if v is not None}
 
@@ -489,7 +491,7 @@ def start_of(model: Model) -> tuple[int, ...]:
         return () if special.start is None or not free(model.spec) else (special.start,)
     if special.start is None:
         raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
-    return (special.start,)
+    return (special.start,) if special.forced is None else (special.start, special.forced)
 
 
 def free(spec: Spec) -> bool:
@@ -566,9 +568,10 @@ def aligned(model: Model, source: list[int], tokens: list[int]) -> Tensor:
     """Which source token each written token looked at: [T, S], mean over the heads of the last cross-attention."""
     name = f"decoder.layers.{len(model.core.decoder.layers) - 1}.cross.pattern"
     with model.trace(save=[name]) as trace, torch.inference_mode():
-        target = torch.tensor([[*start_of(model), *tokens[:-1]]], device=model.device)
+        begun = start_of(model)
+        target = torch.tensor([[*begun, *tokens[:-1]]], device=model.device)
         model(source=torch.tensor([source], device=model.device), target=target)
-    return trace[name][0].mean(0)
+    return trace[name][0].mean(0)[len(begun) - 1 :]
 
 
 @dataclass(frozen=True)
@@ -807,4 +810,5 @@ def special_of(directory: Path, config: dict[str, Any], tokenizer: Tokenizer | N
     start = one("decoder_start_token_id")
     if start is not None and start == pad and not bad:
         bad = (start,)  # a decoder that starts with padding never says it
-    return Special(one("bos_token_id", tokenizer.bos_id if tokenizer else None), ends, pad, start, bad)
+    bos = one("bos_token_id", tokenizer.bos_id if tokenizer else None)
+    return Special(bos, ends, pad, start, bad, one("forced_bos_token_id"))

@@ -67,6 +67,29 @@ def test_greedy_tokens_are_transformers_own(family, drawn, record):
 
 
 @every
+@pytest.mark.filterwarnings("ignore")  # transformers warns of its own habits
+def test_a_release_writes_as_its_generation_config_says(family, tmp_path):
+    """Start, forced first token, forbidden ones and several ends: as transformers' own generate."""
+    oracle = oracles.draw(family, 6)
+    if not oracle.can_generate() or oracle.config.model_type == "bert":
+        pytest.skip("an encoder does not write")
+    settings, at = oracle.generation_config, oracles.batch(oracle, 6)
+    settings.update(eos_token_id=None, forced_bos_token_id=7 if family == "bart" else None)
+    ids, how = at["ids"][:1], {"do_sample": False, "num_beams": 1, "max_new_tokens": 16}
+    if family == "marian":
+        settings.bad_words_ids = [[oracle.generate(ids, **how)[0, 1].item()]]
+    settings.eos_token_id = [oracle.generate(ids, **how)[0, -6].item(), 3]  # so that it ends before its time
+    oracle.save_pretrained(tmp_path)
+    want, model = oracle.generate(ids, **how)[0].tolist(), hub.load(tmp_path)
+    prompt = hub.start_of(model) if "target" in at else tuple(ids[0].tolist())
+    found = model.generate(ids[0].tolist(), max_new_tokens=16)
+    assert [*prompt, *found.tokens] == want
+    assert found.finish_reason == "stop"
+    model.save(tmp_path / "again")
+    assert hub.load(tmp_path / "again").special == model.special
+
+
+@every
 def test_a_step_of_training_moves_every_weight_downhill(family, drawn, record):
     _, model, at = drawn
     labels = torch.randint(3, model.spec.vocabulary, at.get("target", at["ids"]).shape, generator=torch.Generator())
