@@ -13,7 +13,6 @@ from qkv import hub
 from qkv.convert import checkpoint
 from qkv.convert.config import Reader
 from qkv.core import experts
-from qkv.core.step import listener
 
 transformers = pytest.importorskip("transformers")
 where = importlib.util.spec_from_file_location("oracles", Path(__file__).with_name("oracles.py"))
@@ -31,20 +30,6 @@ def mixes(family: str) -> bool:
 
 FAMILIES = [f for f in sorted(checkpoint.modules()) if mixes(f) and oracles.draw(f, 0) is not None]
 every = pytest.mark.parametrize("family", FAMILIES)
-
-
-class Ear:
-    """Keeps what the routers chose."""
-
-    opens = False
-
-    def __init__(self) -> None:
-        self.heard: dict[str, Tensor] = {}
-
-    def tap(self, module: torch.nn.Module, name: str, x: Tensor) -> Tensor:
-        if ".moe" in module.path:
-            self.heard[f"{module.path}.{name}"] = x
-        return x
 
 
 def recorded(oracle: Any, at: dict[str, Tensor]) -> dict[int, tuple[Tensor, Tensor]]:
@@ -75,19 +60,17 @@ def gaps(family: str, number: int, folder: Path) -> list[float]:
     oracle = oracles.draw(family, number)
     oracle.save_pretrained(folder)
     oracle.set_attn_implementation("eager")
-    at, model, ear = oracles.batch(oracle, number), hub.load(folder), Ear()
+    at, model = oracles.batch(oracle, number), hub.load(folder)
     theirs = recorded(oracle, at)
-    token = listener.set(ear)
-    with torch.no_grad():
+    with model.trace(save=["*.moe.index", "*.moe.weight"]) as trace, torch.no_grad():
         model(at["ids"], padding=at["real"])
-    listener.reset(token)
     ours = {i for i, b in enumerate(model.spec.stack.blocks) if b.moe}
     assert ours == set(theirs)
     assert ours
     found = []
     for layer, (index, weight) in theirs.items():
         count = model.spec.stack.blocks[layer].moe.count
-        mine, mine_weight = (ear.heard[f"layers.{layer}.moe.{n}"][at["real"]] for n in ("index", "weight"))
+        mine, mine_weight = (trace[f"layers.{layer}.moe.{n}"][at["real"]] for n in ("index", "weight"))
         index, weight = index[at["real"]], weight[at["real"]]
         assert torch.equal(mine.sort(-1).values, index.sort(-1).values), f"layer {layer} chooses other experts"
         found.append(float((spread(mine, mine_weight, count) - spread(index, weight, count)).abs().max()))
@@ -95,9 +78,19 @@ def gaps(family: str, number: int, folder: Path) -> list[float]:
 
 
 @every
-@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("number", [0, 1, 3, 5])  # among DeepSeek's are V3, V2 with groups, and V2 without
 def test_chosen_experts_and_their_weights_equal_transformers(family: str, number: int, tmp_path: Path) -> None:
     assert max(gaps(family, number, tmp_path)) < 1e-4
+
+
+def test_every_kind_of_router_is_among_those_drawn() -> None:
+    drawn = [oracles.draw(f, n).config.to_dict() for f in FAMILIES for n in (0, 1, 3, 5)]
+    ways = {(c["model_type"], c.get("topk_method"), bool(c.get("norm_topk_prob"))) for c in drawn}
+    assert {way[:2] for way in ways} == {
+        ("deepseek_v2", "greedy"), ("deepseek_v2", "group_limited_greedy"), ("deepseek_v3", None), ("mixtral", None),
+        ("qwen2_moe", None), ("qwen3_moe", None),
+    }  # fmt: skip
+    assert {summed for _, _, summed in ways} == {True, False}
 
 
 @every
