@@ -241,8 +241,8 @@ class Model:
     def classify(self, text: Any, *, both: bool = False) -> Any:
         """The label of a text and the probability of each: one Verdict, or a list of them.
 
-        A tuple is one question: a pair, which `both` reads in both orders and adds (are they alike?), or, where one
-        logit judges, (question, answer, answer, ...), whose label is the number of the best answer.
+        A tuple is one question: a pair, which `both` reads in both orders and adds (are they alike?), as a model does
+        that learnt it so, or, where one logit judges, (question, answer, ...): the label is the best answer's number.
 
         Raises:
             QkvError: the model has no labels; or a pair, and it reads none.
@@ -313,6 +313,9 @@ class Model:
         return self.tokenizer.decode(ids) if self.tokenizer else ""
 
 
+ANSWERS = 100  # to one question at most, where a model is judged by which it chooses
+
+
 def voice(model: Model) -> evaluate.Voice:
     """What an evaluation may ask of a model."""
 
@@ -323,7 +326,8 @@ def voice(model: Model) -> evaluate.Voice:
     def classify(texts: list[Any]) -> list[str]:
         return [verdict.label for verdict in model.classify([divided(model, text) for text in texts])]
 
-    return evaluate.Voice(model.core, model.ids, model.text, answer, classify, model.labels)
+    labels = tuple(map(str, range(ANSWERS))) if compares(model) else model.labels
+    return evaluate.Voice(model.core, model.ids, model.text, answer, classify, labels)
 
 
 def several(given: Any) -> tuple[bool, list[Any]]:
@@ -363,6 +367,7 @@ def judged(model: Model, texts: Sequence[Any], *, both: bool) -> list[Verdict]:
 def asked(model: Model, line: Any, *, both: bool) -> tuple[list[tuple[list[int], list[int]]], inputs.Join]:
     """The ids and segments of the rows that a text, a pair, or a question with answers becomes; how they are joined."""
     texts, made = line if parted(line) else (line,), model.tokenizer
+    both = both or (len(texts) == 2 and unordered(model))
     if len(texts) > 2 and not compares(model):
         raise QkvError(f"found {len(texts)} texts in one question, but this model does not compare answers: its labels "
                        "judge a text or a pair")  # fmt: skip
@@ -385,15 +390,21 @@ def compares(model: Model) -> bool:
     return model.spec.labels is not None and model.spec.labels.count == 1
 
 
+def unordered(model: Model) -> bool:
+    """Whether a model learnt pairs in both orders (objective `similarity`)."""
+    return bool((model.config or {}).get("both_orders"))
+
+
 def marked(model: Model) -> bool:
     """Whether a decoder's vocabulary has the tokens that open a text, stand between two, and end it."""
     made = model.tokenizer
     return made is not None and not model.spec.encoder and all(made.id(t) is not None for t in inputs.SPELLED)
 
 
-def divided(model: Model, line: str) -> str | tuple[str, ...]:
+def divided(model: Model, line: str, *, both: bool = False) -> str | tuple[str, ...]:
     """A line as `classify` takes it: a tab parts texts that belong together, where the model tells them apart."""
-    if "\t" not in line or not (model.spec.stack.segments or marked(model) or compares(model)):
+    apart = both or unordered(model) or model.spec.stack.segments or marked(model) or compares(model)
+    if "\t" not in line or not apart:
         return line
     return tuple(line.split("\t", -1 if compares(model) else 1))
 

@@ -1,6 +1,7 @@
 """How alike two texts are in both orders, and which answer is right among several: learnt, and their loss by hand."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from qkv import recipes
+from qkv.cli import main
 from qkv.core.step import Given, begin
 from qkv.data import collate
 from qkv.errors import QkvError
@@ -141,3 +143,25 @@ def test_a_toml_file_asks_for_it(tmp_path: Path) -> None:
         "layers = 1\nheads = 2\nffn = 32\ncontext = 32\n[training]\nsteps = 2\n", encoding="utf-8",
     )  # fmt: skip
     assert recipes.train(tmp_path / "q.toml", device="cpu").outcome.steps == 2
+
+
+@pytest.mark.parametrize("family", ["openai_gpt", "bert"])
+@pytest.mark.parametrize("objective", ["similarity", "choice"])
+def test_the_verbs_ask_what_was_learnt(
+    objective: str, family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipes.train(run_of(objective, family, steps=150, evaluate_every=150, auxiliary=0.0), out=tmp_path, device="cpu")
+    tabbed = [(label, text.replace(tuning.MARK, "\t")) for text, label in ROWS[objective]]
+    for label, text in tabbed[:4]:
+        assert main(["classify", str(tmp_path), text, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["label"] == label
+        assert len(found["probabilities"]) == (2 if objective == "similarity" else 3)
+    if objective == "similarity":  # which of two texts comes first says nothing
+        turned = "\t".join(reversed(tabbed[1][1].split("\t")))
+        both = [main(["classify", str(tmp_path), text]) or capsys.readouterr().out for text in (tabbed[1][1], turned)]
+        assert both[0].split("\t")[:2] == both[1].split("\t")[:2]
+    file = tmp_path / "asked.tsv"
+    file.write_text("".join(f"{label}\t{text}\n" for label, text in tabbed), encoding="utf-8")
+    assert main(["eval", str(tmp_path), "--accuracy", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == 1.0

@@ -30,7 +30,7 @@ def command(common: Common, model: str, text: str | None, both: bool) -> None:
 
     lines, loaded = read_lines(text), common.model(model)
     for batch in batches(lines):
-        real = [divided(loaded, line) for line in batch if line.strip()]
+        real = [divided(loaded, line, both=both) for line in batch if line.strip()]
         verdicts = iter(loaded.classify(real, both=both) if real else [])
         for line in batch:
             tell(common, line, next(verdicts) if line.strip() else None)

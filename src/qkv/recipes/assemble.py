@@ -84,7 +84,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         raise QkvError(f"{run.name}: this objective needs a model of kind {fit}; this one is: "
                        f"{architecture(model.spec)}")  # fmt: skip
     if labels:
-        model.config = named(model.spec, labels)
+        model.config = named(model.spec, labels) | ({"both_orders": True} if objective is tuning.SIMILAR else {})
     if run.training.lora.rank:
         adapt(model, run)
     model.core.to(hub.device_of(device)).train()
