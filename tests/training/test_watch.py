@@ -207,6 +207,7 @@ def test_a_resumed_run_forgets_what_came_after_its_checkpoint_and_records_it_aga
     assert older[1]["progress"]["step"] == 6
     index = json.loads((part / "train/watch/index.json").read_text(encoding="utf-8"))
     index["steps"].append({**index["steps"][-1], "step": 7})  # recorded, and killed before the next checkpoint
+    index["steps"].insert(1, {**index["steps"][-1], "step": -1})  # its file was deleted
     (part / "train/watch/index.json").write_text(json.dumps(index), encoding="utf-8")
     (part / "train/watch/000007.safetensors").write_bytes(b"from before")
     trained(part, resume=True)

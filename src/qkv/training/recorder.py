@@ -58,10 +58,11 @@ class Recorder:
         return self.after()
 
     def earlier(self, step: int) -> list[dict[str, Any]]:
-        """The rows of the index that an earlier part of the run wrote, up to a step; none where it is not whole."""
+        """The rows of the index that an earlier part of the run wrote, up to a step, if their files are there."""
         try:
             found = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
-            return [row for row in found["steps"] if row["step"] <= step] if found["format"] == FORMAT else []
+            rows = [row for row in found["steps"] if (self.folder / FILE.format(row["step"])).is_file()]
+            return [row for row in rows if row["step"] <= step] if found["format"] == FORMAT else []
         except (OSError, ValueError, KeyError):
             return []
 
