@@ -93,7 +93,7 @@ def seeds(directories: list[Path]) -> dict[str, Any]:
     for directory in directories if len(directories) > 1 else ():
         said, done = (json.loads((directory / "train" / name).read_text(encoding="utf-8"))
                       for name in ("run.json", "result.json"))  # fmt: skip
-        valid = {key: done["outcome"]["metrics"].get(key) for key in ("loss", "exact_match", "bleu")}
+        valid = {k: v for k, v in done["outcome"]["metrics"].items() if k in ("loss", "exact_match", "bleu")}
         found.append({"seed": said["training"]["seed"], "valid": valid, "test": done["test"]})
     right = [100 * one["test"]["exact_match"] for one in found if "exact_match" in one["test"]]
     if len(right) < 2:
