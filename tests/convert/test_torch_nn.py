@@ -115,6 +115,22 @@ def test_weights_that_we_trained_go_back_bit_equal(first, activation, bias):
         assert (states_of(core, source, target) - theirs_of(module, source, target)).abs().max() <= 1e-5
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_attention_alone_goes_back_bit_equal(bias):
+    theirs = shaken(nn.MultiheadAttention(WIDTH, HEADS, bias=bias, batch_first=True))
+    ours = Attention(torch_nn.attention_spec(theirs), WIDTH, 0, "attn")
+    torch_nn.load_into(ours, theirs.state_dict())
+    back = torch_nn.state_dict_of(ours)
+    assert set(back) == set(theirs.state_dict())
+    assert all(torch.equal(back[n], t) for n, t in theirs.state_dict().items())
+    with torch.no_grad():
+        ours.k.weight += 1
+    moved = torch_nn.state_dict_of(ours)["in_proj_weight"] - theirs.in_proj_weight
+    assert moved[:WIDTH].eq(0).all()
+    assert moved[WIDTH : 2 * WIDTH].sub(1).abs().max() < 1e-5
+    theirs.load_state_dict(torch_nn.state_dict_of(ours))
+
+
 @pytest.mark.parametrize("fault", ["rolled", "norms", "causal", "eps"])
 def test_a_deliberate_fault_shows(fault):
     module = transformer(layer_norm_eps=1e-3)
