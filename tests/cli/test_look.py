@@ -9,12 +9,12 @@ import torch
 
 import qkv
 from qkv.baselines import recurrence
-from qkv.cli import main
+from qkv.cli import look, main
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.hub import Model, Special
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
-from qkv.training import checkpoint
+from qkv.training import checkpoint, watch
 
 WORDS = ["<pad>", "</s>", *"书和茶都在桌上我看完了它。", *"abcdefghijklmnopqrst"]
 
@@ -141,6 +141,14 @@ def test_a_step_of_a_run_brings_its_weights_back(tmp_path: Path, capsys: pytest.
         assert main(["look", str(tmp_path), "茶和书", "-n", "4", "--json", *more]) == 0
         told.append(json.loads(capsys.readouterr().out)["scenes"][0]["proof"]["before"])
     assert told[0] != told[1]
+
+
+def test_the_page_of_a_run_begins_with_the_sentences_that_it_was_watched_with(tmp_path: Path) -> None:
+    index = {"format": watch.FORMAT, "texts": ["我昨天喝了茶。"], "steps": []}
+    watch.write(tmp_path / watch.FOLDER / "index.json", index)
+    assert look.examples(str(tmp_path)) == ("我昨天喝了茶。",)
+    assert look.examples("demo")[0] == "书和茶都在桌上，我看完了它。"
+    assert len(look.examples("gpt2")) == 2
 
 
 def test_an_lstm_shows_its_alignment_and_says_what_else_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,6 +169,16 @@ def question(loaded: Any, line: str, how: dict[str, Any]) -> Any:
     return Question(line, max_new_tokens=how["max_new_tokens"], beam=beam)
 
 
+def examples(name: str) -> tuple[str, ...]:
+    """Sentences to begin with: those of a bundled model, those with which a run was watched, or any."""
+    from qkv.training.watch import FOLDER, Watched
+
+    if name in EXAMPLES:
+        return tuple(EXAMPLES[name])
+    known = tuple(Watched(name).index["texts"]) if (Path(name) / FOLDER / "index.json").is_file() else ()
+    return known or ("The cat sat on the", "今天天气很")
+
+
 def served(common: Common, loaded: Any, name: str, text: tuple[str, ...], how: dict[str, Any]) -> None:
     """The live page, until Ctrl-C. `QKV_TOKEN` sets the token, for programs that drive a browser."""
     from qkv import paths
@@ -177,7 +187,7 @@ def served(common: Common, loaded: Any, name: str, text: tuple[str, ...], how: d
     known = sorted(p.name for p in paths.bundled_dir().iterdir() if (p / "config.json").is_file())
     desk = server.Desk(
         [name, *(n for n in known if n != name)], common.model, common.talk.lang,
-        {**EXAMPLES, name: [*text, *EXAMPLES.get(name, ("The cat sat on the", "今天天气很"))]}, models={name: loaded},
+        {**EXAMPLES, name: list(dict.fromkeys((*text, *examples(name))))}, models={name: loaded},
         first=record.spoken(question(loaded, text[0], how)) if text else {},
         watched=Path(name) if Path(name).is_dir() else Path("runs"),
     )  # fmt: skip
