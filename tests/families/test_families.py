@@ -126,6 +126,15 @@ def test_saved_is_bit_equal_to_loaded(pair, tmp_path, record, request):
     record(request.node.callspec.params["pair"][0], "loads", True)
 
 
+def test_saved_by_the_name_of_its_family_its_config_is_read_again(pair, tmp_path, request):
+    oracle, model = pair
+    model.save(tmp_path / "named", family=request.node.callspec.params["pair"][0])  # what the config said stays
+    assert hub.load(tmp_path / "named").spec == model.spec
+    again = type(oracle).from_pretrained(tmp_path / "named").eval()
+    at = oracles.batch(oracle, 0)
+    assert torch.equal(oracles.logits(again, at), oracles.logits(oracle, at))
+
+
 def test_transformers_loads_what_we_save_and_agrees(pair, tmp_path, record, request):
     oracle, model = pair
     model.config = None  # as for a model that we built; an elder family may say the same, so this one is named

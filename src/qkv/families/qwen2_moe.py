@@ -29,11 +29,11 @@ def spec(c: Config) -> Spec:
 
 def experts(c: Config, ffn: Ffn | None, defaults: tuple[int, int, int]) -> Experts:
     """The experts of a config; `defaults` are their count, how many are chosen, and their width."""
-    count = c.get("num_experts", None) or c.get("num_local_experts", defaults[0])
+    count, also = c.get("num_experts", None), c.get("num_local_experts", None)  # today's files may say both
     assert ffn
     expert = replace(ffn, width=c.get("moe_intermediate_size", defaults[2]))
     weights = "sum to one" if c.get("norm_topk_prob", False) else "as scored"
-    return Experts(count, c.get("num_experts_per_tok", defaults[1]), expert, weights=weights)
+    return Experts(count or also or defaults[0], c.get("num_experts_per_tok", defaults[1]), expert, weights=weights)
 
 
 def sparse(c: Config, base: Spec, moe: Experts) -> Spec:
