@@ -120,6 +120,7 @@ def trained(
     from qkv.recipes import watching
     from qkv.training import checkpoint, loop
 
+    start = time.process_time()
     going_on = bool(resume and directory and checkpoint.Store(directory / "train", {}).last)
     a = parts.assemble(run, directory=directory if going_on else None, device=device)
     if directory is not None and not going_on:
@@ -135,7 +136,7 @@ def trained(
     numbers, said = parts.test(a)
     if directory is not None:
         a.model.save(directory)
-        spent = round(time.process_time(), 1)  # of this process and all its threads; a resumed run's from there on
+        spent = round(time.process_time() - start, 1)  # of all threads of this process; a resumed run's from there on
         done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent}
         record(directory / "train" / "result.json", done)
         if said:
