@@ -461,6 +461,17 @@ def test_a_conversion_that_cannot_be_leaves_nothing(flags, says, capsys, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+@bundled["demo"]
+def test_a_translator_has_no_loss_of_plain_text(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("hello", encoding="utf-8")
+    assert run(capsys, "convert", "demo", "out", "--attention", "mqa", "--text", "text.txt")[0::2] == (
+        2, "error: --text: the loss of plain text is that of a causal decoder; leave --text out, and measure this model "
+        "before and after with qkv eval (--bleu or --accuracy)\n",
+    )  # fmt: skip
+    assert not Path("out").exists()
+
+
 @bundled["demo-lm"]
 def test_what_lies_there_already_is_not_touched(capsys, tmp_path):
     target = tmp_path / "out"

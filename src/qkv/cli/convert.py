@@ -109,6 +109,9 @@ def same_family(model: Any) -> str | None:
 
 def loss(model: Any, text: str) -> float:
     """The mean loss per token of a text, in windows without a past, in nats."""
+    if model.spec.encoder:
+        raise QkvError("--text: the loss of plain text is that of a causal decoder; leave --text out, and measure this "
+                       "model before and after with qkv eval (--bleu or --accuracy)")  # fmt: skip
     ids = model.ids(text)
     size = min(model.spec.context or CONTEXT, CONTEXT)
     windows = [w for i in range(0, len(ids), size) if len(w := ids[i : i + size]) > 1]
