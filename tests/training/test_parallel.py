@@ -302,7 +302,7 @@ def test_the_other_processes_run_the_same_command(tmp_path: Path, monkeypatch: p
         heard.append(list(command))
         yield
 
-    def learn(common: Any, run: Any, out: Path, resume: str, *, kept: bool) -> int:
+    def learn(common: Any, run: Any, out: Path, resume: str, *, kept: bool, track: tuple[str, ...]) -> int:
         heard.append((run.training, run.model, out, resume, kept, common.device, common.threads))
         return 0
 

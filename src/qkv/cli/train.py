@@ -1,5 +1,6 @@
 """`qkv train RECIPE|FILE.toml [a.b=c ...]`: train, with a live line on a terminal and plain lines in a pipe."""
 
+import os
 import sys
 import tempfile
 import time
@@ -48,9 +49,16 @@ EVERY = 10.0  # seconds between two plain lines
     en="processes that train together: one a GPU, on a CPU one a core for small models; each adds its own "
     "training.accumulate micro-batches to a step",
 )
+@option(
+    "--track",
+    multiple=True,
+    metavar="NAME",
+    zh="同时记到 tensorboard、wandb 或 trackio",
+    en="tell tensorboard, wandb or trackio too",
+)
 def command(
     common: Common, recipe: str, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str, smoke: bool,
-    seed: int | None, processes: int,
+    seed: int | None, processes: int, track: tuple[str, ...],
 ) -> int:  # fmt: skip
     from qkv import recipes
 
@@ -65,10 +73,10 @@ def command(
         kept = not smoke or out is not None
         out = out or (Path("runs") if kept else Path(folder)) / run.name
         if processes == 1:
-            return learn(common, run, out, resume, kept=kept)
+            return learn(common, run, out, resume, kept=kept, track=track)
         same = [recipe, *words, f"--out={out}", f"--resume={resume}", *(["--smoke"] if smoke else [])]
         with together(common, processes, same):
-            return learn(common, run, out, resume, kept=kept)
+            return learn(common, run, out, resume, kept=kept, track=track)
 
 
 @contextmanager
@@ -85,13 +93,19 @@ def together(common: Common, processes: int, words: list[str]) -> Iterator[None]
         yield
 
 
-def learn(common: Common, run: Any, out: Path, resume: str, *, kept: bool = True) -> int:
+def learn(
+    common: Common, run: Any, out: Path, resume: str, *, kept: bool = True, track: tuple[str, ...] = ()
+) -> int:  # fmt: skip
     """Train, and tell how it went."""
     from qkv import recipes
+    from qkv.training import track as trackers
     from qkv.training.loop import Interrupted
 
+    first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started
+    reports = [trackers.opened(name, out) for name in track] if first else []
     try:
-        with shown(common) as report:
+        with shown(common) as live:
+            report = trackers.told([live, *reports]) if reports else live
             done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto")
     except Interrupted as stopped:
         common.note(f"已保存；接着训练：加 --resume auto --out {out}", f"saved; go on with --resume auto --out {out}")

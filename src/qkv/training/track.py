@@ -1,0 +1,88 @@
+"""Where else a run is told, besides its own log: TensorBoard, W&B, trackio, and what other packages bring.
+
+A tracker is a function of the run's directory that gives a log.Report; another package names its own in the entry
+points of the group `qkv.track`.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from qkv.errors import QkvError, nearest
+from qkv.training.log import Event, Report
+
+GROUP = "qkv.track"
+Tracker = Callable[[Path], Report]
+
+
+def opened(name: str, directory: Path) -> Report:
+    """The report of a tracker, for a run in a directory.
+
+    Raises:
+        QkvError: no such tracker (with the nearest), or its library is not installed.
+    """
+    others = {point.name: point for point in entry_points(group=GROUP)}
+    known = sorted({*OWN, *others})
+    if name not in known:
+        raise QkvError(f"--track {name}: no such tracker{nearest(name, known)} (known: {', '.join(known)}; a package "
+                       f"brings others by the entry points of {GROUP})")  # fmt: skip
+    try:
+        return (others[name].load() if name in others else OWN[name])(directory)
+    except ImportError as e:
+        raise QkvError(f"--track {name}: {e}; pip install {name}") from None
+
+
+def tensorboard(directory: Path) -> Report:
+    """Files for `tensorboard --logdir DIRECTORY/train`."""
+    writer = import_module("torch.utils.tensorboard").SummaryWriter(str(directory / "train" / "tensorboard"))
+
+    def report(event: Event) -> None:
+        for name, value in numbers(event).items():
+            writer.add_scalar(name, value, event["step"])
+        if event["kind"] != "step":  # a run may end after any of these
+            writer.flush()
+
+    return report
+
+
+def runs_of(library: str) -> Tracker:
+    """A tracker by a library with the calls of W&B: init, log, finish."""
+
+    def begun(directory: Path) -> Report:
+        module = import_module(library)
+        module.init(project=os.environ.get("WANDB_PROJECT", "qkv"), name=directory.name)
+
+        def report(event: Event) -> None:
+            if found := numbers(event):
+                module.log(found, step=event["step"])
+            if event["kind"] == "end":
+                module.finish()
+
+        return report
+
+    return begun
+
+
+def numbers(event: Event) -> dict[str, float]:
+    """The numbers of an event under the names that trackers group by: train/loss, valid/bleu."""
+    side = {"step": "train", "evaluation": "valid"}.get(event["kind"])
+    never = ("kind", "step", "of", "eta", "best", "weights")
+    if side is None or event.get("weights"):  # the means at the end are judged at the same step again
+        return {}
+    return {f"{side}/{key}": float(value) for key, value in event.items()
+            if key not in never and isinstance(value, int | float)}  # fmt: skip
+
+
+def told(reports: Sequence[Report | None]) -> Report:
+    """One report that tells all of them."""
+
+    def report(event: Event) -> None:
+        for one in filter(None, reports):
+            one(event)
+
+    return report
+
+
+OWN: dict[str, Tracker] = {"tensorboard": tensorboard, "wandb": runs_of("wandb"), "trackio": runs_of("trackio")}

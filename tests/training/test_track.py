@@ -1,0 +1,82 @@
+"""Trackers hear what the log holds: TensorBoard's own reader, stand-ins for W&B and for another package's tracker."""
+
+import sys
+import types
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkv.cli import main
+from qkv.errors import QkvError
+from qkv.training import log, track
+
+EVENTS: list[log.Event] = [
+    {"kind": "note", "step": 0, "text": "precision fp32"},
+    {"kind": "step", "step": 10, "of": 20, "loss": 2.5, "lr": 1e-3, "eta": 9.0, "tokens_per_second": 50.0},
+    {"kind": "evaluation", "step": 10, "loss": 2.0, "bleu": 7.5, "best": True, "signature": "x", "samples": [["a"]]},
+    {"kind": "evaluation", "step": 10, "weights": "average", "loss": 1.0},
+    {"kind": "end", "step": 10, "loss": 2.5},
+]
+
+
+def test_only_numbers_go_out_under_the_names_that_trackers_group_by() -> None:
+    found = [track.numbers(event) for event in EVENTS]
+    assert found == [
+        {}, {"train/loss": 2.5, "train/lr": 1e-3, "train/tokens_per_second": 50.0},
+        {"valid/loss": 2.0, "valid/bleu": 7.5}, {}, {},
+    ]  # fmt: skip
+
+
+def test_tensorboard_reads_what_a_run_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `track` is not installed: pip install qkv[track]")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+
+    (tmp_path / "a.tsv").write_text("".join(f"a {i}\tb {i}\n" for i in range(60)), encoding="utf-8")
+    (tmp_path / "a.toml").write_text('[data]\ntsv = "a.tsv"\nvalid = 5\n[tokenizer]\nkind = "word"\n', encoding="utf-8")
+    words = ["train", str(tmp_path / "a.toml"), "--smoke", "--out", str(tmp_path / "run"), "--track", "tensorboard"]
+    assert main([*words, "--device", "cpu", "--quiet"]) == 0
+    read = EventAccumulator(str(tmp_path / "run" / "train" / "tensorboard"))
+    read.Reload()
+    steps = [e for e in log.events(tmp_path / "run" / "train" / "log.jsonl") if e["kind"] == "step"]
+    assert [(s.step, s.value) for s in read.Scalars("train/loss")] == [
+        (e["step"], pytest.approx(e["loss"], rel=1e-6)) for e in steps
+    ]
+    assert {"valid/loss", "valid/bleu", "train/lr"} <= set(read.Tags()["scalars"])
+
+
+@pytest.mark.parametrize("library", ["wandb", "trackio"])
+def test_libraries_with_the_calls_of_wandb_are_told_and_closed(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Any] = []
+    made = types.SimpleNamespace(
+        init=lambda **how: heard.append(how), finish=lambda: heard.append("finish"),
+        log=lambda found, step: heard.append((step, found)),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, library, made)  # type: ignore[arg-type]
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    said: list[log.Event] = []
+    report = track.told([None, said.append, track.opened(library, tmp_path / "mine")])
+    for event in EVENTS:
+        report(event)
+    assert said == EVENTS
+    assert heard == [{"project": "qkv", "name": "mine"}, *((10, track.numbers(e)) for e in EVENTS[1:3]), "finish"]
+
+
+def test_another_package_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    point = types.SimpleNamespace(name="paper", load=lambda: lambda directory: heard.append(directory) or heard.append)
+    monkeypatch.setattr(track, "entry_points", lambda *, group: [point] if group == "qkv.track" else [])
+    track.opened("paper", tmp_path)(EVENTS[0])
+    assert heard == [tmp_path, EVENTS[0]]
+    with pytest.raises(QkvError, match=r"no such tracker; did you mean 'paper'\? \(known: paper, tensorboard"):
+        track.opened("papper", tmp_path)
+
+
+def test_what_is_not_installed_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # type: ignore[arg-type]
+    with pytest.raises(QkvError, match=r"--track wandb: .*pip install wandb"):
+        track.opened("wandb", tmp_path)
+    assert EntryPoint("x", "qkv.training.track:tensorboard", track.GROUP).load() is track.tensorboard
