@@ -299,3 +299,18 @@ def test_plain_keeps_json_valid() -> None:
     value = plain({"a": float("nan"), "b": (1, 2.5), 3: Result("x"), "p": Path("a")})
     assert json.loads(json.dumps(value, allow_nan=False))["a"] is None
     assert value["3"]["text"] == "x"
+
+
+@pytest.mark.parametrize(("value", "coloured"), [("1", False), ("", True)])
+def test_no_color_is_heard(value: str, coloured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out, err = Terminal(), Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("NO_COLOR", value)
+    assert main(["lab"]) == 0
+    assert main(["nonsense"]) == 2
+    assert ("\x1b[" in out.getvalue(), "\x1b[" in err.getvalue()) == (coloured, coloured)

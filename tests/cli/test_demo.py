@@ -204,3 +204,42 @@ def test_the_first_readable_translation_is_timed_and_the_parts_add_up(monkeypatc
     told(story, note, step, young, score, step)
     assert story.parts == {"start": 3.0, "training": 5.0, "records": 0.5, "evaluations": 0.5}
     assert story.result["first_readable_seconds"] == 6.0
+
+
+def test_what_stands_against_the_demo_is_told_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "trained", lambda *given: pytest.fail("it trained"))
+    run = tmp_path / "old" / "train"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}", encoding="utf-8")
+    Path("file").write_text("", encoding="utf-8")
+    faults = (
+        (["--page", "."], "a directory; name a file in it"),
+        (["--out", "old"], "qkv train demo --resume auto --out old"),
+        (["--out", "file/run"], "--out file/run: cannot be made"),
+        (["--model", "demo-lm"], "cannot translate; the bundled `demo` can"),
+    )
+    for args, said in faults:
+        assert main(["demo", *args, "--lang", "en"]) == 2
+        out, err = capsys.readouterr()
+        assert (said in err, out) == (True, ""), (args, err)
+
+
+@pytest.mark.parametrize(("wide", "zh"), [(60, False), (60, True), (200, True)])
+def test_headings_and_the_grid_fit_the_terminal(
+    wide: int, zh: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.cells import cell_len
+
+    monkeypatch.setenv("COLUMNS", str(wide))
+    story = demo.Story(Common(talk=Talk("zh" if zh else "en")))
+    story.act("第三幕：同一个核心，作语言模型", "Act three: the same core as a language model")
+    demo.grid(story, story.common.model("demo-lm"))
+    lines = capsys.readouterr().out.splitlines()
+    assert cell_len(lines[1]) == min(72, wide)
+    table = lines[2:-1]
+    assert len(table) == 6
+    assert max(map(cell_len, table)) <= min(72, wide)
+    assert "(" in table[1], "a guess that is thrown away is marked without colour too"

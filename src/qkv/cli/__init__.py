@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
     talk = Talk(lang=choose(args, os.environ), debug="--debug" in args)
     try:
-        with verbs.make_context("qkv", args, obj=talk) as ctx:
+        with verbs.make_context("qkv", args, obj=talk, color=False if os.environ.get("NO_COLOR") else None) as ctx:
             verbs.invoke(ctx)
         sys.stdout.flush()
     except click.exceptions.Exit as exit_:
@@ -129,7 +129,8 @@ def _failed(error: Exception, talk: Talk) -> int:
 
 
 def _told(message: str, code: int, remedy: str = "") -> int:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    plain = False if os.environ.get("NO_COLOR") else None  # https://no-color.org
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True, color=plain)
     if remedy:
         click.echo(remedy, err=True)
     return code

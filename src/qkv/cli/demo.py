@@ -3,6 +3,7 @@ as a language model. Then a page to look inside. On a screen a live page shows t
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,8 +42,9 @@ class Story:
     def act(self, zh: str, en: str) -> None:
         """A heading."""
         self.tell()
-        text = self.common.say(zh, en)
-        self.tell(*(click.style(f"── {text} " + "─" * max(0, 68 - len(text)), bold=True),) * 2)
+        text = f"── {self.common.say(zh, en)} "
+        rest = min(72, columns()) - sum(1 + (c > "\u2e7f") for c in text)  # a Chinese character is two columns wide
+        self.tell(*(click.style(text + "─" * max(0, rest), bold=True),) * 2)
 
     def lap(self, part: str) -> None:
         """Count the seconds since the last lap as this part's."""
@@ -83,6 +85,11 @@ class Story:
             self.tell(f"  在网页里看：{address}", f"  on the page: {address}")
 
 
+def columns() -> int:
+    """How wide the terminal is."""
+    return shutil.get_terminal_size().columns
+
+
 def readable(right: str, said: str) -> bool:
     """Whether three quarters of two sentences are the same words in the same order."""
     return SequenceMatcher(None, right.split(), said.split(), autojunk=False).ratio() >= 0.75
@@ -116,11 +123,25 @@ def command(
         raise QkvError("--text is empty: there is nothing to translate")
     if not page.parent.is_dir():
         raise QkvError(f"--page {page}: the directory {page.parent} does not exist")
-    out = None if model else out or free(Path("runs/demo"))
+    if page.is_dir():
+        raise QkvError(f"--page {page}: a directory; name a file in it, such as {page / 'qkv-demo.html'}")
+    out = None if model else begun(out or free(Path("runs/demo")))
     story = Story(common, own=text)
     with shown_live(story, out or Path("runs"), on_screen(common) if browser is None else browser):
         play(story, model, out, page, {"training.seed": seed, "training.epochs": epochs})
     return 0
+
+
+def begun(out: Path) -> Path:
+    """The directory of a run that begins here; what stands against it is told before anything else happens."""
+    if (out / "train" / "run.json").is_file():
+        raise QkvError(f"--out {out}: a run lies there; give another directory, or show it with `qkv demo --model "
+                       f"{out}`, or go on with `qkv train demo --resume auto --out {out}`")  # fmt: skip
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise QkvError(f"--out {out}: cannot be made ({error.strerror})") from None
+    return out
 
 
 def play(story: Story, model: str | None, out: Path | None, page: Path, changes: Mapping[str, int | None]) -> None:
@@ -129,13 +150,14 @@ def play(story: Story, model: str | None, out: Path | None, page: Path, changes:
     from qkv.data.corpus import corpus
 
     story.lap("imports")
-    common, text, data = story.common, story.own, corpus(0)
+    common, text = story.common, story.own
+    translator: Any = None if out else translating(common, str(model))
+    data = corpus(0)
     story.lap("corpus")
     story.act("第一幕：翻译", "Act one: translate")
     if out:
         translator, said = trained(story, out, changes, data)
     else:
-        translator = common.model(str(model))
         said = [r.text for r in translator.translate([p.zh for p in data.test], beam=4)]
     judge(story, translator, data, said)
     story.lap("test")
@@ -156,6 +178,14 @@ def play(story: Story, model: str | None, out: Path | None, page: Path, changes:
     if common.json:
         common.emit(story.result)
     farewell(story, page, model)
+
+
+def translating(common: Common, name: str) -> Any:
+    """The model of --model, which must translate."""
+    model = common.model(name)
+    if not model.encoder_decoder:
+        raise QkvError(f"--model {name}: it has no encoder and decoder, so it cannot translate; the bundled `demo` can")
+    return model
 
 
 def on_screen(common: Common) -> bool:
@@ -408,14 +438,20 @@ def grid(story: Story, model: Any) -> None:
         model.generate(PROMPT, max_new_tokens=1)
     found = readout.lens(trace, top=1)
     pieces = model.tokenizer.pieces(model.ids(PROMPT))
-    story.tell(*("  " + " ".join(f"{p:>9}"[:9] for p in ["", *pieces]),) * 2)
+    wide = max(4, min(9, (columns() - 2) // (1 + len(pieces)) - 1))
+
+    def line(label: str, cells: Sequence[str]) -> None:
+        story.tell(*("  " + " ".join([f"{label:>9}"[-9:], *cells]),) * 2)
+
+    line("", [f"{p:>{wide}}"[:wide] for p in pieces])
     for row in range(len(found.names) - 1, -1, -1):
-        cells = [f"{model.tokenizer.pieces([int(i)])[0]:>9}"[:9] for i in found.ids[row, :, 0]]
-        shown = [c if used else click.style(c, dim=True) for c, used in zip(cells, found.used, strict=True)]
+        said = model.tokenizer.pieces([int(i) for i in found.ids[row, :, 0]])
+        told = [f"{s if used else f'({s})':>{wide}}"[:wide] for s, used in zip(said, found.used, strict=True)]
         label = found.names[row].split(".")[-2] if row else "embed"
-        story.tell(*("  " + " ".join([f"{f'layer {label}' if row else label:>9}"[:9], *shown]),) * 2)
-    story.tell("  （暗色：下一个词已给出，这些猜测被丢弃）",
-               "  (dim: the next word was given, so these guesses are thrown away)")  # fmt: skip
+        cells = [c if used else click.style(c, dim=True) for c, used in zip(told, found.used, strict=True)]
+        line(f"layer {label}" if row else label, cells)
+    story.tell("  （括号里：下一个词已给出，这些猜测被丢弃）",
+               "  (in brackets: the next word was given, so these guesses are thrown away)")  # fmt: skip
 
 
 def timed(model: Any) -> list[list[float]]:
