@@ -37,13 +37,22 @@ def main() -> None:
         if not given.run:
             recipes.train(run, out=directories[0], report=Plain())
         given.run = ",".join(d.name for d in directories) if given.run else ""  # no path of this machine in the file
-        content = reached(run, directories[0]) | seeds(directories)
+        content = {"changes": changes(run, directories[0])} | reached(run, directories[0]) | seeds(directories)
         hypotheses = directories[0] / "train" / "test.hyp"
-        if hypotheses.exists() and not given.smoke:
+        if hypotheses.exists() and not given.smoke and not given.out:
             shutil.copy(hypotheses, RESULTS / f"{run.name}.test2016.hyp" if "multi30k" in run.name
                         else RESULTS / f"{run.name}.test.hyp")  # fmt: skip
     name = "recipe" if given.smoke else run.name
     write(name, CLAIM, given, command=f"python bench/recipe.py --name {given.name}", **content)
+
+
+def changes(run: Any, directory: Path) -> list[str]:
+    """What the run was told beyond the recipe, as `qkv train` takes it; seed and threads aside."""
+    said = json.loads((directory / "train" / "run.json").read_text(encoding="utf-8"))
+    parts = {part: vars(getattr(run, part)) for part in ("model", "tokenizer", "training")}
+    own = json.loads(json.dumps(parts, default=vars))
+    return [f"{part}.{key}={said[part][key]}" for part, values in own.items() for key, value in values.items()
+            if key not in ("seed", "threads") and said[part].get(key) != value]  # fmt: skip
 
 
 def reached(run: Any, directory: Path) -> dict[str, Any]:

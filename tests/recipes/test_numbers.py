@@ -13,7 +13,7 @@ import torch
 
 import qkv
 from qkv import recipes
-from qkv.recipes.run import Check, Run, Shape, Splits, Vocabulary
+from qkv.recipes.run import Check, Run, Shape, Splits, Vocabulary, configured
 from qkv.training.settings import Settings
 
 
@@ -48,6 +48,8 @@ def test_bits_a_character_count_the_characters_of_the_text_and_not_its_tokens(
     bits = -float(logs.gather(2, ids[:, 1:, None]).sum()) / math.log(2)
     assert found["bits_per_character"] == pytest.approx(bits / 40, rel=1e-4)
     assert [prompt for prompt, _ in found["samples"]] == ["却说"]
+    assert bench.changes(run, tmp_path) == []
+    assert bench.changes(configured(run, ["model.width=8"]), tmp_path) == ["model.width=16"], "what the run had"
     assert 0 < found["cpu_seconds"] < time.process_time() - began + 0.1, "of this run, not of the process so far"
 
 
