@@ -51,8 +51,9 @@ def changes(run: Any, directory: Path) -> list[str]:
     said = json.loads((directory / "train" / "run.json").read_text(encoding="utf-8"))
     parts = {part: vars(getattr(run, part)) for part in ("model", "tokenizer", "training")}
     own = json.loads(json.dumps(parts, default=vars))
-    return [f"{part}.{key}={said[part][key]}" for part, values in own.items() for key, value in values.items()
-            if key not in ("seed", "threads") and said[part].get(key) != value]  # fmt: skip
+    told = [(part, key, said[part].get(key, value), value) for part, values in own.items()
+            for key, value in values.items() if key not in ("seed", "threads")]  # fmt: skip
+    return [f"{part}.{key}={found}" for part, key, found, value in told if found != value]
 
 
 def reached(run: Any, directory: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Multi30k with more time: the published shape (Wu et al. 2021) and Muon; 39.7 BLEU after 61 minutes of one core."""
+"""Multi30k with more time: the published shape (Wu et al. 2021) and Muon; 40.4 BLEU after 105 minutes of one core."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ from qkv.recipes.run import Run
 
 
 def run(source: str = "en", target: str = "de") -> Run:
-    """The run: width 128, 4+4 layers, 21 million target tokens; the published one saw three times as many."""
+    """The run: width 128, 4+4 layers, 40 million target tokens; the published one saw 65."""
     short = multi30k.run(source, target)
     model = replace(short.model, width=128, layers=4, heads=4, ffn=256, dropout=0.3)
-    training = replace(short.training, steps=13_000, seconds=0.0, tokens=2048, optimizer="muon", lr=4e-3, warmup=400,
-                       average=8, ema=0.9995, evaluate_every=650)  # fmt: skip
+    training = replace(short.training, steps=24_000, seconds=0.0, tokens=2048, optimizer="muon", lr=4e-3, warmup=400,
+                       average=8, ema=0.9995, evaluate_every=1200)  # fmt: skip
     check = replace(short.check, sentences=300)
     return replace(short, name=f"multi30k_longer_{source}_{target}", model=model, training=training, check=check)
