@@ -218,7 +218,7 @@ def lines(event: dict[str, Any]) -> list[str]:
     if kind == "step":
         of = f"/{event['of']}" if event["of"] else ""
         eta = "" if event["eta"] is None else f"  ETA {clock(event['eta'])}"
-        speed = f"{event['tokens_per_second']:,.0f} tokens/s"
+        speed = f"{event['tokens_per_second']:,.0f} tokens/s, {event['of_peak']:.0%} of peak"
         return [f"step {event['step']}{of}  loss {event['loss']:.3f}  lr {event['lr']:.2e}  {speed}{eta}"]
     if kind == "evaluation":
         numbers = {k: v for k, v in event.items() if isinstance(v, float)}

@@ -28,6 +28,7 @@ from qkv.training import checkpoint, guard, log, optim, parallel, precision, sch
 from qkv.training.balance import steer
 from qkv.training.blocks import Blocks
 from qkv.training.objectives import busiest, step_loss
+from qkv.training.peak import Work, peak
 from qkv.training.plan import Plan, placed
 from qkv.training.recorder import Recorder
 from qkv.training.sampled import mixed, share
@@ -127,6 +128,7 @@ class Loop:
         self.store = checkpoint.Store(folder(directory), who, ranks=self.ranks if self.shards else None)
         self.at = checkpoint.Progress()
         self.loss, self.shown, self.saved = math.nan, (0, 0.0), -1
+        self.work, self.worked = Work(core.spec), 0.0  # operations of this process since they were last told
         self.watch: Recorder | None = None
         counts = [b.moe.count for b in core.spec.stack.blocks if b.moe]
         self.loads = torch.zeros(len(counts), max(counts, default=0))  # L E, tokens of the last step by expert
@@ -201,6 +203,7 @@ class Loop:
                 loss = loss / max(tokens, 1)
             loss.backward()
             self.loss += float(loss.detach())
+            self.worked += self.work.of(batch)
             loads += 0 if busy is None else busy.cpu()
         self.loss = self.summed(keys)
         if self.watch:
@@ -307,16 +310,22 @@ class Loop:
     def progress(self, lr: float, norm: float) -> None:
         """Tell how fast and how well it goes."""
         at, (tokens, seconds) = self.at, self.shown
-        speed = (at.tokens - tokens) / max(at.seconds - seconds, 1e-9)
-        self.shown = (at.tokens, at.seconds)
+        spent = max(at.seconds - seconds, 1e-9)
+        speed, share = (at.tokens - tokens) / spent, self.worked / spent / self.peak()
+        self.shown, self.worked = (at.tokens, at.seconds), 0.0
         total = self.total()
         left = [(total - at.step) * at.seconds / at.step] if total < ENDLESS else []
         left += [self.settings.seconds - at.seconds] if self.settings.seconds else []
         where = {"kind": "step", "step": at.step, "of": total if total < ENDLESS else None, "epoch": at.epoch}
-        what = {"loss": self.loss, "lr": lr, "gradient": norm, "tokens_per_second": speed, "seconds": at.seconds}
+        what = {"loss": self.loss, "lr": lr, "gradient": norm, "tokens_per_second": speed, "seconds": at.seconds,
+                "of_peak": share}  # fmt: skip
         if self.loads.numel():
             what |= {"busiest": busiest(self.loads), "loads": self.loads.int().tolist()}
         self.tell({**where, **what, "eta": max(0.0, min(left)) if left else None})
+
+    def peak(self) -> float:
+        """Operations a second that matrix products of this run's precision reach here."""
+        return peak(self.device.type, self.at.precision, torch.get_num_threads())
 
     def after(self) -> None:
         """What is due after a step: the next epoch's order, evaluation, snapshot, checkpoint."""

@@ -1,0 +1,59 @@
+"""The share of the machine that a run uses: operations as PyTorch counts them, over seconds and a measured peak."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from qkv.data import collate
+from qkv.recipes.run import Shape
+from qkv.training import loop, peak
+from qkv.training.objectives import step_loss
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_loop import BASE, core_of, plan_of, reversals, translator
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "marian", "bert"])
+def test_operations_are_those_that_pytorch_counts(family: str) -> None:
+    core = core_of(Shape(family, width=64, layers=2, heads=2, ffn=256, dropout=0.0, context=64).spec(500))  # type: ignore[arg-type]
+    rows = torch.randint(3, 500, (2, 33), generator=torch.Generator().manual_seed(0))
+    pairs = [(row[:32].tolist(), row[:32].tolist()) for row in rows]
+    batch = collate.seq2seq(pairs, pad=0, start=0) if family == "marian" else collate.causal(rows)
+    with FlopCounterMode(display=False) as counter:
+        step_loss(core, batch)[0].backward()
+    assert peak.Work(core.spec).of(batch) == pytest.approx(counter.get_total_flops(), rel=0.06)  # attention's triangle
+
+
+def test_padding_is_no_work() -> None:
+    work = peak.Work(translator())
+    one = collate.seq2seq([([3, 4, 2], [3, 2])], pad=0, start=1, shape=(8, 8))
+    both = collate.seq2seq([([3, 4, 2], [3, 2]), ([3, 2], [3, 4, 5, 2])], pad=0, start=1, shape=(8, 8))
+    assert work.of(both) == 3 * work.of(one)
+
+
+def test_the_share_is_work_by_seconds_by_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks, heard = iter(range(10_000)), list[dict[str, Any]]()
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(ticks) * 0.5))
+    monkeypatch.setattr(loop, "peak", lambda *what: 1e6)
+    plan = plan_of(reversals(200), 4)
+    settings = dataclasses.replace(BASE, steps=6, log_every=3)
+    loop.train(core_of(translator()), plan, settings, report=heard.append)
+    steps = [e for e in heard if e["kind"] == "step"]
+    done = sum(peak.Work(translator()).of(plan.make(key)) for key in plan.order(0)[3:6])
+    assert steps[-1]["of_peak"] == pytest.approx(done / 1.5 / 1e6)
+
+
+def test_a_peak_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(peak.SIDES, "cpu", 64)
+    peak.peak.cache_clear()
+    try:
+        assert peak.peak("cpu", "fp32", 1) == peak.peak("cpu", "fp32", 1) > 0
+        assert peak.peak.cache_info().misses == 1
+    finally:
+        peak.peak.cache_clear()
