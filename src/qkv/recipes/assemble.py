@@ -58,7 +58,9 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     """Read the data, make (or load from the run's directory) the vocabulary, build the model or go on from its base."""
     splits = run.splits()
     if not splits.train or not splits.valid:
-        raise QkvError(f"{run.name}: no data to train on or to validate with")
+        lacking = "validate with" if splits.train else "train on"
+        raise QkvError(f"{run.name}: no data to {lacking}; rows with one and the same text are kept together, so a set "
+                       "of few different ones needs a file for each purpose")  # fmt: skip
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
     if begun is not None:
         context = min(run.model.context, begun.spec.context or run.model.context)
