@@ -145,7 +145,8 @@ def test_the_page_is_the_live_one_recorded_with_what_the_acts_measured(
     model = common.model("demo")
     result = {"directory": "runs/demo", "exact_match": 0.91, "cache_milliseconds": [[8, 1.0, 2.0]]}
     pair = SimpleNamespace(zh_a="我喝完了它。", zh_b="我看完了它。")
-    proved = SimpleNamespace(edges=[SimpleNamespace(moved={"verb": True}, pair=pair)])
+    moved = [SimpleNamespace(moved={"written": yes}, pair=pair if yes else None) for yes in (False, True)]
+    proved = SimpleNamespace(edges=moved)
     file = tmp_path / "page.html"
     story = demo.Story(common, result=result)
     demo.write_page(story, file, {"runs/demo": model, "demo-lm": None}, proved, "我爱喝茶。")

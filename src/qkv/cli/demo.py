@@ -352,7 +352,7 @@ def prove(story: Story, model: Any, data: Any) -> Any:
     from qkv.labs import two_it
 
     found = two_it.measure(model, data.swaps, [p for p in data.test if two_it.IT not in p.zh][:200])
-    sample = next((e for e in found.edges if e.moved["verb"]), found.edges[0])
+    sample = next((e for e in found.edges if e.moved["written"]), found.edges[0])
     pair = sample.pair
     story.scene("proof", text=pair.zh_a, model=story.result.get("directory", "demo"))
     story.tell(
@@ -480,7 +480,7 @@ def write_page(story: Story, path: Path, models: Mapping[str, Any], proved: Any,
     from qkv.training.watch import Watched
 
     (home, translator), (speaker, _) = models.items()
-    pair = next((e for e in proved.edges if e.moved["verb"]), proved.edges[0]).pair
+    pair = next((e for e in proved.edges if e.moved["written"]), proved.edges[0]).pair
     texts = [pair.zh_a, pair.zh_b, "我爱学习。", *([own] if own and not translator.tokenizer.unknown(own) else [])]
     asked = [*((home, Question(t)) for t in dict.fromkeys(texts)), (speaker, Question(PROMPT, max_new_tokens=12))]
     more = {home: {"facts": facts(story.result)}, speaker: {"timed": story.result["cache_milliseconds"]}}
