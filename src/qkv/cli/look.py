@@ -1,10 +1,12 @@
 """`qkv look MODEL TEXT`: the inside of a model in the terminal, or as one offline page with --html.
 
 An encoder-decoder shows its translation, the alignment and the strongest edges; a decoder the guesses of every layer.
+On a real terminal the arrow keys then walk through what it could have written (explore/alternatives.py).
 --show picks readouts instead, whose tables explore/tables.py makes.
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -105,7 +107,16 @@ def command(
         return common.emit({"title": Path(model).name, "scenes": found, "lang": common.talk.lang, "html": html})
     for scene in found:
         told(common, scene, how)
+    if len(text) == 1 and not html and by_hand(common):
+        from qkv.explore import alternatives
+
+        alternatives.walked(loaded, text[0], common.say)
     return None
+
+
+def by_hand(common: Common) -> bool:
+    """Whether somebody sits at the keys of a real terminal."""
+    return not (common.quiet or os.environ.get("CI")) and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def before(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, Any]) -> None:
