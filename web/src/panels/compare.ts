@@ -62,7 +62,7 @@ class ComparePanel extends Panel {
     const { depth, texts: [a, b] } = there[part]!;
     const other = Math.max(0, a.findIndex((x, i) => x.id !== b[i]?.id)); // where the texts begin to differ
     const now: Copy = this.copy ?? { part, layer: 1, source: other, pos: Math.min(other, b.length - 1) };
-    const set = (change: Partial<Copy>): void => void (this.copy = { ...now, ...change });
+    const set = (change: Partial<Copy>): void => void (this.copy = { ...now, ...this.copy, ...change }); // drawn anew only once the last change is answered
     const names = (list: Token[]): [number, string][] => list.map((x, i) => [i, `${i + 1} ${word(x.text)}`]);
     const layers = Array.from({ length: depth + 1 }, (_, i): [number, string] => [i, i ? String(i) : this.t("embed")]);
     return html`<h3>${this.t("patch.title")}</h3><p class="note">${this.t("patch.about")}</p>
