@@ -55,6 +55,9 @@ class Letters:
     def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:
         return [WORDS.index(c) if c in WORDS else 3 + ord(c) % 50 for c in text]
 
+    def id(self, token: str) -> int | None:
+        return WORDS.index(token) if token in WORDS else None
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [WORDS[i] for i in ids]
 
