@@ -140,7 +140,7 @@ def test_text_is_readable_on_every_shade_in_light_and_in_dark() -> None:
                 assert contrast >= 4.5, (colour, paper, share, contrast)
 
 
-def test_a_very_large_grid_shows_its_end_and_says_so() -> None:
+def test_a_very_large_grid_shows_its_end_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     size = draw.MOST + 6
     names = [f"w{i}" for i in range(size)]
     html = draw.html(Grid(("", ""), names, names, torch.eye(size)))
@@ -148,12 +148,16 @@ def test_a_very_large_grid_shows_its_end_and_says_so() -> None:
     assert f">w{size - 1}<" in html
     assert ">w5<" not in html
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr(draw, "chinese", lambda: ["DejaVu Sans"])
     (ax,) = draw.plot([Grid(("题", "title"), names, names, torch.eye(size))]).axes
     assert len(ax.get_yticks()) == draw.MOST
     told = f"题（最后 {draw.MOST} 个，全部 {size} × {size}）\ntitle (the last {draw.MOST} of {size} × {size})"
     assert ax.get_title(loc="left") == told
     (whole,) = draw.plot([Grid(("题", "title"), names[:3], names[:3], torch.eye(3))]).axes
     assert whole.get_title(loc="left") == "题\ntitle"
+    monkeypatch.setattr(draw, "chinese", list)
+    (bare,) = draw.plot([Grid(("题", "title"), names[:3], names[:3], torch.eye(3))]).axes
+    assert bare.get_title(loc="left") == "title", "no Chinese font is installed"
 
 
 def test_without_matplotlib_the_error_says_what_to_install(

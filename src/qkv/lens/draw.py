@@ -5,6 +5,7 @@ bright as the middle between black and white: text in the notebook's own colour 
 """
 
 import unicodedata
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -218,7 +219,12 @@ def blank(wide: float, tall: float) -> "Figure":
                        " without it") from None  # fmt: skip
 
     class Paper(Figure):
-        """A figure that shows itself where no pyplot was imported."""
+        """A figure that shows itself where no pyplot was imported; letters that no font has are boxes, unsaid."""
+
+        def draw(self, renderer: Any) -> None:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
+                super().draw(renderer)
 
         def _repr_png_(self) -> bytes:
             from io import BytesIO
@@ -231,10 +237,17 @@ def blank(wide: float, tall: float) -> "Figure":
 
 def lettered() -> Any:
     """A context whose texts are drawn with a Chinese font where one is installed."""
-    from matplotlib import font_manager, rc_context
+    from matplotlib import rc_context
+
+    return rc_context({"font.family": ["DejaVu Sans", *chinese()]})
+
+
+def chinese() -> list[str]:
+    """The Chinese font that is installed here, if one is."""
+    from matplotlib import font_manager
 
     there = {f.name for f in font_manager.fontManager.ttflist}
-    return rc_context({"font.family": ["DejaVu Sans", *[name for name in CJK if name in there][:1]]})
+    return [name for name in CJK if name in there][:1]
 
 
 def plot(forms: Sequence[Form]) -> "Figure":
@@ -260,8 +273,9 @@ def marked(form: Form) -> Form:
 
 
 def titled(form: Form) -> str:
-    """A title with a line for each language."""
-    return "\n".join(plain(w) for w in dict.fromkeys(form.title) if w)
+    """A title with a line for each language that can be written here."""
+    lines = dict.fromkeys(w for w in form.title if w)
+    return "\n".join(plain(w) for w in lines if w.isascii() or w == form.title[1] or chinese())
 
 
 def size(form: Form) -> tuple[float, float]:

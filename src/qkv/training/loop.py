@@ -128,7 +128,7 @@ class Loop:
         self.store = checkpoint.Store(folder(directory), who, ranks=self.ranks if self.shards else None)
         self.at = checkpoint.Progress()
         self.loss, self.shown, self.saved = math.nan, (0, 0.0), -1
-        self.work, self.worked = Work(core.spec), 0.0  # operations of this process since they were last told
+        self.work, self.worked, self.top = Work(core.spec), 0.0, 0.0  # operations since they were last told; a second
         self.watch: Recorder | None = None
         counts = [b.moe.count for b in core.spec.stack.blocks if b.moe]
         self.loads = torch.zeros(len(counts), max(counts, default=0))  # L E, tokens of the last step by expert
@@ -311,21 +311,23 @@ class Loop:
         """Tell how fast and how well it goes."""
         at, (tokens, seconds) = self.at, self.shown
         spent = max(at.seconds - seconds, 1e-9)
-        speed, share = (at.tokens - tokens) / spent, self.worked / spent / self.peak()
+        speed, rate = (at.tokens - tokens) / spent, self.worked / spent
         self.shown, self.worked = (at.tokens, at.seconds), 0.0
         total = self.total()
         left = [(total - at.step) * at.seconds / at.step] if total < ENDLESS else []
         left += [self.settings.seconds - at.seconds] if self.settings.seconds else []
         where = {"kind": "step", "step": at.step, "of": total if total < ENDLESS else None, "epoch": at.epoch}
         what = {"loss": self.loss, "lr": lr, "gradient": norm, "tokens_per_second": speed, "seconds": at.seconds,
-                "of_peak": share}  # fmt: skip
+                "of_peak": rate / self.peak(rate)}  # fmt: skip
         if self.loads.numel():
             what |= {"busiest": busiest(self.loads), "loads": self.loads.int().tolist()}
         self.tell({**where, **what, "eta": max(0.0, min(left)) if left else None})
 
-    def peak(self) -> float:
-        """Operations a second that matrix products of this run's precision reach here."""
-        return peak(self.device.type, self.at.precision, torch.get_num_threads())
+    def peak(self, rate: float) -> float:
+        """Operations a second that products of this precision reach here, measured anew where a run beats them."""
+        if rate > self.top:  # at first, and where something else had the machine when they were measured
+            self.top = max(rate, peak(self.device.type, self.at.precision))
+        return self.top
 
     def after(self) -> None:
         """What is due after a step: the next epoch's order, evaluation, snapshot, checkpoint."""

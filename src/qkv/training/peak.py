@@ -1,7 +1,6 @@
 """How much of what this machine's matrix products reach a run makes use of. Next: loop.py, which tells it."""
 
 import time
-from functools import cache
 
 import torch
 
@@ -33,8 +32,7 @@ class Work:
         return 3.0 * real * self.by_length[whole]
 
 
-@cache
-def peak(device: str, precision: str, threads: int) -> float:
+def peak(device: str, precision: str) -> float:
     """Operations a second of one large matrix product in fp32 or bf16: the best of some, about 0.1 s."""
     side = SIDES.get(device, 2048)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
