@@ -27,7 +27,7 @@ def main() -> None:
         __doc__ or "", steps=(160, "steps of each run"), recipe=("demo", "the recipe"), times=(32, "records wanted"),
         share=(0.04, "share of the training time that records may take"),
     )  # fmt: skip
-    given.steps = 12 if given.smoke else given.steps
+    given.steps, given.precision = 12 if given.smoke else given.steps, ""
     with tempfile.TemporaryDirectory() as folder, watching(Path(folder) / "live") as (hear, watcher):
         write("watching", __doc__ or "", given, **raced(given, Path(folder), hear, watcher))
 
@@ -122,7 +122,9 @@ def begun(given: Any, folder: Path, *, watched: bool, hear: Any = None) -> tuple
     a = assemble.assemble(run, device="cpu")
     tell = log.reporter(folder / "train" / "log.jsonl", hear)
     found = loop.Loop(a.model.core, a.plan, run.training, folder, None, tell)
+    found.at.precision = given.precision  # all runs in the first one's: a probe may choose otherwise beside a browser
     found.begin(False)
+    given.precision = found.at.precision
     if not watched:
         return found, (0.0, 0.0)
     watch = found.watch = watching.recorder(a)
