@@ -244,3 +244,13 @@ def test_headings_and_the_grid_fit_the_terminal(
     assert len(table) == 6
     assert max(map(cell_len, table)) <= min(72, wide)
     assert "(" in table[1], "a guess that is thrown away is marked without colour too"
+
+
+def test_an_empty_directory_is_free_and_a_full_one_is_not(tmp_path: Path) -> None:
+    from qkv.cli.demo import free
+
+    assert free(tmp_path / "demo") == tmp_path / "demo"
+    (tmp_path / "demo").mkdir()
+    assert free(tmp_path / "demo") == tmp_path / "demo", "a run that never began left it"
+    (tmp_path / "demo" / "config.json").write_text("{}")
+    assert free(tmp_path / "demo") == tmp_path / "demo-2"

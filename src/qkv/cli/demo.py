@@ -298,9 +298,9 @@ def trained(story: Story, target: Path, changes: Mapping[str, int | None], data:
 
 
 def free(path: Path) -> Path:
-    """The first of path, path-2, path-3 … that does not exist."""
+    """The first of path, path-2, path-3 … that does not exist or holds nothing, as a run that never began leaves it."""
     names = (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 10_000)))
-    return next(p for p in names if not p.exists())
+    return next(p for p in names if not p.exists() or (p.is_dir() and not any(p.iterdir())))
 
 
 def judge(story: Story, model: Any, data: Any, said: Sequence[str]) -> None:
