@@ -224,6 +224,7 @@ def test_as_many_lines_come_out_as_go_in(reads, lines):
     ("verb", "text", "says"),
     [
         ("embed", "", "TEXT is empty"), ("classify", " ", "TEXT is empty"), ("fill", "\t", "TEXT is empty"),
+        ("score", "", "TEXT is empty"), ("translate", " ", "TEXT is empty"),
         ("fill", "我喜欢", "the text has no mask"), ("embed", "我" * 30, "reads at most 24"),
         ("classify", "我" * 30, "reads at most 24"), ("fill", "我[MASK]" * 30, "reads at most 24"),
     ],

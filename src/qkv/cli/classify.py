@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, batches, option, read_lines, verb
-from qkv.errors import QkvError
 
 
 @verb(
@@ -24,11 +23,9 @@ from qkv.errors import QkvError
 @click.argument("text", required=False, metavar="[TEXT|-]")
 @option("--both", is_flag=True, zh="一对文本按两种次序各读一遍，再相加", en="read each pair in both orders, and add")
 def command(common: Common, model: str, text: str | None, both: bool) -> None:
-    if text is not None and not text.strip():
-        raise QkvError("TEXT is empty: there is nothing to classify")
     from qkv.hub import divided
 
-    lines, loaded = read_lines(text), common.model(model)
+    lines, loaded = read_lines(text, "classify"), common.model(model)
     for batch in batches(lines):
         real = [divided(loaded, line, both=both) for line in batch if line.strip()]
         verdicts = iter(loaded.classify(real, both=both) if real else [])

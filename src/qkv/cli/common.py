@@ -171,13 +171,19 @@ def given(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None and value != ()}
 
 
-def read_lines(text: str | None) -> Iterator[str]:
-    """The lines of standard input for `-` or no TEXT on a pipe, otherwise TEXT itself."""
+def read_lines(text: str | None, to: str = "") -> Iterator[str]:
+    """The lines of standard input for `-` or no TEXT on a pipe, otherwise TEXT, which must not be blank (to score, ...)."""
     if text is not None and text != "-":
-        yield text
-        return
+        if to and not text.strip():
+            raise QkvError(f"TEXT is empty: there is nothing to {to}")
+        return iter([text])
     if text is None and sys.stdin.isatty():
         raise click.UsageError("TEXT is missing; give it in quotes, or - to read lines from standard input")
+    return _standard_input()
+
+
+def _standard_input() -> Iterator[str]:
+    """Its lines, without the mark that Windows puts before a file."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")

@@ -3,7 +3,6 @@
 import click
 
 from qkv.cli.common import Common, batches, read_lines, verb
-from qkv.errors import QkvError
 
 
 @verb(
@@ -18,9 +17,7 @@ from qkv.errors import QkvError
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
 def command(common: Common, model: str, text: str | None) -> None:
-    if text is not None and not text.strip():
-        raise QkvError("TEXT is empty: there is nothing to embed")
-    lines, loaded = read_lines(text), common.model(model)
+    lines, loaded = read_lines(text, "embed"), common.model(model)
     for batch in batches(lines):
         real = [line for line in batch if line.strip()]
         rows = iter(loaded.embed(real).tolist() if real else [])

@@ -20,9 +20,7 @@ from qkv.errors import QkvError
 @click.argument("text", required=False, metavar="[TEXT|-]")
 @option("--top", type=click.IntRange(1), default=5, zh="每处给几个词", en="words for each mask")
 def command(common: Common, model: str, text: str | None, top: int) -> None:
-    if text is not None and not text.strip():
-        raise QkvError("TEXT is empty: there is nothing to fill")
-    lines, loaded = read_lines(text), common.model(model)
+    lines, loaded = read_lines(text, "fill"), common.model(model)
     single = text is not None and text != "-"
     for number, line in enumerate(lines, start=1):
         try:

@@ -17,7 +17,7 @@ from qkv.cli.common import Common, batches, read_lines, verb
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
 def command(common: Common, model: str, text: str | None) -> None:
-    lines, loaded = read_lines(text), common.model(model)
+    lines, loaded = read_lines(text, "score"), common.model(model)
     for batch in batches(lines):
         real = [line for line in batch if line]
         numbers = iter(loaded.score(real) if real else [])

@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, batches, given, option, read_lines, verb
-from qkv.errors import QkvError
 
 
 @verb(
@@ -26,11 +25,9 @@ from qkv.errors import QkvError
 @option("--scores", is_flag=True, zh="每行前加上分数", en="the score before each line")
 @option("--align", is_flag=True, zh="显示每个词元看了哪个源词元", en="which source token each token looked at")
 def command(common: Common, model: str, text: str | None, scores: bool, align: bool, **how: Any) -> None:
-    if text is not None and not text.strip():
-        raise QkvError("TEXT is empty: there is nothing to translate")
     if how["nbest"] > how["beam"]:
         raise click.UsageError(f"--nbest {how['nbest']} needs --beam {how['nbest']} or more; --beam is {how['beam']}")
-    lines, loaded = read_lines(text), common.model(model)
+    lines, loaded = read_lines(text, "translate"), common.model(model)
     for batch in batches(lines):
         real = [line for line in batch if line.strip()]
         results = iter(loaded.translate(real, **given(**how, **({"align": True} if align else {}))) if real else [])
