@@ -172,7 +172,7 @@ def given(**values: Any) -> dict[str, Any]:
 
 
 def read_lines(text: str | None, to: str = "") -> Iterator[str]:
-    """The lines of standard input for `-` or no TEXT on a pipe, otherwise TEXT, which must not be blank (to score, ...)."""
+    """The lines of standard input for `-` or no TEXT on a pipe, otherwise TEXT; `to` is the verb that needs words."""
     if text is not None and text != "-":
         if to and not text.strip():
             raise QkvError(f"TEXT is empty: there is nothing to {to}")
