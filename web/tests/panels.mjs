@@ -106,8 +106,18 @@ async function cached(page) {
 
 async function routed(page) {
   await change(page, { panel: "experts", layer: 0 });
-  const load = await values(page, "q-experts .bars");
-  assert.equal(sum(load), (await page.locator(".lanes tbody tr").count()) * 2, "two experts a token");
+  near(sum(await values(page, "q-experts .bars")), 1, "the shares sum to one");
+  assert.equal(await page.locator(".lanes tbody td q-num").count(), (await page.locator(".lanes tbody tr").count()) * 2, "two experts a token");
+  const row = await values(page, "q-experts .chosen tbody tr");
+  assert.equal(row.length, 8 * 2 + 2, "a logit and a score of all eight experts, and two weights");
+  const [first, second] = [row.slice(0, 3), row.slice(3, 6)];
+  near(first[1] / second[1], first[2] / second[2], "the weights are as the scores of the two that were chosen");
+  assert.equal(await page.locator(".chosen .current").count(), 2, "those chosen are marked, and stand first");
+  await page.getByRole("button", { name: "by number" }).click();
+  assert.equal(await page.locator(".chosen tbody th").first().evaluate((e) => e.firstChild.textContent), "1");
+  await page.locator(".lanes tbody .word").nth(2).click();
+  await settled(page);
+  assert.notDeepEqual(await values(page, "q-experts .chosen tbody tr"), row, "another word, other scores");
   await keep(page, "experts");
   const before = await page.locator(".lanes tbody").innerText();
   await change(page, { layer: 2 });

@@ -2,7 +2,7 @@
 
 `answer(run, "row", query)` is all that server.py and record.py call. Lines evaluate with `run.scope`: `t` (the trace),
 `t2` (the second text's), `model`, `torch` and `qkv`. Read run.py before, and after it the panels' own files: heads.py,
-guesses.py, meanings.py, trees.py, grafts.py. Letters: L layers.
+guesses.py, meanings.py, routing.py, trees.py, grafts.py. Letters: L layers.
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 from qkv import cost as counts
 from qkv import hub
 from qkv.errors import nearest
-from qkv.explore import grafts, guesses, heads, meanings, scenes, trees
+from qkv.explore import grafts, guesses, heads, meanings, routing, scenes, trees
 from qkv.explore.body import Answer, Query, tokens
 from qkv.explore.guesses import faithful
 from qkv.explore.heads import listed
@@ -210,33 +210,11 @@ def called(name: str) -> str:
     return ".".join(name.split(".")[-2:]).removesuffix(".weight")
 
 
-def routes(run: Run, query: Query) -> Answer:
-    """Which experts read which token in one layer."""
-    found = run.t.routes() if modules(run.t) else ()
-    if not found:
-        raise Refused("这个模型没有专家", "this model has no experts; every token passes the same networks")
-    layers = [int(r.path.split("layers.")[1].split(".")[0]) for r in found]
-    layer = query.whole("layer", layers[0])
-    if layer not in layers:
-        there = ", ".join(map(str, layers))
-        raise Refused(f"layer={layer}：有专家的层是 {there}", f"layer={layer}: the layers with experts are {there}")
-    n = layers.index(layer)
-    one, moe = found[n], modules(run.t)[found[n].path].spec
-    read = where.passed(run.t).ids[0].tolist()
-    return Answer({
-        "layer": layer, "layers": layers, "path": one.path, "tokens": tokens(run.t, read), "experts": moe.count,
-        "chosen": moe.chosen, "shared": moe.shared is not None, "index": one.index, "weight": one.weight,
-        "load": one.load,
-        "score": one.score, "line": f"t.routes()[{n}].weight",
-        "lines": {name: f"t.routes()[{n}].{name}" for name in ("index", "weight", "load", "score")},
-    })  # fmt: skip
-
-
 HEAD = ("part", "layer", "head")
 FILTERS = ("pos", "top", "temperature", "top_k", "top_p", "min_p")
 ANSWERS: dict[str, tuple[Callable[[Run, Query], Answer], tuple[str, ...]]] = {
     "meta": (meta, ()), "check": (check, ()), "wavefront": (wavefront, ()), "cache": (cache, ()),
-    "routes": (routes, ("layer",)),
+    "routes": (routing.routes, ("layer",)),
     "thumbs": (heads.thumbs, ("part", "sink")), "attn": (heads.attn, (*HEAD, "pool")),
     "row": (heads.row, (*HEAD, "query")), "walk": (heads.walk, (*HEAD, "query", "key")),
     "mask": (heads.mask, ("part", "layer")), "alignment": (heads.alignment, ("layer",)),

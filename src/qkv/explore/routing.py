@@ -1,0 +1,45 @@
+"""How a router chose its experts, token by token, as the page asks it: the panel Experts. Read answers.py before.
+
+Letters: T positions, E experts, J chosen experts, N which layer of those that have experts.
+"""
+
+from qkv.core.experts import within
+from qkv.explore.body import Answer, Query, tokens
+from qkv.explore.run import Refused, Run
+from qkv.lens import where
+from qkv.lens.routes import modules
+
+
+def routes(run: Run, query: Query) -> Answer:
+    """One layer: every expert's logit, score, bias and standing, who was chosen with what weight, and all shares."""
+    found = run.t.routes() if modules(run.t) else ()
+    if not found:
+        raise Refused("这个模型没有专家", "this model has no experts; every token passes the same networks")
+    layers = [int(r.path.split("layers.")[1].split(".")[0]) for r in found]
+    layer = query.whole("layer", layers[0])
+    if layer not in layers:
+        there = ", ".join(map(str, layers))
+        raise Refused(f"layer={layer}：有专家的层是 {there}", f"layer={layer}: the layers with experts are {there}")
+    n = layers.index(layer)
+    one, moe = found[n], modules(run.t)[found[n].path]
+    s, at, part = moe.spec, f"t.routes()[{n}]", f'qkv.lens.routes.modules(t)["{one.path}"]'
+    arrays = {"logits": run.t[f"{one.path}.logits"][0].float(), "score": one.score.float()}
+    lines = {"index": f"{at}.index", "weight": f"{at}.weight", "load": f"{at}.load", "score": f"{at}.score",
+             "share": f"({at}.load / {at}.load.sum())", "logits": f't["{one.path}.logits"][0]'}  # fmt: skip
+    if s.balance == "bias":
+        arrays["bias"], lines["bias"] = moe.bias.float(), f"{part}.bias"
+        arrays["choice"], lines["choice"] = one.choice.float(), f"{at}.choice"
+    if s.groups > 1:
+        arrays["left"] = within(one.choice, s).float()  # minus infinity where its group is closed
+        lines["left"] = f"qkv.core.experts.within({at}.choice, {part}.spec)"
+        best = 1 if s.group_score == "best" else 2
+        arrays["judged"] = one.choice.float().unflatten(-1, (s.groups, -1)).topk(best, -1).values.sum(-1)
+        lines["judged"] = f"{at}.choice.unflatten(-1, ({s.groups}, -1)).topk({best}, -1).values.sum(-1)"
+    rules = {name: getattr(s, name) for name in ("weights", "scale", "groups", "open_groups", "group_score")}
+    return Answer({
+        "layer": layer, "layers": layers, "path": one.path,
+        "tokens": tokens(run.t, where.passed(run.t).ids[0].tolist()),
+        "experts": s.count, "chosen": s.chosen, "shared": s.shared is not None, "scored": s.score, **rules,
+        "index": one.index, "weight": one.weight, "load": one.load, "share": one.load / one.load.sum(),
+        "line": lines["weight"], "lines": lines,
+    }, arrays)  # fmt: skip
