@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import qkv
 from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import where, words
@@ -126,3 +127,19 @@ def test_a_sources_word_is_looked_at_in_the_encoder_and_mistakes_are_named() -> 
         zoo.run(core, torch.tensor([[1, 2, 3]]), source)
     with pytest.raises(QkvError, match=r'save=\["shift"\]'):
         bare.shift(1, ["书"])
+
+
+def test_a_word_that_the_vocabulary_lacks_is_refused_where_its_stand_in_would_be_compared() -> None:
+    demo = qkv.load("demo", device="cpu")
+    assert words.analogy(demo.core, demo.tokenizer, "I", "me", "he")[0].piece.strip() == "him"
+    for wrong in (("king", "me", "he"), ("I", "king", "he"), ("I", "me", "king")):
+        with pytest.raises(QkvError, match="'king' is not in this model's vocabulary"):
+            words.analogy(demo.core, demo.tokenizer, *wrong)
+    with pytest.raises(QkvError, match="'king' is not"):
+        words.neighbours(demo.core, demo.tokenizer, "king")
+    with demo.trace(save=["shift", "parts"]) as t:
+        demo.translate("我爱喝茶。", beam=1)
+    with pytest.raises(QkvError, match="'king' is not"):
+        t.shift(0, ["书", "king"], side="encoder.")
+    with pytest.raises(QkvError, match="'king' is not"):
+        t.parts(-1, "king")

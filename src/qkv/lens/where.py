@@ -91,6 +91,8 @@ def spelt(tokenizer, word: str, at: str = "source") -> list[int]:
     ids: list[int] = tokenizer.encode(word, special=False, side=at)
     if not ids:
         raise QkvError(f"{word!r} has no token; give a word")
+    if getattr(tokenizer, "unk_id", None) in ids:  # every such word would be the same one
+        raise QkvError(f"{word!r} is not in this model's vocabulary; give another word")
     return ids
 
 
