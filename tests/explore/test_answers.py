@@ -110,6 +110,7 @@ def numbers(run: Run, what: str, found: Answer) -> Iterator[tuple[float, str]]:
                         yield float(value), s["line"] if s["scalar"] else f"({s['line']})[{s['from'] + i}]"
     elif what == "lens":
         yield from cells([[[p for _, p in c] for c in row] for row in keys["cells"]], keys["line"])
+        yield from cells(keys["ranks"], lines["ranks"])
     elif what == "parts":
         yield keys["logit"], keys["line"]
         yield from ((p["push"], p["line"]) for p in keys["parts"])
@@ -130,6 +131,8 @@ def numbers(run: Run, what: str, found: Answer) -> Iterator[tuple[float, str]]:
         yield from cells(list(keys["cosines"].values()), lines["cosines"])
         yield from cells(keys["between"].tolist(), lines["between"])
         yield from cells(keys["path"].tolist(), lines["path"])
+        for name in ("apart", "itself"):
+            yield from cells(keys[name].tolist(), lines[name]) if name in keys else ()
     elif what == "attn":
         yield from ((v / 255, f"{n}") for v, n in cells(arrays["weight"], keys["line"]))
     elif what == "cost":
@@ -225,6 +228,35 @@ def test_numbers_are_what_their_lines_say(name: str) -> None:
     assert count >= 20
 
 
+@pytest.mark.parametrize("name", ["demo", "demo-lm", "demo-bert", "gqa"])
+def test_a_guess_besides_the_word_just_read_and_the_rank_of_the_answer(name: str) -> None:
+    run = run_of(name)
+    plain, other = (answer(run, "lens", said).keys for said in ({}, {"own": "0"}))
+    assert plain["ranks"] == other["ranks"]
+    assert plain["ranks"][-1] == [1] * len(plain["used"])  # the answer is the last layer's
+    read = [token["id"] for token in (run_meta(run)["decoder"] or run_meta(run)["encoder"])["tokens"]]
+    for row, (ids, others) in enumerate(zip(plain["ids"], other["ids"], strict=True)):
+        for i, word in enumerate(read):
+            assert word not in others[i]
+            kept = [x for x in ids[i] if x != word]
+            assert others[i][: len(kept)] == kept  # the order of the others stays
+            final = plain["ids"][-1][i][0]
+            if final in ids[i]:
+                assert plain["ranks"][row][i] == ids[i].index(final) + 1
+            else:
+                assert plain["ranks"][row][i] > 5
+    pos = answer(run, "lens", {"own": "0", "pos": "1"}).keys
+    assert [row[0] for row in pos["ids"]] == [row[1] for row in other["ids"]]
+    assert math.isclose(told(f"({pos['line']})[0, 0, 0]", run), pos["cells"][0][0][0][1], rel_tol=1e-5)
+    assert told(f"({pos['lines']['ranks']})[0, 0]", run) == pos["ranks"][0][0]
+    again = [told(f"({other['line']})[1, {i}, 0]", run) for i in range(len(read))]
+    assert again == pytest.approx([cell[0][1] for cell in other["cells"][1]], rel=1e-5)
+
+
+def run_meta(run: Run) -> dict[str, Any]:
+    return answer(run, "meta", {}).keys
+
+
 def test_words_worth_looking_at_are_chosen_from_the_text() -> None:
     run = run_of("demo")
     found = asked(run, "shift", pos="0", part="encoder", anchors="")
@@ -234,6 +266,19 @@ def test_words_worth_looking_at_are_chosen_from_the_text() -> None:
     proof = asked(run, "proof", side="cross").keys
     assert [proof["target"][i]["text"].strip() for i in proof["turned"]] == ["book", "tea"]
     assert asked(run, "proof", side="encoder").keys["turned"] == []
+
+
+def test_a_shift_is_held_against_the_word_alone_and_the_anchors_against_each_other() -> None:
+    alone = ask(model_of("demo"), Question("它"), "demo")
+    same = asked(alone, "shift", pos="0", part="encoder", anchors="书,书").keys
+    assert same["itself"].tolist() == pytest.approx([1.0] * 4, abs=0.2)  # but for the end that a text is given
+    assert same["apart"].tolist() == pytest.approx([1.0] * 4, abs=1e-5)
+    found = asked(run_of("demo"), "shift", pos="10", part="encoder", anchors="书,茶").keys
+    other = asked(run_of("demo"), "shift", pos="10", part="encoder", anchors="它").keys
+    assert found["word"] == "它"
+    assert found["itself"].tolist() == other["cosines"]["它"]
+    assert "apart" not in other
+    assert "itself" not in asked(run_of("demo"), "shift", pos="11", part="encoder", anchors="书").keys  # a full stop
 
 
 def test_a_wrong_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@
 import { LitElement, html, nothing, noChange, type TemplateResult } from "lit";
 import { property, state } from "lit/decorators.js";
 import { canonical, Trouble, type Answer, type Client, type Value } from "./client";
-import type { Question, Selection } from "./select";
+import { written, type Question, type Selection } from "./select";
 import type { Key } from "./words";
 
 export interface Token { text: string; id: number; bytes?: string }
@@ -62,7 +62,7 @@ type Asked = Record<string, string | undefined>;
 export abstract class Panel extends LitElement {
   @property({ attribute: false }) page!: Page;
   @state() private answers: Record<string, Answer> = {};
-  @state() private trouble: Trouble | null = null;
+  @state() private troubles: Record<string, Trouble> = {};
   private asked: Asked = {};
   private drawn = false;
   private whole: Selection | null = null;
@@ -99,7 +99,7 @@ export abstract class Panel extends LitElement {
     for (const [name, path] of Object.entries(wanted)) {
       if (path === this.asked[name]) continue;
       delete this.answers[name];
-      this.trouble = null;
+      delete this.troubles[name];
       if (path) this.fetch(name, path);
     }
     this.asked = wanted;
@@ -113,7 +113,7 @@ export abstract class Panel extends LitElement {
       (error: unknown) => {
         if (this.asked[name] !== path) return;
         const said = error instanceof Trouble ? error : new Trouble({ zh: String(error), en: String(error) });
-        this.trouble = said;
+        this.troubles = { ...this.troubles, [name]: said };
         this.dispatchEvent(new CustomEvent("q-trouble", { detail: said, bubbles: true }));
       },
     );
@@ -123,20 +123,21 @@ export abstract class Panel extends LitElement {
     if (!this.page) return nothing;
     const wanted = Object.entries(this.asked).filter(([, path]) => path);
     const ready = wanted.every(([name]) => this.answers[name]);
-    this.toggleAttribute("busy", !ready && !this.trouble);
-    if (this.trouble) {
-      this.drawn = false;
-      const { whole } = this;
-      const back = whole?.run === this.page.state.run && whole.panel === this.page.state.panel;
-      return html`<p class="trouble" role="alert">${this.trouble.said[this.page.state.lang]}</p>
-        ${back ? html`<button type="button" @click=${() => this.page.set({ ...whole, lang: this.page.state.lang })}>${this.t("back")}</button>` : nothing}`;
-    }
-    if (ready) {
-      this.drawn = true;
-      this.whole = this.page.state;
-      return this.view(this.answers);
-    }
-    // the picture before stays until the new one is whole: nothing jumps
-    return this.drawn ? noChange : html`<p class="waiting" role="status">${this.t("waiting")}</p>`;
+    const trouble = wanted.map(([name]) => this.troubles[name]).find(Boolean);
+    this.toggleAttribute("busy", !ready && !trouble);
+    this.toggleAttribute("stale", trouble !== undefined);
+    if (ready) [this.drawn, this.whole] = [true, this.page.state];
+    // the picture before stays until the new one is whole: nothing jumps, and what was typed wrong can be typed again
+    const body = ready ? this.view(this.answers) : this.drawn ? noChange : trouble ? nothing : html`<p class="waiting" role="status">${this.t("waiting")}</p>`;
+    return html`${trouble ? this.failed(trouble) : nothing}${body}`;
+  }
+
+  /** What went wrong, and where the selection is another one than that of the last whole picture, the way back. */
+  private failed(trouble: Trouble): TemplateResult {
+    const { whole } = this;
+    const { state } = this.page;
+    const back = whole && whole.run === state.run && whole.panel === state.panel && written(whole) !== written({ ...state, lang: whole.lang });
+    return html`<p class="trouble" role="alert">${trouble.said[state.lang]}</p>
+      ${back ? html`<button type="button" @click=${() => this.page.set({ ...whole, lang: state.lang })}>${this.t("back")}</button>` : nothing}`;
   }
 }

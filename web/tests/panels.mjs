@@ -114,7 +114,7 @@ async function routed(page) {
   near(first[1] / second[1], first[2] / second[2], "the weights are as the scores of the two that were chosen");
   assert.equal(await page.locator(".chosen .current").count(), 2, "those chosen are marked, and stand first");
   await page.getByRole("button", { name: "by number" }).click();
-  assert.equal(await page.locator(".chosen tbody th").first().evaluate((e) => e.firstChild.textContent), "1");
+  assert.match(await page.locator(".chosen tbody th").first().innerText(), /^1\b/);
   await page.locator(".lanes tbody .word").nth(2).click();
   await settled(page);
   assert.notDeepEqual(await values(page, "q-experts .chosen tbody tr"), row, "another word, other scores");
@@ -140,8 +140,9 @@ async function shifted(page) {
   await box.fill("书，茶");
   await box.press("Enter");
   await settled(page);
-  assert.equal(await page.locator("q-shift .numbers thead th").count(), 4, "two anchors, and where between them");
-  for (const [i, text] of ["哥哥", "姐姐", "爸爸"].entries()) {
+  assert.equal(await page.locator("q-shift .numbers thead th").count(), 6, "two anchors, the word alone, the anchors' own, and where between them");
+  assert.equal(await page.locator("q-shift .way tbody i").count(), 4, "a spot on the way for each layer and the table");
+  for (const [i, text] of ["中国", "北京", "日本"].entries()) {
     await page.locator("q-shift .field input").nth(2 + i).fill(text);
     await page.locator("q-shift .field input").nth(2 + i).press("Enter");
   }
@@ -150,9 +151,36 @@ async function shifted(page) {
   await keep(page, "shift");
   await box.fill("qqqqq zzz");
   await box.press("Enter");
-  await page.waitForSelector("q-shift .trouble, q-shift .numbers");
+  await page.waitForSelector("q-shift .trouble");
+  assert.match(await page.locator("q-shift .trouble").innerText(), /not in this model's vocabulary/);
+  assert.equal(await page.locator("q-shift .trouble + button").count(), 0, "there is no other place to go back to");
+  await box.fill("书，我");
+  await box.press("Enter");
+  await page.waitForFunction(() => !document.querySelector("q-shift .trouble"));
   await settled(page);
+  assert.equal(await page.locator("q-shift .numbers thead th").nth(2).innerText(), "我", "what was typed wrong can be typed again");
   faults.splice(0, faults.length, ...faults.filter((f) => !/4\d\d/.test(f))); // the browser tells of the answer itself
+}
+
+/** A guess besides the word just read, and the rank of the answer, which is the first where its word stands. */
+async function guessed(page) {
+  await ask(page, "demo", "我爱学习。");
+  await change(page, { panel: "guess-map", part: "cross", query: 1, layer: 0 });
+  assert.match(await page.locator("q-guess-map .said").innerText(), /the guess is the word just read/);
+  const column = () => page.locator(".guess-grid tbody tr").evaluateAll((rows) => rows.map((r) => r.children[2].querySelector("span").textContent));
+  const read = await page.locator(".guess-grid thead th").nth(1).innerText();
+  const plain = await column();
+  assert.equal(plain.at(-1), read, "the embedding says the word that it is");
+  await page.getByRole("button", { name: "Besides the word just read" }).click();
+  await settled(page);
+  assert.ok(!(await column()).includes(read));
+  await keep(page, "guess-map");
+  await page.getByRole("button", { name: "Rank of the answer" }).click();
+  await settled(page);
+  const ranks = await column();
+  assert.equal(ranks[0], plain[0], "the answer stands in words");
+  for (const [i, rank] of ranks.slice(1).entries()) assert.equal(rank === "1", plain[i + 1] === plain[0], "rank 1 where the layer already says it");
+  await keep(page, "guess-map");
 }
 
 async function costs(page) {
@@ -218,6 +246,37 @@ async function learnt(page) {
   await keep(page, "training");
 }
 
+/** The steps and the sections of a walk by keyboard; what was folded stays folded on the next word. */
+async function walked(page) {
+  await ask(page, "demo", "我爱学习。");
+  await change(page, { panel: "walk", part: "cross", query: 1, key: 0, layer: 1, head: 0 });
+  await page.locator(".walk-steps [aria-current]").focus();
+  await page.keyboard.press("Home");
+  assert.match(await page.locator(".walk-steps [aria-current]").innerText(), /^1/);
+  for (const _ of [1, 2]) await page.keyboard.press("ArrowRight");
+  const active = () => page.evaluate(() => document.activeElement.closest("details")?.dataset.name ?? document.activeElement.textContent);
+  assert.match(await active(), /^3/, "arrows move along the steps, and the focus with them");
+  const names = await page.locator(".walk-step details").evaluateAll((all) => all.map((d) => d.dataset.name));
+  assert.deepEqual(names.slice(0, 3), ["sides", "formula", "row"]);
+  await page.locator(".walk-step summary").first().focus();
+  await page.keyboard.press("ArrowDown");
+  assert.equal(await active(), "formula", "arrows move along the sections");
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("End");
+  assert.equal(await active(), names.at(-1));
+  assert.equal(await page.locator(".walk-formula").isVisible(), false, "Enter folds a section");
+  await change(page, { query: 2 });
+  assert.equal(await page.locator(".walk-formula").isVisible(), false, "it stays folded");
+  const every = page.locator(".walk-head button");
+  assert.equal(await every.innerText(), "Unfold all");
+  await every.click();
+  assert.equal(await page.locator(".walk-step details:not([open])").count(), 0);
+  await every.click();
+  assert.equal(await page.locator(".walk-step details[open]").count(), 0);
+  await every.click();
+  await keep(page, "walk");
+}
+
 /** Where motion is unwelcome, play goes one step at a time. */
 async function still() {
   const page = await opened({ reducedMotion: "reduce" });
@@ -242,7 +301,7 @@ async function empty(page) {
 await reported(async () => {
   const page = await opened();
   await change(page, { lang: "en" });
-  for (const part of [pushed, masked, cached, routed, aligned, shifted, costs, compared, proved, learnt, empty]) {
+  for (const part of [guessed, walked, pushed, masked, cached, routed, aligned, shifted, costs, compared, proved, learnt, empty]) {
     await part(page);
     console.log(part.name);
   }

@@ -218,7 +218,7 @@ ANSWERS: dict[str, tuple[Callable[[Run, Query], Answer], tuple[str, ...]]] = {
     "thumbs": (heads.thumbs, ("part", "sink")), "attn": (heads.attn, (*HEAD, "pool")),
     "row": (heads.row, (*HEAD, "query")), "walk": (heads.walk, (*HEAD, "query", "key")),
     "mask": (heads.mask, ("part", "layer")), "alignment": (heads.alignment, ("layer",)),
-    "lens": (guesses.lens, ("pos", "top", "part")), "choices": (guesses.choices, FILTERS),
+    "lens": (guesses.lens, ("pos", "top", "part", "own")), "choices": (guesses.choices, FILTERS),
     "parts": (guesses.parts, ("pos", "token", "vs", "by", "layer")), "gradient": (guesses.gradient, ("pos", "token")),
     "diff": (guesses.diff, ()), "proof": (guesses.proof, ("side", "ask")),
     "shift": (meanings.shift, ("pos", "anchors", "part")),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from qkv.explore import grafts, scenes
 from qkv.explore.body import Answer, Query, tokens
@@ -23,7 +24,10 @@ WORK = 5e10  # multiply-adds of the head that one lens may take: more, and only 
 
 
 def lens(run: Run, query: Query) -> Answer:
-    """Each layer's likeliest next tokens at every position, or at one."""
+    """Each layer's likeliest next tokens at every position, or at one, and which place the last layer's best one has.
+
+    With `own=0` the token that was read there is left out: where one table reads and writes, states still say it.
+    """
     t, spec, top = run.t, run.model.spec, query.whole("top", 5, low=1, high=50)
     if query.choice("part", "decoder", "encoder") == "encoder" and spec.decoder:
         raise Refused(
@@ -31,24 +35,48 @@ def lens(run: Run, query: Query) -> Answer:
         )
     if spec.head is None:
         raise Refused("这个模型没有输出层，每层不猜词", "this model has no head, so its layers guess no words")
+    own = query.choice("own", "1", "0") == "1"
     heard = where.passed(t)
     size, names = heard.ids.shape[1], readout.layers(t, "decoder" if spec.decoder else "encoder")
     layers = ["embed", *(str(i + 1) for i in range(len(names)))]
     if "pos" in query.said:
         first = query.whole("pos", high=size - 1)
-        places, line = [slice(first, first + 1)], f"t.lens({first}, top={top}).chances"
+        places = [slice(first, first + 1)]
     else:
         each = len(layers) * spec.stack.width * spec.vocabulary
         first = max(0, size - max(1, int(WORK // each)))
         tile = max(1, (32 << 20) // (len(layers) * spec.vocabulary))
         places = [slice(i, min(i + tile, size)) for i in range(first, size, tile)]
-        line = f"t.lens(top={top}).chances" + (f"[:, {first}:]" if first else "")
-    best = [readout.logits(t, places=p)[1].softmax(-1).topk(min(top, spec.vocabulary), -1) for p in places]
-    ids, chances = (torch.cat([getattr(b, n) for b in best], 1).tolist() for n in ("indices", "values"))
+    found = [guessed(readout.logits(t, places=p)[1], heard.ids[0, p], min(top, spec.vocabulary), own) for p in places]
+    ids, chances, ranks = (torch.cat(rows, 1).tolist() for rows in zip(*found, strict=True))
     cells = [[[[w, p] for w, p in zip(t.tokenizer.pieces(i), ps, strict=True)] for i, ps in zip(*rows, strict=True)]
              for rows in zip(ids, chances, strict=True)]  # fmt: skip
     used = believed(run, heard)[first : first + len(cells[0])]
-    return Answer({"layers": layers, "first": first, "used": used, "cells": cells, "ids": ids, "line": line})
+    line, rank = guess_lines(slice(first, places[-1].stop), "pos" in query.said, top, own)
+    return Answer({"layers": layers, "first": first, "used": used, "cells": cells, "ids": ids, "ranks": ranks,
+                   "line": line, "lines": {"ranks": rank}})  # fmt: skip
+
+
+def guessed(x: Tensor, read: Tensor, top: int, own: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Of logits [L, T, V]: the best ids and their chances [L, T, top], and the rank of the last layer's best [L, T]."""
+    answer = x[-1:].argmax(-1, keepdim=True).expand(len(x), -1, 1)
+    ranks = (x > x.gather(-1, answer)).sum(-1) + 1
+    if not own:
+        x = x.scatter(-1, read[None, :, None].expand(len(x), -1, 1), -torch.inf)
+    best = x.softmax(-1).topk(top, -1)
+    return best.indices, best.values, ranks
+
+
+def guess_lines(at: slice, one: bool, top: int, own: bool) -> tuple[str, str]:
+    """The lines of a lens: its chances, and the ranks of what the last layer says."""
+    these = f"qkv.lens.readout.logits(t, places=slice({at.start}, {at.stop}))[1]"
+    best = "x.gather(-1, x[-1:].argmax(-1, keepdim=True).expand(len(x), -1, 1))"
+    ranks = f"(lambda x: (x > {best}).sum(-1) + 1)({these})"
+    if own:
+        plain = f"t.lens({at.start}, top={top}).chances" if one else f"t.lens(top={top}).chances"
+        return plain + f"[:, {at.start}:]" * bool(at.start and not one), ranks
+    rest = f"x.scatter(-1, read.expand(len(x), -1, 1), -torch.inf).softmax(-1).topk({top}).values"
+    return f"(lambda x, read: {rest})({these}, qkv.lens.where.passed(t).ids[:1, {at.start}:{at.stop}, None])", ranks
 
 
 def believed(run: Run, heard: Any) -> list[bool]:

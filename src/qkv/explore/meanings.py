@@ -7,6 +7,8 @@ import re
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from qkv.explore.body import Answer, Query, tokens
 from qkv.explore.run import Refused, Run
@@ -15,7 +17,7 @@ from qkv.lens import where, words
 
 
 def shift(run: Run, query: Query) -> Answer:
-    """How a word moves through the layers: its cosine to each anchor, and its way in its own two principal axes."""
+    """How a word moves through the layers: its cosine to each anchor, the anchors' own, and the word's read alone."""
     if not run.first.full:
         raise Refused(
             "文本太长，没有记下各层的状态", "this text is too long: the states after each layer were not kept"
@@ -40,13 +42,34 @@ def shift(run: Run, query: Query) -> Answer:
     x = torch.stack([run.t[n][0, pos].float() for n in found.names])
     x = x - x.mean(0)
     way = x @ torch.linalg.svd(x, full_matrices=False).Vh[:2].T  # L 2
+    more, lines = measures(run, found, pos, side)
     return Answer({
         "word": found.word, "pos": pos, "anchors": anchors,
         "layers": ["embed", *(str(i + 1) for i in range(len(found.names) - 1))],
         "cosines": dict(zip(anchors, found.cosine.T.tolist(), strict=True)), "between": found.between, "path": way,
-        "line": f"{call}.cosine",
-        "lines": {"cosines": f"{call}.cosine.T", "between": f"{call}.between", "path": line},
+        **more, "line": f"{call}.cosine",
+        "lines": {"cosines": f"{call}.cosine.T", "between": f"{call}.between", "path": line, **lines},
     })  # fmt: skip
+
+
+@torch.no_grad()
+def measures(run: Run, found: words.Shift, pos: int, side: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What the cosines are to be held against, [L] each: that of the first two anchors, that of the word read alone."""
+    call = f"t.shift({pos}, {list(found.anchors)!r}, side={side!r})"
+    more: dict[str, Tensor] = {}
+    lines: dict[str, str] = {}
+    if len(found.anchors) > 1:
+        a, b = found.anchors[:2]
+        with torch.inference_mode(False):
+            more["apart"] = F.cosine_similarity(*(words.alone(run.t, w, found.names) for w in (a, b)), dim=-1)
+        both = ", ".join(f"qkv.lens.words.alone(t, {w!r}, {call}.names)" for w in (a, b))
+        lines["apart"] = f"torch.nn.functional.cosine_similarity({both}, dim=-1)"
+    if word := whole_words([{"text": found.word}])[0]:
+        one = f"t.shift({pos}, [{word!r}], side={side!r})"
+        with torch.inference_mode(False):
+            more["itself"] = run.t.shift(pos, [word], side=side).cosine[:, 0]
+        lines["itself"] = f"{one}.cosine[:, 0]"
+    return more, lines
 
 
 PLAIN = frozenset(re.findall(r"[^\W_]+", """

@@ -29,6 +29,7 @@ DEFAULTS = {"top": "5", "by": "sublayer", "pool": "1", "temperature": "1", "top_
 SHOWN = "20"  # words that the page lists after a position
 MISSES = 32  # answers in a row that did not fit, after which nothing more is tried
 STEPS = 12  # steps of a watched run that are recorded
+ANALOGIES = (("I", "me", "he"), ("中国", "北京", "日本"))  # those that the panel Word shift offers
 Asked = tuple[str, dict[str, str]]
 
 
@@ -135,6 +136,7 @@ def rest(
 ) -> Iterator[tuple[bool, str, dict[str, str]]]:  # fmt: skip
     """What is recorded where there is room."""
     there = answers.panels(run)
+    yield from ((False, "lens", {"own": "0"}) for _ in range("lens" in there))
     for side in ("encoder", "cross") if run.model.encoder_decoder else ("",):
         yield from ((False, "proof", {"side": side} if side else {}) for _ in range("proof" in there))
     for p in parts:
@@ -158,6 +160,7 @@ def meanings(run: Run, ends: list[str]) -> Iterator[tuple[bool, str, dict[str, s
     read = tokens(run.t, where.passed(run.t, "encoder.").ids[0].tolist())
     for at in ends:
         yield False, "shift", {"pos": at}
+    yield from ((False, "analogy", dict(zip("abc", three, strict=True))) for three in ANALOGIES)
     yield from ((False, "neighbours", {"word": word, "n": "10"}) for word in dict.fromkeys(whole_words(read)) if word)
 
 

@@ -3,8 +3,9 @@ import { html, nothing, type TemplateResult } from "lit";
 import { state } from "lit/decorators.js";
 import type { Answer } from "../client";
 import { bars } from "../draw/bars";
-import { cell as tinted, scale } from "../draw/colour";
-import { percent } from "../draw/number";
+import { choice } from "../draw/choose";
+import { cell as tinted, scale, shade } from "../draw/colour";
+import { num, percent } from "../draw/number";
 import { word } from "../draw/strip";
 import { Panel, panel, type Token } from "../panel";
 import { clamp } from "../select";
@@ -14,13 +15,16 @@ type Guess = [piece: string, chance: number];
 interface Spot { row: number; pos: number }
 
 const WIDE = 32;
+const READINGS = ["best", "besides", "rank"] as const; // what a cell says: its guess, its guess besides the word just read, the answer's rank
+const COPIES = 0.2; // of the cells below the last layer that repeat the word just read, from which on the page speaks of it
 
 class GuessMap extends Panel {
   @state() private hover: Spot | null = null;
   @state() private from = -1;
+  @state() private reading: (typeof READINGS)[number] = "best";
 
   protected asks(): Record<string, string> {
-    return { lens: this.run("lens", { top: 5 }) };
+    return { lens: this.run("lens", { top: 5, own: this.reading === "besides" ? 0 : undefined }) };
   }
 
   private get tokens(): Token[] {
@@ -44,6 +48,8 @@ class GuessMap extends Panel {
     const seen = Array.from({ length: Math.min(WIDE, count) }, (_, i) => from + i);
     const at = this.hover ?? spot;
     return html`
+      <div class="controls">${choice(this.t("guess-map.reading"), READINGS.map((r) => [r, this.t(`guess-map.${r}`)]), this.reading, (r) => (this.reading = r))}</div>
+      ${this.copies(lens)}
       ${count > WIDE ? html`<div class="controls"><button type="button" ?disabled=${from === 0} @click=${() => (this.from = Math.max(0, from - WIDE / 2))}>${this.t("guess-map.earlier")}</button>
         <button type="button" ?disabled=${from + WIDE >= count} @click=${() => (this.from = from + WIDE / 2)}>${this.t("guess-map.later")}</button></div>` : nothing}
       <div class="guess"><div class="scroll" tabindex="-1">
@@ -53,9 +59,17 @@ class GuessMap extends Panel {
           ${this.page.meta.decoder ? html`<tfoot><tr><th scope="row">${this.t("guess-map.really")}</th>${seen.map((i) => html`<td class=${lens.used[i] ? "" : "given"}>${this.following(i + first)}</td>`)}</tr></tfoot>` : nothing}
         </table></div>
         ${this.detail(lens, at)}</div>
-      <p class="note">${scale(this.t("guess-map.scale"), "100%")}</p>
+      <p class="note">${this.reading === "rank" ? html`${scale(this.t("guess-map.rank.low"), this.t("guess-map.rank.high"))} ${this.t("guess-map.rank.about")}` : scale(this.t("guess-map.scale"), "100%")}</p>
       <p class="note">${this.page.meta.decoder ? html`${this.t("guess-map.thrown")} ${this.t("guess-map.hit")}` : this.t("guess-map.thrown.encoder")}</p>
       <p class="note">${this.t("guess-map.caution")}</p>`;
+  }
+
+  /** Where one table reads and writes, a state that has not moved yet says the word that was just read: said where it is so. */
+  private copies(lens: Answer): TemplateResult | typeof nothing {
+    if (this.reading !== "best" || !this.page.meta.decoder) return nothing;
+    const below = (lens.ids as number[][][]).slice(0, -1).flatMap((row) => row.map((best, i) => best[0] === this.tokens[i + lens.first]?.id));
+    const same = below.filter(Boolean).length;
+    return same < COPIES * below.length ? nothing : html`<p class="said">${this.t("guess-map.copies", same, below.length)}</p>`;
   }
 
   /** The cell of the selection; the row above the last layer's is not there, the row below the first is the embedding. */
@@ -78,10 +92,14 @@ class GuessMap extends Panel {
     const pos = i + lens.first;
     const [piece, chance] = lens.cells[row][i][0] as Guess;
     const chosen = spot.row === row && spot.pos === pos;
-    const hit = lens.ids?.[row]?.[i]?.[0] !== undefined && lens.ids[row][i][0] === this.follows(pos);
+    const last = lens.cells.length - 1;
+    const rank: number = lens.ranks[row][i];
+    const ranked = this.reading === "rank" && row < last; // the last layer is the answer itself: it stands there in words
+    const says = ranked ? String(rank) : word(piece);
+    const hit = !ranked && lens.ids?.[row]?.[i]?.[0] !== undefined && lens.ids[row][i][0] === this.follows(pos);
     return html`<td role="gridcell" tabindex=${chosen ? 0 : -1} aria-selected=${String(chosen)} class=${`${lens.used[i] ? "" : "thrown"} ${chosen ? "chosen" : ""}`}
-      style=${tinted(chance)} data-row=${row} data-pos=${pos} @click=${() => this.choose(row, pos)} @pointerenter=${() => (this.hover = { row, pos })}
-      aria-label=${`${word(piece)} ${percent(chance)}`}><span>${word(piece)}</span>${hit ? html`<i aria-hidden="true">●</i>` : nothing}</td>`;
+      style=${tinted(this.reading === "rank" ? shade(1 / rank, true) : chance)} data-row=${row} data-pos=${pos} @click=${() => this.choose(row, pos)} @pointerenter=${() => (this.hover = { row, pos })}
+      aria-label=${ranked ? this.t("guess-map.ranked", rank, word(lens.cells[last][i][0][0])) : `${word(piece)} ${percent(chance)}`}><span>${says}</span>${hit ? html`<i aria-hidden="true">●</i>` : nothing}</td>`;
   }
 
   private choose(row: number, pos: number): void {
@@ -107,6 +125,7 @@ class GuessMap extends Panel {
     return html`<div class="guess-detail"><h3>${title}</h3>${bars(guesses.map(([piece, chance], n) => ({
       name: word(piece), value: chance, full: `${this.t("guess-map.chance", word(piece))} · ${title}`, line: `(${lens.line})[${at.row}, ${i}, ${n}]`,
     })), { label: this.t("guess-map.top"), as: "percent", most: 1 })}
+      <p class="note">${this.t("guess-map.rank.of", word(lens.cells.at(-1)[i][0][0]))} ${num(lens.ranks[at.row][i], `${this.t("guess-map.rank.of", word(lens.cells.at(-1)[i][0][0]))} · ${title}`, `(${lens.lines.ranks})[${at.row}, ${i}]`)}</p>
       ${lens.used[i] ? nothing : html`<p class="note">${this.t("guess-map.is-thrown")}</p>`}</div>`;
   }
 

@@ -15,6 +15,10 @@ import { Panel, panel } from "../panel";
 import type { Key } from "../words";
 import "./more.css";
 
+interface Column { name: string; full: string; values: number[]; line: string }
+const FAR = 0.1; // a cosine at which two directions of hundreds of dimensions have nothing to do with each other
+const ANALOGIES = ["like.one", "like.two"] as const; // record.py records them, too
+
 class ShiftPanel extends Panel {
   @state() private anchors = "";
   @state() private word = "";
@@ -54,22 +58,55 @@ class ShiftPanel extends Panel {
         <div class="controls">${field(this.t("near.word"), this.near(stand), (x) => (this.word = x.trim()), 10)}</div>
         ${near ? this.close(near, "near.title") : ""}</section>
       <section><h3>${this.t("like.title")}</h3><div class="controls">${this.three.map((x, i) => html`${field(["a", "b", "c"][i]!, x, (now) => (this.three = this.three.map((old, j) => (i === j ? now : old))), 6)}${[" : ", " = ", " : ?"][i]}`)}</div>
-        ${like ? this.close(like, "like.title") : html`<p class="note">${this.t("like.hint")}</p>`}</section></div>`;
+        ${like ? this.close(like, "like.title") : html`<p class="note">${this.t("like.hint")}</p><div class="examples">${ANALOGIES.map((key) => html`<button type="button" @click=${() => (this.three = this.t(key).split(/[:=?\s]+/).slice(0, 3))}>${this.t(key)}</button>`)}</div>`}</section></div>`;
   }
 
   private way(shift: Answer): TemplateResult {
-    const series = Object.entries(shift.cosines as Record<string, number[]>).map(([name, ys], i) => ({
-      name: word(name), points: ys.map((y, l): [number, number] => [l, y]), dash: i % 2 === 1,
-    }));
-    const layers = (shift.layers as string[]).map((n) => (n === "embed" ? this.t("embed") : `${this.t("layer")} ${n}`));
-    return html`<h3>${this.t("shift.word", word(shift.word))}</h3>
+    const columns = this.columns(shift);
+    const layers = (shift.layers as string[]).map((n) => (n === "embed" ? this.t("embed") : this.t("guess-map.layer", n)));
+    const series = columns.map((c, i) => ({ name: c.name, points: c.values.map((y, l): [number, number] => [l, y]), dash: i % 2 === 1 }));
+    return html`<h3>${this.t("shift.word", word(shift.word))}</h3><p>${this.verdict(shift, layers.at(-1)!)}</p>
       <div class="columns"><section><p class="note">${this.t("shift.cosine")}</p>
         ${lines(series, { label: this.t("shift.cosine"), x: this.t("layer"), y: "", wide: 480, from: (x) => (x ? (Number.isInteger(x) ? short(x) : "") : this.t("embed")) })}</section>
-      <section><p class="note">${this.t("shift.plane")}</p>${plane(shift.path as [number, number][], layers, this.t("shift.plane"))}</section></div>
-      <div class="scroll" tabindex="0" role="region" aria-label=${this.t("shift.cosine")}><table class="numbers"><thead><tr><th scope="col">${this.t("layer")}</th>${series.map((s) => html`<th scope="col">${s.name}</th>`)}
-        ${shift.between ? html`<th scope="col">${this.t("shift.between", series[0]!.name, series[1]!.name)}</th>` : ""}</tr></thead>
-      <tbody>${layers.map((name, l) => html`<tr><th scope="row">${name}</th>${series.map((s, i) => html`<td>${num(s.points[l]![1], `cos ${word(shift.word)} · ${s.name} · ${name}`, `${shift.lines.cosines}[${i}, ${l}]`)}</td>`)}
-        ${shift.between ? html`<td>${num(shift.between[l], `${name}: ${this.t("shift.between", series[0]!.name, series[1]!.name)}`, `${shift.lines.between}[${l}]`)}</td>` : ""}</tr>`)}</tbody></table></div>`;
+      <section>${shift.between ? html`<p class="note">${this.t("shift.track")}</p>${this.track(shift, layers)}` : html`<p class="note">${this.t("shift.plane")}</p>${plane(shift.path as [number, number][], layers, this.t("shift.plane"))}`}</section></div>
+      <div class="scroll" tabindex="0" role="region" aria-label=${this.t("shift.cosine")}><table class="numbers"><thead><tr><th scope="col">${this.t("layer")}</th>${columns.map((c) => html`<th scope="col">${c.name}</th>`)}
+        ${shift.between ? html`<th scope="col">${this.between(shift)}</th>` : ""}</tr></thead>
+      <tbody>${layers.map((name, l) => html`<tr><th scope="row">${name}</th>${columns.map((c) => html`<td>${num(c.values[l]!, `cos ${c.full} · ${name}`, `${c.line}[${l}]`)}</td>`)}
+        ${shift.between ? html`<td>${num(shift.between[l], `${name}: ${this.between(shift)}`, `${shift.lines.between}[${l}]`)}</td>` : ""}</tr>`)}</tbody></table></div>
+      <p class="note">${this.t("shift.measures")}</p>`;
+  }
+
+  /** What is drawn and listed: the cosine to each anchor, to the word read alone, and that of the anchors themselves. */
+  private columns(shift: Answer): Column[] {
+    const { lines: at, anchors } = shift as unknown as { lines: Record<string, string>; anchors: string[] };
+    const own = word(shift.word);
+    const found = Object.entries(shift.cosines as Record<string, number[]>).map(([name, values], i): Column => ({ name: word(name), full: `${own} · ${word(name)}`, values, line: `${at.cosines}[${i}]` }));
+    if (shift.itself) found.push({ name: this.t("shift.itself", own), full: this.t("shift.itself", own), values: shift.itself, line: at.itself! });
+    if (shift.apart) found.push({ name: `${anchors[0]} – ${anchors[1]}`, full: `${anchors[0]} · ${anchors[1]}`, values: shift.apart, line: at.apart! });
+    return found;
+  }
+
+  /** The last layer in words: which anchor is nearest, and whether that is near at all. */
+  private verdict(shift: Answer, last: string): string {
+    const anchors = Object.entries(shift.cosines as Record<string, number[]>).map(([name, ys]): [string, number] => [name, ys.at(-1)!]).sort((a, b) => b[1] - a[1]);
+    const [[best, cos], other] = [anchors[0]!, anchors[1]];
+    const bar = (shift.apart as number[] | undefined)?.at(-1);
+    const said = [other ? this.t("shift.nearest", last, word(shift.word), best, short(cos), other[0], short(other[1])) : this.t("shift.only", last, word(shift.word), best, short(cos))];
+    if (bar !== undefined && cos <= Math.max(bar, FAR)) said.push(this.t("shift.far"));
+    return said.join(" ");
+  }
+
+  private between(shift: Answer): string {
+    return this.t("shift.between", ...(shift.anchors as string[]).slice(0, 2));
+  }
+
+  /** Where the word stands on the way from one anchor to the other, a row a layer. */
+  private track(shift: Answer, layers: string[]): TemplateResult {
+    const spots = shift.between as number[];
+    const [from, to] = [Math.min(-0.1, ...spots), Math.max(1.1, ...spots)];
+    const at = (x: number): string => `left:${((100 * (x - from)) / (to - from)).toFixed(2)}%`;
+    return html`<table class="way" aria-label=${this.t("shift.track")}><thead><tr><th scope="col">${this.t("layer")}</th><td><span style=${at(0)}>${shift.anchors[0]}</span><span style=${at(1)}>${shift.anchors[1]}</span></td></tr></thead>
+      <tbody>${layers.map((name, l) => html`<tr><th scope="row">${name}</th><td><b style=${at(0)}></b><b style=${at(1)}></b><i class=${l === layers.length - 1 ? "last" : ""} style=${at(spots[l]!)}></i><span class="hidden">${short(spots[l])}</span></td></tr>`)}</tbody></table>`;
   }
 
   private close(answer: Answer, label: Key): TemplateResult {
