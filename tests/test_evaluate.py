@@ -156,7 +156,7 @@ def test_accuracy_is_counted_by_hand(tmp_path: Path) -> None:
     texts = [TEXT.replace("\n", "")[i : i + 3 + i % 7].strip() for i in range(200)]
     wanted = [model.labels[i % 3] for i in range(200)]
     said = [model.classify(t).label for t in texts]
-    path = put(tmp_path, "f.tsv", "".join(f"{w}\t{t}\n" for w, t in zip(wanted, texts, strict=True)))
+    path = put(tmp_path, "f.tsv", "".join(f"{t}\t{w}\n" for w, t in zip(wanted, texts, strict=True)))
     seen: list[tuple[int, int]] = []
     found = model.eval(accuracy=path, tell=lambda *n: seen.append(n))
     assert found.right == sum(a == b for a, b in zip(said, wanted, strict=True))
@@ -167,7 +167,7 @@ def test_accuracy_is_counted_by_hand(tmp_path: Path) -> None:
     assert sum(v[1] for v in found.labels.values()) == found.right
     assert seen == [(128, 200), (200, 200)]
     with pytest.raises(QkvError, match=r"g\.tsv:2: label 3 is out of range"):
-        model.eval(accuracy=put(tmp_path, "g.tsv", "0\ta\n3\tb\n"))
+        model.eval(accuracy=put(tmp_path, "g.tsv", "a\t0\nb\t3\n"))
 
 
 @pytest.mark.parametrize(

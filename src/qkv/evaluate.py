@@ -84,7 +84,7 @@ def evaluate(
     voice: Voice, *, bleu: tuple[Lines, Lines] | None = None, ppl: str | Path | None = None,
     accuracy: str | Path | None = None, tell: Tell | None = None, **how: Any,
 ) -> Translation | Perplexity | Accuracy:  # fmt: skip
-    """One evaluation: `bleu` (sources, references), `ppl` of a text file, or `accuracy` on `label TAB text` or JSONL.
+    """One evaluation: `bleu` (sources, references), `ppl` of a text file, or `accuracy` on `text TAB label` or JSONL.
 
     Raises:
         QkvError: none or several of the three are given; a file is broken; the model cannot do it.
@@ -257,13 +257,13 @@ def labelling(voice: Voice, path: Path, *, tell: Tell | None = None) -> Accuracy
     if not voice.labels:
         raise QkvError("accuracy needs a model with labels: it was not made to classify")
     rows = [row for _, row in sources.labelled_rows(path, voice.labels)]
-    texts = [text for _, text in rows]
+    texts = [text for text, _ in rows]
     said = [""] * len(rows)
     for part in in_parts(range(len(rows)), texts, tell):
         for i, label in zip(part, voice.classify([texts[i] for i in part]), strict=True):
             said[i] = label
-    there, chosen = Counter(label for label, _ in rows), Counter(said)
-    hits = Counter(label for (label, _), guess in zip(rows, said, strict=True) if label == guess)
+    there, chosen = Counter(label for _, label in rows), Counter(said)
+    hits = Counter(label for (_, label), guess in zip(rows, said, strict=True) if label == guess)
     by_label = {name: (there[name], hits[name], chosen[name]) for name in voice.labels if there[name] or chosen[name]}
     right = hits.total()
     return Accuracy(right / len(rows), max(there.values()) / len(rows), right, len(rows), by_label)

@@ -68,7 +68,7 @@ def test_get_lists_sets_and_says_where_they_lie(capsys, monkeypatch, here):
     assert code == 0
     assert "multi30k" in out
     assert "licence: CC BY 2.0 FR" in out
-    assert set(json.loads(run(capsys, "data", "get", "--json")[1])) == {"multi30k", "tinyshakespeare", "tatoeba:zh-en"}
+    assert set(json.loads(run(capsys, "data", "get", "--json")[1])) == set(download.sets())
     sha = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
     monkeypatch.setattr(download, "sets", lambda: {"s": Set("words", "free", (File("a/h", "x/h", 5, sha),))})
     (here / "d" / "x").mkdir(parents=True)
@@ -120,13 +120,13 @@ def test_eval_of_a_text(capsys):
 
 @pytest.mark.skipif(not (bundled_dir() / "demo-bert").is_dir(), reason="demo-bert is not bundled")
 def test_eval_of_labels(capsys):
-    put("f.tsv", "question\t你喜欢茶吗？\nquestion\t你喜欢苹果吗？\n")
+    put("f.tsv", "你喜欢茶吗？\tquestion\n你喜欢苹果吗？\tquestion\n")
     code, out, _ = run(capsys, "eval", "demo-bert", "--accuracy", "f.tsv")
     assert code == 0
     assert out.startswith("accuracy 100.00% (2/2); always the commonest label 100.00%\n")
     found = json.loads(run(capsys, "eval", "demo-bert", "--accuracy", "f.tsv", "--json")[1])
     assert found["labels"] == {"question": {"texts": 2, "right": 2, "said": 2}}
-    code, _, err = run(capsys, "eval", "demo-bert", "--accuracy", put("g.tsv", "question\ta\nqestion\tb\n"))
+    code, _, err = run(capsys, "eval", "demo-bert", "--accuracy", put("g.tsv", "a\tquestion\nb\tqestion\n"))
     assert code == 2
     assert "g.tsv:2: unknown label 'qestion'; did you mean 'question'" in err
 

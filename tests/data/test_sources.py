@@ -173,21 +173,24 @@ LABELS = ("no", "yes")
 
 
 def test_labels_by_name_or_number(tmp_path: Path) -> None:
-    path = put(tmp_path, "f.tsv", "yes\ta\tb\n0\tc\n\nno\td\n")
-    assert list(labelled_rows(path, LABELS)) == [(1, ("yes", "a\tb")), (2, ("no", "c")), (4, ("no", "d"))]
+    path = put(tmp_path, "f.tsv", "a\tb\tyes\nc\t0\n\nd\tno\nyes\tno\n")
+    found = [(1, ("a\tb", "yes")), (2, ("c", "no")), (4, ("d", "no")), (5, ("yes", "no"))]
+    assert list(labelled_rows(path, LABELS)) == found
     rows = [{"label": 1, "text": "a"}, {"label": "no", "text": "b"}]
     path = put(tmp_path, "f.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
-    assert [row for _, row in labelled_rows(path, LABELS)] == [("yes", "a"), ("no", "b")]
+    assert [row for _, row in labelled_rows(path, LABELS)] == [("a", "yes"), ("b", "no")]
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
-    [("2\ta", "label 2 is out of range: the 2 labels are 0 to 1"), ("-1\ta", "label -1 is out of range"),
-     ("yse\ta", "unknown label 'yse'; did you mean 'yes'"), ("yes a", "no tab"), ("yes\t ", "the text is empty"),
-     ("\ta", "the label is empty"), ("²\ta", "unknown label")],
+    [("a\t2", "label 2 is out of range: the 2 labels are 0 to 1"), ("a\t-1", "label -1 is out of range"),
+     ("a\tyse", "unknown label 'yse'; did you mean 'yes'"), ("a yes", "no tab"), (" \tyes", "the text is empty"),
+     ("a\t", "the label is empty"), ("a\t²", "unknown label"),
+     ("no\ta", "the label 'no' stands before its text; put it behind, as training reads it: text TAB label"),
+     ("1\ta\tb", "the label '1' stands before its text")],
 )  # fmt: skip
 def test_a_label_that_is_none_is_told_by_file_and_line(tmp_path: Path, line: str, told: str) -> None:
-    path = put(tmp_path, "f.tsv", f"yes\tgood\n{line}\n")
+    path = put(tmp_path, "f.tsv", f"good\tyes\n{line}\n")
     with pytest.raises(QkvError, match=rf"f\.tsv:2: .*{re.escape(told)}"):
         list(labelled_rows(path, LABELS))
 

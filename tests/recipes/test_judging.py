@@ -162,6 +162,6 @@ def test_the_verbs_ask_what_was_learnt(
         both = [main(["classify", str(tmp_path), text]) or capsys.readouterr().out for text in (tabbed[1][1], turned)]
         assert both[0].split("\t")[:2] == both[1].split("\t")[:2]
     file = tmp_path / "asked.tsv"
-    file.write_text("".join(f"{label}\t{text}\n" for label, text in tabbed), encoding="utf-8")
+    file.write_text("".join(f"{text}\t{label}\n" for label, text in tabbed), encoding="utf-8")
     assert main(["eval", str(tmp_path), "--accuracy", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == 1.0

@@ -29,8 +29,8 @@ FILE = click.Path(path_type=Path)
     "--accuracy",
     type=FILE,
     metavar="FILE",
-    zh="每行“标签 制表符 文本”，或 JSONL 的 label 和 text",
-    en='lines of label TAB text, or JSON lines with "label" and "text" (*.jsonl)',
+    zh="每行“文本 制表符 标签”（与训练相同），或 JSONL 的 label 和 text",
+    en='lines of text TAB label, as training reads them, or JSON lines with "label" and "text" (*.jsonl)',
 )
 @option("--out", type=FILE, zh="把译文写进这个文件", en="write the translations into this file")
 @option("--beam", type=click.IntRange(1), zh="束宽（默认 4）", en="beam width (default: 4)")

@@ -381,12 +381,14 @@ def jsonl(path: Path, keys: tuple[str, str] = ("source", "target"), *, sieve: Si
 
 
 def labelled_rows(path: Path, labels: tuple[str, ...], *, sieve: Sieve | None = None) -> Iterator[tuple[int, Pair]]:
-    """(label, text) of each line, and the line: `label TAB text`, or JSON lines with "label" and "text" (*.jsonl).
+    """(text, label) of each line, and the line: `text TAB label`, or JSON lines with "label" and "text" (*.jsonl).
 
-    A label is one of `labels` by name, or its number from 0 where none is named so.
+    The label stands in the last column, behind a text that may hold tabs: one of `labels` by name, or its number from 0
+    where none is named so.
 
     Raises:
-        QkvError: a label that is not one of them (with the nearest), a number out of range, an empty text.
+        QkvError: a label that is not one of them (with the nearest), a number out of range, an empty text, a label
+            that stands before its text.
     """
     lined = Path(path).suffix.lower() in (".jsonl", ".ndjson", ".json")
 
@@ -397,23 +399,30 @@ def labelled_rows(path: Path, labels: tuple[str, ...], *, sieve: Sieve | None = 
                 item = item | {"label": str(item["label"])}
             label, said = _string(item, "label", place), _string(item, "text", place)
         else:
-            label, tab, said = text.partition("\t")
+            said, tab, label = text.rpartition("\t")
             if not tab:
-                raise QkvError(f"{place}: no tab, expected a label, a tab and a text; found {text[:40]!r}")
-        filled((label, said), place, place, ("label", "text"))
-        return label_of(label.strip(), labels, place), said
+                raise QkvError(f"{place}: no tab, expected a text, a tab and its label; found {text[:40]!r}")
+            first = text.partition("\t")[0].strip()
+            if is_label(first, labels) and not is_label(label.strip(), labels):
+                raise QkvError(f"{place}: the label {first!r} stands before its text; put it behind, as training reads "
+                               "it: text TAB label")  # fmt: skip
+        filled((said, label), place, place, ("text", "label"))
+        return said, label_of(label.strip(), labels, place)
 
     return rows(path, parse, sieve=sieve)
 
 
+def is_label(text: str, labels: tuple[str, ...]) -> bool:
+    """Whether a text is the name or the number of a label."""
+    return text in labels or (text.isascii() and text.isdigit() and int(text) < len(labels))
+
+
 def label_of(label: str, labels: tuple[str, ...], place: str) -> str:
     """The name of a label that is given by its name or number."""
-    if label in labels:
-        return label
+    if is_label(label, labels):
+        return label if label in labels else labels[int(label)]
     digits = label.removeprefix("-")
     if digits.isascii() and digits.isdigit():
-        if 0 <= int(label) < len(labels):
-            return labels[int(label)]
         raise QkvError(f"{place}: label {label} is out of range: the {len(labels)} labels are 0 to {len(labels) - 1}")
     names = ", ".join(labels[:12])
     raise QkvError(f"{place}: unknown label {label!r}{nearest(label, labels)} (known: {names})")
