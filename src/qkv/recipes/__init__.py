@@ -5,6 +5,7 @@ import json
 import pkgutil
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,7 @@ from qkv.errors import QkvError, nearest
 
 if TYPE_CHECKING:
     from qkv.hub import Model
+    from qkv.recipes.assemble import Assembly
     from qkv.recipes.run import Run, Splits
     from qkv.training.estimate import Estimate
     from qkv.training.log import Report
@@ -117,19 +119,30 @@ def trained(
 ) -> Trained:
     """Train in this process, which is one of `ranks`."""
     from qkv.recipes import assemble as parts
-    from qkv.recipes import watching
-    from qkv.training import checkpoint, loop
+    from qkv.training import checkpoint, lock
 
     start = time.process_time()
     going_on = bool(resume and directory and checkpoint.Store(directory / "train", {}).last)
     a = parts.assemble(run, directory=directory if going_on else None, device=device)
-    if directory is not None and not going_on:
-        begin(a, directory, first=ranks.first)
+    with lock.held(directory / "train") if directory and ranks.first else nullcontext():
+        if directory is not None and not going_on:
+            begin(a, directory, first=ranks.first)
+        return learnt(a, directory, report, resume, ranks, start)
+
+
+def learnt(
+    a: "Assembly", directory: Path | None, report: "Report | None", resume: bool, ranks: "Ranks", start: float
+) -> Trained:
+    """Train what was assembled, test it and keep what came of it; `start` is the processor time that it began at."""
+    from qkv.recipes import assemble as parts
+    from qkv.recipes import watching
+    from qkv.training import loop
+
     if report and ranks.first:
         for text in (*a.splits.notes, *a.plan.notes):
             report({"kind": "note", "step": 0, "text": text})
     evaluate = parts.judge(a, directory) if ranks.first else None
-    outcome = loop.train(a.model.core, a.plan, run.training, directory=directory, evaluate=evaluate, report=report,
+    outcome = loop.train(a.model.core, a.plan, a.run.training, directory=directory, evaluate=evaluate, report=report,
                          resume=resume, watch=watching.recorder(a) if directory and ranks.first else None)  # fmt: skip
     if not ranks.first:
         return Trained(a.model, outcome, {}, directory, ranks.rank)
