@@ -152,7 +152,7 @@ def test_the_claims_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def toml(value: Any) -> str:
     """A default as a TOML file would say it."""
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         return f'"{value}"'

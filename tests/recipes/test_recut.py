@@ -85,10 +85,80 @@ def test_state_that_is_consumed_would_be_caught(monkeypatch: pytest.MonkeyPatch)
     assert rows_of(a, 0) != rows_of(b, 0)
 
 
-def test_what_is_not_pairs_or_no_share_is_refused(tmp_path: Path) -> None:
-    text = dataclasses.replace(run_of(), splits=lambda: Splits("old news " * 90, "old news " * 9), model=Shape("gpt2"))
-    with pytest.raises(QkvError, match=r"tokenizer\.dropout=0\.2: only pairs are cut anew"):
-        assemble.assemble(text, device="cpu")
+ASKED = [(f"{source} ||| {target}", str(i % 2)) for i, (source, target) in enumerate(ROWS)]
+CHOSEN = [(f"{text} ||| {text[::-1]}", label) for text, label in ASKED]
+STORY = "".join(source + "\n" for source, _ in ROWS)
+
+
+def other(objective: str, dropout: float = 0.5, **training: Any) -> Run:
+    """A run over labels, two texts' likeness, answers to a question, or the windows of one text."""
+    shape = Shape("gpt2" if objective == "text" else "bert", width=16, layers=1, heads=2, ffn=32, context=64)
+    pairs = CHOSEN if objective == "choice" else ASKED
+    rows: Any = (STORY, STORY) if objective == "text" else (pairs[:32], pairs[32:])
+    settings = dataclasses.replace(run_of(**training).training, metric="loss")
+    return Run("cuts", lambda: Splits(*rows), shape, Vocabulary("bpe", 300, dropout), settings, objective=objective)
+
+
+def targets(a: assemble.Assembly, epoch: int) -> list[list[int]]:
+    return [row for key in a.plan.order(epoch) for row in a.plan.make(key).target.tolist()]
+
+
+def labelled(a: assemble.Assembly) -> list[tuple[str, int]]:
+    """The first row of each item in the second epoch, as text, and the item's label."""
+    found: list[tuple[str, int]] = []
+    assert a.model.tokenizer is not None
+    for batch in map(a.plan.make, a.plan.order(1)):
+        assert batch.classes is not None
+        first = batch.target[:: len(batch.target) // len(batch.classes)].tolist()
+        found += zip(map(a.model.tokenizer.decode, first), batch.classes.tolist(), strict=True)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("objective", ["labels", "similarity", "choice", "text"])
+def test_labelled_texts_and_plain_text_are_cut_anew_too(objective: str) -> None:
+    a, b = (assemble.assemble(other(objective), device="cpu") for _ in "ab")
+    plain = assemble.assemble(other(objective, 0.0), device="cpu")
+    tokenizer = a.model.tokenizer
+    assert tokenizer is not None
+    first = targets(a, 0)
+    assert targets(a, 5) != targets(a, 3)
+    assert first == targets(a, 0) == targets(b, 0), "a function of seed and epoch"
+    assert sorted(first) != sorted(targets(plain, 0))
+    said = [tokenizer.decode(row) for row in first]
+    if objective == "text":
+        assert all(text.strip("�") in STORY for text in said)
+        assert len(first) == len(targets(plain, 0)), "as many windows"
+    else:
+        assert sorted(said) == sorted(tokenizer.decode(row) for row in targets(plain, 0)), "the same words"
+        assert labelled(a) == labelled(plain), "each text kept its label"
+    for one, two in zip(a.valid, plain.valid, strict=True):
+        assert (one.target == two.target).all(), "what is judged is never cut anew"
+
+
+def test_a_text_is_cut_by_seed_and_epoch_and_stays_the_text() -> None:
+    a = assemble.assemble(other("text"), device="cpu")
+    tokenizer = a.model.tokenizer
+    assert tokenizer is not None
+    one, two = (objectives.recut_text(other("text", seed=seed), tokenizer, STORY) for seed in (0, 1))
+    ids = [one(0).tolist(), one(1).tolist(), two(0).tolist(), tokenizer.encode(STORY, special=False)]
+    assert len({tuple(row) for row in ids}) == 4
+    assert {tokenizer.decode(row) for row in ids} == {STORY}
+    assert ids[0] == one(0).tolist()
+    assert min(map(len, ids[:3])) > len(ids[3])
+
+
+def test_a_resumed_language_model_repeats_its_cuts(tmp_path: Path) -> None:
+    whole = recipes.train(other("text"), out=tmp_path / "a", device="cpu")
+    assert whole.outcome.epochs > 2
+    recipes.train(other("text", steps=15), out=tmp_path / "b", device="cpu")
+    again = recipes.train(other("text", schedule="inverse"), out=tmp_path / "b", device="cpu", resume=True)
+    mine, theirs = dict(whole.model.core.named_parameters()), dict(again.model.core.named_parameters())
+    assert all((mine[n] == theirs[n]).all() for n in mine)
+
+
+def test_what_is_not_cut_anew_or_no_share_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(QkvError, match=r"dropout=0\.5: these texts are not cut anew.*it goes with pairs, text, labels"):
+        assemble.assemble(dataclasses.replace(other("text"), objective="documents"), device="cpu")
     with pytest.raises(QkvError, match=r"tokenizer\.dropout: found 1\.5, expected a share from 0 to 1"):
         Vocabulary(dropout=1.5)
     with pytest.raises(QkvError, match=r"nowhere.*no such file"):
@@ -101,3 +171,51 @@ def test_a_toml_file_names_the_merges_beside_it(tmp_path: Path) -> None:
         '[data]\ntsv = "a.tsv"\n[tokenizer]\nkind = "split"\nmerges = "code"\ndropout = 0.1\n', encoding="utf-8"
     )
     assert from_toml(tmp_path / "a.toml").tokenizer.ranks() == {("e", "s"): 2, ("es", "t</w>"): 3}
+
+
+# -- words left out of labelled texts -------------------------------------------------------------------------------
+
+
+def within(some: list[str], whole: list[str]) -> bool:
+    """Whether words stand in a text in this order."""
+    rest = iter(whole)
+    return all(word in rest for word in some)
+
+
+@pytest.mark.parametrize("objective", ["labels", "choice"])
+def test_words_are_left_out_of_labelled_texts_anew_in_each_epoch(objective: str) -> None:
+    a, b = (assemble.assemble(other(objective, 0.0, word_dropout=0.4), device="cpu") for _ in "ab")
+    plain = assemble.assemble(other(objective, 0.0), device="cpu")
+    tokenizer = a.model.tokenizer
+    assert tokenizer is not None
+    rows = [targets(a, epoch) for epoch in range(4)]
+    assert rows[0] == targets(a, 0) == targets(b, 0), "a function of seed and epoch"
+    assert len({tuple(sorted(map(tuple, one))) for one in rows}) == 4
+    first, last = tokenizer.cls_id, tokenizer.sep_id
+    whole = [[i for i in row if i != 0] for row in targets(plain, 0)]
+    left = [[i for i in row if i != 0] for one in rows for row in one]
+    assert {(row[0], row[-1]) for row in left} == {(first, last)}, "special tokens stay"
+    words, count = sum(len(row) - 2 for row in left), 4 * sum(len(row) - 2 for row in whole)
+    assert 0.55 < words / count < 0.65
+    for one, two in zip(a.valid, plain.valid, strict=True):
+        assert (one.target == two.target).all(), "what is judged keeps its words"
+
+
+def test_a_text_with_words_left_out_keeps_their_order_and_its_label() -> None:
+    pairs = [(f"t{i} " + " ".join(f"w{i}x{j}" for j in range(1 + i % 6)), str(i % 3)) for i in range(60)]
+    run = dataclasses.replace(other("labels", 0.0, word_dropout=0.5), tokenizer=Vocabulary("split", 900),
+                              splits=lambda: Splits(pairs, pairs))  # fmt: skip
+    a = assemble.assemble(run, device="cpu")
+    known = {word: (text.split(), label) for text, label in pairs for word in text.split()}
+    assert a.model.tokenizer is not None
+    for said, number in labelled(a):
+        text, label = known[said.split()[0]]  # so no text is left without a word
+        assert within(said.split(), text)
+        assert a.model.labels[number] == label
+
+
+def test_words_are_left_out_of_labelled_texts_alone() -> None:
+    with pytest.raises(QkvError, match=r"training\.word_dropout=0\.1: words are left out of labelled texts alone"):
+        assemble.assemble(other("text", 0.0, word_dropout=0.1), device="cpu")
+    with pytest.raises(QkvError, match=r"training\.word_dropout: found 1\.5, expected a share"):
+        other("labels", word_dropout=1.5)

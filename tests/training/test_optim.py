@@ -25,7 +25,7 @@ BASE = Settings(steps=8, lr=5e-3, schedule="constant", precision="fp32", threads
 
 
 def core_of(drop: float = 0.0, seed: int = 0) -> Transformer:
-    shape = Shape("prefix", width=16, layers=2, heads=2, ffn=24, experts=4, dropout=drop, attention_dropout=drop,
+    shape = Shape("prefix", width=16, layers=2, heads=2, ffn=24, experts=4, attention_dropout=drop,
                   context=16)  # fmt: skip
     core = Transformer(shape.spec(V))
     initialise(core, seed)

@@ -26,7 +26,7 @@ from qkv.data import collate, corrupt
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import permutation
 from qkv.errors import QkvError
-from qkv.recipes.run import Shape
+from qkv.recipes.run import DROPLESS, Shape
 from qkv.spec import Spec
 from qkv.training import checkpoint, log, loop, losses
 from qkv.training.plan import Plan
@@ -52,7 +52,8 @@ MATRIX = [(objective, family) for objective, families in FITS.items() for family
 
 def core_of(family: str, drop: float = 0.0, seed: int = 0, labels: int = 3) -> Transformer:
     size = {"width": 32, "layers": 2, "heads": 2, "ffn": 128, "context": 32, **FAMILIES[family]}
-    spec: Spec = Shape(family, dropout=drop, attention_dropout=drop, **size).spec(V, labels=labels)  # type: ignore[arg-type]
+    states = 0.0 if family in DROPLESS else drop
+    spec: Spec = Shape(family, dropout=states, attention_dropout=drop, **size).spec(V, labels=labels)  # type: ignore[arg-type]
     core = Transformer(spec)
     initialise(core, seed)
     return core

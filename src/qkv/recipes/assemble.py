@@ -79,8 +79,13 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         spec = run.model.spec(len(tokenizer), labels=len(labels))
         model = hub.build(spec, seed=run.training.seed, tokenizer=tokenizer)
     model.tokenizer = ready(tokenizer, objective, model.spec)
-    if run.tokenizer.dropout and objective is not objectives.PAIRS:
-        raise QkvError(f"tokenizer.dropout={run.tokenizer.dropout}: only pairs are cut anew; take it away")
+    if run.tokenizer.dropout and (not objective.recuts or isinstance(splits.train, Mixture)):
+        what = "token shards are cut already" if objective.recuts else "these texts are not cut anew"
+        fit = ", ".join(name for name, o in OBJECTIVES.items() if o.recuts)
+        raise QkvError(f"tokenizer.dropout={run.tokenizer.dropout}: {what}; take it away (it goes with {fit})")
+    if run.training.word_dropout and objective not in tuning.JUDGING:
+        raise QkvError(f"training.word_dropout={run.training.word_dropout}: words are left out of labelled texts "
+                       "alone; take it away")  # fmt: skip
     if architecture(model.spec) not in objective.models:
         fit = " or ".join(objective.models)
         raise QkvError(f"{run.name}: this objective needs a model of kind {fit}; this one is: "

@@ -28,6 +28,7 @@ from qkv.training.plan import Plan
 
 Batches = tuple[collate.Batch, ...]
 Ids = tuple[list[int], list[int]]  # a pair's
+Rows = tuple[list[int], ...]  # the ids of the texts that belong together
 Held = Callable[[Any], Batches]  # from held-out data to their batches, the same at every call
 ANEW = 0x6375_7473  # draws of cuts are another stream than those of order: seed ^ ANEW
 HELD = -1  # the epoch of validation's and the test's own draws: no epoch of training has this number
@@ -49,6 +50,7 @@ class Objective:
     reply: "Callable[[hub.Model, Sequence[Any], How], list[str]]"
     answers: Literal["texts", "labels"] = "texts"
     models: tuple[str, ...] = ("encoder-decoder",)
+    recuts: bool = False  # whether tokenizer.dropout can cut its texts anew in each epoch
 
 
 @dataclass(frozen=True)
@@ -83,38 +85,46 @@ def of_pairs(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
 
     ids = encoded(tokenizer, splits.train)  # type: ignore[arg-type]
     who = identity(run, flat(side for pair in ids for side in pair))
-    if not run.tokenizer.dropout:
-        boxes = boxed(ids)
-        return Plan(boxes.batches, maker(ids, boxes), who), held
-    cuts = recutting(run, tokenizer, splits.train, ids, longest)  # type: ignore[arg-type]
+    if run.tokenizer.dropout:
+        cuts = recutting(run, tokenizer, splits.train, ids, longest)  # type: ignore[arg-type]
+        return anew(cuts, boxed, maker, who), held
+    boxes = boxed(ids)
+    return Plan(boxes.batches, maker(ids, boxes), who), held
+
+
+def anew(
+    cuts: Callable[[int], Any], boxed: Callable[[Any], bucket.Buckets],
+    maker: Callable[[Any, bucket.Buckets], Callable[[Any], collate.Batch]], who: dict[str, Any],
+) -> Plan:  # fmt: skip
+    """A plan whose rows, and so their buckets, are others in each epoch; two epochs are kept at a time."""
 
     @lru_cache(maxsize=2)
-    def cut(epoch: int) -> tuple[list[Ids], bucket.Buckets]:
-        both = cuts(epoch)
-        return both, boxed(both)
+    def cut(epoch: int) -> tuple[Any, bucket.Buckets]:
+        rows = cuts(epoch)
+        return rows, boxed(rows)
 
     def order(epoch: int) -> Sequence[tuple[int, tuple[int, ...]]]:
         return [(epoch, key) for key in cut(epoch)[1].batches(epoch)]
 
-    return Plan(order, lambda key: maker(*cut(key[0]))(key[1]), who), held
+    return Plan(order, lambda key: maker(*cut(key[0]))(key[1]), who)
 
 
 def recutting(
-    run: Run, tokenizer: Tokenizer, pairs: Sequence[Pair], usual: list[Ids], longest: int
-) -> Callable[[int], list[Ids]]:
-    """The pairs as an epoch cuts them: pair i of epoch e is a function of (seed, e, i), however often it is asked for.
+    run: Run, tokenizer: Tokenizer, items: Sequence[Sequence[str]], usual: Sequence[Rows], longest: int
+) -> Callable[[int], list[Rows]]:
+    """The texts of each item as an epoch cuts them: item i of epoch e is a function of (seed, e, i) and of no more.
 
-    A pair whose new cut is longer than `longest` keeps its usual one.
+    An item with a text whose new cut is longer than `longest` keeps its `usual` cuts.
     """
     recut, share, seed = Recut(tokenizer, run.tokenizer.ranks()), run.tokenizer.dropout, run.training.seed ^ ANEW
-    sides = recut.read([side for pair in pairs for side in pair])
-    read = list(zip(sides[::2], sides[1::2], strict=True))
+    parts = iter(recut.read([text for item in items for text in item]))
+    read = [[next(parts) for _ in item] for item in items]
 
-    def cuts(epoch: int) -> list[Ids]:
-        found: list[Ids] = []
-        for i, (source, target) in enumerate(read):
+    def cuts(epoch: int) -> list[Rows]:
+        found: list[Rows] = []
+        for i, item in enumerate(read):
             trials = Trials(generator(seed=seed, epoch=epoch, index=i), share)
-            new = recut.ids_of(source, trials), recut.ids_of(target, trials)
+            new = tuple(recut.ids_of(text, trials) for text in item)
             found.append(new if max(map(len, new)) <= longest else usual[i])
         return found
 
@@ -122,7 +132,10 @@ def recutting(
 
 
 def of_text(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
-    """Windows of one long text, drawn anew for each step; an epoch is as many as cover the text once."""
+    """Windows of one long text, drawn anew for each step; an epoch is as many as cover the text once.
+
+    With dropout of merges each epoch has a text with cuts of its own, of which it draws as many windows.
+    """
     if isinstance(splits.train, shards.Mixture):
         return of_shards(run, splits, model)
     tokenizer, s, length = tokenizer_for(model), run.training, run.model.context
@@ -138,8 +151,10 @@ def of_text(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
     def order(epoch: int) -> Sequence[int]:
         return range(epoch * each, (epoch + 1) * each)
 
+    cuts = recut_text(run, tokenizer, str(splits.train)) if run.tokenizer.dropout else lambda epoch: ids
+
     def make(key: int) -> collate.Batch:
-        return collate.causal(pack.windows(ids, length=length, rows=rows, seed=s.seed, step=key))
+        return collate.causal(pack.windows(cuts(key // each), length=length, rows=rows, seed=s.seed, step=key))
 
     def held(text: str) -> Batches:
         found = np.array(tokenizer.encode(text, special=False), dtype=np.int64)
@@ -148,6 +163,19 @@ def of_text(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
         return tuple(map(collate.causal, fixed.split(rows)))
 
     return Plan(order, make, identity(run, ids)), held
+
+
+def recut_text(run: Run, tokenizer: Tokenizer, text: str) -> Callable[[int], np.ndarray]:
+    """The ids of a text as an epoch cuts it, a function of (seed, epoch); dropout makes it longer, never shorter."""
+    recut = Recut(tokenizer, run.tokenizer.ranks())
+    (read,) = recut.read([text])
+
+    @lru_cache(maxsize=2)
+    def cuts(epoch: int) -> np.ndarray:
+        draws = generator(seed=run.training.seed ^ ANEW, epoch=epoch, index=0)
+        return np.array(recut.ids_of(read, Trials(draws, run.tokenizer.dropout)), dtype=np.int32)
+
+    return cuts
 
 
 def of_shards(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
@@ -285,6 +313,7 @@ def identity(run: Run, ids: np.ndarray) -> dict[str, Any]:
     """What tells this run's data, vocabulary and order from another's."""
     order: dict[str, Any] = {"seed": run.training.seed, "batch": run.training.tokens}
     order |= {key: value for key in ("objective", "base") if (value := getattr(run, key))}
+    order |= {"word_dropout": run.training.word_dropout} if run.training.word_dropout else {}
     cut = {key: value for key, value in dataclasses.asdict(run.tokenizer).items() if value and key != "merges"}
     return {"ids": len(ids), "crc": zlib.crc32(ids.tobytes()), "tokenizer": cut, **order}
 
@@ -320,5 +349,6 @@ def shortened(rows: list[list[int]], longest: int | None) -> list[list[int]]:
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ENDED = ("<pad>", "</s>", "<unk>")
 SPEAKS = ("decoder",)
-PAIRS = Objective("pairs", ENDED, "eos", of_pairs, spoken, translated)
-TEXT = Objective("plain text or token shards", ("</s>", "<unk>"), "none", of_text, spoken, continued, models=SPEAKS)
+PAIRS = Objective("pairs", ENDED, "eos", of_pairs, spoken, translated, recuts=True)
+TEXT = Objective("plain text or token shards", ("</s>", "<unk>"), "none", of_text, spoken, continued, models=SPEAKS,
+                 recuts=True)  # fmt: skip

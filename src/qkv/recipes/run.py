@@ -5,6 +5,7 @@ A recipe is a file here with `run() -> Run`; a TOML file says the same of your o
 
 import dataclasses
 import tomllib
+import typing
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from qkv.training.watch import Watching
 
 Pair = tuple[str, str]
 Talk = tuple[dict[str, Any], ...]  # messages, each {"role": …, "content": …}
+DROPLESS = ("llama", "prefix")  # they know dropout of attention weights alone
 
 
 @dataclass(frozen=True)
@@ -47,20 +49,32 @@ class Shape:
     experts: int = 0  # of prefix, each as wide as ffn, besides one of that width that reads every token; 0: dense
     chosen: int = 2
     activation: str = ""  # in the family's own words; empty: its usual one
-    dropout: float = 0.1
+    dropout: float | None = None  # None: 0.1, where the family has any (see DROPLESS)
     attention_dropout: float = 0.0
     context: int = 256
     tied: bool = True
+
+    @property
+    def drop(self) -> float:
+        """The dropout of states and embeddings, and before labels."""
+        return 0.1 if self.dropout is None else self.dropout
 
     def spec(self, vocabulary: int, *, labels: int = 0) -> Spec:
         """The spec of such a model over a vocabulary and so many labels of texts.
 
         Hugging Face can load what comes of all but `prefix`, `glm_blank` and the LSTMs, where they have no labels.
+
+        Raises:
+            QkvError: sizes that the family cannot have, or a dropout where it has none.
         """
+        if self.dropout and self.family in DROPLESS:
+            fit = ", ".join(f for f in typing.get_args(typing.get_type_hints(Shape)["family"]) if f not in DROPLESS)
+            raise QkvError(f"model.dropout={self.dropout}: {self.family} has no dropout of states and would learn "
+                           f"without; say model.dropout=0, or take a family that has it: {fit}")  # fmt: skip
         if self.family in ("lstm", "lstm-attention"):
             attention = "additive" if self.family == "lstm-attention" else "none"
             return recurrence(vocabulary, width=self.width, layers=self.layers, attention=attention,
-                              dropout=self.dropout, context=self.context, tied=self.tied)  # fmt: skip
+                              dropout=self.drop, context=self.context, tied=self.tied)  # fmt: skip
         kind = "llama" if self.family == "prefix" else self.family
         made = {"marian": self.marian, "gpt2": self.gpt2, "llama": self.llama, "bert": self.bert, "t5": self.t5,
                 "bart": self.bart, "glm_blank": self.glm_blank, "openai_gpt": self.openai_gpt}[kind]()  # fmt: skip
@@ -68,10 +82,10 @@ class Shape:
         common |= {} if kind == "glm_blank" else {"tie_word_embeddings": self.tied}
         spec = spec_of(common | made, "model")
         spec = prefixed(spec, self) if self.family == "prefix" else spec
-        return replace(spec, labels=judging(spec, labels, self.dropout)) if labels else spec
+        return replace(spec, labels=judging(spec, labels, self.drop)) if labels else spec
 
     def bert(self) -> dict[str, Any]:
-        drops = {"hidden_dropout_prob": self.dropout, "attention_probs_dropout_prob": self.attention_dropout}
+        drops = {"hidden_dropout_prob": self.drop, "attention_probs_dropout_prob": self.attention_dropout}
         return {**drops, "hidden_size": self.width, "num_hidden_layers": self.layers, "intermediate_size": self.ffn,
                 "num_attention_heads": self.heads, "hidden_act": self.activation or "gelu",
                 "max_position_embeddings": self.context, "type_vocab_size": 2}  # fmt: skip
@@ -79,7 +93,7 @@ class Shape:
     def t5(self) -> dict[str, Any]:
         return {"d_model": self.width, "num_layers": self.layers, "num_heads": self.heads, "d_ff": self.ffn,
                 "d_kv": self.width // self.heads, "feed_forward_proj": self.activation or "relu",
-                "dropout_rate": self.dropout}  # fmt: skip
+                "dropout_rate": self.drop}  # fmt: skip
 
     def bart(self) -> dict[str, Any]:
         return {**self.marian(), "activation_function": self.activation or "gelu", "scale_embedding": False}
@@ -96,18 +110,18 @@ class Shape:
             raise QkvError(f"model.ffn: found {self.ffn}, expected four times the width: {4 * self.width}")
         return {"model_type": "glm", "block_position_encoding": True, "hidden_size": self.width,
                 "num_layers": self.layers, "num_attention_heads": self.heads, "max_sequence_length": self.context,
-                "output_dropout_prob": self.dropout, "embedding_dropout_prob": self.dropout,
+                "output_dropout_prob": self.drop, "embedding_dropout_prob": self.drop,
                 "attention_dropout_prob": self.attention_dropout}  # fmt: skip
 
     def marian(self) -> dict[str, Any]:
         both = {"layers": self.layers, "attention_heads": self.heads, "ffn_dim": self.ffn}
         sides = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in both.items()}
-        drops = {"dropout": self.dropout, "attention_dropout": self.attention_dropout}
+        drops = {"dropout": self.drop, "attention_dropout": self.attention_dropout}
         return {**sides, **drops, "d_model": self.width, "activation_function": self.activation or "relu",
                 "max_position_embeddings": self.context, "scale_embedding": True}  # fmt: skip
 
     def gpt2(self) -> dict[str, Any]:
-        drops = {"attn_pdrop": self.attention_dropout, "resid_pdrop": self.dropout, "embd_pdrop": self.dropout}
+        drops = {"attn_pdrop": self.attention_dropout, "resid_pdrop": self.drop, "embd_pdrop": self.drop}
         return {**drops, "n_embd": self.width, "n_layer": self.layers, "n_head": self.heads, "n_inner": self.ffn,
                 "n_positions": self.context, "activation_function": self.activation or "gelu_new"}  # fmt: skip
 

@@ -14,11 +14,11 @@ import torch
 from qkv import hub
 from qkv.data import bucket, collate, pack
 from qkv.data.collate import IGNORED
-from qkv.data.order import permutation
+from qkv.data.order import generator, permutation
 from qkv.errors import QkvError
 from qkv.inputs import MARK
 from qkv.recipes import objectives as base
-from qkv.recipes.objectives import Batches, Held, How, Objective
+from qkv.recipes.objectives import Batches, Held, How, Objective, Rows
 from qkv.recipes.run import Pair, Run, Splits, Talk
 from qkv.text import chat as chats
 from qkv.text.tokenizer import Tokenizer
@@ -27,6 +27,7 @@ from qkv.training.objectives import measure
 from qkv.training.plan import Plan, placed
 
 Row = tuple[list[int], list[int]]  # what goes in, what should come out
+THIN = 0x7468_696E  # draws of words left out are another stream than those of order: seed ^ THIN
 # Each message ends with the end symbol, so that an answer ends where its writer stopped.
 TALKING = (
     "{% for m in messages %}{{ m.role }}\n{{ m.content }}{{ eos_token }}\n{% endfor %}"
@@ -64,27 +65,55 @@ def of_labels(
     share = s.auxiliary / each if model.spec.decoder and model.spec.head else 0.0
     shape = {"orders": each if rows_of is swapped else 1, "choices": each if rows_of is choices else 1}
 
-    def read(pairs: Sequence[Pair]) -> tuple[list[list[int]], list[int], bucket.Buckets]:
-        rows = [parted(rows_of, text, each, known, label) for text, label in pairs]
-        ids = base.shortened(tokenizer.encode_batch([row for many in rows for row in many]), context)
-        longest = [max(map(len, ids[i : i + each])) for i in range(0, len(ids), each)]
-        boxes = bucket.Buckets([(n, n) for n in longest], tokens=max(s.tokens // each, context + 4), seed=s.seed)
-        return ids, [known.get(name, IGNORED) for _, name in pairs], boxes
+    def read(pairs: Sequence[Pair]) -> tuple[list[list[str]], list[Rows], list[int]]:
+        texts = [parted(rows_of, text, each, known, label) for text, label in pairs]
+        ids = base.shortened(tokenizer.encode_batch([row for many in texts for row in many]), context)
+        rows: list[Rows] = [tuple(ids[i : i + each]) for i in range(0, len(ids), each)]
+        return texts, rows, [known.get(name, IGNORED) for _, name in pairs]
 
-    def batch(ids: list[list[int]], classes: list[int], key: tuple[int, ...], width: int) -> collate.Batch:
-        rows = [ids[i * each + n] for i in key for n in range(each)]
-        width = min(width, context)  # a box may be a little wider than the table of positions is long
-        made = framed(tokenizer, rows, share, width)
-        return collate.labelled(made, [classes[i] for i in key], **shape)
+    def boxed(rows: list[Rows]) -> bucket.Buckets:
+        longest = [max(map(len, many)) for many in rows]
+        return bucket.Buckets([(n, n) for n in longest], tokens=max(s.tokens // each, context + 4), seed=s.seed)
+
+    def maker(rows: list[Rows], boxes: bucket.Buckets, classes: list[int]) -> Callable[[Any], collate.Batch]:
+        def batch(key: tuple[int, ...]) -> collate.Batch:
+            width = min(boxes.shape(key)[2], context)  # a box may be a little wider than the table of positions is long
+            made = framed(tokenizer, [row for i in key for row in rows[i]], share, width)
+            return collate.labelled(made, [classes[i] for i in key], **shape)
+
+        return batch
 
     def held(pairs: Sequence[Pair]) -> Batches:
-        ids, classes, boxes = read(pairs)
-        return tuple(batch(ids, classes, key, boxes.shape(key)[2]) for key in boxes.batches(0))
+        _, rows, classes = read(pairs)
+        boxes = boxed(rows)
+        return tuple(map(maker(rows, boxes, classes), boxes.batches(0)))
 
-    ids, classes, boxes = read(splits.train)  # type: ignore[arg-type]
-    plan = Plan(boxes.batches, lambda key: batch(ids, classes, key, boxes.shape(key)[2]),
-                base.identity(run, base.flat(ids)))  # fmt: skip
-    return plan, held
+    texts, rows, classes = read(splits.train)  # type: ignore[arg-type]
+    who = base.identity(run, base.flat(row for many in rows for row in many))
+    if run.tokenizer.dropout or s.word_dropout:
+        cuts = base.recutting(run, tokenizer, texts, rows, context) if run.tokenizer.dropout else lambda epoch: rows
+        some = partial(thinned, tokenizer=tokenizer, share=s.word_dropout, seed=s.seed)
+        return base.anew(lambda n: some(cuts(n), epoch=n), boxed, partial(maker, classes=classes), who), held
+    boxes = boxed(rows)
+    return Plan(boxes.batches, maker(rows, boxes, classes), who), held
+
+
+def thinned(rows: list[Rows], *, tokenizer: Tokenizer, share: float, seed: int, epoch: int) -> list[Rows]:
+    """Texts without some of their words, each left out with the probability `share`: a function of (seed, epoch).
+
+    Special tokens stay, and so does a text of which no word would.
+    """
+    if not share:
+        return rows
+    draws = generator(seed=seed ^ THIN, epoch=epoch, index=0)
+    special = {tokenizer.id(token) for token in tokenizer.roles.values()} - {tokenizer.unk_id}
+
+    def some(row: list[int]) -> list[int]:
+        kept = [i for i, drawn in zip(row, draws.random(len(row)).tolist(), strict=True)
+                if drawn >= share or i in special]  # fmt: skip
+        return kept if any(i not in special for i in kept) else row
+
+    return [tuple(map(some, many)) for many in rows]
 
 
 def parted(
@@ -223,10 +252,11 @@ def questions(talks: Sequence[Talk]) -> list[tuple[list[dict[str, Any]], str]]:
     return [(list(talk[:n]), str(talk[n]["content"])) for talk, n in zip(talks, last, strict=True) if n]
 
 
-LABELS = Objective("pairs", base.ENDED, "none", of_labels, measure, base.named, "labels", ("encoder", "decoder"))
+LABELS = Objective("pairs", base.ENDED, "none", of_labels, measure, base.named, "labels", ("encoder", "decoder"),
+                   recuts=True)  # fmt: skip
 SIMILAR, CHOICES = (
     Objective("pairs", base.ENDED, "none", partial(of_labels, rows_of=rows), measure, partial(decided, rows_of=rows),
-              "labels", ("encoder", "decoder"))
+              "labels", ("encoder", "decoder"), recuts=True)
     for rows in (swapped, choices)
 )  # fmt: skip
 JUDGING = (LABELS, SIMILAR, CHOICES)  # these learn the labels of texts, and words beside them at most

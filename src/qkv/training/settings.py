@@ -40,6 +40,7 @@ class Settings:
     smoothing: float = 0.0  # label smoothing
     sampled: float = 0.0  # scheduled sampling: the share of true inputs that the model's own guesses replace at most
     sampled_ramp: int = 0  # steps over which that share grows from none
+    word_dropout: float = 0.0  # the share of words left out of labelled texts (Iyyer et al. 2015, section 4.1)
     balance: float = 0.01  # how much of the loss evens out the experts, where there are any (Fedus et al. 2021, 2.2)
     steer: float = 1e-3  # how far the bias of an expert moves in a step, where there is one (Wang et al. 2024)
     auxiliary: float = 0.5  # what the loss of words counts beside that of labels (Radford et al. 2018, equation 5)
@@ -68,7 +69,7 @@ class Settings:
         for key in (*ends, "warmup", "clip", "average", "weight_decay", "eps", *more):
             if getattr(self, key) < 0:
                 raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 0 or more")
-        for key in ("smoothing", "decay", "floor", "ema", "sampled"):
+        for key in ("smoothing", "decay", "floor", "ema", "sampled", "word_dropout"):
             if not 0 <= getattr(self, key) <= 1:
                 raise QkvError(f"training.{key}: found {getattr(self, key)}, expected a share from 0 to 1")
 
@@ -90,7 +91,7 @@ def worth(metric: str, value: float | None) -> float:
     """A metric as a number that is better when higher; what is no number is worst."""
     if value is None or math.isnan(value):
         return -math.inf
-    return -value if metric in ("loss", "perplexity", "bpc") else value
+    return -value if metric in ("loss", "perplexity") else value
 
 
 def changed(part: Part, values: Mapping[str, Any], where: str = "") -> Part:
