@@ -426,11 +426,16 @@ def test_multi_query_attention_keeps_a_quarter_of_the_cache_and_says_what_it_cos
     assert report["loss"] == pytest.approx([-m.score(ids) / (len(ids) - 1) for m in (old, new)], abs=1e-3)
 
 
+def pooled(capsys, model, said):
+    """What `qkv convert` says of multi-query attention in `model`, its loss measured on a text."""
+    Path("text.txt").write_text(said, encoding="utf-8")
+    return run(capsys, "convert", model, "out", "--attention", "mqa", "--text", "text.txt")
+
+
 @bundled["demo-lm"]
 def test_the_report_for_people(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("One, two, buckle my shoe.\n", encoding="utf-8")
-    code, out, _ = run(capsys, "convert", "demo-lm", "out", "--attention", "mqa", "--text", "text.txt")
+    code, out, _ = pooled(capsys, "demo-lm", "One, two, buckle my shoe.\n")
     assert code == 0
     assert "written to out as type llama\nKV per token: 4,096 -> 1,024 bytes (fp32)\nloss per token: " in out
     assert "a little more training recovers it" in out
@@ -465,8 +470,7 @@ def test_a_conversion_that_cannot_be_leaves_nothing(flags, says, capsys, tmp_pat
 @bundled["demo"]
 def test_a_translator_has_no_loss_of_plain_text(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("hello", encoding="utf-8")
-    code, _, err = run(capsys, "convert", "demo", "out", "--attention", "mqa", "--text", "text.txt")
+    code, _, err = pooled(capsys, "demo", "hello")
     assert code == 2
     assert "that of a causal decoder" in err
     assert "qkv eval (--bleu or --accuracy)" in err
