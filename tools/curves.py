@@ -1,0 +1,45 @@
+"""Draw docs/curves.png from the committed results: `python tools/curves.py`. Needs matplotlib.
+
+Each line is the `curve` of bench/results/NAME.json, over the target tokens that the run had read.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+COLOURS = ("#0072b2", "#d55e00", "#009e73")  # Okabe and Ito 2008
+LOSS, BLEU = 1, 2  # where they stand in a point of a curve, behind its step
+PANELS = (
+    ("Tatoeba zh-en", "BLEU, validation", BLEU, ("tatoeba_zh_en",)),
+    ("Tatoeba zh-en", "loss, nats a token", LOSS, ("tatoeba_zh_en",)),
+    ("Five Chinese novels", "loss, nats a token", LOSS, ("chinese_novels",)),
+    ("Tiny shakespeare", "loss, nats a character", LOSS, ("shakespeare", "shakespeare_longer", "shakespeare_longest")),
+)
+
+
+def points(result: dict[str, Any], column: int) -> list[tuple[float, float]]:
+    """(millions of target tokens read, value) of a run's evaluations."""
+    each = result["target_tokens"] / result["steps"] / 1e6
+    return [(point[0] * each, point[column]) for point in result["curve"] if point[column] is not None]
+
+
+def draw(results: Path, out: Path) -> None:
+    """The panels side by side, two by two."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 6.4), layout="constrained")
+    for axes, (title, y, column, names) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
+        for name, colour in zip(names, COLOURS, strict=False):
+            result = json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
+            xs, ys = zip(*points(result, column), strict=True)
+            axes.plot(xs, ys, marker="o", markersize=3, color=colour, label=name)
+        axes.set(title=title, xlabel="millions of target tokens read", ylabel=y)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    figure.savefig(out, dpi=110)
+
+
+if __name__ == "__main__":
+    draw(ROOT / "bench" / "results", Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "curves.png")
