@@ -28,6 +28,7 @@ export class QApp extends LitElement {
   @state() private busy = false;
   private readonly client = new Client();
   private again = false;
+  private turn = 0; // what was asked or opened last: what comes later from before changes nothing
 
   protected override createRenderRoot(): HTMLElement {
     return this;
@@ -75,42 +76,52 @@ export class QApp extends LitElement {
   };
 
   private readonly ask = async (question: Question, replace = false): Promise<void> => {
-    if (this.busy) return;
+    const turn = ++this.turn;
     this.busy = true;
     this.trouble = null;
     try {
       const model = question.model ?? this.about!.home;
-      if (model !== this.about!.model) this.about = await this.known(model === this.about!.home ? undefined : model);
-      if (!question.text) question = { ...question, text: this.about!.examples[0] ?? this.meta?.text ?? "" };
+      const about = model === this.about!.model ? this.about! : await this.known(model === this.about!.home ? undefined : model);
+      if (turn !== this.turn) return;
+      this.about = about;
+      if (!question.text) question = { ...question, text: about.examples[0] ?? this.meta?.text ?? "" };
       if (!question.text) return; // a model without examples: the page waits for a sentence
       const run = await this.client.run(question);
+      if (turn !== this.turn) return;
       const fresh = this.selection.run === "" || this.meta === null;
       const { ask } = this.selection;
       const other = !fresh && (question.text !== ask?.text || question.model !== ask?.model);
-      await this.open({ ...this.selection, run, ask: question }, replace || fresh, other || (fresh && !location.hash.includes("query=")), true);
+      await this.open({ ...this.selection, run, ask: question }, replace || fresh, other || (fresh && !location.hash.includes("query=")), true, turn);
     } catch (error) {
-      this.failed(error);
+      if (turn === this.turn) this.failed(error);
     } finally {
-      this.busy = false;
+      if (turn === this.turn) this.busy = false;
     }
   };
 
   /** Shows a run; a run that the server let go is asked again. */
-  private async open(next: Selection, replace: boolean, fresh = false, asked = fresh): Promise<void> {
+  private async open(next: Selection, replace: boolean, fresh = false, asked = fresh, turn = ++this.turn): Promise<void> {
     try {
       const meta = (await this.client.get(canonical(`r/${next.run}/meta`))) as unknown as Meta;
-      if (meta.model && this.about && meta.model !== this.about.model) this.about = await this.known(meta.model);
-      const chosen = fresh ? { ...next, ...(await this.first(meta, next)) } : next;
+      const about = meta.model && this.about && meta.model !== this.about.model ? await this.known(meta.model) : this.about;
+      // the run knows what it was asked, whatever a link says
+      const question = { ...(meta.question ?? next.ask ?? { text: meta.text }), model: meta.model === about?.home ? undefined : meta.model };
+      const chosen = { ...next, ask: question, ...(fresh ? await this.first(meta, next) : {}) };
+      if (turn !== this.turn) return;
       if (next.run !== this.selection.run) this.chip = null;
+      this.about = about;
       this.meta = meta;
       this.trouble = null;
       this.again = false;
       this.go(this.fitting(chosen, meta), replace);
     } catch (error) {
+      if (turn !== this.turn) return;
       if (error instanceof Trouble && error.status === 404 && next.ask && !asked) {
         this.selection = next;
         await this.ask(next.ask, true);
       } else this.failed(error);
+    } finally {
+      if (turn === this.turn) this.busy = false;
     }
   }
 

@@ -15,13 +15,14 @@ export class QAsk extends LitElement {
   @property({ attribute: false }) recorded = false;
   @state() private question: Question = { text: "" };
   private composing = false;
+  private edited = false; // typed in since it was sent: an answer that comes now is to an older sentence
 
   protected override createRenderRoot(): HTMLElement {
     return this;
   }
 
   protected override willUpdate(changed: Map<string, unknown>): void {
-    if (changed.has("asked") && this.asked) {
+    if (changed.has("asked") && this.asked && !this.edited) {
       const { force: _, cut: __, ...kept } = this.asked; // the next sentence is a new question
       this.question = kept;
     }
@@ -35,8 +36,14 @@ export class QAsk extends LitElement {
     const question = { ...this.question, text: text.trim() };
     if (!question.second?.trim()) delete question.second;
     if (!question.text || this.busy) return;
+    this.edited = false;
     this.querySelector("details")?.removeAttribute("open");
     this.dispatchEvent(new CustomEvent("q-ask", { detail: question }));
+  }
+
+  private typed(change: Partial<Question>): void {
+    this.edited = true;
+    this.question = { ...this.question, ...change };
   }
 
   private keyed(event: KeyboardEvent): void {
@@ -51,7 +58,7 @@ export class QAsk extends LitElement {
     return html`<form class="ask" @submit=${(e: Event) => (e.preventDefault(), this.send())}>
       <label class="ask-text"><span class="hidden">${this.t("prompt")}</span><textarea rows="1" name="text" autocomplete="off" spellcheck="false"
         placeholder=${this.t("prompt.hint")} .value=${this.question.text}
-        @input=${(e: Event) => (this.question = { ...this.question, text: (e.target as HTMLTextAreaElement).value })}
+        @input=${(e: Event) => this.typed({ text: (e.target as HTMLTextAreaElement).value })}
         @compositionstart=${() => (this.composing = true)} @compositionend=${() => (this.composing = false)} @keydown=${this.keyed}></textarea></label>
       <button type="submit" class="go" ?disabled=${this.busy}>${this.t(this.busy ? "running" : "run")}</button>
       <div class="ask-more">${this.examples()}${this.models()}${this.options()}</div>
@@ -70,6 +77,7 @@ export class QAsk extends LitElement {
     if (models.length < 2) return nothing;
     return pick(this.t("model"), models.map((m) => [m, m] as [string, string]), model, (m) => {
       const { home } = this.about;
+      this.edited = false;
       this.dispatchEvent(new CustomEvent<Question>("q-ask", { detail: { text: "", ...(m === home ? {} : { model: m }) } }));
     });
   }
@@ -80,7 +88,7 @@ export class QAsk extends LitElement {
     return html`<details class="options" @keydown=${this.shut}><summary>${this.t("options")}</summary><div class="options-box">
       ${writes ? this.count("max", "max_new_tokens", 64) : nothing}${writes ? this.count("beam", "beam", 8) : nothing}
       <label class="second"><span>${this.t("second")}</span><input name="second" autocomplete="off" .value=${q.second ?? ""}
-        @input=${(e: Event) => (this.question = { ...this.question, second: (e.target as HTMLInputElement).value })} @keydown=${this.keyed}></label>
+        @input=${(e: Event) => this.typed({ second: (e.target as HTMLInputElement).value })} @keydown=${this.keyed}></label>
     </div></details>`;
   }
 

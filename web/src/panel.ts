@@ -16,6 +16,8 @@ export interface Meta {
   decoder: { tokens: Token[]; prompt: number; phases: string[] } | null;
   parts: Part[]; panels: string[]; check: number | null; said: { zh: string; en: string }[];
   cut: Question["cut"] | null; line?: string;
+  /** What was asked, as it is put. */
+  question?: Question;
   /** Every token that was written: the last of them is not read again, so the decoder's tokens end before it. */
   written?: (Token & { p: number; forced: boolean })[];
   labels?: [string, number][] | null;

@@ -31,6 +31,7 @@ export interface Selection {
 
 const NUMBERS = ["layer", "head", "query", "key", "step"] as const;
 const TEXTS = ["run", "panel", "part", "lang"] as const;
+const KNOWN = { run: /^r[0-9a-f]{12}$/, panel: /^[a-z-]+$/, part: /^[a-z]+$/, lang: /^(zh|en)$/ };
 
 /** The selection that a hash says, over what holds without one; what cannot be read is left out. */
 export function read(hash: string, fallback: Selection): Selection {
@@ -38,11 +39,11 @@ export function read(hash: string, fallback: Selection): Selection {
   const found: Selection = { ...fallback };
   for (const key of TEXTS) {
     const value = said.get(key);
-    if (value && (key !== "lang" || value === "zh" || value === "en")) found[key] = value as never;
+    if (value && KNOWN[key].test(value)) found[key] = value as never;
   }
   for (const key of NUMBERS) {
-    const value = Number(said.get(key) ?? NaN);
-    if (Number.isInteger(value) && value >= 0) found[key] = value;
+    const value = said.get(key) ?? "";
+    if (/^\d{1,9}$/.test(value)) found[key] = Number(value);
   }
   try {
     const ask = JSON.parse(said.get("ask") ?? "null") as Question | null;

@@ -1,5 +1,6 @@
 // What goes wrong in a real browser: node tests/trouble.mjs ADDRESS — of a server with demo and demo-lm. A text that is far too
-// long, two tabs, no token, a foreign Host, a browser that closes in mid-run, 200 % zoom and a keyboard alone. Exit 1 at the first fault.
+// long, two tabs, no token, a foreign Host, a browser that closes in mid-run, links that were mangled, texts in odd signs, answers
+// that come late, 200 % zoom and a keyboard alone. Exit 1 at the first fault.
 import assert from "node:assert/strict";
 import { address, browser, choose, faults, opened, origin, reported, settled, state } from "./browser.mjs";
 
@@ -42,6 +43,108 @@ async function tabs(page) {
   await settled(page, 100);
   assert.equal(await output(page), mine);
   assert.match((await state(page)).ask, /我爱喝茶/);
+}
+
+/** A mangled link shows what can be shown, and says what cannot; the address says what is shown. */
+async function links(page) {
+  await choose(page, "demo");
+  await ask(page, "我爱喝茶。");
+  const whole = await state(page);
+  const question = (over) => JSON.stringify({ text: "我爱喝茶。", ...over });
+  const follow = async (over) => {
+    const hash = typeof over === "string" ? over : `#${new URLSearchParams({ ...whole, ...over })}`;
+    await page.goto("about:blank");
+    await page.goto(origin + hash);
+    await page.waitForSelector(".tabs button, .top .trouble");
+    await settled(page, 100);
+    return { ...(await state(page)), trouble: (await page.locator(".trouble").allInnerTexts()).join(" ") };
+  };
+  const clamped = await follow({ layer: "99", head: "1000000", query: "999999999", key: "7" + "0".repeat(5000) });
+  assert.deepEqual([clamped.layer, clamped.head, clamped.trouble], ["2", "3", ""], "the last there is");
+  const last = clamped.query;
+  for (const [key, value] of [["layer", "-1"], ["head", "NaN"], ["query", "1.5"], ["key", "0x10"], ["panel", "heads\0"], ["part", "__proto__"], ["lang", "xx"]]) {
+    const found = await follow({ [key]: value });
+    assert.notEqual(found[key], value, key);
+    assert.equal(found.trouble, "", `${key}=${value}`);
+    assert.ok(Number(found.query) <= Number(last));
+  }
+  for (const hash of ["#run=%00&panel=%00&layer=%00", "#run=%E0%A4%A&panel=%ZZ&ask=%", "#run=../../about&panel=heads", "#ask={", "#".repeat(50)]) {
+    assert.equal((await follow(hash)).trouble, "", hash);
+    assert.match((await state(page)).run, /^r[0-9a-f]{12}$/, hash);
+  }
+  const mixed = await follow({ ask: JSON.stringify({ text: "One, two,", model: "demo-lm" }) });
+  assert.equal(JSON.parse(mixed.ask).text, "我爱喝茶。", "a run goes before a question that is not its own");
+  for (const [over, said] of [
+    [{ model: "nope" }, /there are demo, demo-lm/], [{ beam: 1e9 }, /beam: expected a whole number >= 1 and <= 64/], [{ beam: "7" }, /beam/],
+    [{ max_new_tokens: 1e12 }, /<= 4096/], [{ cut: { part: "decoder", layer: 9, head: 0 } }, /layer=9: expected 0 to 2/], [{ force: [1e7] }, /no id 10000000/], [{ text: "a\ud800b" }, /half a character/],
+  ]) assert.match((await follow({ run: "r000000000000", ask: question(over) })).trouble, said);
+  await page.locator(".examples button").first().click();
+  await page.waitForSelector(".tabs button"); // an example leads out of it
+  await settled(page, 100);
+  forgiven(/40[04]|422/);
+}
+
+/** Texts in odd signs: shown as they are, none wider than the page, each panel whole. */
+async function signs(page) {
+  await choose(page, "demo-lm");
+  const odd = ["שלום, مرحبا", "\u202eabc\u202c def", "a\u200b\u200d\ufeffb", "👩‍👩‍👧‍👦🇨🇳 𠮷野家 𝕏", "e\u0301".repeat(40), "Z͑ͫ̓ͪ̂ͫ̽͏̴̙A", "<img src=x onerror=alert(1)>&amp;", "\x1b[31mred\x07", "a".repeat(400), "。"];
+  for (const text of odd) {
+    await ask(page, text);
+    for (const panel of ["guess-map", "heads", "walk", "next-word", "shift"]) {
+      await page.locator(`.tabs [data-panel=${panel}]`).click();
+      await settled(page, 50);
+      assert.deepEqual(await page.locator(".trouble").allInnerTexts(), [], `${text} ${panel}`);
+      const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      assert.ok(over <= 0, `${text} ${panel}: ${over} px too wide`);
+    }
+    assert.equal(await page.locator("img").count(), 0, "a text is no markup");
+  }
+  const before = (await state(page)).run;
+  for (const text of ["", "  \u00a0\u3000", "\n\n"]) {
+    await page.locator(".ask textarea").fill(text);
+    await page.locator(".go").click();
+    await page.waitForTimeout(100);
+    assert.equal((await state(page)).run, before, "an empty text asks nothing");
+  }
+}
+
+/** What comes late from before changes nothing: neither a run that was opened, nor one that was asked, nor what was typed meanwhile. */
+async function late() {
+  const page = await opened({ locale: "en-US" });
+  await settled(page);
+  await choose(page, "demo");
+  await ask(page, "我爱音乐。");
+  const music = await state(page);
+  await ask(page, "我爱学习。");
+  const other = await opened({ locale: "en-US" });
+  await settled(other);
+  const slow = (what) => other.route(what, async (route) => { await new Promise((r) => setTimeout(r, 1500)); await route.continue(); });
+  const jump = (to) => other.evaluate((s) => (location.hash = new URLSearchParams(s).toString()), to);
+  const learn = await state(page);
+  await slow(`**/api/r/${music.run}/meta`);
+  await jump(music);
+  await jump(learn);
+  await other.waitForTimeout(2500);
+  await settled(other, 50);
+  assert.equal((await state(other)).run, learn.run, "the link that was opened last stays");
+  assert.match(await output(other), /study/i);
+  await slow("**/api/run");
+  await other.locator(".ask textarea").fill("我爱喝茶。");
+  await other.locator(".ask textarea").press("Enter");
+  await other.locator(".ask textarea").fill("我看完了");
+  await other.waitForFunction((run) => !location.hash.includes(run), learn.run);
+  await settled(other, 50);
+  assert.match(await output(other), /tea/i);
+  assert.equal(await other.locator(".ask textarea").inputValue(), "我看完了", "what was typed meanwhile stays");
+  await other.locator(".ask textarea").press("Enter");
+  await other.waitForTimeout(100);
+  await jump(learn);
+  await other.waitForTimeout(2500);
+  await settled(other, 50);
+  assert.equal((await state(other)).run, learn.run, "who went elsewhere meanwhile stays there");
+  assert.equal(await other.locator(".go").isDisabled(), false);
+  await other.close();
+  await page.close();
 }
 
 /** Who comes without the token, or under another name, is told why, in both languages. */
@@ -94,7 +197,7 @@ async function keys() {
 await reported(async () => {
   const page = await opened({ locale: "en-US" });
   await settled(page);
-  for (const part of [long, tabs, strangers, keys]) {
+  for (const part of [long, tabs, links, signs, late, strangers, keys]) {
     await part(page);
     console.log(part.name);
   }

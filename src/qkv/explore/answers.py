@@ -18,7 +18,7 @@ from qkv.explore import grafts, guesses, heads, meanings, routing, scenes, trees
 from qkv.explore.body import Answer, Query, tokens
 from qkv.explore.guesses import faithful
 from qkv.explore.heads import listed
-from qkv.explore.run import Refused, Run, kind, longest, searching
+from qkv.explore.run import Refused, Run, kind, longest, searching, spoken
 from qkv.hub import Model
 from qkv.lens import where
 from qkv.lens.routes import modules
@@ -68,7 +68,7 @@ def meta(run: Run, query: Query) -> Answer:
                    "phases": heard.phases}  # fmt: skip
     encoder = {"tokens": tokens(t, where.passed(t, "encoder.").ids[0].tolist())} if spec.encoder else None
     chances = [math.exp(p) for p in first.logprobs]
-    spoken = [{**w, "p": p, "forced": i < len(q.force)}
+    written = [{**w, "p": p, "forced": i < len(q.force)}
               for i, (w, p) in enumerate(zip(tokens(t, first.written), chances, strict=True))]  # fmt: skip
     gaps = t.check() if first.full and checks(run) <= CHECKED else {}
     labels = None
@@ -78,9 +78,9 @@ def meta(run: Run, query: Query) -> Answer:
     second = run.second and {"text": run.second.text, "output": run.second.output}
     said = [*first.said, *(run.second.said if run.second else [])]
     return Answer({
-        "text": first.text, "output": first.output, "kind": kind(model), "model": run.name, "encoder": encoder,
-        "decoder": decoder, "written": spoken, "labels": labels, "second": second, "parts": listed(run),
-        "panels": panels(run), "check": max(gaps.values()) if gaps else None,
+        "question": spoken(q), "text": first.text, "output": first.output, "kind": kind(model), "model": run.name,
+        "encoder": encoder, "decoder": decoder, "written": written, "labels": labels, "second": second,
+        "parts": listed(run), "panels": panels(run), "check": max(gaps.values()) if gaps else None,
         "checks": gaps, "said": [{"zh": zh, "en": en} for zh, en in said], "cut": cutting(run), "full": first.full,
         "source": len(first.ids) if both else None, "line": "max(t.check().values())", "how": how(run),
     })  # fmt: skip

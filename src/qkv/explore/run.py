@@ -32,6 +32,7 @@ from qkv.spec import Latent
 FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")
 LIGHT = ("patterns", "lens", "routes")
 BUDGET = 512 << 20  # bytes that one trace may keep
+MOST = {"max_new_tokens": 4096, "beam": 64}  # that a question may ask for: one thread answers everybody
 LOGITS = 64 << 20  # bytes of logits that may be made for the positions of a prompt, which generation skips
 Said = tuple[str, str]
 
@@ -82,7 +83,7 @@ class Question:
         for value in (text, second or "x"):
             if not isinstance(value, str) or not value.strip():
                 raise Refused("没有文本：请写一句话", "there is no text: write a sentence")
-        made = {key: whole(body, key, 1) for key in ("max_new_tokens", "beam")}
+        made = {key: whole(body, key, 1, most) for key, most in MOST.items()}
         force = body.get("force") or []
         if not isinstance(force, list) or any(type(i) is not int or i < 0 for i in force):
             raise Refused("force 应是词元编号的列表", "force: expected a list of token ids")
@@ -104,13 +105,13 @@ def spoken(q: Question) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value}
 
 
-def whole(body: Mapping[str, Any], key: str, low: int = 0) -> int | None:
+def whole(body: Mapping[str, Any], key: str, low: int = 0, high: int | None = None) -> int | None:
     """A whole number of a JSON object, None where it is not given."""
     value = body.get(key)
-    if value is not None and (type(value) is not int or value < low):
+    if value is not None and (type(value) is not int or not low <= value <= (value if high is None else high)):
         raise Refused(
-            f"{key}：应是不小于 {low} 的整数，得到 {value!r}",
-            f"{key}: expected a whole number >= {low}, found {value!r}",
+            f"{key}：应是不小于 {low} 的整数" + f"，最大 {high}" * bool(high) + f"，得到 {value!r}",
+            f"{key}: expected a whole number >= {low}" + f" and <= {high}" * bool(high) + f", found {value!r}",
         )
     return value
 

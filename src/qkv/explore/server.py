@@ -294,7 +294,11 @@ async def said_in(request: Request) -> dict[str, Any]:
             raise Refused("问题太长", f"a question has at most {LARGEST} bytes", 413)
     try:
         found = json.loads(body)
-    except ValueError:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        half = Refused("里面有半个字符（单独的代理码位）", "there is half a character in it: a lone surrogate", 400)
+        raise half from None
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise Refused("应是一个 JSON 对象", "expected a JSON object", 400)
