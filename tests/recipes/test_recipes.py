@@ -27,6 +27,7 @@ NEEDS = {
     "tatoeba_zh_en": "mt/tatoeba_cmn_eng",
     "chinese_novels": "lm/chinese_novels",
     "sst2": "cls/sentconv",
+    "sst2_phrases": "cls/sst_trees",
 }
 
 
@@ -194,6 +195,25 @@ def test_files_of_unequal_length_and_bad_bytes_are_told_by_line(tmp_path: Path) 
 def test_an_unknown_override_names_the_nearest(words: list[str], match: str) -> None:
     with pytest.raises(QkvError, match=match):
         configured(tiny(), words)
+
+
+@pytest.mark.parametrize("family", ["llama", "prefix"])
+def test_dropout_that_would_do_nothing_is_refused(family: str) -> None:
+    words = [f"model.family={family}", "model.dropout=0.2"]
+    told = rf"model\.dropout=0\.2: {family} has no dropout of states.*say model\.dropout=0, or .*: marian, gpt2, bert"
+    for run in (tiny(), recipes.find("shakespeare"), recipes.find("demo_moe")):
+        with pytest.raises(QkvError, match=told):
+            configured(run, words).model.spec(100)
+    silent = configured(recipes.find("shakespeare"), [f"model.family={family}"]).model
+    assert silent.spec(100) == Shape(family, width=128, layers=4, heads=4, ffn=512, context=64).spec(100)  # type: ignore[arg-type]
+
+
+def test_dropout_that_nobody_names_is_a_tenth_where_there_is_any() -> None:
+    assert [b.dropout for b in Shape("gpt2", layers=2).spec(100).stack.blocks] == [0.1, 0.1]
+    assert [b.dropout for b in Shape("gpt2", layers=1, dropout=0.0).spec(100).stack.blocks] == [0.0]
+    labels = Shape("llama", layers=1).spec(100, labels=2).labels
+    assert labels is not None
+    assert labels.dropout == 0.1
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

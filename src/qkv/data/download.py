@@ -88,12 +88,20 @@ def sets() -> dict[str, Set]:
         "13luoyu/Transformer-machine-translation/aa43963320ccfacebd1d3542deae559bbca58d03/cmn.txt",
         "mt/tatoeba_cmn_eng/cmn.txt", 4151383, "aa264a2447b26ab7c9d413f8321f9e2a779fd134b5118306b6e26a3499b3926e",
     )  # fmt: skip
+    sst = File(  # later versions are cut into other words than everybody's validation and test sentences
+        "stanfordnlp/sentiment-treebank/f9cbf209fddbf993d5f531a4c9ab28d7aeb4a787/fiveclass/train.txt",
+        "cls/sst_trees/train.txt", 2154066, "d35286874d05b651728a5e8959907608cfa8c09af83d796e70085001a7c27273",
+    )  # fmt: skip
     return {
         "multi30k": multi30k(),
         "tinyshakespeare": Set("1.1 MB of Shakespeare's plays", "public domain", (shakespeare,)),
         "tatoeba:zh-en": Set(
             "29,155 pairs, English TAB Chinese TAB whom to thank", "CC BY 2.0 FR, Tatoeba; authors in the third column",
             (tatoeba,),
+        ),
+        "sst-trees": Set(
+            "8,544 sentences of film reviews with a label at each phrase, to train on (Socher et al. 2013)",
+            "none stated; published for research", (sst,),
         ),
     }  # fmt: skip
 
