@@ -36,6 +36,15 @@ def test_every_row_names_a_command_of_ours_and_no_question_stands_twice() -> Non
     assert all(re.fullmatch(r"`qkv [a-z]+ [^`]+`", command) for *_, command in rows())
 
 
+def test_a_lab_that_takes_more_than_a_minute_shows_what_was_saved() -> None:
+    for command in COMMANDS:
+        words = shlex.split(command)
+        if words[1] == "lab":
+            found = labs.saved(words[2])
+            assert found, command
+            assert ("--saved" in words) == (found["seconds"] > 60), (command, found["seconds"])
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "command", [pytest.param(c, marks=pytest.mark.nightly) if slow(c) else c for c in COMMANDS], ids=str

@@ -31,7 +31,7 @@ SHOWN = {"query": "1", "key": "0", "layer": "0", "head": "0"}
 
 
 @pytest.mark.parametrize("name", [
-    "demo", "demo-lm", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("demo-bert", "demo-moe")),
+    "demo-lm", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("demo", "demo-bert", "demo-moe")),
 ])  # fmt: skip
 def test_texts_in_odd_signs_are_read_and_every_answer_is_made_or_says_why(name: str) -> None:
     model = qkv.load(name, device="cpu")
