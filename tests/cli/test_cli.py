@@ -150,6 +150,28 @@ def test_standard_input_keeps_its_lines(
     assert [texts for texts, _ in fake.asked] == [["ab", "cd"]]
 
 
+@pytest.mark.parametrize(
+    ("beam", "sizes"), [(4, [32, 64, 128, 256, 256, 64]), (16, [32] + [64] * 12), (64, [32] * 25)]
+)
+def test_lines_are_read_in_groups_that_grow_until_their_hypotheses_are_many(
+    beam: int, sizes: list[int], fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"line {n}" for n in range(800)]
+    feed(monkeypatch, "\n".join(lines).encode())
+    code, out, _ = run(capsys, "translate", "demo", "-", "--beam", str(beam))
+    assert (code, out.splitlines()) == (0, [line[::-1] for line in lines])
+    assert [len(texts) for texts, _ in fake.asked] == sizes
+
+
+def test_lines_that_are_typed_are_answered_one_by_one(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feed(monkeypatch, b"ab\ncd\nef\n")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert run(capsys, "translate", "demo", "-")[1] == "ba\ndc\nfe\n"
+    assert [len(texts) for texts, _ in fake.asked] == [1, 1, 1]
+
+
 @pytest.mark.usefixtures("fake")
 def test_json_is_one_object_a_line_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -218,8 +218,13 @@ def counted(common: Common) -> Iterator[Callable[[int, int], None] | None]:
     yield line
 
 
-def batches(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Lines in groups; one by one where somebody types them."""
-    size = 1 if sys.stdin is None or sys.stdin.isatty() else BATCH
+def batches(lines: Iterator[str], most: int = BATCH) -> Iterator[list[str]]:
+    """Lines in groups, one by one where somebody types them; the groups grow from BATCH to `most`.
+
+    So the first answers come soon, and later lines are worked on beside others of like length.
+    """
+    typed = sys.stdin is None or sys.stdin.isatty()
+    size, most = (1, 1) if typed else (BATCH, most)
     while batch := list(islice(lines, size)):
         yield batch
+        size = min(2 * size, most)

@@ -4,7 +4,9 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, batches, given, option, read_lines, verb
+from qkv.cli.common import BATCH, Common, batches, given, option, read_lines, verb
+
+ROWS = 1024  # hypotheses of the lines that are read together: enough lines to sort by length, and memory for them
 
 
 @verb(
@@ -28,7 +30,7 @@ def command(common: Common, model: str, text: str | None, scores: bool, align: b
     if how["nbest"] > how["beam"]:
         raise click.UsageError(f"--nbest {how['nbest']} needs --beam {how['nbest']} or more; --beam is {how['beam']}")
     lines, loaded = read_lines(text, "translate"), common.model(model)
-    for batch in batches(lines):
+    for batch in batches(lines, max(BATCH, ROWS // how["beam"])):
         real = [line for line in batch if line.strip()]
         results = iter(loaded.translate(real, **given(**how, **({"align": True} if align else {}))) if real else [])
         for line in batch:
