@@ -2,10 +2,19 @@
 
 Each competitor runs in a process of its own: the model is made, warmed up on 16 tokens, and then the text is read once;
 what counts is the time of that reading until every map can be looked at, and how far the memory rose meanwhile. qkv
-keeps q and k and rebuilds a map when it is looked at (`one_map_ms`, `one_row_ms`); the peers keep every weight.
+keeps q and k and rebuilds a map when it is looked at (`one_map_ms`, `one_row_ms`); the peers keep every weight. Nobody
+asked for logits: `stop=True` ends our pass at the last k, and transformers and TransformerLens make one row of them
+(`logits_to_keep=1`; TransformerLens's `stop_at_layer` would leave out the last layer's map). Rows with all logits stand
+beside. `held_megabytes` is the same rise where every block of 1 MB or more has pages of its own, for all: the holes
+that the C library's heap happens to have (a fifth of `megabytes`, and other ones in each run) are not in it.
+
+The peers need a virtual environment of their own: `pip install -c constraints.txt transformer_lens ipython` and `pip
+install --no-deps bertviz` beside the project. A process gets --gigabytes at most; BertViz at 1,024 tokens wants more.
 """
 
 import json
+import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -13,10 +22,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import in_turn, middle, options, summary, write
+from common import in_turn, limits, middle, options, summary, write
 
 LENGTHS = (512, 1024)
-WHO = ("qkv", "transformers eager", "transformer_lens", "bertviz")
+LEAN, FULL = ("qkv", "transformers eager", "transformer_lens"), " with logits"
+WHO = (*LEAN, *(who + FULL for who in LEAN), "qkv bf16", "bertviz")
+SHAPES = {"small": (3, 96, 3), "full": (12, 768, 12)}  # layers, width, heads
+APART = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
 
 
 def main() -> None:
@@ -24,7 +36,7 @@ def main() -> None:
     if len(sys.argv) > 2 and sys.argv[1] == "--child":
         print(json.dumps(child(*sys.argv[2:])))
         return
-    given = options(__doc__ or "")
+    given = options(__doc__ or "", gigabytes=(12.0, "memory that one process may take"))
     lengths = (32,) if given.smoke else LENGTHS
     with tempfile.TemporaryDirectory() as folder:
         made = asked(folder, "weights", 0, given)
@@ -32,36 +44,56 @@ def main() -> None:
             raise SystemExit(f"transformers is needed to make the weights: {made['error']}")
         found = {length: compared(folder, length, given) for length in lengths}
         big = asked(folder, "half a billion", 64 if given.smoke else 1024, given)
+    peak = limits(given.smoke)["fp32_flops"]
+    least = {length: round(products(length, given) / peak, 4) for length in lengths}
     write("inside", __doc__ or "", given, by_length=found, half_a_billion_bf16=big,
           goals={"memory": "peer / ours >= 5", "time": "peer / ours >= 3", "0.5B": "<= 60 MB, a row <= 50 ms"},
-          limit="one forward pass with no map kept: `forward_ms` of qkv")  # fmt: skip
+          limit={"fp32_flops": peak, "seconds_of_the_products_up_to_the_last_k": least})  # fmt: skip
+
+
+def products(tokens: int, given: Any) -> float:
+    """The operations of the matrix products without which the last layer's q and k cannot be."""
+    layers, width, _ = SHAPES["small" if given.smoke else "full"]
+    whole = 12 * width**2 + tokens * width  # multiplications a token: the weights', and half of q kᵀ and p v
+    return 2 * tokens * ((layers - 1) * whole + 2 * width**2)
 
 
 def compared(folder: str, length: int, given: Any) -> dict[str, Any]:
-    """Medians of each, and the peers over ours."""
-    runs = {who: lambda who=who: asked(folder, who, length, given) for who in WHO}
-    rows = {who: [r for _, r in turns] for who, turns in in_turn(runs, given.rounds, warm=False).items()}
+    """Medians of each, and the peers over ours: as each is used best, and all with every logit."""
+    failed: dict[str, Any] = {}
+
+    def turn(who: str, **env: str) -> dict[str, Any]:
+        found = failed.get(who) or asked(folder, who, length, given, **env)
+        return failed.setdefault(who, found) if "error" in found else found
+
+    rows = in_turn({who: lambda who=who: turn(who) for who in WHO}, given.rounds, warm=False)
     table: dict[str, Any] = {}
-    for who, results in rows.items():
-        if bad := [r["error"] for r in results if "error" in r]:
-            table[who] = {"not measured": bad[0]}
+    for who, turns in rows.items():
+        results, apart = [r for _, r in turns], turn(who, **APART)
+        if who in failed:
+            table[who] = {"not measured": failed[who]["error"]}
             continue
         table[who] = {key: summary([r[key] for r in results], 4) for key in results[0]}
-    ours = {key: table["qkv"][key]["median"] for key in ("seconds", "megabytes")}
-    ratios = {
-        who: {key: round(row[key]["median"] / max(ours[key], 1e-9), 2) for key in ours}
-        for who, row in table.items() if "not measured" not in row
-    }  # fmt: skip
-    return {"measured": table, "over_ours": ratios}
+        table[who]["held_megabytes"] = {"median": apart["megabytes"]}
+    keys, there = ("seconds", "cpu_seconds", "megabytes", "held_megabytes"), [w for w in WHO if w not in failed]
+
+    def over(who: str, ours: str) -> dict[str, float]:
+        return {key: round(table[who][key]["median"] / max(table[ours][key]["median"], 1e-9), 2) for key in keys}
+
+    alike = {who: over(who, "qkv" + FULL) for who in there if who.endswith(FULL)}
+    return {"measured": table, "over_ours": {who: over(who, "qkv") for who in there}, "over_ours_with_logits": alike}
 
 
-def asked(folder: str, who: str, length: int, given: Any) -> dict[str, Any]:
+def asked(folder: str, who: str, length: int, given: Any, **env: str) -> dict[str, Any]:
     """What one competitor measures in a process of its own."""
     small = "small" if given.smoke else "full"
     command = [sys.executable, __file__, "--child", who, folder, str(length), str(given.threads), small]
-    done = subprocess.run(command, capture_output=True, text=True)
+    most = int(given.gigabytes * 1e9)
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | env,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (most, most)))  # fmt: skip
     if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["stopped"])[-1][:200]}
+        lines = [x for x in done.stderr.strip().splitlines() if "%|" not in x]  # no progress bars
+        return {"error": (lines or [f"ended with code {done.returncode}"])[-1][:200]}
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
@@ -75,7 +107,9 @@ def child(who: str, folder: str, length: str, threads: str, small: str) -> dict[
         return made(folder, small)
     if who == "half a billion":
         return half_a_billion(int(length), small)
-    read, look = {"qkv": ours, "transformers eager": eager, "transformer_lens": lens, "bertviz": bertviz}[who](folder)
+    makes = {"qkv": ours, "transformers eager": eager, "transformer_lens": lens, "bertviz": bertviz}
+    name, whole = who.removesuffix(FULL).removesuffix(" bf16"), who.endswith(FULL)
+    read, look = ours(folder, whole, "bf16") if who.endswith(" bf16") else makes[name](folder, whole)
     ids = torch.randint(0, 1000, (1, int(length)))
     with torch.inference_mode():
         read(ids[:, :16])
@@ -84,15 +118,18 @@ def child(who: str, folder: str, length: str, threads: str, small: str) -> dict[
 
 def taken(do: Callable[[], object]) -> dict[str, float]:
     """Seconds, and how far the highest memory of the process rose above where it stood, in MB."""
+    import ctypes
     import time
 
+    ctypes.CDLL(None).malloc_trim(0)  # what loading freed is not there to be taken for nothing
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
-    before, start = memory("VmRSS"), time.perf_counter()
+    before, worked, start = memory("VmRSS"), time.process_time(), time.perf_counter()
     kept = do()
-    spent = time.perf_counter() - start
+    spent, worked = time.perf_counter() - start, time.process_time() - worked
     high = memory("VmHWM")
     del kept
-    return {"seconds": round(spent, 4), "megabytes": round(high - before, 1)}
+    return {"seconds": round(spent, 4), "cpu_seconds": round(worked, 4), "megabytes": round(high - before, 1),
+            "process_megabytes": high}  # fmt: skip
 
 
 def memory(what: str) -> float:
@@ -105,21 +142,21 @@ def made(folder: str, small: str) -> dict[str, Any]:
     """Random weights of the shape that everybody loads."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=3, n_embd=96, n_head=3) if small == "small" else GPT2Config()
-    GPT2LMHeadModel(config).save_pretrained(folder)
+    layers, width, heads = SHAPES[small]
+    GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=width, n_head=heads)).save_pretrained(folder)
     return {}
 
 
-def ours(folder: str) -> tuple[Any, Any]:
+def ours(folder: str, whole: bool, dtype: str = "fp32") -> tuple[Any, Any]:
     """q and k kept while the fast kernels run; a map and a row rebuilt when asked."""
     import torch
 
     import qkv
 
-    model, last = qkv.load(folder, device="cpu", dtype="fp32"), dict[str, Any]()
+    model, last = qkv.load(folder, device="cpu", dtype=dtype), dict[str, Any]()
 
     def read(ids: Any) -> Any:
-        with model.trace(save=["*.attn.pattern"]) as t:
+        with model.trace(save=["*.attn.pattern"], stop=not whole) as t:
             model(ids)
         last["t"], last["ids"] = t, ids
         return t
@@ -137,27 +174,33 @@ def ours(folder: str) -> tuple[Any, Any]:
     return read, look
 
 
-def eager(folder: str) -> tuple[Any, Any]:
+def eager(folder: str, whole: bool) -> tuple[Any, Any]:
     """transformers' own way: eager attention that gives its weights out."""
     from transformers import GPT2LMHeadModel
 
     model = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval()
-    return lambda ids: model(ids, output_attentions=True).attentions, dict
+    how: dict[str, Any] = {} if whole else {"logits_to_keep": 1, "use_cache": False}
+    return lambda ids: model(ids, output_attentions=True, **how), dict
 
 
-def lens(folder: str) -> tuple[Any, Any]:
+def lens(folder: str, whole: bool) -> tuple[Any, Any]:
     """TransformerLens: the patterns alone, as its documentation advises for memory."""
     from transformer_lens.model_bridge import TransformerBridge
 
     model = TransformerBridge.boot_transformers(folder, device="cpu")
-    return lambda ids: model.run_with_cache(ids, names_filter=lambda n: n.endswith("hook_pattern")), dict
+    how: dict[str, Any] = {} if whole else {"logits_to_keep": 1}
+    return lambda ids: model.run_with_cache(ids, names_filter=lambda n: n.endswith("hook_pattern"), **how), dict
 
 
-def bertviz(folder: str) -> tuple[Any, Any]:
+def bertviz(folder: str, whole: bool) -> tuple[Any, Any]:
     """BertViz: the weights as the page that shows them."""
     from bertviz import model_view
 
-    read, look = eager(folder)
+    run, look = eager(folder, whole)
+
+    def read(ids: Any) -> Any:
+        return run(ids).attentions
+
     return lambda ids: model_view(read(ids), [str(i) for i in ids[0].tolist()], html_action="return").data, look
 
 

@@ -288,7 +288,8 @@ class Model:
     def trace(self, save: Sequence[str] = (), edit: Sequence[Any] = (), **where: Any) -> "Trace":
         """Listen to the taps (or readouts) named, and make the edits given, while the `with` block runs the model.
 
-        `budget` ("2GB") refuses what would not fit into memory, `to` is a directory to write to instead.
+        `budget` ("2GB") refuses what would not fit into memory, `to` is a directory to write to instead. With
+        `stop=True` the block ends as soon as all that was named has been heard: no later layer, no head, no logits.
         """
         from qkv.lens.trace import Trace
 

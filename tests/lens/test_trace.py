@@ -22,7 +22,7 @@ from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
 from qkv.generation.rows import Feed
 from qkv.generation.sequence import Limits
-from qkv.lens import edit, trace
+from qkv.lens import edit, tape, trace
 from qkv.lens.trace import Trace, names
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 
@@ -435,3 +435,86 @@ def donor_all(core: Transformer, ids: Tensor) -> Tensor:
     with Trace(core, save=["layers.2.resid_out"]) as t:
         core(ids, begin(core.decoder, ids))
     return t["layers.2.resid_out"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", zoo.ALL)
+def test_a_trace_that_stops_has_every_map_and_nothing_behind_the_last_key_runs(name: str) -> None:
+    core, ids = zoo.made(zoo.ALL[name]()), zoo.words(2, 9)
+    with Trace(core, save=["patterns"]) as whole:
+        zoo.run(core, ids)
+    after: list[str] = []
+    last = (core.decoder if core.spec.decoder else core.encoder).layers[-1]
+    for part in (last.cross if last.spec.cross else last.attn).out, last.moe if last.spec.moe else last.ffn, core.head:
+        part.register_forward_hook(lambda part, *_: after.append(str(part)))
+    with Trace(core, save=["patterns"], stop=True) as t:
+        zoo.run(core, ids)
+        raise AssertionError("the block goes on")
+    assert after == []
+    assert listener.get() is None
+    for tap in whole.wanted:
+        assert torch.equal(t[tap], whole[tap]), tap
+
+
+def test_a_trace_that_stops_waits_for_every_position_and_every_stack() -> None:
+    core = made(lm())
+    with Trace(core, save=["layers.1.attn.z", "embed"], stop=True) as t:
+        generate(core, [[5, 6, 7, 8]], limits=Limits(5))
+    assert t.run("embed").phases == ["prefill"] * 4
+    with Trace(core, save=["embed@pos=5"], stop=True) as t:
+        generate(core, [[5, 6, 7, 8]], limits=Limits(5))
+    assert t.run("embed@pos=5").phases == ["prefill"] * 4 + ["decode"] * 2
+    core, source, target = made(seq2seq()), words(2, 6), words(2, 4, 1)
+    with torch.no_grad(), Trace(core, save=["encoder.embed", "decoder.layers.0.cross.pattern"], stop=True) as t:
+        translate(core, source, target)
+    with torch.no_grad(), Trace(core, save=["patterns"]) as whole:
+        translate(core, source, target)
+    assert torch.equal(t["decoder.layers.0.cross.pattern"], whole["decoder.layers.0.cross.pattern"])
+    with pytest.raises(QkvError, match=r"decoder\.layers\.1\.attn\.q was not saved"):
+        t["decoder.layers.1.attn.q"]
+
+
+@torch.no_grad()
+def test_a_trace_that_stops_makes_its_edits_first() -> None:
+    core, ids = made(lm()), words(1, 6)
+    for change in (edit.cut("layers.2.attn", query=4, key=1), edit.scale("layers.*.attn.pattern", 0.5)):
+        with Trace(core, save=["patterns"], edit=[change]) as whole:
+            core(ids, begin(core.decoder, ids))
+        with Trace(core, save=["patterns"], edit=[change], stop=True) as t:
+            core(ids, begin(core.decoder, ids))
+        assert torch.equal(t["layers.2.attn.pattern"], whole["layers.2.attn.pattern"])
+    late = edit.ablate("layers.2.ffn.out")
+    with Trace(core, save=["embed"], edit=[late], stop=True) as t:
+        core(ids, begin(core.decoder, ids))
+    assert t.met == {late}
+    never = edit.ablate("layers.0.attn.z", pos=9)
+    with pytest.raises(QkvError, match="never met anything"), Trace(core, save=["embed"], edit=[never], stop=True):
+        core(ids, begin(core.decoder, ids))
+
+
+@torch.no_grad()
+def test_a_trace_that_stops_ends_its_own_block_alone(tmp_path: Path) -> None:
+    core, other, ids = made(lm()), made(lm(), 1), words(1, 5)
+    with Trace(core, save=["embed", "logits"]) as outer:
+        for _ in range(2):  # a second pass is a second run
+            with Trace(core, save=["embed"], stop=True) as inner:
+                try:
+                    core(ids, begin(core.decoder, ids))
+                except Exception as e:  # a stop is no error, whoever stands between
+                    raise AssertionError from e
+        core(ids, begin(core.decoder, ids))
+    assert torch.equal(inner["embed"], outer.get("embed", run=1))
+    assert outer["logits"].shape == (1, 5, 53), "the last run alone came so far"
+    with Trace(core, save=["layers.0.resid_out"], stop=True, to=tmp_path / "t") as outer:
+        with Trace(other, save=["logits"], stop=True) as inner:
+            core(ids, begin(core.decoder, ids))
+        raise AssertionError("the outer one's stop ends both")
+    assert inner.runs == []
+    assert torch.equal(tape.load(tmp_path / "t", core)["layers.0.resid_out"], outer["layers.0.resid_out"])
+    with pytest.raises(KeyError), Trace(core, save=["embed"], stop=True):
+        raise KeyError
+    with Trace(core, save=["final_norm"], stop=True) as t:
+        core(ids, begin(core.decoder, ids))
+    with t:  # it waits anew
+        core(ids, begin(core.decoder, ids))
+    assert t.get("final_norm", run=1).shape == (1, 5, 32)

@@ -92,6 +92,14 @@ class Run:
         return [i == c.ids.shape[1] - 1 for c in self.calls for i in range(c.ids.shape[1])]
 
 
+class Stop(BaseException):
+    """Unwinds the pass once a trace has heard all that it waits for; no `except Exception` on the way may hold it."""
+
+    def __init__(self, trace: "Trace") -> None:
+        super().__init__("the trace has heard all that it was to hear")
+        self.trace = trace
+
+
 class Trace(Reads):
     """Listens to one core while its block runs: `with Trace(core, save=["*.attn.pattern"]) as t: ...`, then `t[name]`.
 
@@ -99,7 +107,9 @@ class Trace(Reads):
     READOUTS, which are the methods of reads.py. "layers.3.attn.z@heads=0:4@pos=-1" keeps those heads and positions
     alone, and is read by that name; of a tap saved whole any cut is read. `edit` holds Edits, applied in their order.
     Other models, threads and contexts are not heard; a trace inside a trace hears first. `budget` ("2GB") bounds what
-    it may hold in memory, `to` is a directory that takes each call's taps once it is over.
+    it may hold in memory, `to` is a directory that takes each call's taps once it is over. With `stop` the block ends
+    where each saved tap has been heard once and each edit was made: what comes after it, in the forward pass (later
+    layers, the head) and in the block, is not run, so `out = model(ids)` gives no `out`.
 
     Raises:
         QkvError: an unknown name (the nearest one is given); a head out of range; a value read that was not saved or
@@ -108,7 +118,7 @@ class Trace(Reads):
 
     def __init__(
         self, core: Transformer, save: Sequence[str] = (), edit: Sequence[Edit] = (), tokenizer: Any = None, *,
-        budget: str | int | None = None, to: Path | str | None = None,
+        budget: str | int | None = None, to: Path | str | None = None, stop: bool = False,
     ) -> None:  # fmt: skip
         if not core.spec.stack.blocks and READOUTS.keys() & set(save):
             raise QkvError("an LSTM has no layers to read; where one with attention looked, translate(align=True) says")
@@ -128,6 +138,7 @@ class Trace(Reads):
         self.opens = any(e.opens for e in self.edits)
         self.budget, self.held = tape.size(budget) if budget is not None else 0, 0
         self.each = tape.per_token(core) if budget is not None else {}
+        self.stop, self.awaited = stop, set[str]()
         self.directory = Path(to) if to is not None else None
         if self.directory:
             tape.fresh(self.directory)
@@ -155,18 +166,24 @@ class Trace(Reads):
     def __enter__(self) -> "Trace":
         self.outer = listener.get()
         self.token = listener.set(self)
+        # what is rebuilt need not come; where an edit opens the maths it does
+        self.awaited = {n for n in self.needed if self.opens or not sides(n, self.attentions)}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> bool | None:
         if self.token:
             listener.reset(self.token)
         self.outer, self.token = None, None
-        if self.directory and kind is None:
+        stopped = isinstance(error, Stop) and error.trace is self
+        if error and not stopped:
+            return None
+        if self.directory:
             tape.spill(self, self.directory)
             tape.index(self, self.directory)
         idle = [e.name for e in self.edits if e not in self.met]
-        if idle and kind is None:
+        if idle:
             raise QkvError(f"edit of {idle[0]!r} never met anything: the run did not reach that tap, head or position")
+        return stopped
 
     def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
         """The identity: `begins` gives each call a tap of its own."""
@@ -210,7 +227,10 @@ class Trace(Reads):
                     self.met.add(edit)
         for kept in self.keeps.get(path, ()):
             self.keep(call, kept, x.detach())
-        return outer(module, name, x)
+        x = outer(module, name, x)
+        if self.stop and not self.awaited and self.met >= set(self.edits):
+            raise Stop(self)
+        return x
 
     def keep(self, call: Call, name: str, x: Tensor) -> None:
         """Keep what a selector means of what its tap carried; nothing where the call has none of its positions."""
@@ -221,6 +241,7 @@ class Trace(Reads):
         where = [slot - first for slot in select.slots(cut, first, x.shape[axis])] if cut.pos else None
         if where != []:
             call.taps[name] = select.taken(x, picked, where, axis) if picked or where else x
+            self.awaited.discard(name)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.get(name)
