@@ -91,6 +91,9 @@ def test_a_run_offers_only_the_words_that_it_asked_for() -> None:
     assert t.choices()[0].top(1)[0][0] == written[-1]
     with pytest.raises(QkvError, match="generation asks from 2 on"):
         t.choices(0)
+    with Trace(core, save=["choices"]) as t:
+        ways = [generate(core, [prompt], limits=Limits(3))[0].tokens for prompt in ([1, 8, 9], [5, 2])]
+    assert [[t.choices(i, run=run)[0].top(1)[0][0] for i in range(-3, 0)] for run in (0, 1)] == ways
     with Trace(core) as t:
         generate(core, [[1, 8, 9]], limits=Limits(2))
     with pytest.raises(QkvError, match=r'save=\["choices"\]'):

@@ -53,7 +53,7 @@ def choices(
     if "logits" not in t.needed:
         raise QkvError('choices: the logits were not saved; add them: save=["choices"]')
     slot = where.spot(t, pos, row=row, run=run)
-    start, logits = t.start("logits") if run is None else 0, t.get("logits", run=run)[row]
+    start, logits = t.start("logits", run=run), t.get("logits", run=run)[row]
     if slot < start:
         raise QkvError(f"choices: no logits were made at position {slot}: generation asks from {start} on")
     found = stages(logits[slot - start], sampling or Sampling(temperature=1.0))
