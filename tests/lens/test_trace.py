@@ -149,6 +149,26 @@ def test_encoder_decoder_and_cross_patterns_equal_a_slow_loop_with_padding(sdpa_
 
 
 @torch.no_grad()
+def test_one_row_of_a_map_is_that_row_where_hypotheses_share_a_source_and_where_calls_are_cached() -> None:
+    core, source, target = made(seq2seq()), words(2, 6), words(6, 1, 1)  # three hypotheses of each source
+    real = torch.arange(6) < torch.tensor([[6], [4]])
+    with Trace(core, save=["patterns"]) as t:
+        translate(core, source, target, real)
+    path = "decoder.layers.1.cross"
+    for row in range(6):
+        assert (t.row(path, 3, 0, row=row) - t[f"{path}.pattern"][row, 3, 0]).abs().max() < 1e-6
+    core, ids, cache = zoo.made(zoo.relative()), zoo.words(2, 7), Static(5)  # each head leans by distance
+    given = Given(memory=core.encode(ids, begin(core.encoder, ids)))
+    with Trace(core, save=["decoder.*.pattern"]) as t:
+        for a, b in ((0, 4), (4, 6), (6, 7)):
+            core(ids[:, a:b], begin(core.decoder, ids[:, a:b], given, cache=cache))
+    path = "decoder.layers.1.attn"
+    for head, query in ((0, 3), (1, 4), (0, 5), (1, 6)):
+        found = t.row(path, head, query, row=1)
+        assert (found - t[f"{path}.pattern"][1, head, query, : len(found)]).abs().max() < 1e-6
+
+
+@torch.no_grad()
 def test_a_map_rebuilt_without_its_scale_or_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     core, ids, right = made(lm()), words(1, 6), trace.pattern
     with Trace(core, save=["check"]) as t:
