@@ -129,6 +129,30 @@ def test_alignment_is_the_mean_of_a_layers_heads_and_prefers_the_layer_that_cove
 
 
 @torch.no_grad()
+def test_a_layer_that_rests_on_the_end_token_covers_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, tokens, size = made(seq2seq()), IDS.shape[1], SOURCE.shape[1]
+    with Trace(core, save=["alignment"]) as t:
+        run(core, IDS, SOURCE)
+    rests = torch.full((1, 4, tokens, size), 0.1 / (size - 1))
+    rests[..., -1] = 0.9
+    rests[:, :, 0, 0], rests[:, :, 0, -1] = 0.6, 0.4
+    maps = {"decoder.layers.0.cross.pattern": torch.full_like(rests, 1 / size), "decoder.layers.1.cross.pattern": rests}
+    monkeypatch.setattr(Trace, "__getitem__", lambda t, name: maps[name])
+    assert readout.alignment(t).layer == 1
+    assert readout.alignment(t, source=size - 1).layer == 0
+
+
+@torch.no_grad()
+def test_edges_are_those_of_their_row() -> None:
+    core, ids = made(lm()), torch.tensor([[5, 6, 7], [9, 2, 40]])
+    with Trace(core, save=["patterns"]) as t:
+        core(ids, begin(core.decoder, ids))
+    for row in (0, 1):
+        best = readout.edges(t, 2, row=row, top=1)[0]
+        assert best.weight == max(float(t[f"layers.{i}.attn.pattern"][row, :, 2].max()) for i in range(3))
+
+
+@torch.no_grad()
 def test_one_position_of_the_lens_is_that_column_of_the_whole() -> None:
     core = made(lm())
     with Trace(core, save=["lens"]) as t:
