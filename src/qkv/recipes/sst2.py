@@ -1,7 +1,7 @@
 """SST-2 (Socher et al. 2013): is a sentence of a film review positive? An encoder from nothing, on whole sentences.
 
-The published 83.5 of a CNN without word vectors also learnt from the labels of all phrases, which are not in these
-files. `model.family="openai_gpt" model.ffn=256` trains a decoder instead (GPT-1's way).
+The published 83.5 of a CNN without word vectors also learnt from the labels of all phrases: see sst2_phrases.
+`model.family="openai_gpt" model.ffn=256` trains a decoder instead (GPT-1's way).
 """
 
 from collections.abc import Iterator
