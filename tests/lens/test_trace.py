@@ -166,6 +166,10 @@ def test_one_row_of_a_map_is_that_row_where_hypotheses_share_a_source_and_where_
     for head, query in ((0, 3), (1, 4), (0, 5), (1, 6)):
         found = t.row(path, head, query, row=1)
         assert (found - t[f"{path}.pattern"][1, head, query, : len(found)]).abs().max() < 1e-6
+    assert torch.equal(t.row(path, -1, -1), t.row(path, 1, 6))
+    for wrong, why in (((f"{path}s", 0, 0), "no attention"), ((path, 2, 0), "2 heads, 0 to 1"), ((path, 0, 7), "7 t")):
+        with pytest.raises(QkvError, match=why):
+            t.row(*wrong)
 
 
 @torch.no_grad()

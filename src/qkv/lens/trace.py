@@ -395,10 +395,14 @@ class Trace(Reads):
 
     def row(self, path: str, head: int, query: int, *, row: int = 0) -> Tensor:
         """The weights [S] of one query of one head of an attention, rebuilt alone: cheap at any length."""
-        run = self.run(f"{path}.pattern")
-        at = self.attentions[path]
+        if path not in self.attentions:
+            raise QkvError(f"no attention is called {path!r}{nearest(path, self.attentions)}")
+        run, at = self.run(f"{path}.pattern"), self.attentions[path]
+        (head,) = select.heads(f"{path}.pattern@heads={head}", at.spec.heads)
         q, k = (self.get(n) for n in sides(f"{path}.pattern", {path: at})[:2])
-        slot = range(q.shape[2])[query]
+        if not -q.shape[2] <= query < q.shape[2]:
+            raise QkvError(f"position {query}: this text has {q.shape[2]} tokens, 0 to {q.shape[2] - 1}")
+        slot = query % q.shape[2]
         call = next(c for c in run.calls if c.start + c.ids.shape[1] > slot)
         seen, first = call.mask[at.spec.mask], call.start
         share = q.shape[1] // k.shape[1]
