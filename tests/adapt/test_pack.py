@@ -1,4 +1,4 @@
-"""Packed layers say what open ones say, notice changed weights, and leave training and checkpoints alone."""
+"""Layers that multiply by oneDNN say what open ones say, notice changed weights, and leave training alone."""
 
 import copy
 
@@ -78,11 +78,64 @@ def test_training_copies_and_checkpoints_know_nothing_of_it() -> None:
     assert repr(packed).startswith("Packed(in_features=96, out_features=160")
 
 
-def test_other_precisions_and_other_layers_are_left_alone() -> None:
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 5, 130])
+def test_in_fp32_a_wide_product_says_the_same_without_a_copy(
+    rows: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "wide", lambda: True)
+    layer = nn.Linear(1024, 1040, bias=bias)
+    x, exact = torch.randn(rows, 1024), copy.deepcopy(layer).double()
+    assert pack.pack(layer) == 1
+    with torch.inference_mode():
+        got = layer(x)
+        assert (got - exact(x.double())).abs().max() <= 1e-5
+        assert torch.equal(layer(x[:, None])[:, 0], got)
+    assert isinstance(layer, pack.Packed)
+    assert layer.packed is None
+
+
+def test_in_fp32_oneDNN_multiplies_where_it_pays_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, pays = list[bool](), pack.Packed.pays
+    monkeypatch.setattr(pack, "wide", lambda: True)
+    monkeypatch.setattr(pack.Packed, "pays", lambda self, x: asked.append(pays(self, x)) or False)
+    layer = nn.Linear(512, 1024)
+    pack.pack(layer)
+    with torch.inference_mode():
+        layer(torch.ones(1, 512))
+        layer(torch.ones(2, 512))
+    layer.double()
+    with torch.inference_mode():
+        layer(torch.ones(64, 512).double())
+    layer.float()
+    layer(torch.ones(64, 512)).sum().backward()  # with a gradient nobody asks
+    assert asked == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("known", "says"),
+    [
+        ({"avx512_f": True, "cpu_name": "AMD EPYC"}, True),
+        ({"avx512_f": True, "cpu_name": "Intel Xeon Processor (SapphireRapids)"}, False),
+        ({"avx512_f": False, "cpu_name": "AMD Ryzen 7"}, False),
+        ({"cpu_name": "Apple M4", "architecture": "arm64"}, False),
+    ],
+)
+def test_fp32_is_wide_where_mkl_leaves_half_of_the_processor_unused(
+    known: dict[str, object], says: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert pack.wide.__wrapped__() is says
+
+
+def test_other_precisions_and_other_layers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     class Own(nn.Linear):
         pass
 
+    monkeypatch.setattr(pack, "wide", lambda: False)
     assert pack.pack(nn.Linear(4, 4)) == 0
+    assert pack.pack(nn.Linear(4, 4).double()) == 0
     assert pack.pack(Own(4, 4).to(torch.bfloat16)) == 0
     assert pack.pack(nn.Linear(4, 4, device="meta", dtype=torch.bfloat16)) == 0
 
