@@ -76,16 +76,20 @@ def examine() -> dict[str, Any]:
 
 
 def matmul_gflops(dtype: str, seconds: float = 0.4, size: int = 1024) -> float:
-    """The speed of a square matrix product on the CPU in GFLOP/s, the best of the repeats that fit the time."""
+    """The speed of a linear layer in use on the CPU in GFLOP/s, the best of the repeats that fit the time."""
     import torch
 
+    from qkv.adapt.pack import pack
+
     number = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
-    a, b = torch.ones(size, size, dtype=number), torch.ones(size, size, dtype=number)
+    layer, x = torch.nn.Linear(size, size, bias=False, dtype=number), torch.ones(size, size, dtype=number)
+    pack(layer)
     best, start = float("inf"), time.perf_counter()
-    while best == float("inf") or time.perf_counter() - start < seconds:
-        begun = time.perf_counter()
-        torch.mm(a, b)
-        best = min(best, time.perf_counter() - begun)
+    with torch.inference_mode():
+        while best == float("inf") or time.perf_counter() - start < seconds:
+            begun = time.perf_counter()
+            layer(x)
+            best = min(best, time.perf_counter() - begun)
     return round(2 * size**3 / best / 1e9, 1)
 
 
