@@ -177,7 +177,8 @@ def ours(model: Any, batches: list[Any]) -> dict[str, Any]:
     pad = model.special.pad
     low = copy.deepcopy(model.core).to(torch.bfloat16)
     low.tie()
-    pack(low)  # as `load` does
+    for core in (low, model.core):
+        pack(core)  # as `load` does
     search = Search(BEAMS, length_penalty=1.0, penalty="power", stop="first")
 
     def run(core: Any, forced: bool) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 In bf16 they keep a second copy of their weights in the processor's own order, so that reading them gets faster: 1.1
 times with 128 rows, 1.4 with 32, 2 to 3 with one. In fp32, on processors with AVX-512 that are not Intel's, PyTorch's
-MKL uses half of the width: 1.4 times with one row, 2.2 with 512 (bench/linear.py), without a copy. Names, parameters,
+MKL uses half of the width: 1.1 times with one row, 2.1 with 512 (bench/linear.py), without a copy. Names, parameters,
 checkpoints and training stay as they are.
 """
 
