@@ -20,13 +20,13 @@ WORDS = ["<pad>", "</s>", *"书和茶都在桌上我看完了它。", *"abcdefgh
 
 
 class Letters:
-    mask_id, stream = None, None
+    mask_id, stream, unk_id = None, None, 0
 
     def unknown(self, text: str) -> list[str]:
         return []
 
     def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:
-        return [*(WORDS.index(c) for c in text), 1]
+        return [*(WORDS.index(c) if c in WORDS else 0 for c in text), 1]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [WORDS[i] for i in ids]

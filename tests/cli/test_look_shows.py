@@ -43,7 +43,7 @@ def test_the_options_name_every_readout() -> None:
          ["encoder.layers.1.attn", "它 → 书 (seen)"]),
         (["demo", DEMO, "--show", "walk", "--show", "mask", "--part", "cross", "--key", "茶"], ["→ 茶 (seen)"]),
         (["demo", "他", "--show", "neighbours", "--lang", "zh"], ["在词向量表里最近的词", "她"]),
-        (["demo", "大", "小", "多", "--show", "analogy"], ["大 : 小 = 多 : ?"]),
+        (["demo", "大", "小", "高", "--show", "analogy"], ["大 : 小 = 高 : ?"]),
         (["demo-moe", "我爱学习", "--show", "routes", "--lang", "en"], ["which experts read", "layers.3.moe"]),
         (["demo-bert", "我[MASK]学习", "--show", "lens", "--show", "parts"], ["喜欢", "head.dense.norm.bias"]),
     ],

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from qkv import cost, hub
+from qkv.adapt.pack import pack
 from qkv.convert import checkpoint
 from qkv.core.step import Given, begin
 from qkv.fold import show
@@ -132,6 +133,7 @@ def test_the_folded_text_computes_the_same(family, drawn, record):
     exec(compile(text, "folded.py", "exec"), vars(module))
     folded = module.Model()
     folded.load_state_dict(model.core.state_dict())
+    pack(folded)  # as `load` does with the core
     with torch.no_grad():
         both = []
         for core in (folded, model.core):

@@ -24,7 +24,7 @@ SHAPES = {"spans": "t5", "denoise": "bart", "blanks": "glm_blank", "masked": "be
 
 
 def run_of(objective: str, family: str = "", **training: Any) -> Run:
-    shape = Shape(family or SHAPES[objective], width=16, layers=1, heads=2, ffn=64, dropout=0.1, context=48)  # type: ignore[arg-type]
+    shape = Shape(family or SHAPES[objective], width=16, layers=1, heads=2, ffn=64, context=48)  # type: ignore[arg-type]
     base = Settings(steps=6, tokens=256, lr=3e-3, warmup=2, precision="fp32", evaluate_every=3, threads=1)
     splits = text_splits(TEXT, share=0.25)
     return Run("holes", lambda: splits, shape, Vocabulary("word", 200), dataclasses.replace(base, **training),

@@ -44,7 +44,7 @@ def splits(family: str) -> Splits:
 
 
 def run_of(family: str, *changes: str) -> Run:
-    shape = Shape(family, width=16, layers=2, heads=2, ffn=32, dropout=0.1, context=32)  # type: ignore[arg-type]
+    shape = Shape(family, width=16, layers=2, heads=2, ffn=32, context=32)  # type: ignore[arg-type]
     settings = Settings(steps=6, tokens=128, lr=5e-3, warmup=2, precision="fp32", evaluate_every=6)
     check = Check(sentences=2, prompts=("one two", "six"), longest=4)
     run = Run(family, lambda: splits(family), shape, Vocabulary("word", 50), settings, check, watch=WATCH)
