@@ -119,12 +119,17 @@ def test_in_fp32_oneDNN_multiplies_where_it_pays_and_nowhere_else(monkeypatch: p
         ({"avx512_f": True, "cpu_name": "Intel Xeon Processor (SapphireRapids)"}, False),
         ({"avx512_f": False, "cpu_name": "AMD Ryzen 7"}, False),
         ({"cpu_name": "Apple M4", "architecture": "arm64"}, False),
+        ({"avx512_f": True}, False),  # nobody knows whose it is
+        (None, False),
     ],
 )
 def test_fp32_is_wide_where_mkl_leaves_half_of_the_processor_unused(
-    known: dict[str, object], says: bool, monkeypatch: pytest.MonkeyPatch
+    known: dict[str, object] | None, says: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known)
+    if known is None:
+        monkeypatch.delattr(torch.cpu, "get_capabilities")
+    else:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     assert pack.wide.__wrapped__() is says
 

@@ -73,8 +73,9 @@ def fits(weight: Tensor) -> bool:
 @cache
 def wide() -> bool:
     """Whether fp32 products of MKL leave half of this processor unused: AVX-512, but not Intel's."""
-    known = torch.cpu.get_capabilities()
-    return torch.backends.mkl.is_available() and bool(known.get("avx512_f")) and "Intel" not in known["cpu_name"]
+    known = getattr(torch.cpu, "get_capabilities", dict[str, Any])()  # an older PyTorch does not say
+    name = known.get("cpu_name", "Intel")
+    return torch.backends.mkl.is_available() and bool(known.get("avx512_f")) and "Intel" not in name
 
 
 def installed() -> int:
