@@ -71,8 +71,8 @@ class TrainingPanel extends Panel {
       this.live = true;
     } else if (event.kind === "watch") {
       this.live = true;
-      clearTimeout(this.soon); // those of the past come all at once
-      this.soon = window.setTimeout(() => {
+      this.soon ||= window.setTimeout(() => { // those of the past come all at once; a fast run's never pause
+        this.soon = 0;
         this.heardOf += 1;
         if (this.follow) this.chosen = false;
       }, 300);
@@ -183,6 +183,8 @@ class TrainingPanel extends Panel {
   private texts(record: Answer): TemplateResult {
     const texts = record.texts as Text[];
     const longest = texts.reduce((best, x, i) => (x.text.length > texts[best]!.text.length ? i : best), 0);
+    const there = texts.findIndex((x) => x.text === this.wished); // perhaps only once the run is over
+    if (there >= 0) queueMicrotask(() => ([this.wished, this.text] = ["", there]));
     const at = this.text < 0 ? longest : Math.min(this.text, texts.length - 1);
     const one = texts[at];
     const map = record.arrays?.[`texts.${at}.alignment`];
@@ -205,8 +207,6 @@ class TrainingPanel extends Panel {
         this.refused = error instanceof Trouble ? error.said : { zh: String(error), en: String(error) };
       }
     };
-    const there = texts.findIndex((x) => x.text === this.wished);
-    if (there >= 0) queueMicrotask(() => ([this.wished, this.text] = ["", there]));
     return html`<form class="controls wish" @submit=${send}><label class="field wide"><span>${this.t("training.wish")}</span><input type="text" name="wish" autocomplete="off" maxlength="120"></label>
       <button type="submit">${this.t("training.wish.go")}</button></form>
       ${this.wished ? html`<p class="note" role="status">${this.t("training.wished", this.wished)}</p>` : ""}${this.refused ? html`<p class="trouble" role="alert">${this.refused[this.page.state.lang]}</p>` : ""}`;
