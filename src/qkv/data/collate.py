@@ -42,6 +42,12 @@ class Batch:
     choices: int = 1
 
 
+def twice(batch: Batch) -> Batch:
+    """The batch with all its rows once more below them."""
+    both = {name: torch.cat([x, x]) for name, x in vars(batch).items() if isinstance(x, Tensor)}
+    return replace(batch, **both, tokens=2 * batch.tokens)
+
+
 def padded(rows: Sequence[Sequence[int]], fill: int, *, width: int | None = None, multiple: int = 1) -> Tensor:
     """Rows of ids filled up on the right to `width`, else to the longest, rounded up to `multiple`: -> [B, T] int64."""
     longest = max(len(row) for row in rows)

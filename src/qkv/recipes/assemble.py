@@ -86,6 +86,9 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     if run.training.word_dropout and objective not in tuning.JUDGING:
         raise QkvError(f"training.word_dropout={run.training.word_dropout}: words are left out of labelled texts "
                        "alone; take it away")  # fmt: skip
+    if run.training.agree and not drops(as_json(model.spec)):
+        raise QkvError(f"training.agree={run.training.agree}: two passes of a model without dropout agree already; "
+                       "give it some (model.dropout=0.1), or take agree away")  # fmt: skip
     if architecture(model.spec) not in objective.models:
         fit = " or ".join(objective.models)
         raise QkvError(f"{run.name}: this objective needs a model of kind {fit}; this one is: "
@@ -128,6 +131,13 @@ def architecture(spec: Any) -> str:
     if spec.encoder:
         return "encoder"
     return "prefix decoder" if spec.decoder.blocks[0].attn.mask.kind == "prefix" else "decoder"
+
+
+def drops(part: Any) -> bool:
+    """Whether a spec, as JSON, has a dropout above zero anywhere."""
+    if isinstance(part, dict):
+        return any((key == "dropout" and bool(value)) or drops(value) for key, value in part.items())
+    return isinstance(part, list) and any(map(drops, part))
 
 
 def grown(begun: hub.Model, run: Run, labels: int, *, words: bool) -> hub.Model:

@@ -14,8 +14,8 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
-    ) -> Tensor:
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, agree: float
+    ) -> Tensor:  # fmt: skip
         with torch.autocast(hidden.device.type, enabled=False):
             w = weight.detach().to(hidden.dtype)
             b = None if bias is None else bias.detach().to(hidden.dtype)
@@ -24,9 +24,12 @@ class LinearCrossEntropy(torch.autograd.Function):
             total = torch.zeros((), dtype=torch.float64, device=hidden.device)
             # 10 MB of fp32 logits stay in a CPU's cache; a GPU wants few large products (1 GB)
             rows = max(1, (2_500_000 if hidden.device.type == "cpu" else 1 << 28) // weight.shape[0])
+            passes = 2 if agree else 1
+            parts = (x.view(passes, -1, *x.shape[1:]).split(-(-rows // passes), 1) for x in (hidden, labels, dh))
             sums = w.float().sum(0)
             level = 0.0 if b is None else b.float().mean()
-            for h, label, out in zip(hidden.split(rows), labels.split(rows), dh.split(rows), strict=True):
+            for h, label, out in zip(*parts, strict=True):
+                h, label = h.flatten(0, 1), label.flatten()  # N D, N: of two passes, a word's rows stand half apart
                 logits = h @ w.T if b is None else torch.addmm(b, h, w.T)  # N V
                 p = logits.softmax(-1)
                 said = logits.gather(1, label[:, None])[:, 0].float()
@@ -34,10 +37,13 @@ class LinearCrossEntropy(torch.autograd.Function):
                 mass = said - p.gather(1, label[:, None])[:, 0].float().clamp_min(1e-30).log()
                 spread = h.float() @ sums / len(w) + level  # the mean logit, from D numbers and not from V
                 total += (mass - (1 - smoothing) * said - smoothing * spread).sum().double()
+                if agree:
+                    total += pull(p, logits, mass, agree).double()
                 # the gradient p - smoothing / V - (1 - smoothing) at the label, its two last terms without touching N V
-                torch.mm(p, w, out=out)
-                out -= (smoothing / len(w)) * sums
-                out -= (1 - smoothing) * w[label]
+                back = p @ w
+                back -= (smoothing / len(w)) * sums
+                back -= (1 - smoothing) * w[label]
+                out.copy_(back.view_as(out))
                 dw += p.T @ h
                 dw -= (smoothing / len(w)) * h.float().sum(0)
                 dw.index_add_(0, label, h.float(), alpha=smoothing - 1)
@@ -49,16 +55,37 @@ class LinearCrossEntropy(torch.autograd.Function):
         return total.float()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         dh, dw, db = ctx.saved_tensors
-        return dh * grad, dw * grad, None if db is None else db * grad, None, None
+        return dh * grad, dw * grad, None if db is None else db * grad, None, None, None
 
 
-def linear_cross_entropy(hidden: Tensor, head: torch.nn.Linear, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
-    """The summed, label-smoothed cross-entropy of `head(hidden)` [N, D] against `labels` [N], without its logits."""
+def pull(p: Tensor, logits: Tensor, mass: Tensor, agree: float) -> Tensor:
+    """The sum of agree/2 · (KL(p1 | p2) + KL(p2 | p1)); its gradient at the logits is added to `p` in place.
+
+    The first half of the rows of p [N, V] are one pass's probabilities, the second half the other's; `mass` [N] is the
+    log of the sum of exponentials (Liang et al. 2021, equation 2).
+    """
+    one, two = p.chunk(2)
+    (high, low), (top, base) = logits.chunk(2), mass[:, None].chunk(2)
+    ratio, gap = high - low - (top - base).to(p.dtype), one - two  # log(p1 / p2), p1 - p2
+    differ = (gap * ratio).sum(dtype=torch.float32)
+    left, right = (q * (ratio - (q * ratio).sum(-1, keepdim=True)) + gap for q in (one, two))
+    one.add_(left, alpha=agree / 2)
+    two.sub_(right, alpha=agree / 2)
+    return agree / 2 * differ
+
+
+def linear_cross_entropy(
+    hidden: Tensor, head: torch.nn.Linear, labels: Tensor, *, smoothing: float = 0.0, agree: float = 0.0
+) -> Tensor:
+    """The summed, label-smoothed cross-entropy of `head(hidden)` [N, D] against `labels` [N], without its logits.
+
+    With `agree` the rows are two passes over the same words, one after the other, and differing costs (see `pull`).
+    """
     if not torch.is_grad_enabled():
         logits = torch.nn.functional.linear(hidden, head.weight, head.bias).float()  # hidden is prepared already
         return torch.nn.functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-    return LinearCrossEntropy.apply(hidden, head.weight, head.bias, labels, smoothing)  # type: ignore[no-any-return]
+    return LinearCrossEntropy.apply(hidden, head.weight, head.bias, labels, smoothing, agree)  # type: ignore[no-any-return]

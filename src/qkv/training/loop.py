@@ -203,7 +203,7 @@ class Loop:
                 loss = loss / max(tokens, 1)
             loss.backward()
             self.loss += float(loss.detach())
-            self.worked += self.work.of(batch)
+            self.worked += self.work.of(batch) * (2 if s.agree else 1)
             loads += 0 if busy is None else busy.cpu()
         self.loss = self.summed(keys)
         if self.watch:
@@ -227,7 +227,8 @@ class Loop:
         try:
             loss = self.shards or partial(step_loss, self.core)
             with self.blocks.learning():
-                return loss(batch, smoothing=self.settings.smoothing, even=self.settings.balance, drop=drop)
+                s = self.settings
+                return loss(batch, smoothing=s.smoothing, even=s.balance, agree=s.agree, drop=drop)
         except QkvError as e:
             place = f"step {self.at.step + 1} (epoch {self.at.epoch}, rows {str(key)[:80]})"
             raise QkvError(f"training: {place}: {e}") from e

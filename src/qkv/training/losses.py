@@ -13,16 +13,23 @@ from qkv.errors import QkvError
 from qkv.training.crossentropy import linear_cross_entropy
 
 
-def token_loss(core: Transformer, batch: Batch, *, smoothing: float = 0.0, drop: Drop = keep) -> Tensor:
+def token_loss(
+    core: Transformer, batch: Batch, *, smoothing: float = 0.0, agree: float = 0.0, drop: Drop = keep
+) -> Tensor:
     """The sum over counted tokens of (1 - ε)·(-log p) + ε·mean over the vocabulary of (-log p).
 
     Label smoothing is that of Szegedy et al. 2016, section 7: the label has its own share of ε (in fairseq it has not).
     It is a sum, to be divided once by the tokens of the whole step, so that splitting a step changes nothing.
+
+    With `agree` the batch is one that stands twice in its rows (collate.twice), under two draws of dropout, and agree/2
+    times the divergence of their predictions, both ways, is added (R-Drop: Liang et al. 2021, equation 3).
     """
-    return summed(core, states(core, batch, drop), batch, smoothing=smoothing, drop=drop)
+    return summed(core, states(core, batch, drop), batch, smoothing=smoothing, agree=agree, drop=drop)
 
 
-def summed(core: Transformer, states: Tensor, batch: Batch, *, smoothing: float = 0.0, drop: Drop = keep) -> Tensor:
+def summed(
+    core: Transformer, states: Tensor, batch: Batch, *, smoothing: float = 0.0, agree: float = 0.0, drop: Drop = keep
+) -> Tensor:
     """The loss of a batch whose last `states` [B, T, D] are known: of its words, and of texts with a label."""
     within(batch.labels, core.spec.vocabulary, "word")
     hidden, labels = states.flatten(0, 1), batch.labels.flatten()  # N D, N
@@ -38,10 +45,10 @@ def summed(core: Transformer, states: Tensor, batch: Batch, *, smoothing: float 
     if not len(labels):
         total = hidden.sum() * 0
     elif weight is None:
-        total = linear_cross_entropy(hidden, core.head, labels, smoothing=smoothing)
+        total = linear_cross_entropy(hidden, core.head, labels, smoothing=smoothing, agree=agree)
     else:
         total = weighed(hidden, core.head, labels, weight, smoothing)
-    return total if batch.classes is None else total + text_loss(core, states, batch, batch.classes, drop)
+    return total if batch.classes is None else total + text_loss(core, states, batch, batch.classes, agree, drop)
 
 
 def weighed(hidden: Tensor, head: nn.Linear, labels: Tensor, weight: Tensor, smoothing: float) -> Tensor:
@@ -59,11 +66,17 @@ def weighed(hidden: Tensor, head: nn.Linear, labels: Tensor, weight: Tensor, smo
     return torch.stack([checkpoint(part, *chunk, use_reentrant=False) for chunk in chunks]).sum()
 
 
-def text_loss(core: Transformer, states: Tensor, batch: Batch, classes: Tensor, drop: Drop = keep) -> Tensor:
-    """The sum over labelled texts of -log p(label), from the last states [B, T, D] and the labels [B]."""
+def text_loss(
+    core: Transformer, states: Tensor, batch: Batch, classes: Tensor, agree: float = 0.0, drop: Drop = keep
+) -> Tensor:
+    """The sum over labelled texts of -log p(label), from the last states [B, T, D] and labels [B]; see token_loss."""
     logits = text_logits(core, states, batch, drop)
     within(classes[:, None], logits.shape[-1], "text")
-    return F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum")
+    total = F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum")
+    if not agree:
+        return total
+    one, two = logits[classes != IGNORED].log_softmax(-1).chunk(2)
+    return total + agree / 2 * ((one.exp() - two.exp()) * (one - two)).sum()  # KL(1 | 2) + KL(2 | 1)
 
 
 def text_logits(core: Transformer, states: Tensor, batch: Batch, drop: Drop = keep) -> Tensor:

@@ -14,7 +14,7 @@ from qkv.core.dropout import Drop, keep
 from qkv.core.experts import Experts
 from qkv.core.model import Transformer
 from qkv.core.step import Listener, listener
-from qkv.data.collate import IGNORED, Batch
+from qkv.data.collate import IGNORED, Batch, twice
 from qkv.training.balance import balance, load
 from qkv.training.losses import states, summed, text_logits, token_loss
 
@@ -53,22 +53,24 @@ def routed() -> Iterator[Routes]:
 
 
 def step_loss(
-    core: Transformer, batch: Batch, *, smoothing: float = 0.0, even: float = 0.0, drop: Drop = keep
+    core: Transformer, batch: Batch, *, smoothing: float = 0.0, even: float = 0.0, agree: float = 0.0, drop: Drop = keep
 ) -> tuple[Tensor, Tensor | None]:
     """(the loss summed over what is learnt, how many tokens chose each expert of each layer [L, E] or None).
 
     With experts, `even` times the loss that evens them out (Fedus et al. 2021, equation 4), mean over layers, is added
-    for each counted token; padding is left out of it.
+    for each counted token; padding is left out of it. With `agree` the batch is read twice, and the loss is half the
+    sum of both plus what their predictions differ (losses.token_loss).
     """
+    batch, passes = (twice(batch), 2) if agree else (batch, 1)
     if not any(block.moe for block in core.spec.stack.blocks):
-        return token_loss(core, batch, smoothing=smoothing, drop=drop), None
+        return token_loss(core, batch, smoothing=smoothing, agree=agree, drop=drop) / passes, None
     with routed() as routes:
-        total = token_loss(core, batch, smoothing=smoothing, drop=drop)
+        total = token_loss(core, batch, smoothing=smoothing, agree=agree, drop=drop)
     logits, index, loads = decisions(routes, batch)
     if even:
         pulls = [balance(one, of, logits.shape[-1]) for one, of in zip(logits, index, strict=True)]
         total = total + even * batch.tokens * torch.stack(pulls).mean()
-    return total, loads
+    return total / passes, loads
 
 
 def decisions(routes: Routes, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

@@ -38,6 +38,7 @@ class Settings:
     on_bad_step: Literal["stop", "skip", "rewind"] = "stop"  # a loss or gradient that is no number, or a spike
     spike: float = 0.0  # so many standard deviations above the last 64 steps a loss or gradient is a spike; 0: never
     smoothing: float = 0.0  # label smoothing
+    agree: float = 0.0  # each batch is read with two dropouts, and differing costs so much (R-Drop: Liang et al. 2021)
     sampled: float = 0.0  # scheduled sampling: the share of true inputs that the model's own guesses replace at most
     sampled_ramp: int = 0  # steps over which that share grows from none
     word_dropout: float = 0.0  # the share of words left out of labelled texts (Iyyer et al. 2015, section 4.1)
@@ -65,7 +66,7 @@ class Settings:
             if getattr(self, key) < 1:
                 raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 1 or more")
         ends = ("steps", "epochs", "seconds", "patience")
-        more = ("balance", "steer", "auxiliary", "sampled_ramp", "spike")
+        more = ("balance", "steer", "auxiliary", "sampled_ramp", "spike", "agree")
         for key in (*ends, "warmup", "clip", "average", "weight_decay", "eps", *more):
             if getattr(self, key) < 0:
                 raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 0 or more")
