@@ -39,11 +39,12 @@ def main() -> None:
     from qkv import hub
     from qkv.adapt.pack import pack
     from qkv.convert import checkpoint
+    from qkv.model import Special
 
     torch.set_num_threads(given.threads)
     if given.smoke:
         given.prompt, given.tokens = 24, 6
-    model = hub.build(checkpoint.spec_of(CONFIG | (TINY if given.smoke else {}), "bench"), special=hub.Special(1, (2,)))
+    model = hub.build(checkpoint.spec_of(CONFIG | (TINY if given.smoke else {}), "bench"), special=Special(1, (2,)))
     model.core.eval().to(torch.bfloat16)
     pack(model.core)  # as load() does
     prompt = torch.randint(

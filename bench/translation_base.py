@@ -86,9 +86,10 @@ def counting(config: dict[str, Any], seed: int) -> Any:
 
     from qkv import hub
     from qkv.convert import checkpoint
+    from qkv.model import Special
 
     pad = config["vocab_size"] - 1
-    special = hub.Special(eos=(EOS,), pad=pad, start=pad, forbid=(pad,))
+    special = Special(eos=(EOS,), pad=pad, start=pad, forbid=(pad,))
     model = hub.build(checkpoint.spec_of(config, "bench"), seed=seed, special=special)
     core = model.core.eval()
     at = int(core.spec.stack.width * 0.2257)  # sin(t / 62): it rises up to position 97

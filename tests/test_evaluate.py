@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from qkv import evaluate, hub
 from qkv.core.step import begin
 from qkv.errors import QkvError
+from qkv.model import Model, voice
 from qkv.recipes.run import Shape
 from qkv.text.train import train
 
 TEXT = "我喜欢苹果。你喜欢茶吗？the cat sat on the mat. 小帅在学校读书，我在家。\n" * 6
 
 
-def decoder(context: int = 24) -> hub.Model:
+def decoder(context: int = 24) -> Model:
     made = train([TEXT], kind="char", size=200, specials=("</s>", "<unk>"), template="none")
     shape = Shape("gpt2", width=32, layers=2, heads=2, ffn=64, dropout=0.0, context=context)
     model = hub.build(shape.spec(len(made)), tokenizer=made)
@@ -29,7 +30,7 @@ def decoder(context: int = 24) -> hub.Model:
     return model
 
 
-def translator() -> hub.Model:
+def translator() -> Model:
     made = train([TEXT], kind="char", size=200, specials=("<pad>", "</s>", "<unk>"), template="eos")
     shape = Shape("marian", width=32, layers=1, heads=2, ffn=64, dropout=0.0, context=16)
     model = hub.build(shape.spec(len(made)), tokenizer=made)
@@ -96,7 +97,7 @@ def test_bleu_and_chrf_are_those_of_sacrebleu(tmp_path: Path) -> None:
     model = translator()
     wanted = ["the cat sat on the mat .", "I like tea", "", "the mat"]
     said = {"我喜欢": "the cat sat on a mat .", "你": "I like\ntea", "茶吗": "mat the"}
-    voice = hub.voice(model)
+    own = voice(model)
     asked: list[str] = []
 
     def answer(texts: list[str], **how: object) -> list[str]:
@@ -104,9 +105,9 @@ def test_bleu_and_chrf_are_those_of_sacrebleu(tmp_path: Path) -> None:
         assert how == {"beam": 2}
         return [said[t] for t in texts]
 
-    voice = evaluate.Voice(model.core, model.ids, model.text, answer, voice.classify)
+    told = evaluate.Voice(model.core, model.ids, model.text, answer, own.classify)
     source = put(tmp_path, "s", "我喜欢\n你\n\n茶吗\n")
-    found = evaluate.evaluate(voice, bleu=(source, put(tmp_path, "r", "\n".join(wanted) + "\n")), beam=2)
+    found = evaluate.evaluate(told, bleu=(source, put(tmp_path, "r", "\n".join(wanted) + "\n")), beam=2)
     assert isinstance(found, evaluate.Translation)
     assert found.hypotheses == ("the cat sat on a mat .", "I like tea", "", "mat the")
     assert sorted(asked) == sorted(said), "blank lines are not translated"
@@ -138,7 +139,7 @@ def test_a_real_translator_and_a_real_decoder_answer(tmp_path: Path) -> None:
         assert list(found.hypotheses) == [r.text.replace("\n", " ") for r in want(pairs[0], beam=2, max_new_tokens=4)]
 
 
-def labeller() -> hub.Model:
+def labeller() -> Model:
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     made = train([TEXT], kind="char", size=200, specials=special, template="cls")
     shape = Shape("bert", width=32, layers=1, heads=2, ffn=64, dropout=0.0, context=64)

@@ -15,6 +15,9 @@ PACKAGE = size.PACKAGE
 FLOOR = {package: floor for floor, packages in size.FLOORS.items() for package in packages}
 # The command line is the door: its verbs run recipes and labs. errors is for everybody.
 SIDEWAYS = {("cli", "recipes"), ("cli", "labs"), ("spec", "errors"), ("paths", "errors")}
+# hub makes a Model; a Model delegates to functions of a Model, which see it as a type alone.
+SIDEWAYS |= {("hub", "model"), ("hub", "writing"), ("model", "writing"), ("model", "judging")}
+TYPES_ONLY = {("writing", "model"), ("judging", "model")}
 PUBLIC = {"load", "build", "Model", "Spec", "train", "show", "QkvError"}  # what `from qkv import x` brings from the top
 
 
@@ -51,13 +54,21 @@ def at_import(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield from at_import(node)
 
 
+def for_types(tree: ast.AST) -> set[int]:
+    """The lines of imports under TYPE_CHECKING."""
+    branches = (n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test))
+    return {line for branch in branches for line, _ in imported(branch)}
+
+
 def wrong_imports(name: str, source: str) -> list[str]:
     """What the file imports against the rules of its floor."""
     package = name.split(".")[0]
     if package in ("__init__", "__main__"):
         return []
     wrong: list[str] = []
-    for line, module in imported(ast.parse(source), name):
+    tree = ast.parse(source)
+    types = for_types(tree)
+    for line, module in imported(tree, name):
         top, _, rest = module.partition(".")
         target = rest.split(".")[0]
         if top != "qkv":
@@ -68,7 +79,8 @@ def wrong_imports(name: str, source: str) -> list[str]:
             if FLOOR[package] < 6:
                 wrong.append(f"{name}:{line} imports the public names; import from the module itself")
         elif target in FLOOR and target != package:
-            down = FLOOR[target] < FLOOR[package] or (package, target) in SIDEWAYS
+            beside = SIDEWAYS | TYPES_ONLY if line in types else SIDEWAYS
+            down = FLOOR[target] < FLOOR[package] or (package, target) in beside
             if not down:
                 wrong.append(f"{name}:{line} floor {FLOOR[package]} may not see {target} on floor {FLOOR[target]}")
             if package in ("core", "families") and target not in ("spec", "errors"):
@@ -189,6 +201,10 @@ def test_only_recipes_and_labs_choose_a_family_by_its_name() -> None:
         ("spec", "from qkv.core import model"),
         ("data.corpus.grammar", "from ...text import tokenizer"),
         ("data.order", "from ..hub import load"),
+        ("model", "from qkv.hub import load"),
+        ("writing", "from qkv.model import Model"),
+        ("writing", "def f():\n    from qkv.model import Model"),
+        ("judging", "if TYPE_CHECKING:\n    from qkv.writing import Ask"),
     ],
 )
 def test_a_wrong_import_is_caught(name: str, source: str) -> None:
@@ -202,6 +218,7 @@ def test_a_wrong_import_is_caught(name: str, source: str) -> None:
         ("families.qwen", "import math\nfrom qkv.families import llama\nfrom qkv.errors import QkvError"),
         ("cli.demo", "from qkv.recipes import demo\nimport qkv"),
         ("hub", "from qkv.training import loop\nfrom qkv import text"),
+        ("judging", "if TYPE_CHECKING:\n    from qkv.model import Model"),
         ("data.corpus.__init__", "from .grammar import pairs\nfrom ..order import batch"),
     ],
 )

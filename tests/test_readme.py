@@ -135,7 +135,8 @@ def test_a_verb_that_is_said_to_be_missing_is_missing(readme: str) -> None:
 
 @pytest.mark.parametrize("block", PYTHON.values(), ids=PYTHON.keys())
 def test_each_python_block_names_what_exists(block: str) -> None:
-    from qkv.hub import Ask, Model
+    from qkv.model import Model
+    from qkv.writing import Ask
 
     holders = {"qkv": set(qkv.__all__), "model": {*dir(Model), "core"}, "translator": set(dir(Model))}
     holders["encoder"] = holders["translator"]

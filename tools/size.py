@@ -30,7 +30,7 @@ FLOORS = {
     1: ("core", "families"),
     2: ("convert", "text", "data", "adapt", "sample", "cost"),
     3: ("training", "generation", "lens", "fold", "reading", "inputs", "evaluate", "baselines"),
-    4: ("hub",),
+    4: ("writing", "judging", "model", "hub"),
     5: ("serve", "explore"),
     6: ("recipes", "labs", "cli"),
 }

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
-    from qkv.hub import Model, build, load, show
+    from qkv.hub import build, load, show
+    from qkv.model import Model
     from qkv.recipes import train
     from qkv.spec import Spec
 
@@ -17,7 +18,7 @@ __all__ = ["load", "build", "Model", "Spec", "train", "show", "QkvError", "__ver
 _HOME = {
     "load": "qkv.hub",
     "build": "qkv.hub",
-    "Model": "qkv.hub",
+    "Model": "qkv.model",
     "Spec": "qkv.spec",
     "train": "qkv.recipes",
     "show": "qkv.hub",

@@ -1,6 +1,6 @@
 """How good a model is on a file: BLEU and chrF of its translations, perplexity of a text, accuracy of its labels.
 
-A `Voice` says what is asked of the model; hub.py makes one. Letters: B windows, T tokens, D width, V vocabulary.
+A `Voice` says what is asked of the model; model.py makes one. Letters: B windows, T tokens, D width, V vocabulary.
 """
 
 import math

@@ -1,6 +1,6 @@
 """What a model makes of a text without writing: its states averaged, its label, its guesses for blanks, its chance.
 
-Functions of a core and ids; hub.py gives them texts. Letters: B texts, T tokens, D width, V vocabulary.
+Functions of a core and ids; model.py gives them texts. Letters: B texts, T tokens, D width, V vocabulary.
 """
 
 from collections.abc import Sequence

@@ -12,7 +12,7 @@ from qkv.baselines import recurrence
 from qkv.cli import look, main
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.hub import Model, Special
+from qkv.model import Model, Special
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.training import checkpoint, watch
 

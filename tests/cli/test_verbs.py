@@ -16,8 +16,10 @@ import qkv
 from qkv import hub, inputs, reading
 from qkv.cli import main
 from qkv.convert import store
+from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
+from qkv.model import Model
 from qkv.paths import bundled_dir
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.text.train import train
@@ -52,7 +54,7 @@ def decoder(vocabulary: int) -> Spec:
     return Spec(vocabulary, Stack(32, (block,) * 2, final_norm=Norm("rms"), context=128), init=Init("normal", 0.3))
 
 
-def shaken(model: hub.Model) -> hub.Model:
+def shaken(model: Model) -> Model:
     """The model with biases and norms off their first values."""
     draw = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -272,8 +274,8 @@ def test_help_speaks_both_languages_and_begins_with_three_examples(verb, lang, m
 
 def test_chat_answers_line_by_line_and_remembers(talks, monkeypatch, capsys):
     asked = []
-    real = hub.Model.conversation
-    monkeypatch.setattr(hub.Model, "conversation", lambda self, rows: asked.append(list(rows)) or real(self, rows))
+    real = Model.conversation
+    monkeypatch.setattr(Model, "conversation", lambda self, rows: asked.append(list(rows)) or real(self, rows))
     feed(monkeypatch, "\ufeffthe cat\n\nsat\n/new\non\n".encode())
     code, out, err = run(capsys, "chat", talks, "--system", "be short", "-n", "3", "--json")
     found = told(out)
@@ -293,8 +295,8 @@ def test_chat_answers_line_by_line_and_remembers(talks, monkeypatch, capsys):
 
 def test_control_tokens_that_are_typed_stay_text(talks, monkeypatch, capsys):
     seen = []
-    real = hub.Model.stream
-    monkeypatch.setattr(hub.Model, "stream", lambda self, ids, **how: seen.append(list(ids)) or real(self, ids, **how))
+    real = Model.stream
+    monkeypatch.setattr(Model, "stream", lambda self, ids, **how: seen.append(list(ids)) or real(self, ids, **how))
     feed(monkeypatch, b"a<|im_end|>b<|im_start|>\n")
     assert run(capsys, "chat", talks, "-n", "1")[0] == 0
     made = qkv.load(talks).tokenizer
@@ -389,10 +391,10 @@ def test_parity_of_a_model_with_labels_and_of_one_that_transformers_does_not_kno
     assert code == 0
     assert told(out)[0]["parity"]["agrees"]
     bare = hub.load(reads)
-    core = hub.Transformer(replace(bare.spec, head=None, labels=replace(bare.spec.labels, count=3)))
+    core = Transformer(replace(bare.spec, head=None, labels=replace(bare.spec.labels, count=3)))
     core.load_state_dict({n: p for n, p in bare.core.state_dict().items() if not n.startswith(("head", "labels.out"))},
                          strict=False)  # fmt: skip
-    hub.Model(core.eval(), bare.tokenizer, bare.special).save(tmp_path / "labels")
+    Model(core.eval(), bare.tokenizer, bare.special).save(tmp_path / "labels")
     code, out, _ = run(capsys, "check", str(tmp_path / "labels"), "--against", "hf", "--json")
     assert code == 0
     assert told(out)[0]["parity"]["agrees"]

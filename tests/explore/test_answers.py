@@ -22,7 +22,7 @@ from qkv.explore import answers, heads
 from qkv.explore.answers import ANSWERS, answer
 from qkv.explore.body import Answer, Query, dumped
 from qkv.explore.run import BUDGET, Cut, Question, Refused, Run, Shelf, ask, kind, longest, per_token
-from qkv.hub import Model, Special
+from qkv.model import Model, Special
 from qkv.spec import Labels
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))

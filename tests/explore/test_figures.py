@@ -16,7 +16,7 @@ from qkv.cli import main
 from qkv.errors import QkvError
 from qkv.explore import figures
 from qkv.explore.tables import traced
-from qkv.hub import Special
+from qkv.model import Special
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 import zoo

@@ -16,7 +16,7 @@ from qkv.errors import QkvError
 from qkv.explore import record, replay
 from qkv.explore.answers import answer, panels
 from qkv.explore.run import Cut, Question, ask
-from qkv.hub import Model
+from qkv.model import Model
 from qkv.training.watch import Watched
 
 INDEX = """<!doctype html>

@@ -25,7 +25,7 @@ import qkv
 from qkv.errors import QkvError
 from qkv.explore import replay, server
 from qkv.explore.server import Desk, Events, app
-from qkv.hub import Model
+from qkv.model import Model
 from qkv.training.watch import Watched
 
 PORT, TOKEN = 8123, "secret"

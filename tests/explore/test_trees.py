@@ -9,7 +9,7 @@ import qkv
 from qkv.explore import trees
 from qkv.explore.run import Cut, Question, Refused, ask
 from qkv.explore.trees import Tree, grown
-from qkv.hub import Model
+from qkv.model import Model
 
 ASKED = [
     ("demo", Question("书和茶都在桌上，我看完了它。")),

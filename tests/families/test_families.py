@@ -14,6 +14,7 @@ from qkv.convert.config import Reader
 from qkv.core.cache import Static
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
+from qkv.model import Model
 
 pytest.importorskip("transformers")
 where = importlib.util.spec_from_file_location("oracles", Path(__file__).with_name("oracles.py"))
@@ -28,7 +29,7 @@ NUMBERS = [0, 1, 2, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(
 every = pytest.mark.parametrize("family", FAMILIES)
 
 
-def ours(model: hub.Model, at: dict[str, torch.Tensor]) -> torch.Tensor:
+def ours(model: Model, at: dict[str, torch.Tensor]) -> torch.Tensor:
     """Our logits on real positions: [N, V]."""
     with torch.no_grad():
         if "target" in at:
@@ -78,7 +79,7 @@ def test_logits_equal_transformers_in_double_precision(family, tmp_path, record)
     record(family, "fp64", gap.item())
 
 
-def wrong(model: hub.Model, fault: str) -> None:
+def wrong(model: Model, fault: str) -> None:
     """One small mistake in a model: a scale 5 % off, an epsilon, another activation, a bias, a window, a router."""
     stack = model.core.decoder if model.spec.decoder else model.core.encoder
     block = stack.layers[2]

@@ -16,9 +16,9 @@ from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
 from qkv.generation.rows import Feed
 from qkv.generation.sequence import Limits, Stops
-from qkv.hub import start_of
 from qkv.lens import tape
 from qkv.lens.trace import Trace
+from qkv.writing import start_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 import zoo  # pyright: ignore[reportMissingImports]

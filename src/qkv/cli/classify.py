@@ -23,7 +23,7 @@ from qkv.cli.common import Common, batches, option, read_lines, verb
 @click.argument("text", required=False, metavar="[TEXT|-]")
 @option("--both", is_flag=True, zh="一对文本按两种次序各读一遍，再相加", en="read each pair in both orders, and add")
 def command(common: Common, model: str, text: str | None, both: bool) -> None:
-    from qkv.hub import divided
+    from qkv.judging import divided
 
     lines, loaded = read_lines(text, "classify"), common.model(model)
     for batch in batches(lines):

@@ -35,6 +35,7 @@ def command(
     from qkv import hub
     from qkv.convert.heads import grouped, groups_of
     from qkv.data.sources import document
+    from qkv.model import Model
 
     groups = groups_of(attention) if attention else None
     if groups == 0:
@@ -46,7 +47,7 @@ def command(
     kv = [hub.report(model)["kv_bytes_per_token"]]
     report: dict[str, Any] = {"source": source, "target": target, "kv_bytes_per_token": kv}
     if groups:
-        model = hub.Model(grouped(model.core, groups), model.tokenizer, model.special, model.config)
+        model = Model(grouped(model.core, groups), model.tokenizer, model.special, model.config)
     stored = hub.dtype_of(to_dtype or "auto") or stored_dtype(hub.locate(source, common.revision))
     model.save(target, family=family or same_family(model), dtype=stored)
     again = hub.load(Path(target), device=common.device)

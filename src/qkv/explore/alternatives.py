@@ -12,7 +12,8 @@ import click
 import torch
 
 from qkv.explore.run import kind
-from qkv.hub import Model, start_of
+from qkv.model import Model
+from qkv.writing import start_of
 
 TOP, BAR = 8, 20
 KEYS = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "up", "P": "down", "M": "right", "K": "left"}

@@ -19,9 +19,9 @@ from qkv.explore.body import Answer, Query, tokens
 from qkv.explore.guesses import faithful
 from qkv.explore.heads import listed
 from qkv.explore.run import Refused, Run, kind, longest, searching, spoken
-from qkv.hub import Model
 from qkv.lens import where
 from qkv.lens.routes import modules
+from qkv.model import Model
 
 CHECKED = 5_000_000  # weights that are rebuilt before the page opens
 

@@ -19,10 +19,10 @@ from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
 from qkv.explore.tables import traced
-from qkv.hub import Model
 from qkv.lens import where
 from qkv.lens.draw import BLUE, ORANGE, Grid, blank, clean, grid_axes, lettered
 from qkv.lens.trace import Trace
+from qkv.model import Model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,9 +7,10 @@ from typing import Any
 
 from qkv.explore.body import Answer, Query
 from qkv.explore.run import Pass, Refused, Run, kind, read
-from qkv.hub import Model, start_of
 from qkv.lens import compare, edit, where
 from qkv.lens.patch import Case
+from qkv.model import Model
+from qkv.writing import start_of
 
 
 def patch(run: Run, query: Query) -> Answer:

@@ -15,10 +15,10 @@ from qkv.explore import grafts, scenes
 from qkv.explore.body import Answer, Query, tokens
 from qkv.explore.meanings import PLAIN
 from qkv.explore.run import Pass, Refused, Run, kind
-from qkv.hub import start_of
 from qkv.lens import readout, where
 from qkv.lens.patch import Case
 from qkv.sample import Sampling
+from qkv.writing import start_of
 
 WORK = 5e10  # multiply-adds of the head that one lens may take: more, and only the last positions are shown
 

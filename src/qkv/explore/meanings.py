@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qkv.explore.body import Answer, Query, tokens
 from qkv.explore.run import Refused, Run
-from qkv.hub import Model
 from qkv.lens import where, words
+from qkv.model import Model
 
 
 def shift(run: Run, query: Query) -> Answer:

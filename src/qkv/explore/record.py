@@ -19,8 +19,8 @@ from qkv.explore.heads import asked as read_by
 from qkv.explore.heads import asking, heads_of, listed
 from qkv.explore.meanings import whole_words
 from qkv.explore.run import Question, Run, ask, attentions, spoken
-from qkv.hub import Model
 from qkv.lens import where
+from qkv.model import Model
 from qkv.training.watch import Watched
 
 STATIC = Path(__file__).parent / "static"

@@ -24,10 +24,11 @@ from qkv.generation import beam as beams
 from qkv.generation import engine
 from qkv.generation.rows import Rows, free_prefix
 from qkv.generation.sequence import Stops
-from qkv.hub import Ask, Model, start_of
 from qkv.lens import edit, readout
 from qkv.lens.trace import Trace
+from qkv.model import Model
 from qkv.spec import Latent
+from qkv.writing import Ask, start_of
 
 FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")
 LIGHT = ("patterns", "lens", "routes")

@@ -32,7 +32,7 @@ from qkv.errors import QkvError, nearest
 from qkv.explore import answers, record, replay
 from qkv.explore.body import Answer, Query, dumped
 from qkv.explore.run import Question, Refused, Run, Shelf, ask
-from qkv.hub import Model
+from qkv.model import Model
 
 HOST, PORT = "127.0.0.1", 8123
 STATIC = Path(__file__).parent / "static"

@@ -15,8 +15,8 @@ from qkv.explore.body import Answer, Query
 from qkv.explore.run import Question, Refused, Run, edits_of, fitting, searching, settled, spoken
 from qkv.generation.beam import Hypothesis, Searcher
 from qkv.generation.rows import Rows, rooms
-from qkv.hub import Model
 from qkv.lens.trace import Trace
+from qkv.model import Model
 
 Fate = Literal["kept", "ended", "pruned"]
 

@@ -14,9 +14,9 @@ import torch
 from qkv.core.attention import Attention
 from qkv.data.corpus import Pair, Swap
 from qkv.errors import QkvError
-from qkv.hub import Model
 from qkv.lens import patch
 from qkv.lens.edit import Edit, ablate
+from qkv.model import Model
 
 IT = "它"
 EDGES, CHOOSING = 200, 100  # pairs whose edges are cut one by one, and pairs on which the head is chosen, at most

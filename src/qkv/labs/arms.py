@@ -15,8 +15,8 @@ import qkv
 from qkv import spec as parts
 from qkv.baselines import recurrence
 from qkv.data.collate import Batch, prefixed, seq2seq
-from qkv.hub import Special
 from qkv.labs.lab import Tell, quiet
+from qkv.model import Special
 from qkv.training.loop import train
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qkv.errors import QkvError, nearest
 
 if TYPE_CHECKING:
-    from qkv.hub import Model
+    from qkv.model import Model
     from qkv.recipes.assemble import Assembly
     from qkv.recipes.run import Run, Splits
     from qkv.training.estimate import Estimate

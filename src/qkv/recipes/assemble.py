@@ -17,6 +17,7 @@ from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError, nearest
 from qkv.generation.rows import by_length
+from qkv.model import Model
 from qkv.recipes import holes, objectives, tuning
 from qkv.recipes.objectives import Batches, Held, How, Objective
 from qkv.recipes.run import Run, Splits, judging
@@ -48,7 +49,7 @@ class Assembly:
     run: Run
     objective: Objective
     splits: Splits
-    model: hub.Model
+    model: Model
     plan: Plan
     held: Held
     valid: Batches
@@ -103,7 +104,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     return Assembly(run, objective, splits, model, plan, held, held(splits.valid))
 
 
-def objective_of(run: Run, splits: Splits, begun: hub.Model | None) -> Objective:
+def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
     """What the run learns: what it says, else what such data and such a model usually mean.
 
     Raises:
@@ -140,7 +141,7 @@ def drops(part: Any) -> bool:
     return isinstance(part, list) and any(map(drops, part))
 
 
-def grown(begun: hub.Model, run: Run, labels: int, *, words: bool) -> hub.Model:
+def grown(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
     """A trained model, with a new output for labels where there are some; without `words` an encoder says none."""
     if not labels:
         return begun
@@ -148,10 +149,10 @@ def grown(begun: hub.Model, run: Run, labels: int, *, words: bool) -> hub.Model:
     head = spec.head if words or spec.decoder else None
     spec = replace(spec, head=head, labels=judging(spec, labels, drop))
     core = hub.extended(begun.core, spec, run.training.seed)
-    return hub.Model(core, begun.tokenizer, begun.special, named(spec, ()), begun.habits)
+    return Model(core, begun.tokenizer, begun.special, named(spec, ()), begun.habits)
 
 
-def adapt(model: hub.Model, run: Run) -> None:
+def adapt(model: Model, run: Run) -> None:
     """Put adapters on a model, and freeze the rest; QkvError without a base, as there is nothing to stand beside."""
     if not run.base:
         raise QkvError("training.lora: an adapter stands beside a trained model; say which: base = a directory or name")

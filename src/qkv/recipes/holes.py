@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from qkv import hub
 from qkv.data import collate, corrupt, pack
 from qkv.errors import QkvError
+from qkv.model import Model
 from qkv.recipes import objectives as base
 from qkv.recipes.objectives import Batches, Held, Objective
 from qkv.recipes.run import Run, Splits
 from qkv.text.tokenizer import Tokenizer
 from qkv.training.objectives import measure
 from qkv.training.plan import Plan
+from qkv.writing import start_of
 
 SENTINELS = tuple(f"<extra_id_{i}>" for i in range(100))  # as T5 calls them
 PIECE = ("<|startofpiece|>", "<|endofpiece|>")  # as GLM calls them
@@ -33,7 +34,7 @@ class Spoiler:
     spoil: Callable[[list[int], corrupt.Draw], Any]
     lay: Callable[[list[Any]], collate.Batch]
 
-    def plan(self, run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+    def plan(self, run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
         """The batches of a long text; an epoch is as many windows as cover the text once."""
         tokenizer, s = base.tokenizer_for(model), run.training
         assert isinstance(splits.train, str)
@@ -58,7 +59,7 @@ class Spoiler:
         return Plan(lambda epoch: range(epoch * each, (epoch + 1) * each), make, base.identity(run, ids)), held
 
 
-def of_spans(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def of_spans(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Spans replaced by sentinels, which the decoder spells out (Raffel et al. 2020, sections 3.1.4 and 3.3.4)."""
     tokenizer = base.tokenizer_for(model)
     found = [i for token in SENTINELS if (i := tokenizer.id(token)) is not None]
@@ -73,7 +74,7 @@ def of_spans(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
     return Spoiler(length, spoil, translating(tokenizer)).plan(run, splits, model)
 
 
-def of_noise(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def of_noise(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Sentences in a random order, spans of them under one mask each, to be written anew (Lewis et al. 2020, 2.2)."""
     tokenizer = base.tokenizer_for(model)
     mask, end, length = masking(run, tokenizer), ending(tokenizer), run.model.context - 2
@@ -86,7 +87,7 @@ def of_noise(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
     return Spoiler(length, spoil, translating(tokenizer)).plan(run, splits, model)
 
 
-def of_blanks(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def of_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Blanks in a text that is seen freely, filled one after another in a random order (Du et al. 2022, 2.1)."""
     tokenizer = base.tokenizer_for(model)
     mask, (start, end) = masking(run, tokenizer), (tokenizer.id(token) for token in PIECE)
@@ -103,7 +104,7 @@ def of_blanks(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
     return Spoiler(int(run.model.context / 1.31) - 1, spoil, lay).plan(run, splits, model)
 
 
-def of_masks(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def of_masks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Masked words (Devlin et al. 2018, section 3.1) of a long text, or of labelled ones."""
     if not isinstance(splits.train, str):
         return base.of_labelled(run, splits, model)
@@ -120,11 +121,11 @@ def of_masks(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
     return Spoiler(run.model.context - 2, spoil, lay).plan(run, splits, model)
 
 
-def of_continuations(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def of_continuations(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """A prefix that is seen freely, and what follows it: of pairs, or a window of a text cut at a random place."""
     if not isinstance(splits.train, str):
         return base.of_prefixes(run, splits, model)
-    tokenizer, start = base.tokenizer_for(model), hub.start_of(model)
+    tokenizer, start = base.tokenizer_for(model), start_of(model)
 
     def lay(rows: list[tuple[list[int], list[int]]]) -> collate.Batch:
         return collate.prefixed(rows, pad=tokenizer.pad_id or 0, start=start)

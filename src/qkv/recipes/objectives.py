@@ -14,17 +14,18 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from qkv import hub
 from qkv.core.model import Transformer
 from qkv.data import bucket, collate, corrupt, pack, shards
 from qkv.data.order import generator
 from qkv.errors import QkvError
+from qkv.model import Model
 from qkv.recipes.run import Pair, Run, Splits
 from qkv.text.recut import Recut, Trials
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.train import Template
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
+from qkv.writing import start_of
 
 Batches = tuple[collate.Batch, ...]
 Ids = tuple[list[int], list[int]]  # a pair's
@@ -45,9 +46,9 @@ class Objective:
     data: Literal["pairs", "plain text", "plain text or token shards", "pairs or plain text", "conversations"]
     specials: tuple[str, ...]
     template: Template
-    batches: Callable[[Run, Splits, hub.Model], tuple[Plan, Held]]
+    batches: Callable[[Run, Splits, Model], tuple[Plan, Held]]
     measure: Callable[[Transformer, Sequence[collate.Batch]], dict[str, Any]]
-    reply: "Callable[[hub.Model, Sequence[Any], How], list[str]]"
+    reply: "Callable[[Model, Sequence[Any], How], list[str]]"
     answers: Literal["texts", "labels"] = "texts"
     models: tuple[str, ...] = ("encoder-decoder",)
     recuts: bool = False  # whether tokenizer.dropout can cut its texts anew in each epoch
@@ -62,7 +63,7 @@ class How:
     longest: int | None = None
 
 
-def of_pairs(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Batches of pairs of like length, for teacher forcing; with dropout of merges each epoch has cuts of its own."""
     tokenizer, s, context = tokenizer_for(model), run.training, run.model.context
     pad, longest = tokenizer.pad_id or 0, min(context, s.tokens // 8 * 8)
@@ -131,7 +132,7 @@ def recutting(
     return cuts
 
 
-def of_text(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def of_text(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Windows of one long text, drawn anew for each step; an epoch is as many as cover the text once.
 
     With dropout of merges each epoch has a text with cuts of its own, of which it draws as many windows.
@@ -178,7 +179,7 @@ def recut_text(run: Run, tokenizer: Tokenizer, text: str) -> Callable[[int], np.
     return cuts
 
 
-def of_shards(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def of_shards(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Windows of token shards, as of one long text; an epoch is as many as cover all shards once."""
     data, valid, s = splits.train, splits.valid, run.training
     assert isinstance(data, shards.Mixture)
@@ -203,7 +204,7 @@ def of_shards(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
     return Plan(lambda epoch: range(epoch * each, (epoch + 1) * each), make, who), held
 
 
-def of_labelled(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def of_labelled(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Texts with words hidden anew in each epoch, and the label of each text."""
     s = run.training
     read = masker(run, model)
@@ -252,7 +253,7 @@ class Masker:
         return tuple(self.batch(rows, classes, key, draw, boxes.shape(key)[2]) for key in boxes.batches(0))
 
 
-def masker(run: Run, model: hub.Model) -> Masker:
+def masker(run: Run, model: Model) -> Masker:
     """What masks texts for a model: special tokens are never hidden nor put in a hidden word's place."""
     tokenizer = tokenizer_for(model)
     if tokenizer.mask_id is None:
@@ -261,10 +262,10 @@ def masker(run: Run, model: hub.Model) -> Masker:
     return Masker(run, tokenizer, corrupt.Marks(tokenizer.mask_id, special, len(tokenizer)), model.labels)
 
 
-def of_prefixes(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def of_prefixes(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Pairs in one row: the source is a prefix, seen freely, and the target is learnt (Raffel et al. 2020, 3.2.1)."""
     tokenizer = tokenizer_for(model)
-    pad, start = tokenizer.pad_id or 0, hub.start_of(model)
+    pad, start = tokenizer.pad_id or 0, start_of(model)
 
     def rows(pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
         eos = tokenizer.eos_id
@@ -299,7 +300,7 @@ def encoded(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Ids]:
     return list(zip(left, tokenizer.encode_batch([b for _, b in pairs], side="target"), strict=True))
 
 
-def tokenizer_for(model: hub.Model) -> Tokenizer:
+def tokenizer_for(model: Model) -> Tokenizer:
     assert model.tokenizer is not None  # assemble() gave it one
     return model.tokenizer
 
@@ -324,18 +325,18 @@ def spoken(core: Transformer, batches: Sequence[collate.Batch]) -> dict[str, Any
     return {"loss": loss, "perplexity": math.exp(min(loss, 50.0))}
 
 
-def translated(model: hub.Model, sources: Sequence[str], how: How) -> list[str]:
+def translated(model: Model, sources: Sequence[str], how: How) -> list[str]:
     """Translations by beam search; a beam of one is greedy."""
     found = model.translate(list(sources), beam=how.beam, length_penalty=how.length_penalty, max_new_tokens=how.longest)
     return [r.text for r in found]
 
 
-def continued(model: hub.Model, sources: Sequence[str], how: How) -> list[str]:
+def continued(model: Model, sources: Sequence[str], how: How) -> list[str]:
     """What a decoder writes after each source."""
     return [r.text for r in model.generate(list(sources), beam=how.beam, max_new_tokens=how.longest)]
 
 
-def named(model: hub.Model, sources: Sequence[str], how: How) -> list[str]:
+def named(model: Model, sources: Sequence[str], how: How) -> list[str]:
     """The likeliest label of each source, of which a long one is cut as in training."""
     ids = shortened(tokenizer_for(model).encode_batch(list(sources)), model.spec.context)
     return [verdict.label for verdict in model.classify(ids)]

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from qkv import hub
 from qkv.data import bucket, collate, pack
 from qkv.data.collate import IGNORED
 from qkv.data.order import generator, permutation
 from qkv.errors import QkvError
 from qkv.inputs import MARK
+from qkv.model import Model
 from qkv.recipes import objectives as base
 from qkv.recipes.objectives import Batches, Held, How, Objective, Rows
 from qkv.recipes.run import Pair, Run, Splits, Talk
@@ -52,7 +52,7 @@ def choices(text: str) -> list[str]:
 
 
 def of_labels(
-    run: Run, splits: Splits, model: hub.Model, *, rows_of: Callable[[str], list[str]] = alone
+    run: Run, splits: Splits, model: Model, *, rows_of: Callable[[str], list[str]] = alone
 ) -> tuple[Plan, Held]:
     """Texts and their labels; a decoder learns its texts' words too, as much as `training.auxiliary` says.
 
@@ -141,7 +141,7 @@ def framed(tokenizer: Tokenizer, rows: list[list[int]], share: float, width: int
 
 @torch.inference_mode()
 def decided(
-    model: hub.Model, sources: Sequence[str], how: How, *, rows_of: Callable[[str], list[str]]
+    model: Model, sources: Sequence[str], how: How, *, rows_of: Callable[[str], list[str]]
 ) -> list[str]:  # fmt: skip
     """The label of each text that becomes several rows, or the number of the answer to each question."""
     tokenizer, said = base.tokenizer_for(model), list[str]()
@@ -154,7 +154,7 @@ def decided(
     return said
 
 
-def of_documents(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def of_documents(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Documents, which blank lines part, packed side by side in rows; none sees another."""
     tokenizer = base.tokenizer_for(model)
 
@@ -167,7 +167,7 @@ def of_documents(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held
     return side_by_side(run, model, read(splits.train), read)
 
 
-def of_talks(run: Run, splits: Splits, model: hub.Model) -> tuple[Plan, Held]:
+def of_talks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Conversations as the model's chat template writes them, packed; only what an assistant says is learnt."""
     tokenizer, context = base.tokenizer_for(model), run.model.context
 
@@ -208,7 +208,7 @@ def talk_row(tokenizer: Tokenizer, talk: Talk, number: int) -> Row:
 
 
 def side_by_side(
-    run: Run, model: hub.Model, rows: list[Row], read: Any, *, notes: tuple[str, ...] = ()
+    run: Run, model: Model, rows: list[Row], read: Any, *, notes: tuple[str, ...] = ()
 ) -> tuple[Plan, Held]:
     """Rows packed into the context's width, each seeing itself alone; the same company in each epoch."""
     s, width = run.training, run.model.context
@@ -241,7 +241,7 @@ def side_by_side(
     return plan, held
 
 
-def answered(model: hub.Model, sources: Sequence[Any], how: How) -> list[str]:
+def answered(model: Model, sources: Sequence[Any], how: How) -> list[str]:
     """What a model answers to each conversation."""
     return [model.chat(talk, beam=how.beam, max_new_tokens=how.longest or 256).text for talk in sources]
 

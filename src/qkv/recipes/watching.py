@@ -14,17 +14,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv import hub, reading
+from qkv import reading
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.lens import readout, words
 from qkv.lens.mask import mask
 from qkv.lens.trace import Trace
+from qkv.model import Model
 from qkv.recipes.assemble import Assembly
 from qkv.training import losses
 from qkv.training.plan import placed
 from qkv.training.recorder import Reading, Recorder
+from qkv.writing import free, start_of
 
 TEXTS, EXAMPLE = 4, 32  # texts taken where none are named; positions of the example at most
 KINDS = {"encoder-decoder": "translation", "encoder": "filling"}
@@ -57,11 +59,11 @@ def recorder(a: Assembly) -> Recorder | None:
     return found
 
 
-def kind_of(model: hub.Model) -> str:
+def kind_of(model: Model) -> str:
     """The architecture of a model."""
     if model.encoder_decoder:
         return "encoder-decoder"
-    return "prefix" if hub.free(model.spec) else "decoder" if model.spec.decoder else "encoder"
+    return "prefix" if free(model.spec) else "decoder" if model.spec.decoder else "encoder"
 
 
 def example(a: Assembly, texts: Sequence[str]) -> Batch:
@@ -86,14 +88,14 @@ def only(batch: Batch, most: int = 10**6) -> Batch:
     return replace(batch, **found, tokens=int((found["labels"] != IGNORED).sum()))
 
 
-def allowed(model: hub.Model, wishes: Sequence[str], texts: Sequence[str]) -> list[str]:
+def allowed(model: Model, wishes: Sequence[str], texts: Sequence[str]) -> list[str]:
     """The texts asked for that are not watched anyway, and that the model can read."""
     reads = (model.spec.encoder or model.spec.stack).longest
     longest = min(n for n in (model.spec.context, reads, 256) if n) - 2  # what is written needs room
     return [text for text in wishes if text not in texts and 0 < len(model.ids(text)) <= longest]
 
 
-def looked(model: hub.Model, texts: Sequence[str], longest: int) -> Reading:
+def looked(model: Model, texts: Sequence[str], longest: int) -> Reading:
     """What the model says of each text, with its attention, alignment and guesses by layer."""
     rows, arrays = list[dict[str, Any]](), dict[str, Tensor]()
     for i, (text, said) in enumerate(zip(texts, spoken(model, texts, longest), strict=True)):
@@ -103,7 +105,7 @@ def looked(model: hub.Model, texts: Sequence[str], longest: int) -> Reading:
     return rows, arrays
 
 
-def spoken(model: hub.Model, texts: Sequence[str], longest: int) -> list[Any]:
+def spoken(model: Model, texts: Sequence[str], longest: int) -> list[Any]:
     """The greedy answers of a model to texts; an encoder says nothing."""
     if kind_of(model) == "encoder":
         return [None] * len(texts)
@@ -113,12 +115,12 @@ def spoken(model: hub.Model, texts: Sequence[str], longest: int) -> list[Any]:
 
 
 @torch.inference_mode()
-def inside(model: hub.Model, text: str, said: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """One text with what was written after it, read once more in one pass that is listened to."""
     made, special, kind = model.tokenizer, model.special, kind_of(model)
     assert made is not None
     ids, both = model.ids(text), model.encoder_decoder
-    given = [*hub.start_of(model)] if both else [*ids, *(hub.start_of(model) if kind == "prefix" else ())]
+    given = [*start_of(model)] if both else [*ids, *(start_of(model) if kind == "prefix" else ())]
     read = [*given, *said.tokens[:-1]] if said else ids
     rows = torch.tensor([read], device=model.device)
     row = {"text": text, "output": said.text if said else filled(model, ids), "kind": KINDS.get(kind, "continuation"),
@@ -161,7 +163,7 @@ def guesses(t: Trace, tokenizer: Any, prompt: int, masks: list[bool] | None) -> 
     return {"layers": layers, "used": masks or list(found.used), "cells": cells}
 
 
-def filled(model: hub.Model, ids: list[int]) -> str:
+def filled(model: Model, ids: list[int]) -> str:
     """What an encoder makes of a text: the likeliest words for its masks, or its label, or nothing."""
     made = model.tokenizer
     assert made is not None
@@ -170,7 +172,7 @@ def filled(model: hub.Model, ids: list[int]) -> str:
     return model.classify(ids).label if model.labels else ""
 
 
-def placed_words(model: hub.Model, wanted: Sequence[str]) -> Reading:
+def placed_words(model: Model, wanted: Sequence[str]) -> Reading:
     """The vectors of words [W, D], their cosines [W, W], and the nearest tokens of each."""
     if not wanted:
         return [], {}
@@ -184,7 +186,7 @@ def placed_words(model: hub.Model, wanted: Sequence[str]) -> Reading:
 
 
 @torch.inference_mode()
-def teacher(model: hub.Model, batch: Batch) -> Reading:
+def teacher(model: Model, batch: Batch) -> Reading:
     """Teacher forcing as a table: at each position the input, the label, P(label), the loss, and what it would say.
 
     `mask` [T, T] is 1 where a position may look.
