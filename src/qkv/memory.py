@@ -3,8 +3,24 @@ than small matrix products (measured: 1.6 times the training speed at width 128,
 
 import ctypes
 import sys
+from pathlib import Path
 
+LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # version 2, 1
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # malloc.h
+
+
+def free() -> int | None:
+    """Bytes that a new process may take, within the limit of this one's container; None where it is not Linux.
+
+    What this process holds itself is not among them.
+    """
+    try:
+        rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = next(1024 * int(row.split()[1]) for row in rows if row.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+    limits = (path.read_text(encoding="ascii").strip() for path in LIMITS if path.is_file())
+    return min([found, *(int(limit) for limit in limits if limit.isdigit())])
 
 
 def keep_freed() -> bool:

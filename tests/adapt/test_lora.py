@@ -17,7 +17,8 @@ from qkv.adapt.lora import Lora
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
-from qkv.recipes.run import OWN_LABELS, Run, Shape, Splits, Vocabulary
+from qkv.recipes.own import OWN_LABELS
+from qkv.recipes.run import Run, Shape, Splits, Vocabulary
 from qkv.training import checkpoint
 from qkv.training.settings import Settings
 

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qkv
-from qkv import cli, recipes
+from qkv import cli, memory, recipes
 from qkv.errors import QkvError
 from qkv.paths import data_dir
 from qkv.recipes import assemble
-from qkv.recipes.run import Run, Shape, Splits, Vocabulary, configured, from_toml, held_out
+from qkv.recipes.own import from_toml
+from qkv.recipes.run import Run, Shape, Splits, Vocabulary, configured, held_out
 from qkv.training import log
 from qkv.training.settings import Settings
 
@@ -216,6 +217,34 @@ def test_dropout_that_nobody_names_is_a_tenth_where_there_is_any() -> None:
     assert labels.dropout == 0.1
 
 
+@pytest.mark.parametrize(
+    ("family", "word", "told"),
+    [
+        ("marian", "experts=4", r"model\.experts=4: marian does not heed it.*: llama, prefix$"),
+        ("gpt2", "groups=2", r"model\.groups=2: gpt2 does not heed it.*: llama, prefix$"),
+        ("lstm", "activation=relu", r"lstm does not.*: marian, gpt2, llama, bert, prefix, t5, bart, openai_gpt$"),
+        ("glm_blank", "activation=relu", "glm_blank does not heed it"),
+        ("llama", "steered=true", "there are no experts to steer"),
+    ],
+)
+def test_what_a_family_would_not_heed_is_refused(family: str, word: str, told: str) -> None:
+    with pytest.raises(QkvError, match=told):
+        configured(tiny(), [f"model.family={family}", "model.dropout=0", f"model.{word}"]).model.spec(100)
+
+
+def test_a_llama_with_experts_is_a_mixtral_and_a_bias_may_steer_them(tmp_path: Path) -> None:
+    words = ["model.family=llama", "model.experts=4", "training.steer=0.01"]
+    run = recipes.configure("demo_lm", [*words, "training.precision=fp32"], smoke=True)
+    plain = recipes.train(run, out=tmp_path / "a", device="cpu")
+    said = json.loads((tmp_path / "a" / "config.json").read_text(encoding="utf-8"))
+    assert (said["model_type"], said["num_local_experts"], said["num_experts_per_tok"]) == ("mixtral", 4, 2)
+    moved = recipes.train(configured(run, ["model.steered=true", "training.balance=0"]), device="cpu")
+    for made, count in ((plain, 0), (moved, 2)):
+        biases = [b for name, b in made.model.core.named_buffers() if name.endswith("moe.bias")]
+        assert len(biases) == count
+        assert all(bool(b.any()) for b in biases), "each step moves them by 0.01"
+
+
 def test_an_unknown_recipe_names_the_nearest() -> None:
     with pytest.raises(QkvError, match="did you mean 'multi30k'"):
         recipes.find("multi30")
@@ -263,6 +292,55 @@ def test_a_score_joins_the_parts_of_words_and_counts_exact_matches() -> None:
     assert "tok:none" in found["signature"]
     perfect = assemble.score(run, ["a b c d e"], ["a b c d e"])
     assert perfect["bleu"] == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    ("references", "words", "cut"),
+    [
+        (["我爱学习。", "书放在桌上。"], [], "zh"), (["本をよむのがすきです"], [], "char"), (["I love it."], [], "13a"),
+        (["我爱学习。"], ["check.tokenize=13a"], "13a"),
+    ],
+)  # fmt: skip
+def test_bleu_cuts_references_by_their_script(references: list[str], words: list[str], cut: str) -> None:
+    found = assemble.score(configured(tiny(), words), references, references)
+    assert f"tok:{cut}" in found["signature"]
+
+
+def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "--lang", "en"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in said] == [*recipes.names(), "or"]
+    assert "nursery rhymes" in said[recipes.names().index("demo_lm")]
+    assert cli.main(["train", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == recipes.names()
+
+
+@pytest.mark.parametrize(("free", "fits"), [(1 << 50, True), (1 << 20, False), (None, True)])
+def test_a_dry_run_says_whether_it_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], free: int | None, fits: bool
+) -> None:
+    monkeypatch.setattr(memory, "free", lambda: free)
+    assert cli.main(["train", str(own(tmp_path)), "--dry-run", "--device", "cpu", "--lang", "en"]) == 0
+    said = capsys.readouterr().out
+    assert ("will not fit" in said) != fits
+    assert ("GB free" in said) == (free is not None)
+
+
+def test_free_memory_is_the_kernels_within_the_containers_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sys.platform.startswith("linux"):
+        assert memory.free() is None
+        return
+    whole = memory.free()
+    assert whole is not None
+    limits = (tmp_path / "v2", tmp_path / "v1")
+    for text, found in (("max\n", None), ("1000\n", 1000)):
+        limits[0].write_text(text, encoding="ascii")
+        monkeypatch.setattr(memory, "LIMITS", limits)
+        free = memory.free()
+        assert free is not None
+        assert free == found if found else free > 1 << 20
 
 
 def test_plain_lines_in_a_pipe_hold_loss_speed_and_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

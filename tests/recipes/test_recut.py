@@ -9,7 +9,8 @@ import pytest
 from qkv import recipes
 from qkv.errors import QkvError
 from qkv.recipes import assemble, objectives
-from qkv.recipes.run import Run, Shape, Splits, Vocabulary, from_toml
+from qkv.recipes.own import from_toml
+from qkv.recipes.run import Run, Shape, Splits, Vocabulary
 from qkv.training.settings import Settings
 
 ROWS = [(f"the {a} {b}est one", f"one {b}est {a}") for a in ("newer", "lower", "wider", "slower") for b in

@@ -15,7 +15,8 @@ from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
 from qkv.recipes import assemble, tuning
 from qkv.recipes.objectives import named as base_named
-from qkv.recipes.run import OWN_LABELS, Run, Shape, Splits, Vocabulary, from_toml, talk_rows
+from qkv.recipes.own import OWN_LABELS, from_toml
+from qkv.recipes.run import Run, Shape, Splits, Vocabulary, talk_rows
 from qkv.text.train import train as vocabulary
 from qkv.training import losses
 from qkv.training.objectives import step_loss

@@ -105,10 +105,10 @@ def cpu_flags() -> dict[str, bool | None]:
 
 
 def _free_memory() -> float | None:
-    path = Path("/proc/meminfo")
-    rows = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    free = next((int(row.split()[1]) * 1024 for row in rows if row.startswith("MemAvailable")), None)
-    return None if free is None else round(free / GIB, 1)
+    from qkv import memory
+
+    found = memory.free()
+    return None if found is None else round(found / GIB, 1)
 
 
 def _cache() -> Path:

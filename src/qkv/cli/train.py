@@ -18,16 +18,17 @@ EVERY = 10.0  # seconds between two plain lines
 
 
 @verb(
-    "按配方（如 multi30k）或描述你自己数据的 TOML 文件训练。a.b=c 改变其中任何设置。Ctrl-C 会先保存。",
-    "Train by a recipe (such as multi30k) or a TOML file about your own data; a.b=c changes any of its settings. "
-    "Ctrl-C saves first.",
+    "按配方（如 multi30k；不写则列出）、描述你自己数据的 TOML 文件，或直接用数据训练："
+    "*.txt、*.tsv、*.jsonl，或两个平行文件。a.b=c 改变任何设置。Ctrl-C 会先保存。",
+    "Train by a recipe (such as multi30k; without one they are listed), by a TOML file about your own data, or on data "
+    "as they are: *.txt, *.tsv, *.jsonl, or two parallel files. a.b=c changes any setting. Ctrl-C saves first.",
     examples=(
         "qkv train demo --out runs/demo",
         "qkv train multi30k training.seconds=600 model.width=192 --dry-run",
-        "qkv train mine.toml --out runs/mine --resume auto --processes 2",
+        "qkv train train.zh train.en training.seconds=1200 --out runs/mine --resume auto",
     ),
 )
-@click.argument("recipe")
+@click.argument("recipe", required=False, metavar="[RECIPE|FILE]")
 @click.argument("overrides", nargs=-1, metavar="[a.b=c ...]")
 @option(
     "--out",
@@ -57,11 +58,13 @@ EVERY = 10.0  # seconds between two plain lines
     en="tell tensorboard, wandb or trackio too",
 )
 def command(
-    common: Common, recipe: str, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str, smoke: bool,
-    seed: int | None, processes: int, track: tuple[str, ...],
+    common: Common, recipe: str | None, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str,
+    smoke: bool, seed: int | None, processes: int, track: tuple[str, ...],
 ) -> int:  # fmt: skip
     from qkv import recipes
 
+    if recipe is None:
+        return listed(common)
     words = [*overrides, *([] if seed is None else [f"training.seed={seed}"])]
     words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
     run = recipes.configure(recipe, words, smoke=smoke)
@@ -77,6 +80,21 @@ def command(
         same = [recipe, *words, f"--out={out}", f"--resume={resume}", *(["--smoke"] if smoke else [])]
         with together(common, processes, same):
             return learn(common, run, out, resume, kept=kept, track=track)
+
+
+def listed(common: Common) -> int:
+    """The recipes, and what else there is to train on."""
+    from qkv import recipes
+
+    known = recipes.about()
+    if common.json:
+        common.emit(known)
+        return 0
+    for name, said in known.items():
+        click.echo(f"{name:<20} {said}")
+    click.echo(common.say("或者你自己的：mine.toml，book.txt，pairs.tsv，train.zh train.en（docs/training.zh-CN.md）",
+                          "or your own: mine.toml, book.txt, pairs.tsv, train.zh train.en (docs/training.md)"))
+    return 0
 
 
 @contextmanager
@@ -124,10 +142,12 @@ def plan(common: Common, run: Any) -> int:
     """What the run would take."""
     from qkv import recipes
 
+    free = room(common.device)
     found = recipes.estimate(run, device=common.device)
     if common.json:
-        common.emit({"run": run.name, **asdict(found)})
+        common.emit({"run": run.name, **asdict(found), "free_bytes": free})
         return 0
+    beside = "" if free is None else common.say(f"，可用 {free / 1e9:.2f} GB", f", of {free / 1e9:.2f} GB free")
     some, evaluations = found.parameters != found.trained_parameters, max(1, found.evaluations)
     learning = (
         common.say(f"，其中学习 {found.trained_parameters:,}", f", {found.trained_parameters:,} learn") if some else ""
@@ -135,7 +155,7 @@ def plan(common: Common, run: Any) -> int:
     rows = (
         ("参数量", "parameters", f"{found.parameters:,}" + learning),
         ("步数", "steps", f"{found.steps:,} ({found.steps_per_epoch:,} / epoch)"),
-        ("内存峰值约", "peak memory, about", f"{found.peak_bytes / 1e9:.2f} GB"),
+        ("内存峰值约", "peak memory, about", f"{found.peak_bytes / 1e9:.2f} GB{beside}"),
         (
             "速度",
             "speed",
@@ -146,7 +166,22 @@ def plan(common: Common, run: Any) -> int:
     )
     for zh, en, value in rows:
         click.echo(f"{common.say(zh, en):<22} {value}")
+    if free is not None and found.peak_bytes > free:
+        click.echo(common.say(
+            "放不下：把 training.tokens 减半、training.accumulate 加倍，或 training.recompute=blocks",
+            "this will not fit: halve training.tokens and double training.accumulate, or training.recompute=blocks",
+        ))  # fmt: skip
     return 0
+
+
+def room(device: str) -> int | None:
+    """The bytes that are free where the run would compute; None where nobody says."""
+    import torch
+
+    from qkv import hub, memory
+
+    where = hub.device_of(device)
+    return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else memory.free()
 
 
 def end(common: Common, result: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ MAGIC = {
     b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard", b"SQLite format": "SQLite",
     b"PAR1": "Parquet", b"\x7fELF": "a program", b"ARROW1": "Arrow", b"\x80\x02": "pickle", b"\x80\x04": "pickle",
 }  # fmt: skip
+JSON = (".jsonl", ".ndjson")  # names of files of JSON lines
 Policy = Literal["error", "skip", "quarantine"]
 Pair = tuple[str, str]
 T = TypeVar("T")
@@ -226,8 +227,8 @@ def pieces(path: Path, key: str = "text") -> Iterator[tuple[str, bool]]:
     Raises:
         QkvError: a line that is no text or no such JSON, or nothing but blanks (with file and line).
     """
-    if Path(path).suffix.lower() in (".jsonl", ".ndjson"):
-        for _, found in rows(path, lambda text, place: _string(json_object(text, place), key, place)):
+    if Path(path).suffix.lower() in JSON:
+        for _, found in text_rows(path, key):
             yield found, True
         return
     held: list[str] = []
@@ -242,6 +243,15 @@ def pieces(path: Path, key: str = "text") -> Iterator[tuple[str, bool]]:
     if not seen:
         raise QkvError(f"{path}: the file is empty, expected text")
     yield "".join(held), True
+
+
+def text_rows(path: Path, key: str = "text", *, sieve: Sieve | None = None) -> Iterator[tuple[int, str]]:
+    """The string under `key` of each line's JSON object, and the line; blank lines are skipped.
+
+    Raises:
+        QkvError: a line that is no JSON object, or has no string there.
+    """
+    return rows(path, lambda text, place: _string(json_object(text, place), key, place), sieve=sieve)
 
 
 def lines(path: Path) -> list[str]:

@@ -1,5 +1,6 @@
-"""Recipes: each file here has `run() -> Run`. `train` makes a model of one, or of a TOML file about your own data."""
+"""Recipes: each file here has `run() -> Run`. `train` makes a model of one, or of your own data (own.py)."""
 
+import ast
 import dataclasses
 import json
 import pkgutil
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from qkv.training.parallel import Ranks
     from qkv.training.watch import Watching
 
-PLAIN = ("run", "assemble", "objectives", "watching", "holes", "tuning")  # files here that are no recipes
+PLAIN = ("run", "own", "assemble", "objectives", "watching", "holes", "tuning")  # files here that are no recipes
 
 
 @dataclass(frozen=True)
@@ -42,28 +43,39 @@ def names() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in PLAIN)
 
 
-def find(name: "str | Path | Run") -> "Run":
-    """The run of a recipe's name or of a TOML file; a Run is itself.
+def about() -> dict[str, str]:
+    """What each recipe says of itself in its first line, by name; read, not run."""
+    texts = {name: (Path(__path__[0]) / f"{name}.py").read_text(encoding="utf-8") for name in names()}
+    return {name: (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0] for name, text in texts.items()}
+
+
+def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
+    """The run of a recipe's name, of a TOML file or of data alone, with `words` such as training.lr=0.002 put in.
+
+    A Run is itself. Of two parallel files the second is a word without `=`.
 
     Raises:
-        QkvError: no such recipe or file; the nearest name is told.
+        QkvError: no such recipe or file; the nearest name is told. What own.py and run.py say of files and words.
     """
-    from qkv.recipes.run import Run, from_toml
+    from qkv.recipes import own
+    from qkv.recipes.run import Run, configured
 
-    if isinstance(name, Run):
-        return name
-    if str(name) in names():
-        return import_module(f"qkv.recipes.{name}").run()
-    if Path(name).suffix == ".toml" or Path(name).is_file():
-        return from_toml(Path(name))
-    raise QkvError(f"{name}: no such recipe{nearest(str(name), names())} (known: {', '.join(names())}, or a TOML file)")
+    words = list(words)
+    if isinstance(name, Run) or str(name) in names():
+        run = name if isinstance(name, Run) else import_module(f"qkv.recipes.{name}").run()
+        return configured(run, words)
+    path, more = Path(name), [word for word in words if "=" not in word]
+    if more or path.suffix.lower() in own.SUFFIXES or (path / "index.json").is_file():
+        return own.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
+    if path.suffix == ".toml" or path.is_file():
+        return own.from_toml(path, words)
+    raise QkvError(f"{name}: no such recipe{nearest(str(name), names())} (known: {', '.join(names())}; or a TOML file, "
+                   "or your data: *.txt, *.tsv, *.jsonl, or two parallel files)")  # fmt: skip
 
 
 def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smoke: bool = False) -> "Run":
     """The run that will run: the recipe, what was changed with `a.b=c`, cut down to seconds for `smoke`."""
-    from qkv.recipes.run import configured
-
-    run = configured(find(recipe), overrides)
+    run = find(recipe, overrides)
     return shortened(run) if smoke else run
 
 
@@ -182,6 +194,7 @@ def begin(a: Any, directory: Path, *, first: bool = True) -> None:
     a.model.save(directory)
     parts = {part: dataclasses.asdict(getattr(a.run, part)) for part in PARTS}
     parts |= {"objective": a.run.objective, "base": a.run.base}
+    parts |= {"data": dataclasses.asdict(a.run.data)} if a.run.data else {}
     record(directory / "train" / "run.json", {"name": a.run.name, "notes": a.splits.notes, **parts})
 
 

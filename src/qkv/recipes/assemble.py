@@ -16,6 +16,7 @@ from qkv.adapt import lora
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError, nearest
+from qkv.evaluate import cutting
 from qkv.generation.rows import by_length
 from qkv.model import Model
 from qkv.recipes import holes, objectives, tuning
@@ -256,7 +257,8 @@ def score(run: Run, references: Sequence[str], said: Sequence[str]) -> dict[str,
 
     c = run.check
     references = [joined(r, c.joint) for r in references]
-    metric = BLEU(tokenize=c.tokenize, lowercase=c.lowercase, force=True)
+    cut = cutting(references) if c.tokenize == "auto" else c.tokenize
+    metric = BLEU(tokenize=cut, lowercase=c.lowercase, force=True)
     bleu = metric.corpus_score(list(said), [references]).score
     exact = sum(a.strip() == b.strip() for a, b in zip(said, references, strict=True)) / len(references)
     return {"bleu": round(bleu, 2), "exact_match": round(exact, 4), "signature": str(metric.get_signature())}

@@ -1,10 +1,9 @@
 """What a run is, as frozen data: model, vocabulary, training, how it is judged, and a function that reads its data.
 
-A recipe is a file here with `run() -> Run`; a TOML file says the same of your own data. Next: assemble.py.
+A recipe is a file here with `run() -> Run`; own.py makes one of your own data. Next: assemble.py.
 """
 
 import dataclasses
-import tomllib
 import typing
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +27,11 @@ from qkv.training.watch import Watching
 Pair = tuple[str, str]
 Talk = tuple[dict[str, Any], ...]  # messages, each {"role": …, "content": …}
 DROPLESS = ("llama", "prefix")  # they know dropout of attention weights alone
+SHARING = ("llama", "prefix")  # the families that may have groups and experts
+LACKS = {
+    "lstm": ("activation", "attention_dropout"), "lstm-attention": ("activation", "attention_dropout"),
+    "glm_blank": ("activation",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,9 @@ class Shape:
     heads: int = 4
     groups: int = 0  # key/value heads of llama and prefix; 0: as many as heads
     ffn: int = 1024
-    experts: int = 0  # of prefix, each as wide as ffn, besides one of that width that reads every token; 0: dense
+    experts: int = 0  # of llama (which is Mixtral then) and prefix (with one more that reads every token); 0: dense
     chosen: int = 2
+    steered: bool = False  # a bias of each expert, moved by training.steer, decides with its score (Wang et al. 2024)
     activation: str = ""  # in the family's own words; empty: its usual one
     dropout: float | None = None  # None: 0.1, where the family has any (see DROPLESS)
     attention_dropout: float = 0.0
@@ -71,6 +76,7 @@ class Shape:
             fit = ", ".join(f for f in typing.get_args(typing.get_type_hints(Shape)["family"]) if f not in DROPLESS)
             raise QkvError(f"model.dropout={self.dropout}: {self.family} has no dropout of states and would learn "
                            f"without; say model.dropout=0, or take a family that has it: {fit}")  # fmt: skip
+        self.refuse_idle()
         if self.family in ("lstm", "lstm-attention"):
             attention = "additive" if self.family == "lstm-attention" else "none"
             return recurrence(vocabulary, width=self.width, layers=self.layers, attention=attention,
@@ -82,7 +88,20 @@ class Shape:
         common |= {} if kind == "glm_blank" else {"tie_word_embeddings": self.tied}
         spec = spec_of(common | made, "model")
         spec = prefixed(spec, self) if self.family == "prefix" else spec
+        spec = steered(spec) if self.steered else spec
         return replace(spec, labels=judging(spec, labels, self.drop)) if labels else spec
+
+    def refuse_idle(self) -> None:
+        """Refuse what this family would not heed."""
+        lacks = (*LACKS.get(self.family, ()), *(() if self.family in SHARING else ("groups", "experts")))
+        idle = next((key for key in lacks if getattr(self, key) != getattr(Shape, key)), None)
+        if idle:
+            known = typing.get_args(typing.get_type_hints(Shape)["family"])
+            fit = SHARING if idle in ("groups", "experts") else [f for f in known if idle not in LACKS.get(f, ())]
+            raise QkvError(f"model.{idle}={getattr(self, idle)}: {self.family} does not heed it; take it away, or take "
+                           f"a family that does: {', '.join(fit)}")  # fmt: skip
+        if self.steered and not self.experts:
+            raise QkvError("model.steered=true: there are no experts to steer; say how many: model.experts=8")
 
     def bert(self) -> dict[str, Any]:
         drops = {"hidden_dropout_prob": self.drop, "attention_probs_dropout_prob": self.attention_dropout}
@@ -126,10 +145,12 @@ class Shape:
                 "n_positions": self.context, "activation_function": self.activation or "gelu_new"}  # fmt: skip
 
     def llama(self) -> dict[str, Any]:
+        sparse = {"model_type": "mixtral", "num_local_experts": self.experts, "num_experts_per_tok": self.chosen}
         return {"hidden_size": self.width, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
                 "num_key_value_heads": self.groups or self.heads, "intermediate_size": self.ffn,
                 "hidden_act": self.activation or "silu", "max_position_embeddings": self.context,
-                "attention_dropout": self.attention_dropout}  # fmt: skip
+                "attention_dropout": self.attention_dropout,
+                **(sparse if self.experts and self.family == "llama" else {})}  # fmt: skip
 
 
 def judging(spec: Spec, count: int, dropout: float) -> Labels:
@@ -148,6 +169,15 @@ def prefixed(spec: Spec, shape: Shape) -> Spec:
             return b
         assert b.ffn is not None
         return replace(b, ffn=None, moe=Experts(shape.experts, shape.chosen, b.ffn, shared=b.ffn))
+
+    return replace(spec, decoder=replace(spec.stack, blocks=tuple(map(block, spec.stack.blocks))))
+
+
+def steered(spec: Spec) -> Spec:
+    """The spec with a bias of each expert that decides, with its score, which are chosen."""
+
+    def block(b: Block) -> Block:
+        return replace(b, moe=replace(b.moe, balance="bias")) if b.moe else b
 
     return replace(spec, decoder=replace(spec.stack, blocks=tuple(map(block, spec.stack.blocks))))
 
@@ -181,7 +211,7 @@ class Check:
     sentences: int = 200
     beam: int = 4
     length_penalty: float = 0.6
-    tokenize: Literal["13a", "none", "zh", "char", "intl"] = "13a"  # sacrebleu's
+    tokenize: Literal["auto", "13a", "none", "zh", "char", "intl"] = "auto"  # sacrebleu's; auto: by the references
     lowercase: bool = False
     joint: str = ""  # what joins the parts of a word in the references, such as "@@ "
     samples: int = 3  # sentences shown at each evaluation
@@ -258,8 +288,8 @@ class Data:
             if self.dataset:
                 return self.tabled(folder, sieve)
             if self.text:
-                whole = sources.document(folder / self.text, sieve=sieve)
-                valid = sources.document(folder / self.valid_file, sieve=sieve) if self.valid_file else ""
+                whole = plain_text(folder / self.text, sieve)
+                valid = plain_text(folder / self.valid_file, sieve) if self.valid_file else ""
                 both = Splits(whole, valid) if valid else text_splits(whole, share=0.1)
                 return replace(both, notes=tuple(sieve.notes))
             if self.messages:
@@ -361,6 +391,13 @@ class Data:
         return replace(self, source=one, target=two, tsv="", jsonl="") if one else None
 
 
+def plain_text(path: Path, sieve: sources.Sieve) -> str:
+    """The text of a file; of JSON lines the `text` of each, with a blank line between, which parts documents."""
+    if path.suffix.lower() not in sources.JSON:
+        return sources.document(path, sieve=sieve)
+    return "\n\n".join(text for _, text in sources.text_rows(path, sieve=sieve))
+
+
 def talk_rows(path: Path, *, sieve: sources.Sieve | None = None) -> Iterator[tuple[int, Talk]]:
     """The conversation of each line, a JSON object with `messages`, and the line.
 
@@ -402,10 +439,12 @@ class Run:
     watch: Watching = field(default_factory=Watching)
     objective: str = ""
     base: str = ""
+    data: Data | None = None  # of a run over your own files (own.py): what `splits` reads
 
 
 PLAIN = ("objective", "base")
 PARTS = ("model", "tokenizer", "training", "check", "watch")
+KINDS = {"data": Data, "model": Shape, "tokenizer": Vocabulary, "training": Settings, "check": Check, "watch": Watching}
 
 
 def held_out(pairs: Sequence[Pair], count: int, apart: str) -> tuple[list[Pair], list[Pair]]:
@@ -440,68 +479,23 @@ def shared(*parts: str) -> Path:
     return path if path.is_file() else fetched
 
 
-def configured(run: Run, words: Iterable[str]) -> Run:
-    """The run with `a.b=c` put in; an unknown key is an error that names the nearest, in whichever part it lies."""
-    values = assignments(words)
+def asked(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
+    """`a.b=c` words as a nested mapping; of an unknown key the nearest is told, in whichever part it lies."""
+    values, parts = assignments(words), tuple(parts)
     for key, value in values.items():
         if key in PLAIN:
             continue
-        if key not in PARTS:
-            known = [f"{part}.{f.name}" for part in PARTS for f in dataclasses.fields(getattr(run, part))] + [*PLAIN]
+        if key not in parts:
+            known = [f"{part}.{f.name}" for part in parts for f in dataclasses.fields(KINDS[part])] + [*PLAIN]
             close = next((k for k in known if k.partition(".")[2] == key), None)
-            hint = f"; did you mean {close!r}?" if close else nearest(key, [*known, *PARTS])
-            raise QkvError(f"{key}: unknown key{hint} (parts: {', '.join(PARTS)})")
+            hint = f"; did you mean {close!r}?" if close else nearest(key, [*known, *parts])
+            hint = "; a recipe reads its own data, a TOML file names yours" if key == "data" else hint
+            raise QkvError(f"{key}: unknown key{hint} (parts: {', '.join(parts)})")
         if not isinstance(value, dict):
             raise QkvError(f"{key}={value}: names a part, expected a key in it such as {key}.…=…")
-    return changed(run, values)
+    return values
 
 
-def from_toml(path: Path) -> Run:
-    """The run that a TOML file describes: [data], and what differs from the defaults in [model], [training], ….
-
-    Raises:
-        QkvError: not TOML (with the line), an unknown table or key (with the nearest), or a wrong value.
-    """
-    try:
-        values = tomllib.loads(sources.document(path))
-    except tomllib.TOMLDecodeError as e:
-        raise QkvError(f"{path}: not TOML: {e}") from None
-    tables = ("data", *PARTS)
-    for key in values:
-        if key not in (*tables, *PLAIN):
-            raise QkvError(f"{path}: unknown table [{key}]{nearest(key, tables)} (known: {', '.join(tables)})")
-    try:
-        data = changed(Data(), values.pop("data", {}), "data")
-        shape = Shape(family="gpt2") if data.textual or data.messages else Shape()
-        base = values.get("base", "")
-        if isinstance(base, str) and base and (path.parent / base).is_dir():
-            values["base"] = str(path.parent / base)
-        cut = values.get("tokenizer")
-        if isinstance(cut, dict) and (path.parent / str(cut.get("merges", "."))).is_file():
-            values["tokenizer"] = {**cut, "merges": str(path.parent / str(cut["merges"]))}
-        usual = OWN_CHAT if data.messages else OWN_TEXT if data.textual else OWN_PAIRS
-        usual = OWN.get(str(values.get("objective")), usual)
-        training = values.get("training")
-        if isinstance(training, dict) and {"steps", "seconds"} & training.keys():
-            values["training"] = {"epochs": 0, **training}  # the usual epochs do not end what has an end of its own
-        start = Run(path.stem, lambda: data.splits(path.parent), shape, training=usual)
-        return changed(start, values)
-    except QkvError as e:
-        raise QkvError(f"{path}: {e}") from None
-
-
-OWN_PAIRS = Settings(
-    epochs=20, lr=1e-3, schedule="inverse", warmup=1000, smoothing=0.1, clip=1.0, metric="bleu", average=3, patience=5
-)
-OWN_TEXT = Settings(
-    epochs=10, optimizer="adamw", lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, schedule="cosine", warmup=100,
-    floor=0.1, clip=1.0, patience=3,
-)  # fmt: skip
-OWN_CHAT = Settings(
-    epochs=3, optimizer="adamw", lr=3e-4, betas=(0.9, 0.95), schedule="linear", warmup=20, clip=1.0, patience=2
-)
-OWN_LABELS = Settings(
-    epochs=10, tokens=2048, optimizer="adamw", lr=3e-4, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01,
-    schedule="linear", warmup=20, clip=1.0, metric="label_accuracy", patience=3,
-)  # fmt: skip
-OWN = {"labels": OWN_LABELS, "similarity": OWN_LABELS, "choice": OWN_LABELS, "chat": OWN_CHAT}
+def configured(run: Run, words: Iterable[str]) -> Run:
+    """The run with `a.b=c` put in; QkvError for a key that there is not."""
+    return changed(run, asked(words, PARTS))

@@ -101,6 +101,8 @@ def changed(part: Part, values: Mapping[str, Any], where: str = "") -> Part:
     Raises:
         QkvError: an unknown key, with the nearest one, or a value of the wrong type.
     """
+    if not isinstance(values, Mapping):
+        raise QkvError(f"{where}: found {values!r}, expected keys in it such as {where}.{next(iter(vars(part)))}=…")
     hints = typing.get_type_hints(type(part))
     new: dict[str, Any] = {}
     for key, value in values.items():
@@ -109,8 +111,6 @@ def changed(part: Part, values: Mapping[str, Any], where: str = "") -> Part:
             raise QkvError(f"{name}: unknown key{nearest(key, hints)} (known: {', '.join(hints)})")
         old = getattr(part, key)
         if dataclasses.is_dataclass(old):
-            if not isinstance(value, Mapping):
-                raise QkvError(f"{name}: found {value!r}, expected keys in it such as {name}.{next(iter(vars(old)))}=…")
             new[key] = changed(old, value, name)
         else:
             new[key] = fitting(hints[key], value, name)

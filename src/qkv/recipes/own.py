@@ -1,0 +1,130 @@
+"""Runs over your own data: as a TOML file describes them, or as the files alone say. Next: assemble.py."""
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from qkv.data import sources
+from qkv.errors import QkvError, nearest
+from qkv.recipes.run import KINDS, PLAIN, Data, Run, Shape, asked
+from qkv.training.settings import Settings, changed
+
+SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
+KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
+
+OWN_PAIRS = Settings(
+    epochs=20, lr=1e-3, schedule="inverse", warmup=1000, smoothing=0.1, clip=1.0, metric="bleu", average=3, patience=5
+)
+OWN_TEXT = Settings(
+    epochs=10, optimizer="adamw", lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, schedule="cosine", warmup=100,
+    floor=0.1, clip=1.0, patience=3,
+)  # fmt: skip
+OWN_CHAT = Settings(
+    epochs=3, optimizer="adamw", lr=3e-4, betas=(0.9, 0.95), schedule="linear", warmup=20, clip=1.0, patience=2
+)
+OWN_LABELS = Settings(
+    epochs=10, tokens=2048, optimizer="adamw", lr=3e-4, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01,
+    schedule="linear", warmup=20, clip=1.0, metric="label_accuracy", patience=3,
+)  # fmt: skip
+OWN = {"labels": OWN_LABELS, "similarity": OWN_LABELS, "choice": OWN_LABELS, "chat": OWN_CHAT}
+
+
+def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
+    """The run that a TOML file describes: [data], and what differs from the defaults in [model], [training], ….
+
+    `words` such as data.valid=50 change any of it. Paths are relative to the file.
+
+    Raises:
+        QkvError: not TOML (with the line), an unknown table or key (with the nearest), or a wrong value.
+    """
+    try:
+        values = tomllib.loads(sources.document(path))
+    except tomllib.TOMLDecodeError as e:
+        raise QkvError(f"{path}: not TOML: {e}") from None
+    for key in values:
+        if key not in (*KINDS, *PLAIN):
+            raise QkvError(f"{path}: unknown table [{key}]{nearest(key, KINDS)} (known: {', '.join(KINDS)})")
+    return described(values, words, path, path.parent)
+
+
+def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
+    """The run over data alone: two parallel files, or one of text, TSV or JSON lines, by its name and its first row.
+
+    Raises:
+        QkvError: more than two files, or one whose name or first row does not say what it holds.
+    """
+    names = [str(path) for path in paths]
+    if len(paths) > 2:
+        raise QkvError(f"{', '.join(names)}: found {len(paths)} files, expected two parallel ones, or one; name others "
+                       "in a TOML file")  # fmt: skip
+    if len(paths) == 2:
+        values: dict[str, Any] = {"data": {"source": names[0], "target": names[1]}}
+    elif paths[0].is_dir():
+        values = {"data": {"shards": names}}
+    else:
+        kind = SUFFIXES[paths[0].suffix.lower()]
+        values = lined(paths[0]) if kind == "jsonl" else {"data": {kind: names[0]}}
+    return described(values, words, paths[0], Path())
+
+
+def lined(path: Path) -> dict[str, Any]:
+    """What a file of JSON lines holds, by the keys of its first row: conversations, pairs, labelled texts, texts."""
+    first = next(sources.rows(path, sources.json_object))[1]
+    if "messages" in first:
+        return {"data": {"messages": str(path)}}
+    keys = next((keys for keys in KEYS if first.keys() >= {*keys}), None)
+    if keys is None and "text" in first:
+        return {"data": {"text": str(path)}}
+    if keys is None:
+        raise QkvError(f"{path}:1: found the keys {', '.join(first) or 'none'}; which of them to learn from is said in "
+                       "a TOML file: jsonl and keys under [data]")  # fmt: skip
+    values: dict[str, Any] = {"data": {"jsonl": str(path), "keys": list(keys)}}
+    return values | ({"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {})
+
+
+def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path) -> Run:
+    """The run of nested `values`, those of a file, then of typed `words`; errors of the former name the file."""
+    typed = asked(words, KINDS)
+    with told(path):
+        data = changed(Data(), values.get("data", {}), "data")
+    data = changed(data, typed.pop("data", {}), "data")
+    shape = Shape(family="gpt2") if data.textual or data.messages else Shape()
+    usual = OWN_CHAT if data.messages else OWN_TEXT if data.textual else OWN_PAIRS
+    usual = OWN.get(str(typed.get("objective", values.get("objective"))), usual)
+    run = Run(path.stem, partial(data.splits, folder), shape, training=usual, data=data)
+    said = {key: value for key, value in values.items() if key != "data"}
+    with told(path):
+        run = changed(run, lasting(placed(said, folder)))
+    own = values.get("training")
+    chosen = isinstance(own, dict) and "epochs" in own  # the file's own epochs stay beside the steps that were typed
+    return changed(run, placed(typed, folder) if chosen else lasting(placed(typed, folder)))
+
+
+def placed(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The values with those that name something in `folder` made to point there."""
+    base, cut = values.get("base"), values.get("tokenizer")
+    if isinstance(base, str) and base and (folder / base).is_dir():
+        values = {**values, "base": str(folder / base)}
+    if isinstance(cut, dict) and (folder / str(cut.get("merges", "."))).is_file():
+        values = {**values, "tokenizer": {**cut, "merges": str(folder / str(cut["merges"]))}}
+    return values
+
+
+def lasting(values: dict[str, Any]) -> dict[str, Any]:
+    """The values without the usual epochs where they have an end of their own."""
+    training = values.get("training")
+    if isinstance(training, dict) and {"steps", "seconds"} & training.keys():
+        return {**values, "training": {"epochs": 0, **training}}
+    return values
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Puts the file before what is wrong in it."""
+    try:
+        yield
+    except QkvError as e:
+        raise QkvError(f"{path}: {e}") from None
