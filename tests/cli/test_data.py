@@ -145,8 +145,8 @@ def test_runs_are_a_table_and_a_plot(capsys):
     a_run("two", (5.5, 3.0, 2.5))
     code, out, err = run(capsys, "runs")
     assert (code, err) == (0, "")
-    assert out.splitlines()[0] == "name\tsteps\ttokens\tseconds\ttok/s\tbest\tloss\tended"
-    assert out.splitlines()[2] == "two\t2\t–\t2\t5\t–\t2.5000\t–"
+    assert out.splitlines()[0] == "name\tsteps\ttokens\tseconds\ttok/s\tbest\ttest\tloss\tended\tother settings"
+    assert out.splitlines()[2] == "two\t2\t–\t2\t5\t–\t–\t2.5000\t–\t–"
     assert "train_loss" in out
     assert any("\u2800" < c <= "\u28ff" for c in out)
     code, out, err = run(capsys, "runs", "--html", "deep/r.html", "--x", "seconds", "--lang", "zh", "-q")
@@ -156,6 +156,13 @@ def test_runs_are_a_table_and_a_plot(capsys):
     found = json.loads(run(capsys, "runs", "runs", "--json")[1])
     assert [r["name"] for r in found["runs"]] == ["one", "two"]
     assert found["runs"][1]["curve"] == [[0, 5.5], [1, 3.0], [2, 2.5]]
+    for name, lr in (("one", 0.1), ("two", 0.2)):
+        said = {"training": {"lr": lr, **{f"k{i}": lr for i in range(5)}}}
+        Path("runs", name, "train", "run.json").write_text(json.dumps(said), encoding="utf-8")
+    rows = run(capsys, "runs", "--lang", "en")[1].splitlines()
+    assert rows[1].endswith("\t–")
+    assert rows[2].endswith("\ttraining.lr=0.2 training.k0=0.2 training.k1=0.2 training.k2=0.2 2 more")
+    assert json.loads(run(capsys, "runs", "--json")[1])["runs"][1]["differs"]["training.k4"] == 0.2
     assert run(capsys, "runs", "nowhere")[0] == 2
     assert "no run has it" in run(capsys, "runs", "--metric", "bleu")[2]
     with pytest.MonkeyPatch.context() as patch:

@@ -66,6 +66,36 @@ def test_an_end_before_a_resumed_part_is_not_the_end(tmp_path: Path) -> None:
     assert (run.steps, run.ended, run.seconds, run.tokens) == (40, "", 9.0, None)
 
 
+def test_a_test_is_that_of_a_run_that_ended(tmp_path: Path) -> None:
+    path = a_run(tmp_path, "one")
+    assert runs.read(path).test is None
+    (path / "train" / "result.json").write_text('{"test": {"bleu": 40.5, "loss": 2}}', encoding="utf-8")
+    assert runs.read(path).test == 40.5
+    (path / "train" / "run.json").write_text('{"training": {"metric": "loss"}}', encoding="utf-8")
+    assert runs.read(path).test == 2
+    with (path / "train" / "log.jsonl").open("a", encoding="utf-8") as file:
+        file.write('\n{"kind": "step", "step": 40, "loss": 1.0, "seconds": 9.0}\n')
+    assert runs.read(path).test is None, "it went on since then"
+    (path / "train" / "result.json").write_text("[]", encoding="utf-8")
+    assert runs.read(path).test is None
+
+
+def test_runs_differ_from_what_most_say(tmp_path: Path) -> None:
+    said = {
+        "a": {"name": "a", "notes": [], "objective": "", "training": {"lr": 0.1, "lora": {"rank": 0}}},
+        "b": {"name": "b", "notes": [], "objective": "", "training": {"lr": 0.2, "lora": {"rank": 8}, "new": 1}},
+        "c": {"name": "c", "notes": [], "objective": "text", "training": {"lr": 0.2, "lora": {"rank": 0}, "new": 2}},
+        "d": None,
+    }
+    for name, values in said.items():
+        a_run(tmp_path, name)
+        (tmp_path / name / "train" / "run.json").write_text(json.dumps(values), encoding="utf-8")
+    assert runs.differing(runs.summaries(tmp_path)) == [
+        {"training.lr": 0.1}, {"training.lora.rank": 8}, {"objective": "text", "training.new": 2}, {},
+    ]  # fmt: skip
+    assert runs.differing(runs.summaries(tmp_path / "a")) == [{}]
+
+
 def test_real_training_is_read(tmp_path: Path) -> None:
     from qkv import recipes
 
@@ -73,6 +103,7 @@ def test_real_training_is_read(tmp_path: Path) -> None:
     (run,) = runs.summaries(tmp_path)
     assert (run.name, run.steps, run.tokens, run.ended) == ("a", 6, done.outcome.tokens, "steps")
     assert run.best == pytest.approx(done.outcome.metrics["loss"])
+    assert run.settings["model.family"] == "llama"
     (tmp_path / "a" / "train" / "log.jsonl").write_text('{"kind": "step", "step": 6, "seconds": 1}\n', encoding="utf-8")
     assert runs.read(tmp_path / "a").tokens == done.outcome.tokens, "the checkpoint knows it"
 

@@ -44,7 +44,8 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
         page.write_text(text, encoding="utf-8")
     if common.json:
         told = [
-            {k: v for k, v in vars(run).items() if k != "events"} | {"curve": curves.get(run.name, [])} for run in runs
+            {k: v for k, v in vars(run).items() if k != "events"} | {"curve": curves.get(run.name, []), "differs": own}
+            for run, own in zip(runs, found.differing(runs), strict=True)
         ]
         common.emit({"folder": folder, "metric": drawn, "x": x, "runs": told, "html": page, "png": png})
         return 0
@@ -57,18 +58,24 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
     return 0
 
 
+SHOWN = 4  # settings of a run at most, beside how many more there are
 AXES = {"steps": ("步", "steps"), "seconds": ("秒", "seconds")}
 
 
 def table(common: Common, runs: Any) -> list[list[str]]:
     """The runs as rows of words; the first row is the head."""
-    head = common.say("名称,步,词元,秒,词元/秒,最佳,训练损失,结束", "name,steps,tokens,seconds,tok/s,best,loss,ended")
+    from qkv.training.runs import differing
+
+    head = common.say("名称,步,词元,秒,词元/秒,最佳,测试,训练损失,结束,不同的设置",
+                      "name,steps,tokens,seconds,tok/s,best,test,loss,ended,other settings")  # fmt: skip
     rows = [head.split(",")]
-    for run in runs:
-        best = "–" if run.best is None else f"{run.metric} {run.best:.4g}"
+    for run, own in zip(runs, differing(runs), strict=True):
+        best, test = ("–" if x is None else f"{run.metric} {x:.4g}" for x in (run.best, run.test))
         loss = "–" if run.loss is None else f"{run.loss:.4f}"
+        words = [f"{key}={value}" for key, value in own.items()]
+        more = [common.say(f"另有 {len(words) - SHOWN} 个", f"{len(words) - SHOWN} more")] * (len(words) > SHOWN)
         rows.append([run.name, f"{run.steps:,}", whole(run.tokens), f"{run.seconds:,.0f}", whole(run.speed), best,
-                     loss, run.ended or "–"])  # fmt: skip
+                     test, loss, run.ended or "–", " ".join([*words[:SHOWN], *more]) or "–"])  # fmt: skip
     return rows
 
 
@@ -91,7 +98,7 @@ def show(common: Common, runs: Any) -> None:
 
     grid = Table(box=None, header_style="bold")
     for i, cell in enumerate(rows[0]):
-        grid.add_column(cell, justify="left" if i == 0 else "right", overflow="fold")
+        grid.add_column(cell, justify="left" if i in (0, len(rows[0]) - 1) else "right", overflow="fold")
     for row in rows[1:]:
         grid.add_row(*row)
     Console().print(grid)

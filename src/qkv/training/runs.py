@@ -1,7 +1,9 @@
-"""Runs as they lie on disk, read for comparison: what each did, what it reached, and its curves. Next: curves.py."""
+"""Runs as they lie on disk, read for comparison: what each did, what it reached, in which settings it differs, and its
+curves. Next: curves.py."""
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,9 @@ LOG = Path("train", "log.jsonl")
 
 @dataclass(frozen=True)
 class Summary:
-    """One run: how far it came, how fast, its best `metric`, its last training loss; `ended` is empty where it did not.
+    """One run: how far it came, how fast, its best `metric` on validation and on its test, its last training loss.
 
-    `events` is its log.
+    `ended` is empty where it did not; `settings` are by `part.key`, `events` is its log.
     """
 
     name: str
@@ -30,8 +32,10 @@ class Summary:
     speed: float | None  # tokens a second
     metric: str
     best: float | None
+    test: float | None
     loss: float | None
     ended: str
+    settings: dict[str, Any] = field(repr=False, default_factory=dict)
     events: list[log.Event] = field(repr=False, default_factory=list)
 
     def curve(self, metric: str, x: str = "steps") -> Points:
@@ -82,7 +86,10 @@ def read(directory: Path, name: str = "") -> Summary:
     end = ends[-1] if ends and ends[-1].get("step", 0) == last else {}
     seconds = end.get("seconds") or (steps[-1].get("seconds", 0.0) if steps else 0.0)
     tokens = end.get("tokens") or saved_tokens(directory)
-    metric = said_metric(directory)
+    settings = dict(leaves(kept(directory / "train" / "run.json")))
+    metric = str(settings.get("training.metric", "loss"))
+    test = kept(directory / "train" / "result.json").get("test")
+    reached = test.get(metric) if end and isinstance(test, Mapping) else None  # of what ended; a resumed run goes on
     bests = [e for e in events if e["kind"] == "evaluation" and e.get("best") and number(e.get(metric))]
     speed = tokens / seconds if tokens and seconds else next(
         (e["tokens_per_second"] for e in reversed(steps) if number(e.get("tokens_per_second"))), None
@@ -90,17 +97,38 @@ def read(directory: Path, name: str = "") -> Summary:
     losses = [e["loss"] for e in steps if number(e.get("loss"))]
     return Summary(
         name or directory.name, last, tokens, float(seconds), speed, metric, bests[-1][metric] if bests else None,
-        losses[-1] if losses else None, end.get("why", ""), events,
+        reached if number(reached) else None, losses[-1] if losses else None, end.get("why", ""), settings, events,
     )  # fmt: skip
 
 
-def said_metric(directory: Path) -> str:
-    """The metric by which a run chose its weights."""
+def kept(path: Path) -> dict[str, Any]:
+    """A JSON object that a run wrote; an empty one where it is not there or broken."""
     try:
-        said = json.loads((directory / "train" / "run.json").read_text(encoding="utf-8"))
-        return str(said["training"]["metric"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "loss"
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def leaves(value: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of a run by `part.key`, without its name and notes."""
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from leaves(inner, f"{where}{key}.")
+        elif where or key not in ("name", "notes"):
+            yield f"{where}{key}", inner
+
+
+def differing(runs: Sequence[Summary]) -> list[dict[str, Any]]:
+    """For each run the settings in which it is not as most are (as the first, where none are more)."""
+    found: list[dict[str, Any]] = [{} for _ in runs]
+    for key in dict.fromkeys(key for run in runs for key in run.settings):
+        said = [json.dumps(run.settings[key]) if key in run.settings else None for run in runs]
+        usual = Counter(value for value in said if value is not None).most_common(1)[0][0]
+        for one, run, value in zip(found, runs, said, strict=True):
+            if value not in (None, usual):  # an older version did not know the key
+                one[key] = run.settings[key]
+    return found
 
 
 def saved_tokens(directory: Path) -> int | None:
