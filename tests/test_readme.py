@@ -84,7 +84,7 @@ def test_each_command_line_is_understood(line: list[str]) -> None:
     if args[0] == "train":
         from qkv import recipes
 
-        if not args[1].endswith(".toml"):
+        if args[1:] and not args[1].endswith(".toml"):
             recipes.configure(found["recipe"], found["overrides"])
 
 
