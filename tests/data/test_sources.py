@@ -96,6 +96,14 @@ def test_jsonl(tmp_path: Path, line: str, told: str) -> None:
         jsonl(put(tmp_path, "f", good + line))
 
 
+def test_a_label_may_be_a_number_and_nothing_else_may(tmp_path: Path) -> None:
+    labelled = put(tmp_path, "f", '{"text": "a", "label": 1}\n{"text": "b", "label": "1"}\n')
+    assert jsonl(labelled, ("text", "label")) == [("a", "1"), ("b", "1")]
+    for value in ("true", "1.5", "null"):
+        with pytest.raises(QkvError, match="f:1: key 'label' holds"):
+            jsonl(put(tmp_path, "f", f'{{"text": "a", "label": {value}}}'), ("text", "label"))
+
+
 BAD = "a\tA\nno tab\nb\tB\n\tempty\nc\tC\n"
 
 

@@ -69,6 +69,12 @@ def test_faults_are_told_by_row() -> None:
     assert sieve.dropped == {"dataset": 3}
 
 
+def test_a_label_may_be_a_number() -> None:
+    rows: list[Any] = [{"said": "x", "of": {"label": 1}, "label": 0}]
+    assert list(tables.texts(rows, ("said", "label"))) == [("x", "0")]
+    assert list(tables.texts(rows, ("said", "of.label"))) == [("x", "1")]
+
+
 def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, library: list[Any]) -> None:
     with pytest.raises(QkvError, match="'nowhere': FileNotFoundError: no such dataset"):
         tables.opened("nowhere")

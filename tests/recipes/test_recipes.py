@@ -343,6 +343,15 @@ def test_free_memory_is_the_kernels_within_the_containers_limit(
         assert free == found if found else free > 1 << 20
 
 
+def test_the_line_of_a_step_says_how_uneven_experts_are() -> None:
+    from qkv.cli.train import lines
+
+    step = {"kind": "step", "step": 3, "of": 9, "loss": 2.0, "lr": 1e-3, "tokens_per_second": 50.0, "of_peak": 0.5,
+            "eta": 60.0}  # fmt: skip
+    assert lines(step) == ["step 3/9  loss 2.000  lr 1.00e-03  50 tokens/s, 50% of peak  ETA 1:00"]
+    assert "lr 1.00e-03  busiest expert 1.25 × its share  50 tokens/s" in lines(step | {"busiest": 1.25})[0]
+
+
 def test_plain_lines_in_a_pipe_hold_loss_speed_and_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert not sys.stderr.isatty()
     assert cli.main(["train", str(own(tmp_path)), "--smoke", "--device", "cpu", "--lang", "en"]) == 0

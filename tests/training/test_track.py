@@ -1,5 +1,6 @@
 """Trackers hear what the log holds: TensorBoard's own reader, stand-ins for W&B and for another package's tracker."""
 
+import json
 import sys
 import types
 from importlib.metadata import EntryPoint
@@ -59,10 +60,15 @@ def test_libraries_with_the_calls_of_wandb_are_told_and_closed(
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     said: list[log.Event] = []
     report = track.told([None, said.append, track.opened(library, tmp_path / "mine")])
+    (tmp_path / "mine" / "train").mkdir(parents=True)
+    told = {"name": "x", "training": {"lr": 0.5, "lora": {"rank": 8}}}
+    (tmp_path / "mine" / "train" / "run.json").write_text(json.dumps(told), encoding="utf-8")
     for event in EVENTS:
         report(event)
     assert said == EVENTS
-    assert heard == [{"project": "qkv", "name": "mine"}, *((10, track.numbers(e)) for e in EVENTS[1:3]), "finish"]
+    config = {"training.lr": 0.5, "training.lora.rank": 8}
+    opening = {"project": "qkv", "name": "mine", "config": config}
+    assert heard == [opening, *((10, track.numbers(e)) for e in EVENTS[1:3]), "finish"]
 
 
 def test_another_package_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,7 +254,8 @@ def lines(event: dict[str, Any]) -> list[str]:
         of = f"/{event['of']}" if event["of"] else ""
         eta = "" if event["eta"] is None else f"  ETA {clock(event['eta'])}"
         speed = f"{event['tokens_per_second']:,.0f} tokens/s, {event['of_peak']:.0%} of peak"
-        return [f"step {event['step']}{of}  loss {event['loss']:.3f}  lr {event['lr']:.2e}  {speed}{eta}"]
+        uneven = f"  busiest expert {event['busiest']:.2f} × its share" if "busiest" in event else ""
+        return [f"step {event['step']}{of}  loss {event['loss']:.3f}  lr {event['lr']:.2e}{uneven}  {speed}{eta}"]
     if kind == "evaluation":
         numbers = {k: v for k, v in event.items() if isinstance(v, float)}
         best = "  *" if event.get("best") else ""

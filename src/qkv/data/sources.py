@@ -371,7 +371,7 @@ def tsv(path: Path, columns: tuple[int, int] = (0, 1), *, sieve: Sieve | None = 
 def jsonl_rows(
     path: Path, keys: tuple[str, str] = ("source", "target"), *, sieve: Sieve | None = None
 ) -> Iterator[tuple[int, Pair]]:
-    """Two strings of each line's JSON object, and the line; blank lines are skipped.
+    """Two strings of each line's JSON object, and the line; blank lines are skipped. A `label` may be a whole number.
 
     Raises:
         QkvError: a line that is no JSON object, or lacks a key, or holds something other than a string there, or an
@@ -405,8 +405,6 @@ def labelled_rows(path: Path, labels: tuple[str, ...], *, sieve: Sieve | None = 
     def parse(text: str, place: str) -> Pair:
         if lined:
             item = json_object(text, place)
-            if isinstance(item.get("label"), int) and not isinstance(item["label"], bool):
-                item = item | {"label": str(item["label"])}
             label, said = _string(item, "label", place), _string(item, "text", place)
         else:
             said, tab, label = text.rpartition("\t")
@@ -452,7 +450,13 @@ def json_object(text: str, place: str) -> dict[str, object]:
 def _string(item: dict[str, object], key: str, place: str) -> str:
     if key not in item:
         raise QkvError(f"{place}: no key {key!r}{nearest(key, item)} (found: {', '.join(item) or 'none'})")
-    value = item[key]
+    return told(item[key], key, place, "a string")
+
+
+def told(value: object, key: str, place: str, what: str) -> str:
+    """The string under a key, called `what`; a label may be a whole number, which is its name then."""
+    if key.rpartition(".")[2] == "label" and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
     if not isinstance(value, str):
-        raise QkvError(f"{place}: key {key!r} holds {type(value).__name__}, expected a string")
+        raise QkvError(f"{place}: key {key!r} holds {type(value).__name__}, expected {what}")
     return value

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from qkv.data.sources import Sieve
+from qkv.data.sources import Sieve, told
 from qkv.errors import QkvError, nearest
 
 SAVED = ("dataset_dict.json", "dataset_info.json")  # one of them is where `save_to_disk` wrote
@@ -60,7 +60,7 @@ def texts(
 
 
 def text(row: Mapping[str, Any], path: str, place: str) -> str:
-    """The text of a row under a path of keys."""
+    """The text of a row under a path of keys; a `label` may be a whole number."""
     value: Any = row
     for key in path.split("."):
         if not isinstance(value, Mapping) or key not in value:
@@ -68,8 +68,7 @@ def text(row: Mapping[str, Any], path: str, place: str) -> str:
             hint = nearest(key, known)
             raise QkvError(f"{place}: no key {path!r}{hint} (found: {', '.join(map(str, known)) or 'none'})")
         value = value[key]
-    if not isinstance(value, str):
-        raise QkvError(f"{place}: key {path!r} holds {type(value).__name__}, expected text")
-    if not value.strip():
+    found = told(value, path, place, "text")
+    if not found.strip():
         raise QkvError(f"{place}: key {path!r} is empty; mend the row, or leave such rows out: on_bad_row")
-    return value
+    return found

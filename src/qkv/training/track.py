@@ -12,6 +12,7 @@ from pathlib import Path
 
 from qkv.errors import QkvError, nearest
 from qkv.training.log import Event, Report
+from qkv.training.runs import kept, leaves
 
 GROUP = "qkv.track"
 Tracker = Callable[[Path], Report]
@@ -48,13 +49,17 @@ def tensorboard(directory: Path) -> Report:
 
 
 def runs_of(library: str) -> Tracker:
-    """A tracker by a library with the calls of W&B: init, log, finish."""
+    """A tracker by a library with the calls of W&B: init with the run's settings, log, finish."""
 
     def begun(directory: Path) -> Report:
-        module = import_module(library)
-        module.init(project=os.environ.get("WANDB_PROJECT", "qkv"), name=directory.name)
+        module, begins = import_module(library), True
 
         def report(event: Event) -> None:
+            nonlocal begins
+            if begins:  # only now the run has written its settings
+                said = dict(leaves(kept(directory / "train" / "run.json")))
+                module.init(project=os.environ.get("WANDB_PROJECT", "qkv"), name=directory.name, config=said)
+            begins = False
             if found := numbers(event):
                 module.log(found, step=event["step"])
             if event["kind"] == "end":
