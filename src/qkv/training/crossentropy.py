@@ -22,8 +22,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             dh, dw = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
             db = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
             total = torch.zeros((), dtype=torch.float64, device=hidden.device)
-            # 10 MB of fp32 logits stay in a CPU's cache; a GPU wants few large products (1 GB)
-            rows = max(1, (2_500_000 if hidden.device.type == "cpu" else 1 << 28) // weight.shape[0])
+            rows = at_once(hidden, len(weight))
             passes = 2 if agree else 1
             parts = (x.view(passes, -1, *x.shape[1:]).split(-(-rows // passes), 1) for x in (hidden, labels, dh))
             sums = w.float().sum(0)
@@ -60,6 +59,17 @@ class LinearCrossEntropy(torch.autograd.Function):
         return dh * grad, dw * grad, None if db is None else db * grad, None, None, None
 
 
+def at_once(hidden: Tensor, vocabulary: int) -> int:
+    """The rows whose logits exist at the same time."""
+    # 10 MB of fp32 logits stay in a CPU's cache; a GPU wants few large products (1 GB)
+    return max(1, (2_500_000 if hidden.device.type == "cpu" else 1 << 28) // vocabulary)
+
+
+def likeliest(hidden: Tensor, head: torch.nn.Module, vocabulary: int) -> Tensor:
+    """The likeliest word [N] after each of `hidden` [N, D], a chunk of rows at a time."""
+    return torch.cat([head(part).argmax(-1) for part in hidden.split(at_once(hidden, vocabulary))])
+
+
 def pull(p: Tensor, logits: Tensor, mass: Tensor, agree: float) -> Tensor:
     """The sum of agree/2 · (KL(p1 | p2) + KL(p2 | p1)); its gradient at the logits is added to `p` in place.
 
@@ -84,8 +94,11 @@ def linear_cross_entropy(
     With `agree` the rows are two passes over the same words, one after the other, and differing costs (see `pull`).
     """
     if not torch.is_grad_enabled():
-        logits = torch.nn.functional.linear(hidden, head.weight, head.bias).float()  # hidden is prepared already
-        return torch.nn.functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+        rows, total = at_once(hidden, len(head.weight)), torch.zeros((), device=hidden.device)
+        for part, label in zip(hidden.split(rows), labels.split(rows), strict=True):
+            logits = torch.nn.functional.linear(part, head.weight, head.bias).float()  # it is prepared already
+            total += torch.nn.functional.cross_entropy(logits, label, reduction="sum", label_smoothing=smoothing)
+        return total
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
     return LinearCrossEntropy.apply(hidden, head.weight, head.bias, labels, smoothing, agree)  # type: ignore[no-any-return]

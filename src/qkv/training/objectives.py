@@ -16,6 +16,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import Listener, listener
 from qkv.data.collate import IGNORED, Batch, twice
 from qkv.training.balance import balance, load
+from qkv.training.crossentropy import likeliest
 from qkv.training.losses import states, summed, text_logits, token_loss
 
 
@@ -104,7 +105,8 @@ def measure(core: Transformer, batches: Sequence[Batch]) -> dict[str, Any]:
         total, counted = total + float(summed(core, hidden, batch)), counted + batch.tokens
         there = batch.labels != IGNORED
         if bool(there.any()):
-            words[0] += int((core.head(hidden[there]).argmax(-1) == batch.labels[there]).sum())
+            guesses = likeliest(hidden[there], core.head, core.spec.vocabulary)
+            words[0] += int((guesses == batch.labels[there]).sum())
             words[1] += int(there.sum())
         if batch.classes is not None:
             guess = text_logits(core, hidden, batch).argmax(-1)

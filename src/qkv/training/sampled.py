@@ -14,6 +14,7 @@ from qkv.core.dropout import dropper
 from qkv.core.model import Transformer
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
+from qkv.training.crossentropy import likeliest
 from qkv.training.losses import states
 
 
@@ -40,9 +41,9 @@ def mixed(core: Transformer, batch: Batch, part: float, *key: int) -> Batch:
         raise QkvError("training.sampled: scheduled sampling replaces the next word's input; these batches ask for "
                        "hidden words or labels. Leave it out")  # fmt: skip
     chosen = asked & coins(asked.shape, part, *key, device=batch.target.device)
-    guesses = core.head(states(core, batch)[:, :-1][chosen]).argmax(-1)
     target = batch.target.clone()
-    target[:, 1:][chosen] = guesses
+    if bool(chosen.any()):
+        target[:, 1:][chosen] = likeliest(states(core, batch)[:, :-1][chosen], core.head, core.spec.vocabulary)
     return replace(batch, target=target)
 
 
