@@ -13,6 +13,14 @@ def test_a_point_stands_at_the_tokens_read_so_far() -> None:
     assert curves.points(result, curves.BLEU) == [(8.0, 31.5)]
 
 
+def test_a_race_is_drawn_over_its_minutes() -> None:
+    run = {"seconds": 600.0, "steps": 200, "curve": [[100, 2.5, 3.0], [200, 2.0, 7.5]]}
+    assert curves.minutes(run) == [(5.0, 3.0), (10.0, 7.5)]
+    race = json.loads((curves.ROOT / "bench" / "results" / "recurrent.json").read_text(encoding="utf-8"))["runs"]
+    for one in race["seconds"].values():
+        assert curves.minutes(one)[-1][0] == pytest.approx(one["seconds"] / 60)
+
+
 def test_the_committed_curves_are_whole_and_can_be_drawn(tmp_path: Path) -> None:
     for _, _, column, names in curves.PANELS:
         for name in names:
