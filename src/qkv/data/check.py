@@ -394,3 +394,11 @@ def leak(found: Overlap) -> Fault:
         return Fault(found.place, text, found.count, broken=False)
     broken = found.kind != "text" or found.count > LEAK * found.of
     return Fault(found.place, f"{share} rows occur in training too, the first at {found.twin}", found.count, broken)
+
+
+def leaked(training: Path, held: Path) -> tuple[str, ...]:
+    """What is said about a held-out text of which much stands in the training text too; nothing where little does."""
+    one, two = (contents((path,), [About(path, kind_of((path,), "auto"))], [], Options(keys=("text",)))
+                for path in (training, held))  # fmt: skip
+    found = leak(next(overlap(one, two)))
+    return (f"{found.place}: {found.text}: the evaluation flatters the model",) if found.broken and found.count else ()

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from qkv.baselines import recurrence
 from qkv.convert.checkpoint import spec_of
 from qkv.data import download, shards, sources, tables
+from qkv.data.check import leaked
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError, nearest
 from qkv.paths import cache_dir, data_dir
@@ -291,21 +292,19 @@ class Data:
                 whole = plain_text(folder / self.text, sieve)
                 valid = plain_text(folder / self.valid_file, sieve) if self.valid_file else ""
                 both = Splits(whole, valid) if valid else text_splits(whole, share=0.1)
-                return replace(both, notes=tuple(sieve.notes))
+                said = leaked(folder / self.text, folder / self.valid_file) if valid else ()
+                return replace(both, notes=(*sieve.notes, *said))
             if self.messages:
                 return self.talks(folder, sieve)
             pairs = [pair for _, pair in self.rows(folder, sieve)]
             test, valid = self.named(folder, "test", sieve), self.named(folder, "valid", sieve)
-        notes = list(sieve.notes)
-        known = {*(test or ()), *(valid or ())}
-        if twice := [pair for pair in pairs if pair in known]:
-            notes.append(self.seen_twice(folder, known, len(twice)))
-            pairs = pairs if self.overlap == "keep" else [pair for pair in pairs if pair not in known]
+        pairs, said = self.unseen(folder, pairs, [*(test or ()), *(valid or ())])
+        notes = (*sieve.notes, *said)
         if test is None:
             pairs, test = held_out(pairs, self.test, self.apart)
         if valid is None:
             pairs, valid = held_out(pairs, self.valid, self.apart)
-        return Splits(pairs, valid, test, tuple(notes))
+        return Splits(pairs, valid, test, notes)
 
     @property
     def textual(self) -> bool:
@@ -339,45 +338,55 @@ class Data:
 
     def talks(self, folder: Path, sieve: sources.Sieve) -> Splits:
         """The conversations, split: some are held out by their hash where no file is named, with all their copies."""
-        rows = [talk for _, talk in talk_rows(folder / self.messages, sieve=sieve)]
-        test, valid = (
-            [talk for _, talk in talk_rows(folder / file, sieve=sieve)] if file else None
-            for file in (self.test_file, self.valid_file)
-        )
+        rows: list[Any] = [talk for _, talk in self.rows(folder, sieve)]
+        test, valid = (self.named(folder, which, sieve) for which in ("test", "valid"))
+        rows, said = self.unseen(folder, rows, [*(test or ()), *(valid or ())])
         if valid is None:
             whole: Any = [(repr(talk), talk) for talk in rows]
             rows, valid = ([talk for _, talk in part] for part in held_out(whole, self.valid, "source"))
-        return Splits(rows, valid, test or (), tuple(sieve.notes))
+        return Splits(rows, valid, test or (), (*sieve.notes, *said))
 
-    def rows(self, folder: Path, sieve: sources.Sieve) -> Iterator[tuple[int, Pair]]:
-        """The pairs to train on, each with its line."""
+    def rows(self, folder: Path, sieve: sources.Sieve) -> Iterator[tuple[int, Any]]:
+        """The pairs or conversations to train on, each with its line."""
+        if self.messages:
+            return talk_rows(folder / self.messages, sieve=sieve)
         if self.source:
             return sources.pair_rows(folder / self.source, folder / self.target, sieve=sieve)
         if self.tsv:
             return sources.tsv_rows(folder / self.tsv, self.columns, sieve=sieve)
         return sources.jsonl_rows(folder / self.jsonl, (self.keys[0], self.keys[1]), sieve=sieve)
 
-    def seen_twice(self, folder: Path, known: set[Pair], count: int) -> str:
-        """What is said about held-out pairs in training: a note, or an error with both lines."""
-        name, sieve = self.source or self.tsv or self.jsonl, sources.Sieve("skip")
-        line, pair = next((n, p) for n, p in self.rows(folder, sieve) if p in known)
+    def unseen(self, folder: Path, rows: list[Any], held: Sequence[Any]) -> tuple[list[Any], tuple[str, ...]]:
+        """The training rows that are not held out too, or all of them where `overlap` says so; and what is said."""
+        known = {repr(row) for row in held}
+        count = sum(repr(row) in known for row in rows) if known else 0
+        if not count:
+            return rows, ()
+        said = self.seen_twice(folder, known, count)
+        return rows if self.overlap == "keep" else [row for row in rows if repr(row) not in known], (said,)
+
+    def seen_twice(self, folder: Path, known: set[str], count: int) -> str:
+        """What is said about held-out rows in training: a note, or an error with both lines."""
+        name, sieve = self.source or self.tsv or self.jsonl or self.messages, sources.Sieve("skip")
+        line, row = next((n, row) for n, row in self.rows(folder, sieve) if repr(row) in known)
         held = next(
-            f"{folder / (apart.source or apart.tsv or apart.jsonl)}:{n}"
+            f"{folder / (apart.source or apart.tsv or apart.jsonl or apart.messages)}:{n}"
             for which in ("valid", "test")
             if (apart := self.apart_from(which))
-            for n, p in apart.rows(folder, sieve)
-            if p == pair
+            for n, other in apart.rows(folder, sieve)
+            if other == row
         )
-        said = f"{folder / name}:{line}: this pair is held out too ({held}); {count} training rows are"
+        what = "conversation" if self.messages else "pair"
+        said = f"{folder / name}:{line}: this {what} is held out too ({held}); {count} training rows are"
         if self.overlap == "error":
             raise QkvError(f"{said}: the evaluation would flatter the model. overlap = \"drop\" leaves them out of "
                            "training, overlap = \"keep\" trains on them all the same")  # fmt: skip
         return f"{said}; {'left out of training' if self.overlap == 'drop' else 'trained on all the same'}"
 
-    def named(self, folder: Path, which: str, sieve: sources.Sieve) -> list[Pair] | None:
-        """The pairs of a split that has files of its own."""
+    def named(self, folder: Path, which: str, sieve: sources.Sieve) -> list[Any] | None:
+        """The rows of a split that has files of its own."""
         apart = self.apart_from(which)
-        return [pair for _, pair in apart.rows(folder, sieve)] if apart else None
+        return [row for _, row in apart.rows(folder, sieve)] if apart else None
 
     def apart_from(self, which: str) -> "Data | None":
         """The same kind of data in the files of a split of its own; None where no file is named."""
@@ -387,7 +396,8 @@ class Data:
         if bool(one) != bool(two):
             raise QkvError(f"data: {which}_source and {which}_target belong together; found only one of them")
         if file:
-            return replace(self, tsv=file) if self.tsv else replace(self, jsonl=file)
+            kind = "messages" if self.messages else "tsv" if self.tsv else "jsonl"
+            return replace(self, **{kind: file})  # type: ignore[arg-type]
         return replace(self, source=one, target=two, tsv="", jsonl="") if one else None
 
 
@@ -414,6 +424,10 @@ def talk_rows(path: Path, *, sieve: sources.Sieve | None = None) -> Iterator[tup
             talk = tuple(checked(item["messages"]))  # type: ignore[arg-type]
         except QkvError as e:
             raise QkvError(f"{place}: {e}") from None
+        for n, m in enumerate(talk, 1):
+            if not str(m.get("content") or "").strip() and not m.get("tool_calls"):
+                raise QkvError(f"{place}: message {n} of {len(talk)}, of {m['role']!r}, is empty; mend the row, or "
+                               "leave such rows out: on_bad_row")  # fmt: skip
         if not any(m["role"] == "assistant" for m in talk):
             raise QkvError(f"{place}: no message has the role 'assistant', so there is no answer to learn from")
         return talk
