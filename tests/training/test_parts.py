@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,60 @@ def test_a_log_survives_a_half_line_and_holds_no_nan(tmp_path: Path) -> None:
     log.cut(path, 2)
     assert [json.loads(line)["step"] for line in path.read_text(encoding="utf-8").splitlines()] == [1, 2]
     assert len(heard) == 3
+
+
+def test_a_log_keeps_what_a_crash_or_a_text_may_hold(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    tell = log.reporter(path, None)
+    said = ["a\u2028b", "c\x85d", "e\rf\u2029", "书"]
+    for step, text in enumerate(said, 1):
+        tell({"kind": "note", "step": step, "text": text})
+    whole = path.read_bytes()
+    path.write_bytes(whole + '{"kind": "note", "text": "书'.encode()[:-1])  # cut within a letter
+    assert [e["text"] for e in log.events(path)] == said
+    log.cut(path, 9)
+    assert path.read_bytes() == whole
+    log.cut(path, 3)
+    assert [e["text"] for e in log.events(path)] == said[:3]
+
+
+@pytest.mark.parametrize("act", ["sync", "replace"])
+def test_a_log_that_cannot_be_cut_is_as_it_was(act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log.jsonl"
+    for step in (1, 2):
+        log.reporter(path, None)({"kind": "step", "step": step})
+    before = path.read_bytes()
+
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(log if act == "sync" else log.os, act, full)
+    with pytest.raises(QkvError, match=r"log\.jsonl: could not be written \(.*No space left on device\); what"):
+        log.cut(path, 1)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+def test_a_log_whose_folder_is_gone_or_cannot_be_made_is_told(tmp_path: Path) -> None:
+    tell = log.reporter(tmp_path / "run" / "log.jsonl", None)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(QkvError, match=r"log\.jsonl: could not be written .*No such file.*--resume auto"):
+        tell({"kind": "step", "step": 1})
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(QkvError, match="could not be written"):
+        log.reporter(tmp_path / "file" / "log.jsonl", None)
+
+
+def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    left = [".last.safetensors.71", "snapshots/.8.safetensors.9", ".log.jsonl.5", ".last.json.5", ".last-4/a.json"]
+    kept = ["last.safetensors", "log.jsonl", "snapshots/8.safetensors", "last-4/a.safetensors", ".note", "lock"]
+    for name in (*left, *kept):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    checkpoint.Store(tmp_path, {}).sweep()
+    assert sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()) == sorted(kept)
+    checkpoint.Store(None, {}).sweep()
+    checkpoint.Store(tmp_path / "none", {}).sweep()
 
 
 def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +25,15 @@ import torch
 
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.data import collate, corrupt
+from qkv.core.recurrent import Recurrent
+from qkv.data import collate, corrupt, pack
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import permutation
 from qkv.errors import QkvError
+from qkv.recipes.assemble import OBJECTIVES, architecture
 from qkv.recipes.run import DROPLESS, Shape
-from qkv.spec import Spec
-from qkv.training import checkpoint, log, loop, losses
+from qkv.spec import Recurrence
+from qkv.training import checkpoint, log, loop, losses, optim, shard
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
 
@@ -38,25 +43,38 @@ SENTINELS = tuple(range(30, 40))
 BASE = Settings(steps=8, lr=3e-3, schedule="constant", precision="fp32", log_every=1, threads=1)
 
 FAMILIES: dict[str, dict[str, Any]] = {
-    "marian": {}, "t5": {}, "bart": {}, "gpt2": {}, "llama": {"groups": 1}, "openai_gpt": {}, "bert": {},
-    "prefix": {"groups": 1, "experts": 4, "ffn": 16}, "glm_blank": {},
+    "marian": {}, "t5": {}, "bart": {}, "lstm": {}, "lstm-attention": {}, "gpt2": {}, "llama": {"groups": 1},
+    "openai_gpt": {}, "bert": {}, "glm_blank": {}, "prefix": {"groups": 1},
+    "experts": {"family": "prefix", "groups": 1, "experts": 4, "ffn": 16},
+    "mixtral": {"family": "llama", "groups": 1, "experts": 4, "ffn": 16, "steered": True},
 }  # fmt: skip
+TRANSLATES, SPEAKS = ("marian", "t5", "bart", "lstm", "lstm-attention"), ("gpt2", "llama", "openai_gpt", "mixtral")
+JUDGES = ("openai_gpt", "bert", "gpt2", "llama")
 FITS = {
-    "pairs": ("marian", "t5", "bart"), "spans": ("t5", "marian", "bart"), "denoise": ("bart", "t5", "marian"),
-    "text": ("gpt2", "llama", "openai_gpt"), "documents": ("gpt2", "llama", "openai_gpt"),
-    "labels": ("openai_gpt", "gpt2", "llama", "bert"), "masked": ("bert",), "prefixes": ("prefix",),
-    "blanks": ("glm_blank",),
+    "pairs": TRANSLATES, "spans": TRANSLATES, "denoise": TRANSLATES, "text": SPEAKS, "documents": SPEAKS,
+    "chat": SPEAKS, "labels": JUDGES, "similarity": JUDGES, "choice": JUDGES, "masked": ("bert",),
+    "prefixes": ("experts", "prefix", "glm_blank"), "blanks": ("glm_blank", "prefix", "experts"),
 }  # fmt: skip
 MATRIX = [(objective, family) for objective, families in FITS.items() for family in families]
+JUDGED = ("labels", "similarity", "choice")
+AGREE = [("pairs", "marian"), ("labels", "bert"), ("prefixes", "experts")]  # with every test; nightly all others too
+
+
+def shape_of(family: str, drop: float = 0.0) -> Shape:
+    size: dict[str, Any] = {"family": family, "width": 32, "layers": 2, "heads": 2, "ffn": 128, "context": 32, **FAMILIES[family]}
+    states = 0.0 if size["family"] in DROPLESS else drop
+    return Shape(dropout=states, attention_dropout=0.0 if family.startswith("lstm") else drop, **size)
 
 
 def core_of(family: str, drop: float = 0.0, seed: int = 0, labels: int = 3) -> Transformer:
-    size = {"width": 32, "layers": 2, "heads": 2, "ffn": 128, "context": 32, **FAMILIES[family]}
-    states = 0.0 if family in DROPLESS else drop
-    spec: Spec = Shape(family, dropout=states, attention_dropout=drop, **size).spec(V, labels=labels)  # type: ignore[arg-type]
-    core = Transformer(spec)
+    spec = shape_of(family, drop).spec(V, labels=labels)
+    core = Recurrent(spec) if isinstance(spec, Recurrence) else Transformer(spec)
     initialise(core, seed)
     return core
+
+
+def learner(objective: str, family: str, drop: float = 0.0, seed: int = 0) -> Transformer:
+    return core_of(family, drop, seed, labels=1 if objective == "choice" else 3)
 
 
 def texts(count: int, seed: int = 0, least: int = 8) -> list[list[int]]:
@@ -64,7 +82,7 @@ def texts(count: int, seed: int = 0, least: int = 8) -> list[list[int]]:
     return [torch.randint(5, 30, (least + i % 5,), generator=g).tolist() for i in range(count)]
 
 
-def batch_of(objective: str, rows: list[list[int]], *, width: int | None = None) -> Batch:
+def batch_of(objective: str, rows: list[list[int]], *, family: str = "", width: int | None = None) -> Batch:
     """Rows of ids as a batch of an objective; `width` pads further than the rows need."""
     both = None if width is None else (width, width)
     draws = [corrupt.Draw(0, 0, sum(row)) for row in rows]
@@ -84,15 +102,55 @@ def batch_of(objective: str, rows: list[list[int]], *, width: int | None = None)
         marks = corrupt.Marks(MASK, frozenset({PAD, EOS, MASK}), V)
         hidden = [corrupt.masked(row, marks, d, share=0.3) for row, d in zip(rows, draws, strict=True)]
         return collate.labelled(collate.masked(hidden, pad=PAD, width=width), [sum(row) % 3 for row in rows])
-    if objective == "labels":
-        return collate.labelled(collate.spoken(rows, pad=PAD, share=0.5, width=width), [sum(row) % 3 for row in rows])
-    if objective == "documents":
-        number = torch.arange(len(rows))[:, None]
-        target, labels = (collate.padded([r[i : len(r) - 1 + i] for r in rows], fill, width=width)
-                          for i, fill in ((0, PAD), (1, IGNORED)))  # fmt: skip
-        return collate.laid(target, labels, number.expand_as(target).masked_fill(labels == IGNORED, -1))
+    if objective in JUDGED:
+        return judged(objective, rows, encoder=family == "bert", width=width)
+    if objective in ("documents", "chat"):
+        return side_by_side(rows, silent=3 if objective == "chat" else 0, width=width)
     longest = max(map(len, rows))
     return collate.causal(torch.tensor([(row * 2)[:longest] for row in rows]))
+
+
+def judged(objective: str, rows: list[list[int]], *, encoder: bool, width: int | None) -> Batch:
+    """Texts with labels: alone, in both orders, or as a question with two answers; a decoder says their words too."""
+    parts = {"labels": lambda row: [row], "similarity": lambda row: [row, row[4:] + row[:4]],
+             "choice": lambda row: [row[:-2], [*row[:3], *row[-3:]]]}[objective]  # fmt: skip
+    many = [part for row in rows for part in parts(row)]
+    each = len(many) // len(rows)
+    if encoder:
+        made = collate.masked([(row, [IGNORED] * len(row)) for row in many], pad=PAD, width=width)
+    else:
+        made = collate.spoken(many, pad=PAD, share=0.5 / each, width=width)
+    shape = {"similarity": {"orders": each}, "choice": {"choices": each}}.get(objective, {})
+    return collate.labelled(made, [sum(row) % (2 if objective == "choice" else 3) for row in rows], **shape)
+
+
+def side_by_side(rows: list[list[int]], *, silent: int, width: int | None) -> Batch:
+    """Documents packed into rows, of which the first words are not learnt; one alone has no padding."""
+    wide = width or (32 if len(rows) > 1 else len(rows[0]) - 1)
+    ids, numbers = pack.pack([row[:-1] for row in rows], wide, pad=PAD)
+    labels, _ = pack.pack([[IGNORED] * silent + row[1 + silent :] for row in rows], wide, pad=IGNORED)
+    return collate.laid(ids, labels, numbers)
+
+
+def test_the_matrix_holds_every_family_with_every_objective_that_it_can_learn() -> None:
+    families = [f for f in typing.get_args(typing.get_type_hints(Shape)["family"]) if f]
+    kinds = {family: architecture(shape_of(family).spec(V)) for family in families}
+    able = {(name, f) for name, o in OBJECTIVES.items() for f, kind in kinds.items() if kind in o.models}
+    assert able == {(name, f) for name, f in MATRIX if f in kinds}
+    assert {name for name, _ in able} == set(OBJECTIVES)
+
+
+def learnt(objective: str, family: str, drop: float = 0.0, **how: Any) -> tuple[float, float]:
+    """The loss of a batch before and after it was learnt by heart."""
+    core, batch = learner(objective, family, drop), batch_of(objective, texts(4), family=family)
+    rate = 1e-2 if family == "t5" else 5e-3  # its first weights are small
+    settings = dataclasses.replace(BASE, steps=250, lr=rate, warmup=20, schedule="cosine", balance=0.0, **how)
+    before = losses.mean_loss(core, [batch])
+    loop.train(core, Plan(lambda epoch: [0], lambda key: batch), settings)
+    return before, losses.mean_loss(core, [batch])
+
+
+SAYS = (*JUDGED, "text", "documents", "chat")  # the first of a text's own words is guessed from nothing
 
 
 @pytest.mark.parametrize(
@@ -100,29 +158,31 @@ def batch_of(objective: str, rows: list[list[int]], *, width: int | None = None)
     [pytest.param(o, f, marks=() if f == FITS[o][0] else pytest.mark.nightly) for o, f in MATRIX],
 )
 def test_every_family_learns_a_batch_of_every_objective_by_heart(objective: str, family: str) -> None:
-    core, batch = core_of(family), batch_of(objective, texts(4))
-    rate = 1e-2 if family == "t5" else 5e-3  # its first weights are small
-    settings = dataclasses.replace(BASE, steps=250, lr=rate, warmup=20, schedule="cosine", balance=0.0)
-    before = losses.mean_loss(core, [batch])
-    loop.train(core, Plan(lambda epoch: [0], lambda key: batch), settings)
-    after = losses.mean_loss(core, [batch])
-    # a text's own words are guessed from those before it, of which the first of a row has none
-    assert after < 0.05 * before + (0.15 if objective in ("labels", "text", "documents") else 0.0)
+    before, after = learnt(objective, family)
+    assert after < 0.05 * before + (0.15 if objective in SAYS else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("objective", "family"), [pytest.param(*m, marks=() if m in AGREE else pytest.mark.nightly) for m in MATRIX]
+)
+def test_it_is_learnt_by_heart_with_two_dropouts_that_shall_agree_too(objective: str, family: str) -> None:
+    before, after = learnt(objective, family, drop=0.1, agree=1.0)
+    assert after < 0.1 * before + (0.2 if objective in SAYS else 0.05)
 
 
 def gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
     return max(float((a[n] - b[n]).abs().max()) for n in a)
 
 
-def split(objective: str, family: str, count: int) -> dict[str, torch.Tensor]:
-    """Weights after some steps of 8 rows in `count` micro-batches, in fp64; each micro-batch is padded on its own."""
+def split(objective: str, family: str, count: int, **how: Any) -> tuple[dict[str, torch.Tensor], float]:
+    """Weights and loss after some steps of 8 rows in `count` micro-batches, in fp64, each padded on its own."""
     rows, each = texts(32), 8 // count
     keys = [tuple(range(i, i + each)) for i in range(0, 32, each)]
-    plan = Plan(lambda epoch: keys, lambda key: batch_of(objective, [rows[i] for i in key]))
-    core = core_of(family).double()
-    how = {"smoothing": 0.1, "clip": 1.0, "eps": 1e-6, "balance": 0.0}
-    loop.train(core, plan, dataclasses.replace(BASE, steps=4, accumulate=count, **how))
-    return {n: t.clone() for n, t in checkpoint.weights(core).items()}
+    plan = Plan(lambda epoch: keys, lambda key: batch_of(objective, [rows[i] for i in key], family=family))
+    core = learner(objective, family).double()
+    settings = dataclasses.replace(BASE, steps=4, smoothing=0.1, clip=1.0, eps=1e-6, balance=0.0, **how)
+    end = loop.train(core, plan, dataclasses.replace(settings, accumulate=count))
+    return {n: t.clone() for n, t in checkpoint.weights(core).items()}, end.loss
 
 
 SPLITS = [m for m in MATRIX if m[0] != "text"]  # its rows have one length
@@ -133,25 +193,47 @@ SPLITS = [m for m in MATRIX if m[0] != "text"]  # its rows have one length
     [pytest.param(o, f, marks=() if f == FITS[o][0] else pytest.mark.nightly) for o, f in SPLITS],
 )
 def test_1x8_is_2x4_is_8x1(objective: str, family: str) -> None:
-    one, two, eight = (split(objective, family, count) for count in (1, 2, 8))
-    assert gap(one, two) < 1e-6
-    assert gap(one, eight) < 1e-6
-    assert gap(one, checkpoint.weights(core_of(family).double())) > 1e-3
+    (one, loss), *others = (split(objective, family, count) for count in (1, 2, 8))
+    for other, theirs in others:
+        assert gap(one, other) < 1e-6
+        assert theirs == pytest.approx(loss, rel=1e-5)
+    assert gap(one, checkpoint.weights(learner(objective, family).double())) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("objective", "family"), [pytest.param(*m, marks=() if m in AGREE else pytest.mark.nightly) for m in SPLITS]
+)
+def test_two_passes_without_dropout_are_one_however_a_step_is_split(objective: str, family: str) -> None:
+    one, loss = split(objective, family, 1)
+    for count in (1, 8):
+        two, theirs = split(objective, family, count, agree=2.0)
+        assert gap(one, two) < 1e-6
+        assert theirs == pytest.approx(loss, rel=1e-5)
 
 
 def test_a_mean_of_means_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, right = split("spans", "t5", 1), loop.step_loss
+    whole, right = split("spans", "t5", 1)[0], loop.step_loss
     wrong = lambda core, batch, **how: (right(core, batch, **how)[0] / batch.tokens, None)  # noqa: E731
     monkeypatch.setattr(loop, "step_loss", wrong)
-    assert gap(whole, split("spans", "t5", 8)) > 1e-4
+    assert gap(whole, split("spans", "t5", 8)[0]) > 1e-4
+
+
+def test_two_passes_that_are_not_halved_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = loop.step_loss
+    wrong = lambda core, batch, **how: (right(core, batch, **how)[0] * (2 if how["agree"] else 1), None)  # noqa: E731
+    monkeypatch.setattr(loop, "step_loss", wrong)
+    with pytest.raises(AssertionError):
+        test_two_passes_without_dropout_are_one_however_a_step_is_split("labels", "bert")
 
 
 @pytest.mark.parametrize(("objective", "family"), SPLITS)
 def test_padded_is_unpadded(objective: str, family: str) -> None:
-    core, rows = core_of(family), texts(4)
-    alone = sum(float(losses.token_loss(core, batch_of(objective, [row])).detach()) for row in rows)
+    core, rows = learner(objective, family), texts(4)
+    batches = [batch_of(objective, [row], family=family) for row in rows]
+    alone = sum(float(losses.token_loss(core, batch).detach()) for batch in batches)
     for width in (None, 24):
-        together = float(losses.token_loss(core, batch_of(objective, rows, width=width)).detach())
+        batch = batch_of(objective, rows, family=family, width=width)
+        together = float(losses.token_loss(core, batch).detach())
         assert together == pytest.approx(alone, rel=2e-5)
 
 
@@ -172,23 +254,26 @@ LONG = dataclasses.replace(BASE, steps=40, accumulate=3, smoothing=0.1, clip=0.5
                            save_every=1, optimizer="adamw", weight_decay=0.1)  # fmt: skip
 
 
+RUNS = {"plain": LONG, "agree": dataclasses.replace(LONG, agree=1.0, sampled=0.3, sampled_ramp=20)}
+
+
 def measured(core: Transformer, step: int) -> dict[str, Any]:
     return {"loss": float(core.embed.weight.detach().square().mean())}
 
 
-def trained(folder: Path, seed: int = 0) -> None:
-    """The run, or what is left of it; with dropout, and at a pace that leaves time to be killed."""
+def trained(folder: Path, run: str, seed: int = 0) -> None:
+    """A run of RUNS, or what is left of it; with dropout, and at a pace that leaves time to be killed."""
     core = core_of("marian", 0.2, seed)
 
     def slowly(step: int) -> bool:
         time.sleep(0.02)
         return False
 
-    loop.train(core, plan(), LONG, directory=folder, resume=True, evaluate=measured, stop=slowly)
+    loop.train(core, plan(), RUNS[run], directory=folder, resume=True, evaluate=measured, stop=slowly)
     checkpoint.write(folder / "end.safetensors", checkpoint.weights(core), {})
 
 
-def killed(folder: str, kills: str) -> None:
+def killed(folder: str, kills: str, run: str) -> None:
     """Start the run again and again; each child is killed without warning after a random time, wherever it is then."""
     chance, died = random.Random(int(kills)), 0
     torch.set_num_threads(1)
@@ -199,7 +284,7 @@ def killed(folder: str, kills: str) -> None:
                 threading.Timer(chance.uniform(0.05, 0.5), os.kill, (os.getpid(), signal.SIGKILL)).start()
             begun = (Path(folder) / "train/last.safetensors").is_file()
             try:
-                trained(Path(folder), seed=attempt * begun)  # other first weights: all must come from the checkpoint
+                trained(Path(folder), run, seed=attempt * begun)  # other first weights: all come from the checkpoint
             finally:
                 os._exit(0 if (Path(folder) / "end.safetensors").is_file() else 1)
         status = os.waitpid(child, 0)[1]
@@ -218,12 +303,17 @@ def in_another_process(code: str, *words: str) -> str:
     return subprocess.run(command, env=environ, check=True, capture_output=True, text=True, timeout=1500).stdout
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.nightly)])
-def test_a_run_killed_at_random_moments_is_the_uninterrupted_one(kills: int, tmp_path: Path) -> None:
-    said = in_another_process("t.killed(*sys.argv[1:])", str(tmp_path / "b"), str(kills)).split()
+@pytest.mark.parametrize(
+    ("kills", "run"),
+    [(3, "plain"), *(pytest.param(20, run, marks=pytest.mark.nightly) for run in RUNS)],
+)
+def test_a_run_killed_at_random_moments_is_the_uninterrupted_one(kills: int, run: str, tmp_path: Path) -> None:
+    name = "ein Lauf 模型 🙂"
+    said = in_another_process("t.killed(*sys.argv[1:])", str(tmp_path / name), str(kills), run).split()
     assert said[1] == "0"
     assert int(said[0]) >= min(kills, 12), "it was killed often enough to mean something"
-    trained(tmp_path / "a")
+    trained(tmp_path / "a", run)
+    (tmp_path / name).rename(tmp_path / "b")
     for name in ("end.safetensors", "train/last.safetensors", "train/best.safetensors"):
         one, two = (checkpoint.read(tmp_path / d / name)[0] for d in "ab")
         assert one.keys() == two.keys()
@@ -244,7 +334,7 @@ def state(fill: float) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 @contextmanager
 def faulty(at: int, fault: Callable[[], None]) -> Iterator[list[str]]:
-    """Before and after each of a write's acts, and within the file, `fault` strikes at the one numbered `at`."""
+    """Before and after each act of a write, and within a file, `fault` strikes at the one numbered `at`."""
     count = [0]
     acts: list[str] = []
 
@@ -273,7 +363,9 @@ def faulty(at: int, fault: Callable[[], None]) -> Iterator[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save_file", around("save_file", checkpoint.save_file))
-        patch.setattr(checkpoint, "sync", around("sync", checkpoint.sync))
+        for module in (checkpoint, log, shard):
+            patch.setattr(module, "sync", around("sync", module.sync))
+        patch.setattr(log, "line", around("line", log.line))
         patch.setattr(checkpoint.os, "replace", around("replace", os.replace))
         yield acts
 
@@ -285,12 +377,12 @@ def died(folder: str) -> None:
     for at in range(1, 40):
         path.unlink(missing_ok=True)
         checkpoint.write(path, *state(1.0))
-        child = os.fork()
-        if child == 0:
-            with faulty(at, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+
+        def write(at: int = at) -> None:
+            with faulty(at, kill):
                 checkpoint.write(path, *state(2.0))
-            os._exit(0)
-        over = not os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+        over = child(write) == 0
         tensors, found = checkpoint.read(path)
         alike = bool((tensors["weight:x"] == found["fill"]).all() and (tensors["exp_avg:x"] == -found["fill"]).all())
         print(json.dumps([at, found["fill"], alike, over]), flush=True)
@@ -310,10 +402,6 @@ def test_killed_at_any_moment_of_a_write_the_old_or_the_new_checkpoint_loads(tmp
 
 def test_a_full_disk_at_any_moment_of_a_write_leaves_the_old_checkpoint_or_the_new(tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
-
-    def full() -> None:
-        raise OSError(28, "No space left on device")
-
     seen = set[float]()
     for at in range(1, 40):
         checkpoint.write(path, *state(1.0))
@@ -331,6 +419,149 @@ def test_a_full_disk_at_any_moment_of_a_write_leaves_the_old_checkpoint_or_the_n
             assert len(acts) >= 9
             break
     assert seen == {1.0, 2.0}
+
+
+BRIEF = dataclasses.replace(BASE, steps=4, accumulate=2, ema=0.9, average=2, evaluate_every=2, save_every=2)
+
+
+def brief(folder: Path) -> None:
+    """A short run, or what is left of it; its last weights and its log are written when it is over."""
+    torch.set_num_threads(1)
+    core = core_of("gpt2", 0.2)
+    rows = texts(14)
+    made = Plan(lambda epoch: range(7), lambda key: batch_of("text", rows[2 * key : 2 * key + 2]), {"rows": 14})
+    loop.train(core, made, BRIEF, directory=folder, resume=True, evaluate=measured)
+    checkpoint.write(folder / "end.safetensors", checkpoint.weights(core), {})
+
+
+def child(work: Callable[[], None]) -> int:
+    """What became of work in a process of its own: 0, 1 for an error that is told, minus the signal that ended it."""
+    number = os.fork()
+    if number == 0:
+        code = 9
+        try:
+            work()
+            code = 0
+        except QkvError:
+            code = 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+
+
+def struck(folder: str, fault: str, every: str) -> None:
+    """A run that is struck at a write, and one that goes on, for every so many writes; prints (write, ends of both)."""
+    torch.set_num_threads(1)
+    for at in range(1, 400, int(every)):
+        place = Path(folder) / str(at)
+
+        def first(at: int = at, place: Path = place) -> None:
+            with faulty(at, full if fault == "full" else kill):
+                brief(place)
+
+        ends = [child(first), child(lambda place=place: brief(place))]
+        print(json.dumps([at, *ends]), flush=True)
+        if ends[0] == 0:
+            return
+
+
+def full() -> None:
+    raise OSError(28, "No space left on device")
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("fault", "end"), [("killed", -signal.SIGKILL), ("full", 1)])
+def test_struck_at_any_write_a_run_goes_on_as_if_nothing_had_happened(
+    fault: str, end: int, every: int, tmp_path: Path
+) -> None:
+    said = in_another_process("t.struck(*sys.argv[1:])", str(tmp_path), fault, str(every))
+    rows = [json.loads(line) for line in said.splitlines()]
+    assert [first for _, first, _ in rows] == [end] * (len(rows) - 1) + [0]
+    assert rows[-1][0] > 60, "so many acts has a run"
+    brief(tmp_path / "whole")
+    want = checkpoint.read(tmp_path / "whole/end.safetensors")[0]
+    for at, _, then in rows:
+        place = tmp_path / str(at)
+        assert then == 0
+        found = checkpoint.read(place / "end.safetensors")[0]
+        assert all(torch.equal(found[n], want[n]) for n in want), at
+        steps = [e["step"] for e in log.events(place / "train/log.jsonl") if e["kind"] == "step"]
+        assert steps == [1, 2, 3, 4], at
+        assert not [p.name for p in (place / "train").rglob(".*")], "nothing half written is left"
+
+
+def one_part(folder: str, before: str, after: str, fault: str) -> None:
+    """For each act of writing a checkpoint over another, in one file or in parts, which of both is there then."""
+    import torch.distributed as dist
+    from torch.distributed.checkpoint import HuggingFaceStorageWriter
+
+    from qkv.training.parallel import Ranks
+
+    torch.set_num_threads(1)
+
+    def save(place: Path, how: str, step: int) -> None:
+        core = torch.nn.Linear(40, 40)
+        torch.nn.init.constant_(core.weight, step)
+        torch.nn.init.constant_(core.bias, -step)
+        ranks = None
+        if how == "parts":
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            ranks = Ranks(0, 1)
+        store = checkpoint.Store(place, {"spec": 1}, ranks=ranks)
+        store.save(core, optim.make(core, BASE), checkpoint.Progress(step=step), BASE)
+
+    def over(place: Path, at: int) -> None:
+        written = HuggingFaceStorageWriter.write_data
+        with faulty(at, full if fault == "full" else kill), pytest.MonkeyPatch.context() as patch:
+
+            def data(self: Any, *given: Any) -> Any:
+                log.line({})  # before and after it
+                found = written(self, *given)
+                log.line({})
+                return found
+
+            patch.setattr(HuggingFaceStorageWriter, "write_data", data)
+            freeing = ((Path, "unlink"), (shutil, "rmtree")) if fault == "killed" else ()  # it needs no room
+            for owner, name in ((Path, "mkdir"), *freeing):
+                true = getattr(owner, name)
+                patch.setattr(owner, name, lambda *a, true=true, **k: log.line({}) and true(*a, **k))
+            save(place, after, 2)
+
+    for at in range(1, 90):
+        place = Path(folder) / str(at)
+        assert child(lambda place=place: save(place, before, 1)) == 0
+        end = child(lambda place=place, at=at: over(place, at))
+        last = checkpoint.Store(place, {}).last
+        assert last is not None
+        read = checkpoint.read if last.suffix == ".safetensors" else partial(shard.read, core=torch.nn.Linear(40, 40))
+        tensors, state = read(last)
+        step = state["progress"]["step"]
+        alike = bool((tensors["weight:weight"] == step).all() and (tensors["weight:bias"] == -step).all())
+        print(json.dumps([at, end, step, alike]), flush=True)
+        if end == 0:
+            return
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [("parts", "parts", "killed"), ("parts", "parts", "full"), ("file", "parts", "killed"),
+     ("parts", "file", "killed")],
+)  # fmt: skip
+def test_struck_at_any_moment_a_checkpoint_in_parts_is_the_old_or_the_new(
+    before: str, after: str, fault: str, tmp_path: Path
+) -> None:
+    said = in_another_process("t.one_part(*sys.argv[1:])", str(tmp_path), before, after, fault)
+    rows = [json.loads(line) for line in said.splitlines()]
+    assert len(rows) >= 12
+    assert [end for _, end, _, _ in rows] == [1 if fault == "full" else -signal.SIGKILL] * (len(rows) - 1) + [0]
+    assert all(alike for *_, alike in rows)
+    steps = [step for _, _, step, _ in rows]
+    assert steps == sorted(steps)
+    assert set(steps) == {1, 2}
 
 
 @pytest.mark.parametrize("room", [0, 7, 100, 5_000, 31_000, 32_000])

@@ -8,6 +8,8 @@ import dataclasses
 import json
 import os
 import platform
+import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +26,7 @@ from qkv.training import log, optim, shard
 from qkv.training.parallel import Ranks
 
 Tensors = dict[str, Tensor]
+HALF = re.compile(r"\..+\.(safetensors|jsonl?)\.\d+")  # a file while it is written, by the process of that number
 
 
 @dataclass
@@ -44,6 +47,7 @@ class Progress:
     row: int = 0  # of them the last ones, without a good one between
     back: int = 0  # times that the run went back to its last checkpoint
     recent: list[list[float]] = field(default_factory=list)  # loss and gradient norm of the last good steps
+    loss: float | None = None  # of the last step
 
 
 def machine() -> dict[str, Any]:
@@ -113,6 +117,14 @@ class Store:
         """The newest checkpoint, where there is one."""
         found = [self.folder / name for name in ("last.safetensors", "last.json")] if self.folder else []
         return max((path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime, default=None)
+
+    def sweep(self) -> None:
+        """Remove what runs that were killed in the midst of writing left beside their files."""
+        for path in [*self.folder.rglob(".*")] if self.folder else []:
+            if path.is_file() and HALF.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+            elif path.is_dir() and path.name.startswith(".last-"):
+                shutil.rmtree(path, ignore_errors=True)
 
     def save(
         self, core: nn.Module, optimizer: Any, progress: Progress, settings: Any, mean: optim.Mean | None = None

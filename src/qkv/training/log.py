@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.convert.store import sync
+from qkv.errors import QkvError
 
 Event = dict[str, Any]  # always a "kind": step, evaluation, note, end; and the "step" at which it happened
 Report = Callable[[Event], None]
@@ -22,12 +23,22 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def line(value: Any) -> str:
+    """A value as one line of strict JSON."""
+    return json.dumps(finite(value), ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def whole(path: Path, value: Any) -> None:
-    """A value as a JSON file, whole or not at all: written beside, flushed, then renamed over the old one."""
+    """A value as a JSON file, whole or not at all."""
+    put(path, line(value))
+
+
+def put(path: Path, text: str) -> None:
+    """A text as a file, whole or not at all: written beside, flushed, then renamed over the old one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(finite(value), ensure_ascii=False, allow_nan=False), encoding="utf-8")
+        aside.write_text(text, encoding="utf-8")
         sync(aside)
         os.replace(aside, path)
         sync(path.parent)
@@ -36,34 +47,58 @@ def whole(path: Path, value: Any) -> None:
 
 
 def reporter(path: Path | None, report: Report | None) -> Report:
-    """A function that writes each event as a line of `path` and hands it to `report`."""
+    """A function that writes each event as a line of `path` and hands it to `report`.
+
+    Raises:
+        QkvError: the disk is full or not writable, then or later.
+    """
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise unwritten(path, e) from e
 
     def tell(event: Event) -> None:
         if path is not None:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(finite(event), ensure_ascii=False, allow_nan=False) + "\n")
+            try:
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(line(event))
+            except OSError as e:
+                raise unwritten(path, e) from e
         if report is not None:
             report(event)
 
     return tell
 
 
+def unwritten(path: Path, error: OSError) -> QkvError:
+    """What to say about a log that cannot be written."""
+    return QkvError(f"{path}: could not be written ({error}); what was saved before is whole. Make room and run again "
+                    "with --resume auto")  # fmt: skip
+
+
 def events(path: Path) -> list[Event]:
-    """The events of a log; a half line at its end, from a crash, is left out."""
+    """The events of a log; a half line, from a crash, is left out."""
     if not path.is_file():
         return []
     found: list[Event] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for raw in path.read_bytes().splitlines():  # a text would end lines at U+2028 too, and a crash may halve a letter
         try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
+            found.append(json.loads(raw.decode("utf-8")))
+        except ValueError:
             continue
     return found
 
 
 def cut(path: Path, step: int) -> None:
-    """Drop the events after `step`: a resumed run tells them again."""
-    kept = [e for e in events(path) if e.get("step", 0) <= step]
-    path.write_text("".join(json.dumps(e, ensure_ascii=False) + "\n" for e in kept), encoding="utf-8")
+    """Drop the events after `step`, and half lines: a resumed run tells them again.
+
+    Raises:
+        QkvError: the disk is full or not writable; the log is as it was.
+    """
+    kept = "".join(line(e) for e in events(path) if e.get("step", 0) <= step)
+    try:
+        if path.read_bytes() != kept.encode("utf-8"):
+            put(path, kept)
+    except OSError as e:
+        raise unwritten(path, e) from e

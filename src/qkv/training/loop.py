@@ -36,6 +36,7 @@ from qkv.training.settings import Settings
 
 WARM = 10  # steps after which the speed is known
 ENDLESS = 10**9
+HEARD = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 ENDS = ("", "steps", "epochs", "seconds", "patience", "stop")
 Evaluate = Callable[[Transformer, int], dict[str, Any]]  # (core, step) -> metrics by name
 
@@ -76,7 +77,7 @@ def train(
 
     Raises:
         guard.NonFinite: a loss or gradient is not a number, or a spike, and such steps are not skipped or too many.
-        Interrupted: SIGINT or SIGTERM, after the step in hand was finished and saved.
+        Interrupted: SIGINT, SIGTERM, SIGUSR1 or SIGHUP, after the step in hand was finished and saved.
         QkvError: the directory holds a run that is not resumed, or one of another model, data or tokenizer.
     """
     memory.keep_freed()
@@ -138,10 +139,13 @@ class Loop:
         """Fill in what an earlier part of the run left, and choose what is chosen once."""
         if self.store.last and not resume:
             raise QkvError(f"{self.store.last}: a run lies here; go on with --resume auto or give another --out")
+        if self.ranks.first:
+            self.store.sweep()
         notes: list[str] = []
         if self.store.last:
             self.at, notes = self.store.resume(self.learner, self.optimizer, self.settings, self.mean)
             self.saved = self.at.step
+            self.loss = math.nan if self.at.loss is None else self.at.loss
             notes.insert(0, f"resumed after step {self.at.step}")
         elif self.log:
             self.log.unlink(missing_ok=True)
@@ -379,7 +383,7 @@ class Loop:
         """The checkpoint of this moment, unless it is on disk already."""
         if self.saved == self.at.step:
             return
-        self.at.back = 0
+        self.at.back, self.at.loss = 0, self.loss
         with self.ranks.agreed():
             if self.ranks.first or self.shards:
                 self.store.save(self.learner, self.optimizer, self.at, self.settings, self.mean)
@@ -458,12 +462,16 @@ def threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def signals() -> Iterator[list[int]]:
-    """A list that SIGINT and SIGTERM are written into, the first of each; a second one ends the process as ever."""
+    """A list that the first signal of HEARD is written into; a second one ends the process as ever.
+
+    A SIGHUP that is ignored, as `nohup` has it, stays so.
+    """
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
-    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    before = {n: signal.getsignal(n) for n in HEARD}
+    before = {n: h for n, h in before.items() if h is not signal.SIG_IGN or n in (signal.SIGINT, signal.SIGTERM)}
 
     def hear(number: int, frame: object) -> None:
         caught.append(number)

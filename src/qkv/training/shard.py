@@ -118,7 +118,7 @@ def write(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
         dcp.save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
     with ranks.agreed(), unsaved(place):
         if ranks.first:
-            for file in aside.iterdir():
+            for file in (*aside.iterdir(), aside):
                 sync(file)
             shutil.rmtree(place, ignore_errors=True)
             os.replace(aside, place)
