@@ -195,10 +195,14 @@ def begin(a: Any, directory: Path, *, first: bool = True) -> None:
     parts = {part: dataclasses.asdict(getattr(a.run, part)) for part in PARTS}
     parts |= {"objective": a.run.objective, "base": a.run.base}
     parts |= {"data": dataclasses.asdict(a.run.data)} if a.run.data else {}
-    record(directory / "train" / "run.json", {"name": a.run.name, "notes": a.splits.notes, **parts})
+    record(directory / "train" / "run.json", {"name": a.run.name, "notes": [*a.splits.notes, *a.plan.notes], **parts})
 
 
 def record(path: Path, value: dict[str, Any]) -> None:
-    """A JSON object into a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    """A JSON object into a file, whole or not at all; a number that is none becomes null."""
+    from qkv.training import log
+
+    try:
+        log.put(path, json.dumps(log.finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
+    except OSError as e:
+        raise log.unwritten(path, e) from e

@@ -86,11 +86,20 @@ def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 
     ids = encoded(tokenizer, splits.train)  # type: ignore[arg-type]
     who = identity(run, flat(side for pair in ids for side in pair))
+    notes = left_out([max(map(len, pair)) for pair in ids], longest)
     if run.tokenizer.dropout:
         cuts = recutting(run, tokenizer, splits.train, ids, longest)  # type: ignore[arg-type]
-        return anew(cuts, boxed, maker, who), held
+        return dataclasses.replace(anew(cuts, boxed, maker, who), notes=notes), held
     boxes = boxed(ids)
-    return Plan(boxes.batches, maker(ids, boxes), who), held
+    return Plan(boxes.batches, maker(ids, boxes), who, notes), held
+
+
+def left_out(lengths: Sequence[int], longest: int, what: str = "they are left out") -> tuple[str, ...]:
+    """What is said about texts that are longer than training reads, and what becomes of them; nothing without any."""
+    over = sum(n > longest for n in lengths)
+    told = (f"{over:,} of {len(lengths):,} texts or pairs are longer than {longest} tokens: {what}; raise "
+            "model.context or training.tokens to learn from them")  # fmt: skip
+    return (told,) if over else ()
 
 
 def anew(
@@ -218,7 +227,8 @@ def of_labelled(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
         epoch, items = key
         return read.batch(rows, classes, items, corrupt.Draw(s.seed, epoch, 0), boxes.shape(items)[2])
 
-    return Plan(order, make, identity(run, flat(rows))), read.held
+    notes = left_out(list(map(len, rows)), room(run))
+    return Plan(order, make, identity(run, flat(rows), classes), notes), read.held
 
 
 @dataclass(frozen=True)
@@ -284,14 +294,20 @@ def of_prefixes(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 
     ids = rows(splits.train)  # type: ignore[arg-type]
     boxes = boxed(joint(ids), run)
-    return Plan(boxes.batches, maker(ids, boxes), identity(run, flat(joint(ids)))), held
+    notes = left_out(list(map(len, joint(ids))), room(run))
+    return Plan(boxes.batches, maker(ids, boxes), identity(run, flat(joint(ids))), notes), held
 
 
 def boxed(rows: Sequence[Sequence[int]], run: Run) -> bucket.Buckets:
     """Batches of single rows of like length."""
-    s, context = run.training, run.model.context
+    s = run.training
     lengths = [(len(row), len(row)) for row in rows]
-    return bucket.Buckets(lengths, tokens=s.tokens, longest=min(context, s.tokens) // 4 * 4, seed=s.seed)
+    return bucket.Buckets(lengths, tokens=s.tokens, longest=room(run), seed=s.seed)
+
+
+def room(run: Run) -> int:
+    """The tokens of the longest single row that is learnt."""
+    return min(run.model.context, run.training.tokens) // 4 * 4
 
 
 def encoded(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Ids]:
@@ -310,10 +326,11 @@ def flat(rows: Any) -> np.ndarray:
     return np.fromiter((i for row in rows for i in row), dtype=np.int64)
 
 
-def identity(run: Run, ids: np.ndarray) -> dict[str, Any]:
-    """What tells this run's data, vocabulary and order from another's."""
+def identity(run: Run, ids: np.ndarray, classes: Sequence[int] = ()) -> dict[str, Any]:
+    """What tells this run's data, vocabulary and order from another's; `classes` are the labels of its texts."""
     order: dict[str, Any] = {"seed": run.training.seed, "batch": run.training.tokens}
     order |= {key: value for key in ("objective", "base") if (value := getattr(run, key))}
+    order |= {"labels": zlib.crc32(np.array(classes).tobytes())} if len(classes) else {}
     order |= {"word_dropout": run.training.word_dropout} if run.training.word_dropout else {}
     cut = {key: value for key, value in dataclasses.asdict(run.tokenizer).items() if value and key != "merges"}
     return {"ids": len(ids), "crc": zlib.crc32(ids.tobytes()), "tokenizer": cut, **order}

@@ -65,11 +65,12 @@ def of_labels(
     share = s.auxiliary / each if model.spec.decoder and model.spec.head else 0.0
     shape = {"orders": each if rows_of is swapped else 1, "choices": each if rows_of is choices else 1}
 
-    def read(pairs: Sequence[Pair]) -> tuple[list[list[str]], list[Rows], list[int]]:
+    def read(pairs: Sequence[Pair]) -> tuple[list[list[str]], list[Rows], list[int], list[int]]:
         texts = [parted(rows_of, text, each, known, label) for text, label in pairs]
-        ids = base.shortened(tokenizer.encode_batch([row for many in texts for row in many]), context)
+        whole = tokenizer.encode_batch([row for many in texts for row in many])
+        ids = base.shortened(whole, context)
         rows: list[Rows] = [tuple(ids[i : i + each]) for i in range(0, len(ids), each)]
-        return texts, rows, [known.get(name, IGNORED) for _, name in pairs]
+        return texts, rows, [known.get(name, IGNORED) for _, name in pairs], list(map(len, whole))
 
     def boxed(rows: list[Rows]) -> bucket.Buckets:
         longest = [max(map(len, many)) for many in rows]
@@ -84,18 +85,20 @@ def of_labels(
         return batch
 
     def held(pairs: Sequence[Pair]) -> Batches:
-        _, rows, classes = read(pairs)
+        _, rows, classes, _ = read(pairs)
         boxes = boxed(rows)
         return tuple(map(maker(rows, boxes, classes), boxes.batches(0)))
 
-    texts, rows, classes = read(splits.train)  # type: ignore[arg-type]
-    who = base.identity(run, base.flat(row for many in rows for row in many))
+    texts, rows, classes, lengths = read(splits.train)  # type: ignore[arg-type]
+    who = base.identity(run, base.flat(row for many in rows for row in many), classes)
+    notes = base.left_out(lengths, context, "their ends are left out")
     if run.tokenizer.dropout or s.word_dropout:
         cuts = base.recutting(run, tokenizer, texts, rows, context) if run.tokenizer.dropout else lambda epoch: rows
         some = partial(thinned, tokenizer=tokenizer, share=s.word_dropout, seed=s.seed)
-        return base.anew(lambda n: some(cuts(n), epoch=n), boxed, partial(maker, classes=classes), who), held
+        plan = base.anew(lambda n: some(cuts(n), epoch=n), boxed, partial(maker, classes=classes), who)
+        return replace(plan, notes=notes), held
     boxes = boxed(rows)
-    return Plan(boxes.batches, maker(rows, boxes, classes), who), held
+    return Plan(boxes.batches, maker(rows, boxes, classes), who, notes), held
 
 
 def thinned(rows: list[Rows], *, tokenizer: Tokenizer, share: float, seed: int, epoch: int) -> list[Rows]:
