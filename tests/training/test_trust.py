@@ -61,7 +61,8 @@ AGREE = [("pairs", "marian"), ("labels", "bert"), ("prefixes", "experts")]  # wi
 
 
 def shape_of(family: str, drop: float = 0.0) -> Shape:
-    size: dict[str, Any] = {"family": family, "width": 32, "layers": 2, "heads": 2, "ffn": 128, "context": 32, **FAMILIES[family]}
+    size: dict[str, Any] = {"family": family, "width": 32, "layers": 2, "heads": 2, "ffn": 128, "context": 32}
+    size |= FAMILIES[family]
     states = 0.0 if size["family"] in DROPLESS else drop
     return Shape(dropout=states, attention_dropout=0.0 if family.startswith("lstm") else drop, **size)
 
