@@ -38,9 +38,9 @@ def silent(family: str) -> Batch:
 def test_a_batch_without_labels_contributes_nothing_and_is_never_nan(family: str) -> None:
     core, batch = made(family, labels=3), silent(family)
     assert batch.tokens == 0
-    for smoothing in (0.0, 0.1):
+    for smoothing, agree in ((0.0, 0.0), (0.1, 0.0), (0.1, 2.0)):
         core.zero_grad(set_to_none=True)
-        loss, _ = step_loss(core, batch, smoothing=smoothing)
+        loss, _ = step_loss(core, batch, smoothing=smoothing, agree=agree)
         loss.backward()
         assert float(loss.detach()) == 0.0
         assert all(p.grad is None or bool((p.grad == 0).all()) for p in core.parameters())

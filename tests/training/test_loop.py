@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -291,9 +292,11 @@ CHILD = """
     import dataclasses, test_loop as t
     from qkv.training import loop
     t.torch.set_num_threads(1)
+    if "deaf" in sys.argv:
+        t.signal.signal(t.signal.SIGHUP, t.signal.SIG_IGN)
     def slow(step):
         print(step, flush=True)
-        time.sleep(0.02)
+        time.sleep(600 if "stuck" in sys.argv and step == 3 else 0.02)
         return False
     core = t.core_of(t.translator(0.2))
     settings = dataclasses.replace(t.BASE, steps=int(sys.argv[2]))
@@ -304,23 +307,63 @@ CHILD = """
 """
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, number: signal.Signals) -> None:
+@contextmanager
+def running(folder: Path, *words: str) -> Iterator[Any]:
+    """A process that trains for long and has made three steps; it is gone afterwards."""
     code = textwrap.dedent(CHILD.format(tests=str(Path(__file__).parent)))
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), "100000"], stdout=subprocess.PIPE, env=environ)
+    command = [sys.executable, "-c", code, str(folder), "100000", *words]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, env=environ)
     assert child.stdout is not None
-    for _ in range(3):
-        child.stdout.readline()
-    child.send_signal(number)
-    child.stdout.read()
-    assert child.wait(60) == 128 + number
-    child.stdout.close()
+    try:
+        for _ in range(3):
+            child.stdout.readline()
+        yield child
+    finally:
+        child.kill()
+        child.stdout.read()
+        child.wait(60)
+        child.stdout.close()
+
+
+not_windows = pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
+
+
+@not_windows
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"])
+def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, name: str) -> None:
+    number = signal.Signals[name]
+    with running(tmp_path) as child:
+        child.send_signal(number)
+        child.stdout.read()
+        assert child.wait(60) == 128 + number
     done = checkpoint.read(tmp_path / "train/last.safetensors")[1]["progress"]["step"]
     assert done >= 3
+    if name in ("SIGUSR1", "SIGHUP"):
+        return
     settings = dataclasses.replace(BASE, steps=done + 4)
     core, whole = core_of(translator(0.2)), core_of(translator(0.2))
     loop.train(core, plan_of(reversals()), settings, directory=tmp_path, resume=True)
     loop.train(whole, plan_of(reversals()), settings)
     assert same(values(core), values(whole))
+
+
+@not_windows
+def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
+    with running(tmp_path, "stuck") as child:
+        child.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(1)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == -signal.SIGTERM
+
+
+@not_windows
+def test_a_hangup_that_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
+    with running(tmp_path, "deaf") as child:
+        child.send_signal(signal.SIGHUP)
+        for _ in range(5):
+            assert child.stdout.readline()
+        child.send_signal(signal.SIGTERM)
+        child.stdout.read()
+        assert child.wait(60) == 128 + signal.SIGTERM

@@ -482,7 +482,7 @@ def test_struck_at_any_write_a_run_goes_on_as_if_nothing_had_happened(
     said = in_another_process("t.struck(*sys.argv[1:])", str(tmp_path), fault, str(every))
     rows = [json.loads(line) for line in said.splitlines()]
     assert [first for _, first, _ in rows] == [end] * (len(rows) - 1) + [0]
-    assert rows[-1][0] > 60, "so many acts has a run"
+    assert rows[-1][0] > 40, "so many acts has a run"
     brief(tmp_path / "whole")
     want = checkpoint.read(tmp_path / "whole/end.safetensors")[0]
     for at, _, then in rows:
@@ -547,6 +547,7 @@ def one_part(folder: str, before: str, after: str, fault: str) -> None:
             return
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("before", "after", "fault"),
     [("parts", "parts", "killed"), ("parts", "parts", "full"), ("file", "parts", "killed"),
