@@ -135,6 +135,7 @@ KEPT = {"evaluate_every": 3, "average": 2}
 RUNS: list[tuple[str, Settings, dict[str, Any]]] = [
     ("drop 0.0", half(), {}),
     ("drop 0.2", half(), {"drop": 0.2}),
+    ("agree", half(agree=2.0), {"drop": 0.2}),
     ("own tokens", half(), {"fault": "own tokens"}),
     ("same micro-batch", half(), {"fault": "same micro-batch"}),
     ("own loads", half(), {"fault": "own loads"}),
@@ -201,6 +202,13 @@ def test_two_processes_are_one_and_only_the_first_writes(two: Path, tmp_path: Pa
     )
     assert theirs == pytest.approx(mine, abs=1e-6)
     assert len(mine) == BASE.steps
+
+
+def test_two_dropouts_that_shall_agree_are_the_same_ones_in_two_processes(two: Path, tmp_path: Path) -> None:
+    alone, both = one(tmp_path, dataclasses.replace(BASE, agree=2.0), drop=0.2), two / "agree"
+    assert gap(weights(both, 0), weights(both, 1)) == 0
+    assert gap(alone, weights(both)) < 1e-6
+    assert gap(alone, weights(two / "drop 0.2")) > 1e-4
 
 
 @pytest.mark.parametrize("fault", ["own tokens", "same micro-batch"])

@@ -31,6 +31,7 @@ KEPT = {"evaluate_every": 3, "average": 2}
 RUNS: list[tuple[str, Settings, dict[str, Any]]] = [
     ("sharded", SHARD, {}),
     ("dropped", p.half(shard=True, **KEPT), {"drop": 0.2}),
+    ("agreed", p.half(shard=True, agree=2.0, **KEPT), {"drop": 0.2}),
     ("single", SHARD, {"single": True}),
     ("low", p.half(shard=True, precision="bf16"), {"single": True}),
     ("mean instead of sum", SHARD, {"fault": "mean"}),
@@ -141,6 +142,12 @@ def test_an_encoder_decoder_with_dropout_and_an_average_too(two: Path, tmp_path:
     assert p.gap(alone, p.weights(two / "dropped")) < 1e-6
 
 
+def test_two_dropouts_that_shall_agree_too(two: Path, tmp_path: Path) -> None:
+    alone = one(tmp_path, dataclasses.replace(p.BASE, agree=2.0, **KEPT), drop=0.2)
+    assert p.gap(alone, p.weights(two / "agreed")) < 1e-6
+    assert p.gap(alone, p.weights(two / "dropped")) > 1e-4
+
+
 @pytest.mark.parametrize("name", ["single", "low"])
 def test_fp32_and_bf16_too_as_near_as_their_sums_are(two: Path, tmp_path: Path, name: str) -> None:
     settings = dataclasses.replace(p.BASE, precision="bf16" if name == "low" else "fp32")
@@ -211,6 +218,30 @@ def test_a_checkpoint_with_a_missing_part_is_refused(two: Path, tmp_path: Path) 
     run(tmp_path, p.BASE, resume=True)
     said = (tmp_path / "0.error").read_text(encoding="utf-8")
     assert "not a whole checkpoint" in said
+
+
+def test_all_of_a_checkpoint_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acts: list[tuple[str, Path]] = []
+    for module in (shard, log):
+        true = module.sync
+        monkeypatch.setattr(module, "sync", lambda path, true=true: acts.append(("sync", path)) or true(path))
+    rename = os.replace
+    monkeypatch.setattr(shard.os, "replace", lambda a, b: acts.append(("name", Path(b))) or rename(a, b))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        tensors = {f"weight:{n}": w for n, w in checkpoint.weights(made(0.0)).items()}
+        shard.write(tmp_path / "last.json", tensors, {"progress": {"step": 3}}, parallel.here())
+    finally:
+        dist.destroy_process_group()
+    place = tmp_path / "last-3"
+    names = [f.name for f in place.iterdir()]
+    at = acts.index(("name", place))
+    assert {("sync", tmp_path / ".last-3"), *(("sync", tmp_path / ".last-3" / name) for name in names)} <= {*acts[:at]}
+    named = acts.index(("name", tmp_path / "last.json"))
+    assert named > at
+    assert ("sync", tmp_path) in acts[named:]
 
 
 def test_a_checkpoint_that_cannot_be_named_leaves_the_one_before_it(
