@@ -10,7 +10,10 @@ from torch import Tensor
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Sum over rows of (1 - ε)·(-log p(label)) + ε·mean over the vocabulary of (-log p) (Szegedy et al. 2016, 7)."""
+    """Sum over rows of (1 - ε)·(-log p(label)) + ε·mean over the vocabulary of (-log p) (Szegedy et al. 2016, 7).
+
+    With `agree`, what `pull` adds for two passes that differ.
+    """
 
     @staticmethod
     def forward(
