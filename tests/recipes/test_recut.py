@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from qkv import recipes
+from qkv.data.collate import Batch
 from qkv.errors import QkvError
 from qkv.recipes import assemble, objectives
 from qkv.recipes.own import from_toml
@@ -215,8 +217,55 @@ def test_a_text_with_words_left_out_keeps_their_order_and_its_label() -> None:
         assert a.model.labels[number] == label
 
 
-def test_words_are_left_out_of_labelled_texts_alone() -> None:
-    with pytest.raises(QkvError, match=r"training\.word_dropout=0\.1: words are left out of labelled texts alone"):
+def test_words_are_left_out_of_labelled_texts_and_pairs_alone() -> None:
+    with pytest.raises(QkvError, match=r"word_dropout=0\.1: words are left out of labelled texts and of pairs alone"):
         assemble.assemble(other("text", 0.0, word_dropout=0.1), device="cpu")
     with pytest.raises(QkvError, match=r"training\.word_dropout: found 1\.5, expected a share"):
         other("labels", word_dropout=1.5)
+
+
+# -- words of pairs that are not read -------------------------------------------------------------------------------
+
+
+def read(a: assemble.Assembly, epoch: int) -> list[Batch]:
+    return [a.plan.make(key) for key in a.plan.order(epoch)]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_words_of_pairs_are_not_read_anew_in_each_epoch_but_said(dropout: float) -> None:
+    a, b = (assemble.assemble(run_of(dropout, word_dropout=0.3), device="cpu") for _ in "ab")
+    plain = assemble.assemble(run_of(dropout), device="cpu")
+    tokenizer = a.model.tokenizer
+    assert tokenizer is not None
+    unknown, hidden, words = tokenizer.unk_id, 0, 0
+    kept = [tokenizer.pad_id, tokenizer.eos_id]
+    for epoch in range(3):
+        for mine, same, whole in zip(read(a, epoch), read(b, epoch), read(plain, epoch), strict=True):
+            assert (mine.labels == whole.labels).all(), "what is not read is said all the same"
+            for side in ("source", "target"):
+                ids, full = getattr(mine, side), getattr(whole, side)
+                assert (ids == getattr(same, side)).all(), "a function of seed, epoch and batch"
+                assert ((ids == full) | (ids == unknown)).all()
+                ends = torch.isin(full, torch.tensor(kept))
+                assert (ids == full)[ends].all(), "special tokens are read"
+                hidden, words = hidden + int((ids != full).sum()), words + int((~ends).sum())
+    assert 0.27 < hidden / words < 0.33
+    twice = [torch.cat([m.source.flatten() for m in read(a, epoch) if m.source is not None]) for epoch in (0, 1)]
+    places = [(ids == unknown).nonzero().flatten().tolist() for ids in twice]
+    assert places[0] != places[1]
+    for one, two in zip(a.valid, plain.valid, strict=True):
+        assert (one.target == two.target).all(), "what is judged is read whole"
+
+
+def test_words_that_are_not_read_and_sampled_ones_are_refused_together() -> None:
+    with pytest.raises(QkvError, match=r"training\.sampled: the model guesses from true words.*take one of them away"):
+        assemble.assemble(run_of(0.0, word_dropout=0.1, sampled=0.1), device="cpu")
+
+
+def test_pairs_without_a_token_for_the_unknown_are_refused() -> None:
+    run = run_of(0.0, word_dropout=0.3)
+    a = assemble.assemble(run, device="cpu")
+    assert a.model.tokenizer is not None
+    a.model.tokenizer.roles.pop("unk")
+    with pytest.raises(QkvError, match=r"word_dropout=0\.3: the vocabulary has no token for the unknown"):
+        a.objective.batches(run, a.splits, a.model)

@@ -5,6 +5,7 @@ average, the losses and the outcome are equal to the last bit.
 """
 
 import dataclasses
+import importlib
 import json
 import math
 import random
@@ -21,6 +22,7 @@ import torch
 from qkv import recipes
 from qkv.data.order import permutation
 from qkv.errors import QkvError
+from qkv.recipes.objectives import THIN
 from qkv.recipes.run import Run, Shape, Splits, Vocabulary
 from qkv.training import checkpoint, guard, log, loop, objectives
 from qkv.training.plan import Plan
@@ -186,7 +188,7 @@ def talking(objective: str, **training: Any) -> Run:
 def cut(objective: str, **training: Any) -> Run:
     how = {"agree": 2.0, "accumulate": 2, "tokens": 128, **training}
     if objective == "pairs":
-        return cuts.run_of(0.3, sampled=0.3, ema=0.9, **how)
+        return cuts.run_of(0.3, ema=0.9, **({"sampled": 0.3} | how))
     if objective != "text":
         how["word_dropout"] = 0.3
     return cuts.other(objective, 0.3, **how)
@@ -195,6 +197,7 @@ def cut(objective: str, **training: Any) -> Run:
 RECIPES: dict[str, Callable[..., Run]] = {
     **{objective: lambda objective=objective, **how: cut(objective, **how)
        for objective in ("pairs", "text", "labels", "similarity", "choice")},
+    "blurred pairs": lambda **how: cut("pairs", sampled=0.0, word_dropout=0.3, **how),
     **{objective: lambda objective=objective, **how: talking(objective, **how) for objective in ("documents", "chat")},
 }  # fmt: skip
 
@@ -203,7 +206,7 @@ def last(folder: Path) -> dict[str, Any]:
     return checkpoint.read(folder / "train" / "last.safetensors")[0]
 
 
-@pytest.mark.parametrize("objective", some(RECIPES, ("pairs", "labels", "choice", "chat")))
+@pytest.mark.parametrize("objective", some(RECIPES, ("pairs", "blurred pairs", "labels", "choice", "chat")))
 def test_a_recipe_with_all_its_dropouts_goes_on_bit_for_bit(objective: str, tmp_path: Path) -> None:
     make = RECIPES[objective]
     whole = recipes.train(make(steps=9, evaluate_every=4), out=tmp_path / "a", device="cpu")
@@ -216,13 +219,15 @@ def test_a_recipe_with_all_its_dropouts_goes_on_bit_for_bit(objective: str, tmp_
     assert again.outcome.loss == whole.outcome.loss
 
 
-def test_words_left_out_by_consumed_chance_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qkv.recipes import tuning as code
-
-    chance = np.random.default_rng(0)
-    monkeypatch.setattr(code, "generator", lambda **key: chance)
+@pytest.mark.parametrize(("place", "objective"), [("tuning", "labels"), ("objectives", "blurred pairs")])
+def test_words_left_out_by_consumed_chance_would_be_found(
+    place: str, objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = importlib.import_module(f"qkv.recipes.{place}")
+    draw, chance = code.generator, np.random.default_rng(0)
+    monkeypatch.setattr(code, "generator", lambda **key: chance if key["seed"] == THIN else draw(**key))
     with pytest.raises(AssertionError):
-        test_a_recipe_with_all_its_dropouts_goes_on_bit_for_bit("labels", tmp_path)
+        test_a_recipe_with_all_its_dropouts_goes_on_bit_for_bit(objective, tmp_path)
 
 
 def test_what_is_kept_of_a_run_is_whole_and_strict_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,20 @@ def twice(batch: Batch) -> Batch:
     return replace(batch, **both, tokens=2 * batch.tokens)
 
 
+def blurred(batch: Batch, *, share: float, unknown: int, kept: Sequence[int], draws: np.random.Generator) -> Batch:
+    """The batch with `unknown` in place of some of the words that are read, each with the probability `share`.
+
+    The ids `kept` stay, and so does every label: what is not read must still be said (Sennrich & Zhang 2019).
+    """
+
+    def read(ids: Tensor) -> Tensor:
+        drawn = torch.from_numpy(draws.random(tuple(ids.shape), dtype=np.float32) < share)
+        return torch.where(drawn & ~torch.isin(ids, torch.tensor(list(kept))), unknown, ids)
+
+    source = None if batch.source is None else read(batch.source)
+    return replace(batch, source=source, target=read(batch.target))
+
+
 def padded(rows: Sequence[Sequence[int]], fill: int, *, width: int | None = None, multiple: int = 1) -> Tensor:
     """Rows of ids filled up on the right to `width`, else to the longest, rounded up to `multiple`: -> [B, T] int64."""
     longest = max(len(row) for row in rows)

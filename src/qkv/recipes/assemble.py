@@ -81,20 +81,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         spec = run.model.spec(len(tokenizer), labels=len(labels))
         model = hub.build(spec, seed=run.training.seed, tokenizer=tokenizer)
     model.tokenizer = ready(tokenizer, objective, model.spec)
-    if run.tokenizer.dropout and (not objective.recuts or isinstance(splits.train, Mixture)):
-        what = "token shards are cut already" if objective.recuts else "these texts are not cut anew"
-        fit = ", ".join(name for name, o in OBJECTIVES.items() if o.recuts)
-        raise QkvError(f"tokenizer.dropout={run.tokenizer.dropout}: {what}; take it away (it goes with {fit})")
-    if run.training.word_dropout and objective not in tuning.JUDGING:
-        raise QkvError(f"training.word_dropout={run.training.word_dropout}: words are left out of labelled texts "
-                       "alone; take it away")  # fmt: skip
-    if run.training.agree and not drops(as_json(model.spec)):
-        raise QkvError(f"training.agree={run.training.agree}: two passes of a model without dropout agree already; "
-                       "give it some (model.dropout=0.1), or take agree away")  # fmt: skip
-    if architecture(model.spec) not in objective.models:
-        fit = " or ".join(objective.models)
-        raise QkvError(f"{run.name}: this objective needs a model of kind {fit}; this one is: "
-                       f"{architecture(model.spec)}")  # fmt: skip
+    refuse_misfits(run, splits, objective, model)
     if labels:
         model.config = named(model.spec, labels) | ({"both_orders": True} if objective is tuning.SIMILAR else {})
     if run.training.lora.rank:
@@ -103,6 +90,27 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     plan, held = objective.batches(run, splits, model)
     plan = replace(plan, identity={**plan.identity, **frozen(model.core)})
     return Assembly(run, objective, splits, model, plan, held, held(splits.valid))
+
+
+def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
+    """QkvError where a setting would not be heeded, or does not go with the objective, the model or another setting."""
+    if run.tokenizer.dropout and (not objective.recuts or isinstance(splits.train, Mixture)):
+        what = "token shards are cut already" if objective.recuts else "these texts are not cut anew"
+        fit = ", ".join(name for name, o in OBJECTIVES.items() if o.recuts)
+        raise QkvError(f"tokenizer.dropout={run.tokenizer.dropout}: {what}; take it away (it goes with {fit})")
+    if run.training.word_dropout and objective not in (objectives.PAIRS, *tuning.JUDGING):
+        raise QkvError(f"training.word_dropout={run.training.word_dropout}: words are left out of labelled texts and "
+                       "of pairs alone; take it away")  # fmt: skip
+    if run.training.word_dropout and run.training.sampled:
+        raise QkvError("training.sampled: the model guesses from true words, which training.word_dropout makes "
+                       "unknown; take one of them away")  # fmt: skip
+    if run.training.agree and not drops(as_json(model.spec)):
+        raise QkvError(f"training.agree={run.training.agree}: two passes of a model without dropout agree already; "
+                       "give it some (model.dropout=0.1), or take agree away")  # fmt: skip
+    if architecture(model.spec) not in objective.models:
+        fit = " or ".join(objective.models)
+        raise QkvError(f"{run.name}: this objective needs a model of kind {fit}; this one is: "
+                       f"{architecture(model.spec)}")  # fmt: skip
 
 
 def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:

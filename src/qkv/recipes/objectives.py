@@ -25,6 +25,7 @@ from qkv.text.tokenizer import Tokenizer
 from qkv.text.train import Template
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
+from qkv.training.settings import Settings
 from qkv.writing import start_of
 
 Batches = tuple[collate.Batch, ...]
@@ -32,6 +33,7 @@ Ids = tuple[list[int], list[int]]  # a pair's
 Rows = tuple[list[int], ...]  # the ids of the texts that belong together
 Held = Callable[[Any], Batches]  # from held-out data to their batches, the same at every call
 ANEW = 0x6375_7473  # draws of cuts are another stream than those of order: seed ^ ANEW
+THIN = 0x7468_696E  # and so are those of words left out: seed ^ THIN
 HELD = -1  # the epoch of validation's and the test's own draws: no epoch of training has this number
 
 
@@ -89,9 +91,30 @@ def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     notes = left_out([max(map(len, pair)) for pair in ids], longest)
     if run.tokenizer.dropout:
         cuts = recutting(run, tokenizer, splits.train, ids, longest)  # type: ignore[arg-type]
-        return dataclasses.replace(anew(cuts, boxed, maker, who), notes=notes), held
+        return blurred(dataclasses.replace(anew(cuts, boxed, maker, who), notes=notes), s, tokenizer), held
     boxes = boxed(ids)
-    return Plan(boxes.batches, maker(ids, boxes), who, notes), held
+    return blurred(Plan(boxes.batches, maker(ids, boxes), who, notes), s, tokenizer), held
+
+
+def blurred(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
+    """The plan with some of the words that are read made unknown: batch k of epoch e by a draw of (seed, e, k)."""
+    if not s.word_dropout:
+        return plan
+    kept = {i for token in tokenizer.roles.values() if (i := tokenizer.id(token)) is not None}
+    unknown = tokenizer.unk_id
+    if unknown is None:
+        raise QkvError(f"training.word_dropout={s.word_dropout}: the vocabulary has no token for the unknown to put in "
+                       "a word's place; take it away")  # fmt: skip
+
+    def order(epoch: int) -> Sequence[tuple[int, int, Any]]:
+        return [(epoch, number, key) for number, key in enumerate(plan.order(epoch))]
+
+    def make(place: tuple[int, int, Any]) -> collate.Batch:
+        epoch, number, key = place
+        draws = generator(seed=s.seed ^ THIN, epoch=epoch, index=number)
+        return collate.blurred(plan.make(key), share=s.word_dropout, unknown=unknown, kept=sorted(kept), draws=draws)
+
+    return dataclasses.replace(plan, order=order, make=make)
 
 
 def left_out(lengths: Sequence[int], longest: int, what: str = "they are left out") -> tuple[str, ...]:

@@ -27,7 +27,6 @@ from qkv.training.objectives import measure
 from qkv.training.plan import Plan, placed
 
 Row = tuple[list[int], list[int]]  # what goes in, what should come out
-THIN = 0x7468_696E  # draws of words left out are another stream than those of order: seed ^ THIN
 # Each message ends with the end symbol, so that an answer ends where its writer stopped.
 TALKING = (
     "{% for m in messages %}{{ m.role }}\n{{ m.content }}{{ eos_token }}\n{% endfor %}"
@@ -108,7 +107,7 @@ def thinned(rows: list[Rows], *, tokenizer: Tokenizer, share: float, seed: int, 
     """
     if not share:
         return rows
-    draws = generator(seed=seed ^ THIN, epoch=epoch, index=0)
+    draws = generator(seed=seed ^ base.THIN, epoch=epoch, index=0)
     special = {tokenizer.id(token) for token in tokenizer.roles.values()} - {tokenizer.unk_id}
 
     def some(row: list[int]) -> list[int]:

@@ -41,7 +41,7 @@ class Settings:
     agree: float = 0.0  # each batch is read with two dropouts, and differing costs so much (R-Drop: Liang et al. 2021)
     sampled: float = 0.0  # scheduled sampling: the share of true inputs that the model's own guesses replace at most
     sampled_ramp: int = 0  # steps over which that share grows from none
-    word_dropout: float = 0.0  # the share of words left out of labelled texts (Iyyer et al. 2015, section 4.1)
+    word_dropout: float = 0.0  # the share of words left out of labelled texts (Iyyer et al. 2015), unknown in pairs
     balance: float = 0.01  # how much of the loss evens out the experts, where there are any (Fedus et al. 2021, 2.2)
     steer: float = 1e-3  # how far the bias of an expert moves in a step, where there is one (Wang et al. 2024)
     auxiliary: float = 0.5  # what the loss of words counts beside that of labels (Radford et al. 2018, equation 5)
