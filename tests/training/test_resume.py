@@ -329,3 +329,38 @@ def test_texts_that_are_longer_than_is_learnt_are_counted_and_told(
         if count:
             assert re.fullmatch(rf"{count} of \d+ texts or pairs are longer than 40 tokens: {becomes}; .*", notes[0])
         assert done.outcome.steps == 1
+
+
+# -- other held-out data ----------------------------------------------------------------------------------------------
+
+
+def judged_by(rows: list[tuple[str, str]], **training: Any) -> Run:
+    return dataclasses.replace(judge(evaluate_every=2, **training), splits=lambda: Splits(ROWS, rows))
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_run_goes_on_with_other_held_out_data_and_says_so(changed: bool, tmp_path: Path) -> None:
+    recipes.train(judged_by(ROWS[:5], steps=4), out=tmp_path, device="cpu")
+    path = tmp_path / "train" / "last.safetensors"
+    tensors, state = checkpoint.read(path)
+    state["progress"]["best"] = {"loss": -1.0, "step": 4}  # which nothing after it can beat
+    checkpoint.write(path, tensors, state)
+    told: list[str] = []
+    other = [(text, str(1 - int(label))) for text, label in ROWS[:5]] if changed else ROWS[:5]
+    run = judged_by(other, steps=6)
+    done = recipes.train(run, out=tmp_path, device="cpu", resume=True, report=lambda e: told.append(str(e.get("text"))))
+    assert any("the held-out data are not those of before" in text for text in told) is changed
+    assert (done.outcome.metrics["loss"] > 0) is changed, "the best weights are chosen anew by what is held out now"
+
+
+def test_a_checkpoint_that_says_nothing_of_its_held_out_data_goes_on(tmp_path: Path) -> None:
+    recipes.train(judged_by(ROWS[:5], steps=2), out=tmp_path, device="cpu")
+    path = tmp_path / "train" / "last.safetensors"
+    tensors, state = checkpoint.read(path)
+    del state["judged"]
+    checkpoint.write(path, tensors, state)
+    told: list[str] = []
+    recipes.train(judged_by(ROWS[5:9], steps=4), out=tmp_path, device="cpu", resume=True,
+                  report=lambda e: told.append(str(e.get("text"))))  # fmt: skip
+    assert told
+    assert not any("held-out" in text for text in told)

@@ -6,6 +6,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,15 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         adapt(model, run)
     model.core.to(hub.device_of(device)).train()
     plan, held = objective.batches(run, splits, model)
-    plan = replace(plan, identity={**plan.identity, **frozen(model.core)})
-    return Assembly(run, objective, splits, model, plan, held, held(splits.valid))
+    valid = held(splits.valid)
+    plan = replace(plan, identity={**plan.identity, **frozen(model.core)}, judged=number_of(valid))
+    return Assembly(run, objective, splits, model, plan, held, valid)
+
+
+def number_of(batches: Batches) -> int:
+    """A checksum of all that batches hold."""
+    tensors = (t for batch in batches for t in vars(batch).values() if isinstance(t, torch.Tensor))
+    return reduce(lambda n, t: zlib.crc32(t.contiguous().numpy().tobytes(), n), tensors, 0)
 
 
 def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:

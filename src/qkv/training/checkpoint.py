@@ -111,6 +111,7 @@ class Store:
     identity: dict[str, Any]  # the spec, the data, the tokenizer: a checkpoint of another run is refused
     memory: dict[str, Tensors] = field(default_factory=dict)
     ranks: Ranks | None = None  # where each of them keeps a part of the weights, and writes it
+    judged: int | None = None  # a number of the held-out data
 
     @property
     def last(self) -> Path | None:
@@ -137,7 +138,7 @@ class Store:
         for name, (state, _) in optim.memories(core, optimizer).items():
             tensors |= {f"{key}:{name}": t for key, t in state.items() if isinstance(t, Tensor)}
         state = {"progress": vars(progress), "identity": self.identity, "machine": machine()}
-        state |= {"settings": dataclasses.asdict(settings)}
+        state |= {"settings": dataclasses.asdict(settings), "judged": self.judged}
         one, parts = self.folder / "last.safetensors", self.folder / "last.json"
         if self.ranks:
             shard.write(parts, tensors, state, self.ranks)
@@ -183,7 +184,12 @@ class Store:
                 memory |= {key: t.to(device) if fused or key != "step" else t for key, t in own.items()}
         changed = list(differences(state["settings"], json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
         moved = list(differences(state["machine"], machine(), "machine"))
-        return progress, [f"not a bit-for-bit repetition: {d}" for d in changed + moved]
+        notes = [f"not a bit-for-bit repetition: {d}" for d in changed + moved]
+        if None not in (self.judged, then := state.get("judged")) and then != self.judged:
+            progress.best, progress.stale = None, 0  # it won on other data
+            notes.append("the held-out data are not those of before: evaluations from here on cannot be compared with "
+                         "the earlier ones, and the best weights are chosen anew")  # fmt: skip
+        return progress, notes
 
     def keep(self, name: str, core: nn.Module, state: Mapping[str, Any]) -> None:
         """Keep the weights of this moment under a name."""

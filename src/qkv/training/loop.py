@@ -126,7 +126,8 @@ class Loop:
         self.micro = settings.accumulate * self.ranks.size  # micro-batches in a step
         self.log = folder(directory, "log.jsonl") if self.ranks.first else None
         who = {"spec": as_json(core.spec), "data": dict(plan.identity), "training.accumulate * processes": self.micro}
-        self.store = checkpoint.Store(folder(directory), who, ranks=self.ranks if self.shards else None)
+        ranks = self.ranks if self.shards else None
+        self.store = checkpoint.Store(folder(directory), who, ranks=ranks, judged=plan.judged)
         self.at = checkpoint.Progress()
         self.loss, self.shown, self.saved = math.nan, (0, 0.0), -1
         self.work, self.worked, self.top = Work(core.spec), 0.0, 0.0  # operations since they were last told; a second
