@@ -38,8 +38,13 @@ def labelled() -> Batch:
     return collate.labelled(collate.masked(texts, pad=PAD), [0, 1, IGNORED, 2, 1])
 
 
+def telling() -> Batch:
+    return collate.labelled(collate.spoken(rows(2), pad=PAD, share=0.7), [0, 1, IGNORED, 2, 1])
+
+
 def core_of(family: str, *, labels: int = 0, dropout: float = 0.3) -> Transformer:
-    shape = Shape(family, width=64, layers=3, heads=2, ffn=64, dropout=dropout, context=32)
+    ffn = 256 if family == "openai_gpt" else 64
+    shape = Shape(family, width=64, layers=3, heads=2, ffn=ffn, dropout=dropout, context=32)
     core = Transformer(shape.spec(V, labels=labels))
     initialise(core, 0)
     with torch.no_grad():
@@ -56,6 +61,10 @@ def judge() -> Transformer:
     return core_of("bert", labels=3)
 
 
+def teller() -> Transformer:
+    return core_of("openai_gpt", labels=3)
+
+
 def drop() -> Drop:
     return dropper(5, 0, 0, 0, device="cpu")
 
@@ -64,20 +73,21 @@ def slowly(core: Transformer, batch: Batch, agree: float, smoothing: float) -> T
     """Half of (both cross-entropies + agree / 2 · (KL + KL)), each word or text for itself, by PyTorch's functions."""
     both, draws = twice(batch), drop()
     hidden = losses.states(core, both, draws)
-    if both.classes is None:
-        logits, wanted = core.head(hidden), both.labels
-    else:
-        logits, wanted = losses.text_logits(core, hidden, both, draws)[:, None], both.classes[:, None]
-    half, total = len(batch.target), logits.new_zeros(())
-    for i in range(half):
-        for t, label in enumerate(wanted[i].tolist()):
-            if label == IGNORED:
-                continue
-            one, two = (logits[row, t].log_softmax(-1) for row in (i, i + half))
-            for seen in (one, two):
-                total = total + F.cross_entropy(seen, torch.tensor(label), label_smoothing=smoothing)
-            for p, q in ((one, two), (two, one)):
-                total = total + agree / 2 * F.kl_div(q, p, log_target=True, reduction="sum")  # KL(p | q)
+    asked = [(core.head(hidden), both.labels, both.weight)] if bool((both.labels != IGNORED).any()) else []
+    if both.classes is not None:
+        asked += [(losses.text_logits(core, hidden, both, draws)[:, None], both.classes[:, None], None)]
+    half, total = len(batch.target), hidden.new_zeros(())
+    for logits, wanted, weight in asked:
+        for i in range(half):
+            for t, label in enumerate(wanted[i].tolist()):
+                if label == IGNORED:
+                    continue
+                counts = 1.0 if weight is None else float(weight[i, t])
+                one, two = (logits[row, t].log_softmax(-1) for row in (i, i + half))
+                for seen in (one, two):
+                    total = total + counts * F.cross_entropy(seen, torch.tensor(label), label_smoothing=smoothing)
+                for p, q in ((one, two), (two, one)):  # KL(p | q)
+                    total = total + counts * agree / 2 * F.kl_div(q, p, log_target=True, reduction="sum")
     return total / 2
 
 
@@ -87,7 +97,10 @@ def gradients(core: Transformer, loss: Tensor) -> dict[str, Tensor]:
     return {name: g for name, g in zip(named, found, strict=True) if g is not None}
 
 
-CASES = [pytest.param(translator, pairs, 0.1, id="words"), pytest.param(judge, labelled, 0.0, id="texts")]
+CASES = [
+    pytest.param(translator, pairs, 0.1, id="words"), pytest.param(judge, labelled, 0.0, id="texts"),
+    pytest.param(teller, telling, 0.0, id="texts and words"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("made", "batch", "smoothing"), CASES)
@@ -142,6 +155,28 @@ def test_chunks_of_rows_pair_the_two_passes(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.allclose(*(torch.autograd.grad(x, hidden, retain_graph=True)[0] for x in (found, slow)), atol=1e-5)
 
 
+def test_chunks_of_weighted_rows_pair_the_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = torch.Generator().manual_seed(0)
+    many = 1_201
+    head = torch.nn.Linear(16, 4_000)
+    hidden = torch.randn(2 * many, 16, generator=g, requires_grad=True)
+    labels, weight = (torch.randint(4_000, (many,), generator=g).repeat(2), torch.rand(many, generator=g).repeat(2))
+
+    def checked() -> None:
+        found = losses.weighed(hidden, head, labels, weight, smoothing=0.0, agree=2.0)
+        one, two = head(hidden).log_softmax(-1).chunk(2)
+        gap = (one.exp() * (one - two) + two.exp() * (two - one)).sum(-1)
+        slow = (F.cross_entropy(head(hidden), labels, reduction="none") * weight).sum() + (gap * weight[:many]).sum()
+        assert float(found.detach()) == pytest.approx(float(slow.detach()), rel=1e-5)
+        assert torch.allclose(*(torch.autograd.grad(x, hidden)[0] for x in (found, slow)), atol=1e-5)
+
+    checked()
+    right = losses.apart
+    monkeypatch.setattr(losses, "apart", lambda logits, agree, counts=1.0: right(logits, agree))  # a fault: unweighted
+    with pytest.raises(AssertionError):
+        checked()
+
+
 @pytest.mark.parametrize(("made", "batch", "smoothing"), CASES)
 def test_without_dropout_both_passes_agree(
     made: Callable[[], Transformer], batch: Callable[[], Batch], smoothing: float
@@ -192,7 +227,8 @@ def test_a_model_without_dropout_is_refused() -> None:
 
 def test_a_run_learns_with_it_and_repeats_itself() -> None:
     def ended(agree: float) -> dict[str, Tensor]:
-        a = assemble.assemble(replace(run_of("marian"), training=Settings(steps=3, agree=agree)), device="cpu")
+        run = run_of("marian")
+        a = assemble.assemble(replace(run, training=replace(run.training, agree=agree)), device="cpu")
         loop.train(a.model.core, a.plan, a.run.training)
         return dict(a.model.core.state_dict())
 

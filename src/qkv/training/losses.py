@@ -47,23 +47,35 @@ def summed(
     elif weight is None:
         total = linear_cross_entropy(hidden, core.head, labels, smoothing=smoothing, agree=agree)
     else:
-        total = weighed(hidden, core.head, labels, weight, smoothing)
+        total = weighed(hidden, core.head, labels, weight, smoothing=smoothing, agree=agree)
     return total if batch.classes is None else total + text_loss(core, states, batch, batch.classes, agree, drop)
 
 
-def weighed(hidden: Tensor, head: nn.Linear, labels: Tensor, weight: Tensor, smoothing: float) -> Tensor:
+def weighed(
+    hidden: Tensor, head: nn.Linear, labels: Tensor, weight: Tensor, *, smoothing: float, agree: float = 0.0
+) -> Tensor:  # fmt: skip
     """The cross-entropy of `head(hidden)` [N, D] against `labels` [N], summed with a weight [N] for each.
 
-    The logits exist a chunk of rows at a time; on the way back they are made again.
+    The logits exist a chunk of rows at a time; on the way back they are made again. With `agree` the rows are two
+    passes over the same words, one after the other.
     """
 
     def part(h: Tensor, label: Tensor, counts: Tensor) -> Tensor:
+        h, label, counts = h.flatten(0, 1), label.flatten(), counts.flatten()
         logits = F.linear(h, head.weight, head.bias).float()
-        return (F.cross_entropy(logits, label, reduction="none", label_smoothing=smoothing) * counts).sum()
+        total = (F.cross_entropy(logits, label, reduction="none", label_smoothing=smoothing) * counts).sum()
+        return total + apart(logits, agree, counts[: len(counts) // 2, None]) if agree else total
 
-    rows = max(1, 2_500_000 // len(head.weight))
-    chunks = zip(hidden.split(rows), labels.split(rows), weight.split(rows), strict=True)
-    return torch.stack([checkpoint(part, *chunk, use_reentrant=False) for chunk in chunks]).sum()
+    passes = 2 if agree else 1
+    rows = max(1, 2_500_000 // len(head.weight) // passes)
+    parts = (x.unflatten(0, (passes, -1)).split(rows, 1) for x in (hidden, labels, weight))
+    return torch.stack([checkpoint(part, *chunk, use_reentrant=False) for chunk in zip(*parts, strict=True)]).sum()
+
+
+def apart(logits: Tensor, agree: float, counts: Tensor | float = 1.0) -> Tensor:
+    """agree / 2 times what the two halves of `logits` [2 N, V] differ by, both ways, summed with `counts` [N, 1]."""
+    one, two = logits.log_softmax(-1).chunk(2)
+    return agree / 2 * ((one.exp() - two.exp()) * (one - two) * counts).sum()  # KL(1 | 2) + KL(2 | 1)
 
 
 def text_loss(
@@ -73,10 +85,7 @@ def text_loss(
     logits = text_logits(core, states, batch, drop)
     within(classes[:, None], logits.shape[-1], "text")
     total = F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum")
-    if not agree:
-        return total
-    one, two = logits[classes != IGNORED].log_softmax(-1).chunk(2)
-    return total + agree / 2 * ((one.exp() - two.exp()) * (one - two)).sum()  # KL(1 | 2) + KL(2 | 1)
+    return total + apart(logits[classes != IGNORED], agree) if agree else total
 
 
 def text_logits(core: Transformer, states: Tensor, batch: Batch, drop: Drop = keep) -> Tensor:
