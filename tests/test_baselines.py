@@ -1,6 +1,7 @@
 """The baselines: an LSTM is trained, saved and asked as any model is; n-grams are counted as Kneser and Ney say."""
 
 import dataclasses
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from qkv.data import collate
 from qkv.data.order import permutation
 from qkv.errors import QkvError
 from qkv.recipes import assemble
-from qkv.recipes.run import Run, Shape, Splits, Vocabulary
+from qkv.recipes.run import Check, Run, Shape, Splits, Vocabulary
 from qkv.training import loop
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
@@ -384,3 +385,19 @@ def test_a_runs_own_batches_are_counted() -> None:
     made = assemble.assemble(run, device="cpu")
     losses = [assemble.ngrams(made, order=n)["loss"] for n in (1, 2, 4)]
     assert losses[0] > losses[1] > losses[2] > 0
+
+
+def test_a_run_counts_ngrams_beside_it_and_keeps_what_they_are_worth(tmp_path: Path) -> None:
+    text = "the cat sat on the mat and the dog sat on the log " * 20
+    run = Run("tiny", lambda: Splits(text[:800], text[800:]), Shape("gpt2", width=16, layers=1, heads=2, context=16),
+              Vocabulary("char", 40), Settings(steps=1, tokens=64, precision="fp32"), Check(ngrams=2))  # fmt: skip
+    told: list[str] = []
+    recipes.train(run, out=tmp_path, device="cpu", report=lambda event: told.append(str(event.get("text"))))
+    kept = json.loads((tmp_path / "train" / "result.json").read_text(encoding="utf-8"))["ngrams"]
+    assert kept == assemble.ngrams(assemble.assemble(run, device="cpu"), order=2)
+    assert f"n-grams of order 2, counted on the same tokens: validation loss {kept['loss']:.3f}" in " ".join(told)
+    hidden = dataclasses.replace(run, model=Shape("bert", width=16, layers=1, heads=2, ffn=16, context=16),
+                                 splits=lambda: Splits([("a b", "1"), ("b a", "0")] * 4, [("a b", "1")]),
+                                 tokenizer=Vocabulary("word", 40), objective="labels")  # fmt: skip
+    with pytest.raises(QkvError, match="n-grams guess the next word"):
+        recipes.train(hidden, device="cpu")

@@ -137,6 +137,8 @@ def counted(batches: Iterable[Batch], *, order: int, vocabulary: int) -> Ngrams:
     if order < 1:
         raise QkvError(f"n-grams: found order {order}, expected 1 or more")
     grams = np.concatenate([grams_of(batch, order, vocabulary) for batch in batches])
+    if not len(grams):
+        raise QkvError("n-grams guess the next word; these batches ask for labels of texts alone")
     words, history = grams[:, -1], np.zeros(len(grams), dtype=np.int64)
     tables, ids = [np.zeros(1, dtype=np.int64)], list[np.ndarray]()
     for k in range(order):
@@ -164,7 +166,8 @@ def tallied(histories: np.ndarray, codes: np.ndarray, longer: Sequence[np.ndarra
 def grams_of(batch: Batch, order: int, vocabulary: int) -> np.ndarray:
     """Each counted label of a batch behind the `order` - 1 ids before it [N, n]; `vocabulary` is before the edge."""
     target, labels = batch.target.cpu().numpy(), batch.labels.cpu().numpy()
-    if (target[:, 1:] != labels[:, :-1])[labels[:, :-1] != IGNORED][:1000].mean() > 0.5:
+    other = (target[:, 1:] != labels[:, :-1])[labels[:, :-1] != IGNORED][:1000]
+    if len(other) and other.mean() > 0.5:
         raise QkvError("n-grams guess the next word; these batches ask for hidden ones")
     edge = np.full((len(target), order - 1), vocabulary)
     row = np.concatenate((edge, target), 1)

@@ -153,6 +153,9 @@ def learnt(
     if report and ranks.first:
         for text in (*a.splits.notes, *a.plan.notes):
             report({"kind": "note", "step": 0, "text": text})
+    beside = parts.beside(a) if ranks.first else {}
+    if report and beside:
+        report({"kind": "note", "step": 0, "text": parts.counted(beside)})
     evaluate = parts.judge(a, directory) if ranks.first else None
     outcome = loop.train(a.model.core, a.plan, a.run.training, directory=directory, evaluate=evaluate, report=report,
                          resume=resume, watch=watching.recorder(a) if directory and ranks.first else None)  # fmt: skip
@@ -163,6 +166,7 @@ def learnt(
         a.model.save(directory)
         spent = round(time.process_time() - start, 1)  # of all threads of this process; a resumed run's from there on
         done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent}
+        done |= {"ngrams": beside} if beside else {}
         record(directory / "train" / "result.json", done)
         if said:
             (directory / "train" / "test.hyp").write_text("\n".join(said) + "\n", encoding="utf-8")

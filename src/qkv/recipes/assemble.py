@@ -349,3 +349,14 @@ def ngrams(a: Assembly, *, order: int = 3) -> dict[str, Any]:
     model = baselines.counted(batches, order=order, vocabulary=a.model.spec.vocabulary)
     loss = model.loss(a.valid)
     return {"order": order, "loss": loss, "perplexity": math.exp(loss)}
+
+
+def beside(a: Assembly) -> dict[str, Any]:
+    """What the n-gram model is worth that `check.ngrams` asks for; nothing where it asks for none."""
+    return ngrams(a, order=a.run.check.ngrams) if a.run.check.ngrams else {}
+
+
+def counted(found: dict[str, Any]) -> str:
+    """What `beside` found, in words."""
+    return (f"n-grams of order {found['order']}, counted on the same tokens: validation loss {found['loss']:.3f}, "
+            f"perplexity {found['perplexity']:.2f}")  # fmt: skip

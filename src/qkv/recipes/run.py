@@ -218,6 +218,7 @@ class Check:
     samples: int = 3  # sentences shown at each evaluation
     prompts: tuple[str, ...] = ()  # texts that a language model continues
     longest: int = 60  # tokens of such a continuation
+    ngrams: int = 0  # an n-gram model of this order is counted and judged beside the run, to say what attention adds
 
 
 @dataclass(frozen=True)
