@@ -22,6 +22,7 @@ import torch
 from qkv import recipes
 from qkv.data.order import permutation
 from qkv.errors import QkvError
+from qkv.recipes import assemble
 from qkv.recipes.objectives import THIN
 from qkv.recipes.run import Run, Shape, Splits, Vocabulary
 from qkv.training import checkpoint, guard, log, loop, objectives
@@ -364,3 +365,10 @@ def test_a_checkpoint_that_says_nothing_of_its_held_out_data_goes_on(tmp_path: P
                   report=lambda e: told.append(str(e.get("text"))))  # fmt: skip
     assert told
     assert not any("held-out" in text for text in told)
+
+
+def test_held_out_labels_that_training_lacks_are_told() -> None:
+    strange = [("a text", "7"), ("another", "8"), ("a third", "7"), ROWS[0]]
+    notes = assemble.assemble(judged_by(strange), device="cpu").plan.notes
+    assert any("3 held-out texts have a label that no training text has ('7', '8')" in note for note in notes)
+    assert not any("held-out" in note for note in assemble.assemble(judged_by(ROWS[:5]), device="cpu").plan.notes)

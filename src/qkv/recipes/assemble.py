@@ -4,6 +4,7 @@ import math
 import re
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -22,7 +23,7 @@ from qkv.generation.rows import by_length
 from qkv.model import Model
 from qkv.recipes import holes, objectives, tuning
 from qkv.recipes.objectives import Batches, Held, How, Objective
-from qkv.recipes.run import Run, Splits, judging
+from qkv.recipes.run import Run, Splits, labelling
 from qkv.spec import Spec, as_json
 from qkv.text import tokenizer as text
 from qkv.text import train as vocabulary
@@ -90,8 +91,20 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     model.core.to(hub.device_of(device)).train()
     plan, held = objective.batches(run, splits, model)
     valid = held(splits.valid)
-    plan = replace(plan, identity={**plan.identity, **frozen(model.core)}, judged=number_of(valid))
+    notes = (*plan.notes, *(strange(splits, labels) if judged and objective is not tuning.CHOICES else ()))
+    plan = replace(plan, identity={**plan.identity, **frozen(model.core)}, judged=number_of(valid), notes=notes)
     return Assembly(run, objective, splits, model, plan, held, valid)
+
+
+def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
+    """What is said about held-out texts whose label no training text has; nothing without any."""
+    found = Counter(label for part in (splits.valid, splits.test) for _, label in part if label not in labels)  # type: ignore[misc]
+    if not found:
+        return ()
+    some = ", ".join(map(repr, sorted(found)[:3]))
+    told = (f"{found.total()} held-out texts have a label that no training text has ({some}): they can never be right, "
+            "and the loss leaves them out")  # fmt: skip
+    return (told,)
 
 
 def number_of(batches: Batches) -> int:
@@ -164,7 +177,7 @@ def grown(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
         return begun
     spec, drop = begun.spec, begun.spec.stack.blocks[0].dropout
     head = spec.head if words or spec.decoder else None
-    spec = replace(spec, head=head, labels=judging(spec, labels, drop))
+    spec = replace(spec, head=head, labels=labelling(spec, labels, drop))
     core = hub.extended(begun.core, spec, run.training.seed)
     return Model(core, begun.tokenizer, begun.special, named(spec, ()), begun.habits)
 

@@ -90,7 +90,7 @@ class Shape:
         spec = spec_of(common | made, "model")
         spec = prefixed(spec, self) if self.family == "prefix" else spec
         spec = steered(spec) if self.steered else spec
-        return replace(spec, labels=judging(spec, labels, self.drop)) if labels else spec
+        return replace(spec, labels=labelling(spec, labels, self.drop)) if labels else spec
 
     def refuse_idle(self) -> None:
         """Refuse what this family would not heed."""
@@ -154,7 +154,7 @@ class Shape:
                 **(sparse if self.experts and self.family == "llama" else {})}  # fmt: skip
 
 
-def judging(spec: Spec, count: int, dropout: float) -> Labels:
+def labelling(spec: Spec, count: int, dropout: float) -> Labels:
     """What labels texts: an encoder by its first state (Devlin et al. 2018), a decoder by its last (GPT-1)."""
     if spec.decoder:
         return Labels(count, "last", bias=False, dropout=dropout)
