@@ -23,7 +23,7 @@ from qkv.generation.rows import by_length
 from qkv.model import Model
 from qkv.recipes import holes, objectives, tuning
 from qkv.recipes.objectives import Batches, Held, How, Objective
-from qkv.recipes.run import Run, Splits, labelling
+from qkv.recipes.run import Run, Shape, Splits, labelling
 from qkv.spec import Spec, as_json
 from qkv.text import tokenizer as text
 from qkv.text import train as vocabulary
@@ -91,9 +91,15 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     model.core.to(hub.device_of(device)).train()
     plan, held = objective.batches(run, splits, model)
     valid = held(splits.valid)
-    notes = (*plan.notes, *(strange(splits, labels) if judged and objective is not tuning.CHOICES else ()))
+    notes = (*plan.notes, *overruled(run), *(strange(splits, labels) if len(labels) > 1 else ()))
     plan = replace(plan, identity={**plan.identity, **frozen(model.core)}, judged=number_of(valid), notes=notes)
     return Assembly(run, objective, splits, model, plan, held, valid)
+
+
+def overruled(run: Run) -> tuple[str, ...]:
+    """What is said where a run has a base and a shape of its own, too; nothing where it has one of them."""
+    own = replace(run.model, context=Shape.context) != Shape()
+    return (f"the model is that of {run.base}: of [model] only context is heeded",) if run.base and own else ()
 
 
 def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
