@@ -352,6 +352,16 @@ def test_the_line_of_a_step_says_how_uneven_experts_are() -> None:
     assert "lr 1.00e-03  busiest expert 1.25 × its share  50 tokens/s" in lines(step | {"busiest": 1.25})[0]
 
 
+def test_the_lines_of_a_run_are_chinese_where_one_speaks_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main(["train", str(own(tmp_path)), "--smoke", "--device", "cpu", "--lang", "zh"]) == 0
+    heard = capsys.readouterr().err
+    assert re.search(r"第 \d+/\d+ 步  损失 [\d.]+  学习率 \S+  每秒 [\d,]+ 个词元，峰值的 \d+%  还需 [\d:]+", heard)
+    assert re.search(r"第 \d+ 步  loss ", heard)  # metrics keep the names that the log has
+    assert "step" not in heard
+
+
 def test_plain_lines_in_a_pipe_hold_loss_speed_and_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert not sys.stderr.isatty()
     assert cli.main(["train", str(own(tmp_path)), "--smoke", "--device", "cpu", "--lang", "en"]) == 0

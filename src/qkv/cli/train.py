@@ -4,7 +4,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,7 @@ import click
 from qkv.cli.common import Common, option, verb
 
 EVERY = 10.0  # seconds between two plain lines
+Say = Callable[[str, str], str]  # of the Chinese and the English words the ones to be shown
 
 
 @verb(
@@ -202,26 +203,34 @@ def shown(common: Common) -> Any:
 
     if common.json or common.quiet:
         return nullcontext(None)
-    return Live() if sys.stderr.isatty() else nullcontext(Plain())
+    return Live(common.say) if sys.stderr.isatty() else nullcontext(Plain(common.say))
+
+
+def english(zh: str, en: str) -> str:
+    """What is said where no language was chosen."""
+    return en
 
 
 class Plain:
     """Events as lines, not more than one in some seconds for the steps."""
 
-    def __init__(self) -> None:
-        self.last = 0.0
+    def __init__(self, say: Say = english) -> None:
+        self.say, self.last = say, 0.0
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event["kind"] == "step":
             if time.monotonic() - self.last < EVERY:
                 return
             self.last = time.monotonic()
-        for text in lines(event):
+        for text in lines(event, self.say):
             click.echo(text, err=True)
 
 
 class Live:
     """A line that moves, and above it what is worth keeping: notes, evaluations, sample translations."""
+
+    def __init__(self, say: Say = english) -> None:
+        self.say = say
 
     def __enter__(self) -> "Live":
         from rich.console import Console
@@ -238,29 +247,36 @@ class Live:
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event["kind"] == "step":
-            said = lines(event)[0].partition("  ")[2]
+            said = lines(event, self.say)[0].partition("  ")[2]
             self.progress.update(
                 self.task, description=f"{event['step']}", completed=event["step"], total=event["of"], said=said
             )
             return
-        for text in lines(event):
+        for text in lines(event, self.say):
             self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def lines(event: dict[str, Any]) -> list[str]:
+def lines(event: dict[str, Any], say: Say = english) -> list[str]:
     """An event as people read it."""
     kind = event["kind"]
     if kind == "step":
-        of = f"/{event['of']}" if event["of"] else ""
-        eta = "" if event["eta"] is None else f"  ETA {clock(event['eta'])}"
-        speed = f"{event['tokens_per_second']:,.0f} tokens/s, {event['of_peak']:.0%} of peak"
-        uneven = f"  busiest expert {event['busiest']:.2f} × its share" if "busiest" in event else ""
-        return [f"step {event['step']}{of}  loss {event['loss']:.3f}  lr {event['lr']:.2e}{uneven}  {speed}{eta}"]
+        number = f"{event['step']}/{event['of']}" if event["of"] else f"{event['step']}"
+        loss, lr = f"{event['loss']:.3f}", f"{event['lr']:.2e}"
+        speed, peak = f"{event['tokens_per_second']:,.0f}", f"{event['of_peak']:.0%}"
+        parts = [say(f"第 {number} 步", f"step {number}"), say(f"损失 {loss}", f"loss {loss}")]
+        parts += [say(f"学习率 {lr}", f"lr {lr}")]
+        if "busiest" in event:
+            more = f"{event['busiest']:.2f}"
+            parts += [say(f"最忙的专家是均分的 {more} 倍", f"busiest expert {more} × its share")]
+        parts += [say(f"每秒 {speed} 个词元，峰值的 {peak}", f"{speed} tokens/s, {peak} of peak")]
+        if event["eta"] is not None:
+            parts += [say(f"还需 {clock(event['eta'])}", f"ETA {clock(event['eta'])}")]
+        return ["  ".join(parts)]
     if kind == "evaluation":
         numbers = {k: v for k, v in event.items() if isinstance(v, float)}
         best = "  *" if event.get("best") else ""
         samples = [f"    {' → '.join(part.strip()[:120] for part in sample)}" for sample in event.get("samples", ())]
-        return [f"step {event['step']}  {line(numbers)}{best}", *samples]
+        return [f"{say('第 {} 步', 'step {}').format(event['step'])}  {line(numbers)}{best}", *samples]
     return [event["text"]] if kind == "note" else []
 
 
