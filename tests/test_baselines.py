@@ -22,7 +22,9 @@ from qkv.data import collate
 from qkv.data.order import permutation
 from qkv.errors import QkvError
 from qkv.recipes import assemble
-from qkv.recipes.run import Check, Run, Shape, Splits, Vocabulary
+from qkv.recipes.run import Check, Run, Vocabulary
+from qkv.recipes.shape import Shape
+from qkv.recipes.splits import Splits
 from qkv.training import loop
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan

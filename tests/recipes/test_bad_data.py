@@ -7,7 +7,8 @@ import pytest
 
 from qkv import recipes
 from qkv.errors import QkvError
-from qkv.recipes.run import Data, shared
+from qkv.recipes.files import Data
+from qkv.recipes.splits import shared
 
 ROWS = [(f"one {i}", f"eins {i}") for i in range(40)]
 

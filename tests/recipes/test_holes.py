@@ -15,7 +15,9 @@ from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
 from qkv.recipes import assemble, holes
 from qkv.recipes.own import from_toml
-from qkv.recipes.run import Run, Shape, Splits, Vocabulary, text_splits
+from qkv.recipes.run import Run, Vocabulary
+from qkv.recipes.shape import Shape
+from qkv.recipes.splits import Splits, text_splits
 from qkv.training.settings import Settings
 
 WORDS = [("old", "new", "big", "red"), ("cat", "dog", "man", "car"), ("tree", "house", "ball")]

@@ -15,7 +15,9 @@ from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.recipes import assemble, tuning
 from qkv.recipes.objectives import How
-from qkv.recipes.run import Run, Shape, Splits, Vocabulary
+from qkv.recipes.run import Run, Vocabulary
+from qkv.recipes.shape import Shape
+from qkv.recipes.splits import Splits
 from qkv.training import losses, precision
 from qkv.training.objectives import step_loss
 from qkv.training.settings import Settings

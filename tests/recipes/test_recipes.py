@@ -18,7 +18,9 @@ from qkv.errors import QkvError
 from qkv.paths import data_dir
 from qkv.recipes import assemble
 from qkv.recipes.own import from_toml
-from qkv.recipes.run import Run, Shape, Splits, Vocabulary, configured, held_out
+from qkv.recipes.run import Run, Vocabulary, configured
+from qkv.recipes.shape import Shape
+from qkv.recipes.splits import Splits, held_out
 from qkv.training import log
 from qkv.training.settings import Settings
 

@@ -16,7 +16,9 @@ from qkv.data import collate
 from qkv.data.collate import IGNORED, Batch, twice
 from qkv.errors import QkvError
 from qkv.recipes import assemble
-from qkv.recipes.run import Run, Shape, Splits, Vocabulary
+from qkv.recipes.run import Run, Vocabulary
+from qkv.recipes.shape import Shape
+from qkv.recipes.splits import Splits
 from qkv.training import crossentropy, loop, losses
 from qkv.training.objectives import step_loss
 from qkv.training.settings import Settings

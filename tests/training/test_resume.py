@@ -24,7 +24,9 @@ from qkv.data.order import permutation
 from qkv.errors import QkvError
 from qkv.recipes import assemble
 from qkv.recipes.objectives import THIN
-from qkv.recipes.run import Run, Shape, Splits, Vocabulary
+from qkv.recipes.run import Run, Vocabulary
+from qkv.recipes.shape import Shape
+from qkv.recipes.splits import Splits
 from qkv.training import checkpoint, guard, log, loop, objectives
 from qkv.training.plan import Plan
 

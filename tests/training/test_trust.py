@@ -31,7 +31,7 @@ from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import permutation
 from qkv.errors import QkvError
 from qkv.recipes.assemble import OBJECTIVES, architecture
-from qkv.recipes.run import DROPLESS, Shape
+from qkv.recipes.shape import DROPLESS, Shape
 from qkv.spec import Recurrence
 from qkv.training import checkpoint, log, loop, losses, optim, shard
 from qkv.training.plan import Plan

@@ -17,14 +17,16 @@ from qkv.errors import QkvError, nearest
 if TYPE_CHECKING:
     from qkv.model import Model
     from qkv.recipes.assemble import Assembly
-    from qkv.recipes.run import Run, Splits
+    from qkv.recipes.run import Run
+    from qkv.recipes.splits import Splits
     from qkv.training.estimate import Estimate
     from qkv.training.log import Report
     from qkv.training.loop import Outcome
     from qkv.training.parallel import Ranks
     from qkv.training.watch import Watching
 
-PLAIN = ("run", "own", "assemble", "objectives", "watching", "holes", "tuning")  # files here that are no recipes
+# files here that are no recipes
+OTHERS = ("shape", "splits", "files", "run", "own", "assemble", "objectives", "holes", "tuning", "watching")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Trained:
 
 def names() -> list[str]:
     """The recipes, from the files of this folder."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in PLAIN)
+    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in OTHERS)
 
 
 def about() -> dict[str, str]:
@@ -55,7 +57,7 @@ def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
     A Run is itself. Of two parallel files the second is a word without `=`.
 
     Raises:
-        QkvError: no such recipe or file; the nearest name is told. What own.py and run.py say of files and words.
+        QkvError: no such recipe or file; the nearest name is told. What files.py and run.py say of both.
     """
     from qkv.recipes import own
     from qkv.recipes.run import Run, configured

@@ -3,7 +3,9 @@
 from functools import partial
 
 from qkv.data.corpus import corpus, words_en, words_zh
-from qkv.recipes.run import Check, Run, Shape, Splits, Vocabulary
+from qkv.recipes.run import Check, Run, Vocabulary
+from qkv.recipes.shape import Shape
+from qkv.recipes.splits import Splits
 from qkv.training.settings import Settings
 from qkv.training.watch import Watching
 

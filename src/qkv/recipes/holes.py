@@ -15,7 +15,8 @@ from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.recipes import objectives as base
 from qkv.recipes.objectives import Batches, Held, Objective
-from qkv.recipes.run import Run, Splits
+from qkv.recipes.run import Run
+from qkv.recipes.splits import Splits
 from qkv.text.tokenizer import Tokenizer
 from qkv.training.objectives import measure
 from qkv.training.plan import Plan

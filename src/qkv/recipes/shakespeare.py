@@ -4,7 +4,9 @@ Muon takes a quarter of the steps that AdamW takes (docs/LOG.md). Next: shakespe
 """
 
 from qkv.data import sources
-from qkv.recipes.run import Check, Run, Shape, Splits, Vocabulary, shared, text_splits
+from qkv.recipes.run import Check, Run, Vocabulary
+from qkv.recipes.shape import Shape
+from qkv.recipes.splits import Splits, shared, text_splits
 from qkv.training.settings import Settings
 
 

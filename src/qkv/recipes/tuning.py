@@ -19,7 +19,8 @@ from qkv.inputs import MARK
 from qkv.model import Model
 from qkv.recipes import objectives as base
 from qkv.recipes.objectives import Batches, Held, How, Objective, Rows
-from qkv.recipes.run import Pair, Run, Splits, Talk
+from qkv.recipes.run import Run
+from qkv.recipes.splits import Pair, Splits, Talk
 from qkv.text import chat as chats
 from qkv.text.tokenizer import Tokenizer
 from qkv.training.losses import states, text_logits
