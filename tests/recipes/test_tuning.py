@@ -84,7 +84,7 @@ def test_the_loss_is_that_of_the_labels_and_a_share_of_the_words(family: str, sh
 
 def test_words_that_are_all_counted_alike_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = losses.weighed
-    even = lambda h, head, labels, weight, smooth: right(h, head, labels, weight * 0 + weight.mean(), smooth)  # noqa: E731
+    even = lambda h, head, labels, w, **how: right(h, head, labels, w * 0 + w.mean(), **how)  # noqa: E731
     monkeypatch.setattr(losses, "weighed", even)
     with pytest.raises(AssertionError):
         test_the_loss_is_that_of_the_labels_and_a_share_of_the_words("openai_gpt", 0.5)
@@ -94,7 +94,7 @@ def test_the_gradient_of_weighted_words_is_that_of_plain_pytorch() -> None:
     g = torch.Generator().manual_seed(0)
     hidden, weight = torch.randn(7, 5, generator=g, requires_grad=True), torch.rand(7, generator=g)
     head, labels = torch.nn.Linear(5, 11), torch.randint(0, 11, (7,), generator=g)
-    got = losses.weighed(hidden, head, labels, weight, 0.1)
+    got = losses.weighed(hidden, head, labels, weight, smoothing=0.1)
     mine = torch.autograd.grad(got, [hidden, head.weight, head.bias])
     each = torch.nn.functional.cross_entropy(head(hidden), labels, reduction="none", label_smoothing=0.1)
     theirs = torch.autograd.grad((each * weight).sum(), [hidden, head.weight, head.bias])

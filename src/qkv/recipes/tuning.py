@@ -5,7 +5,7 @@ pre-trained one is measured against. Next: assemble.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -51,6 +51,55 @@ def choices(text: str) -> list[str]:
     return [f"{question}{MARK}{answer}" for answer in answers]
 
 
+@dataclass(frozen=True)
+class Labeller:
+    """Texts and labels on their way into batches; a text becomes `each` rows, whose words count `share` of a label."""
+
+    run: Run
+    tokenizer: Tokenizer
+    rows_of: Callable[[str], list[str]]
+    each: int
+    known: Mapping[str, int]
+    share: float
+
+    def read(self, pairs: Sequence[Pair]) -> tuple[list[list[str]], list[Rows], list[int], list[int]]:
+        """Of (text, label) pairs the rows as texts and as ids, the numbers of the labels, and the rows' true lengths.
+
+        A label that training lacks counts as none.
+        """
+        each = self.each
+        texts = [parted(self.rows_of, text, each, self.known, label) for text, label in pairs]
+        whole = self.tokenizer.encode_batch([row for many in texts for row in many])
+        ids = base.shortened(whole, self.run.model.context)
+        rows: list[Rows] = [tuple(ids[i : i + each]) for i in range(0, len(ids), each)]
+        return texts, rows, [self.known.get(name, IGNORED) for _, name in pairs], list(map(len, whole))
+
+    def boxed(self, rows: list[Rows]) -> bucket.Buckets:
+        """Batches of texts of like length."""
+        s, longest = self.run.training, [max(map(len, many)) for many in rows]
+        room = max(s.tokens // self.each, self.run.model.context + 4)
+        return bucket.Buckets([(n, n) for n in longest], tokens=room, seed=s.seed)
+
+    def maker(self, rows: list[Rows], boxes: bucket.Buckets, classes: list[int]) -> Callable[[Any], collate.Batch]:
+        """What makes a batch of the texts of a key."""
+        shape = {"orders": self.each if self.rows_of is swapped else 1,
+                 "choices": self.each if self.rows_of is choices else 1}  # fmt: skip
+
+        def batch(key: tuple[int, ...]) -> collate.Batch:
+            # a box may be a little wider than the table of positions is long
+            width = min(boxes.shape(key)[2], self.run.model.context)
+            made = framed(self.tokenizer, [row for i in key for row in rows[i]], self.share, width)
+            return collate.labelled(made, [classes[i] for i in key], **shape)
+
+        return batch
+
+    def held(self, pairs: Sequence[Pair]) -> Batches:
+        """The batches of held-out texts."""
+        _, rows, classes, _ = self.read(pairs)
+        boxes = self.boxed(rows)
+        return tuple(map(self.maker(rows, boxes, classes), boxes.batches(0)))
+
+
 def of_labels(
     run: Run, splits: Splits, model: Model, *, rows_of: Callable[[str], list[str]] = alone
 ) -> tuple[Plan, Held]:
@@ -63,42 +112,18 @@ def of_labels(
     each = len(rows_of(splits.train[0][0]))  # type: ignore[index]
     known = {name: i for i, name in enumerate(map(str, range(each)) if rows_of is choices else model.labels)}
     share = s.auxiliary / each if model.spec.decoder and model.spec.head else 0.0
-    shape = {"orders": each if rows_of is swapped else 1, "choices": each if rows_of is choices else 1}
-
-    def read(pairs: Sequence[Pair]) -> tuple[list[list[str]], list[Rows], list[int], list[int]]:
-        texts = [parted(rows_of, text, each, known, label) for text, label in pairs]
-        whole = tokenizer.encode_batch([row for many in texts for row in many])
-        ids = base.shortened(whole, context)
-        rows: list[Rows] = [tuple(ids[i : i + each]) for i in range(0, len(ids), each)]
-        return texts, rows, [known.get(name, IGNORED) for _, name in pairs], list(map(len, whole))
-
-    def boxed(rows: list[Rows]) -> bucket.Buckets:
-        longest = [max(map(len, many)) for many in rows]
-        return bucket.Buckets([(n, n) for n in longest], tokens=max(s.tokens // each, context + 4), seed=s.seed)
-
-    def maker(rows: list[Rows], boxes: bucket.Buckets, classes: list[int]) -> Callable[[Any], collate.Batch]:
-        def batch(key: tuple[int, ...]) -> collate.Batch:
-            width = min(boxes.shape(key)[2], context)  # a box may be a little wider than the table of positions is long
-            made = framed(tokenizer, [row for i in key for row in rows[i]], share, width)
-            return collate.labelled(made, [classes[i] for i in key], **shape)
-
-        return batch
-
-    def held(pairs: Sequence[Pair]) -> Batches:
-        _, rows, classes, _ = read(pairs)
-        boxes = boxed(rows)
-        return tuple(map(maker(rows, boxes, classes), boxes.batches(0)))
-
-    texts, rows, classes, lengths = read(splits.train)  # type: ignore[arg-type]
+    labeller = Labeller(run, tokenizer, rows_of, each, known, share)
+    texts, rows, classes, lengths = labeller.read(splits.train)  # type: ignore[arg-type]
     who = base.identity(run, base.flat(row for many in rows for row in many), classes)
     notes = base.left_out(lengths, context, "their ends are left out")
     if run.tokenizer.dropout or s.word_dropout:
         cuts = base.recutting(run, tokenizer, texts, rows, context) if run.tokenizer.dropout else lambda epoch: rows
         some = partial(thinned, tokenizer=tokenizer, share=s.word_dropout, seed=s.seed)
-        plan = base.anew(lambda n: some(cuts(n), epoch=n), boxed, partial(maker, classes=classes), who)
-        return replace(plan, notes=notes), held
-    boxes = boxed(rows)
-    return Plan(boxes.batches, maker(rows, boxes, classes), who, notes), held
+        maker = partial(labeller.maker, classes=classes)
+        plan = base.anew(lambda n: some(cuts(n), epoch=n), labeller.boxed, maker, who)
+        return replace(plan, notes=notes), labeller.held
+    boxes = labeller.boxed(rows)
+    return Plan(boxes.batches, labeller.maker(rows, boxes, classes), who, notes), labeller.held
 
 
 def thinned(rows: list[Rows], *, tokenizer: Tokenizer, share: float, seed: int, epoch: int) -> list[Rows]:
