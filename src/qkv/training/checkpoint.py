@@ -171,17 +171,7 @@ class Store:
         if mean is not None:  # where it begins only now, with the weights of now
             begun = {name: tensors.get(f"mean:{name}", t) for name, t in mean.live.items()}
             mean.values = {name: t.to(mean.live[name].device, copy=True) for name, t in begun.items()}
-        device = next(core.parameters()).device
-        kept: dict[str, Tensors] = {}
-        for place, t in tensors.items():
-            key, _, name = place.partition(":")
-            kept.setdefault(name, {})[key] = t
-        for name, (memory, fused) in optim.memories(core, optimizer).items():
-            own = {key: t for key, t in kept.get(name, {}).items() if key not in ("weight", "mean")}
-            if own:  # a weight that no gradient has met yet has none
-                if "exp_avg" in own:  # the first checkpoints did not count the steps of each weight
-                    own.setdefault("step", torch.tensor(float(progress.step)))
-                memory |= {key: t.to(device) if fused or key != "step" else t for key, t in own.items()}
+        recall(core, optimizer, tensors, progress.step)
         changed = list(differences(state["settings"], json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
         moved = list(differences(state["machine"], machine(), "machine"))
         notes = [f"not a bit-for-bit repetition: {d}" for d in changed + moved]
@@ -215,6 +205,21 @@ class Store:
             for key, tensor in self.kept(name).items():
                 total[key] = total[key] + tensor.double() if key in total else tensor.double()
         return {key: (t / len(names)).float() for key, t in total.items()}
+
+
+def recall(core: nn.Module, optimizer: Any, tensors: Tensors, step: int) -> None:
+    """Give the optimiser what a checkpoint remembers of each weight."""
+    device = next(core.parameters()).device
+    kept: dict[str, Tensors] = {}
+    for place, t in tensors.items():
+        key, _, name = place.partition(":")
+        kept.setdefault(name, {})[key] = t
+    for name, (memory, fused) in optim.memories(core, optimizer).items():
+        own = {key: t for key, t in kept.get(name, {}).items() if key not in ("weight", "mean")}
+        if own:  # a weight that no gradient has met yet has none
+            if "exp_avg" in own:  # the first checkpoints did not count the steps of each weight
+                own.setdefault("step", torch.tensor(float(step)))
+            memory |= {key: t.to(device) if fused or key != "step" else t for key, t in own.items()}
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
