@@ -403,3 +403,5 @@ def test_a_run_counts_ngrams_beside_it_and_keeps_what_they_are_worth(tmp_path: P
                                  tokenizer=Vocabulary("word", 40), objective="labels")  # fmt: skip
     with pytest.raises(QkvError, match="n-grams guess the next word"):
         recipes.train(hidden, device="cpu")
+    with pytest.raises(QkvError, match=r"check\.ngrams: found -2, expected an order"):
+        Check(ngrams=-2)

@@ -56,6 +56,10 @@ class Check:
     longest: int = 60  # tokens of such a continuation
     ngrams: int = 0  # an n-gram model of this order is counted and judged beside the run, to say what attention adds
 
+    def __post_init__(self) -> None:
+        if self.ngrams < 0:
+            raise QkvError(f"check.ngrams: found {self.ngrams}, expected an order such as 3, or 0 for none")
+
 
 @dataclass(frozen=True)
 class Run:
