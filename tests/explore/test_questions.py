@@ -56,6 +56,7 @@ def test_a_command_answers(
     monkeypatch.setenv("LC_ALL", "en_US.UTF-8")
     code = cli.main(shlex.split(command)[1:])
     out, err = capfd.readouterr()
-    assert (code, err) == (0, ""), command
+    assert code == 0, command
+    assert re.fullmatch(r"(\d+ seeds at a time\n)?", err), (command, err)  # a lab may say so, nothing else
     assert len(out.strip()) > 40, out
     assert "nan" not in out.lower().split()
