@@ -389,6 +389,16 @@ def test_a_runs_own_batches_are_counted() -> None:
     assert losses[0] > losses[1] > losses[2] > 0
 
 
+def test_ngrams_are_counted_on_words_that_the_model_does_not_read() -> None:
+    rows = [(f"a{i % 5} b{i % 3}", f"x{i % 5} y{i % 3} z{i % 2}") for i in range(40)]
+    shape = Shape("marian", width=16, layers=1, heads=2, ffn=16, context=16)
+    run = Run("pairs", lambda: Splits(rows[:30], rows[30:]), shape, Vocabulary("split", 60),
+              Settings(steps=1, tokens=64, precision="fp32"))  # fmt: skip
+    blurred = dataclasses.replace(run, training=dataclasses.replace(run.training, word_dropout=0.6))
+    whole, same = (assemble.ngrams(assemble.assemble(r, device="cpu"), order=2) for r in (run, blurred))
+    assert whole == same
+
+
 def test_a_run_counts_ngrams_beside_it_and_keeps_what_they_are_worth(tmp_path: Path) -> None:
     text = "the cat sat on the mat and the dog sat on the log " * 20
     run = Run("tiny", lambda: Splits(text[:800], text[800:]), Shape("gpt2", width=16, layers=1, heads=2, context=16),

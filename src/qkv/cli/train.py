@@ -276,7 +276,8 @@ def lines(event: dict[str, Any], say: Say = english) -> list[str]:
         numbers = {k: v for k, v in event.items() if isinstance(v, float)}
         best = "  *" if event.get("best") else ""
         samples = [f"    {' → '.join(part.strip()[:120] for part in sample)}" for sample in event.get("samples", ())]
-        return [f"{say('第 {} 步', 'step {}').format(event['step'])}  {line(numbers)}{best}", *samples]
+        at = say(f"第 {event['step']} 步", f"step {event['step']}")
+        return [f"{at}  {line(numbers)}{best}", *samples]
     return [event["text"]] if kind == "note" else []
 
 

@@ -93,7 +93,8 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     model.core.to(hub.device_of(device)).train()
     plan, held = objective.batches(run, splits, model)
     valid = held(splits.valid)
-    notes = (*plan.notes, *overruled(run), *(strange(splits, labels) if len(labels) > 1 else ()))
+    told = strange(splits, labels) if judged and objective is not tuning.CHOICES else ()
+    notes = (*plan.notes, *overruled(run), *told)
     plan = replace(plan, identity={**plan.identity, **frozen(model.core)}, judged=number_of(valid), notes=notes)
     return Assembly(run, objective, splits, model, plan, held, valid)
 
@@ -366,7 +367,10 @@ def ngrams(a: Assembly, *, order: int = 3) -> dict[str, Any]:
     """What an n-gram model of the same tokens is worth: counted on an epoch of the run's own batches, judged on its
     validation; loss per token in nats and perplexity. Of pairs it knows the target side alone.
     """
-    batches = (a.plan.make(key) for key in a.plan.order(0))
+    plan, s = a.plan, a.run.training
+    if s.word_dropout:  # whole texts are counted, as whole ones are judged
+        plan, _ = a.objective.batches(replace(a.run, training=replace(s, word_dropout=0.0)), a.splits, a.model)
+    batches = (plan.make(key) for key in plan.order(0))
     model = baselines.counted(batches, order=order, vocabulary=a.model.spec.vocabulary)
     loss = model.loss(a.valid)
     return {"order": order, "loss": loss, "perplexity": math.exp(loss)}
