@@ -252,11 +252,21 @@ def test_words_of_pairs_are_not_read_anew_in_each_epoch_but_said(dropout: float)
                 assert (ids == full)[ends].all(), "special tokens are read"
                 hidden, words = hidden + int((ids != full).sum()), words + int((~ends).sum())
     assert 0.27 < hidden / words < 0.33
-    twice = [torch.cat([m.source.flatten() for m in read(a, epoch) if m.source is not None]) for epoch in (0, 1)]
-    places = [(ids == unknown).nonzero().flatten().tolist() for ids in twice]
-    assert places[0] != places[1]
     for one, two in zip(a.valid, plain.valid, strict=True):
         assert (one.target == two.target).all(), "what is judged is read whole"
+
+
+def test_each_batch_of_each_epoch_has_draws_of_its_own() -> None:
+    rows = [(f"a{i} b{i} c{i} d{i}", f"e{i} f{i} g{i} h{i}") for i in range(32)]  # all of one length: one shape
+    run = dataclasses.replace(run_of(0.0, word_dropout=0.5, tokens=64), tokenizer=Vocabulary("split", 400),
+                              splits=lambda: Splits(rows, rows[:4]))  # fmt: skip
+    a = assemble.assemble(run, device="cpu")
+    assert a.model.tokenizer is not None
+    seen = [(b.source == a.model.tokenizer.unk_id, b.target == a.model.tokenizer.unk_id)
+            for epoch in range(3) for b in read(a, epoch)]  # fmt: skip
+    assert len(seen) > 6
+    assert len({tuple(torch.cat([x.flatten() for x in sides]).tolist()) for sides in seen}) == len(seen)
+    assert all(not torch.equal(source, target) for source, target in seen)
 
 
 def test_words_that_are_not_read_and_sampled_ones_are_refused_together() -> None:
