@@ -95,10 +95,10 @@ def raced(p: Preset, given: Any, text: str, peer: Any, most: dict[str, float]) -
 
 def ours(p: Preset, text: str) -> tuple[Any, int]:
     """A run of the trainer that has begun, and how many parameters it trains."""
-    from qkv.recipes import assemble
-    from qkv.recipes.run import Run, Vocabulary
-    from qkv.recipes.shape import Shape
-    from qkv.recipes.splits import Splits
+    from qkv.runs import assemble
+    from qkv.runs.run import Run, Vocabulary
+    from qkv.runs.shape import Shape
+    from qkv.runs.splits import Splits
     from qkv.training import log, loop
     from qkv.training.settings import Settings
 

@@ -71,7 +71,7 @@ def trained(given: Any, changes: tuple[str, ...], folder: Path) -> dict[str, Any
 def counted(given: Any) -> dict[str, Any]:
     """What trigrams of the target side are worth on the validation sentences, per token in nats."""
     from qkv import recipes
-    from qkv.recipes import assemble
+    from qkv.runs import assemble
 
     a = assemble.assemble(recipes.configure(given.recipe, smoke=given.smoke), device="cpu")
     found = assemble.ngrams(a, order=3)

@@ -18,7 +18,7 @@ def main() -> None:
     import torch
 
     from qkv import recipes
-    from qkv.recipes import assemble
+    from qkv.runs import assemble
     from qkv.training.loop import Loop
 
     torch.set_num_threads(given.threads)

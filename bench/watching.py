@@ -112,7 +112,7 @@ def told(watcher: Any, step: int) -> tuple[dict[str, Any], float]:
 def begun(given: Any, folder: Path, *, watched: bool, hear: Any = None) -> tuple[Any, Spent]:
     """A run that has begun, and the time that its beginning took over that of no record; `hear` gets its events."""
     from qkv import recipes
-    from qkv.recipes import assemble, watching
+    from qkv.runs import assemble, watching
     from qkv.training import log, loop
 
     run = recipes.configure(given.recipe, [f"watch.times={given.times}", f"watch.share={given.share}"],

@@ -21,10 +21,10 @@ from qkv.core.recurrent import Recurrent, Writer
 from qkv.data import collate
 from qkv.data.order import permutation
 from qkv.errors import QkvError
-from qkv.recipes import assemble
-from qkv.recipes.run import Check, Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits
+from qkv.runs import assemble
+from qkv.runs.run import Check, Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits
 from qkv.training import loop
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan

@@ -13,7 +13,7 @@ from qkv import evaluate, hub
 from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.model import Model, voice
-from qkv.recipes.shape import Shape
+from qkv.runs.shape import Shape
 from qkv.text.train import train
 
 TEXT = "我喜欢苹果。你喜欢茶吗？the cat sat on the mat. 小帅在学校读书，我在家。\n" * 6

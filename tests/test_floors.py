@@ -177,9 +177,9 @@ def test_the_core_names_no_family(name: str) -> None:
     assert named_families(FILES[name], family_names()) == []
 
 
-def test_only_recipes_and_labs_choose_a_family_by_its_name() -> None:
+def test_only_runs_recipes_and_labs_choose_a_family_by_its_name() -> None:
     names = {t for module in modules().values() for t in module.TYPES} | set(family_names())
-    free = {name for name in FILES if name.split(".")[0] not in ("families", "recipes", "labs")}
+    free = {name for name in FILES if name.split(".")[0] not in ("families", "runs", "recipes", "labs")}
     assert {name: hits for name in free if (hits := words_of_code(FILES[name]) & names)} == {}
 
 
@@ -198,6 +198,7 @@ def test_only_recipes_and_labs_choose_a_family_by_its_name() -> None:
         ("training.loop", "import qkv"),
         ("lens.trace", "from qkv import load"),
         ("recipes.demo", "from qkv.cli import main"),
+        ("runs.run", "from qkv.recipes import demo"),
         ("spec", "from qkv.core import model"),
         ("data.corpus.grammar", "from ...text import tokenizer"),
         ("data.order", "from ..hub import load"),

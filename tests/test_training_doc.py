@@ -22,9 +22,9 @@ from qkv import paths, recipes
 from qkv.adapt.lora import Lora
 from qkv.cli import VERBS, main
 from qkv.cli.common import Talk
-from qkv.recipes import own
-from qkv.recipes import run as runs
-from qkv.recipes.assemble import OBJECTIVES
+from qkv.runs import own
+from qkv.runs import run as runs
+from qkv.runs.assemble import OBJECTIVES
 from qkv.training.settings import Settings, fitting
 from qkv.training.watch import Watched, Watching
 

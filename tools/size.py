@@ -31,7 +31,7 @@ FLOORS = {
     2: ("convert", "text", "data", "adapt", "sample", "cost"),
     3: ("training", "generation", "lens", "fold", "reading", "inputs", "evaluate", "baselines"),
     4: ("writing", "judging", "model", "hub"),
-    5: ("serve", "explore"),
+    5: ("runs", "serve", "explore"),
     6: ("recipes", "labs", "cli"),
 }
 _SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

@@ -17,10 +17,10 @@ from qkv.adapt.lora import Lora
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
-from qkv.recipes.own import OWN_LABELS
-from qkv.recipes.run import Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits
+from qkv.runs.own import OWN_LABELS
+from qkv.runs.run import Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits
 from qkv.training import checkpoint
 from qkv.training.settings import Settings
 

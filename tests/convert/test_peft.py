@@ -16,7 +16,7 @@ from qkv.adapt import lora
 from qkv.adapt.lora import Lora
 from qkv.convert import peft
 from qkv.errors import QkvError
-from qkv.recipes.shape import Shape
+from qkv.runs.shape import Shape
 
 V = 40
 CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "t5": "T5ForConditionalGeneration",

@@ -9,7 +9,7 @@ import pytest
 
 from qkv.data import sources, tables
 from qkv.errors import QkvError
-from qkv.recipes.files import Data
+from qkv.runs.files import Data
 
 ROWS = [{"translation": {"zh": f"书{i}", "en": f"book {i}"}, "text": f"book {i} ."} for i in range(50)]
 

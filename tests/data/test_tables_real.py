@@ -9,7 +9,7 @@ import pytest
 from qkv import recipes
 from qkv.data import tables
 from qkv.errors import QkvError
-from qkv.recipes.files import Data
+from qkv.runs.files import Data
 
 datasets: Any = pytest.importorskip("datasets", reason="the datasets library is not installed: pip install datasets")
 ROWS = [{"translation": {"zh": f"书 {i}", "en": f"book {i}"}, "text": f"book {i} .", "n": i} for i in range(50)]

@@ -27,7 +27,7 @@ EXAMPLES = {
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run that recorded itself."""
-    sys.path.insert(0, str(ROOT / "tests" / "recipes"))
+    sys.path.insert(0, str(ROOT / "tests" / "runs"))
     from test_watching import run_of  # pyright: ignore[reportMissingImports]
 
     folder = tmp_path_factory.mktemp("runs")

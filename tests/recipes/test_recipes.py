@@ -16,11 +16,11 @@ import qkv
 from qkv import cli, memory, recipes
 from qkv.errors import QkvError
 from qkv.paths import data_dir
-from qkv.recipes import assemble
-from qkv.recipes.own import from_toml
-from qkv.recipes.run import Run, Vocabulary, configured
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits, held_out
+from qkv.runs import assemble
+from qkv.runs.own import from_toml
+from qkv.runs.run import Run, Vocabulary, configured, shortened
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits, held_out
 from qkv.training import log
 from qkv.training.settings import Settings
 
@@ -95,7 +95,7 @@ def test_a_run_interrupted_in_a_recipe_goes_on_to_the_same_model(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["demo_bert", "demo_moe"])
 def test_masked_words_and_prefixes_go_on_bit_for_bit(name: str, tmp_path: Path) -> None:
-    whole = recipes.shortened(import_module(f"qkv.recipes.{name}").run(size=1000))
+    whole = shortened(import_module(f"qkv.recipes.{name}").run(size=1000))
     plain = ["training.schedule=constant", "training.tokens=4096", "training.evaluate_every=10"]
     whole = configured(whole, ["training.steps=30", *plain])
     a = recipes.train(whole, out=tmp_path / "a", device="cpu")

@@ -8,7 +8,7 @@ from qkv import recipes
 from qkv.data import download
 from qkv.errors import QkvError
 from qkv.recipes import sst2_phrases
-from qkv.recipes.splits import shared
+from qkv.runs.splits import shared
 
 TREES = """\
 (3 (2 A) (4 (4 Fine) (2 film)))

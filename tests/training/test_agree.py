@@ -15,10 +15,10 @@ from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.collate import IGNORED, Batch, twice
 from qkv.errors import QkvError
-from qkv.recipes import assemble
-from qkv.recipes.run import Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits
+from qkv.runs import assemble
+from qkv.runs.run import Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits
 from qkv.training import crossentropy, loop, losses
 from qkv.training.objectives import step_loss
 from qkv.training.settings import Settings

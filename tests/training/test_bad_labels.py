@@ -10,7 +10,7 @@ from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
-from qkv.recipes.shape import Shape
+from qkv.runs.shape import Shape
 from qkv.training import loop, losses
 from qkv.training.objectives import measure, step_loss
 from qkv.training.plan import Plan

@@ -11,7 +11,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.collate import Batch
-from qkv.recipes.shape import Shape
+from qkv.runs.shape import Shape
 from qkv.training import crossentropy, losses, objectives, sampled
 
 V, ROWS = 61, 3

@@ -12,9 +12,9 @@ import pytest
 
 from qkv import recipes
 from qkv.errors import QkvError
-from qkv.recipes.run import Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits
+from qkv.runs.run import Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits
 from qkv.training import lock
 from qkv.training.settings import Settings
 

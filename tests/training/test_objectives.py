@@ -12,7 +12,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import Given, begin, listener
 from qkv.data import collate, corrupt
 from qkv.data.collate import IGNORED, Batch
-from qkv.recipes.shape import Shape
+from qkv.runs.shape import Shape
 from qkv.spec import Dense, Labels, Spec
 from qkv.training import balance as balances
 from qkv.training import losses, objectives

@@ -12,7 +12,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.order import permutation
-from qkv.recipes.shape import Shape
+from qkv.runs.shape import Shape
 from qkv.training import checkpoint, loop, muon, optim
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan

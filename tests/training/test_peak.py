@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from qkv.data import collate
-from qkv.recipes.shape import Shape
+from qkv.runs.shape import Shape
 from qkv.training import loop, peak
 from qkv.training.objectives import step_loss
 

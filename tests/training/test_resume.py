@@ -22,16 +22,16 @@ import torch
 from qkv import recipes
 from qkv.data.order import permutation
 from qkv.errors import QkvError
-from qkv.recipes import assemble
-from qkv.recipes.objectives import THIN
-from qkv.recipes.run import Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits
+from qkv.runs import assemble
+from qkv.runs.objectives import THIN
+from qkv.runs.run import Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits
 from qkv.training import checkpoint, guard, log, loop, objectives
 from qkv.training.plan import Plan
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "recipes"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 import test_recut as cuts
 import test_trust as t
 import test_tuning as tuning
@@ -235,7 +235,7 @@ def test_words_left_out_by_consumed_chance_would_be_found(
 
 def test_what_is_kept_of_a_run_is_whole_and_strict_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "result.json"
-    recipes.record(path, {"loss": math.nan, "in": Path("a"), "also": [1.5, (math.inf,)]})
+    log.record(path, {"loss": math.nan, "in": Path("a"), "also": [1.5, (math.inf,)]})
     told = path.read_text(encoding="utf-8")
     assert json.loads(told) == {"loss": None, "in": "a", "also": [1.5, [None]]}
 
@@ -244,7 +244,7 @@ def test_what_is_kept_of_a_run_is_whole_and_strict_json(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(log, "sync", full)
     with pytest.raises(QkvError, match=r"result\.json: could not be written"):
-        recipes.record(path, {"loss": 1.0})
+        log.record(path, {"loss": 1.0})
     assert path.read_text(encoding="utf-8") == told
     assert [p.name for p in path.parent.iterdir()] == ["result.json"]
 

@@ -30,8 +30,8 @@ from qkv.data import collate, corrupt, pack
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import permutation
 from qkv.errors import QkvError
-from qkv.recipes.assemble import OBJECTIVES, architecture
-from qkv.recipes.shape import DROPLESS, Shape
+from qkv.runs.assemble import OBJECTIVES, architecture
+from qkv.runs.shape import DROPLESS, Shape
 from qkv.spec import Recurrence
 from qkv.training import checkpoint, log, loop, losses, optim, shard
 from qkv.training.plan import Plan

@@ -1,9 +1,9 @@
 """A language model on five classical Chinese novels; the last tenth of each novel is held out."""
 
 from qkv.data import sources
-from qkv.recipes.run import Check, Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits, shared, text_splits
+from qkv.runs.run import Check, Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits, shared, text_splits
 from qkv.training.settings import Settings
 
 NOVELS = ("hongloumeng", "sanguoyanyi", "shuihuzhuan", "rulinwaishi", "liaozhai")

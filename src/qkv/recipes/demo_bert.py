@@ -4,10 +4,10 @@ from functools import partial
 
 from qkv.data.corpus import Pair, corpus
 from qkv.recipes.demo import words
-from qkv.recipes.run import Check, Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Pair as Row
-from qkv.recipes.splits import Splits
+from qkv.runs.run import Check, Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Pair as Row
+from qkv.runs.splits import Splits
 from qkv.training.settings import Settings
 
 # What the constructions of the corpus (data/corpus/grammar.py) have in common; see `label` for the others.

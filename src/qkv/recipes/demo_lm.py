@@ -3,9 +3,9 @@
 from functools import partial
 
 from qkv.data.corpus import lm_text
-from qkv.recipes.run import Check, Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits, text_splits
+from qkv.runs.run import Check, Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits, text_splits
 from qkv.training.settings import Settings
 
 

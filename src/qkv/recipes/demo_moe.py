@@ -3,8 +3,8 @@
 from functools import partial
 
 from qkv.recipes.demo import read, words
-from qkv.recipes.run import Check, Run, Vocabulary
-from qkv.recipes.shape import Shape
+from qkv.runs.run import Check, Run, Vocabulary
+from qkv.runs.shape import Shape
 from qkv.training.settings import Settings
 
 

@@ -5,9 +5,9 @@ A small step of 1,024 tokens learns far more from the same seconds than one of 4
 from functools import partial
 
 from qkv.data import sources
-from qkv.recipes.run import Check, Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits, shared
+from qkv.runs.run import Check, Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits, shared
 from qkv.training.settings import Settings
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from qkv.recipes import multi30k
-from qkv.recipes.run import Run
+from qkv.runs.run import Run
 
 
 def run(source: str = "en", target: str = "de") -> Run:

@@ -4,9 +4,9 @@ Muon takes a quarter of the steps that AdamW takes (docs/LOG.md). Next: shakespe
 """
 
 from qkv.data import sources
-from qkv.recipes.run import Check, Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits, shared, text_splits
+from qkv.runs.run import Check, Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits, shared, text_splits
 from qkv.training.settings import Settings
 
 

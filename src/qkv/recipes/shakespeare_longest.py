@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from qkv.recipes import shakespeare
-from qkv.recipes.run import Run
+from qkv.runs.run import Run
 
 
 def run() -> Run:

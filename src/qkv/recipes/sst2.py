@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from qkv.data import sources
 from qkv.errors import QkvError
-from qkv.recipes.run import Check, Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Pair, Splits, shared
+from qkv.runs.run import Check, Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Pair, Splits, shared
 from qkv.training.settings import Settings
 
 NAMES = {"0": "negative", "1": "positive"}

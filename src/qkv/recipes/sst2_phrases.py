@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from qkv.data import trees
 from qkv.recipes import sst2
-from qkv.recipes.run import Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Pair, Splits, shared
+from qkv.runs.run import Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Pair, Splits, shared
 
 NEUTRAL = 2  # of five labels; two below it are negative, two above it positive
 

@@ -1,9 +1,9 @@
 """Chinese to English on Tatoeba's pairs; no English sentence of the test occurs in training."""
 
 from qkv.data import sources
-from qkv.recipes.run import Check, Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits, held_out, shared
+from qkv.runs.run import Check, Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits, held_out, shared
 from qkv.training.settings import Settings
 
 

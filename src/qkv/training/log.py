@@ -102,3 +102,11 @@ def cut(path: Path, step: int) -> None:
             put(path, kept)
     except OSError as e:
         raise unwritten(path, e) from e
+
+
+def record(path: Path, value: dict[str, Any]) -> None:
+    """A JSON object into a file, whole or not at all; a number that is none becomes null."""
+    try:
+        put(path, json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
+    except OSError as e:
+        raise unwritten(path, e) from e

@@ -9,7 +9,7 @@ from qkv.data import shards, sources, tables
 from qkv.data.check import leaked
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError, nearest
-from qkv.recipes.splits import Splits, Talk, held_out, text_splits
+from qkv.runs.splits import Splits, Talk, held_out, text_splits
 from qkv.text.chat import checked
 
 

@@ -8,8 +8,8 @@ import pytest
 from qkv import cli, recipes
 from qkv.data import shards
 from qkv.errors import QkvError
-from qkv.recipes import assemble, own
-from qkv.recipes.files import Data
+from qkv.runs import assemble, own
+from qkv.runs.files import Data
 
 PAIRS = [(f"{a} {b}", f"{b.upper()} {a.upper()}") for a in "abcdef" for b in "uvwxyz"]
 SMALL = 'training.precision="fp32"'

@@ -10,7 +10,7 @@ from qkv import recipes
 from qkv.cli import main
 from qkv.data import sources
 from qkv.errors import QkvError
-from qkv.recipes.assemble import assemble
+from qkv.runs.assemble import assemble
 from qkv.training import checkpoint
 
 TEXT = "the tea is warm and the soup is cold .\n" * 120

@@ -17,10 +17,10 @@ from qkv import cli, recipes
 from qkv.data.collate import IGNORED
 from qkv.errors import QkvError
 from qkv.lens import words
-from qkv.recipes import assemble, watching
-from qkv.recipes.run import Check, Run, Vocabulary, configured
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits
+from qkv.runs import assemble, watching
+from qkv.runs.run import Check, Run, Vocabulary, configured
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits
 from qkv.training import checkpoint, recorder
 from qkv.training.losses import mean_loss
 from qkv.training.settings import Settings

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from qkv.data.shards import Mixture
 from qkv.errors import QkvError, nearest
-from qkv.recipes.files import Data
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits, shared
+from qkv.runs.files import Data
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits, shared
 from qkv.text.recut import Ranks, merges_of
 from qkv.text.train import Kind
 from qkv.training.settings import Settings, assignments, changed
@@ -65,7 +66,7 @@ class Check:
 class Run:
     """A whole training run: what `qkv.train` takes.
 
-    `objective` is a name of recipes/assemble.py's OBJECTIVES (empty: the family's usual one); with `base`, a directory
+    `objective` is a name of runs/assemble.py's OBJECTIVES (empty: the family's usual one); with `base`, a directory
     or any other MODEL, its weights and vocabulary are where the run begins, and `model` is not asked.
     """
 
@@ -107,3 +108,24 @@ def asked(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
 def configured(run: Run, words: Iterable[str]) -> Run:
     """The run with `a.b=c` put in; QkvError for a key that there is not."""
     return changed(run, asked(words, PARTS))
+
+
+def shortened(run: Run) -> Run:
+    """The same run in seconds: a narrow model, a little of the data, a few steps; every part of it still works."""
+    def few() -> Splits:
+        whole = run.splits()
+        if isinstance(whole.train, Mixture):
+            return dataclasses.replace(whole, train=whole.train.first(20_000), valid=whole.valid.first(2_000))  # type: ignore[union-attr]
+        size = 20_000 if isinstance(whole.train, str) else 200
+        cut = {"train": whole.train[:size], "valid": whole.valid[: size // 10], "test": whole.test[:8]}  # type: ignore[index]
+        return dataclasses.replace(whole, **cut)  # type: ignore[arg-type]
+
+    ffn = 128 if run.model.family in ("openai_gpt", "glm_blank") else 64  # these know no other than 4 · width
+    narrow = {"width": 32, "layers": 2, "heads": 2, "groups": 0, "ffn": ffn, "context": min(run.model.context, 64)}
+    model = dataclasses.replace(run.model, **narrow)
+    every = {"evaluate_every": 3, "save_every": 0, "log_every": 1, "patience": 0}
+    training = dataclasses.replace(run.training, steps=6, epochs=0, tokens=512, warmup=2, precision="fp32", **every)
+    return dataclasses.replace(
+        run, splits=few, model=model, training=training, check=dataclasses.replace(run.check, sentences=4, longest=8),
+        watch=dataclasses.replace(run.watch, times=min(run.watch.times, 3), longest=8),
+    )  # fmt: skip

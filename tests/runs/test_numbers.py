@@ -13,9 +13,9 @@ import torch
 
 import qkv
 from qkv import recipes
-from qkv.recipes.run import Check, Run, Vocabulary, configured
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits
+from qkv.runs.run import Check, Run, Vocabulary, configured
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits
 from qkv.training.settings import Settings
 
 

@@ -17,10 +17,10 @@ from qkv.data.order import generator, permutation
 from qkv.errors import QkvError
 from qkv.inputs import MARK
 from qkv.model import Model
-from qkv.recipes import objectives as base
-from qkv.recipes.objectives import Batches, Held, How, Objective, Rows
-from qkv.recipes.run import Run
-from qkv.recipes.splits import Pair, Splits, Talk
+from qkv.runs import objectives as base
+from qkv.runs.objectives import Batches, Held, How, Objective, Rows
+from qkv.runs.run import Run
+from qkv.runs.splits import Pair, Splits, Talk
 from qkv.text import chat as chats
 from qkv.text.tokenizer import Tokenizer
 from qkv.training.losses import states, text_logits

@@ -22,7 +22,7 @@ from qkv.lens import readout, words
 from qkv.lens.mask import mask
 from qkv.lens.trace import Trace
 from qkv.model import Model
-from qkv.recipes.assemble import Assembly
+from qkv.runs.assemble import Assembly
 from qkv.training import losses
 from qkv.training.plan import placed
 from qkv.training.recorder import Reading, Recorder

@@ -13,10 +13,10 @@ import numpy as np
 from qkv.data import collate, corrupt, pack
 from qkv.errors import QkvError
 from qkv.model import Model
-from qkv.recipes import objectives as base
-from qkv.recipes.objectives import Batches, Held, Objective
-from qkv.recipes.run import Run
-from qkv.recipes.splits import Splits
+from qkv.runs import objectives as base
+from qkv.runs.objectives import Batches, Held, Objective
+from qkv.runs.run import Run
+from qkv.runs.splits import Splits
 from qkv.text.tokenizer import Tokenizer
 from qkv.training.objectives import measure
 from qkv.training.plan import Plan

@@ -10,11 +10,11 @@ import torch
 from qkv import recipes
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
-from qkv.recipes import assemble, objectives
-from qkv.recipes.own import from_toml
-from qkv.recipes.run import Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits
+from qkv.runs import assemble, objectives
+from qkv.runs.own import from_toml
+from qkv.runs.run import Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits
 from qkv.training.settings import Settings
 
 ROWS = [(f"the {a} {b}est one", f"one {b}est {a}") for a in ("newer", "lower", "wider", "slower") for b in

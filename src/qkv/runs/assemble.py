@@ -21,11 +21,11 @@ from qkv.errors import QkvError, nearest
 from qkv.evaluate import cutting
 from qkv.generation.rows import by_length
 from qkv.model import Model
-from qkv.recipes import holes, objectives, tuning
-from qkv.recipes.objectives import Batches, Held, How, Objective
-from qkv.recipes.run import Run
-from qkv.recipes.shape import Shape, labelling
-from qkv.recipes.splits import Splits
+from qkv.runs import holes, objectives, tuning
+from qkv.runs.objectives import Batches, Held, How, Objective
+from qkv.runs.run import Run
+from qkv.runs.shape import Shape, labelling
+from qkv.runs.splits import Splits
 from qkv.spec import Spec, as_json
 from qkv.text import tokenizer as text
 from qkv.text import train as vocabulary

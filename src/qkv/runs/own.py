@@ -9,9 +9,9 @@ from typing import Any
 
 from qkv.data import sources
 from qkv.errors import QkvError, nearest
-from qkv.recipes.files import Data
-from qkv.recipes.run import KINDS, PLAIN, Run, asked
-from qkv.recipes.shape import Shape
+from qkv.runs.files import Data
+from qkv.runs.run import KINDS, PLAIN, Run, asked
+from qkv.runs.shape import Shape
 from qkv.training.settings import Settings, changed
 
 SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are

@@ -7,8 +7,8 @@ import pytest
 
 from qkv import recipes
 from qkv.errors import QkvError
-from qkv.recipes.files import Data
-from qkv.recipes.splits import shared
+from qkv.runs.files import Data
+from qkv.runs.splits import shared
 
 ROWS = [(f"one {i}", f"eins {i}") for i in range(40)]
 

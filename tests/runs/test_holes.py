@@ -13,11 +13,11 @@ from qkv.core.step import Given, begin
 from qkv.data import corrupt
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
-from qkv.recipes import assemble, holes
-from qkv.recipes.own import from_toml
-from qkv.recipes.run import Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits, text_splits
+from qkv.runs import assemble, holes
+from qkv.runs.own import from_toml
+from qkv.runs.run import Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits, text_splits
 from qkv.training.settings import Settings
 
 WORDS = [("old", "new", "big", "red"), ("cat", "dog", "man", "car"), ("tree", "house", "ball")]

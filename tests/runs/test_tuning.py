@@ -13,13 +13,13 @@ from qkv import recipes
 from qkv.core.step import Given, begin
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
-from qkv.recipes import assemble, tuning
-from qkv.recipes.files import talk_rows
-from qkv.recipes.objectives import named as base_named
-from qkv.recipes.own import OWN_LABELS, from_toml
-from qkv.recipes.run import Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits
+from qkv.runs import assemble, tuning
+from qkv.runs.files import talk_rows
+from qkv.runs.objectives import named as base_named
+from qkv.runs.own import OWN_LABELS, from_toml
+from qkv.runs.run import Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits
 from qkv.text.train import train as vocabulary
 from qkv.training import losses
 from qkv.training.objectives import step_loss

@@ -13,11 +13,11 @@ from qkv.cli import main
 from qkv.core.step import Given, begin
 from qkv.data import collate
 from qkv.errors import QkvError
-from qkv.recipes import assemble, tuning
-from qkv.recipes.objectives import How
-from qkv.recipes.run import Run, Vocabulary
-from qkv.recipes.shape import Shape
-from qkv.recipes.splits import Splits
+from qkv.runs import assemble, tuning
+from qkv.runs.objectives import How
+from qkv.runs.run import Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits
 from qkv.training import losses, precision
 from qkv.training.objectives import step_loss
 from qkv.training.settings import Settings

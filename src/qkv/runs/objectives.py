@@ -19,8 +19,8 @@ from qkv.data import bucket, collate, corrupt, pack, shards
 from qkv.data.order import generator
 from qkv.errors import QkvError
 from qkv.model import Model
-from qkv.recipes.run import Run
-from qkv.recipes.splits import Pair, Splits
+from qkv.runs.run import Run
+from qkv.runs.splits import Pair, Splits
 from qkv.text.recut import Recut, Trials
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.train import Template

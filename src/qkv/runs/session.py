@@ -1,0 +1,85 @@
+"""One run from start to end: assembled, trained, tested and kept in a directory that can go on later."""
+
+import dataclasses
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qkv.errors import QkvError
+from qkv.model import Model
+from qkv.runs import assemble as parts
+from qkv.runs import watching
+from qkv.runs.assemble import Assembly
+from qkv.runs.run import PARTS, Run
+from qkv.training import checkpoint, lock, log, loop
+from qkv.training.log import Report
+from qkv.training.loop import Outcome
+from qkv.training.parallel import Ranks
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gives: the model with its chosen weights, how the run ended, and its numbers on the test split."""
+
+    model: Model
+    outcome: Outcome
+    test: dict[str, Any]
+    directory: Path | None
+    rank: int = 0  # of this process among those that train together; only the first has metrics and a test
+
+
+def train(
+    run: Run, directory: Path | None, device: str, report: Report | None, resume: bool, ranks: Ranks
+) -> Trained:
+    """Train in this process, which is one of `ranks`."""
+    start = time.process_time()
+    going_on = bool(resume and directory and checkpoint.Store(directory / "train", {}).last)
+    a = parts.assemble(run, directory=directory if going_on else None, device=device)
+    with lock.held(directory / "train") if directory and ranks.first else nullcontext():
+        if directory is not None and not going_on:
+            begin(a, directory, first=ranks.first)
+        return learnt(a, directory, report, resume, ranks, start)
+
+
+def learnt(
+    a: Assembly, directory: Path | None, report: Report | None, resume: bool, ranks: Ranks, start: float
+) -> Trained:
+    """Train what was assembled, test it and keep what came of it; `start` is the processor time that it began at."""
+    if report and ranks.first:
+        for text in (*a.splits.notes, *a.plan.notes):
+            report({"kind": "note", "step": 0, "text": text})
+    beside = parts.beside(a) if ranks.first else {}
+    if report and beside:
+        report({"kind": "note", "step": 0, "text": parts.counted(beside)})
+    evaluate = parts.judge(a, directory) if ranks.first else None
+    outcome = loop.train(a.model.core, a.plan, a.run.training, directory=directory, evaluate=evaluate, report=report,
+                         resume=resume, watch=watching.recorder(a) if directory and ranks.first else None)  # fmt: skip
+    if not ranks.first:
+        return Trained(a.model, outcome, {}, directory, ranks.rank)
+    numbers, said = parts.test(a)
+    if directory is not None:
+        a.model.save(directory)
+        spent = round(time.process_time() - start, 1)  # of all threads of this process; a resumed run's from there on
+        done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent}
+        done |= {"ngrams": beside} if beside else {}
+        log.record(directory / "train" / "result.json", done)
+        if said:
+            (directory / "train" / "test.hyp").write_text("\n".join(said) + "\n", encoding="utf-8")
+    return Trained(a.model, outcome, numbers, directory)
+
+
+def begin(a: Assembly, directory: Path, *, first: bool = True) -> None:
+    """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
+    if checkpoint.Store(directory / "train", {}).last:
+        raise QkvError(f"{directory}: holds a run already; go on with --resume auto or give another --out")
+
+    if not first:
+        return
+    a.model.save(directory)
+    settings = {part: dataclasses.asdict(getattr(a.run, part)) for part in PARTS}
+    settings |= {"objective": a.run.objective, "base": a.run.base}
+    settings |= {"data": dataclasses.asdict(a.run.data)} if a.run.data else {}
+    kept = {"name": a.run.name, "notes": [*a.splits.notes, *a.plan.notes], **settings}
+    log.record(directory / "train" / "run.json", kept)
