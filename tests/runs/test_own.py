@@ -154,7 +154,7 @@ def test_a_run_of_files_alone_learns_and_says_which(
     assert cli.main(["train", "a.en", "a.fr", *words, "--json", "--device", "cpu"]) == 0
     assert json.loads(capsys.readouterr().out)["directory"] == str(Path("runs", "a"))
     kept = json.loads(Path("runs/a/train/run.json").read_text(encoding="utf-8"))
-    assert (kept["data"]["source"], kept["data"]["target"]) == ("a.en", "a.fr")
+    assert (kept["data"]["source"], kept["data"]["target"]) == (["a.en"], ["a.fr"])
 
 
 def test_the_usual_settings_go_by_what_is_typed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

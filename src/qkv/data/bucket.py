@@ -2,6 +2,7 @@
 
 Lengths are rounded into cells (S, T); cells are merged, cheapest first, until few buckets are left; each bucket has
 one number of rows, and one smaller last batch. Batch k of epoch e is a function of (seed, e, k).
+With `often` a pair comes more than once in an epoch, or in some epochs alone.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.order import permutation
+from qkv.data.order import permutation, repeats
 from qkv.errors import QkvError
 
 CELLS = 512  # above so many cells, merging would take seconds: the cells are made coarser first
@@ -20,7 +21,8 @@ class Buckets:
     """The batches over pairs of `lengths` (source, target): `rows * max(S, T) <= tokens` in each.
 
     Sides are rounded up to `multiple`, rows down to a multiple of 8 where there are so many; at most `shapes` distinct
-    (rows, S, T) occur. Pairs with a side over `longest` are left out and counted in `dropped`.
+    (rows, S, T) occur. Pairs with a side over `longest` are left out and counted in `dropped`. `often` says how many
+    times each pair comes in an epoch on average, and then the last batch of a bucket has any number of rows.
 
     Raises:
         QkvError: no pairs, or a pair that fits in no batch.
@@ -28,11 +30,11 @@ class Buckets:
 
     def __init__(
         self, lengths: Sequence[tuple[int, int]], *, tokens: int, multiple: int = 4, shapes: int = 24,
-        longest: int | None = None, seed: int = 0,
+        longest: int | None = None, seed: int = 0, often: NDArray[np.float64] | None = None,
     ) -> None:  # fmt: skip
         sides = np.asarray(lengths, dtype=np.int64).reshape(-1, 2)
         kept = np.arange(len(sides)) if longest is None else np.flatnonzero(sides.max(1) <= longest)
-        self.seed, self.dropped = seed, len(sides) - len(kept)
+        self.seed, self.often, self.dropped = seed, often, len(sides) - len(kept)
         if not len(kept):
             raise QkvError(f"no pairs to batch: {len(sides)} given, {self.dropped} longer than {longest}")
         cells = -(-np.maximum(sides[kept], 1) // multiple) * multiple  # N 2
@@ -56,10 +58,12 @@ class Buckets:
         self._lengths = sides
 
     def batches(self, epoch: int) -> list[tuple[int, ...]]:
-        """The batches of an epoch: each a tuple of indices into `lengths`, every kept pair once."""
+        """The batches of an epoch: each a tuple of indices into `lengths`, every kept pair once, or as `often` says."""
         found: list[tuple[int, ...]] = []
+        times = None if self.often is None else repeats(self.often, seed=self.seed, epoch=epoch)
         for number, (items, rows) in enumerate(zip(self._items, self._rows, strict=True), 1):
-            mixed = items[permutation(len(items), seed=self.seed, epoch=epoch, index=number)]
+            own = items if times is None else np.repeat(items, times[items])
+            mixed = own[permutation(len(own), seed=self.seed, epoch=epoch, index=number)]
             found += [tuple(mixed[i : i + rows].tolist()) for i in range(0, len(mixed), rows)]
         return [found[i] for i in permutation(len(found), seed=self.seed, epoch=epoch)]
 

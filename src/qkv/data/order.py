@@ -18,6 +18,12 @@ def permutation(n: int, *, seed: int, epoch: int, index: int = 0) -> NDArray[np.
     return generator(seed=seed, epoch=epoch, index=index).permutation(n)
 
 
+def repeats(often: NDArray[np.float64], *, seed: int, epoch: int) -> NDArray[np.int64]:
+    """How many times each thing comes in this epoch, `often` on average: its whole part, and once more by chance."""
+    chances = generator(seed=seed, epoch=epoch, index=-1).random(len(often))
+    return np.floor(often + chances).astype(np.int64)
+
+
 def integers(high: int, size: int, *, seed: int, epoch: int, index: int) -> NDArray[np.int64]:
     """`size` numbers drawn from 0 … high-1."""
     return generator(seed=seed, epoch=epoch, index=index).integers(high, size=size)

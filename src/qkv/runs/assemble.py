@@ -95,7 +95,8 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     valid = held(splits.valid)
     told = strange(splits, labels) if judged and objective is not tuning.CHOICES else ()
     notes = (*plan.notes, *overruled(run), *told)
-    plan = replace(plan, identity={**plan.identity, **frozen(model.core)}, judged=number_of(valid), notes=notes)
+    mix = {} if splits.often is None else {"often": zlib.crc32(splits.often.tobytes())}
+    plan = replace(plan, identity={**plan.identity, **mix, **frozen(model.core)}, judged=number_of(valid), notes=notes)
     return Assembly(run, objective, splits, model, plan, held, valid)
 
 

@@ -1,9 +1,13 @@
 """Your own files, as a TOML file's [data] names them, read and split. Next: own.py, which makes a run of them."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qkv.data import shards, sources, tables
 from qkv.data.check import leaked
@@ -17,17 +21,17 @@ from qkv.text.chat import checked
 class Data:
     """Your own files, as a TOML file names them: two parallel ones, one of pairs (tsv, jsonl), plain text,
     conversations (JSON lines with `messages`, a list of {"role": …, "content": …}), folders of token shards, or a data
-    set that the `datasets` library opens: pairs by two keys, texts by one.
+    set that the `datasets` library opens: pairs by two keys, texts by one. Several files of a kind are a list.
     """
 
-    source: str = ""
-    target: str = ""
-    tsv: str = ""
-    jsonl: str = ""
-    text: str = ""
-    messages: str = ""
+    source: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    tsv: tuple[str, ...] = ()
+    jsonl: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     shards: tuple[str, ...] = ()  # folders that `qkv data pack` wrote
-    weights: tuple[float, ...] = ()  # how likely a window comes from each; without them by their size
+    weights: tuple[float, ...] = ()  # how likely a row or window comes from each of them; without by their size
     dataset: str = ""  # NAME or NAME:CONFIG of the hub, a folder that save_to_disk wrote, or files of rows
     columns: tuple[int, int] = (0, 1)
     keys: tuple[str, ...] = ("source", "target")
@@ -44,6 +48,11 @@ class Data:
     quarantine: str = "quarantine.jsonl"
     overlap: Literal["error", "drop", "keep"] = "error"  # held-out pairs in the training files; drop: not trained on
 
+    def __post_init__(self) -> None:
+        for key in FILES:
+            if isinstance(value := getattr(self, key), str):
+                object.__setattr__(self, key, (value,) if value else ())
+
     def splits(self, folder: Path) -> Splits:
         """The files' content, split.
 
@@ -59,26 +68,77 @@ class Data:
             raise QkvError(f"data.keys: found {len(self.keys)} keys, expected two; one for the texts of a dataset")
         if self.shards:
             return self.mixed(folder)
+        self.refuse_weights()
         with sources.Sieve(self.on_bad_row, folder / self.quarantine) as sieve:
             if self.dataset:
                 return self.tabled(folder, sieve)
             if self.text:
-                whole = plain_text(folder / self.text, sieve)
-                valid = plain_text(folder / self.valid_file, sieve) if self.valid_file else ""
-                both = Splits(whole, valid) if valid else text_splits(whole, share=0.1)
-                said = leaked(folder / self.text, folder / self.valid_file) if valid else ()
-                return replace(both, notes=(*sieve.notes, *said))
-            if self.messages:
-                return self.talks(folder, sieve)
-            pairs = [pair for _, pair in self.rows(folder, sieve)]
-            test, valid = self.named(folder, "test", sieve), self.named(folder, "valid", sieve)
-        pairs, said = self.unseen(folder, pairs, [*(test or ()), *(valid or ())])
-        notes = (*sieve.notes, *said)
+                return self.of_texts(folder, sieve)
+            return self.of_rows(folder, sieve)
+
+    def of_texts(self, folder: Path, sieve: sources.Sieve) -> Splits:
+        """Plain texts with a blank line between; without `valid_file` the last tenth of each is held out."""
+        texts = [plain_text(folder / name, sieve) for name in self.text]
+        valid = plain_text(folder / self.valid_file, sieve) if self.valid_file else ""
+        if valid:
+            said = [note for name in self.text for note in leaked(folder / name, folder / self.valid_file)]
+            return Splits("\n\n".join(texts), valid, notes=(*sieve.notes, *said))
+        both = [text_splits(text, share=0.1) for text in texts]
+        train, held = ("\n\n".join(map(str, part)) for part in zip(*((s.train, s.valid) for s in both), strict=True))
+        return Splits(train, held, notes=tuple(sieve.notes))
+
+    def of_rows(self, folder: Path, sieve: sources.Sieve) -> Splits:
+        """Pairs or conversations; some are held out by their hash where no file is named, with all their copies."""
+        sets: list[list[Any]] = [[row for _, row in one.rows(folder, sieve)] for one in self.each()]
+        test, valid = self.named(folder, "test", sieve), self.named(folder, "valid", sieve)
+        sets, said = self.unseen(folder, sets, [*(test or ()), *(valid or ())])
         if test is None:
-            pairs, test = held_out(pairs, self.test, self.apart)
+            sets, test = self.parted(sets, self.test)
         if valid is None:
-            pairs, valid = held_out(pairs, self.valid, self.apart)
-        return Splits(pairs, valid, test, notes)
+            sets, valid = self.parted(sets, self.valid)
+        often = times(sets, self.weights, [one.name for one in self.each()]) if self.weights else None
+        return Splits([row for rows in sets for row in rows], valid, test, (*sieve.notes, *said), often)
+
+    def refuse_weights(self) -> None:
+        """QkvError for files that do not belong together, or weights that are not those of several sets of rows."""
+        if len(self.source) != len(self.target):
+            raise QkvError(f"data: found {len(self.source)} source and {len(self.target)} target files, expected as "
+                           "many; file n of one belongs to file n of the other")  # fmt: skip
+        if not self.weights:
+            return
+        if self.text or self.dataset:
+            raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of texts")
+        count = len(list(self.each()))
+        if len(self.weights) != count or not all(math.isfinite(w) and w > 0 for w in self.weights):
+            raise QkvError(f"data.weights: found {list(self.weights)} for {count} sets of rows, expected as many "
+                           "numbers above 0")  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """The first file of rows."""
+        return next(iter((*self.source, *self.tsv, *self.jsonl, *self.messages)))
+
+    def each(self) -> "Iterator[Data]":
+        """The same data with one file of rows each."""
+        if self.source:
+            return (replace(self, source=a, target=b) for a, b in zip(self.source, self.target, strict=True))
+        kind = next(k for k in ("tsv", "jsonl", "messages") if getattr(self, k))
+        return (replace(self, **{kind: name}) for name in getattr(self, kind))
+
+    def parted(self, sets: list[list[Any]], count: int) -> tuple[list[list[Any]], list[Any]]:
+        """(what stays of each set, held out): chosen by the hash of one side of a pair, or of a whole conversation."""
+        side = 1 if self.apart == "target" else 0
+
+        def key(row: Any) -> str:
+            return repr(row) if self.messages else row[side]
+
+        texts: Any = [(key(row), (n, row)) for n, rows in enumerate(sets) for row in rows]
+        parts: Any = held_out(texts, count, "source")
+        rest, held = parts
+        stay: list[list[Any]] = [[] for _ in sets]
+        for _, (n, row) in rest:
+            stay[n].append(row)
+        return stay, [row for _, (_, row) in held]
 
     @property
     def textual(self) -> bool:
@@ -110,41 +170,38 @@ class Data:
             return Splits(pairs, valid, test, notes)
         return Splits(*held_out(pairs, self.valid, self.apart), test, notes)
 
-    def talks(self, folder: Path, sieve: sources.Sieve) -> Splits:
-        """The conversations, split: some are held out by their hash where no file is named, with all their copies."""
-        rows: list[Any] = [talk for _, talk in self.rows(folder, sieve)]
-        test, valid = (self.named(folder, which, sieve) for which in ("test", "valid"))
-        rows, said = self.unseen(folder, rows, [*(test or ()), *(valid or ())])
-        if valid is None:
-            whole: Any = [(repr(talk), talk) for talk in rows]
-            rows, valid = ([talk for _, talk in part] for part in held_out(whole, self.valid, "source"))
-        return Splits(rows, valid, test or (), (*sieve.notes, *said))
-
     def rows(self, folder: Path, sieve: sources.Sieve) -> Iterator[tuple[int, Any]]:
-        """The pairs or conversations to train on, each with its line."""
+        """The pairs or conversations of the first file, each with its line."""
+        place = folder / self.name
         if self.messages:
-            return talk_rows(folder / self.messages, sieve=sieve)
+            return talk_rows(place, sieve=sieve)
         if self.source:
-            return sources.pair_rows(folder / self.source, folder / self.target, sieve=sieve)
+            return sources.pair_rows(place, folder / self.target[0], sieve=sieve)
         if self.tsv:
-            return sources.tsv_rows(folder / self.tsv, self.columns, sieve=sieve)
-        return sources.jsonl_rows(folder / self.jsonl, (self.keys[0], self.keys[1]), sieve=sieve)
+            return sources.tsv_rows(place, self.columns, sieve=sieve)
+        return sources.jsonl_rows(place, (self.keys[0], self.keys[1]), sieve=sieve)
 
-    def unseen(self, folder: Path, rows: list[Any], held: Sequence[Any]) -> tuple[list[Any], tuple[str, ...]]:
+    def unseen(
+        self, folder: Path, sets: list[list[Any]], held: Sequence[Any]
+    ) -> tuple[list[list[Any]], tuple[str, ...]]:
         """The training rows that are not held out too, or all of them where `overlap` says so; and what is said."""
         known = {repr(row) for row in held}
-        count = sum(repr(row) in known for row in rows) if known else 0
+        count = sum(repr(row) in known for rows in sets for row in rows) if known else 0
         if not count:
-            return rows, ()
+            return sets, ()
         said = self.seen_twice(folder, known, count)
-        return rows if self.overlap == "keep" else [row for row in rows if repr(row) not in known], (said,)
+        if self.overlap == "keep":
+            return sets, (said,)
+        return [[row for row in rows if repr(row) not in known] for rows in sets], (said,)
 
     def seen_twice(self, folder: Path, known: set[str], count: int) -> str:
         """What is said about held-out rows in training: a note, or an error with both lines."""
-        name, sieve = self.source or self.tsv or self.jsonl or self.messages, sources.Sieve("skip")
-        line, row = next((n, row) for n, row in self.rows(folder, sieve) if repr(row) in known)
+        sieve = sources.Sieve("skip")
+        name, line, row = next(
+            (one.name, n, row) for one in self.each() for n, row in one.rows(folder, sieve) if repr(row) in known
+        )
         held = next(
-            f"{folder / (apart.source or apart.tsv or apart.jsonl or apart.messages)}:{n}"
+            f"{folder / apart.name}:{n}"
             for which in ("valid", "test")
             if (apart := self.apart_from(which))
             for n, other in apart.rows(folder, sieve)
@@ -171,8 +228,24 @@ class Data:
             raise QkvError(f"data: {which}_source and {which}_target belong together; found only one of them")
         if file:
             kind = "messages" if self.messages else "tsv" if self.tsv else "jsonl"
-            return replace(self, **{kind: file})  # type: ignore[arg-type]
-        return replace(self, source=one, target=two, tsv="", jsonl="") if one else None
+            return replace(self, **{kind: file})
+        return replace(self, source=one, target=two, tsv=(), jsonl=()) if one else None
+
+
+FILES = ("source", "target", "tsv", "jsonl", "text", "messages")  # one name is a list of one
+
+
+def times(sets: list[list[Any]], weights: Sequence[float], names: Sequence[str]) -> NDArray[np.float64]:
+    """How often each row comes in an epoch, which has as many rows as all sets together, of each by its weight.
+
+    Raises:
+        QkvError: a set of which no row is left.
+    """
+    if not all(sets):
+        raise QkvError(f"{names[next(n for n, rows in enumerate(sets) if not rows)]}: no row is left to train on")
+    total, whole = sum(map(len, sets)), sum(weights)
+    each = [total * weight / whole / len(rows) for weight, rows in zip(weights, sets, strict=True)]
+    return np.repeat(each, [len(rows) for rows in sets])
 
 
 def plain_text(path: Path, sieve: sources.Sieve) -> str:

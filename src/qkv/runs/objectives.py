@@ -71,8 +71,9 @@ def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     tokenizer, s, context = tokenizer_for(model), run.training, run.model.context
     pad, longest = tokenizer.pad_id or 0, min(context, s.tokens // 8 * 8)
 
-    def boxed(both: list[Ids]) -> bucket.Buckets:
-        return bucket.Buckets([(len(a), len(b)) for a, b in both], tokens=s.tokens, longest=longest, seed=s.seed)
+    def boxed(both: list[Ids], often: Any = splits.often) -> bucket.Buckets:
+        sides = [(len(a), len(b)) for a, b in both]
+        return bucket.Buckets(sides, tokens=s.tokens, longest=longest, seed=s.seed, often=often)
 
     def maker(both: list[Ids], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
         # a box may be a little wider than the table of positions is long
@@ -84,7 +85,7 @@ def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 
     def held(pairs: Sequence[Pair]) -> Batches:
         both = encoded(tokenizer, pairs)
-        boxes = boxed(both)
+        boxes = boxed(both, None)
         return tuple(map(maker(both, boxes), boxes.batches(0)))
 
     ids = encoded(tokenizer, splits.train)  # type: ignore[arg-type]
@@ -242,7 +243,7 @@ def of_labelled(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     s = run.training
     read = masker(run, model)
     rows, classes = read.texts(splits.train)  # type: ignore[arg-type]
-    boxes = boxed(rows, run)
+    boxes = boxed(rows, run, splits.often)
 
     def order(epoch: int) -> Sequence[tuple[int, tuple[int, ...]]]:
         return [(epoch, key) for key in boxes.batches(epoch)]
@@ -317,16 +318,16 @@ def of_prefixes(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
         return tuple(map(maker(both, boxes), boxes.batches(0)))
 
     ids = rows(splits.train)  # type: ignore[arg-type]
-    boxes = boxed(joint(ids), run)
+    boxes = boxed(joint(ids), run, splits.often)
     notes = left_out(list(map(len, joint(ids))), room(run))
     return Plan(boxes.batches, maker(ids, boxes), identity(run, flat(joint(ids))), notes), held
 
 
-def boxed(rows: Sequence[Sequence[int]], run: Run) -> bucket.Buckets:
+def boxed(rows: Sequence[Sequence[int]], run: Run, often: np.ndarray | None = None) -> bucket.Buckets:
     """Batches of single rows of like length."""
     s = run.training
     lengths = [(len(row), len(row)) for row in rows]
-    return bucket.Buckets(lengths, tokens=s.tokens, longest=room(run), seed=s.seed)
+    return bucket.Buckets(lengths, tokens=s.tokens, longest=room(run), seed=s.seed, often=often)
 
 
 def room(run: Run) -> int:

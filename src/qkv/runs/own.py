@@ -53,37 +53,39 @@ def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
 
 
 def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
-    """The run over data alone: two parallel files, or one of text, TSV or JSON lines, by its name and its first row.
+    """The run over data alone: two parallel files, some of TSV or JSON lines, folders of shards, or one text.
 
     Raises:
-        QkvError: more than two files, or one whose name or first row does not say what it holds.
+        QkvError: more files of another kind, or one whose name or first row does not say what it holds.
     """
     names = [str(path) for path in paths]
-    if len(paths) > 2:
-        raise QkvError(f"{', '.join(names)}: found {len(paths)} files, expected two parallel ones, or one; name others "
-                       "in a TOML file")  # fmt: skip
-    if len(paths) == 2:
-        values: dict[str, Any] = {"data": {"source": names[0], "target": names[1]}}
-    elif paths[0].is_dir():
-        values = {"data": {"shards": names}}
+    kinds = {"shards" if path.is_dir() else SUFFIXES.get(path.suffix.lower(), "") for path in paths}
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    if kind == "jsonl":
+        values = lined(paths)
+    elif kind in ("tsv", "shards") or (kind and len(paths) == 1):
+        values = {"data": {kind: names}}
+    elif len(paths) == 2:
+        values = {"data": {"source": names[0], "target": names[1]}}
     else:
-        kind = SUFFIXES[paths[0].suffix.lower()]
-        values = lined(paths[0]) if kind == "jsonl" else {"data": {kind: names[0]}}
+        raise QkvError(f"{', '.join(names)}: found {len(paths)} files, expected two parallel ones, one text, or some "
+                       "of TSV or JSON lines; name others in a TOML file")  # fmt: skip
     return described(values, words, paths[0], Path())
 
 
-def lined(path: Path) -> dict[str, Any]:
-    """What a file of JSON lines holds, by the keys of its first row: conversations, pairs, labelled texts, texts."""
+def lined(paths: Sequence[Path]) -> dict[str, Any]:
+    """What files of JSON lines hold, by the keys of the first row: conversations, pairs, labelled texts, texts."""
+    path, names = paths[0], [str(path) for path in paths]
     first = next(sources.rows(path, sources.json_object))[1]
     if "messages" in first:
-        return {"data": {"messages": str(path)}}
+        return {"data": {"messages": names}}
     keys = next((keys for keys in KEYS if first.keys() >= {*keys}), None)
     if keys is None and "text" in first:
-        return {"data": {"text": str(path)}}
+        return {"data": {"text": names}}
     if keys is None:
         raise QkvError(f"{path}:1: found the keys {', '.join(first) or 'none'}; which of them to learn from is said in "
                        "a TOML file: jsonl and keys under [data]")  # fmt: skip
-    values: dict[str, Any] = {"data": {"jsonl": str(path), "keys": list(keys)}}
+    values: dict[str, Any] = {"data": {"jsonl": names, "keys": list(keys)}}
     return values | ({"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {})
 
 

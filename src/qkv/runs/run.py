@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError, nearest
 from qkv.runs.files import Data
@@ -118,7 +120,8 @@ def shortened(run: Run) -> Run:
             return dataclasses.replace(whole, train=whole.train.first(20_000), valid=whole.valid.first(2_000))  # type: ignore[union-attr]
         size = 20_000 if isinstance(whole.train, str) else 200
         cut = {"train": whole.train[:size], "valid": whole.valid[: size // 10], "test": whole.test[:8]}  # type: ignore[index]
-        return dataclasses.replace(whole, **cut)  # type: ignore[arg-type]
+        often = None if whole.often is None else np.ones(len(cut["train"]))
+        return dataclasses.replace(whole, often=often, **cut)  # type: ignore[arg-type]
 
     ffn = 128 if run.model.family in ("openai_gpt", "glm_blank") else 64  # these know no other than 4 · width
     narrow = {"width": 32, "layers": 2, "heads": 2, "groups": 0, "ffn": ffn, "context": min(run.model.context, 64)}

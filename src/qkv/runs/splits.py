@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from qkv.data import download
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
@@ -23,6 +26,7 @@ class Splits:
     valid: Sequence[Any] | str | Mixture
     test: Sequence[Any] | str = ()
     notes: tuple[str, ...] = ()  # what was left out, to be told before the run
+    often: NDArray[np.float64] | None = None  # how many times each row of train comes in an epoch; without it once
 
     @property
     def kind(self) -> str:

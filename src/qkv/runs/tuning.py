@@ -6,14 +6,15 @@ pre-trained one is measured against. Next: assemble.py.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from qkv.data import bucket, collate, pack
 from qkv.data.collate import IGNORED
-from qkv.data.order import generator, permutation
+from qkv.data.order import generator, permutation, repeats
 from qkv.errors import QkvError
 from qkv.inputs import MARK
 from qkv.model import Model
@@ -74,11 +75,11 @@ class Labeller:
         rows: list[Rows] = [tuple(ids[i : i + each]) for i in range(0, len(ids), each)]
         return texts, rows, [self.known.get(name, IGNORED) for _, name in pairs], list(map(len, whole))
 
-    def boxed(self, rows: list[Rows]) -> bucket.Buckets:
+    def boxed(self, rows: list[Rows], often: np.ndarray | None = None) -> bucket.Buckets:
         """Batches of texts of like length."""
         s, longest = self.run.training, [max(map(len, many)) for many in rows]
         room = max(s.tokens // self.each, self.run.model.context + 4)
-        return bucket.Buckets([(n, n) for n in longest], tokens=room, seed=s.seed)
+        return bucket.Buckets([(n, n) for n in longest], tokens=room, seed=s.seed, often=often)
 
     def maker(self, rows: list[Rows], boxes: bucket.Buckets, classes: list[int]) -> Callable[[Any], collate.Batch]:
         """What makes a batch of the texts of a key."""
@@ -120,9 +121,9 @@ def of_labels(
         cuts = base.recutting(run, tokenizer, texts, rows, context) if run.tokenizer.dropout else lambda epoch: rows
         some = partial(thinned, tokenizer=tokenizer, share=s.word_dropout, seed=s.seed)
         maker = partial(labeller.maker, classes=classes)
-        plan = base.anew(lambda n: some(cuts(n), epoch=n), labeller.boxed, maker, who)
+        plan = base.anew(lambda n: some(cuts(n), epoch=n), partial(labeller.boxed, often=splits.often), maker, who)
         return replace(plan, notes=notes), labeller.held
-    boxes = labeller.boxed(rows)
+    boxes = labeller.boxed(rows, splits.often)
     return Plan(boxes.batches, labeller.maker(rows, boxes, classes), who, notes), labeller.held
 
 
@@ -205,7 +206,7 @@ def of_talks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     rows = read(splits.train)
     cut = sum(len(ids) > context for ids, _ in rows)
     notes = (f"{cut} of {len(rows)} conversations are longer than the context of {context}: their ends are left out",)
-    return side_by_side(run, model, rows, read, notes=notes if cut else ())
+    return side_by_side(run, model, rows, read, notes=notes if cut else (), often=splits.often)
 
 
 def talk_row(tokenizer: Tokenizer, talk: Talk, number: int) -> Row:
@@ -236,9 +237,12 @@ def talk_row(tokenizer: Tokenizer, talk: Talk, number: int) -> Row:
 
 
 def side_by_side(
-    run: Run, model: Model, rows: list[Row], read: Any, *, notes: tuple[str, ...] = ()
-) -> tuple[Plan, Held]:
-    """Rows packed into the context's width, each seeing itself alone; the same company in each epoch."""
+    run: Run, model: Model, rows: list[Row], read: Any, *, notes: tuple[str, ...] = (),
+    often: np.ndarray | None = None,
+) -> tuple[Plan, Held]:  # fmt: skip
+    """Rows packed into the context's width, each seeing itself alone; the same company in each epoch but for `often`,
+    by which each epoch has rows of its own.
+    """
     s, width = run.training, run.model.context
     if not rows:
         raise QkvError(f"{run.name}: no text to train on")
@@ -256,17 +260,27 @@ def side_by_side(
 
     whole = laid(rows)
 
-    def order(epoch: int) -> list[tuple[int, ...]]:
-        mixed = permutation(len(whole.target), seed=s.seed, epoch=epoch).tolist()
-        return [tuple(mixed[i : i + count]) for i in range(0, len(mixed), count)]
+    @lru_cache(maxsize=2)
+    def mixed(epoch: int) -> collate.Batch:
+        assert often is not None
+        times = repeats(often, seed=s.seed, epoch=epoch)
+        return laid([row for row, n in zip(rows, times, strict=True) for _ in range(n)])
+
+    def of(epoch: int) -> collate.Batch:
+        return whole if often is None else mixed(epoch)
+
+    def order(epoch: int) -> list[tuple[int, tuple[int, ...]]]:
+        index = permutation(len(of(epoch).target), seed=s.seed, epoch=epoch).tolist()
+        return [(epoch, tuple(index[i : i + count])) for i in range(0, len(index), count)]
+
+    def make(key: tuple[int, tuple[int, ...]]) -> collate.Batch:
+        return part(of(key[0]), torch.tensor(key[1]))
 
     def held(given: Any) -> Batches:
         found = laid(read(given))
         return tuple(part(found, index) for index in torch.arange(len(found.target)).split(count))
 
-    plan = Plan(order, lambda key: part(whole, torch.tensor(key)), base.identity(run, whole.target.flatten().numpy()),
-                notes)  # fmt: skip
-    return plan, held
+    return Plan(order, make, base.identity(run, whole.target.flatten().numpy()), notes), held
 
 
 def answered(model: Model, sources: Sequence[Any], how: How) -> list[str]:

@@ -130,6 +130,8 @@ def fitting(kind: Any, value: Any, name: str) -> Any:
             return None
         return fitting(next(a for a in args if a is not type(None)), value, name)
     if origin is tuple:
+        if args == (str, ...) and isinstance(value, str):
+            return (value,) if value else ()
         if isinstance(value, list | tuple) and (args[-1] is ... or len(value) == len(args)):
             kinds = (args[0],) * len(value) if args[-1] is ... else args
             return tuple(fitting(k, v, name) for k, v in zip(kinds, value, strict=True))
