@@ -5,8 +5,11 @@ import re
 import sys
 import zlib
 from collections import Counter
+from dataclasses import replace
 from importlib import import_module
+from itertools import product
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -227,11 +230,37 @@ def test_dropout_that_nobody_names_is_a_tenth_where_there_is_any() -> None:
         ("lstm", "activation=relu", r"lstm does not.*: marian, gpt2, llama, bert, prefix, t5, bart, openai_gpt$"),
         ("glm_blank", "activation=relu", "glm_blank does not heed it"),
         ("llama", "steered=true", "there are no experts to steer"),
+        ("llama", "chosen=1", "there are no experts to choose from"),
+        ("t5", "attention_dropout=0.1", "t5 does not heed it"),
     ],
 )
 def test_what_a_family_would_not_heed_is_refused(family: str, word: str, told: str) -> None:
     with pytest.raises(QkvError, match=told):
         configured(tiny(), [f"model.family={family}", "model.dropout=0", f"model.{word}"]).model.spec(100)
+
+
+CHANGES = {"width": 96, "layers": 3, "heads": 2, "groups": 1, "ffn": 128, "experts": 4, "chosen": 1, "steered": True,
+           "activation": "relu", "dropout": 0.3, "attention_dropout": 0.2, "context": 80, "tied": False}  # fmt: skip
+# an LSTM's heads, and a context that bounds the data alone
+UNUSED = {*product(("lstm", "lstm-attention"), ("heads", "ffn")), ("t5", "context")}
+
+
+@pytest.mark.parametrize("key", CHANGES)
+@pytest.mark.parametrize("family", get_args(get_type_hints(Shape)["family"]))
+def test_each_key_of_a_model_is_heeded_or_refused(family: str, key: str) -> None:
+    sparse = family in ("llama", "prefix") and key in ("chosen", "steered")
+    base = Shape(family, 64, 2, 4, ffn=256, experts=8 if sparse else 0, dropout=0.0, context=64)  # type: ignore[arg-type]
+    plain = base.spec(100)
+    values = ["relu", "gelu"] if key == "activation" else [CHANGES[key]]
+    made: list[Any] = []
+    for value in values:
+        try:
+            made.append(replace(base, **{key: value}).spec(100))
+        except QkvError as error:
+            made.append(error)
+    told = [str(error) for error in made if isinstance(error, QkvError)]
+    assert all(f"model.{key}" in text or "model.ffn" in text for text in told)  # some know one ffn for each width
+    assert bool(told or any(spec != plain for spec in made)) == ((family, key) not in UNUSED)
 
 
 def test_a_llama_with_experts_is_a_mixtral_and_a_bias_may_steer_them(tmp_path: Path) -> None:

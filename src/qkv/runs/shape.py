@@ -13,7 +13,8 @@ DROPLESS = ("llama", "prefix")  # they know dropout of attention weights alone
 SHARING = ("llama", "prefix")  # the families that may have groups and experts
 LACKS = {
     "lstm": ("activation", "attention_dropout"), "lstm-attention": ("activation", "attention_dropout"),
-    "glm_blank": ("activation",),
+    "glm_blank": ("activation", "tied"), "bert": ("tied",), "bart": ("tied",), "openai_gpt": ("tied",),
+    "t5": ("attention_dropout",),  # it has one rate for all
 }  # fmt: skip
 
 
@@ -85,6 +86,9 @@ class Shape:
                            f"a family that does: {', '.join(fit)}")  # fmt: skip
         if self.steered and not self.experts:
             raise QkvError("model.steered=true: there are no experts to steer; say how many: model.experts=8")
+        if self.chosen != Shape.chosen and not self.experts:
+            raise QkvError(f"model.chosen={self.chosen}: there are no experts to choose from; say how many: "
+                           "model.experts=8")  # fmt: skip
 
     def bert(self) -> dict[str, Any]:
         drops = {"hidden_dropout_prob": self.drop, "attention_probs_dropout_prob": self.attention_dropout}
