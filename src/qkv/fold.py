@@ -388,6 +388,9 @@ class Folder:
             return self.fork(node, scope, indent)
         if isinstance(node, ast.For):
             return self.loop(node, scope, indent)
+        if isinstance(node, ast.With):
+            head = ", ".join(self.text(item.context_expr, scope) for item in node.items)
+            return [f"{' ' * indent}with {head}:", *self.block(node.body, scope, indent + 4)]
         if docstring(node):
             return [" " * indent + self.cut(node, scope)]
         if isinstance(node, ast.ImportFrom):

@@ -158,6 +158,26 @@ def test_the_router_rounds_nothing_in_bf16() -> None:
 
 
 @kinds
+@pytest.mark.parametrize("faulty", [False, True], ids=["", "rounded"])
+def test_training_in_bf16_chooses_as_in_fp32(kind: str, faulty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    moe, step = made(KINDS[kind])
+    seen: dict[str, list[Tensor]] = {"logits": [], "index": []}
+
+    def hear(module: torch.nn.Module, name: str, x: Tensor) -> Tensor:
+        if name in seen and module is moe:
+            seen[name].append(x.detach())
+        return x
+
+    if faulty:
+        monkeypatch.setattr(experts, "exact", lambda x, weight: F.linear(x, weight).float())
+    for low in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            moe(states(), replace(step, tap=hear)).sum().backward()
+    exact = all(torch.equal(*both) for both in seen.values())
+    assert exact != faulty
+
+
+@kinds
 def test_taps_carry_what_happened(kind: str) -> None:
     moe, step = made(KINDS[kind])
     seen: dict[str, Tensor] = {}

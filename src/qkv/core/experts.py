@@ -52,7 +52,7 @@ class Experts(nn.Module):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
         x = step.tap(self, "norm", x)  # B T D
-        logits = step.tap(self, "logits", wide(F.linear(wide(x), wide(self.router.weight))))  # B T E
+        logits = step.tap(self, "logits", exact(x, self.router.weight))  # B T E
         index, weight = choose(logits, self.bias if s.balance == "bias" else 0.0, s)  # B T J
         index, weight = step.tap(self, "index", index), step.tap(self, "weight", weight)  # B T J, B T J
         out = self.work(x.flatten(0, 1), index.flatten(0, 1), weight.flatten(0, 1), step).view_as(x)  # B T D
@@ -82,8 +82,17 @@ class Experts(nn.Module):
         return out.to(x.dtype)  # N D
 
 
+def exact(x: Tensor, weight: Tensor) -> Tensor:
+    """x [..., D] times weight [E, D], [..., E], in at least 32 bits, under autocast too.
+
+    A router that rounds sends tokens elsewhere (Fedus et al. 2021, section 2.4).
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        return F.linear(wide(x), wide(weight))
+
+
 def wide(x: Tensor) -> Tensor:
-    """x in at least 32 bits: a router that rounds sends tokens elsewhere (Fedus et al. 2021, section 2.4)."""
+    """x in at least 32 bits."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
