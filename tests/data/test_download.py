@@ -159,7 +159,7 @@ def test_the_known_sets_are_pinned() -> None:
     from collections import Counter
 
     known = download.sets()
-    assert set(known) == {"multi30k", "tinyshakespeare", "tatoeba:zh-en", "sst-trees"}
+    assert set(known) == {"multi30k", "multi30k-bpe", "tinyshakespeare", "tatoeba:zh-en", "sst2", "sst-trees"}
     for name, one in known.items():
         assert one.licence, name
         for file in one.files:
