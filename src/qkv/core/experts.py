@@ -87,8 +87,11 @@ def exact(x: Tensor, weight: Tensor) -> Tensor:
 
     A router that rounds sends tokens elsewhere (Fedus et al. 2021, section 2.4).
     """
+    x, weight = wide(x), wide(weight)
+    if x.is_meta:  # nothing is computed, and autocast knows no such device
+        return F.linear(x, weight)
     with torch.autocast(x.device.type, enabled=False):
-        return F.linear(wide(x), wide(weight))
+        return F.linear(x, weight)
 
 
 def wide(x: Tensor) -> Tensor:
