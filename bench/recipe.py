@@ -103,14 +103,14 @@ def held_out(run: Any, directory: Path) -> dict[str, Any]:
 
 
 def seeds(directories: list[Path]) -> dict[str, Any]:
-    """The tests of runs that differ by their seed; of labels the mean of what is right, and its spread."""
+    """The tests of runs that differ by their seed: the mean of BLEU, or of what labels are right, and its spread."""
     found = []
     for directory in directories if len(directories) > 1 else ():
         said, done = (json.loads((directory / "train" / name).read_text(encoding="utf-8"))
                       for name in ("run.json", "result.json"))  # fmt: skip
         valid = {k: v for k, v in done["outcome"]["metrics"].items() if k in ("loss", "exact_match", "bleu")}
         found.append({"seed": said["training"]["seed"], "valid": valid, "test": done["test"]})
-    right = [100 * one["test"]["exact_match"] for one in found if "exact_match" in one["test"]]
+    right = [one["test"].get("bleu", 100 * one["test"]["exact_match"]) for one in found if "exact_match" in one["test"]]
     if len(right) < 2:
         return {"seeds": found} if found else {}
     return {"seeds": found, "mean": round(statistics.mean(right), 2), "deviation": round(statistics.stdev(right), 2)}

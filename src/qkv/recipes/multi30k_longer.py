@@ -11,6 +11,6 @@ def run(source: str = "en", target: str = "de") -> Run:
     short = multi30k.run(source, target)
     model = replace(short.model, width=128, layers=4, heads=4, ffn=256, dropout=0.3)
     training = replace(short.training, steps=24_000, seconds=0.0, tokens=2048, optimizer="muon", lr=4e-3, warmup=400,
-                       average=8, ema=0.9995, evaluate_every=1200)  # fmt: skip
+                       average=8, ema=0.9995, evaluate_every=1200, metric="loss")  # fmt: skip
     check = replace(short.check, sentences=300)
     return replace(short, name=f"multi30k_longer_{source}_{target}", model=model, training=training, check=check)
