@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qkv.data import shards, sources, tables
 from qkv.data.check import leaked
@@ -96,8 +95,13 @@ class Data:
             sets, test = self.parted(sets, self.test)
         if valid is None:
             sets, valid = self.parted(sets, self.valid)
-        often = times(sets, self.weights, [one.name for one in self.each()]) if self.weights else None
-        return Splits([row for rows in sets for row in rows], valid, test, (*sieve.notes, *said), often)
+        rows, notes = [row for rows in sets for row in rows], (*sieve.notes, *said)
+        if not self.weights:
+            return Splits(rows, valid, test, notes)
+        names, sizes = [one.name for one in self.each()], [len(some) for some in sets]
+        each = times(names, sizes, self.weights)
+        told = (f"{name}: {size:,} rows, each {n:.3g} times" for name, size, n in zip(names, sizes, each, strict=True))
+        return Splits(rows, valid, test, (*notes, f"in an epoch {'; '.join(told)}"), np.repeat(each, sizes))
 
     def refuse_weights(self) -> None:
         """QkvError for files that do not belong together, or weights that are not those of several sets of rows."""
@@ -235,17 +239,15 @@ class Data:
 FILES = ("source", "target", "tsv", "jsonl", "text", "messages")  # one name is a list of one
 
 
-def times(sets: list[list[Any]], weights: Sequence[float], names: Sequence[str]) -> NDArray[np.float64]:
-    """How often each row comes in an epoch, which has as many rows as all sets together, of each by its weight.
+def times(names: Sequence[str], sizes: Sequence[int], weights: Sequence[float]) -> list[float]:
+    """How often a row of each set comes in an epoch, which has as many rows as all sets together.
 
     Raises:
         QkvError: a set of which no row is left.
     """
-    if not all(sets):
-        raise QkvError(f"{names[next(n for n, rows in enumerate(sets) if not rows)]}: no row is left to train on")
-    total, whole = sum(map(len, sets)), sum(weights)
-    each = [total * weight / whole / len(rows) for weight, rows in zip(weights, sets, strict=True)]
-    return np.repeat(each, [len(rows) for rows in sets])
+    if 0 in sizes:
+        raise QkvError(f"{names[sizes.index(0)]}: no row is left to train on")
+    return [sum(sizes) * weight / sum(weights) / size for weight, size in zip(weights, sizes, strict=True)]
 
 
 def plain_text(path: Path, sieve: sources.Sieve) -> str:
