@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,14 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     valid = held(splits.valid)
     told = strange(splits, labels) if judged and objective is not tuning.CHOICES else ()
     notes = (*plan.notes, *overruled(run), *told)
-    mix = {} if splits.often is None else {"often": zlib.crc32(splits.often.tobytes())}
+    mix = {} if splits.often is None else {"often": counted_alike(splits.often.round(6).tolist())}
     plan = replace(plan, identity={**plan.identity, **mix, **frozen(model.core)}, judged=number_of(valid), notes=notes)
     return Assembly(run, objective, splits, model, plan, held, valid)
+
+
+def counted_alike(numbers: Sequence[float]) -> list[list[float]]:
+    """[how many, which] of numbers that follow one another and are alike."""
+    return [[len(list(some)), number] for number, some in groupby(numbers)]
 
 
 def overruled(run: Run) -> tuple[str, ...]:
