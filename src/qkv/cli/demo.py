@@ -353,6 +353,21 @@ def prove(story: Story, model: Any, data: Any) -> Any:
 
     found = two_it.measure(model, data.swaps, [p for p in data.test if two_it.IT not in p.zh][:200])
     sample = next((e for e in found.edges if e.moved["written"]), found.edges[0])
+    show_edges(story, sample)
+    say_shares(story, found)
+    if found.flip_rate < 0.9:
+        story.tell("  翻转率低于目标 90%。", "  The flip rate is below the aim of 90 %.")
+    story.result |= {
+        "flip_rate": round(found.flip_rate, 4), "edge_moves": found.edge_moves, "strongest": found.strongest,
+        "severed": found.severed, "cut_effect": round(found.cut_effect, 4), "cut_head": list(found.head),
+        "head_before": round(found.before, 4), "head_after": round(found.after, 4),
+        "others_before": found.others_before, "others_after": found.others_after,
+    }  # fmt: skip
+    return found
+
+
+def show_edges(story: Story, sample: Any) -> None:
+    """One pair of sentences, and what each edge is worth to the noun in both."""
     pair = sample.pair
     story.scene("proof", text=pair.zh_a, model=story.result.get("directory", "demo"))
     story.tell(
@@ -366,6 +381,10 @@ def prove(story: Story, model: Any, data: Any) -> Any:
         for query, zh_name, en_name in asks:
             line = bars(sample.pieces[i], sample.drops[query][i], top)
             story.tell(f"    {zh_name} → {line}", f"    {en_name} → {line}")
+
+
+def say_shares(story: Story, found: Any) -> None:
+    """What the measured pairs say, in numbers."""
     n, moves, where = found.pairs, found.edge_moves, found.strongest
     story.tell(f"{n} 对训练时从未见过的句子：换动词，英文名词也跟着换：{found.flip_rate:.1%}。",
                f"{n} held-out pairs: with the verb, the English noun flips in {found.flip_rate:.1%}.")  # fmt: skip
@@ -394,15 +413,6 @@ def prove(story: Story, model: Any, data: Any) -> Any:
         f"Without head {head} of {path} (chosen on one half, judged on the other): right nouns {found.before:.1%} -> "
         f"{found.after:.1%}; other sentences exactly right {found.others_before:.1%} -> {found.others_after:.1%}.",
     )
-    if found.flip_rate < 0.9:
-        story.tell("  翻转率低于目标 90%。", "  The flip rate is below the aim of 90 %.")
-    story.result |= {
-        "flip_rate": round(found.flip_rate, 4), "edge_moves": moves, "strongest": where,
-        "severed": found.severed, "cut_effect": round(found.cut_effect, 4), "cut_head": list(found.head),
-        "head_before": round(found.before, 4), "head_after": round(found.after, 4),
-        "others_before": found.others_before, "others_after": found.others_after,
-    }  # fmt: skip
-    return found
 
 
 def bars(pieces: Sequence[str], drops: Sequence[float], top: float) -> str:
