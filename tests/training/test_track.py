@@ -67,8 +67,35 @@ def test_libraries_with_the_calls_of_wandb_are_told_and_closed(
         report(event)
     assert said == EVENTS
     config = {"training.lr": 0.5, "training.lora.rank": 8}
-    opening = {"project": "qkv", "name": "mine", "config": config}
-    assert heard == [opening, *((10, track.numbers(e)) for e in EVENTS[1:3]), "finish"]
+    opening = heard.pop(0)
+    again = {key: opening.pop(key) for key in ("id", "resume") if key in opening}
+    assert opening == {"project": "qkv", "name": "mine", "config": config}
+    assert heard == [*((10, track.numbers(e)) for e in EVENTS[1:3]), "finish"]
+    for other in (tmp_path / "mine", tmp_path / "other"):  # the same run goes on, another one does not
+        heard.clear()
+        (other / "train").mkdir(parents=True, exist_ok=True)
+        (other / "train" / "run.json").write_text(json.dumps(told), encoding="utf-8")
+        track.opened(library, other)(EVENTS[1])
+        if library == "wandb":
+            assert (heard[0]["id"] == again["id"]) == (other.name == "mine")
+            assert heard[0]["resume"] == again["resume"] == "allow"
+        else:
+            assert again == {"resume": "never"}
+            assert heard[0]["resume"] == ("allow" if other.name == "mine" else "never")
+
+
+def test_what_a_resumed_run_says_again_stands_once_in_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `track` is not installed: pip install qkv[track]")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+
+    for steps in ((10, 20, 30), (20, 30, 40)):  # stopped after 30, resumed from 10
+        report = track.opened("tensorboard", tmp_path)
+        for step in steps:
+            report({"kind": "step", "step": step, "loss": float(step + steps[0])})
+        report({"kind": "end", "step": steps[-1]})
+    read = EventAccumulator(str(tmp_path / "train" / "tensorboard"))
+    read.Reload()
+    assert [(s.step, s.value) for s in read.Scalars("train/loss")] == [(10, 20.0), (20, 40.0), (30, 50.0), (40, 60.0)]
 
 
 def test_another_package_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

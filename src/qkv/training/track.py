@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 from qkv.errors import QkvError, nearest
-from qkv.training.log import Event, Report
+from qkv.training.log import Event, Report, put
 from qkv.training.runs import kept, leaves
 
 GROUP = "qkv.track"
@@ -36,13 +38,18 @@ def opened(name: str, directory: Path) -> Report:
 
 
 def tensorboard(directory: Path) -> Report:
-    """Files for `tensorboard --logdir DIRECTORY/train`."""
-    writer = import_module("torch.utils.tensorboard").SummaryWriter(str(directory / "train" / "tensorboard"))
+    """Files for `tensorboard --logdir DIRECTORY/train`; of a resumed run, what it says again stands once."""
+    place, open_ = str(directory / "train" / "tensorboard"), import_module("torch.utils.tensorboard").SummaryWriter
+    writer: Any = None
 
     def report(event: Event) -> None:
-        for name, value in numbers(event).items():
+        nonlocal writer
+        found = numbers(event)
+        if found and writer is None:
+            writer = open_(place, purge_step=event["step"])
+        for name, value in found.items():
             writer.add_scalar(name, value, event["step"])
-        if event["kind"] != "step":  # a run may end after any of these
+        if writer and event["kind"] != "step":  # a run may end after any of these
             writer.flush()
 
     return report
@@ -58,7 +65,8 @@ def runs_of(library: str) -> Tracker:
             nonlocal begins
             if begins:  # only now the run has written its settings
                 said = dict(leaves(kept(directory / "train" / "run.json")))
-                module.init(project=os.environ.get("WANDB_PROJECT", "qkv"), name=directory.name, config=said)
+                project = os.environ.get("WANDB_PROJECT", "qkv")
+                module.init(project=project, name=directory.name, config=said, **going_on(library, directory))
             begins = False
             if found := numbers(event):
                 module.log(found, step=event["step"])
@@ -68,6 +76,17 @@ def runs_of(library: str) -> Tracker:
         return report
 
     return begun
+
+
+def going_on(library: str, directory: Path) -> dict[str, str]:
+    """What makes a library go on with a run that it knows: W&B knows runs by an id, trackio by their name."""
+    path = directory / "train" / f"{library}.id"
+    again = path.is_file()
+    if not again:
+        put(path, uuid4().hex + "\n")
+    if library == "wandb":
+        return {"id": path.read_text(encoding="utf-8").strip(), "resume": "allow"}
+    return {"resume": "allow" if again else "never"}
 
 
 def numbers(event: Event) -> dict[str, float]:
