@@ -20,9 +20,10 @@ Say = Callable[[str, str], str]  # of the Chinese and the English words the ones
 
 @verb(
     "按配方（如 multi30k；不写则列出）、描述你自己数据的 TOML 文件，或直接用数据训练："
-    "*.txt、*.tsv、*.jsonl，或两个平行文件。a.b=c 改变任何设置。Ctrl-C 会先保存。",
+    "*.txt，一个或几个 *.tsv 或 *.jsonl，或两个平行文件。a.b=c 改变任何设置。Ctrl-C 会先保存。",
     "Train by a recipe (such as multi30k; without one they are listed), by a TOML file about your own data, or on data "
-    "as they are: *.txt, *.tsv, *.jsonl, or two parallel files. a.b=c changes any setting. Ctrl-C saves first.",
+    "as they are: *.txt, one or more *.tsv or *.jsonl, or two parallel files. a.b=c changes any setting. Ctrl-C saves "
+    "first.",
     examples=(
         "qkv train demo --out runs/demo",
         "qkv train multi30k training.seconds=600 model.width=192 --dry-run",
