@@ -79,6 +79,22 @@ def test_the_demo_models_fit_their_sizes() -> None:
     assert sum(bytes_in_bf16.values()) < 12e6
 
 
+def test_a_resumed_run_is_kept_with_the_settings_that_it_went_on_with(tmp_path: Path) -> None:
+    def said() -> dict[str, Any]:
+        kept = json.loads((tmp_path / "train" / "run.json").read_text(encoding="utf-8"))
+        return {key: kept["training"][key] for key in ("steps", "metric", "tokens")}
+
+    first = tiny()
+    recipes.train(first, out=tmp_path, device="cpu")
+    begun = said()
+    with pytest.raises(QkvError, match="another run"):
+        recipes.train(first, overrides=["training.tokens=80"], out=tmp_path, device="cpu", resume=True)
+    assert said() == begun
+    more = [f"training.steps={first.training.steps + 2}", "training.metric=perplexity"]
+    recipes.train(first, overrides=more, out=tmp_path, device="cpu", resume=True)
+    assert said() == {**begun, "steps": first.training.steps + 2, "metric": "perplexity"}
+
+
 def test_a_run_interrupted_in_a_recipe_goes_on_to_the_same_model(tmp_path: Path) -> None:
     whole = recipes.train(tiny(), out=tmp_path / "a", device="cpu")
     recipes.train(tiny(steps=3), out=tmp_path / "b", device="cpu")

@@ -54,8 +54,14 @@ def learnt(
     if report and beside:
         report({"kind": "note", "step": 0, "text": parts.counted(beside)})
     evaluate = parts.judge(a, directory) if ranks.first else None
-    outcome = loop.train(a.model.core, a.plan, a.run.training, directory=directory, evaluate=evaluate, report=report,
-                         resume=resume, watch=watching.recorder(a) if directory and ranks.first else None)  # fmt: skip
+    watch = watching.recorder(a) if directory and ranks.first else None
+    try:
+        outcome = loop.train(a.model.core, a.plan, a.run.training, directory=directory, evaluate=evaluate,
+                             report=report, resume=resume, watch=watch)  # fmt: skip
+    except loop.Interrupted:
+        state(a, directory, first=ranks.first)
+        raise
+    state(a, directory, first=ranks.first)
     if not ranks.first:
         return Trained(a.model, outcome, {}, directory, ranks.rank)
     numbers, said = parts.test(a)
@@ -78,6 +84,13 @@ def begin(a: Assembly, directory: Path, *, first: bool = True) -> None:
     if not first:
         return
     a.model.save(directory)
+    state(a, directory)
+
+
+def state(a: Assembly, directory: Path | None, *, first: bool = True) -> None:
+    """Write the settings beside the run: those that it begins with, or a resumed part, which may have others."""
+    if directory is None or not first:
+        return
     settings = {part: dataclasses.asdict(getattr(a.run, part)) for part in PARTS}
     settings |= {"objective": a.run.objective, "base": a.run.base}
     settings |= {"data": dataclasses.asdict(a.run.data)} if a.run.data else {}
