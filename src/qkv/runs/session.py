@@ -34,8 +34,8 @@ def train(
     run: Run, directory: Path | None, device: str, report: Report | None, resume: bool, ranks: Ranks
 ) -> Trained:
     """Train in this process, which is one of `ranks`."""
-    start = time.process_time()
     going_on = bool(resume and directory and checkpoint.Store(directory / "train", {}).last)
+    start = None if going_on else time.process_time()
     a = parts.assemble(run, directory=directory if going_on else None, device=device)
     with lock.held(directory / "train") if directory and ranks.first else nullcontext():
         if directory is not None and not going_on:
@@ -44,9 +44,9 @@ def train(
 
 
 def learnt(
-    a: Assembly, directory: Path | None, report: Report | None, resume: bool, ranks: Ranks, start: float
+    a: Assembly, directory: Path | None, report: Report | None, resume: bool, ranks: Ranks, start: float | None
 ) -> Trained:
-    """Train what was assembled, test it and keep what came of it; `start` is the processor time that it began at."""
+    """Train what was assembled, test it and keep what came of it; `start` is its processor time at first, if known."""
     if report and ranks.first:
         for text in (*a.splits.notes, *a.plan.notes):
             report({"kind": "note", "step": 0, "text": text})
@@ -67,7 +67,7 @@ def learnt(
     numbers, said = parts.test(a)
     if directory is not None:
         a.model.save(directory)
-        spent = round(time.process_time() - start, 1)  # of all threads of this process; a resumed run's from there on
+        spent = None if start is None else round(time.process_time() - start, 1)  # of all threads of this process
         done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent}
         done |= {"ngrams": beside} if beside else {}
         log.record(directory / "train" / "result.json", done)
