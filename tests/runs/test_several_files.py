@@ -207,4 +207,6 @@ def test_several_files_may_be_typed(folder: Path) -> None:
     three = recipes.configure(f"{OURS}.tsv", [f"{THEIRS}.tsv", f"{OURS}-labels.tsv"])
     assert three.data is not None
     assert len(three.data.tsv) == 3
+    with pytest.raises(QkvError, match=r"data\.tsv: found 5, expected text or a list such as \[\"a\", \"b\"\]"):
+        recipes.configure(f"{OURS}.tsv", ["data.tsv=5"])
     assert recipes.configure(f"{OURS}.tsv", ['data.tsv="theirs.tsv"']).data == Data(tsv=(f"{THEIRS}.tsv",))

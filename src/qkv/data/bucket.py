@@ -73,7 +73,7 @@ class Buckets:
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:
-        """Every (rows, S, T) that an epoch holds."""
+        """Every (rows, S, T) that an epoch holds; with `often` the last batch of a bucket may have other rows."""
         found = set[tuple[int, int, int]]()
         for items, rows, box in zip(self._items, self._rows, self._sides, strict=True):
             found |= {(n, *box) for n in (min(rows, len(items)), len(items) % rows) if n}
