@@ -97,17 +97,17 @@ def run_of(folder: Path, form: str, weights: list[float]) -> Run:
     return recipes.configure(folder / "mix.toml", [*SMALL, *words])
 
 
+def read(a: assemble.Assembly, epoch: int) -> str:
+    """All that is read in an epoch, without spaces."""
+    batches = [a.plan.make(key) for key in a.plan.order(epoch)]
+    rows = [row for b in batches for row in (b.target if b.source is None else b.source).tolist()]
+    return " ".join(map(tokenizer_for(a.model).decode, rows)).replace(" ", "")
+
+
 def heard(a: assemble.Assembly, epoch: int) -> dict[str, int]:
     """How often rows of each file are read in an epoch, told by their words."""
-    found: dict[str, int] = Counter()
-    tokenizer = tokenizer_for(a.model)
-    for key in a.plan.order(epoch):
-        batch = a.plan.make(key)
-        read = batch.target if batch.source is None else batch.source
-        text = " ".join(tokenizer.decode(row.tolist()) for row in read).replace(" ", "")
-        for word in (OURS, THEIRS):
-            found[word] += text.count(word)
-    return found
+    text = read(a, epoch)
+    return {word: text.count(word) for word in (OURS, THEIRS)}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -121,6 +121,8 @@ def test_rows_come_by_the_weight_of_their_file(folder: Path, form: str) -> None:
     a, b = a / a.sum(), b / b.sum()
     assert a[1] == pytest.approx(1 / 3, abs=0.06)  # by size
     assert b[1] == pytest.approx(0.8, abs=0.06)
+    assert len({"".join(sorted(read(even, e))) for e in range(4)}) > 1, "each epoch has rows of its own"
+    assert whole.plan.judged == even.plan.judged, "held-out rows come once"
     assert whole.plan.identity != even.plan.identity
     again = assemble.assemble(run_of(folder, form, [1.0, 4.0]), device="cpu")
     assert again.plan.identity == even.plan.identity
@@ -197,6 +199,13 @@ def test_a_file_of_which_no_row_is_left_is_named(folder: Path) -> None:
     data = Data(tsv=(f"{OURS}.tsv", "few.tsv"), valid_file="valid.tsv", weights=(1, 1), overlap="drop")
     with pytest.raises(QkvError, match=r"few\.tsv: no row is left"):
         data.splits(folder)
+
+
+def test_a_short_run_of_weighted_files_reads_each_of_its_rows_once(folder: Path) -> None:
+    run = recipes.configure(run_of(folder, "tsv", [1, 4]), smoke=True)
+    few = run.splits()
+    assert few.often is not None
+    assert few.often.tolist() == [1.0] * len(few.train)
 
 
 def test_several_files_may_be_typed(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""From a run's description to what the loop takes: vocabulary, batches, metrics. __init__.py puts them to work."""
+"""From a run's description to what the loop takes: vocabulary, batches, metrics. Next: session.py."""
 
 import math
 import re

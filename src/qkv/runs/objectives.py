@@ -8,7 +8,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -71,7 +71,7 @@ def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     tokenizer, s, context = tokenizer_for(model), run.training, run.model.context
     pad, longest = tokenizer.pad_id or 0, min(context, s.tokens // 8 * 8)
 
-    def boxed(both: list[Ids], often: Any = splits.often) -> bucket.Buckets:
+    def boxed(both: list[Ids], often: np.ndarray | None = None) -> bucket.Buckets:
         sides = [(len(a), len(b)) for a, b in both]
         return bucket.Buckets(sides, tokens=s.tokens, longest=longest, seed=s.seed, often=often)
 
@@ -85,7 +85,7 @@ def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 
     def held(pairs: Sequence[Pair]) -> Batches:
         both = encoded(tokenizer, pairs)
-        boxes = boxed(both, None)
+        boxes = boxed(both)
         return tuple(map(maker(both, boxes), boxes.batches(0)))
 
     ids = encoded(tokenizer, splits.train)  # type: ignore[arg-type]
@@ -93,8 +93,9 @@ def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     notes = left_out([max(map(len, pair)) for pair in ids], longest)
     if run.tokenizer.dropout:
         cuts = recutting(run, tokenizer, splits.train, ids, longest)  # type: ignore[arg-type]
-        return blurred(dataclasses.replace(anew(cuts, boxed, maker, who), notes=notes), s, tokenizer), held
-    boxes = boxed(ids)
+        plan = anew(cuts, partial(boxed, often=splits.often), maker, who)
+        return blurred(dataclasses.replace(plan, notes=notes), s, tokenizer), held
+    boxes = boxed(ids, splits.often)
     return blurred(Plan(boxes.batches, maker(ids, boxes), who, notes), s, tokenizer), held
 
 

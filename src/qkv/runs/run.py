@@ -1,6 +1,6 @@
 """What a run is, as frozen data: model, vocabulary, training, how it is judged, and a function that reads its data.
 
-A recipe is a file here with `run() -> Run`; own.py makes one of your own data. Next: assemble.py.
+A recipe is a file of recipes/ with `run() -> Run`; own.py makes one of your own data. Next: assemble.py.
 """
 
 import dataclasses
