@@ -169,3 +169,43 @@ def test_runs_are_a_table_and_a_plot(capsys):
         patch.setitem(sys.modules, "matplotlib.figure", None)
         code, _, err = run(capsys, "runs", "--png", "p.png")
     assert (code, "qkv[plot]" in err, Path("p.png").exists()) == (2, True, False)
+
+
+@pytest.mark.skipif(not (bundled_dir() / "demo").is_dir(), reason="demo is not bundled")
+def test_distil_lets_a_translator_write_pairs(capsys):
+    pairs = put("p.tsv", "我爱学习。\tI love learning.\n他喝茶。\tHe drinks tea.\n")
+    code, out, _ = run(capsys, "data", "distil", pairs, "--model", "demo", "--out", "taught", "--nbest", "2")
+    rows = [line.split("\t")[0] for line in Path("taught/p.tsv").read_text(encoding="utf-8").splitlines()]
+    assert (code, rows) == (0, ["我爱学习。", "我爱学习。", "他喝茶。", "他喝茶。"])
+    assert out == f"{Path('taught/p.tsv')}: 2 pairs read, 4 written, 0 without a translation\n"
+    put("c.tsv", "tea\t-\t他喝茶。\n")
+    code, out, _ = run(capsys, "data", "distil", "c.tsv", "--columns", "2,0", "--model", "demo", "--out", "t", "--json")
+    made = [{"files": [str(Path("t/c.tsv"))], "read": 1, "written": 1, "without": 0}]
+    assert (code, json.loads(out)) == (0, made)
+    assert Path("t/c.tsv").read_text(encoding="utf-8").endswith("\t\t他喝茶。\n")
+    put("b.tsv", "-\t他喝茶。\n")
+    run(capsys, "data", "distil", "b.tsv", "--model", "demo", "--out", "t", "--back")
+    assert Path("t/b.tsv").read_text(encoding="utf-8") == "He drinks tea.\t他喝茶。\n"
+    put("q.jsonl", '{"q": "一", "a": "他喝茶。"}\n')
+    run(capsys, "data", "distil", "q.jsonl", "--keys", "a,q", "--model", "demo", "--out", "t")
+    assert json.loads(Path("t/q.jsonl").read_text(encoding="utf-8"))["a"] == "他喝茶。"
+
+
+@pytest.mark.skipif(not (bundled_dir() / "demo").is_dir(), reason="demo is not bundled")
+def test_distil_says_what_it_needs(capsys):
+    pairs = put("p.tsv", "我爱学习。\tI love learning.\n")
+    for code, said, *more in (
+        (2, "distil needs --out FOLDER", "--model", "demo"),
+        (2, "distil needs --model MODEL", "--out", "t"),
+        (2, "--nbest 9 needs --beam 9", "--out", "t", "--model", "demo", "--nbest", "9"),
+        (2, "can generate, not translate", "--out", "t", "--model", "demo-lm"),
+        (2, "expected two numbers", "--out", "t", "--model", "demo", "--columns", "a"),
+    ):
+        found, _, err = run(capsys, "data", "distil", pairs, *more)
+        assert (found, said in err) == (code, True), err
+    put("l.jsonl", '{"text": "good", "label": "yes"}\n')
+    code, _, err = run(capsys, "data", "distil", "l.jsonl", "--out", "t", "--model", "demo")
+    assert (code, "these rows have labels" in err) == (2, True)
+    code, _, err = run(capsys, "data", "distil", put("f.txt", "good\n"), "--out", "t", "--model", "demo")
+    assert (code, "expected pairs" in err) == (2, True)
+    assert not Path("t").exists()

@@ -111,6 +111,16 @@ def test_files_say_what_they_are(
     ]
 
 
+def test_keys_that_are_typed_say_which_texts_are_pairs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    talk = {"messages": [{"role": "assistant", "content": "hm"}], "text": "hm", "q": "one", "r": "un"}
+    Path("all.jsonl").write_text(f"{json.dumps(talk)}\n", encoding="utf-8")
+    run = recipes.configure("all.jsonl", ['data.keys=["q", "r"]', "data.valid=0"])
+    assert (run.data and run.data.jsonl, run.objective) == (("all.jsonl",), "")
+    assert run.splits().train == [("one", "un")]
+    assert recipes.configure("labels.jsonl", ['data.keys=["text", "label"]']).objective == "labels"
+
+
 def test_a_folder_of_token_shards_is_data_too(folder: Path) -> None:
     shards.write(folder / "packed", [[1, 2, 3]], vocabulary=9, save=lambda place: None)
     assert recipes.configure(folder / "packed").data == Data(shards=(str(folder / "packed"),))

@@ -1,7 +1,8 @@
 """`qkv data check FILES…` reports on training data; `get NAME` fetches a public set by name, with hashes; `pack FILES…`
-writes text as token ids, which train without being read into memory."""
+writes text as token ids, which train without being read into memory; `distil FILES…` has a translator write pairs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,21 @@ from qkv.cli.common import Common, counted, option, verb
 @verb(
     "check：训练之前检查数据：行数、第一处坏行、重复、与评估集的重叠、过长的行、文字、编码；有要修的就以 1 退出。"
     "get：按名字下载公开数据集并核对哈希（不带名字则列出）。QKV_CACHE 指定缓存目录，QKV_DATA_URL 指定镜像。"
-    "pack：把文本（每个文件，或 JSONL 每行的 text）写成词元文件，训练时不必读进内存。",
+    "pack：把文本（每个文件，或 JSONL 每行的 text）写成词元文件，训练时不必读进内存。"
+    "distil：让 --model 翻译句对的源文（--back：由译文写出源文），写成同样形式的文件，可与原文件一起训练。",
     "check: what your data hold before you train on them: counts, the first bad line, repeated rows, overlap with what "
     "is held out, over-long rows, scripts, encodings; exit code 1 where something must be mended. get: fetch a public "
     "set by name and check its hash (without a name: list them); QKV_CACHE names the cache, QKV_DATA_URL a mirror. "
-    "pack: write text (each file, or `text` of each JSON line) as token ids, which train without being in memory.",
+    "pack: write text (each file, or `text` of each JSON line) as token ids, which train without being in memory. "
+    "distil: let --model translate the sources of pairs (--back: write sources for the targets) into files of the same "
+    "form, to train on beside your own.",
     examples=(
         "qkv data check train.en train.de --eval valid.en --eval valid.de",
         "qkv data get multi30k",
-        "qkv data pack book.txt --size 8000 --out packed/book",
+        "qkv data distil train.zh train.en --model runs/teacher --out taught",
     ),
 )
-@click.argument("what", metavar="check|get|pack", type=click.Choice(["check", "get", "pack"]))
+@click.argument("what", metavar="check|get|pack|distil", type=click.Choice(["check", "get", "pack", "distil"]))
 @click.argument("names", metavar="[FILES…|NAME…]", nargs=-1)
 @option(
     "--eval", "held", multiple=True, zh="留作评估的文件：与训练重叠吗", en="a held-out file: is it in training too?"
@@ -40,20 +44,36 @@ from qkv.cli.common import Common, counted, option, verb
 @option("--keys", metavar="K,K", zh="JSONL 的键（默认看第一行）", en="of JSON lines (default: by the first row)")
 @option("--longest", type=click.IntRange(1), zh="超过即过长（默认 1000 字符，或模型的上下文）",
         en="rows beyond it are over-long (default: 1000 characters, or the model's context)")  # fmt: skip
-@option("--model", zh="用这个模型的词表数长度、打包", en="count length, or pack, in this model's tokens")
+@option("--model", zh="用这个模型的词表数长度、打包；distil：翻译的模型",
+        en="count length, or pack, in this model's tokens; of distil the translator")  # fmt: skip
 @option("--size", type=click.IntRange(3), default=8000, zh="pack 没有 --model 时训练的 BPE 词表大小",
         en="of the BPE vocabulary that pack trains where there is no --model")  # fmt: skip
-@option("--out", type=click.Path(path_type=Path), zh="get、pack 写到这个目录", en="the folder that get or pack writes")
-def command(common: Common, what: str, names: tuple[str, ...], out: Path | None, size: int, **how: Any) -> int:
+@option("--back", is_flag=True, zh="distil：由译文写出源文，模型的方向相反",
+        en="distil: write sources for the targets, by a model of the other direction")  # fmt: skip
+@option("--beam", type=click.IntRange(1), default=5, zh="distil：束宽", en="distil: beam width")
+@option("--nbest", type=click.IntRange(1), default=1, zh="distil：每句写几个最好的", en="distil: the N best of each")
+@option("--out", type=click.Path(path_type=Path), zh="get、pack、distil 写到这个目录",
+        en="the folder that get, pack or distil writes")  # fmt: skip
+def command(
+    common: Common, what: str, names: tuple[str, ...], out: Path | None, size: int, back: bool, beam: int, nbest: int,
+    **how: Any,
+) -> int:  # fmt: skip
     if what == "get":
         return get(common, names, out)
     if not names:
         raise click.UsageError(f"{what} needs FILES")
+    if what == "check":
+        return check(common, names, **how)
+    if out is None:
+        raise click.UsageError(f"{what} needs --out FOLDER")
     if what == "pack":
-        if out is None:
-            raise click.UsageError("pack needs --out FOLDER")
         return pack(common, names, out, how["model"], size)
-    return check(common, names, **how)
+    if how["model"] is None:
+        raise click.UsageError("distil needs --model MODEL, the translator that writes")
+    if nbest > beam:
+        raise click.UsageError(f"--nbest {nbest} needs --beam {nbest} or more; --beam is {beam}")
+    teacher = {"writes": "source" if back else "target", "beam": beam, "nbest": nbest}
+    return distil(common, names, out, how, teacher)
 
 
 def check(
@@ -63,13 +83,11 @@ def check(
     """Report on files; 1 where something must be mended."""
     from qkv.data import check as checks
 
-    places = columns.split(",")
-    if len(places) != 2 or not all(p.strip().isdigit() for p in places):
-        raise click.UsageError(f"--columns {columns}: expected two numbers such as 0,1")
+    places = two_columns(columns)
     measure, bound = lengths(common, model)
     with counted(common) as tell:
         options = checks.Options(
-            kind, (int(places[0]), int(places[1])), tuple(k.strip() for k in (keys or "").split(",") if k.strip()),
+            kind, places, tuple(k.strip() for k in (keys or "").split(",") if k.strip()),
             longest or bound, measure, None if tell is None else lambda _, lines: tell(lines, 0),
         )  # fmt: skip
         report = checks.check([Path(n) for n in names], [Path(n) for n in held], options)
@@ -78,6 +96,39 @@ def check(
     else:
         told(common, report)
     return 0 if report.ok else 1
+
+
+def two_columns(said: str) -> tuple[int, int]:
+    """The two columns that --columns names."""
+    found = [part.strip() for part in said.split(",")]
+    if len(found) != 2 or not all(part.isdigit() for part in found):
+        raise click.UsageError(f"--columns {said}: expected two numbers such as 0,1")
+    return int(found[0]), int(found[1])
+
+
+def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, Any], teacher: dict[str, Any]) -> int:
+    """Write pairs that a translator makes of pairs."""
+    from qkv.errors import QkvError
+    from qkv.runs import distil as making
+    from qkv.runs.own import from_files
+
+    words = [f"data.columns={list(two_columns(how['columns']))}"]
+    words += [f"data.keys={[k.strip() for k in how['keys'].split(',')]}"] if how["keys"] else []
+    run = from_files([Path(name) for name in names], words)
+    assert run.data is not None
+    if run.objective:
+        raise QkvError(f"{names[0]}: these rows have labels, expected pairs of texts")
+    with counted(common) as tell:
+        made = making.write(making.Teacher(common.model(how["model"]), **teacher), run.data, out, tell)
+    if common.json:
+        common.emit([{**asdict(one), "files": [str(path) for path in one.files]} for one in made])
+        return 0
+    for one in made:
+        files = " ".join(map(str, one.files))
+        click.echo(common.say(f"{files}：读 {one.read:,} 对，写 {one.written:,} 对，{one.without:,} 对没有译文",
+                              f"{files}: {one.read:,} pairs read, {one.written:,} written, {one.without:,} without a "
+                              "translation"))  # fmt: skip
+    return 0
 
 
 def pack(common: Common, names: tuple[str, ...], out: Path, model: str | None, size: int) -> int:

@@ -58,11 +58,11 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     Raises:
         QkvError: more files of another kind, or one whose name or first row does not say what it holds.
     """
-    names = [str(path) for path in paths]
+    names, words = [str(path) for path in paths], tuple(words)
     kinds = {"shards" if path.is_dir() else SUFFIXES.get(path.suffix.lower(), "") for path in paths}
     kind = kinds.pop() if len(kinds) == 1 else ""
     if kind == "jsonl":
-        values = lined(paths)
+        values = lined(paths, asked(words, KINDS).get("data", {}).get("keys"))
     elif kind in ("tsv", "shards") or (kind and len(paths) == 1):
         values = {"data": {kind: names}}
     elif len(paths) == 2:
@@ -73,18 +73,21 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     return described(values, words, paths[0], Path())
 
 
-def lined(paths: Sequence[Path]) -> dict[str, Any]:
-    """What files of JSON lines hold, by the keys of the first row: conversations, pairs, labelled texts, texts."""
+def lined(paths: Sequence[Path], said: object = None) -> dict[str, Any]:
+    """What files of JSON lines hold, by the keys of the first row: conversations, pairs, labelled texts, texts.
+
+    Keys that were `said` are those of pairs.
+    """
     path, names = paths[0], [str(path) for path in paths]
     first = next(sources.rows(path, sources.json_object))[1]
-    if "messages" in first:
+    if "messages" in first and not said:
         return {"data": {"messages": names}}
-    keys = next((keys for keys in KEYS if first.keys() >= {*keys}), None)
+    keys = said if isinstance(said, list) else next((keys for keys in KEYS if first.keys() >= {*keys}), None)
     if keys is None and "text" in first:
         return {"data": {"text": names}}
     if keys is None:
-        raise QkvError(f"{path}:1: found the keys {', '.join(first) or 'none'}; which of them to learn from is said in "
-                       "a TOML file: jsonl and keys under [data]")  # fmt: skip
+        raise QkvError(f"{path}:1: found the keys {', '.join(first) or 'none'}; which of them to learn from is said by "
+                       "data.keys='[\"A\", \"B\"]'")  # fmt: skip
     values: dict[str, Any] = {"data": {"jsonl": names, "keys": list(keys)}}
     return values | ({"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {})
 
