@@ -129,6 +129,22 @@ def test_rows_come_by_the_weight_of_their_file(folder: Path, form: str) -> None:
     assert list(again.plan.order(3)) == list(even.plan.order(3)) != list(even.plan.order(4))
 
 
+def test_a_text_that_comes_twice_has_other_words_hidden(folder: Path) -> None:
+    a = assemble.assemble(run_of(folder, "masked", [1.0, 40.0]), device="cpu")
+    hidden: dict[int, list[str]] = {}
+    for key in a.plan.order(0):
+        _, items, numbers = key
+        batch = a.plan.make(key)
+        for item, row in zip(items, batch.labels.tolist(), strict=True):
+            hidden.setdefault(item, []).append(str(row))
+        assert [number % len(a.splits.train) for number in numbers] == list(items)
+    often = {item: rows for item, rows in hidden.items() if len(rows) > 1}
+    assert len(often) > 20
+    assert sum(len(set(rows)) == 1 for rows in often.values()) < len(often) / 4
+    whole = assemble.assemble(run_of(folder, "masked", []), device="cpu")
+    assert all(items == numbers for _, items, numbers in whole.plan.order(0)), "once each: by the number of the text"
+
+
 def test_a_run_is_resumed_with_the_weights_it_began_with_alone(folder: Path) -> None:
     out, how = folder / "run", {"device": "cpu", "resume": True}
     recipes.train(run_of(folder, "tsv", [1, 4]), out=out, device="cpu")

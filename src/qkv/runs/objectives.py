@@ -6,7 +6,8 @@
 import dataclasses
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -246,12 +247,19 @@ def of_labelled(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     rows, classes = read.texts(splits.train)  # type: ignore[arg-type]
     boxes = boxed(rows, run, splits.often)
 
-    def order(epoch: int) -> Sequence[tuple[int, tuple[int, ...]]]:
-        return [(epoch, key) for key in boxes.batches(epoch)]
+    def order(epoch: int) -> Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        seen = Counter[int]()  # a text that comes twice has other words hidden the second time
 
-    def make(key: tuple[int, tuple[int, ...]]) -> collate.Batch:
-        epoch, items = key
-        return read.batch(rows, classes, items, corrupt.Draw(s.seed, epoch, 0), boxes.shape(items)[2])
+        def number(item: int) -> int:
+            seen[item] += 1
+            return item + len(rows) * (seen[item] - 1)
+
+        return [(epoch, items, tuple(map(number, items))) for items in boxes.batches(epoch)]
+
+    def make(key: tuple[int, tuple[int, ...], tuple[int, ...]]) -> collate.Batch:
+        epoch, items, numbers = key
+        draws = map(corrupt.Draw(s.seed, epoch, 0).of, numbers)
+        return read.batch(rows, classes, items, draws, boxes.shape(items)[2])
 
     notes = left_out(list(map(len, rows)), room(run))
     return Plan(order, make, identity(run, flat(rows), classes), notes), read.held
@@ -273,10 +281,10 @@ class Masker:
         return ids, [known.get(name, collate.IGNORED) for _, name in pairs]
 
     def batch(
-        self, rows: list[list[int]], classes: list[int], items: Sequence[int], draw: corrupt.Draw, width: int
-    ) -> collate.Batch:
-        """The texts `items`, each with words hidden as the draw of its own number says."""
-        hidden = [corrupt.masked(rows[i], self.marks, draw.of(i)) for i in items]
+        self, rows: list[list[int]], classes: list[int], items: Sequence[int], draws: Iterable[corrupt.Draw], width: int
+    ) -> collate.Batch:  # fmt: skip
+        """The texts `items`, each with words hidden as a draw of its own says."""
+        hidden = [corrupt.masked(rows[i], self.marks, draw) for i, draw in zip(items, draws, strict=True)]
         pad = self.tokenizer.pad_id or 0
         width = min(width, self.run.model.context)  # a box may be a little wider than the table of positions is long
         batch = collate.masked(hidden, pad=pad, width=width, separator=self.tokenizer.sep_id)
@@ -286,7 +294,7 @@ class Masker:
         """The batches of held-out texts, always with the same words hidden."""
         rows, classes = self.texts(pairs)
         boxes, draw = boxed(rows, self.run), corrupt.Draw(0, HELD, 0)
-        return tuple(self.batch(rows, classes, key, draw, boxes.shape(key)[2]) for key in boxes.batches(0))
+        return tuple(self.batch(rows, classes, key, map(draw.of, key), boxes.shape(key)[2]) for key in boxes.batches(0))
 
 
 def masker(run: Run, model: Model) -> Masker:
