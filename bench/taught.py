@@ -8,6 +8,7 @@ whose result lies there is not done again. It writes bench/results/taught.json a
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,22 +29,25 @@ def main() -> None:
     given = options(
         CLAIM, folder=("", "where the parts lie (default: none stays)"), teachers=(6000, "steps of each teacher"),
         steps=(16_000, "steps of the student"), processes=(1, "processes of the student"), nbest=(2, "see distil"),
-        seed=(0, "of the student"),
+        seeds=("0", "of students, commas between; the first one's hypotheses are kept"),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as aside:
         folder = Path(given.folder or aside).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         sides = toy(folder) if given.smoke else sides_of_multi30k()
-        settings(folder, sides, given)
-        parts, quiet, (one, two) = Parts(folder), "--quiet --threads 1", sides["train"]
-        parts.beside(*(f"train {name}.toml --out {name} {quiet}" for name in ("forward", "backward")))
+        students = [f"student{seed}" for seed in given.seeds.split(",")]
+        settings(folder, sides, students, given)
+        parts, (one, two) = Parts(folder), sides["train"]
+        quiet, again = "--quiet --threads 1", "--quiet --threads 1 --resume auto"
+        parts.beside(*(f"train {name}.toml --out {name} {again}" for name in ("forward", "backward")))
         pairs = f"data distil {one} {two} --nbest {given.nbest} {quiet}"
         parts.beside(f"{pairs} --model forward --out taught", f"{pairs} --model backward --back --out back")
         own = "" if given.processes == 1 else f" --processes {given.processes}"
-        parts.beside(f"train student.toml --out student {quiet}{own}")
-        found = reached(folder, sides, parts.known())
+        for student in students:
+            parts.beside(f"train {student}.toml --out {student} {again}{own}")
+        found = reached(folder, sides, students) | took(parts.known(), students)
         if not given.smoke and not given.out:
-            shutil.copy(folder / "student" / "train" / "test.hyp", RESULTS / "taught.test2016.hyp")
+            shutil.copy(folder / students[0] / "train" / "test.hyp", RESULTS / "taught.test2016.hyp")
         given.folder = ""  # no path of this machine in the file
         write("taught", CLAIM, given, goal=41.02, anchor=WU, **found)
 
@@ -68,26 +72,31 @@ def toy(folder: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def settings(folder: Path, sides: dict[str, tuple[str, str]], given: Any) -> None:
-    """The three TOML files: the recipe `multi30k_longer` with its data named, and how many steps."""
+def settings(folder: Path, sides: dict[str, tuple[str, str]], students: list[str], given: Any) -> None:
+    """A TOML file of each model: the recipe `multi30k_longer` with its data named, and how many steps."""
     from qkv import recipes
     from qkv.runs.splits import shared
 
     run = recipes.configure("multi30k_longer")
-    teacher, student = (replace(run.training, steps=n, threads=1, seed=s, evaluate_every=min(1200, n))
-                        for n, s in ((given.teachers, 0), (given.steps, given.seed)))  # fmt: skip
+    teacher, student = (replace(run.training, steps=n, threads=1, evaluate_every=min(1200, n))
+                        for n in (given.teachers, given.steps))  # fmt: skip
     cut = asdict(run.tokenizer)
     cut["merges"] = "" if given.smoke else str(shared(*str(run.tokenizer.merges).split("/")))
     shape = asdict(run.model)
     if given.smoke:
         teacher = student = replace(teacher, steps=40, evaluate_every=40, warmup=4, tokens=64)
         shape |= {"width": 16, "layers": 1, "heads": 2, "ffn": 32}
-    for name, flip, more in (("forward", 1, ()), ("backward", -1, ()), ("student", 1, ("taught", "back"))):
-        names = [[path, *(str(folder / part / Path(path).name) for part in more)] for path in sides["train"][::flip]]
+    more = ("taught", "back")
+    for name, flip in (("forward", 1), ("backward", -1), *((student, 1) for student in students)):
+        names = [[path, *(str(folder / part / Path(path).name) for part in more * (name in students))]
+                 for path in sides["train"][::flip]]
         held = {f"{part}_{side}": path for part, key in (("valid", "valid"), ("test", "test.2016"))
                 for side, path in zip(("source", "target"), sides[key][::flip], strict=True)}  # fmt: skip
         data = {"source": names[0], "target": names[1], **held, "overlap": "drop"}
-        training = replace(student, tokens=student.tokens // given.processes) if more else teacher
+        training = teacher
+        if name in students:  # a process adds its own batch to a step
+            seed = int(name.removeprefix("student"))
+            training = replace(student, tokens=student.tokens // given.processes, seed=seed)
         tables = {"data": data, "model": shape, "tokenizer": cut, "training": asdict(training),
                   "check": asdict(run.check)}  # fmt: skip
         text = "\n".join(map(table, tables, tables.values()))
@@ -120,6 +129,8 @@ class Parts:
         for line, child in new:
             _, status, used = os.wait4(child.pid, 0)
             if status:
+                for _, other in new:
+                    other.terminate()
                 raise SystemExit(f"failed: qkv {line}")
             spent = {"seconds": round(time.perf_counter() - begun, 1),
                      "cpu_seconds": round(used.ru_utime + used.ru_stime, 1)}
@@ -135,23 +146,32 @@ class Parts:
         (self.folder / "took.json").write_text(json.dumps(self.known() | {line: spent}, indent=2), encoding="utf-8")
 
 
-def reached(folder: Path, sides: dict[str, tuple[str, str]], known: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """BLEU of the student on the three tests, of the teachers on theirs, and what all of it took."""
+def reached(folder: Path, sides: dict[str, tuple[str, str]], students: list[str]) -> dict[str, Any]:
+    """BLEU of the students on the three tests, with mean and deviation, and of the teachers on theirs."""
     import qkv
 
     told = {name: json.loads((folder / name / "train" / "result.json").read_text(encoding="utf-8"))
-            for name in ("student", "forward", "backward")}  # fmt: skip
-    model, bleu = qkv.load(folder / "student"), {}
-    for year, key in TESTS.items():
-        found = model.eval(bleu=sides[key], tokenize="none", joint="@@ ", beam=5, length_penalty=1.0)
-        bleu[year] = round(found.bleu, 2)
-    parts = {" ".join(Path(word).name for word in line.split(" ")): spent for line, spent in known.items()}
+            for name in (*students, "forward", "backward")}  # fmt: skip
+    bleu: dict[str, dict[str, float]] = {}
+    for name in students:
+        model, how = qkv.load(folder / name), {"tokenize": "none", "joint": "@@ ", "beam": 5, "length_penalty": 1.0}
+        bleu[name] = {year: round(model.eval(bleu=sides[key], **how).bleu, 2) for year, key in TESTS.items()}
+    means = {year: round(statistics.mean(one[year] for one in bleu.values()), 2) for year in TESTS}
+    spread = round(statistics.stdev(one["2016"] for one in bleu.values()), 2) if len(bleu) > 1 else None
     return {
-        "test2016_bleu": told["student"]["test"]["bleu"], "bleu": bleu, "test": told["student"]["test"],
+        "test2016_bleu": means["2016"], "deviation": spread, "mean": means, "bleu": bleu,
         "teachers_bleu": {name: told[name]["test"]["bleu"] for name in ("forward", "backward")},
-        "cpu_minutes": round(sum(spent["cpu_seconds"] for spent in parts.values()) / 60, 1),
-        "outcome": told["student"]["outcome"], "parts": parts,
+        "signature": told[students[0]]["test"]["signature"],
+        "outcomes": {name: told[name]["outcome"] for name in students},
     }  # fmt: skip
+
+
+def took(known: dict[str, dict[str, float]], students: list[str]) -> dict[str, Any]:
+    """What each part took, and the processor time of both teachers, what they wrote, and one student."""
+    parts = {" ".join(Path(word).name for word in line.split(" ")): spent for line, spent in known.items()}
+    shared = [spent["cpu_seconds"] for line, spent in parts.items() if "student" not in line]
+    own = [spent["cpu_seconds"] for line, spent in parts.items() if any(name in line for name in students)]
+    return {"cpu_minutes": round((sum(shared) + statistics.mean(own)) / 60, 1), "parts": parts}
 
 
 if __name__ == "__main__":
