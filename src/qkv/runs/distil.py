@@ -19,6 +19,7 @@ from qkv.runs.splits import Pair
 from qkv.training import log
 from qkv.writing import Result
 
+BROKEN = "\ufffd"  # what decoding puts where bytes are no character
 BATCH = 2000  # pairs at a time: enough that those of like length are many, and few enough to see it go on
 
 
@@ -46,9 +47,9 @@ class Teacher:
         return [[(kept, text) for text in texts] for (kept, _), texts in zip(given, found, strict=True)]
 
     def texts(self, result: Result) -> list[str]:
-        """The translations, the best first, each on one line and once."""
+        """The translations that end, the best first, each on one line and once; none with half of a character in it."""
         lines = (" ".join(self.text(r).split()) for r in (result, *result.others) if r.finish_reason == "stop")
-        return list(dict.fromkeys(filter(None, lines)))
+        return list(dict.fromkeys(line for line in lines if line and BROKEN not in line))
 
     def text(self, result: Result) -> str:
         """A translation as a text that is read as the tokens that were written, cut as the model's own texts are."""
