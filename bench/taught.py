@@ -8,6 +8,7 @@ on the true pairs and theirs; `--run DIR` is where that student lies or goes on 
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,8 @@ TESTS = {"2016": "test.2016", "2017": "test.2017", "coco": "test.coco"}
 def main() -> None:
     """Distil, train what is not trained yet, judge."""
     given = options(CLAIM, teachers=("", "their directories, commas between"), run=("", "the student's directory"))
+    if not given.teachers and not given.smoke:
+        raise SystemExit("--teachers: name finished runs of multi30k_longer, commas between")
     from qkv import recipes
     from qkv.cli.train import Plain
 
@@ -31,10 +34,8 @@ def main() -> None:
         run = recipes.configure("demo" if given.smoke else "multi30k_longer", smoke=given.smoke)
         teachers = [Path(name) for name in given.teachers.split(",")] if given.teachers else []
         if not (folder / "train" / "result.json").exists():
-            names = ["demo"] if given.smoke else teachers
-            more = [distilled(name, run, Path(aside) / f"{n}") for n, name in enumerate(names)]
-            run = replace(run, splits=partial(beside, run, more))
-            recipes.train(run, out=folder, report=Plain(), resume=True)
+            taught = replace(run, splits=partial(beside, run.splits(), ["demo"] if given.smoke else teachers))
+            recipes.train(taught, out=folder, report=Plain(), resume=True)
         told = {"student": folder} | {f"teacher{n}": path for n, path in enumerate(teachers)}
         found = {name: reached(path, smoke=given.smoke) for name, path in told.items()}
         if not given.smoke and not given.out:
@@ -43,24 +44,13 @@ def main() -> None:
     write("taught", CLAIM, given, goal=41.02, anchor=WU, command="python bench/taught.py --teachers T0,T1,T2", **found)
 
 
-def distilled(teacher: Path | str, run: Any, out: Path) -> Path:
-    """The folder of the pairs that a teacher writes of the recipe's own."""
+def beside(whole: Any, teachers: Sequence[Path | str]) -> Any:
+    """The data with the pairs that teachers write of the training sources beside the true ones."""
     import qkv
-    from qkv.runs.distil import Teacher, put
-    from qkv.runs.files import Data
+    from qkv.runs.distil import Teacher
 
-    pairs = [pair for many in Teacher(qkv.load(teacher)).pairs(run.splits().train) for pair in many]
-    put(Data(source=("train.en",), target=("train.de",)), pairs, out)
-    return out
-
-
-def beside(run: Any, folders: list[Path]) -> Any:
-    """The recipe's data, and beside its training pairs those of the folders."""
-    from qkv.data import sources
-
-    whole = run.splits()
-    more = [pair for folder in folders for pair in sources.pairs(folder / "train.en", folder / "train.de")]
-    return replace(whole, train=[*whole.train, *more])
+    found = [Teacher(qkv.load(name)).pairs(whole.train) for name in teachers]
+    return replace(whole, train=[*whole.train, *(pair for each in found for many in each for pair in many)])
 
 
 def reached(directory: Path, *, smoke: bool) -> dict[str, Any]:

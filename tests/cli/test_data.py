@@ -197,6 +197,7 @@ def test_distil_says_what_it_needs(capsys):
     for code, said, *more in (
         (2, "distil needs --out FOLDER", "--model", "demo"),
         (2, "distil needs --model MODEL", "--out", "t"),
+        (2, "leave --kind away", "--out", "t", "--model", "demo", "--kind", "tsv"),
         (2, "--nbest 9 needs --beam 9", "--out", "t", "--model", "demo", "--nbest", "9"),
         (2, "can generate, not translate", "--out", "t", "--model", "demo-lm"),
         (2, "expected two numbers", "--out", "t", "--model", "demo", "--columns", "a"),

@@ -70,6 +70,8 @@ def command(
         return pack(common, names, out, how["model"], size)
     if how["model"] is None:
         raise click.UsageError("distil needs --model MODEL, the translator that writes")
+    if how["kind"] != "auto":
+        raise click.UsageError("distil goes by the names of the files; leave --kind away")
     if nbest > beam:
         raise click.UsageError(f"--nbest {nbest} needs --beam {nbest} or more; --beam is {beam}")
     teacher = {"writes": "source" if back else "target", "beam": beam, "nbest": nbest}
