@@ -93,7 +93,7 @@ def evaluate(
     named = [name for name, value in asked.items() if value is not None]
     if len(named) != 1:
         raise QkvError(f"eval: found {' and '.join(named) or 'none'}, expected one of bleu, ppl, accuracy")
-    known = {"bleu": ("tokenize", "lowercase", "joint", "beam", "length_penalty", "max_new_tokens"),
+    known = {"bleu": ("tokenize", "lowercase", "joint", "beam", "length_penalty", "max_new_tokens", "ensemble"),
              "ppl": ("window", "stride"), "accuracy": ()}[named[0]]  # fmt: skip
     for name in how:
         if name not in known:

@@ -153,10 +153,11 @@ class Model:
     def translate(self, text: Any, **how: Any) -> Any:
         """Translate a text, or a list of texts, by beam search: one Result, or a list of them.
 
-        Options: beam (4), length_penalty (0.6), nbest (1), max_new_tokens, align (False).
+        Options: beam (4), length_penalty (0.6), nbest (1), max_new_tokens, align (False), and `ensemble`: other models
+        that search with this one, by the mean of their probabilities.
 
         Raises:
-            QkvError: the model has no encoder and decoder, or a text is empty.
+            QkvError: the model has no encoder and decoder, a text is empty, or an ensemble is of several vocabularies.
         """
         many, texts = several(text)
         results = render(self, texts, **how)
@@ -225,8 +226,8 @@ class Model:
         """How good the model is: `bleu=(source, reference)` files or lists, `ppl=` a text file, or `accuracy=` a file
         of label TAB text (or JSON lines with both).
 
-        Options of bleu: tokenize, lowercase, joint, beam, length_penalty, max_new_tokens; of ppl: window, stride; and
-        `tell`, a function of (done, all).
+        Options of bleu: tokenize, lowercase, joint, beam, length_penalty, max_new_tokens, ensemble; of ppl: window,
+        stride; and `tell`, a function of (done, all).
 
         Raises:
             QkvError: a broken file (with its line), an unknown option, or a model that cannot do it.

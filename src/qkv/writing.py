@@ -155,9 +155,11 @@ def of_hypotheses(model: "Model", hypotheses: Sequence[beams.Hypothesis], unknow
 
 def render(
     model: "Model", texts: Sequence[str], *, beam: int = 4, length_penalty: float = 0.6, nbest: int = 1,
-    max_new_tokens: int | None = None, align: bool = False, batch_tokens: int = 2048,
+    max_new_tokens: int | None = None, align: bool = False, batch_tokens: int = 2048, ensemble: Sequence["Model"] = (),
 ) -> list[Result]:  # fmt: skip
-    """Translate texts, those of like length together."""
+    """Translate texts, those of like length together; the models of `ensemble` search with this one."""
+    for other in ensemble:
+        agree(model, other)
     if not model.encoder_decoder:
         raise QkvError("this model has no encoder and decoder: it can generate, not translate")
     for n, line in enumerate(texts):
@@ -169,7 +171,7 @@ def render(
     results: list[Result | None] = [None] * len(ids)
     for rows in by_length(ids, batch_tokens):
         batch = [ids[r] for r in rows]
-        found = way.search(model, batch, search, limits)
+        found = way.search([model, *ensemble], batch, search, limits)
         for r, hypotheses in zip(rows, found, strict=True):
             missing = tuple(model.tokenizer.unknown(texts[r])) if model.tokenizer and isinstance(texts[r], str) else ()
             result = of_hypotheses(model, hypotheses, missing)
@@ -178,11 +180,31 @@ def render(
 
 
 def searched(
-    model: "Model", sources: list[list[int]], search: beams.Search, limits: Limits
+    models: Sequence["Model"], sources: list[list[int]], search: beams.Search, limits: Limits
 ) -> list[list[beams.Hypothesis]]:
-    """The translations that a Transformer's beams find."""
+    """The translations that a Transformer's beams find, or those of several together."""
+    model, beside = models[0], [other.core for other in models[1:]]
     stops, feed = Stops(model.special.eos), Feed(start_of(model))
-    return beams.beam(model.core, sources, search=search, stops=stops, limits=limits, feed=feed)
+    return beams.beam(model.core, sources, search=search, stops=stops, limits=limits, feed=feed, beside=beside)
+
+
+def agree(model: "Model", other: "Model") -> None:
+    """Nothing, if two models can search together.
+
+    Raises:
+        QkvError: one does not translate by beams, or a number is not the same token to both; the first such is named.
+    """
+    for each in (model, other):
+        if not each.encoder_decoder or isinstance(each.core, Recurrent):
+            raise QkvError(f"ensemble: {each!r} does not translate by beam search, so it cannot be one of several")
+    if (model.special, start_of(model)) != (other.special, start_of(other)):
+        raise QkvError("ensemble: the models begin or end a text with other ids; were they trained alike?")
+    ours, theirs = (m.tokenizer.vocabulary if m.tokenizer else {} for m in (model, other))
+    if ours != theirs or model.spec.vocabulary != other.spec.vocabulary:
+        odd = next((word for word, i in ours.items() if theirs.get(word) != i), None)
+        which = (f"{model.spec.vocabulary:,} tokens, and {other.spec.vocabulary:,}" if odd is None
+                 else f"{odd!r} is {ours[odd]}, and {theirs.get(odd, 'unknown')}")  # fmt: skip
+        raise QkvError(f"ensemble: the models have other vocabularies ({which}); train them with one tokenizer")
 
 
 def aligned(model: "Model", source: list[int], tokens: list[int]) -> Tensor:
@@ -200,7 +222,7 @@ class Way:
     """What a kind of core does in its own way: continue texts, search for translations, say where each word looked."""
 
     write: Callable[["Model", Sequence[Prompt], Ask], list[Result]]
-    search: Callable[["Model", list[list[int]], beams.Search, Limits], list[list[beams.Hypothesis]]]
+    search: Callable[[Sequence["Model"], list[list[int]], beams.Search, Limits], list[list[beams.Hypothesis]]]
     align: Callable[["Model", list[int], list[int]], Tensor]
 
 
@@ -214,7 +236,7 @@ def way_of(model: "Model") -> Way:
         raise QkvError("an LSTM baseline translates, or is measured; it does not continue texts")
 
     def greedy(
-        model: "Model", sources: list[list[int]], search: beams.Search, limits: Limits
+        models: Sequence["Model"], sources: list[list[int]], search: beams.Search, limits: Limits
     ) -> list[list[beams.Hypothesis]]:
         longest = limits.max_new_tokens or min(limits.context or 512, 50 + 2 * max(map(len, sources)))
         found = baselines.translate(core, sources, start=start_of(model)[0], ends=model.special.eos, longest=longest,

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from qkv.core.step import Given, begin
 from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam, placed
 from qkv.generation.engine import generate
-from qkv.generation.rows import Feed, Rows
+from qkv.generation.rows import Ensemble, Feed, Rows
 from qkv.generation.sequence import Limits, Stops
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 
@@ -44,8 +45,11 @@ def model(kind: str, seed: int, vocabulary: int = 23, dtype: torch.dtype = torch
 
 
 @functools.cache
-def followers(core: Transformer, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> list[float]:
-    """Log probabilities of what follows, everything read again alone."""
+def followers(core: Transformer | tuple[Transformer, ...], prompt: tuple[int, ...], tokens: tuple[int, ...]):
+    """Log probabilities of what follows, everything read again alone; of several cores that of their mean."""
+    if isinstance(core, tuple):
+        each = [followers(one, prompt, tokens) for one in core]
+        return [math.log(sum(map(math.exp, told)) / len(core)) for told in zip(*each, strict=True)]
     if core.spec.encoder:
         source, ids = torch.tensor([prompt]), torch.tensor([[*START, *tokens]])
         memory = core.encode(source, begin(core.encoder, source))
@@ -90,11 +94,12 @@ def slowly(core, prompt, s: Search, longest: int, forbid=(), eos=EOS):
     return (ended + rest)[: s.nbest] if len(ended) < s.nbest else ended[: s.nbest]
 
 
-def compare(core, s: Search, limits: Limits = Limits(9), eos=EOS):  # noqa: B008  frozen
+def compare(core, s: Search, limits: Limits = Limits(9), eos=EOS, beside=()):  # noqa: B008  frozen
     feed = Feed(start=START if core.spec.encoder else ())
-    found = beam(core, PROMPTS, search=s, stops=Stops(eos), limits=limits, feed=feed)
+    found = beam(core, PROMPTS, search=s, stops=Stops(eos), limits=limits, feed=feed, beside=beside)
     for prompt, hypotheses in zip(PROMPTS, found, strict=True):
-        expected = slowly(core, prompt, s, limits.max_new_tokens or 2 * len(prompt) + 50, limits.forbid, eos)
+        longest = limits.max_new_tokens or 2 * len(prompt) + 50
+        expected = slowly((core, *beside) if beside else core, prompt, s, longest, limits.forbid, eos)
         assert [tuple(h.tokens) for h in hypotheses] == [e[1] for e in expected]
         for h, (score, tokens, total) in zip(hypotheses, expected, strict=True):
             near = 1e-5 * max(1.0, -score) if core.embed.weight.dtype == torch.float32 else 1e-9
@@ -175,6 +180,37 @@ def test_a_long_forced_beginning_is_read_first():
         for h in hypotheses:
             told = [followers(core, tuple(prompt), (8, 4, *h.tokens[:i]))[t] for i, t in enumerate(h.tokens)]
             assert h.logprobs == pytest.approx(told, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "translator"])
+@pytest.mark.parametrize("seeds", [(1,), (1, 2)])
+def test_an_ensemble_searches_by_the_mean_of_its_probabilities(kind, seeds):
+    beside = [model(kind, seed, dtype=torch.float64) for seed in seeds]
+    for s in (Search(3, 3), Search(5, 2, 1.0, "power", "bound")):
+        together = compare(model(kind, 0, dtype=torch.float64), s, beside=beside)
+        alone = beam(model(kind, 0, dtype=torch.float64), PROMPTS, search=s, stops=Stops(EOS), limits=Limits(9),
+                     feed=Feed(start=START if kind == "translator" else ()))  # fmt: skip
+        assert [[h.tokens for h in hs] for hs in together] != [[h.tokens for h in hs] for hs in alone]
+
+
+def test_an_ensemble_writes_no_more_than_its_shortest_context_holds():
+    short = Transformer(replace(spec("translator", 23), decoder=replace(spec("translator", 23).decoder,
+                                                                         positions=Table("sinusoid", 8))))  # fmt: skip
+    initialise(short, 1)
+    core = model("translator", 0)
+    for one, other in ((core, short), (short, core)):
+        found = beam(one, PROMPTS, stops=Stops(()), feed=Feed(start=START), beside=[other])
+        assert {len(h[0].tokens) for h in found} == {7}
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda self, each: sum(each) / len(each),
+    lambda self, each: each[0],
+])  # fmt: skip
+def test_an_ensemble_with_another_mean_is_noticed(wrong, monkeypatch):
+    monkeypatch.setattr(Ensemble, "mean", wrong)
+    with pytest.raises(AssertionError):
+        compare(model("translator", 0), Search(3, 2), beside=[model("translator", 1)])
 
 
 def test_a_wrong_length_penalty_is_noticed(monkeypatch):

@@ -66,6 +66,17 @@ class Common:
 
         return qkv.load(name, device=self.device, dtype=self.dtype, revision=self.revision)
 
+    def models(self, names: Sequence[str]) -> dict[str, Any]:
+        """What --ensemble names, as an option of translate and eval; nothing where it names none."""
+        return {"ensemble": [self.model(name) for name in names]} if names else {}
+
+
+def ensemble(function: Any) -> Any:
+    """`--ensemble MODEL`, once for each model that searches with the verb's own."""
+    said = option("--ensemble", multiple=True, metavar="MODEL", zh="一起翻译的另一个模型，概率取平均；可给多次",
+                  en="another model that searches with it, by the mean of their probabilities; any number")  # fmt: skip
+    return said(function)
+
 
 def choose(args: Sequence[str], environ: Mapping[str, str]) -> str:
     """The language: --lang anywhere before a bare --, else the locale (LC_ALL, then LC_MESSAGES, then LANG)."""

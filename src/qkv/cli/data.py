@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, counted, option, verb
+from qkv.cli.common import Common, counted, ensemble, option, verb
 
 
 @verb(
@@ -54,9 +54,10 @@ from qkv.cli.common import Common, counted, option, verb
 @option("--nbest", type=click.IntRange(1), default=1, zh="distil：每句写几个最好的", en="distil: the N best of each")
 @option("--out", type=click.Path(path_type=Path), zh="get、pack、distil 写到这个目录",
         en="the folder that get, pack or distil writes")  # fmt: skip
+@ensemble
 def command(
     common: Common, what: str, names: tuple[str, ...], out: Path | None, size: int, back: bool, beam: int, nbest: int,
-    **how: Any,
+    ensemble: tuple[str, ...], **how: Any,
 ) -> int:  # fmt: skip
     if what == "get":
         return get(common, names, out)
@@ -75,7 +76,7 @@ def command(
     if nbest > beam:
         raise click.UsageError(f"--nbest {nbest} needs --beam {nbest} or more; --beam is {beam}")
     teacher = {"writes": "source" if back else "target", "beam": beam, "nbest": nbest}
-    return distil(common, names, out, how, teacher)
+    return distil(common, names, out, how, teacher | {"ensemble": ensemble})
 
 
 def check(
@@ -120,6 +121,7 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
     assert run.data is not None
     if run.objective:
         raise QkvError(f"{names[0]}: these rows have labels, expected pairs of texts")
+    teacher |= common.models(teacher.pop("ensemble"))
     with counted(common) as tell:
         made = making.write(making.Teacher(common.model(how["model"]), **teacher), run.data, out, tell)
     if common.json:

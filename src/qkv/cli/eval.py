@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, counted, given, option, verb
+from qkv.cli.common import Common, counted, ensemble, given, option, verb
 
 FILE = click.Path(path_type=Path)
 
@@ -54,7 +54,8 @@ FILE = click.Path(path_type=Path)
 @option(
     "--stride", type=click.IntRange(1), zh="窗口前移多少（默认一半）", en="how far windows move (default: half of it)"
 )
-def command(common: Common, model: str, out: Path | None, **typed: Any) -> int:
+@ensemble
+def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, ...], **typed: Any) -> int:
     what = given(**typed)
     kinds = [kind for kind in ("bleu", "ppl", "accuracy") if kind in what]
     if len(kinds) != 1:
@@ -64,7 +65,10 @@ def command(common: Common, model: str, out: Path | None, **typed: Any) -> int:
         what = {k: v for k, v in what.items() if (k, v) not in (("tokenize", "auto"), ("lowercase", False))}
     if out is not None and kind != "bleu":
         raise click.UsageError("--out takes translations: it goes with --bleu")
+    if ensemble and kind != "bleu":
+        raise click.UsageError("--ensemble is of models that translate: it goes with --bleu")
     loaded = common.model(model)
+    what |= common.models(ensemble)
     with counted(common) as tell:
         found = loaded.eval(**what, tell=tell)
     if out is not None:

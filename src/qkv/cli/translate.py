@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import BATCH, Common, batches, given, option, read_lines, verb
+from qkv.cli.common import BATCH, Common, batches, ensemble, given, option, read_lines, verb
 
 ROWS = 1024  # hypotheses of the lines that are read together: enough lines to sort by length, and memory for them
 
@@ -26,13 +26,17 @@ ROWS = 1024  # hypotheses of the lines that are read together: enough lines to s
 @option("--max-new-tokens", type=click.IntRange(1), zh="译文最多多少个词元", en="the longest translation, in tokens")
 @option("--scores", is_flag=True, zh="每行前加上分数", en="the score before each line")
 @option("--align", is_flag=True, zh="显示每个词元看了哪个源词元", en="which source token each token looked at")
-def command(common: Common, model: str, text: str | None, scores: bool, align: bool, **how: Any) -> None:
+@ensemble
+def command(
+    common: Common, model: str, text: str | None, scores: bool, align: bool, ensemble: tuple[str, ...], **how: Any
+) -> None:
     if how["nbest"] > how["beam"]:
         raise click.UsageError(f"--nbest {how['nbest']} needs --beam {how['nbest']} or more; --beam is {how['beam']}")
-    lines, loaded = read_lines(text, "translate"), common.model(model)
+    lines, loaded, others = read_lines(text, "translate"), common.model(model), common.models(ensemble)
+    how = given(**how, **({"align": True} if align else {})) | others
     for batch in batches(lines, max(BATCH, ROWS // how["beam"])):
         real = [line for line in batch if line.strip()]
-        results = iter(loaded.translate(real, **given(**how, **({"align": True} if align else {}))) if real else [])
+        results = iter(loaded.translate(real, **how) if real else [])
         for line in batch:
             _tell(common, line, next(results) if line.strip() else None, scores, align)
 

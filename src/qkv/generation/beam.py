@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from qkv import memory, sample
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
-from qkv.generation.rows import Feed, Rows, rooms
+from qkv.generation.rows import Ensemble, Feed, Rows, rooms
 from qkv.generation.sequence import Finish, Limits, Stops
 
 
@@ -83,7 +83,9 @@ class Beams:
 class Searcher:
     """One beam search over a batch: `advance` until no source is left; `found` holds what ended."""
 
-    def __init__(self, rows: Rows, room: list[int], search: Search, stops: Stops, forbid: tuple[int, ...]) -> None:
+    def __init__(
+        self, rows: Rows | Ensemble, room: list[int], search: Search, stops: Stops, forbid: tuple[int, ...]
+    ) -> None:
         self.rows, self.room, self.search = rows, room, search
         self.eos = torch.tensor(stops.eos, dtype=torch.long, device=rows.device)
         self.forbid = forbid
@@ -210,25 +212,29 @@ def beam(
     stops: Stops = Stops(),  # noqa: B008
     limits: Limits = Limits(),  # noqa: B008
     feed: Feed = Feed(),  # noqa: B008
+    beside: Seq[Transformer] = (),
 ) -> list[list[Hypothesis]]:
     """The n best continuations of each prompt, best first; for an encoder-decoder the prompts are sources.
 
     An end id ends a hypothesis (stop strings do not); one cut off at the limit stands after all that ended. With one
-    beam and stop="first" this is greedy decoding.
+    beam and stop="first" this is greedy decoding. The cores `beside`, of the same vocabulary, search with it: each
+    token has the mean of their probabilities.
     Raises QkvError as `generate` does, and for a prompt that fills the context.
     """
     if stops.strings:
         raise QkvError(f"beam search: it does not look for stop strings {stops.strings!r}; stop at ids, or generate")
     if not feed.cache:
         raise QkvError("beam search: it runs with the cache only; leave cache=False out, or generate instead")
-    room = rooms(core, prompts, limits, feed)
+    room = list(map(min, zip(*(rooms(one, prompts, limits, feed) for one in (core, *beside)), strict=True)))
     if 0 in room:
         raise QkvError(f"prompt {room.index(0)}: it fills the context, so nothing can be written after it; shorten it")
     if not room:
         return []
     memory.keep_freed()  # logits come and go at every step, and page faults took 5 to 8 % of the time
     written = [feed.start] * len(prompts) if core.spec.encoder else prompts
-    rows = Rows(core, feed, capacity=max(map(len, written)) + min(max(room), 64))
+    capacity = max(map(len, written)) + min(max(room), 64)
+    each = [Rows(one, feed, capacity=capacity) for one in (core, *beside)]
+    rows = Ensemble(each) if beside else each[0]
     searcher = Searcher(rows, room, search, stops, limits.forbid)
     if core.spec.encoder:
         rows.encode(prompts)

@@ -1,10 +1,12 @@
 """The rows of a batch on their way through the decoder: prompts in, then a token each; out come logits.
 
-Used by engine.py and beam.py alike. Letters: B rows, T new tokens, S source tokens, V vocabulary.
+Used by engine.py and beam.py alike. Letters: N models of an ensemble, B rows, T new tokens, S source tokens,
+V vocabulary.
 """
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -124,6 +126,42 @@ class Rows:
         """Row i continues row parents[i], all sources stay: only rows that change are copied."""
         assert self.cache is not None
         self.cache.reorder(parents)
+
+
+class Ensemble:
+    """Several models that read the same rows and write one text: each token has the mean of their probabilities."""
+
+    def __init__(self, members: Seq[Rows]) -> None:
+        self.members, self.device = members, members[0].device
+
+    def encode(self, sources: Seq[Seq[int]]) -> None:
+        """Each reads the sources."""
+        for rows in self.members:
+            rows.encode(sources)
+
+    def read(self, prompts: Seq[Seq[int]]) -> Tensor:
+        """What all say after the prompts [B, V]."""
+        return self.mean([rows.read(prompts) for rows in self.members])
+
+    def next(self, tokens: Tensor) -> Tensor:
+        """What all say after one more token per row, tokens [B]: [B, V]."""
+        return self.mean([rows.next(tokens) for rows in self.members])
+
+    def mean(self, logits: Seq[Tensor]) -> Tensor:
+        """Logits [B, V] whose softmax is the mean of each one's softmax, in fp32 or wider."""
+        wide = reduce(torch.promote_types, (one.dtype for one in logits), torch.float32)
+        each = torch.stack([one.to(wide).log_softmax(-1) for one in logits])  # N B V
+        return each.logsumexp(0)  # B V
+
+    def keep(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """As `Rows.keep`, in each."""
+        for member in self.members:
+            member.keep(rows, sources)
+
+    def reorder(self, parents: Tensor) -> None:
+        """As `Rows.reorder`, in each."""
+        for member in self.members:
+            member.reorder(parents)
 
 
 def free_prefix(core: Transformer) -> bool:

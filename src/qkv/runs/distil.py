@@ -25,13 +25,15 @@ BATCH = 2000  # pairs at a time: enough that those of like length are many, and 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A translator, the side of a pair that it `writes` from the other, and its `nbest` translations of beam search."""
+    """A translator, the side of a pair that it `writes` from the other, and its `nbest` translations of beam search;
+    the models of `ensemble` search with it."""
 
     model: Model
     writes: Literal["target", "source"] = "target"
     beam: int = 5
     nbest: int = 1
     length_penalty: float = 1.0
+    ensemble: Sequence[Model] = ()
 
     def pairs(self, given: Sequence[Pair]) -> list[list[Pair]]:
         """Of each pair those with the side that was written: `nbest` or fewer, none where nothing could be.
@@ -41,7 +43,8 @@ class Teacher:
         """
         read = [pair[self.writes == "source"] for pair in given]
         how = {"beam": self.beam, "nbest": self.nbest, "length_penalty": self.length_penalty}
-        found = [[] if r.unknown else self.texts(r) for r in self.model.translate(read, **how)]
+        said = self.model.translate(read, **how, **({"ensemble": self.ensemble} if self.ensemble else {}))
+        found = [[] if r.unknown else self.texts(r) for r in said]
         if self.writes == "source":
             return [[(text, kept) for text in texts] for (_, kept), texts in zip(given, found, strict=True)]
         return [[(kept, text) for text in texts] for (kept, _), texts in zip(given, found, strict=True)]

@@ -51,6 +51,11 @@ class Tokenizer:
         return f"Tokenizer({len(self)} tokens, {', '.join(f'{r}={t!r}' for r, t in self.roles.items())})"
 
     @property
+    def vocabulary(self) -> dict[str, int]:
+        """Every token with its id."""
+        return self.backend.get_vocab() if self._numbers is None else dict(self._numbers)
+
+    @property
     def bos_id(self) -> int | None:
         """The token that begins a text."""
         return self._role("bos")
