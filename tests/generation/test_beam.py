@@ -193,6 +193,13 @@ def test_an_ensemble_searches_by_the_mean_of_its_probabilities(kind, seeds):
         assert [[h.tokens for h in hs] for hs in together] != [[h.tokens for h in hs] for hs in alone]
 
 
+def test_an_ensemble_of_narrow_numbers_means_in_wide_ones():
+    logits = [torch.randn(4, 23, generator=torch.Generator().manual_seed(n)).bfloat16() for n in range(3)]
+    found = Ensemble([Rows(model("decoder", 0), Feed())]).mean(logits)
+    slow = sum(one.double().exp() / one.double().exp().sum(-1, keepdim=True) for one in logits) / 3
+    assert torch.allclose(found.double().softmax(-1), slow, rtol=1e-5)
+
+
 def test_an_ensemble_writes_no_more_than_its_shortest_context_holds():
     short = Transformer(replace(spec("translator", 23), decoder=replace(spec("translator", 23).decoder,
                                                                          positions=Table("sinusoid", 8))))  # fmt: skip

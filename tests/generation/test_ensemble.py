@@ -27,7 +27,7 @@ def models() -> list[Model]:
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for p in found[1].core.parameters():
-            p.add_(torch.randn(p.shape, generator=draw) * 0.2 * p.std())
+            p.add_(torch.randn(p.shape, generator=draw) * 0.6 * p.std())
     return found
 
 
@@ -49,10 +49,11 @@ def test_an_ensemble_says_what_neither_says_alone(models: list[Model]) -> None:
 
 @needs_demo
 def test_eval_and_distil_ask_the_ensemble(models: list[Model]) -> None:
-    one, other = models
-    said = [r.text for r in one.translate(TEXTS, beam=4, ensemble=[other])]
-    assert list(one.eval(bleu=(TEXTS, TEXTS), ensemble=[other]).hypotheses) == said
-    written = Teacher(one, beam=4, ensemble=[other], length_penalty=0.6).pairs([(text, "") for text in TEXTS])
+    one, others = models[0], models[1:] * 3  # enough of them to outvote it
+    said = [r.text for r in one.translate(TEXTS, beam=4, ensemble=others)]
+    assert said != [r.text for r in one.translate(TEXTS, beam=4)]
+    assert list(one.eval(bleu=(TEXTS, TEXTS), ensemble=others).hypotheses) == said
+    written = Teacher(one, beam=4, ensemble=others, length_penalty=0.6).pairs([(text, "") for text in TEXTS])
     assert written == [[(text, found)] for text, found in zip(TEXTS, said, strict=True)]
 
 
@@ -80,7 +81,9 @@ def test_models_that_do_not_belong_together_are_refused(models: list[Model]) -> 
 
 
 @needs_demo
-def test_the_command_line_names_the_others(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_line_names_the_others(
+    models: list[Model], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     def run(*args: str) -> tuple[int, str, str]:
         code = main([*args, "--device", "cpu"])
         out, err = capsys.readouterr()
@@ -88,6 +91,11 @@ def test_the_command_line_names_the_others(capsys: pytest.CaptureFixture[str], t
 
     alone = run("translate", "demo", TEXTS[0])
     assert run("translate", "demo", TEXTS[0], "--ensemble", "demo", "--ensemble", "demo") == alone
+    other = str(models[1].save(tmp_path / "other"))
+    together = models[0].translate(TEXTS[0], ensemble=models[1:])
+    said = run("translate", "demo", TEXTS[0], "--ensemble", other, "--scores")[1]
+    assert said == f"{together.score:.4f}\t{together.text}\n"
+    assert said != run("translate", "demo", TEXTS[0], "--scores")[1]
     assert "nowhere" in run("translate", "demo", TEXTS[0], "--ensemble", "nowhere")[2]
     pairs = tmp_path / "p.tsv"
     pairs.write_text("我爱学习。\tI love studying.\n", encoding="utf-8")
