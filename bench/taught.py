@@ -1,4 +1,4 @@
-"""A student of its teachers' translations passes Multi30k's published 41.02; each of the teachers stays below it.
+"""A student of its teachers' translations passes Multi30k's published 41.02; each teacher stays below it.
 
 Teachers are finished runs of the recipe: `qkv train multi30k_longer training.seed=0 --out T0`, and so on; those of
 `--back` have the other direction (`multi30k_longer:de-en`). Then `bench/taught.py --teachers T0,T1,T2` has each
@@ -17,7 +17,7 @@ from typing import Any
 
 from common import RESULTS, options, write
 
-CLAIM = "A student of its teachers' translations passes Multi30k's published 41.02; each of the teachers stays below it."
+CLAIM = "A student of its teachers' translations passes Multi30k's published 41.02; each teacher stays below it."
 WU = "41.02 (transformer_tiny of Wu et al. 2021, the same files, 65M target tokens on 2 GPUs)"
 TESTS = {"2016": "test.2016", "2017": "test.2017", "coco": "test.coco"}
 STUDENT = ["model.dropout=0.2"]  # three wordings of each sentence are not soon known by heart
