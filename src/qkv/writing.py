@@ -202,8 +202,8 @@ def agree(model: "Model", other: "Model") -> None:
     ours, theirs = (m.tokenizer.vocabulary if m.tokenizer else {} for m in (model, other))
     if ours != theirs or model.spec.vocabulary != other.spec.vocabulary:
         odd = next((word for word, i in ours.items() if theirs.get(word) != i), None)
-        which = (f"{model.spec.vocabulary:,} tokens, and {other.spec.vocabulary:,}" if odd is None
-                 else f"{odd!r} is {ours[odd]}, and {theirs.get(odd, 'unknown')}")  # fmt: skip
+        which = (f"{model.spec.vocabulary:,} tokens and {other.spec.vocabulary:,}" if odd is None
+                 else f"{odd!r} is {ours[odd]} to the first, {theirs.get(odd, 'unknown')} to the other")  # fmt: skip
         raise QkvError(f"ensemble: the models have other vocabularies ({which}); train them with one tokenizer")
 
 
