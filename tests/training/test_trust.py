@@ -31,7 +31,7 @@ from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import permutation
 from qkv.errors import QkvError
 from qkv.runs.assemble import OBJECTIVES, architecture
-from qkv.runs.shape import DROPLESS, Shape
+from qkv.runs.shape import DROPLESS, LACKS, Shape
 from qkv.spec import Recurrence
 from qkv.training import checkpoint, log, loop, losses, optim, shard
 from qkv.training.plan import Plan
@@ -64,7 +64,8 @@ def shape_of(family: str, drop: float = 0.0) -> Shape:
     size: dict[str, Any] = {"family": family, "width": 32, "layers": 2, "heads": 2, "ffn": 128, "context": 32}
     size |= FAMILIES[family]
     states = 0.0 if size["family"] in DROPLESS else drop
-    return Shape(dropout=states, attention_dropout=0.0 if family.startswith("lstm") else drop, **size)
+    within = 0.0 if "attention_dropout" in LACKS.get(size["family"], ()) else drop
+    return Shape(dropout=states, attention_dropout=within, **size)
 
 
 def core_of(family: str, drop: float = 0.0, seed: int = 0, labels: int = 3) -> Transformer:
