@@ -1,9 +1,9 @@
 """A student of its teachers' translations passes Multi30k's published 41.02; each teacher stays below it.
 
 Teachers are finished runs of the recipe: `qkv train multi30k_longer training.seed=0 --out T0`, and so on; those of
-`--back` have the other direction (`multi30k_longer:de-en`). Then `bench/taught.py --teachers T0,T1,T2` has each
-translate the training sources (`qkv data distil`), trains the recipe on the true pairs and theirs, and ends on the true
-pairs alone; `--run DIR` is where both runs lie or go on (default: none stays).
+`--back` learnt the other direction. Then `bench/taught.py --teachers T0,T1,T2` has each translate the training sources
+(as `qkv data distil` does), trains the recipe on the true pairs and theirs, and ends on the true pairs alone;
+`--run DIR` is where both runs lie or go on (default: none stays).
 """
 
 import json

@@ -201,9 +201,10 @@ def agree(model: "Model", other: "Model") -> None:
         raise QkvError("ensemble: the models begin or end a text with other ids; were they trained alike?")
     ours, theirs = (m.tokenizer.vocabulary if m.tokenizer else {} for m in (model, other))
     if ours != theirs or model.spec.vocabulary != other.spec.vocabulary:
-        odd = next((word for word, i in ours.items() if theirs.get(word) != i), None)
-        which = (f"{model.spec.vocabulary:,} tokens and {other.spec.vocabulary:,}" if odd is None
-                 else f"{odd!r} is {ours[odd]} to the first, {theirs.get(odd, 'unknown')} to the other")  # fmt: skip
+        odd = next((word for word in ours | theirs if ours.get(word) != theirs.get(word)), None)
+        which = f"{model.spec.vocabulary:,} tokens and {other.spec.vocabulary:,}"
+        if odd is not None:
+            which = f"{odd!r} is {ours.get(odd, 'unknown')} to the first, {theirs.get(odd, 'unknown')} to the other"
         raise QkvError(f"ensemble: the models have other vocabularies ({which}); train them with one tokenizer")
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +78,8 @@ def test_models_that_do_not_belong_together_are_refused(models: list[Model]) -> 
     count = one.spec.vocabulary
     larger = qkv.build(replace(one.spec, vocabulary=count + 8)).core
     refused(Model(larger, one.tokenizer, one.special), f"{count:,} tokens and {count + 8:,}")
+    more: Any = SimpleNamespace(vocabulary={**one.tokenizer.vocabulary, "<more>": count})
+    refused(Model(one.core, more, one.special), f"'<more>' is unknown to the first, {count} to the other")
     refused(Model(one.core, train(TEXTS, kind="word"), one.special), "vocabularies \\('.*' is [0-9]+ to the first, ")
 
 

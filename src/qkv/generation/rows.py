@@ -129,7 +129,9 @@ class Rows:
 
 
 class Ensemble:
-    """Several models that read the same rows and write one text: each token has the mean of their probabilities."""
+    """Several models that read the same rows and write one text: each token has the mean of their probabilities
+    (Sutskever et al. 2014, table 1).
+    """
 
     def __init__(self, members: Seq[Rows]) -> None:
         self.members, self.device = members, members[0].device
