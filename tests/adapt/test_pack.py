@@ -1,4 +1,4 @@
-"""Layers that multiply by oneDNN say what open ones say, notice changed weights, and leave training alone."""
+"""Layers that multiply by oneDNN say what open ones say, notice changed weights, and learn as open ones do."""
 
 import copy
 
@@ -95,21 +95,68 @@ def test_in_fp32_a_wide_product_says_the_same_without_a_copy(
     assert layer.packed is None
 
 
-def test_in_fp32_oneDNN_multiplies_where_it_pays_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, pays = list[bool](), pack.Packed.pays
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Size, torch.Size]]:
+    """A processor of which MKL uses half: the sizes of what oneDNN multiplies, as it does."""
+    asked, real = list[tuple[torch.Size, torch.Size]](), torch.ops.mkldnn._linear_pointwise
+
+    def heard(x: torch.Tensor, weight: torch.Tensor, *rest: object) -> torch.Tensor:
+        asked.append((x.shape, weight.shape))
+        return real(x, weight, *rest)
+
     monkeypatch.setattr(pack, "wide", lambda: True)
-    monkeypatch.setattr(pack.Packed, "pays", lambda self, x: asked.append(pays(self, x)) or False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", heard)
+    return asked
+
+
+def test_in_fp32_oneDNN_multiplies_where_it_pays_and_nowhere_else(wide: list[object]) -> None:
     layer = nn.Linear(512, 1024)
     pack.pack(layer)
     with torch.inference_mode():
         layer(torch.ones(1, 512))
+        assert not wide
         layer(torch.ones(2, 512))
-    layer.double()
-    with torch.inference_mode():
-        layer(torch.ones(64, 512).double())
-    layer.float()
-    layer(torch.ones(64, 512)).sum().backward()  # with a gradient nobody asks
-    assert asked == [False, True, False]
+        assert len(wide) == 1
+        layer.double()(torch.ones(64, 512).double())
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer.float()(torch.ones(64, 512)).dtype == torch.bfloat16
+    assert len(wide) == 1
+    torch.func.jvp(layer, (torch.ones(64, 512),), (torch.ones(64, 512),))
+    assert len(wide) == 1
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("lay", ["rows", "turned", "repeated"])
+def test_in_fp32_gradients_and_theirs_are_what_they_are_in_fp64(wide: list[object], bias: bool, lay: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(160, 96, bias=bias)
+    exact = copy.deepcopy(layer).double()
+    pack.pack(layer)
+    x = {"rows": torch.randn(3, 50, 160), "turned": torch.randn(3, 160, 50).mT,
+         "repeated": torch.randn(3, 1, 160).expand(3, 50, 160)}[lay]  # fmt: skip
+    found = list[list[torch.Tensor]]()
+    for one, made in ((layer, x), (exact, x.double())):
+        given = made.detach().requires_grad_()
+        inner = one(given).pow(3).sum()
+        first = torch.autograd.grad(inner, [given, *one.parameters()], create_graph=True)
+        second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), [given, *one.parameters()])
+        found.append([*first, *second])
+    assert len(wide) >= 6  # forward, two gradients, and what they are made of again
+    for got, want in zip(*found, strict=True):
+        assert got.shape == want.shape
+        assert (got - want).abs().max() <= 2e-5 * want.abs().max()
+
+
+def test_a_frozen_weight_gets_no_gradient_and_costs_none(wide: list[object]) -> None:
+    layer = nn.Linear(512, 256).requires_grad_(False)
+    pack.pack(layer)
+    layer(torch.randn(64, 512, requires_grad=True)).sum().backward()
+    assert layer.weight.grad is None
+    assert wide == [((64, 512), (256, 512)), ((64, 256), (512, 256))]
+    wide.clear()
+    layer.requires_grad_()
+    layer(torch.randn(64, 512)).sum().backward()  # nor is one made for an input that wants none
+    assert wide == [((64, 512), (256, 512)), ((256, 64), (512, 64))]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +179,10 @@ def test_fp32_is_wide_where_mkl_leaves_half_of_the_processor_unused(
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     assert pack.wide.__wrapped__() is says
+    monkeypatch.setattr(pack, "OPERATIONS", ("_gone",))
+    pack.offered.cache_clear()
+    assert pack.wide.__wrapped__() is False
+    pack.offered.cache_clear()
 
 
 def test_other_precisions_and_other_layers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from qkv.adapt import pack
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
@@ -99,6 +100,22 @@ def test_one_batch_is_learnt_by_heart(spec: Spec) -> None:
     end = loop.train(core, plan, settings)
     assert (end.why, end.steps) == ("steps", 300)
     assert mean_loss(core, [batch]) < 0.05
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_layers_learn_by_onednn_where_it_is_faster_and_to_the_same_weights(
+    says: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(wide: bool) -> tuple[dict[str, torch.Tensor], set[type]]:
+        monkeypatch.setattr(pack, "wide", lambda: wide)
+        monkeypatch.setattr(pack, "LEAST", 1)
+        core = core_of(translator())
+        loop.train(core, plan_of(reversals(32)), dataclasses.replace(BASE, eps=1e-4))
+        return values(core), {type(m) for m in core.modules() if isinstance(m, torch.nn.Linear)}
+
+    (plain, _), (found, kinds) = trained(False), trained(says)
+    assert (pack.Packed in kinds) is says
+    assert gap(plain, found) <= 1e-4
 
 
 def after(split: int, steps: int = 6) -> dict[str, torch.Tensor]:

@@ -1,5 +1,6 @@
 """The pure parts of training against formulas and slow loops written here."""
 
+import copy
 import dataclasses
 import json
 import math
@@ -12,12 +13,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qkv.adapt import pack
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Ffn, Mask, Norm, Spec, Stack
-from qkv.training import checkpoint, log, losses, optim, precision, schedule
+from qkv.training import checkpoint, crossentropy, log, losses, optim, precision, schedule
 from qkv.training.settings import Settings, assignments, changed
 
 RATE = Settings(lr=0.005, warmup=2000)
@@ -82,6 +84,27 @@ def test_the_smoothed_loss_is_the_slow_loops(eps: float) -> None:
     kinds = {"ignore_index": collate.IGNORED, "reduction": "sum", "label_smoothing": eps}
     peer = torch.nn.functional.cross_entropy(logits, batch.labels.flatten(), **kinds)  # type: ignore[arg-type]
     assert float(losses.token_loss(core, batch, smoothing=eps).detach()) == pytest.approx(float(peer), rel=1e-5)
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_loss_by_onednn_and_its_gradients_are_what_they_are_in_fp64(
+    eps: float, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "wide", lambda: True)
+    monkeypatch.setattr(crossentropy, "at_once", lambda *_: 40)  # three chunks
+    torch.manual_seed(1)
+    head, hidden, labels = torch.nn.Linear(64, 700, bias=bias), torch.randn(100, 64), torch.randint(0, 700, (100,))
+    found = list[tuple[torch.Tensor, ...]]()
+    for one, given_ in ((head, hidden), (copy.deepcopy(head).double(), hidden.double())):
+        x = given_.detach().requires_grad_()
+        if x.dtype == torch.float32:
+            loss = crossentropy.linear_cross_entropy(x, one, labels, smoothing=eps)
+        else:
+            loss = torch.nn.functional.cross_entropy(one(x), labels, reduction="sum", label_smoothing=eps)
+        found.append((loss.detach(), *torch.autograd.grad(loss, [x, *one.parameters()])))
+    for got, want in zip(*found, strict=True):
+        assert (got - want).abs().max() <= 3e-6 * want.abs().max()
 
 
 def test_weight_decay_spares_norms_biases_and_embeddings() -> None:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.adapt.pack import multiply
 from qkv.errors import QkvError, nearest
 
 
@@ -40,7 +41,7 @@ class Adapted(nn.Linear):
     scale: float
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the name that nn.Linear gives it
-        return F.linear(input, self.weight, self.bias) + self.scale * F.linear(F.linear(input, self.a), self.b)
+        return multiply(input, self.weight, self.bias) + self.scale * F.linear(F.linear(input, self.a), self.b)
 
 
 def candidates(core: nn.Module) -> dict[str, nn.Linear]:

@@ -1,9 +1,9 @@
-"""Linear layers that multiply by oneDNN where it is faster than what PyTorch takes, for inference on a CPU.
+"""Linear layers that multiply by oneDNN where it is faster than what PyTorch takes, on a CPU.
 
-In bf16 they keep a second copy of their weights in the processor's own order, so that reading them gets faster: 1.1
-times with 128 rows, 1.4 with 32, 2 to 3 with one. In fp32, on processors with AVX-512 that are not Intel's, PyTorch's
-MKL uses half of the width: 1.1 times with one row, 2.1 with 512 (bench/linear.py), without a copy. Names, parameters,
-checkpoints and training stay as they are.
+In bf16, for inference, they keep a second copy of their weights in the processor's own order, so that reading them gets
+faster: 1.1 times with 128 rows, 1.4 with 32, 2 to 3 with one. In fp32, on processors with AVX-512 that are not Intel's,
+PyTorch's MKL uses half of the width: 1.1 times with one row, 2.1 with 512 (bench/linear.py), without a copy, and the
+gradients as well (bench/training_speed.py). Names, parameters and checkpoints stay as they are.
 """
 
 import os
@@ -19,29 +19,63 @@ LEAST = 1 << 20  # numbers of weights times rows: with fewer, oneDNN's bookkeepi
 
 
 class Packed(nn.Linear):
-    """An nn.Linear that multiplies by oneDNN wherever no gradient is wanted; in bf16 by a packed copy of its weight."""
+    """An nn.Linear that multiplies by oneDNN: in fp32 with gradients too, in bf16 by a packed copy without them."""
 
     packed: tuple[tuple[int, int], Tensor] | None = None  # what it was made of, and the copy
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the name that nn.Linear gives it
         weight = self.weight
-        same = input.dtype == weight.dtype and weight.device.type == "cpu"
-        if torch.is_grad_enabled() or not same or torch.compiler.is_compiling() or not self.pays(input):
-            return F.linear(input, weight, self.bias)
-        if weight.dtype == torch.float32:
-            return torch.ops.mkldnn._linear_pointwise(input, weight, self.bias, "none", [], "")
+        low = input.dtype == weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
+        if torch.is_grad_enabled() or not low or torch.compiler.is_compiling():
+            return multiply(input, weight, self.bias)
         made_of = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)  # a changed one is packed again
         if self.packed is None or self.packed[0] != made_of:
             self.packed = made_of, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
         return torch.ops.mkldnn._linear_pointwise(input, self.packed[1], self.bias, "none", [], "")
 
-    def pays(self, input: Tensor) -> bool:  # noqa: A002
-        """Whether oneDNN is the faster one for so many rows."""
-        low = input.dtype == torch.bfloat16
-        return low or (input.dtype == torch.float32 and wide() and input.numel() * len(self.weight) >= LEAST)
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "packed": None}  # a copied layer packs its own
+
+
+class Product(torch.autograd.Function):
+    """x @ weight.T + bias by oneDNN, whose gradients are such products too, and theirs again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        by_input, by_weight, by_bias = ctx.needs_input_grad
+        rows, read = grad.flatten(0, -2), x.flatten(0, -2)  # N E, N D
+        return (
+            multiply(rows, weight.T).view_as(x) if by_input else None,
+            multiply(rows.T, read.T) if by_weight else None,
+            rows.sum(0) if by_bias else None,
+        )
+
+
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [... D] @ weight.T + bias, weight [E D], by the faster of oneDNN and PyTorch."""
+    if not pays(x, weight):
+        return F.linear(x, weight, bias)
+    if torch.is_grad_enabled():
+        return Product.apply(x, weight, bias)  # type: ignore[no-any-return]
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+def pays(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN is the faster one for such a product: in fp32, of so many rows, on such a processor."""
+    if torch.compiler.is_compiling():  # a graph holds PyTorch's own
+        return False
+    same = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
+    if not same or x.numel() * len(weight) < LEAST or not wide():
+        return False
+    # autocast narrows and torch.func transforms what PyTorch multiplies, and nothing else
+    transformed: bool = torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
+    return not transformed and not torch.is_autocast_enabled("cpu")
 
 
 def pack(core: nn.Module) -> int:
@@ -61,21 +95,27 @@ def pack(core: nn.Module) -> int:
 
 def fits(weight: Tensor) -> bool:
     """Whether oneDNN multiplies by such a weight on this machine, and faster."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return False
-    if not all(hasattr(torch.ops.mkldnn, name) for name in OPERATIONS):
+    if weight.device.type != "cpu":
         return False
     if weight.dtype == torch.float32:
         return wide()
-    return weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return weight.dtype == torch.bfloat16 and offered() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+@cache
+def offered() -> bool:
+    """Whether this PyTorch was built with oneDNN's linear layers."""
+    known = torch.backends.mkldnn.is_available()
+    return known and all(hasattr(torch.ops.mkldnn, name) for name in OPERATIONS)
 
 
 @cache
 def wide() -> bool:
     """Whether fp32 products of MKL leave half of this processor unused: AVX-512, but not Intel's."""
     known = getattr(torch.cpu, "get_capabilities", dict[str, Any])()  # an older PyTorch does not say
-    name = known.get("cpu_name", "Intel")
-    return torch.backends.mkl.is_available() and bool(known.get("avx512_f")) and "Intel" not in name
+    if not known.get("avx512_f") or "Intel" in known.get("cpu_name", "Intel"):
+        return False
+    return torch.backends.mkl.is_available() and offered()
 
 
 def installed() -> int:

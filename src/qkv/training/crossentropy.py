@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.adapt.pack import multiply
+
 
 class LinearCrossEntropy(torch.autograd.Function):
     """Sum over rows of (1 - ε)·(-log p(label)) + ε·mean over the vocabulary of (-log p) (Szegedy et al. 2016, 7).
@@ -32,7 +34,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             level = 0.0 if b is None else b.float().mean()
             for h, label, out in zip(*parts, strict=True):
                 h, label = h.flatten(0, 1), label.flatten()  # N D, N: of two passes, a word's rows stand half apart
-                logits = h @ w.T if b is None else torch.addmm(b, h, w.T)  # N V
+                logits = multiply(h, w, b)  # N V
                 p = logits.softmax(-1)
                 said = logits.gather(1, label[:, None])[:, 0].float()
                 # log of the sum of exponentials, from the one probability that is needed anyway
@@ -42,11 +44,11 @@ class LinearCrossEntropy(torch.autograd.Function):
                 if agree:
                     total += pull(p, logits, mass, agree).double()
                 # the gradient p - smoothing / V - (1 - smoothing) at the label, its two last terms without touching N V
-                back = p @ w
+                back = multiply(p, w.T)
                 back -= (smoothing / len(w)) * sums
                 back -= (1 - smoothing) * w[label]
                 out.copy_(back.view_as(out))
-                dw += p.T @ h
+                dw += multiply(p.T, h.T)
                 dw -= (smoothing / len(w)) * h.float().sum(0)
                 dw.index_add_(0, label, h.float(), alpha=smoothing - 1)
                 if db is not None:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from qkv import memory
+from qkv.adapt.pack import pack
 from qkv.core.dropout import Drop, dropper, keep
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
@@ -120,6 +121,7 @@ class Loop:
             self.ranks.spread(core)
             self.shards = shard.Sharded(core, settings)
         self.learner = self.shards.core if self.shards else core  # whose weights move
+        pack(self.learner)
         self.blocks = Blocks(self.learner, settings, self.device)
         self.optimizer = optim.make(self.learner, settings)
         self.weights = list(optim.named_weights(self.learner).values())
