@@ -135,6 +135,34 @@ def test_nothing_is_written_over_nor_begun_when_a_later_row_is_bad(model: Any, f
     assert (len(lines("out/else.tsv")), len(lines("out/quarantine.jsonl"))) == (1, 1)
 
 
+def test_a_model_of_the_other_direction_is_doubted_at_once_and_once_a_file(
+    model: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distil, "BATCH", 2)
+    heard = list[tuple[str, float, float]]()
+    copier = backwards(model)
+    copier.translate = lambda texts, **how: [Result(t, model.tokenizer.encode(t, special=False), [], "stop", {})
+                                             for t in texts]  # fmt: skip
+    write(Teacher(copier), Data(tsv=("p.tsv",)), Path("out"), doubt=lambda *what: heard.append(what))
+    assert [(name, read) for name, _, read in heard] == [("p.tsv", pytest.approx(100.0))]
+    assert heard[0][1] < 50
+    heard.clear()
+    write(Teacher(copier, writes="source"), Data(tsv=("p.tsv",)), Path("back"), doubt=lambda *what: heard.append(what))
+    assert [read for _, _, read in heard] == [pytest.approx(100.0)]
+    heard.clear()
+    write(Teacher(model), Data(tsv=("p.tsv",)), Path("right"), doubt=lambda *what: heard.append(what))
+    assert not heard
+
+
+def test_likeness_is_of_the_best_text_and_leaves_out_what_was_not_written() -> None:
+    given = [("abc def", "ABC DEF"), ("ghi", "GHI"), ("xyz", "XYZ")]
+    found = [[("abc def", "ABC DEF"), ("abc def", "nothing")], [], [("xyz", "XYZ")]]
+    assert distil.alike(given, found, "target") == (pytest.approx(100.0), pytest.approx(0.0))
+    turned = [[(b, a) for a, b in many] for many in found]
+    assert distil.alike([(b, a) for a, b in given], turned, "source") == (pytest.approx(100.0), pytest.approx(0.0))
+    assert distil.alike(given, [[], [], []], "target") == (0.0, 0.0)
+
+
 def test_cut_text_is_written_as_it_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [f"a@@ b {'c@@ ' * (i % 3)}d x{i}\tlo@@ w er@@ {'er@@ ' * (i % 4)}st y{i % 5}" for i in range(60)]

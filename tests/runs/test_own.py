@@ -64,6 +64,19 @@ def test_what_is_wrong_in_the_file_is_told_with_it(folder: Path) -> None:
             recipes.configure(folder / "bad.toml", ["model.width=32"])
 
 
+def test_what_a_file_names_is_looked_for_beside_it_first(folder: Path) -> None:
+    (folder / "first").mkdir()
+    for name in ("mine", "else"):
+        of = "first" if name == "mine" else "second"
+        text = f'base = "{of}"\n[tokenizer]\nof = "{of}"\nmerges = "a.en"\n[data]\ntsv = "a.tsv"\n'
+        (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+    run = recipes.configure(folder / "mine.toml")
+    assert (run.base, run.tokenizer.of) == (str(folder / "first"),) * 2
+    assert run.tokenizer.merges == str(folder / "a.en")
+    run = recipes.configure(folder / "else.toml")  # a bundled name, or one of a hub
+    assert (run.base, run.tokenizer.of) == ("second", "second")
+
+
 def test_a_recipe_reads_its_own_data() -> None:
     with pytest.raises(QkvError, match="data: unknown key; a recipe reads its own data"):
         recipes.configure("demo", ["data.valid=3"])

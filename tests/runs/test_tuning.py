@@ -147,6 +147,50 @@ def test_a_run_begins_with_the_weights_and_the_words_of_its_base(tmp_path: Path)
     assert not any(torch.equal(old[n], moved[n]) for n in old if "attn.q.weight" in n)
 
 
+def of(objective: str, name: Path | str, **more: Any) -> Run:
+    run = run_of(objective, **more)
+    return dataclasses.replace(run, tokenizer=dataclasses.replace(run.tokenizer, of=str(name)))
+
+
+def test_a_run_may_take_the_vocabulary_of_another(tmp_path: Path) -> None:
+    other = dataclasses.replace(run_of("text"), splits=lambda: Splits("uno due tre quattro " * 99, "uno due " * 40))
+    first = recipes.train(run_of("text"), out=tmp_path / "first", device="cpu").model.tokenizer
+    own = recipes.train(other, out=tmp_path / "own", device="cpu").model.tokenizer
+    taking = dataclasses.replace(other, tokenizer=Vocabulary("word", 77, of=str(tmp_path / "first")))
+    again = recipes.train(taking, out=tmp_path / "again", device="cpu").model.tokenizer
+    assert first is not None
+    assert own is not None
+    assert again is not None
+    assert again.vocabulary == first.vocabulary != own.vocabulary
+    a = assemble.assemble(taking, directory=tmp_path / "again", device="cpu")
+    assert a.plan.identity["tokenizer"] == {}  # where it lay is not what it is
+    told = f"the vocabulary is that of {tmp_path / 'first'}: kind and size in [tokenizer] are not heeded"
+    assert told in a.plan.notes
+    plain = dataclasses.replace(other, tokenizer=Vocabulary(of=str(tmp_path / "first")))
+    assert not any("not heeded" in note for note in assemble.assemble(plain, device="cpu").plan.notes)
+
+
+def test_a_vocabulary_made_for_something_else_is_refused(tmp_path: Path) -> None:
+    for objective in ("text", "labels"):
+        recipes.train(run_of(objective), out=tmp_path / objective, device="cpu")
+    (tmp_path / "bare").mkdir()
+    whole = ("<pad>", "</s>", "<unk>")
+    vocabulary([" ".join(GOOD)] * 9, kind="bpe", size=270, specials=whole).save(tmp_path / "open")
+    for objective, name, told in (("labels", "text", "made for something else, that vocabulary lacks <pad>$"),
+                                  ("text", "labels", "made for something else, it ends every text with </s>"),
+                                  ("text", "bare", "no tokenizer there"), ("text", "un/known", "no such directory")):
+        with pytest.raises(QkvError, match=told):
+            assemble.assemble(of(objective, tmp_path / name), device="cpu")
+    with pytest.raises(QkvError, match="this run's vocabulary is the base's"):
+        assemble.assemble(of("text", tmp_path / "text", base=str(tmp_path / "text")), device="cpu")
+    with pytest.raises(QkvError, match="it ends no text with </s>"):
+        assemble.taken(str(tmp_path / "open"), whole, "eos")
+    for name in ("labels", "open"):  # texts with labels get their ends in any case
+        found = assemble.assemble(of("labels", tmp_path / name), device="cpu").model.tokenizer
+        assert found is not None
+        assert found.encode("good")[0] == found.encode("good")[-1] == found.eos_id
+
+
 # -- packing ----------------------------------------------------------------------------------------------------------
 
 

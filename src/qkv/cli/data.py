@@ -121,9 +121,17 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
     assert run.data is not None
     if run.objective:
         raise QkvError(f"{names[0]}: these rows have labels, expected pairs of texts")
+    making.free(run.data, out)
     teacher |= common.models(teacher.pop("ensemble"))
+
+    def doubt(file: str, own: float, read: float) -> None:
+        zh = f"译文像模型读到的一边（chrF {read:.0f}），不像另一边（{own:.0f}）；方向反了？（--back 或 --columns 1,0）"
+        en = (f"what the model writes is more like what it reads (chrF {read:.0f}) than like the other side "
+              f"({own:.0f}); is it of this direction? (--back, or --columns 1,0)")  # fmt: skip
+        click.echo(common.say(f"注意：{file}：{zh}", f"note: {file}: {en}"), err=True)
+
     with counted(common) as tell:
-        made = making.write(making.Teacher(common.model(how["model"]), **teacher), run.data, out, tell)
+        made = making.write(making.Teacher(common.model(how["model"]), **teacher), run.data, out, tell, doubt)
     if common.json:
         common.emit([{**asdict(one), "files": [str(path) for path in one.files]} for one in made])
         return 0

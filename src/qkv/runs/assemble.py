@@ -24,7 +24,7 @@ from qkv.generation.rows import by_length
 from qkv.model import Model
 from qkv.runs import holes, objectives, tuning
 from qkv.runs.objectives import Batches, Held, How, Objective
-from qkv.runs.run import Run
+from qkv.runs.run import Run, Vocabulary
 from qkv.runs.shape import Shape, labelling
 from qkv.runs.splits import Splits
 from qkv.spec import Spec, as_json
@@ -33,6 +33,7 @@ from qkv.text import train as vocabulary
 from qkv.text.recut import joined as whole_words
 from qkv.text.recut import pieces, spelt
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.train import NAMES
 from qkv.training.loop import Evaluate
 from qkv.training.plan import Plan, placed
 
@@ -69,6 +70,9 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         raise QkvError(f"{run.name}: no data to {lacking}; rows with one and the same text are kept together, so a set "
                        "of few different ones needs a file for each purpose")  # fmt: skip
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
+    if run.tokenizer.of and (begun or isinstance(splits.train, Mixture)):
+        whose = f"the base's ({run.base})" if begun else "that of the token shards"
+        raise QkvError(f"tokenizer.of={run.tokenizer.of}: this run's vocabulary is {whose}; take tokenizer.of away")
     if begun is not None:
         context = min(run.model.context, begun.spec.context or run.model.context)
         run = replace(run, model=replace(run.model, context=context))
@@ -107,9 +111,12 @@ def counted_alike(numbers: Sequence[float]) -> list[list[float]]:
 
 
 def overruled(run: Run) -> tuple[str, ...]:
-    """What is said where a run has a base and a shape of its own, too; nothing where it has one of them."""
-    own = replace(run.model, context=Shape.context) != Shape()
-    return (f"the model is that of {run.base}: of [model] only context is heeded",) if run.base and own else ()
+    """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it."""
+    own, cut = replace(run.model, context=Shape.context) != Shape(), run.tokenizer
+    told = [f"the model is that of {run.base}: of [model] only context is heeded"] if run.base and own else []
+    if cut.of and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
+        told.append(f"the vocabulary is that of {cut.of}: kind and size in [tokenizer] are not heeded")
+    return tuple(told)
 
 
 def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
@@ -232,8 +239,12 @@ def named(spec: Spec, labels: Sequence[str]) -> dict[str, Any]:
 
 def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
     """The vocabulary of the training data, one for both languages, with the special tokens that the objective needs."""
-    words = run.words() if run.words else ()
-    kind, size = run.tokenizer.kind, run.tokenizer.size
+    how: dict[str, Any] = {"specials": objective.specials, "template": objective.template}
+    if objective in tuning.JUDGING and run.model.family == "bert":
+        how = {"specials": objectives.BERT, "template": "cls"}
+    if run.tokenizer.of:
+        framed = how["template"] == "none" and objective in tuning.JUDGING  # ready() puts ends around texts
+        return taken(run.tokenizer.of, how["specials"], "framed" if framed else how["template"])
     if isinstance(splits.train, Mixture):
         found = text.load(splits.train.shards[0].folder)
         if found is None:
@@ -250,10 +261,31 @@ def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         texts = list(texts)
         words = pieces((word for one in texts for word in whole_words(one)), ranks)
         texts.append(" ".join(map(spelt, words)))  # each piece that dropout makes is known
-    how: dict[str, Any] = {"specials": objective.specials, "template": objective.template}
-    if objective in tuning.JUDGING and run.model.family == "bert":
-        how = {"specials": objectives.BERT, "template": "cls"}
+    words = run.words() if run.words else ()
+    kind, size = run.tokenizer.kind, run.tokenizer.size
     return vocabulary.train(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]
+
+
+def taken(name: str, specials: Sequence[str], template: str) -> Tokenizer:
+    """The vocabulary of another model, for an objective that needs such special tokens and such ends of texts.
+
+    Raises:
+        QkvError: there is none, or it was made for something else.
+    """
+    found = text.load(name if Path(name).is_dir() else hub.locate(name))
+    if found is None:
+        raise QkvError(f"tokenizer.of={name}: no tokenizer there")
+    known = {t: getattr(found, f"{NAMES[t]}_id") if t in NAMES else found.id(t) for t in specials}
+    lacking = [token for token, number in known.items() if number is None and NAMES.get(token) != "unk"]
+    if lacking:
+        raise QkvError(f"tokenizer.of={name}: made for something else, that vocabulary lacks {', '.join(lacking[:5])}")
+    end = found.sep_id if template == "cls" else found.eos_id
+    ended, what = found.encode("a")[-1:] == [end], "" if end is None else found.token(end)
+    if template in ("eos", "cls") and not ended:
+        raise QkvError(f"tokenizer.of={name}: made for something else, it ends no text with {what}")
+    if template == "none" and ended:
+        raise QkvError(f"tokenizer.of={name}: made for something else, it ends every text with {what}")
+    return found
 
 
 def judge(a: Assembly, directory: Path | None) -> Evaluate:

@@ -20,6 +20,7 @@ from qkv.training import log
 from qkv.writing import Result
 
 BROKEN = "\ufffd"  # what decoding puts where bytes are no character
+FEW = 200  # pairs tell whether a model is of this direction
 BATCH = 2000  # pairs at a time: enough that those of like length are many, and few enough to see it go on
 
 
@@ -75,23 +76,19 @@ class Made:
 
 
 def write(
-    teacher: Teacher, data: Data, out: Path, tell: Callable[[int, int], None] | None = None
+    teacher: Teacher, data: Data, out: Path, tell: Callable[[int, int], None] | None = None,
+    doubt: Callable[[str, float, float], None] | None = None,
 ) -> list[Made]:  # fmt: skip
-    """For each file of pairs one of the same name in `out`; each is whole or not there. `tell` hears (read, all).
+    """For each file of pairs one of the same name in `out`; each is whole or not there.
+
+    `tell` hears (read, all). `doubt` hears (file, chrF with the pairs' own side, chrF with what was read) as soon as
+    what is written is more like what was read, as that of a model of the other direction is.
 
     Raises:
         QkvError: data of another kind, a bad row (with its line), a file that would be written over, or a teacher
             that writes nothing.
     """
-    if data.textual or data.messages or data.dataset:
-        raise QkvError("expected pairs: TSV, JSON lines with two texts, or two parallel files")
-    sets = list(data.each())
-    goal = [place for one in sets for place in places(one, out)]
-    for place in goal:
-        if goal.count(place) > 1:
-            raise QkvError(f"{place}: two of the files would be written there; give them names of their own")
-        if place.exists():
-            raise QkvError(f"{place}: exists already; remove it or give another --out")
+    sets = free(data, out)
     with sources.Sieve(data.on_bad_row, out / data.quarantine) as sieve:
         whole = [[row for _, row in one.rows(Path(), sieve)] for one in sets]
     done, made = 0, list[Made]()
@@ -99,6 +96,9 @@ def write(
         pairs, without, left = list[Pair](), 0, iter(rows)
         while some := list(islice(left, BATCH)):
             found = teacher.pairs(some)
+            own, read = alike(some, found, teacher.writes) if doubt and not pairs else (0.0, 0.0)
+            if doubt and read > own:
+                doubt(one.name, own, read)
             pairs += [pair for many in found for pair in many]
             without += sum(not many for many in found)
             done += len(some)
@@ -110,6 +110,35 @@ def write(
         put(one, pairs, out)
         made.append(Made(places(one, out), len(rows), len(pairs), without))
     return made
+
+
+def free(data: Data, out: Path) -> list[Data]:
+    """Each file of pairs by itself, where all of them may be written.
+
+    Raises:
+        QkvError: data of another kind, or a file that would be written over.
+    """
+    if data.textual or data.messages or data.dataset:
+        raise QkvError("expected pairs: TSV, JSON lines with two texts, or two parallel files")
+    sets = list(data.each())
+    goal = [place for one in sets for place in places(one, out)]
+    for place in goal:
+        if goal.count(place) > 1:
+            raise QkvError(f"{place}: two of the files would be written there; give them names of their own")
+        if place.exists():
+            raise QkvError(f"{place}: exists already; remove it or give another --out")
+    return sets
+
+
+def alike(given: Sequence[Pair], found: Sequence[Sequence[Pair]], side: str) -> tuple[float, float]:
+    """chrF (Popović 2015) of the best text of each pair: with the pair's own, with what was read."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    w = int(side == "target")
+    rows = [(pair, many[0][w]) for pair, many in zip(given, found, strict=True) if many][:FEW]
+    texts = [text for _, text in rows]
+    own, read = (CHRF().corpus_score(texts, [[p[i] for p, _ in rows]]).score if rows else 0.0 for i in (w, 1 - w))
+    return own, read
 
 
 def places(one: Data, out: Path) -> tuple[Path, ...]:

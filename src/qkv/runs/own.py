@@ -115,8 +115,9 @@ def placed(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     base, cut = values.get("base"), values.get("tokenizer")
     if isinstance(base, str) and base and (folder / base).is_dir():
         values = {**values, "base": str(folder / base)}
-    if isinstance(cut, dict) and (folder / str(cut.get("merges", "."))).is_file():
-        values = {**values, "tokenizer": {**cut, "merges": str(folder / str(cut["merges"]))}}
+    if isinstance(cut, dict):
+        here = {key: str(folder / str(cut[key])) for key in ("merges", "of") if cut.get(key)}
+        values = {**values, "tokenizer": {**cut, **{key: path for key, path in here.items() if Path(path).exists()}}}
     return values
 
 

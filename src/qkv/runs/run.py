@@ -24,7 +24,7 @@ from qkv.training.watch import Watching
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """How text is cut: the kind of `qkv.text.train.train`, and how many tokens at most.
+    """How text is cut: the kind of `qkv.text.train.train`, and how many tokens at most; or as another model cuts it.
 
     In training each merge of a word is left out with the probability `dropout`, anew in each epoch (text/recut.py).
     """
@@ -32,6 +32,7 @@ class Vocabulary:
     kind: Kind = "bpe"
     size: int = 8000
     dropout: float = 0.0  # the paper's: 0.1, for Chinese and Japanese 0.6
+    of: str = ""  # the MODEL whose vocabulary this run has, such as another run's directory
     merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
 
     def __post_init__(self) -> None:
