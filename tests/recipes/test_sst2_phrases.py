@@ -7,7 +7,7 @@ import pytest
 from qkv import recipes
 from qkv.data import download
 from qkv.errors import QkvError
-from qkv.recipes import sst2_phrases
+from qkv.recipes import sst2_phrases, sst2_sentences
 from qkv.runs.splits import shared
 
 TREES = """\
@@ -42,9 +42,23 @@ def test_each_phrase_once_without_neutral_doubtful_and_judged_ones(folders: Path
     ]  # fmt: skip
     assert found.valid == [("( bad !", "negative"), ("what a film", "positive")]
     assert found.test == [("'a ... fine film'", "positive")]
+    assert [text.count(" ") for text, _ in found.train] == [0, 0, 1, 1, 1, 3]  # short ones more often, once on average
+    assert found.often is not None
+    assert found.often.mean() == pytest.approx(1.0)
+    assert found.often / found.often[0] == pytest.approx([1, 1, 2**-0.3, 2**-0.3, 2**-0.3, 4**-0.3])
     (note,) = found.notes
     assert note == ("6 phrases; left out: 3 with the words of a validation or test sentence, 1 with labels of both "
                     "signs")  # fmt: skip
+
+
+def test_whole_sentences_come_after_spelt_as_phrases_are(folders: Path) -> None:
+    found = sst2_sentences.read()
+    assert (found.train, found.often) == ([("never read", "positive")], None)
+    assert found.valid == [("( bad !", "negative"), ("what a film", "positive")]
+    run = recipes.configure("sst2_sentences")
+    assert run.base == "./runs/sst2_phrases"
+    with pytest.raises(QkvError, match=r"\./runs/sst2_phrases: no such directory"):
+        recipes.train(run, device="cpu")
 
 
 def test_the_command_is_named_where_the_trees_are_not_there(folders: Path) -> None:
