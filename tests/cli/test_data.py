@@ -210,3 +210,17 @@ def test_distil_says_what_it_needs(capsys):
     code, _, err = run(capsys, "data", "distil", put("f.txt", "good\n"), "--out", "t", "--model", "demo")
     assert (code, "expected pairs" in err) == (2, True)
     assert not Path("t").exists()
+    code, _, err = run(capsys, "data", "distil", pairs, "--out", ".", "--model", "./nowhere")  # files before models
+    assert (code, "p.tsv: exists already" in err) == (2, True)
+
+
+@pytest.mark.skipif(not (bundled_dir() / "demo").is_dir(), reason="demo is not bundled")
+def test_distil_tells_a_model_of_the_other_direction(capsys):
+    pairs = put("p.tsv", "我爱学习。\tI love learning.\n他喝茶。\tHe drinks tea.\n")
+    _, _, err = run(capsys, "data", "distil", pairs, "--model", "demo", "--out", "right")
+    assert "direction" not in err
+    code, _, err = run(capsys, "data", "distil", pairs, "--model", "demo", "--out", "wrong", "--back")
+    assert (code, "note: p.tsv: what the model writes is more like what it reads" in err) == (0, True)
+    _, _, err = run(capsys, "data", "distil", pairs, "--model", "demo", "--out", "weg", "--back", "--lang", "zh")
+    assert "注意：p.tsv：" in err
+    assert "方向反了" in err
