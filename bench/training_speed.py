@@ -94,6 +94,7 @@ def ours(batches: list[Any], low: bool) -> Any:
     """Our loop's own step: its dropout, its loss, its optimiser."""
     import torch
 
+    from qkv.adapt.pack import pack
     from qkv.convert import checkpoint
     from qkv.core.dropout import dropper
     from qkv.core.init import initialise
@@ -104,6 +105,7 @@ def ours(batches: list[Any], low: bool) -> Any:
 
     core = Transformer(checkpoint.spec_of({"model_type": "marian", **CONFIG}, "bench")).train()
     initialise(core)
+    pack(core)  # as the loop does
     optimizer = optim.make(core, Settings(steps=1, lr=1e-4))
     count = 0
 
