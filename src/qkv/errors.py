@@ -1,4 +1,4 @@
-"""The one error that people see: it says what was found, what was expected, and what to do. Stdlib only."""
+"""What people are told: the one error that they see (found, expected, what to do), and notes. Stdlib only."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -6,6 +6,17 @@ from difflib import get_close_matches
 
 class QkvError(ValueError):
     """A mistake that the reader can mend; the message names the file, key or line."""
+
+
+class Note(str):
+    """What is told besides results: its English words, and the same in Chinese as `zh` where there are any."""
+
+    zh: str
+
+    def __new__(cls, text: str, *, zh: str = "") -> "Note":
+        made = super().__new__(cls, text)
+        made.zh = zh
+        return made
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -95,11 +95,15 @@ def marked(model: "Model") -> bool:
 
 
 def divided(model: "Model", line: str, *, both: bool = False) -> str | tuple[str, ...]:
-    """A line as `classify` takes it: a tab parts texts that belong together, where the model tells them apart."""
+    """A line as `classify` takes it: a tab parts texts that belong together, where the model tells them apart.
+
+    Where the model learnt to compare, what stood between them in its training rows parts them, too.
+    """
     apart = both or unordered(model) or model.spec.stack.segments or marked(model) or compares(model)
-    if "\t" not in line or not apart:
+    between = inputs.MARK if "\t" not in line and (compares(model) or unordered(model)) else "\t"
+    if between not in line or not apart:
         return line
-    return tuple(line.split("\t", -1 if compares(model) else 1))
+    return tuple(line.split(between, -1 if compares(model) else 1))
 
 
 def segmented(model: "Model", line: Any) -> tuple[list[int], list[int]]:

@@ -279,7 +279,9 @@ def lines(event: dict[str, Any], say: Say = english) -> list[str]:
         samples = [f"    {' → '.join(part.strip()[:120] for part in sample)}" for sample in event.get("samples", ())]
         at = say(f"第 {event['step']} 步", f"step {event['step']}")
         return [f"{at}  {line(numbers)}{best}", *samples]
-    return [event["text"]] if kind == "note" else []
+    if kind != "note":
+        return []
+    return [say(getattr(event["text"], "zh", "") or event["text"], event["text"])]
 
 
 def line(numbers: dict[str, float]) -> str:

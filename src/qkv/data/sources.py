@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Literal, TypeVar, cast
 
-from qkv.errors import QkvError, nearest
+from qkv.errors import Note, QkvError, nearest
 
 LONGEST = 1 << 24  # bytes of one line; a longer one is no row of anything, and is never held in memory
 PIECE = 1 << 20  # characters of a long text at a time
@@ -88,10 +88,13 @@ class Sieve:
                     self.file.write(json.dumps(_kept(path, line, str(error)), ensure_ascii=False) + "\n")
 
     @property
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Note]:
         """One sentence for each file that lost rows."""
-        where = f", put into {self.aside}" if self.policy == "quarantine" else ""
-        return [f"{n} bad row(s) left out{where}; the first: {self.first[name]}" for name, n in self.dropped.items()]
+        kept = self.policy == "quarantine"
+        where, put = (f", put into {self.aside}", f"，放在 {self.aside}") if kept else ("", "")
+        return [Note(f"{n} bad row(s) left out{where}; the first: {self.first[name]}",
+                     zh=f"略去了 {n} 个坏行{put}；第一个：{self.first[name]}")
+                for name, n in self.dropped.items()]  # fmt: skip
 
 
 def _kept(path: Path, line: Line, why: str) -> dict[str, str | int]:

@@ -18,7 +18,7 @@ from qkv import baselines, hub
 from qkv.adapt import lora
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
-from qkv.errors import QkvError, nearest
+from qkv.errors import Note, QkvError, nearest
 from qkv.evaluate import cutting
 from qkv.generation.rows import by_length
 from qkv.model import Model
@@ -98,7 +98,9 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     model.core.to(hub.device_of(device)).train()
     plan, held = objective.batches(run, splits, model)
     valid = held(splits.valid)
+    refuse_unjudged(run, splits, objective, model, valid)
     told = strange(splits, labels) if judged and objective is not tuning.CHOICES else ()
+    told += unanswered(run, splits, objective, model)
     notes = (*plan.notes, *overruled(run), *told)
     mix = {} if splits.often is None else {"often": counted_alike(splits.often.round(6).tolist())}
     plan = replace(plan, identity={**plan.identity, **mix, **frozen(model.core)}, judged=number_of(valid), notes=notes)
@@ -113,9 +115,11 @@ def counted_alike(numbers: Sequence[float]) -> list[list[float]]:
 def overruled(run: Run) -> tuple[str, ...]:
     """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it."""
     own, cut = replace(run.model, context=Shape.context) != Shape(), run.tokenizer
-    told = [f"the model is that of {run.base}: of [model] only context is heeded"] if run.base and own else []
+    told = [Note(f"the model is that of {run.base}: of [model] only context is heeded",
+                 zh=f"模型取自 {run.base}：[model] 里只有 context 有效")] if run.base and own else []  # fmt: skip
     if cut.of and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
-        told.append(f"the vocabulary is that of {cut.of}: kind and size in [tokenizer] are not heeded")
+        told.append(Note(f"the vocabulary is that of {cut.of}: kind and size in [tokenizer] are not heeded",
+                         zh=f"词表取自 {cut.of}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
     return tuple(told)
 
 
@@ -125,9 +129,31 @@ def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
     if not found:
         return ()
     some = ", ".join(map(repr, sorted(found)[:3]))
-    told = (f"{found.total()} held-out texts have a label that no training text has ({some}): they can never be right, "
-            "and the loss leaves them out")  # fmt: skip
+    told = Note(f"{found.total()} held-out texts have a label that no training text has ({some}): they can never be "
+                "right, and the loss leaves them out",
+                zh=f"{found.total()} 个留出的文本的标签不见于训练文本（{some}）：不可能判对，损失也不计")  # fmt: skip
     return (told,)
+
+
+def fits(model: Model, source: Any) -> bool:
+    """Whether a source leaves the model that answers it room to begin."""
+    ids = model.ids(source) if isinstance(source, str) else model.conversation(source)
+    context = model.core.encoder.spec.longest if model.encoder_decoder else model.spec.context
+    return context is None or len(ids) + (0 if model.encoder_decoder else 2) <= context
+
+
+def unanswered(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
+    """What is said about held-out sources that are too long to be answered; nothing without any."""
+    if objective.answers == "labels" or isinstance(splits.valid, str | Mixture):
+        return ()
+    rows = [*asked(splits.valid)[: run.check.sentences], *asked(splits.test)]
+    over = sum(not fits(model, source) for source, _ in rows)
+    room = run.model.context
+    told = Note(f"{over:,} of {len(rows):,} held-out sources do not fit into the context of {room} tokens: they count "
+                "as answered with nothing; raise model.context",
+                zh=f"{len(rows):,} 个留出的源文中有 {over:,} 个放不进 {room} 个词元的上下文：当作答案为空；想让模型"
+                "回答，就调大 model.context")  # fmt: skip
+    return (told,) if over else ()
 
 
 def number_of(batches: Batches) -> int:
@@ -155,6 +181,22 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
         fit = " or ".join(objective.models)
         raise QkvError(f"{run.name}: this objective needs a model of kind {fit}; this one is: "
                        f"{architecture(model.spec)}")  # fmt: skip
+
+
+def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model, valid: Batches) -> None:
+    """QkvError where an evaluation would fail: a metric that it does not give, a prompt that cannot be continued."""
+    textual = isinstance(splits.valid, str | Mixture)
+    for prompt in run.check.prompts if textual and objective.answers == "texts" else ():
+        if not prompt.strip() or not fits(model, prompt):
+            found = f"{len(model.ids(prompt))} tokens" if prompt.strip() else "an empty text"
+            raise QkvError(f"check.prompts: found {found} ({prompt[:40]!r}), expected a text that fits into the "
+                           f"context of {run.model.context} tokens and leaves room to continue it")  # fmt: skip
+    if not valid or run.training.metric == "loss":
+        return
+    known = [*objective.measure(model.core, [placed(valid[0], model.device)])]
+    if not textual and run.check.sentences:
+        known += ["exact_match"] if objective.answers == "labels" else ["bleu", "exact_match"]
+    run.training.better(dict.fromkeys(known, 0.0), None)
 
 
 def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
@@ -308,12 +350,19 @@ def judge(a: Assembly, directory: Path | None) -> Evaluate:
         pairs = asked(a.splits.valid)[: c.sentences]
         if not pairs:
             return found
-        said = a.objective.reply(a.model, [p for p, _ in pairs], How(longest=longest))
+        said = replies(a, [p for p, _ in pairs], How(longest=longest))
         rows = [(p if isinstance(p, str) else p[-1]["content"], t) for p, t in pairs]
         shown = [[joined(t, c.joint) for t in (*row, hyp)] for row, hyp in zip(rows, said, strict=True)]
         return found | judged(a, [t for _, t in pairs], said) | {"samples": shown[: c.samples]}
 
     return evaluate
+
+
+def replies(a: Assembly, sources: Sequence[Any], how: How) -> list[str]:
+    """The model's answers; nothing to a source that leaves no room for one."""
+    short = [n for n, source in enumerate(sources) if a.objective.answers == "labels" or fits(a.model, source)]
+    said = dict(zip(short, a.objective.reply(a.model, [sources[n] for n in short], how), strict=True)) if short else {}
+    return [said.get(n, "") for n in range(len(sources))]
 
 
 def asked(rows: Any) -> list[tuple[Any, str]]:
@@ -351,7 +400,7 @@ def test(a: Assembly) -> tuple[dict[str, Any], list[str]]:
     if isinstance(a.splits.test, str) or not a.splits.test:
         return {}, []
     c, pairs = a.run.check, asked(a.splits.test)
-    said = a.objective.reply(a.model, [s for s, _ in pairs], How(c.beam, c.length_penalty))
+    said = replies(a, [s for s, _ in pairs], How(c.beam, c.length_penalty))
     held = [placed(batch, a.model.device) for batch in a.held(a.splits.test)]
     return a.objective.measure(a.model.core, held) | judged(a, [t for _, t in pairs], said), said
 
@@ -385,6 +434,7 @@ def rehearsal(a: Assembly) -> Callable[[Transformer], float]:
 
 def many(a: Assembly, rows: Sequence[tuple[Any, str]]) -> list[tuple[Any, str]]:
     """The batch with the most rows among those in which a model answers `rows`."""
+    rows = [row for row in rows if a.objective.answers == "labels" or fits(a.model, row[0])]
     ids = [a.model.ids(asks) if isinstance(asks, str) else a.model.conversation(asks) for asks, _ in rows]
     boxes = by_length(ids, 2048)
     return [rows[i] for i in max(boxes, key=len)] if boxes else []
@@ -420,7 +470,9 @@ def beside(a: Assembly) -> dict[str, Any]:
     return ngrams(a, order=a.run.check.ngrams) if a.run.check.ngrams else {}
 
 
-def counted(found: dict[str, Any]) -> str:
+def counted(found: dict[str, Any]) -> Note:
     """What `beside` found, in words."""
-    return (f"n-grams of order {found['order']}, counted on the same tokens: validation loss {found['loss']:.3f}, "
-            f"perplexity {found['perplexity']:.2f}")  # fmt: skip
+    order, loss, perplexity = found["order"], f"{found['loss']:.3f}", f"{found['perplexity']:.2f}"
+    return Note(f"n-grams of order {order}, counted on the same tokens: validation loss {loss}, "
+                f"perplexity {perplexity}",
+                zh=f"在同样的词元上数出的 {order} 元模型：验证损失 {loss}，困惑度 {perplexity}")  # fmt: skip

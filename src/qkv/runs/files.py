@@ -11,7 +11,7 @@ import numpy as np
 from qkv.data import shards, sources, tables
 from qkv.data.check import leaked
 from qkv.data.shards import Mixture
-from qkv.errors import QkvError, nearest
+from qkv.errors import Note, QkvError, nearest
 from qkv.runs.splits import Splits, Talk, held_out, text_splits
 from qkv.text.chat import checked
 
@@ -100,8 +100,10 @@ class Data:
             return Splits(rows, valid, test, notes)
         names, sizes = [one.name for one in self.each()], [len(some) for some in sets]
         each = times(names, sizes, self.weights)
-        told = (f"{name}: {size:,} rows, each {n:.3g} times" for name, size, n in zip(names, sizes, each, strict=True))
-        return Splits(rows, valid, test, (*notes, f"in an epoch {'; '.join(told)}"), np.repeat(each, sizes))
+        told = [f"{name}: {size:,} rows, each {n:.3g} times" for name, size, n in zip(names, sizes, each, strict=True)]
+        zh = [f"{name}：{size:,} 行，每行 {n:.3g} 次" for name, size, n in zip(names, sizes, each, strict=True)]
+        mixed = Note(f"in an epoch {'; '.join(told)}", zh=f"一轮之中，{'；'.join(zh)}")
+        return Splits(rows, valid, test, (*notes, mixed), np.repeat(each, sizes))
 
     def refuse_weights(self) -> None:
         """QkvError for files that do not belong together, or weights that are not those of several sets of rows."""
@@ -216,7 +218,10 @@ class Data:
         if self.overlap == "error":
             raise QkvError(f"{said}: the evaluation would flatter the model. overlap = \"drop\" leaves them out of "
                            "training, overlap = \"keep\" trains on them all the same")  # fmt: skip
-        return f"{said}; {'left out of training' if self.overlap == 'drop' else 'trained on all the same'}"
+        drop = self.overlap == "drop"
+        return Note(f"{said}; {'left out of training' if drop else 'trained on all the same'}",
+                    zh=f"{folder / name}:{line}：这一条也被留出（{held}）；训练中有 {count} 行这样，"
+                    f"{'不用来训练' if drop else '照样训练'}")  # fmt: skip
 
     def named(self, folder: Path, which: str, sieve: sources.Sieve) -> list[Any] | None:
         """The rows of a split that has files of its own."""

@@ -18,7 +18,7 @@ import torch
 from qkv.core.model import Transformer
 from qkv.data import bucket, collate, corrupt, pack, shards
 from qkv.data.order import generator
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 from qkv.model import Model
 from qkv.runs.run import Run
 from qkv.runs.splits import Pair, Splits
@@ -121,11 +121,14 @@ def blurred(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
     return dataclasses.replace(plan, order=order, make=make)
 
 
-def left_out(lengths: Sequence[int], longest: int, what: str = "they are left out") -> tuple[str, ...]:
-    """What is said about texts that are longer than training reads, and what becomes of them; nothing without any."""
-    over = sum(n > longest for n in lengths)
-    told = (f"{over:,} of {len(lengths):,} texts or pairs are longer than {longest} tokens: {what}; raise "
-            "model.context or training.tokens to learn from them")  # fmt: skip
+def left_out(lengths: Sequence[int], longest: int, *, ends: bool = False) -> tuple[str, ...]:
+    """What is said about texts that are longer than training reads: they are left out, or their `ends` alone are."""
+    over, of = sum(n > longest for n in lengths), len(lengths)
+    what, zh = ("their ends are left out", "略去超出的末尾") if ends else ("they are left out", "不用来训练")
+    told = Note(f"{over:,} of {of:,} texts or pairs are longer than {longest} tokens: {what}; raise model.context or "
+                "training.tokens to learn from them",
+                zh=f"{of:,} 个文本（对）中有 {over:,} 个长于 {longest} 个词元：{zh}；想用上，就调大 model.context 或 "
+                "training.tokens")  # fmt: skip
     return (told,) if over else ()
 
 

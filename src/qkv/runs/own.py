@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,8 @@ def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folde
     shape = Shape(family="gpt2") if data.textual or data.messages else Shape()
     usual = OWN_CHAT if data.messages else OWN_TEXT if data.textual else OWN_PAIRS
     usual = OWN.get(str(typed.get("objective", values.get("objective"))), usual)
+    if usual is OWN_PAIRS and hides([typed, values], shape.family):
+        usual = replace(usual, metric="loss")  # words are guessed, nothing is translated
     run = Run(path.stem, partial(data.splits, folder), shape, training=usual, data=data)
     said = {key: value for key, value in values.items() if key != "data"}
     with told(path):
@@ -108,6 +111,14 @@ def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folde
     own = values.get("training")
     chosen = isinstance(own, dict) and "epochs" in own  # the file's own epochs stay beside the steps that were typed
     return changed(run, placed(typed, folder) if chosen else lasting(placed(typed, folder)))
+
+
+def hides(said: Sequence[Mapping[str, Any]], family: str) -> bool:
+    """Whether what was said, the stronger first, makes of pairs texts whose words are hidden and guessed."""
+    models = [part["model"] for part in said if isinstance(part.get("model"), dict)]
+    family = next((model["family"] for model in models if "family" in model), family)
+    objective = next((part["objective"] for part in said if "objective" in part), "")
+    return (objective or {"bert": "masked"}.get(family)) == "masked"
 
 
 def placed(values: dict[str, Any], folder: Path) -> dict[str, Any]:

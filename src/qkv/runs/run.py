@@ -4,6 +4,7 @@ A recipe is a file of recipes/ with `run() -> Run`; own.py makes one of your own
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from qkv.runs.shape import Shape
 from qkv.runs.splits import Splits, shared
 from qkv.text.recut import Ranks, merges_of
 from qkv.text.train import Kind
-from qkv.training.settings import Settings, assignments, changed
+from qkv.training.settings import Settings, assignments, bounded, changed
 from qkv.training.watch import Watching
 
 
@@ -61,8 +62,10 @@ class Check:
     ngrams: int = 0  # an n-gram model of this order is counted and judged beside the run, to say what attention adds
 
     def __post_init__(self) -> None:
-        if self.ngrams < 0:
-            raise QkvError(f"check.ngrams: found {self.ngrams}, expected an order such as 3, or 0 for none")
+        bounded("check", self, "1 or more", lambda n: n >= 1, "beam", "longest")
+        bounded("check", self, "0 or more", lambda n: n >= 0, "sentences", "samples")
+        bounded("check", self, "a number", math.isfinite, "length_penalty")
+        bounded("check", self, "an order such as 3, or 0 for none", lambda n: n >= 0, "ngrams")
 
 
 @dataclass(frozen=True)

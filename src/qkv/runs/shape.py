@@ -8,7 +8,9 @@ from qkv.baselines import recurrence
 from qkv.convert.checkpoint import spec_of
 from qkv.errors import QkvError
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
+from qkv.training.settings import bounded
 
+HEADLESS = ("lstm", "lstm-attention")
 DROPLESS = ("llama", "prefix")  # they know dropout of attention weights alone
 SHARING = ("llama", "prefix")  # the families that may have groups and experts
 LACKS = {
@@ -43,6 +45,12 @@ class Shape:
     context: int = 256
     tied: bool = True
 
+    def __post_init__(self) -> None:
+        bounded("model", self, "1 or more", lambda n: n >= 1, "width", "layers", "heads", "ffn", "context", "chosen")
+        bounded("model", self, "0 or more", lambda n: n >= 0, "groups", "experts")
+        drops = [key for key in ("dropout", "attention_dropout") if getattr(self, key) is not None]
+        bounded("model", self, "a share from 0 to below 1", lambda n: 0 <= n < 1, *drops)
+
     @property
     def drop(self) -> float:
         """The dropout of states and embeddings, and before labels."""
@@ -61,6 +69,9 @@ class Shape:
             raise QkvError(f"model.dropout={self.dropout}: {self.family} has no dropout of states and would learn "
                            f"without; say model.dropout=0, or take a family that has it: {fit}")  # fmt: skip
         self.refuse_idle()
+        if self.width % self.heads and self.family not in HEADLESS:
+            raise QkvError(f"model.width: found {self.width}, which {self.heads} heads do not divide; take "
+                           f"{self.width + -self.width % self.heads}, or another number of model.heads")  # fmt: skip
         if self.family in ("lstm", "lstm-attention"):
             attention = "additive" if self.family == "lstm-attention" else "none"
             return recurrence(vocabulary, width=self.width, layers=self.layers, attention=attention,

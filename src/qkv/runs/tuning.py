@@ -15,7 +15,7 @@ import torch
 from qkv.data import bucket, collate, pack
 from qkv.data.collate import IGNORED
 from qkv.data.order import generator, permutation, repeats
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 from qkv.inputs import MARK
 from qkv.model import Model
 from qkv.runs import objectives as base
@@ -116,7 +116,7 @@ def of_labels(
     labeller = Labeller(run, tokenizer, rows_of, each, known, share)
     texts, rows, classes, lengths = labeller.read(splits.train)  # type: ignore[arg-type]
     who = base.identity(run, base.flat(row for many in rows for row in many), classes)
-    notes = base.left_out(lengths, context, "their ends are left out")
+    notes = base.left_out(lengths, context, ends=True)
     if run.tokenizer.dropout or s.word_dropout:
         cuts = base.recutting(run, tokenizer, texts, rows, context) if run.tokenizer.dropout else lambda epoch: rows
         some = partial(thinned, tokenizer=tokenizer, share=s.word_dropout, seed=s.seed)
@@ -205,7 +205,8 @@ def of_talks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 
     rows = read(splits.train)
     cut = sum(len(ids) > context for ids, _ in rows)
-    notes = (f"{cut} of {len(rows)} conversations are longer than the context of {context}: their ends are left out",)
+    notes = (Note(f"{cut} of {len(rows)} conversations are longer than the context of {context}: their ends are left "
+                  "out", zh=f"{len(rows)} 段对话中有 {cut} 段长于上下文 {context}：略去超出的末尾"),)  # fmt: skip
     return side_by_side(run, model, rows, read, notes=notes if cut else (), often=splits.often)
 
 

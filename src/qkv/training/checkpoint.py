@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from qkv.convert.store import sync
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 from qkv.training import log, optim, shard
 from qkv.training.parallel import Ranks
 
@@ -174,11 +174,13 @@ class Store:
         recall(core, optimizer, tensors, progress.step)
         changed = list(differences(state["settings"], json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
         moved = list(differences(state["machine"], machine(), "machine"))
-        notes = [f"not a bit-for-bit repetition: {d}" for d in changed + moved]
+        other = "not a bit-for-bit repetition: "
+        notes: list[str] = [Note(other + d, zh=f"不会逐位重复：{d}") for d in changed + moved]
         if None not in (self.judged, then := state.get("judged")) and then != self.judged:
             progress.best, progress.stale = None, 0  # it won on other data
-            notes.append("the held-out data are not those of before: evaluations from here on cannot be compared with "
-                         "the earlier ones, and the best weights are chosen anew")  # fmt: skip
+            notes.append(Note("the held-out data are not those of before: evaluations from here on cannot be compared "
+                              "with the earlier ones, and the best weights are chosen anew",
+                              zh="留出的数据与先前的不同：此后的评测不能与先前的相比，最好的权重重新挑选"))  # fmt: skip
         return progress, notes
 
     def keep(self, name: str, core: nn.Module, state: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from qkv.adapt.pack import pack
 from qkv.core.dropout import Drop, dropper, keep
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 from qkv.spec import as_json
 from qkv.training import checkpoint, guard, log, optim, parallel, precision, schedule, shard
 from qkv.training.balance import steer
@@ -97,8 +97,8 @@ def train(
             if number or why:
                 run.save()
             if number:
-                name = signal.Signals(number).name
-                run.tell({"kind": "note", "step": run.at.step, "text": f"stopped by {name} after step {run.at.step}"})
+                name, now = signal.Signals(number).name, run.at.step
+                run.note(Note(f"stopped by {name} after step {now}", zh=f"第 {now} 步之后因 {name} 停止"))
                 raise Interrupted(number)
         end = run.finish(why)
         if caught:
@@ -149,7 +149,7 @@ class Loop:
             self.at, notes = self.store.resume(self.learner, self.optimizer, self.settings, self.mean)
             self.saved = self.at.step
             self.loss = math.nan if self.at.loss is None else self.at.loss
-            notes.insert(0, f"resumed after step {self.at.step}")
+            notes.insert(0, Note(f"resumed after step {self.at.step}", zh=f"从第 {self.at.step} 步之后继续"))
         elif self.log:
             self.log.unlink(missing_ok=True)
         self.ranks.alike("data, model or checkpoint", json.dumps([self.at.step, self.store.identity], default=str))
@@ -162,18 +162,23 @@ class Loop:
             found, gain = precision.choose(self.settings.precision, self.core, batch)
             self.at.precision = "bf16" if self.ranks.word(found == "bf16") == [1] else "fp32"
             measured = f" (a pass in bf16 is {gain:.2f} times as fast here)" if gain else ""
-            notes.append(f"precision {self.at.precision}{measured}")
+            zh = f"（在这里 bf16 一遍的速度是 fp32 的 {gain:.2f} 倍）" if gain else ""
+            notes.append(Note(f"precision {self.at.precision}{measured}", zh=f"精度 {self.at.precision}{zh}"))
         self.order = self.groups(self.at.epoch)
         self.each = len(self.groups(0))
         self.shown = (self.at.tokens, self.at.seconds)
         for text in notes:
-            self.tell({"kind": "note", "step": self.at.step, "text": text})
+            self.note(text)
         if self.watch and self.log and (event := self.watch.begin(self.core, self.log.parent, self.at)):
             self.tell(event)
         if self.settings.on_bad_step == "rewind":
             if not self.store.folder:
                 raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back to")
             self.save()
+
+    def note(self, text: str) -> None:
+        """Tell what no number says."""
+        self.tell({"kind": "note", "step": self.at.step, "text": text})
 
     def groups(self, epoch: int) -> list[Sequence[Any]]:
         """The batches of an epoch in their order, `accumulate` of them to a step of each process."""
@@ -254,8 +259,9 @@ class Loop:
     def counted(self, tokens: int, empty: int) -> int:
         """The tokens of a step; batches without any are counted, and the first of them is told."""
         if empty and not self.at.empty:
-            text = f"a batch without labels (step {self.at.step + 1}): it changes nothing; later ones are only counted"
-            self.tell({"kind": "note", "step": self.at.step, "text": text})
+            now = self.at.step + 1
+            self.note(Note(f"a batch without labels (step {now}): it changes nothing; later ones are only counted",
+                           zh=f"有一批没有标签（第 {now} 步）：它什么也不改变；以后的只计数"))  # fmt: skip
         self.at.empty += empty
         return tokens
 
@@ -296,7 +302,8 @@ class Loop:
         if s.on_bad_step == "rewind":
             self.rewind(f"{wrong} at {where}{aside}")
             return True
-        self.tell({"kind": "note", "step": at.step, "text": f"{wrong} at {where}: the update is left out{aside}"})
+        self.note(Note(f"{wrong} at {where}: the update is left out{aside}",
+                       zh=f"{wrong}（{where}）：这一步不更新{aside}"))  # fmt: skip
         return False
 
     def rewind(self, why: str) -> None:
@@ -310,7 +317,8 @@ class Loop:
         vars(now).update(vars(found) | {key: getattr(now, key) for key in onward} | {"back": now.back + 1})
         if self.log:
             log.cut(self.log, now.step)
-        self.tell({"kind": "note", "step": now.step, "text": f"{why}: back to step {now.step}, past these batches"})
+        self.note(Note(f"{why}: back to step {now.step}, past these batches",
+                       zh=f"{why}：回到第 {now.step} 步，跳过这几批"))  # fmt: skip
         if self.watch and self.log:
             self.watch.pending = None
             self.watch.begin(self.core, self.log.parent, now)

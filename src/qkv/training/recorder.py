@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 from qkv.training import checkpoint, log, optim
 from qkv.training.watch import FORMAT, Watching, matrices, wishes, write
 
@@ -108,7 +108,8 @@ class Recorder:
         try:
             event = self.record(moment, start)
         except QkvError as e:  # a full disk, or numbers that are none: the run is worth more than its record
-            event = {"kind": "note", "step": moment["step"], "text": f"step {moment['step']} was not recorded: {e}"}
+            text = Note(f"step {moment['step']} was not recorded: {e}", zh=f"第 {moment['step']} 步没有记录下来：{e}")
+            event = {"kind": "note", "step": moment["step"], "text": text}
         self.pending, self.copies, self.gradients = None, {}, []
         self.last, self.made, self.spent = moment["step"], self.made + 1, self.spent + time.perf_counter() - start
         self.cost = self.spent / self.made

@@ -5,7 +5,7 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -13,6 +13,7 @@ from qkv.adapt.lora import Lora
 from qkv.errors import QkvError, nearest
 
 Part = TypeVar("Part")
+THREADS = 1024  # more end the process without a word
 
 
 @dataclass(frozen=True)
@@ -62,17 +63,17 @@ class Settings:
     def __post_init__(self) -> None:
         if not (self.steps or self.epochs or self.seconds):
             object.__setattr__(self, "epochs", 1)
-        for key in ("tokens", "accumulate", "log_every"):
-            if getattr(self, key) < 1:
-                raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 1 or more")
-        ends = ("steps", "epochs", "seconds", "patience")
-        more = ("balance", "steer", "auxiliary", "sampled_ramp", "spike", "agree")
-        for key in (*ends, "warmup", "clip", "average", "weight_decay", "eps", *more):
-            if getattr(self, key) < 0:
-                raise QkvError(f"training.{key}: found {getattr(self, key)}, expected 0 or more")
-        for key in ("smoothing", "decay", "floor", "ema", "sampled", "word_dropout"):
-            if not 0 <= getattr(self, key) <= 1:
-                raise QkvError(f"training.{key}: found {getattr(self, key)}, expected a share from 0 to 1")
+        bounded("training", self, "1 or more", lambda n: n >= 1, "tokens", "accumulate", "log_every")
+        bounded("training", self, "0 or more", lambda n: n >= 0, "steps", "epochs", "seconds", "patience", "warmup",
+                "lr", "clip", "average", "weight_decay", "eps", "balance", "steer", "auxiliary", "sampled_ramp",
+                "spike", "agree", "evaluate_every", "save_every")  # fmt: skip
+        bounded("training", self, "a share from 0 to 1", lambda n: 0 <= n <= 1, "smoothing", "decay", "floor",
+                "sampled", "word_dropout")  # fmt: skip
+        bounded("training", self, "a share from 0 to below 1", lambda n: 0 <= n < 1, "ema")
+        bounded("training", self, f"0 (the usual) to {THREADS}", lambda n: 0 <= n <= THREADS, "threads")
+        bounded("training", self, "a whole number of at most 63 bits", lambda n: abs(n) < 1 << 63, "seed")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise QkvError(f"training.betas: found {list(self.betas)}, expected two shares from 0 to below 1")
 
     def better(self, new: Mapping[str, Any], old: Mapping[str, Any] | None) -> bool:
         """Whether the metrics `new` beat `old` in the one that counts."""
@@ -86,6 +87,14 @@ class Settings:
         if new_score == old_score:  # BLEU is 0 at first, exact match 1 at last
             return worth("loss", new.get("loss")) > worth("loss", old.get("loss"))
         return new_score > old_score
+
+
+def bounded(where: str, part: Any, wanted: str, fit: Callable[[float], bool], *keys: str) -> None:
+    """QkvError for the first of the `keys` of `part` whose value is not `wanted`: infinite, no number, or no `fit`."""
+    for key in keys:
+        value = getattr(part, key)
+        if not (math.isfinite(value) and fit(value)):
+            raise QkvError(f"{where}.{key}: found {value}, expected {wanted}")
 
 
 def worth(metric: str, value: float | None) -> float:
