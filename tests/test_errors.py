@@ -37,7 +37,8 @@ def test_a_run_in_chinese_tells_its_notes_in_chinese_and_keeps_them_in_english(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = [*(f"one {i}\tzwei {i}" for i in range(40)), "no tab", f"{'long ' * 90}\tlang"]
+    long = [f"{'long ' * 90}{i}\tlang" for i in range(8)]
+    rows = [*(f"one {i}\tzwei {i}" for i in range(40)), "no tab", *long]
     Path("a.tsv").write_text("\n".join(rows), encoding="utf-8")
     small = ["model.width=16", "model.layers=1", "model.ffn=32", "model.heads=2", "model.context=40", "data.valid=4"]
     words = ["train", "a.tsv", *small, "tokenizer.size=300", "training.steps=2", "data.on_bad_row=skip", "--lang", "zh"]
@@ -45,6 +46,7 @@ def test_a_run_in_chinese_tells_its_notes_in_chinese_and_keeps_them_in_english(
     said = capsys.readouterr().err
     assert "略去了 1 个坏行" in said
     assert "长于 40 个词元" in said
+    assert "当作答案为空" in said
     assert "精度 " in said
     assert main([*words, "--out", "r", "--resume", "auto", "training.steps=3", "training.lr=0.5"]) == 0
     again = capsys.readouterr().err

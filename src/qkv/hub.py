@@ -203,9 +203,13 @@ def device_of(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
         raise QkvError(f"unknown device {name!r} (known: auto, cpu, cuda, cuda:0, mps)") from None
+    there = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(device.type, 1)
+    if (device.index or 0) >= there:
+        raise QkvError(f"device {name!r}: this machine, or this build of PyTorch, has {there} such; take --device cpu")
+    return device
 
 
 DTYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,

@@ -167,3 +167,7 @@ def test_the_verbs_ask_what_was_learnt(
     file.write_text("".join(f"{text}\t{label}\n" for label, text in tabbed), encoding="utf-8")
     assert main(["eval", str(tmp_path), "--accuracy", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == 1.0
+    whole = tmp_path / "as_trained.tsv"  # with what stood between the texts in training
+    whole.write_text("".join(f"{text}\t{label}\n" for text, label in ROWS[objective]), encoding="utf-8")
+    assert main(["eval", str(tmp_path), "--accuracy", str(whole), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == 1.0

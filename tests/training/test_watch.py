@@ -173,7 +173,8 @@ def test_what_it_may_cost_holds_by_construction(
     for step in range(1, total + 1):
         if eye.due(step, step * each, total if known else loop.ENDLESS):
             eye.spent, eye.last = eye.spent + cost, step
-    assert eye.spent <= max(cost, share * total * each * 1.001)
+    assert eye.spent <= max(cost, share * total * each * 1.001) + (cost if known else 0)
+    assert not known or eye.last == total
 
 
 def test_the_last_step_is_there_where_records_are_dear() -> None:

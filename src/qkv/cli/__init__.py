@@ -124,6 +124,12 @@ def _failed(error: Exception, talk: Talk) -> int:
         traceback.print_exc()
     if isinstance(error, QkvError):
         return _told(str(error), getattr(error, "code", 2))
+    if isinstance(error, OSError) and error.filename is not None:
+        return _told(f"{error.filename}: {(error.strerror or str(error)).lower()}", 2)
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
+        return _told(talk.say("内存不够：模型、批或文本小一些就放得下（训练前可用 --dry-run 估计）",
+                              "not enough memory: take a smaller model, batch or text (before training, --dry-run "
+                              "tells what it will need)"), 2)  # fmt: skip
     again = talk.say("意外的错误；加 --debug 再运行可看回溯", "this was not expected; run again with --debug")
     return _told(f"{type(error).__name__}: {error}".splitlines()[0], 1, "" if talk.debug else again)
 

@@ -147,7 +147,7 @@ def shared() -> list[click.Parameter]:
         Said(["--json"], is_flag=True, zh="标准输出上只有 JSON", en="JSON on stdout and nothing else"),
         Said(["--device"], default="auto", metavar="auto|cpu|cuda|mps", zh="设备", en="where to compute"),
         Said(["--dtype"], default="auto", metavar="auto|fp32|bf16|fp16", zh="数值类型", en="number format"),
-        Said(["--threads"], type=click.IntRange(1), zh="CPU 线程数", en="CPU threads"),
+        Said(["--threads"], type=click.IntRange(1, 1024), zh="CPU 线程数", en="CPU threads"),
         Said(["--revision"], zh="Hugging Face 上的版本", en="branch, tag or commit on the hub"),
         Said(["-q", "--quiet"], is_flag=True, zh="只要结果", en="the result alone"),
         Said(["-v", "--verbose"], is_flag=True, zh="多说一些", en="say more"),

@@ -85,13 +85,14 @@ def check(
 ) -> int:  # fmt: skip
     """Report on files; 1 where something must be mended."""
     from qkv.data import check as checks
+    from qkv.runs.files import talk_of
 
     places = two_columns(columns)
     measure, bound = lengths(common, model)
     with counted(common) as tell:
         options = checks.Options(
             kind, places, tuple(k.strip() for k in (keys or "").split(",") if k.strip()),
-            longest or bound, measure, None if tell is None else lambda _, lines: tell(lines, 0),
+            longest or bound, measure, None if tell is None else lambda _, lines: tell(lines, 0), talk_of,
         )  # fmt: skip
         report = checks.check([Path(n) for n in names], [Path(n) for n in held], options)
     if common.json:

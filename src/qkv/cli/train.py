@@ -67,7 +67,10 @@ def command(
 
     if recipe is None:
         return listed(common)
-    words = [*overrides, *([] if seed is None else [f"training.seed={seed}"])]
+    given = [recipe, *overrides]
+    recipe = next((word for word in given if "=" not in word or Path(word).exists()), recipe)  # settings may come first
+    given.remove(recipe)
+    words = [*given, *([] if seed is None else [f"training.seed={seed}"])]
     words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
     run = recipes.configure(recipe, words, smoke=smoke)
     if dry_run and processes > 1:
@@ -188,6 +191,10 @@ def room(device: str) -> int | None:
 
 def end(common: Common, result: dict[str, Any]) -> None:
     """The last lines of a run."""
+    if result["why"] == "patience":
+        again = "training.patience=0 --resume auto"
+        click.echo(common.say(f"提前结束：多次评估都没有更好（training.patience）；要继续：{again}",
+                              f"ended early, as evaluations got no better (training.patience); to go on: {again}"))
     test = ", ".join(f"{k} {v}" for k, v in result["test"].items())
     numbers = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
     click.echo(common.say("用时", "trained for") + f" {clock(result['seconds'])}, {result['steps']} "

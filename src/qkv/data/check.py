@@ -8,7 +8,7 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,7 @@ from qkv.errors import QkvError
 
 Kind = Literal["auto", "text", "tsv", "jsonl", "parallel"]
 Row = tuple[str, ...]  # one text, or a pair
+Talk = Callable[[Mapping[str, object], str], Sequence[Mapping[str, object]]]  # (row, place) -> messages
 HUGE = 1 << 20  # bytes from which a line is told of
 TELLING = 30  # bytes from which a line of plain text is no phrase that everybody writes
 LEAK = 0.1  # the share of such lines, found in training too, from which held-out text is no longer held out
@@ -37,6 +38,7 @@ class Options:
     longest: int = 1000
     measure: Callable[[str], int] = len  # the length of a text, in characters or in a tokenizer's tokens
     tell: Callable[[Path, int], None] | None = None  # progress: a file, and the lines read of it
+    talk: Talk | None = None  # reads the conversation of a row
 
 
 @dataclass(frozen=True)
@@ -318,20 +320,26 @@ def read_rows(unit: Sequence[Path], kind: str, options: Options, sieve: sources.
     elif kind == "tsv":
         yield from sources.tsv_rows(unit[0], options.columns, sieve=sieve)
     elif kind == "jsonl":
-        yield from sources.rows(unit[0], Keyed(options.keys), sieve=sieve)
+        yield from sources.rows(unit[0], Keyed(options.keys, options.talk), sieve=sieve)
     else:
         yield from sources.rows(unit[0], lambda text, _: (text,), sieve=sieve)
 
 
 class Keyed:
-    """Reads a line of JSON into the texts of some keys; without keys the first line decides which."""
+    """Reads a line of JSON into the texts of some keys; without keys the first line decides which.
 
-    def __init__(self, keys: tuple[str, ...] = ()) -> None:
-        self.keys = keys
+    Of `messages` it makes one text, where `talk` reads them.
+    """
+
+    def __init__(self, keys: tuple[str, ...] = (), talk: Talk | None = None) -> None:
+        self.keys, self.talk = keys, talk
 
     def __call__(self, text: str, place: str) -> Row:
         """The texts of a line."""
         item = sources.json_object(text, place)
+        if self.talk and (self.keys == ("messages",) or (not self.keys and "messages" in item)):
+            self.keys = ("messages",)
+            return ("\n".join(f"{m['role']}: {m.get('content') or ''}" for m in self.talk(item, place)),)
         if not self.keys:
             self.keys = next((keys for keys in KEYS if all(k in item for k in keys)), ())
             if not self.keys:

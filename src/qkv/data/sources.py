@@ -81,6 +81,7 @@ class Sieve:
         self.dropped[name] = self.dropped.get(name, 0) + 1
         if self.policy == "quarantine" and self.aside is not None:
             if self.file is None:
+                refuse_other(self.aside)
                 self.aside.parent.mkdir(parents=True, exist_ok=True)
                 self.file = self.aside.with_name(f".{self.aside.name}.{os.getpid()}").open("w", encoding="utf-8")
             for path, line in rows:
@@ -95,6 +96,21 @@ class Sieve:
         return [Note(f"{n} bad row(s) left out{where}; the first: {self.first[name]}",
                      zh=f"略去了 {n} 个坏行{put}；第一个：{self.first[name]}")
                 for name, n in self.dropped.items()]  # fmt: skip
+
+
+def refuse_other(aside: Path) -> None:
+    """QkvError where something else than an earlier quarantine lies."""
+    try:
+        with aside.open("rb") as file:
+            first = json.loads(file.readline() or b"{}")
+        earlier = isinstance(first, dict) and {"file", "line", "why"} <= first.keys()
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        earlier = False
+    if not earlier:
+        raise QkvError(f"{aside}: is no quarantine of ours and would be written over; name another file: "
+                       "data.quarantine=FILE")  # fmt: skip
 
 
 def _kept(path: Path, line: Line, why: str) -> dict[str, str | int]:
@@ -447,6 +463,8 @@ def json_object(text: str, place: str) -> dict[str, object]:
         raise QkvError(f"{place}: not JSON: {e}") from None
     if not isinstance(item, dict):
         raise QkvError(f"{place}: found a JSON {type(item).__name__}, expected an object")
+    if "\\ud" in text.lower() and any("\ud800" <= c <= "\udfff" for c in json.dumps(item, ensure_ascii=False)):
+        raise QkvError(f"{place}: holds half of a character (a lone \\ud800 to \\udfff), which no text can hold")
     return cast("dict[str, object]", item)
 
 

@@ -47,6 +47,9 @@ def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
     path, more = Path(name), [word for word in words if "=" not in word]
     if more or path.suffix.lower() in own.SUFFIXES or (path / "index.json").is_file():
         return own.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
+    if path.suffix.lower() in (".csv", ".json"):
+        raise QkvError(f"{path}: expected columns with tabs between (*.tsv) or an object a line (*.jsonl); with the "
+                       f"library `datasets` a TOML file may name it: dataset = \"{path}\" under [data]")  # fmt: skip
     if path.suffix == ".toml" or path.is_file():
         return own.from_toml(path, words)
     raise QkvError(f"{name}: no such recipe{nearest(str(name), names())} (known: {', '.join(names())}; or a TOML file, "

@@ -66,6 +66,8 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     """Read the data, make (or load from the run's directory) the vocabulary, build the model or go on from its base."""
     splits = run.splits()
     if not splits.train or not splits.valid:
+        if splits.train and run.data and not run.data.valid:
+            raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no file of them is named either")
         lacking = "validate with" if splits.train else "train on"
         raise QkvError(f"{run.name}: no data to {lacking}; rows with one and the same text are kept together, so a set "
                        "of few different ones needs a file for each purpose")  # fmt: skip
@@ -117,6 +119,9 @@ def overruled(run: Run) -> tuple[str, ...]:
     own, cut = replace(run.model, context=Shape.context) != Shape(), run.tokenizer
     told = [Note(f"the model is that of {run.base}: of [model] only context is heeded",
                  zh=f"模型取自 {run.base}：[model] 里只有 context 有效")] if run.base and own else []  # fmt: skip
+    if run.base and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
+        told.append(Note(f"the vocabulary is that of {run.base}: kind and size in [tokenizer] are not heeded",
+                         zh=f"词表取自 {run.base}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
     if cut.of and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
         told.append(Note(f"the vocabulary is that of {cut.of}: kind and size in [tokenizer] are not heeded",
                          zh=f"词表取自 {cut.of}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
@@ -126,6 +131,9 @@ def overruled(run: Run) -> tuple[str, ...]:
 def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
     """What is said about held-out texts whose label no training text has; nothing without any."""
     found = Counter(label for part in (splits.valid, splits.test) for _, label in part if label not in labels)  # type: ignore[misc]
+    if len(labels) == 1:
+        return (Note(f"all training texts have one label, {labels[0]!r}: there is nothing to tell apart",
+                     zh=f"所有训练文本只有一个标签 {labels[0]!r}：没有什么可分辨的"),)  # fmt: skip
     if not found:
         return ()
     some = ", ".join(map(repr, sorted(found)[:3]))

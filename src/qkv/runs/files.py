@@ -1,7 +1,7 @@
 """Your own files, as a TOML file's [data] names them, read and split. Next: own.py, which makes a run of them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError, nearest
 from qkv.runs.splits import Splits, Talk, held_out, text_splits
 from qkv.text.chat import checked
+from qkv.training.settings import bounded
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class Data:
         for key in FILES:
             if isinstance(value := getattr(self, key), str):
                 object.__setattr__(self, key, (value,) if value else ())
+        if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
+            raise QkvError(f"data.columns: found {list(self.columns)}, expected two different ones, counted from 0")
+        bounded("data", self, "0 or more rows to hold out", lambda n: n >= 0, "valid", "test")
 
     def splits(self, folder: Path) -> Splits:
         """The files' content, split.
@@ -153,9 +157,9 @@ class Data:
 
     def mixed(self, folder: Path) -> Splits:
         """The shards; without `valid_file`, another folder, the end of each is held out: a tenth, or 200,000 tokens."""
-        whole = Mixture(tuple(map(shards.read, (folder / name for name in self.shards))), self.weights)
+        whole = Mixture(tuple(shards.read(folder / name, verify=True) for name in self.shards), self.weights)
         if self.valid_file:
-            return Splits(whole, Mixture((shards.read(folder / self.valid_file),)))
+            return Splits(whole, Mixture((shards.read(folder / self.valid_file, verify=True),)))
         return Splits(*whole.split(share=0.1, most=200_000))
 
     def tabled(self, folder: Path, sieve: sources.Sieve) -> Splits:
@@ -268,22 +272,24 @@ def talk_rows(path: Path, *, sieve: sources.Sieve | None = None) -> Iterator[tup
     Raises:
         QkvError: a line that is none, a message without role or text, or no answer of an assistant; with its line.
     """
+    return sources.rows(path, lambda text, place: talk_of(sources.json_object(text, place), place), sieve=sieve)
 
-    def parse(text: str, place: str) -> Talk:
-        item = sources.json_object(text, place)
-        if "messages" not in item:
-            found = ", ".join(item) or "none"
-            raise QkvError(f"{place}: no key 'messages'{nearest('messages', item)} (found: {found})")
-        try:
-            talk = tuple(checked(item["messages"]))  # type: ignore[arg-type]
-        except QkvError as e:
-            raise QkvError(f"{place}: {e}") from None
-        for n, m in enumerate(talk, 1):
-            if not str(m.get("content") or "").strip() and not m.get("tool_calls"):
-                raise QkvError(f"{place}: message {n} of {len(talk)}, of {m['role']!r}, is empty; mend the row, or "
-                               "leave such rows out: on_bad_row")  # fmt: skip
-        if not any(m["role"] == "assistant" for m in talk):
-            raise QkvError(f"{place}: no message has the role 'assistant', so there is no answer to learn from")
-        return talk
 
-    return sources.rows(path, parse, sieve=sieve)
+def talk_of(item: Mapping[str, Any], place: str) -> Talk:
+    """The conversation that a line of JSON holds; QkvError as `talk_rows` says."""
+    if "messages" not in item:
+        found = ", ".join(item) or "none"
+        raise QkvError(f"{place}: no key 'messages'{nearest('messages', item)} (found: {found})")
+    try:
+        talk = tuple(checked(item["messages"]))
+    except QkvError as e:
+        raise QkvError(f"{place}: {e}") from None
+    for n, m in enumerate(talk, 1):
+        if not str(m.get("content") or "").strip() and not m.get("tool_calls"):
+            raise QkvError(f"{place}: message {n} of {len(talk)}, of {m['role']!r}, is empty; mend the row, or leave "
+                           "such rows out: on_bad_row")  # fmt: skip
+    if not any(m["role"] == "assistant" for m in talk):
+        found = ", ".join(dict.fromkeys(repr(m["role"]) for m in talk))
+        raise QkvError(f"{place}: no message has the role 'assistant', so there is no answer to learn from (found: "
+                       f"{found})")  # fmt: skip
+    return talk

@@ -80,7 +80,8 @@ def begin(a: Assembly, directory: Path, *, first: bool = True) -> None:
     """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
     if checkpoint.Store(directory / "train", {}).last:
         raise QkvError(f"{directory}: holds a run already; go on with --resume auto or give another --out")
-
+    if (directory / "config.json").exists() and not (directory / "train" / "run.json").exists():
+        raise QkvError(f"{directory}: holds a model that is no run, and would be written over; give another --out")
     if not first:
         return
     a.model.save(directory)

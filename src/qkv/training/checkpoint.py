@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +83,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = {name: t.detach().contiguous().cpu() for name, t in tensors.items()}
-        save_file(whole, str(aside), metadata={"state": json.dumps(log.finite(state))})
+        said = json.dumps(log.finite(state))
+        save_file(whole, str(aside), metadata={"state": said, "crc32": checksum(whole, said)})
         sync(aside)
         os.replace(aside, path)
         sync(path.parent)
@@ -93,12 +95,25 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
         aside.unlink(missing_ok=True)
 
 
+def checksum(tensors: Mapping[str, Tensor], said: str) -> str:
+    """A number of all that a checkpoint holds: what a disk or a copy spoils is told, not learnt from."""
+    found = zlib.crc32(said.encode("utf-8"))
+    for name in sorted(tensors):
+        found = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, zlib.crc32(name.encode("utf-8"), found))
+    return f"{found:08x}"
+
+
 def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
     """The tensors and the JSON of a checkpoint file; QkvError where it is not one."""
     try:
         with safe_open(str(path), framework="pt") as file:
-            state = json.loads((file.metadata() or {}).get("state", ""))
-            return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118
+            found = file.metadata() or {}
+            state = json.loads(found.get("state", ""))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if found.get("crc32", now := checksum(tensors, found["state"])) != now:
+            raise QkvError(f"{path}: spoilt since it was saved (its checksum is another); go on from a copy, or delete "
+                           "it to start anew")  # fmt: skip
+        return tensors, state
     except (OSError, SafetensorError, json.JSONDecodeError) as e:
         raise QkvError(f"{path}: not a whole checkpoint of a run ({e}); delete it to start anew") from None
 

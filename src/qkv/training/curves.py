@@ -104,9 +104,11 @@ def png(curves: Curves, path: Path, *, x: str, y: str) -> None:
     """Curves as a picture.
 
     Raises:
-        QkvError: matplotlib is not there.
+        QkvError: matplotlib is not there, or writes no such picture.
     """
     bounds(curves)
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise QkvError(f"{path}: expected a name that ends in .png, .svg or .pdf")
     try:
         plots = import_module("matplotlib.figure")
     except ImportError:

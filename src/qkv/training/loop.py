@@ -149,7 +149,11 @@ class Loop:
             self.at, notes = self.store.resume(self.learner, self.optimizer, self.settings, self.mean)
             self.saved = self.at.step
             self.loss = math.nan if self.at.loss is None else self.at.loss
-            notes.insert(0, Note(f"resumed after step {self.at.step}", zh=f"从第 {self.at.step} 步之后继续"))
+            at, why = self.at.step, self.ended()
+            notes.insert(0, Note(f"resumed after step {at}", zh=f"从第 {at} 步之后继续"))
+            if why:
+                notes.insert(1, Note(f"nothing is left to do: training.{why} ended this run; say another to go on",
+                                     zh=f"没有要做的了：这次训练已由 training.{why} 结束；要继续，就改它"))  # fmt: skip
         elif self.log:
             self.log.unlink(missing_ok=True)
         self.ranks.alike("data, model or checkpoint", json.dumps([self.at.step, self.store.identity], default=str))

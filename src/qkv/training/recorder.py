@@ -94,6 +94,8 @@ class Recorder:
         double = 2 * self.last if self.last > 0 else 1
         if step < min(double, self.last + every) and step != total:
             return False
+        if step == total:
+            return True  # the end is what one looks at first
         # early steps are dense: half of what the whole run may spend is there from the start, half comes with time
         whole = seconds / step * total if known else seconds
         left = self.settings.share * (whole + seconds) / 2 - self.spent

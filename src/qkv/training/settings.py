@@ -144,7 +144,8 @@ def fitting(kind: Any, value: Any, name: str) -> Any:
         if isinstance(value, list | tuple) and (args[-1] is ... or len(value) == len(args)):
             kinds = (args[0],) * len(value) if args[-1] is ... else args
             return tuple(fitting(k, v, name) for k, v in zip(kinds, value, strict=True))
-        wanted = 'text or a list such as ["a", "b"]' if args == (str, ...) else "a list such as [0.9, 0.98]"
+        wanted = 'text or a list such as ["a", "b"]' if args == (str, ...) else (
+            "a list such as [0, 1]" if args[0] is int else "a list such as [0.9, 0.98]")  # fmt: skip
         raise QkvError(f"{name}: found {value!r}, expected {wanted}")
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

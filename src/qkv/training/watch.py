@@ -31,8 +31,8 @@ PARTS = {
 class Watching:
     """What a run records of itself: how often (0: never), over which texts and words, and what that may cost.
 
-    Without texts the first ones of validation are taken. The first weights are always recorded; everything later keeps
-    within `share` of the training time that the run is expected to take.
+    Without texts the first ones of validation are taken. The first weights and the last step are always recorded; what
+    lies between keeps within `share` of the training time that the run is expected to take.
     """
 
     times: int = 0

@@ -1,0 +1,244 @@
+"""What would end a run late, or spoil something, is told before its first step; what it can go on with, it goes on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qkv
+from qkv import hub, recipes
+from qkv.cli import main
+from qkv.errors import QkvError
+from qkv.runs import own
+from qkv.runs.assemble import fits
+
+SMALL = ["model.width=16", "model.layers=1", "model.ffn=32", "model.heads=2", "tokenizer.size=300", "training.steps=2"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.tsv").write_text("".join(f"one {i}\tzwei {i}\n" for i in range(60)), encoding="utf-8")
+    return tmp_path
+
+
+def talk(question: str, answer: str) -> str:
+    return json.dumps({"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]})
+
+
+@pytest.mark.parametrize("family", ["marian", "prefix", "gpt2"])
+def test_a_held_out_source_that_does_not_fit_counts_as_answered_with_nothing(family: str, here: Path) -> None:
+    rows = [("one two", "eins"), ("many " * 90, "zu lang"), ("three", "drei")]
+    lines = {side: [f"{a}\t{b}" if family != "gpt2" else talk(a, b) for a, b in some]
+             for side, some in (("train", [(f"one {i}", f"zwei {i}") for i in range(40)]), ("held", rows))}  # fmt: skip
+    end = "jsonl" if family == "gpt2" else "tsv"
+    for side, some in lines.items():
+        (here / f"{side}.{end}").write_text("\n".join(some) + "\n", encoding="utf-8")
+    told: list[dict[str, Any]] = []
+    words = [*SMALL, f"data.valid_file=held.{end}", f"data.test_file=held.{end}", f"model.family={family}",
+             "model.context=48", "check.sentences=3"]  # fmt: skip
+    done = recipes.train(f"train.{end}", overrides=words, out=here / "r", device="cpu", report=told.append)
+    notes = [e["text"] for e in told if e["kind"] == "note"]
+    assert any(n.startswith("2 of 6 held-out sources do not fit into the context of 48") for n in notes), notes
+    said = (here / "r" / "train" / "test.hyp").read_text(encoding="utf-8").split("\n")
+    assert said[1] == ""
+    assert (done.test["loss"] > 0, done.outcome.steps) == (True, 2)
+
+
+@pytest.mark.parametrize(("name", "margin"), [("demo-lm", 2), ("demo", 0)])
+def test_what_fits_leaves_room_to_begin(name: str, margin: int) -> None:
+    model = qkv.load(name, device="cpu")
+    context = model.core.encoder.spec.longest if model.encoder_decoder else model.spec.context
+    each = len(model.ids("我 我")) - len(model.ids("我"))
+    n = next(n for n in range(1, 10_000) if len(model.ids(" ".join(["我"] * n))) + margin > (context or 0))
+    assert each >= 1
+    assert fits(model, " ".join(["我"] * (n - 1)))
+    assert not fits(model, " ".join(["我"] * n))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["training.metric=foo"], "gives no 'foo'"), (["training.metric=bleu", "model.family=bert"], "gives no 'bleu'"),
+     (["training.metric=label_accuracy"], "gives no 'label_accuracy'"),
+     (["training.metric=bleu", "check.sentences=0"], "gives no 'bleu'")],
+)  # fmt: skip
+def test_a_metric_that_no_evaluation_gives_is_told_before_anything_is_written(
+    words: list[str], said: str, here: Path
+) -> None:
+    with pytest.raises(QkvError, match=said):
+        recipes.train("a.tsv", overrides=[*SMALL, *words], out=here / "r", device="cpu")
+    assert not (here / "r").exists()
+
+
+def test_pairs_whose_words_are_hidden_are_judged_by_their_loss(here: Path) -> None:
+    path = here / "m.toml"
+    path.write_text('[data]\ntsv = "a.tsv"\n[model]\nfamily = "bert"\n', encoding="utf-8")
+    for run, metric in (
+        (own.from_files([Path("a.tsv")]), "bleu"), (own.from_files([Path("a.tsv")], ["model.family=bert"]), "loss"),
+        (own.from_files([Path("a.tsv")], ["model.family=bert", "training.metric=bleu"]), "bleu"),
+        (own.from_toml(path), "loss"), (own.from_toml(path, ["model.width=32"]), "loss"),
+        (own.from_toml(path, ["model.family=marian"]), "bleu"),
+    ):  # fmt: skip
+        assert run.training.metric == metric
+    assert recipes.train("a.tsv", overrides=[*SMALL, "model.family=bert"], device="cpu").outcome.steps == 2
+
+
+@pytest.mark.parametrize("prompt", ["", " ", "word " * 90])
+def test_a_prompt_that_cannot_be_continued_is_told(prompt: str, here: Path) -> None:
+    (here / "t.txt").write_text("some words here and there. " * 200, encoding="utf-8")
+    words = [*SMALL, "model.context=32", f"check.prompts={json.dumps([prompt])}"]
+    with pytest.raises(QkvError, match=r"check\.prompts: found"):
+        recipes.train("t.txt", overrides=words, out=here / "r", device="cpu")
+    assert not (here / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["training.lr=nan", "training.lr=-1", "training.lr=inf", "training.betas=[1.5,2]", "training.betas=[nan,0.9]",
+     "training.clip=nan", "training.agree=nan", "training.weight_decay=nan", "training.spike=nan",
+     "training.seconds=inf", "training.ema=1", "training.evaluate_every=-2", "training.save_every=-1",
+     "training.threads=-1", "training.threads=99999", "data.valid=-3", "data.test=-1", "data.columns=[-1,0]",
+     "data.columns=[0,0]", "training.seed=99999999999999999999999", "model.width=0", "model.heads=0", "model.ffn=0",
+     "model.layers=0", "model.context=0", "model.groups=-1", "model.dropout=1", "model.dropout=1.5",
+     "model.attention_dropout=1", "model.dropout=nan", "check.beam=0", "check.sentences=-1", "check.longest=-3",
+     "check.samples=-1", "check.length_penalty=nan", "check.ngrams=-2"],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_is_named(word: str) -> None:
+    key = word.partition("=")[0]
+    with pytest.raises(QkvError, match=rf"^{key}: found .*, expected "):
+        recipes.find("a.tsv", [word])
+
+
+def test_heads_divide_the_width_where_there_are_any() -> None:
+    with pytest.raises(QkvError, match="which 3 heads do not divide; take 18"):
+        recipes.train("a.tsv", overrides=[*SMALL, "model.heads=3"], device="cpu")
+    assert recipes.train("a.tsv", overrides=[*SMALL, "model.heads=3", "model.family=lstm"], device="cpu").outcome.steps
+
+
+def test_a_model_that_is_no_run_is_not_written_over(here: Path) -> None:
+    model = here / "model"
+    hub.load("demo-lm", device="cpu").save(model)
+    before = (model / "model.safetensors").read_bytes()
+    (here / "t.txt").write_text("some words here and there. " * 200, encoding="utf-8")
+    for words in ([], [f"base={model}"]):
+        with pytest.raises(QkvError, match="holds a model that is no run"):
+            recipes.train("t.txt", overrides=[*SMALL, *words], out=model, device="cpu")
+    assert (model / "model.safetensors").read_bytes() == before
+
+
+def test_a_quarantine_takes_no_other_file_s_place(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "b.tsv").write_text((here / "a.tsv").read_text(encoding="utf-8") + "bad\n", encoding="utf-8")
+    before = (here / "b.tsv").read_bytes()
+    words = ["train", "b.tsv", *SMALL, "data.on_bad_row=quarantine"]
+    assert main([*words, "data.quarantine=b.tsv", "--out", "r"]) == 2
+    assert "is no quarantine of ours" in capsys.readouterr().err
+    assert (here / "b.tsv").read_bytes() == before
+    for out in ("r1", "r2"):  # an earlier quarantine is ours
+        assert main([*words, "data.quarantine=q.jsonl", "--out", out]) == 0
+    assert json.loads((here / "q.jsonl").read_text(encoding="utf-8"))["line"] == 61
+
+
+def test_half_of_a_character_is_a_bad_row(here: Path) -> None:
+    rows = [json.dumps({"source": f"one {i}", "target": "x"}) for i in range(20)]
+    (here / "s.jsonl").write_text("\n".join([*rows, '{"source": "a\\uD800", "target": "b"}']), encoding="utf-8")
+    with pytest.raises(QkvError, match=r"s\.jsonl:21: holds half of a character"):
+        recipes.train("s.jsonl", overrides=SMALL, device="cpu")
+    (here / "w.jsonl").write_text("\n".join([*rows, '{"source": "a\\ud83d\\ude00 \\\\ud800", "target": "b"}']))
+    assert recipes.train("w.jsonl", overrides=SMALL, device="cpu").outcome.steps == 2
+
+
+def test_an_early_end_and_nothing_left_to_do_are_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "a.tsv", *SMALL[:-1], "training.steps=30", "training.evaluate_every=1", "training.patience=1",
+             "training.lr=0", "training.average=0", "--out", "r"]  # fmt: skip
+    assert main(words) == 0
+    out, _ = capsys.readouterr()
+    assert "ended early, as evaluations got no better (training.patience)" in out
+    assert main([*words, "--resume", "auto"]) == 0
+    assert "nothing is left to do: training.patience ended this run" in capsys.readouterr().err
+    assert main(["train", "a.tsv", *SMALL, "--out", "s"]) == 0
+    assert "ended early" not in capsys.readouterr().out
+    assert main(["train", "a.tsv", *SMALL[:-1], "training.steps=3", "--out", "s", "--resume", "auto"]) == 0
+    assert "nothing is left" not in capsys.readouterr().err
+
+
+def test_a_changed_shard_is_found_before_it_is_learnt(here: Path) -> None:
+    (here / "t.txt").write_text("some words here and there. " * 400, encoding="utf-8")
+    assert main(["data", "pack", "t.txt", "--model", "demo-lm", "--out", "pack", "-q"]) == 0
+    assert recipes.train("pack", overrides=[*SMALL[:4], "training.steps=2"], device="cpu").outcome.steps == 2
+    ids = bytearray((here / "pack" / "tokens.bin").read_bytes())
+    ids[0] ^= 1
+    (here / "pack" / "tokens.bin").write_bytes(ids)
+    with pytest.raises(QkvError, match="SHA-256"):
+        recipes.train("pack", overrides=[*SMALL[:4], "training.steps=2"], device="cpu")
+
+
+def test_a_device_that_is_not_there_and_a_place_that_cannot_be_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(QkvError, match=r"has \d such"):
+        hub.device_of("cuda:1" if qkv.hub.torch.cuda.device_count() == 1 else "cuda:99")
+    assert main(["train", "a.tsv", *SMALL, "--out", "/proc/none/r"]) == 2
+    assert "this was not expected" not in capsys.readouterr().err
+    assert main(["train", "a.tsv", *SMALL, "model.width=100000000", "--out", "r"]) == 2
+    assert "not enough memory" in capsys.readouterr().err
+
+
+def test_settings_may_come_before_the_file_and_other_forms_are_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *SMALL, "a.tsv", "--out", "r"]) == 0
+    (here / "c.csv").write_text("a,b\n", encoding="utf-8")
+    assert main(["train", "c.csv"]) == 2
+    assert "expected columns with tabs between (*.tsv)" in capsys.readouterr().err
+    assert main(["train", "a.tsv", "data.valid=0"]) == 2
+    assert "data.valid: found 0, expected 1 or more" in capsys.readouterr().err
+    assert main(["train", "a.tsv", "data.columns=[0]"]) == 2
+    assert "expected a list such as [0, 1]" in capsys.readouterr().err
+
+
+def test_one_label_and_a_vocabulary_that_yields_are_told(here: Path) -> None:
+    rows = [f'{{"text": "one {i}", "label": "x"}}\n' for i in range(60)]
+    (here / "l.jsonl").write_text("".join(rows), encoding="utf-8")
+    told: list[dict[str, Any]] = []
+    recipes.train("l.jsonl", overrides=SMALL, out=here / "r", device="cpu", report=told.append)
+    assert any("one label, 'x'" in e.get("text", "") for e in told)
+    recipes.train("a.tsv", overrides=SMALL, out=here / "p", device="cpu")
+    recipes.train("a.tsv", overrides=["base=p", "training.steps=1"], device="cpu", report=told.append)
+    assert not any("kind and size" in e.get("text", "") for e in told)
+    recipes.train("a.tsv", overrides=["base=p", *SMALL[4:]], device="cpu", report=told.append)
+    assert any("vocabulary is that of p: kind and size" in e.get("text", "") for e in told)
+
+
+def test_conversations_are_checked_as_they_are_learnt(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [talk(f"how are you, {i}", "well") for i in range(10)]
+    (here / "t.jsonl").write_text("\n".join([*rows, rows[3]]) + "\n", encoding="utf-8")
+    (here / "v.jsonl").write_text("\n".join([rows[2], talk("something new under the sun", "yes indeed")]) + "\n", encoding="utf-8")
+    assert main(["data", "check", "t.jsonl"]) == 0
+    out = capsys.readouterr().out
+    assert "11 good rows, 0 bad, 0 blank, 1 repeated" in out
+    assert "t.jsonl:11: duplicate rows; the first repeats line 4" in out
+    assert main(["data", "check", "t.jsonl", "--eval", "v.jsonl"]) == 1
+    assert "1 of 2 held-out rows occur in training too, the first at t.jsonl:3" in capsys.readouterr().out
+    robot = json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "robot", "content": "b"}]})
+    (here / "b.jsonl").write_text("\n".join([*rows, robot, '{"text": "c"}']) + "\n", encoding="utf-8")
+    assert main(["data", "check", "b.jsonl"]) == 1
+    out = capsys.readouterr().out
+    assert "b.jsonl:11: no message has the role 'assistant'" in out
+    assert "(found: 'user', 'robot')" in out
+    assert "b.jsonl:12: no key 'messages'" in out
+
+
+@pytest.mark.parametrize("part", ["tensor", "state", "name"])
+def test_a_spoilt_checkpoint_is_told_and_not_gone_on_with(part: str, here: Path) -> None:
+    recipes.train("a.tsv", overrides=SMALL, out=here / "r", device="cpu")
+    path = here / "r" / "train" / "last.safetensors"
+    whole = path.read_bytes()
+    header = int.from_bytes(whole[:8], "little")
+    at = {"tensor": (header + len(whole)) // 2, "state": whole.index(b'\\"step\\": 2') + 10,
+          "name": whole.index(b'"weight:') + 8}[part]  # fmt: skip
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(QkvError, match="spoilt since it was saved"):
+        recipes.train("a.tsv", overrides=[*SMALL[:-1], "training.steps=4"], out=here / "r", device="cpu", resume=True)
+    path.write_bytes(whole)
+    words = [*SMALL[:-1], "training.steps=4"]
+    done = recipes.train("a.tsv", overrides=words, out=here / "r", device="cpu", resume=True)
+    assert done.outcome.steps == 4
