@@ -211,7 +211,8 @@ def test_one_label_and_a_vocabulary_that_yields_are_told(here: Path) -> None:
 def test_conversations_are_checked_as_they_are_learnt(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [talk(f"how are you, {i}", "well") for i in range(10)]
     (here / "t.jsonl").write_text("\n".join([*rows, rows[3]]) + "\n", encoding="utf-8")
-    (here / "v.jsonl").write_text("\n".join([rows[2], talk("something new under the sun", "yes indeed")]) + "\n", encoding="utf-8")
+    held = [rows[2], talk("something new under the sun", "yes indeed")]
+    (here / "v.jsonl").write_text("\n".join(held) + "\n", encoding="utf-8")
     assert main(["data", "check", "t.jsonl"]) == 0
     out = capsys.readouterr().out
     assert "11 good rows, 0 bad, 0 blank, 1 repeated" in out

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -373,6 +374,17 @@ def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
             child.wait(1)
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) == -signal.SIGTERM
+
+
+@not_windows
+def test_a_signal_that_comes_twice_at_once_saves_as_one_does(tmp_path: Path) -> None:
+    with running(tmp_path) as child:
+        for _ in range(3):  # as a terminal and whoever started the process send it
+            child.send_signal(signal.SIGINT)
+            time.sleep(0.02)
+        child.stdout.read()
+        assert child.wait(60) == 130
+    assert checkpoint.read(tmp_path / "train/last.safetensors")[1]["progress"]["step"] >= 3
 
 
 @not_windows

@@ -188,6 +188,19 @@ def test_the_last_step_is_there_where_records_are_dear() -> None:
     assert len(found) == 8  # of ten seconds one is spent before the first step, one is kept for a dear last record
 
 
+def test_steps_that_were_asked_for_are_recorded_whatever_they_take() -> None:
+    for times in (0, 100):
+        eye, found = Recorder({}, Watching(times=times, steps=(3, 7), share=0.01), {}), list[int]()
+        eye.last, eye.spent, eye.cost = 0, 50.0, 50.0
+        for step in range(1, 21):
+            if eye.due(step, float(step), 20):
+                eye.last, eye.spent = step, eye.spent + 50.0
+                found.append(step)
+        assert found == [3, 7, 20]
+    with pytest.raises(QkvError, match=r"watch\.steps: found \[0, 3\]"):
+        Watching(steps=(0, 3))
+
+
 def test_early_steps_are_dense_and_the_last_is_there() -> None:
     eye, found = Recorder({}, Watching(times=10), {}), list[int]()
     eye.last = 0

@@ -233,10 +233,11 @@ def survey(about: About, options: Options) -> Iterator[Fault]:
         yield Fault(str(path), "the file is empty, expected text")
     if bad and wide:
         yield Fault(f"{path}:{first['bad'].number}", f"mixed encodings: {wide} lines are UTF-8 beyond ASCII, and {bad} "
-                    f"are not; the first of these looks like {guess(first['bad'].raw)}", bad)  # fmt: skip
+                    f"are not; the first of these looks like {guess(first['bad'].raw) or 'no text'}", bad)  # fmt: skip
     elif bad:
         looks = guess(first["bad"].raw)
-        yield Fault(f"{path}:{first['bad'].number}", f"not UTF-8, looks like {looks}: iconv -f {looks} -t UTF-8", bad)
+        how = f"looks like {looks}: iconv -f {looks} -t UTF-8" if looks else "nor text in another encoding"
+        yield Fault(f"{path}:{first['bad'].number}", f"not UTF-8, {how}", bad)
     if huge:
         text = f"a line of {first['huge'].size:,} bytes; lines are rows: is this one file without line ends?"
         yield Fault(f"{path}:{first['huge'].number}", text, huge, broken=about.kind != "text")
@@ -270,7 +271,7 @@ def guess(raw: bytes) -> str:
         common = sum("\u4e00" <= c <= "\u9fff" or "\u3000" <= c <= "\u30ff" or "\uff00" <= c <= "\uffef" for c in wide)
         if len(wide) > 1 and common >= 0.8 * len(wide):
             return name
-    return "CP1252"
+    return "CP1252" if all(byte >= 32 or byte in b"\t\r\f" for byte in raw) else ""
 
 
 def scripts(letters: Counter[str]) -> dict[str, float]:

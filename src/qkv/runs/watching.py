@@ -39,7 +39,7 @@ def recorder(a: Assembly) -> Recorder | None:
         QkvError: a word that the vocabulary lacks.
     """
     w, model = a.run.watch, a.model
-    if not w.times:
+    if not (w.times or w.steps):
         return None
     made = model.tokenizer
     assert made is not None  # assemble() gave it one

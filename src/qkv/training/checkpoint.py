@@ -99,7 +99,8 @@ def checksum(tensors: Mapping[str, Tensor], said: str) -> str:
     """A number of all that a checkpoint holds: what a disk or a copy spoils is told, not learnt from."""
     found = zlib.crc32(said.encode("utf-8"))
     for name in sorted(tensors):
-        found = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, zlib.crc32(name.encode("utf-8"), found))
+        found = zlib.crc32(name.encode("utf-8"), found)
+        found = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, found)
     return f"{found:08x}"
 
 

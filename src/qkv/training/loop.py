@@ -37,6 +37,7 @@ from qkv.training.settings import Settings
 
 WARM = 10  # steps after which the speed is known
 ENDLESS = 10**9
+TWICE = 0.5
 HEARD = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 ENDS = ("", "steps", "epochs", "seconds", "patience", "stop")
 Evaluate = Callable[[Transformer, int], dict[str, Any]]  # (core, step) -> metrics by name
@@ -479,7 +480,8 @@ def threads(count: int) -> Iterator[None]:
 def signals() -> Iterator[list[int]]:
     """A list that the first signal of HEARD is written into; a second one ends the process as ever.
 
-    A SIGHUP that is ignored, as `nohup` has it, stays so.
+    What comes within TWICE seconds is the first once more: terminals and those who start processes both send it. A
+    SIGHUP that is ignored, as `nohup` has it, stays so.
     """
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -487,11 +489,17 @@ def signals() -> Iterator[list[int]]:
         return
     before = {n: signal.getsignal(n) for n in HEARD}
     before = {n: h for n, h in before.items() if h is not signal.SIG_IGN or n in (signal.SIGINT, signal.SIGTERM)}
+    when = 0.0
 
     def hear(number: int, frame: object) -> None:
-        caught.append(number)
-        for n, handler in before.items():
-            signal.signal(n, handler)
+        nonlocal when
+        if not caught:
+            caught.append(number)
+            when = time.perf_counter()
+        elif time.perf_counter() - when > TWICE:
+            for n, handler in before.items():
+                signal.signal(n, handler)
+            signal.raise_signal(number)
 
     for n in before:
         signal.signal(n, hear)

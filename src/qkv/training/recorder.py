@@ -89,17 +89,19 @@ class Recorder:
 
     def due(self, step: int, seconds: float, total: int) -> bool:
         """Whether a step is to be recorded: its turn has come, and what is allowed until then covers it."""
+        if step in self.settings.steps or step == total:
+            return True  # asked for, or the end, at which one looks first
+        if not self.settings.times:
+            return False
         known = total < 10**9
         every = max(1, total // self.settings.times) if known else max(1, step // 8)
         double = 2 * self.last if self.last > 0 else 1
-        if step < min(double, self.last + every) and step != total:
+        if step < min(double, self.last + every):
             return False
-        if step == total:
-            return True  # the end is what one looks at first
         # early steps are dense: half of what the whole run may spend is there from the start, half comes with time
         whole = seconds / step * total if known else seconds
         left = self.settings.share * (whole + seconds) / 2 - self.spent
-        ahead = 2 * self.cost if known and step < total else 0.0  # what the last step will need, at worst
+        ahead = 2 * self.cost if known else 0.0  # what the last step will need, at worst
         return self.cost <= left and self.cost + ahead <= self.settings.share * whole - self.spent
 
     def after(self) -> dict[str, Any] | None:

@@ -36,6 +36,7 @@ class Watching:
     """
 
     times: int = 0
+    steps: tuple[int, ...] = ()  # recorded whatever they take
     texts: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     share: float = 0.08
@@ -46,6 +47,8 @@ class Watching:
         for key in ("times", "megabytes", "longest"):
             if getattr(self, key) < (key == "longest"):
                 raise QkvError(f"watch.{key}: found {getattr(self, key)}, expected {int(key == 'longest')} or more")
+        if min(self.steps, default=1) < 1:
+            raise QkvError(f"watch.steps: found {list(self.steps)}, expected steps from 1 on")
         if not 0 < self.share <= 1:
             raise QkvError(f"watch.share: found {self.share}, expected a share of the training time from 0 to 1")
 
