@@ -29,7 +29,8 @@ def talk(question: str, answer: str) -> str:
 
 @pytest.mark.parametrize("family", ["marian", "prefix", "gpt2"])
 def test_a_held_out_source_that_does_not_fit_counts_as_answered_with_nothing(family: str, here: Path) -> None:
-    rows = [("one two", "eins"), ("many " * 90, "zu lang"), ("three", "drei")]
+    long = [(f"{'many ' * 90}{i}", "zu lang") for i in range(3)]
+    rows = [("one two", "eins"), long[0], ("three", "drei"), *long[1:]]
     lines = {side: [f"{a}\t{b}" if family != "gpt2" else talk(a, b) for a, b in some]
              for side, some in (("train", [(f"one {i}", f"zwei {i}") for i in range(40)]), ("held", rows))}  # fmt: skip
     end = "jsonl" if family == "gpt2" else "tsv"
@@ -37,12 +38,13 @@ def test_a_held_out_source_that_does_not_fit_counts_as_answered_with_nothing(fam
         (here / f"{side}.{end}").write_text("\n".join(some) + "\n", encoding="utf-8")
     told: list[dict[str, Any]] = []
     words = [*SMALL, f"data.valid_file=held.{end}", f"data.test_file=held.{end}", f"model.family={family}",
-             "model.context=48", "check.sentences=3"]  # fmt: skip
+             "model.context=48", "check.sentences=5"]  # fmt: skip
     done = recipes.train(f"train.{end}", overrides=words, out=here / "r", device="cpu", report=told.append)
     notes = [e["text"] for e in told if e["kind"] == "note"]
-    assert any(n.startswith("2 of 6 held-out sources do not fit into the context of 48") for n in notes), notes
+    assert any(n.startswith("6 of 10 held-out sources do not fit into the context of 48") for n in notes), notes
     said = (here / "r" / "train" / "test.hyp").read_text(encoding="utf-8").split("\n")
-    assert said[1] == ""
+    assert said[1] == said[3] == said[4] == ""
+    assert recipes.estimate(f"train.{end}", overrides=words, device="cpu").steps == 2  # rehearses what fits
     assert (done.test["loss"] > 0, done.outcome.steps) == (True, 2)
 
 

@@ -157,26 +157,35 @@ def plan(common: Common, run: Any) -> int:
     learning = (
         common.say(f"，其中学习 {found.trained_parameters:,}", f", {found.trained_parameters:,} learn") if some else ""
     )
+    speed = f"{found.tokens_per_second:,.0f}"
     rows = (
         ("参数量", "parameters", f"{found.parameters:,}" + learning),
-        ("步数", "steps", f"{found.steps:,} ({found.steps_per_epoch:,} / epoch)"),
+        ("步数", "steps", f"{found.steps:,} ({found.steps_per_epoch:,} / " + common.say("轮", "epoch") + ")"),
         ("内存峰值约", "peak memory, about", f"{found.peak_bytes / 1e9:.2f} GB{beside}"),
         (
             "速度",
             "speed",
-            f"{found.seconds_per_step:.3f} s/step, {found.tokens_per_second:,.0f} tokens/s ({found.precision})",
+            common.say(
+                f"每步 {found.seconds_per_step:.3f} 秒，每秒 {speed} 个词元（{found.precision}）",
+                f"{found.seconds_per_step:.3f} s/step, {speed} tokens/s ({found.precision})",
+            ),
         ),
         ("训练时间约", "training time, about", clock(found.seconds)),
         ("另加评估", "evaluations besides", f"{found.evaluations} × {clock(found.evaluation_seconds / evaluations)}"),
     )
     for zh, en, value in rows:
-        click.echo(f"{common.say(zh, en):<22} {value}")
+        click.echo(padded(common.say(zh, en)) + value)
     if free is not None and found.peak_bytes > free:
         click.echo(common.say(
             "放不下：把 training.tokens 减半、training.accumulate 加倍，或 training.recompute=blocks",
             "this will not fit: halve training.tokens and double training.accumulate, or training.recompute=blocks",
         ))  # fmt: skip
     return 0
+
+
+def padded(name: str, columns: int = 23) -> str:
+    """A name with blanks up to so many columns; a Chinese character takes two of them."""
+    return name + " " * (columns - len(name) - sum(c > "\u2e7f" for c in name))
 
 
 def room(device: str) -> int | None:
