@@ -24,7 +24,7 @@ from qkv.cli import VERBS, main
 from qkv.cli.common import Talk
 from qkv.runs import own
 from qkv.runs import run as runs
-from qkv.runs.assemble import OBJECTIVES
+from qkv.runs.fit import OBJECTIVES
 from qkv.training.settings import Settings, fitting
 from qkv.training.watch import Watched, Watching
 

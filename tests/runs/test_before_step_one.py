@@ -11,7 +11,7 @@ from qkv import hub, recipes
 from qkv.cli import main
 from qkv.errors import QkvError
 from qkv.runs import own
-from qkv.runs.assemble import fits
+from qkv.runs.fit import fits
 
 SMALL = ["model.width=16", "model.layers=1", "model.ffn=32", "model.heads=2", "tokenizer.size=300", "training.steps=2"]
 
@@ -79,7 +79,9 @@ def test_pairs_whose_words_are_hidden_are_judged_by_their_loss(here: Path) -> No
     for run, metric in (
         (own.from_files([Path("a.tsv")]), "bleu"), (own.from_files([Path("a.tsv")], ["model.family=bert"]), "loss"),
         (own.from_files([Path("a.tsv")], ["model.family=bert", "training.metric=bleu"]), "bleu"),
-        (own.from_toml(path), "loss"), (own.from_toml(path, ["model.width=32"]), "loss"),
+        (own.from_files([Path("a.tsv")], ["objective=masked"]), "loss"), (own.from_toml(path), "loss"),
+        (own.from_files([Path("a.tsv")], ["model.family=bert", "objective=pairs"]), "bleu"),
+        (own.from_toml(path, ["model.width=32"]), "loss"),
         (own.from_toml(path, ["model.family=marian"]), "bleu"),
     ):  # fmt: skip
         assert run.training.metric == metric
@@ -245,3 +247,10 @@ def test_a_spoilt_checkpoint_is_told_and_not_gone_on_with(part: str, here: Path)
     words = [*SMALL[:-1], "training.steps=4"]
     done = recipes.train("a.tsv", overrides=words, out=here / "r", device="cpu", resume=True)
     assert done.outcome.steps == 4
+
+
+def test_steps_that_were_asked_for_are_recorded_without_any_others(here: Path) -> None:
+    words = [*SMALL[:-1], "training.steps=5", "watch.steps=[2]"]
+    recipes.train("a.tsv", overrides=words, out=here / "r", device="cpu")
+    found = sorted(path.stem for path in (here / "r" / "train" / "watch").glob("*.safetensors"))
+    assert found == ["000000", "000002", "000005"]

@@ -8,7 +8,7 @@ import pytest
 from qkv import cli, recipes
 from qkv.data import shards
 from qkv.errors import QkvError
-from qkv.runs import assemble, own
+from qkv.runs import assemble, fit, own
 from qkv.runs.files import Data
 
 PAIRS = [(f"{a} {b}", f"{b.upper()} {a.upper()}") for a in "abcdef" for b in "uvwxyz"]
@@ -119,7 +119,7 @@ def test_files_say_what_they_are(
     assert (run.data, run.objective, run.model.family, run.model.layers) == (data, objective, family, 2)
     assert run.name == Path(files[0]).stem
     small = recipes.configure(files[0], files[1:], smoke=True)
-    assert assemble.assemble(small, device="cpu").objective is assemble.OBJECTIVES[
+    assert assemble.assemble(small, device="cpu").objective is fit.OBJECTIVES[
         objective or {"marian": "pairs", "gpt2": "chat" if data.messages else "text"}[family]
     ]
 

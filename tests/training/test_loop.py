@@ -370,6 +370,8 @@ def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_happened(tmp_path:
 def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     with running(tmp_path, "stuck") as child:
         child.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        child.send_signal(signal.SIGTERM)  # as soon as this it is the first once more
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(1)
         child.send_signal(signal.SIGTERM)

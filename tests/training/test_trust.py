@@ -30,7 +30,7 @@ from qkv.data import collate, corrupt, pack
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import permutation
 from qkv.errors import QkvError
-from qkv.runs.assemble import OBJECTIVES, architecture
+from qkv.runs.fit import OBJECTIVES, architecture
 from qkv.runs.shape import DROPLESS, LACKS, Shape
 from qkv.spec import Recurrence
 from qkv.training import checkpoint, log, loop, losses, optim, shard

@@ -4,7 +4,6 @@ import math
 import re
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -18,14 +17,15 @@ from qkv import baselines, hub
 from qkv.adapt import lora
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import Note, QkvError
 from qkv.evaluate import cutting
 from qkv.generation.rows import by_length
 from qkv.model import Model
-from qkv.runs import holes, objectives, tuning
+from qkv.runs import fit, objectives, tuning
+from qkv.runs.fit import asked, fits
 from qkv.runs.objectives import Batches, Held, How, Objective
-from qkv.runs.run import Run, Vocabulary
-from qkv.runs.shape import Shape, labelling
+from qkv.runs.run import Run
+from qkv.runs.shape import labelling
 from qkv.runs.splits import Splits
 from qkv.spec import Spec, as_json
 from qkv.text import tokenizer as text
@@ -36,17 +36,6 @@ from qkv.text.tokenizer import Tokenizer
 from qkv.text.train import NAMES
 from qkv.training.loop import Evaluate
 from qkv.training.plan import Plan, placed
-
-OBJECTIVES = {
-    "pairs": objectives.PAIRS, "text": objectives.TEXT, "documents": tuning.DOCUMENTS, "masked": holes.MASKS,
-    "prefixes": holes.CONTINUATIONS, "spans": holes.SPANS, "denoise": holes.NOISE, "blanks": holes.BLANKS,
-    "labels": tuning.LABELS, "similarity": tuning.SIMILAR, "choice": tuning.CHOICES, "chat": tuning.TALKS,
-}  # fmt: skip
-USUAL = {
-    "marian": "pairs", "gpt2": "text", "llama": "text", "openai_gpt": "text", "bert": "masked", "prefix": "prefixes",
-    "t5": "spans", "bart": "denoise", "glm_blank": "blanks", "lstm": "pairs", "lstm-attention": "pairs",
-}  # fmt: skip
-LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "decoder": "text"}
 
 
 @dataclass(frozen=True)
@@ -78,7 +67,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     if begun is not None:
         context = min(run.model.context, begun.spec.context or run.model.context)
         run = replace(run, model=replace(run.model, context=context))
-    objective = objective_of(run, splits, begun)
+    objective = fit.objective_of(run, splits, begun)
     tokenizer = text.load(directory) if directory and directory.is_dir() else None
     tokenizer = tokenizer or (begun.tokenizer if begun else tokenizer_of(run, splits, objective))
     if tokenizer is None:
@@ -92,7 +81,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         spec = run.model.spec(len(tokenizer), labels=len(labels))
         model = hub.build(spec, seed=run.training.seed, tokenizer=tokenizer)
     model.tokenizer = ready(tokenizer, objective, model.spec)
-    refuse_misfits(run, splits, objective, model)
+    fit.refuse_misfits(run, splits, objective, model)
     if labels:
         model.config = named(model.spec, labels) | ({"both_orders": True} if objective is tuning.SIMILAR else {})
     if run.training.lora.rank:
@@ -100,10 +89,10 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     model.core.to(hub.device_of(device)).train()
     plan, held = objective.batches(run, splits, model)
     valid = held(splits.valid)
-    refuse_unjudged(run, splits, objective, model, valid)
-    told = strange(splits, labels) if judged and objective is not tuning.CHOICES else ()
-    told += unanswered(run, splits, objective, model)
-    notes = (*plan.notes, *overruled(run), *told)
+    fit.refuse_unjudged(run, splits, objective, model, valid)
+    told = fit.strange(splits, labels) if judged and objective is not tuning.CHOICES else ()
+    told += fit.unanswered(run, splits, objective, model)
+    notes = (*plan.notes, *fit.overruled(run), *told)
     mix = {} if splits.often is None else {"often": counted_alike(splits.often.round(6).tolist())}
     plan = replace(plan, identity={**plan.identity, **mix, **frozen(model.core)}, judged=number_of(valid), notes=notes)
     return Assembly(run, objective, splits, model, plan, held, valid)
@@ -114,134 +103,10 @@ def counted_alike(numbers: Sequence[float]) -> list[list[float]]:
     return [[len(list(some)), number] for number, some in groupby(numbers)]
 
 
-def overruled(run: Run) -> tuple[str, ...]:
-    """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it."""
-    own, cut = replace(run.model, context=Shape.context) != Shape(), run.tokenizer
-    told = [Note(f"the model is that of {run.base}: of [model] only context is heeded",
-                 zh=f"模型取自 {run.base}：[model] 里只有 context 有效")] if run.base and own else []  # fmt: skip
-    if run.base and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
-        told.append(Note(f"the vocabulary is that of {run.base}: kind and size in [tokenizer] are not heeded",
-                         zh=f"词表取自 {run.base}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
-    if cut.of and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
-        told.append(Note(f"the vocabulary is that of {cut.of}: kind and size in [tokenizer] are not heeded",
-                         zh=f"词表取自 {cut.of}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
-    return tuple(told)
-
-
-def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
-    """What is said about held-out texts whose label no training text has; nothing without any."""
-    found = Counter(label for part in (splits.valid, splits.test) for _, label in part if label not in labels)  # type: ignore[misc]
-    if len(labels) == 1:
-        return (Note(f"all training texts have one label, {labels[0]!r}: there is nothing to tell apart",
-                     zh=f"所有训练文本只有一个标签 {labels[0]!r}：没有什么可分辨的"),)  # fmt: skip
-    if not found:
-        return ()
-    some = ", ".join(map(repr, sorted(found)[:3]))
-    told = Note(f"{found.total()} held-out texts have a label that no training text has ({some}): they can never be "
-                "right, and the loss leaves them out",
-                zh=f"{found.total()} 个留出的文本的标签不见于训练文本（{some}）：不可能判对，损失也不计")  # fmt: skip
-    return (told,)
-
-
-def fits(model: Model, source: Any) -> bool:
-    """Whether a source leaves the model that answers it room to begin."""
-    ids = model.ids(source) if isinstance(source, str) else model.conversation(source)
-    context = model.core.encoder.spec.longest if model.encoder_decoder else model.spec.context
-    return context is None or len(ids) + (0 if model.encoder_decoder else 2) <= context
-
-
-def unanswered(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
-    """What is said about held-out sources that are too long to be answered; nothing without any."""
-    if objective.answers == "labels" or isinstance(splits.valid, str | Mixture):
-        return ()
-    rows = [*asked(splits.valid)[: run.check.sentences], *asked(splits.test)]
-    over = sum(not fits(model, source) for source, _ in rows)
-    room = run.model.context
-    told = Note(f"{over:,} of {len(rows):,} held-out sources do not fit into the context of {room} tokens: they count "
-                "as answered with nothing; raise model.context",
-                zh=f"{len(rows):,} 个留出的源文中有 {over:,} 个放不进 {room} 个词元的上下文：当作答案为空；想让模型"
-                "回答，就调大 model.context")  # fmt: skip
-    return (told,) if over else ()
-
-
 def number_of(batches: Batches) -> int:
     """A checksum of all that batches hold."""
     tensors = (t for batch in batches for t in vars(batch).values() if isinstance(t, torch.Tensor))
     return reduce(lambda n, t: zlib.crc32(t.contiguous().numpy().tobytes(), n), tensors, 0)
-
-
-def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
-    """QkvError where a setting would not be heeded, or does not go with the objective, the model or another setting."""
-    if run.tokenizer.dropout and (not objective.recuts or isinstance(splits.train, Mixture)):
-        what = "token shards are cut already" if objective.recuts else "these texts are not cut anew"
-        fit = ", ".join(name for name, o in OBJECTIVES.items() if o.recuts)
-        raise QkvError(f"tokenizer.dropout={run.tokenizer.dropout}: {what}; take it away (it goes with {fit})")
-    if run.training.word_dropout and objective not in (objectives.PAIRS, *tuning.JUDGING):
-        raise QkvError(f"training.word_dropout={run.training.word_dropout}: words are left out of labelled texts and "
-                       "of pairs alone; take it away")  # fmt: skip
-    if run.training.word_dropout and run.training.sampled:
-        raise QkvError("training.sampled: the model guesses from true words, which training.word_dropout makes "
-                       "unknown; take one of them away")  # fmt: skip
-    if run.training.agree and not drops(as_json(model.spec)):
-        raise QkvError(f"training.agree={run.training.agree}: two passes of a model without dropout agree already; "
-                       "give it some (model.dropout=0.1), or take agree away")  # fmt: skip
-    if architecture(model.spec) not in objective.models:
-        fit = " or ".join(objective.models)
-        raise QkvError(f"{run.name}: this objective needs a model of kind {fit}; this one is: "
-                       f"{architecture(model.spec)}")  # fmt: skip
-
-
-def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model, valid: Batches) -> None:
-    """QkvError where an evaluation would fail: a metric that it does not give, a prompt that cannot be continued."""
-    textual = isinstance(splits.valid, str | Mixture)
-    for prompt in run.check.prompts if textual and objective.answers == "texts" else ():
-        if not prompt.strip() or not fits(model, prompt):
-            found = f"{len(model.ids(prompt))} tokens" if prompt.strip() else "an empty text"
-            raise QkvError(f"check.prompts: found {found} ({prompt[:40]!r}), expected a text that fits into the "
-                           f"context of {run.model.context} tokens and leaves room to continue it")  # fmt: skip
-    if not valid or run.training.metric == "loss":
-        return
-    known = [*objective.measure(model.core, [placed(valid[0], model.device)])]
-    if not textual and run.check.sentences:
-        known += ["exact_match"] if objective.answers == "labels" else ["bleu", "exact_match"]
-    run.training.better(dict.fromkeys(known, 0.0), None)
-
-
-def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
-    """What the run learns: what it says, else what such data and such a model usually mean.
-
-    Raises:
-        QkvError: no such objective, or one that takes other data.
-    """
-    usual = LEARNS[architecture(begun.spec)] if begun else USUAL[run.model.family]
-    name = run.objective or ("chat" if splits.kind == "conversations" else usual)
-    if name not in OBJECTIVES:
-        raise QkvError(f"objective: found {name!r}{nearest(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})")
-    if splits.kind in OBJECTIVES[name].data.split(" or "):
-        return OBJECTIVES[name]
-    fit = [known for known, o in OBJECTIVES.items() if splits.kind in o.data.split(" or ")]
-    if run.objective or begun:
-        raise QkvError(f"objective {name!r} takes {OBJECTIVES[name].data}, found {splits.kind}; for these there are: "
-                       f"{', '.join(fit)}")  # fmt: skip
-    families = ", ".join(repr(family) for family, usual in USUAL.items() if usual in fit)
-    raise QkvError(f"model.family {run.model.family!r} does not fit {splits.kind}; these do: {families}; or say what "
-                   f"it shall learn: objective = one of {', '.join(fit)}")  # fmt: skip
-
-
-def architecture(spec: Any) -> str:
-    """What kind of Transformer a spec describes."""
-    if spec.encoder and spec.decoder:
-        return "encoder-decoder"
-    if spec.encoder:
-        return "encoder"
-    return "prefix decoder" if spec.decoder.blocks[0].attn.mask.kind == "prefix" else "decoder"
-
-
-def drops(part: Any) -> bool:
-    """Whether a spec, as JSON, has a dropout above zero anywhere."""
-    if isinstance(part, dict):
-        return any((key == "dropout" and bool(value)) or drops(value) for key, value in part.items())
-    return isinstance(part, list) and any(map(drops, part))
 
 
 def grown(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
@@ -371,11 +236,6 @@ def replies(a: Assembly, sources: Sequence[Any], how: How) -> list[str]:
     short = [n for n, source in enumerate(sources) if a.objective.answers == "labels" or fits(a.model, source)]
     said = dict(zip(short, a.objective.reply(a.model, [sources[n] for n in short], how), strict=True)) if short else {}
     return [said.get(n, "") for n in range(len(sources))]
-
-
-def asked(rows: Any) -> list[tuple[Any, str]]:
-    """What a model is asked and what it should answer: pairs as they are, conversations up to their last answer."""
-    return tuning.questions(rows) if rows and isinstance(rows[0][0], dict) else list(rows)
 
 
 def judged(a: Assembly, references: Sequence[str], said: Sequence[str]) -> dict[str, Any]:

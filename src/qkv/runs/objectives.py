@@ -1,6 +1,6 @@
 """What kinds of data become batches, and how a model that learnt them is judged: one `Objective` a kind of model.
 
-`of_*` turn splits into a plan and the batches of validation. More of them: holes.py, tuning.py; assemble.py picks one.
+`of_*` turn splits into a plan and the batches of validation. More of them: holes.py, tuning.py; fit.py picks one.
 """
 
 import dataclasses

@@ -72,7 +72,7 @@ class Check:
 class Run:
     """A whole training run: what `qkv.train` takes.
 
-    `objective` is a name of runs/assemble.py's OBJECTIVES (empty: the family's usual one); with `base`, a directory
+    `objective` is a name of runs/fit.py's OBJECTIVES (empty: the family's usual one); with `base`, a directory
     or any other MODEL, its weights and vocabulary are where the run begins, and `model` is not asked.
     """
 

@@ -1,0 +1,160 @@
+"""Whether the parts of a run go together: what it learns of such data, what is refused, what is told of the rest.
+
+All of it before step 1, so that nothing that was learnt is lost to it. Next: assemble.py.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from qkv.data.shards import Mixture
+from qkv.errors import Note, QkvError, nearest
+from qkv.model import Model
+from qkv.runs import holes, objectives, tuning
+from qkv.runs.objectives import Batches, Objective
+from qkv.runs.run import Run, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.runs.splits import Splits
+from qkv.spec import as_json
+from qkv.training.plan import placed
+
+OBJECTIVES = {
+    "pairs": objectives.PAIRS, "text": objectives.TEXT, "documents": tuning.DOCUMENTS, "masked": holes.MASKS,
+    "prefixes": holes.CONTINUATIONS, "spans": holes.SPANS, "denoise": holes.NOISE, "blanks": holes.BLANKS,
+    "labels": tuning.LABELS, "similarity": tuning.SIMILAR, "choice": tuning.CHOICES, "chat": tuning.TALKS,
+}  # fmt: skip
+USUAL = {
+    "marian": "pairs", "gpt2": "text", "llama": "text", "openai_gpt": "text", "bert": "masked", "prefix": "prefixes",
+    "t5": "spans", "bart": "denoise", "glm_blank": "blanks", "lstm": "pairs", "lstm-attention": "pairs",
+}  # fmt: skip
+LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "decoder": "text"}
+
+
+def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
+    """What the run learns: what it says, else what such data and such a model usually mean.
+
+    Raises:
+        QkvError: no such objective, or one that takes other data.
+    """
+    usual = LEARNS[architecture(begun.spec)] if begun else USUAL[run.model.family]
+    name = run.objective or ("chat" if splits.kind == "conversations" else usual)
+    if name not in OBJECTIVES:
+        raise QkvError(f"objective: found {name!r}{nearest(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})")
+    if splits.kind in OBJECTIVES[name].data.split(" or "):
+        return OBJECTIVES[name]
+    fit = [known for known, o in OBJECTIVES.items() if splits.kind in o.data.split(" or ")]
+    if run.objective or begun:
+        raise QkvError(f"objective {name!r} takes {OBJECTIVES[name].data}, found {splits.kind}; for these there are: "
+                       f"{', '.join(fit)}")  # fmt: skip
+    families = ", ".join(repr(family) for family, usual in USUAL.items() if usual in fit)
+    raise QkvError(f"model.family {run.model.family!r} does not fit {splits.kind}; these do: {families}; or say what "
+                   f"it shall learn: objective = one of {', '.join(fit)}")  # fmt: skip
+
+
+def architecture(spec: Any) -> str:
+    """What kind of Transformer a spec describes."""
+    if spec.encoder and spec.decoder:
+        return "encoder-decoder"
+    if spec.encoder:
+        return "encoder"
+    return "prefix decoder" if spec.decoder.blocks[0].attn.mask.kind == "prefix" else "decoder"
+
+
+def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
+    """QkvError where a setting would not be heeded, or does not go with the objective, the model or another setting."""
+    if run.tokenizer.dropout and (not objective.recuts or isinstance(splits.train, Mixture)):
+        what = "token shards are cut already" if objective.recuts else "these texts are not cut anew"
+        fit = ", ".join(name for name, o in OBJECTIVES.items() if o.recuts)
+        raise QkvError(f"tokenizer.dropout={run.tokenizer.dropout}: {what}; take it away (it goes with {fit})")
+    if run.training.word_dropout and objective not in (objectives.PAIRS, *tuning.JUDGING):
+        raise QkvError(f"training.word_dropout={run.training.word_dropout}: words are left out of labelled texts and "
+                       "of pairs alone; take it away")  # fmt: skip
+    if run.training.word_dropout and run.training.sampled:
+        raise QkvError("training.sampled: the model guesses from true words, which training.word_dropout makes "
+                       "unknown; take one of them away")  # fmt: skip
+    if run.training.agree and not drops(as_json(model.spec)):
+        raise QkvError(f"training.agree={run.training.agree}: two passes of a model without dropout agree already; "
+                       "give it some (model.dropout=0.1), or take agree away")  # fmt: skip
+    if architecture(model.spec) not in objective.models:
+        fit = " or ".join(objective.models)
+        raise QkvError(f"{run.name}: this objective needs a model of kind {fit}; this one is: "
+                       f"{architecture(model.spec)}")  # fmt: skip
+
+
+def drops(part: Any) -> bool:
+    """Whether a spec, as JSON, has a dropout above zero anywhere."""
+    if isinstance(part, dict):
+        return any((key == "dropout" and bool(value)) or drops(value) for key, value in part.items())
+    return isinstance(part, list) and any(map(drops, part))
+
+
+def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model, valid: Batches) -> None:
+    """QkvError where an evaluation would fail: a metric that it does not give, a prompt that cannot be continued."""
+    textual = isinstance(splits.valid, str | Mixture)
+    for prompt in run.check.prompts if textual and objective.answers == "texts" else ():
+        if not prompt.strip() or not fits(model, prompt):
+            found = f"{len(model.ids(prompt))} tokens" if prompt.strip() else "an empty text"
+            raise QkvError(f"check.prompts: found {found} ({prompt[:40]!r}), expected a text that fits into the "
+                           f"context of {run.model.context} tokens and leaves room to continue it")  # fmt: skip
+    if not valid or run.training.metric == "loss":
+        return
+    known = [*objective.measure(model.core, [placed(valid[0], model.device)])]
+    if not textual and run.check.sentences:
+        known += ["exact_match"] if objective.answers == "labels" else ["bleu", "exact_match"]
+    run.training.better(dict.fromkeys(known, 0.0), None)
+
+
+def fits(model: Model, source: Any) -> bool:
+    """Whether a source leaves the model that answers it room to begin."""
+    ids = model.ids(source) if isinstance(source, str) else model.conversation(source)
+    context = model.core.encoder.spec.longest if model.encoder_decoder else model.spec.context
+    return context is None or len(ids) + (0 if model.encoder_decoder else 2) <= context
+
+
+def overruled(run: Run) -> tuple[str, ...]:
+    """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it."""
+    own, cut = replace(run.model, context=Shape.context) != Shape(), run.tokenizer
+    told = [Note(f"the model is that of {run.base}: of [model] only context is heeded",
+                 zh=f"模型取自 {run.base}：[model] 里只有 context 有效")] if run.base and own else []  # fmt: skip
+    if run.base and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
+        told.append(Note(f"the vocabulary is that of {run.base}: kind and size in [tokenizer] are not heeded",
+                         zh=f"词表取自 {run.base}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
+    if cut.of and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
+        told.append(Note(f"the vocabulary is that of {cut.of}: kind and size in [tokenizer] are not heeded",
+                         zh=f"词表取自 {cut.of}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
+    return tuple(told)
+
+
+def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
+    """What is said about held-out texts whose label no training text has; nothing without any."""
+    found = Counter(label for part in (splits.valid, splits.test) for _, label in part if label not in labels)  # type: ignore[misc]
+    if len(labels) == 1:
+        return (Note(f"all training texts have one label, {labels[0]!r}: there is nothing to tell apart",
+                     zh=f"所有训练文本只有一个标签 {labels[0]!r}：没有什么可分辨的"),)  # fmt: skip
+    if not found:
+        return ()
+    some = ", ".join(map(repr, sorted(found)[:3]))
+    told = Note(f"{found.total()} held-out texts have a label that no training text has ({some}): they can never be "
+                "right, and the loss leaves them out",
+                zh=f"{found.total()} 个留出的文本的标签不见于训练文本（{some}）：不可能判对，损失也不计")  # fmt: skip
+    return (told,)
+
+
+def unanswered(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
+    """What is said about held-out sources that are too long to be answered; nothing without any."""
+    if objective.answers == "labels" or isinstance(splits.valid, str | Mixture):
+        return ()
+    rows = [*asked(splits.valid)[: run.check.sentences], *asked(splits.test)]
+    over = sum(not fits(model, source) for source, _ in rows)
+    room = run.model.context
+    told = Note(f"{over:,} of {len(rows):,} held-out sources do not fit into the context of {room} tokens: they count "
+                "as answered with nothing; raise model.context",
+                zh=f"{len(rows):,} 个留出的源文中有 {over:,} 个放不进 {room} 个词元的上下文：当作答案为空；想让模型"
+                "回答，就调大 model.context")  # fmt: skip
+    return (told,) if over else ()
+
+
+def asked(rows: Any) -> list[tuple[Any, str]]:
+    """What a model is asked and what it should answer: pairs as they are, conversations up to their last answer."""
+    return tuning.questions(rows) if rows and isinstance(rows[0][0], dict) else list(rows)
