@@ -206,8 +206,8 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise QkvError(f"unknown device {name!r} (known: auto, cpu, cuda, cuda:0, mps)") from None
-    there = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(device.type, 1)
-    if (device.index or 0) >= there:
+    count = {"cuda": torch.cuda.device_count, "mps": torch.backends.mps.is_available}.get(device.type)
+    if count and (device.index or 0) >= (there := int(count())):
         raise QkvError(f"device {name!r}: this machine, or this build of PyTorch, has {there} such; take --device cpu")
     return device
 

@@ -10,7 +10,7 @@ import qkv
 from qkv import hub, recipes
 from qkv.cli import main
 from qkv.errors import QkvError
-from qkv.runs import own
+from qkv.runs import own, session
 from qkv.runs.fit import fits
 
 SMALL = ["model.width=16", "model.layers=1", "model.ffn=32", "model.heads=2", "tokenizer.size=300", "training.steps=2"]
@@ -125,9 +125,12 @@ def test_a_model_that_is_no_run_is_not_written_over(here: Path) -> None:
     hub.load("demo-lm", device="cpu").save(model)
     before = (model / "model.safetensors").read_bytes()
     (here / "t.txt").write_text("some words here and there. " * 200, encoding="utf-8")
-    for words in ([], [f"base={model}"]):
+    adapter = here / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}", encoding="utf-8")
+    for words, out in (([], model), ([f"base={model}"], model), ([], adapter)):
         with pytest.raises(QkvError, match="holds a model that is no run"):
-            recipes.train("t.txt", overrides=[*SMALL, *words], out=model, device="cpu")
+            recipes.train("t.txt", overrides=[*SMALL, *words], out=out, device="cpu")
     assert (model / "model.safetensors").read_bytes() == before
 
 
@@ -182,7 +185,7 @@ def test_a_device_that_is_not_there_and_a_place_that_cannot_be_are_told(capsys: 
         hub.device_of("cuda:1" if qkv.hub.torch.cuda.device_count() == 1 else "cuda:99")
     assert main(["train", "a.tsv", *SMALL, "--out", "/proc/none/r"]) == 2
     assert "this was not expected" not in capsys.readouterr().err
-    assert main(["train", "a.tsv", *SMALL, "model.width=100000000", "--out", "r"]) == 2
+    assert main(["train", "a.tsv", *SMALL, "model.width=1000000000000", "--out", "r"]) == 2
     assert "not enough memory" in capsys.readouterr().err
 
 
@@ -254,3 +257,36 @@ def test_steps_that_were_asked_for_are_recorded_without_any_others(here: Path) -
     recipes.train("a.tsv", overrides=words, out=here / "r", device="cpu")
     found = sorted(path.stem for path in (here / "r" / "train" / "watch").glob("*.safetensors"))
     assert found == ["000000", "000002", "000005"]
+
+
+def test_a_start_that_was_cut_off_is_a_run_and_begins_anew(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as m:
+        m.setattr(session.log, "record", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            recipes.train("a.tsv", overrides=SMALL, out=here / "r", device="cpu")
+    assert recipes.train("a.tsv", overrides=SMALL, out=here / "r", device="cpu").outcome.steps == 2
+    with monkeypatch.context() as m:
+        m.setattr(session.loop, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            recipes.train("a.tsv", overrides=SMALL, out=here / "s", device="cpu")
+    assert recipes.train("a.tsv", overrides=SMALL, out=here / "s", device="cpu").outcome.steps == 2
+
+
+def test_a_dry_run_in_chinese_lines_its_columns_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "a.tsv", *SMALL, "training.precision=fp32", "--dry-run", "--lang", "zh"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert any("每步" in row for row in rows)
+    for row in rows:
+        name, _, rest = row.partition(" ")
+        assert sum(1 + (c > "\u2e7f") for c in name) + 1 + len(rest) - len(rest.lstrip()) == 23
+
+
+def test_a_file_that_is_no_text_is_called_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "b.txt").write_bytes(bytes([3, 7, 255, 143, 65, 10]) * 40)
+    (here / "w.txt").write_bytes("café au lait\n".encode("cp1252") * 40)
+    for name, said in (("b.txt", "nor text in another encoding"), ("w.txt", "looks like CP1252")):
+        assert main(["data", "check", name]) == 1
+        assert said in capsys.readouterr().out
+    recipes.train("a.tsv", overrides=SMALL, out=here / "runs" / "r", device="cpu")
+    assert main(["runs", "runs", "--png", "x.txt"]) == 2
+    assert "expected a name that ends in .png, .svg or .pdf" in capsys.readouterr().err

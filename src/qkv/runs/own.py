@@ -118,7 +118,7 @@ def hides(said: Sequence[Mapping[str, Any]], family: str) -> bool:
     models = [part["model"] for part in said if isinstance(part.get("model"), dict)]
     family = next((model["family"] for model in models if "family" in model), family)
     objective = next((part["objective"] for part in said if "objective" in part), "")
-    return (objective or {"bert": "masked"}.get(family)) == "masked"
+    return objective == "masked" or (not objective and family == "bert")
 
 
 def placed(values: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -80,12 +80,13 @@ def begin(a: Assembly, directory: Path, *, first: bool = True) -> None:
     """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
     if checkpoint.Store(directory / "train", {}).last:
         raise QkvError(f"{directory}: holds a run already; go on with --resume auto or give another --out")
-    if (directory / "config.json").exists() and not (directory / "train" / "run.json").exists():
+    models = [name for name in ("config.json", "adapter_config.json") if (directory / name).exists()]
+    if models and not (directory / "train" / "run.json").exists():
         raise QkvError(f"{directory}: holds a model that is no run, and would be written over; give another --out")
     if not first:
         return
+    state(a, directory)  # first, so that what is begun is known as a run, to other processes and to a second try
     a.model.save(directory)
-    state(a, directory)
 
 
 def state(a: Assembly, directory: Path | None, *, first: bool = True) -> None:
