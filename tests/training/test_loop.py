@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -370,8 +369,6 @@ def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_happened(tmp_path:
 def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     with running(tmp_path, "stuck") as child:
         child.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
-        child.send_signal(signal.SIGTERM)  # as soon as this it is the first once more
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(1)
         child.send_signal(signal.SIGTERM)
@@ -383,10 +380,44 @@ def test_a_signal_that_comes_twice_at_once_saves_as_one_does(tmp_path: Path) -> 
     with running(tmp_path) as child:
         for _ in range(3):  # as a terminal and whoever started the process send it
             child.send_signal(signal.SIGINT)
-            time.sleep(0.02)
         child.stdout.read()
         assert child.wait(60) == 130
     assert checkpoint.read(tmp_path / "train/last.safetensors")[1]["progress"]["step"] >= 3
+
+
+@not_windows
+def test_for_half_a_second_a_signal_is_the_first_once_more_though_all_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept, others = [7.0], [], []
+
+    def sleep(seconds: float) -> None:  # what was to be saved is; the terminal's second copy comes now
+        slept.append(seconds)
+        signal.raise_signal(signal.SIGINT)
+
+    def later(seconds: float) -> None:
+        now[0] += seconds
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, lambda number, frame: others.append(number))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0], sleep=sleep))
+    try:
+        with loop.signals() as caught:
+            later(0.0)
+            later(0.2)
+        assert caught == [signal.SIGINT]
+        assert not others
+        assert slept == [pytest.approx(0.3)]
+        with loop.signals() as caught:
+            pass
+        assert not caught
+        assert len(slept) == 1  # nothing to wait for
+        with loop.signals() as caught:
+            later(0.0)
+            later(0.6)
+            assert others == [signal.SIGINT]
+        assert caught == [signal.SIGINT]
+        assert slept[1] == 0.0
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @not_windows

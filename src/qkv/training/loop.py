@@ -480,8 +480,9 @@ def threads(count: int) -> Iterator[None]:
 def signals() -> Iterator[list[int]]:
     """A list that the first signal of HEARD is written into; a second one ends the process as ever.
 
-    What comes within TWICE seconds is the first once more: terminals and those who start processes both send it. A
-    SIGHUP that is ignored, as `nohup` has it, stays so.
+    What comes within TWICE seconds is the first once more: terminals and those who start processes both send it. So
+    nobody else hears it until they are over, however soon all was saved. A SIGHUP that is ignored, as `nohup` has it,
+    stays so.
     """
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -506,5 +507,7 @@ def signals() -> Iterator[list[int]]:
     try:
         yield caught
     finally:
+        if caught:
+            time.sleep(max(0.0, when + TWICE - time.perf_counter()))
         for n, handler in before.items():
             signal.signal(n, handler)
