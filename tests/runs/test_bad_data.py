@@ -50,7 +50,20 @@ def test_held_out_text_in_training_is_told_with_both_lines(tmp_path: Path) -> No
     found = data(tmp_path, overlap="keep", **files).splits(tmp_path)
     assert len(found.train) == 40
     assert "all the same" in found.notes[0]
-    assert data(tmp_path, **held(tmp_path, [("one 3", "another")])).splits(tmp_path).notes == ()
+
+
+def test_a_held_out_source_that_is_trained_on_with_another_target_is_told(tmp_path: Path) -> None:
+    files = held(tmp_path, [("new", "neu"), (ROWS[3][0], "another"), (ROWS[5][0], "others"), ("old", ROWS[6][1])])
+    (note,) = data(tmp_path, **files).splits(tmp_path).notes
+    assert note.startswith("2 of 4 held-out pairs have a source that is trained on too, beside something else (")
+    assert f"{ROWS[3][0]!r}: held out 'another', trained on {ROWS[3][1]!r}" in note
+    assert "2 对的源文" in note.zh
+    (note,) = data(tmp_path, apart="target", **files).splits(tmp_path).notes
+    assert note.startswith("1 of 4 held-out pairs have a target that is trained on too")
+    assert data(tmp_path).splits(tmp_path).notes == ()  # what the hash holds out shares no source
+    alike = held(tmp_path, [("new", "neu"), ROWS[3]])
+    (note,) = data(tmp_path, overlap="drop", **alike).splits(tmp_path).notes
+    assert "left out of training" in note
 
 
 def test_a_run_tells_its_notes_and_keeps_them(tmp_path: Path) -> None:

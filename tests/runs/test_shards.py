@@ -1,6 +1,7 @@
 """Text that was packed trains as the same text does, from one folder or several, and goes on exactly."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from qkv.cli import main
 from qkv.data import sources
 from qkv.errors import QkvError
 from qkv.runs.assemble import assemble
+from qkv.runs.files import Data
 from qkv.training import checkpoint
 
 TEXT = "the tea is warm and the soup is cold .\n" * 120
@@ -90,3 +92,15 @@ def test_a_long_text_comes_in_pieces_that_are_the_text(tmp_path: Path, monkeypat
     (tmp_path / "b.txt").write_text("\n \n", encoding="utf-8")
     with pytest.raises(QkvError, match="the file is empty"):
         list(sources.pieces(tmp_path / "b.txt"))
+
+
+def test_held_out_shards_that_are_trained_on_are_told(packed: Path) -> None:
+    words = "\n".join(f"line {n} of {n * n % 89} tells {n * 7 % 31} things" for n in range(400))
+    Path("c.txt").write_text(words, encoding="utf-8")
+    Path("d.txt").write_text(words[:9000], encoding="utf-8")
+    for file, name in (("c.txt", "three"), ("d.txt", "four")):
+        assert main(["data", "pack", file, "--model", "both", "--out", name, "--quiet"]) == 0
+    (note,) = Data(shards=("one", "three"), valid_file="four").splits(packed).notes
+    assert re.match(r"four: [\d,]+ of [\d,]+ held-out runs of 64 tokens stand in training too, the first at .*three, "
+                    r"token 0: the evaluation flatters the model", note)  # fmt: skip
+    assert Data(shards=("one", "two"), valid_file="four").splits(packed).notes == ()

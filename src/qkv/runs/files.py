@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from qkv.data import shards, sources, tables
-from qkv.data.check import leaked
+from qkv.data.check import LEAK, leaked
 from qkv.data.shards import Mixture
+from qkv.data.shared import RUN, shared
 from qkv.errors import Note, QkvError, nearest
 from qkv.runs.splits import Splits, Talk, held_out, text_splits
 from qkv.text.chat import checked
@@ -94,7 +95,9 @@ class Data:
         """Pairs or conversations; some are held out by their hash where no file is named, with all their copies."""
         sets: list[list[Any]] = [[row for _, row in one.rows(folder, sieve)] for one in self.each()]
         test, valid = self.named(folder, "test", sieve), self.named(folder, "valid", sieve)
-        sets, said = self.unseen(folder, sets, [*(test or ()), *(valid or ())])
+        held = [*(test or ()), *(valid or ())]
+        sets, said = self.unseen(folder, sets, held)
+        said = (*said, *self.asked_before(sets, held))
         if test is None:
             sets, test = self.parted(sets, self.test)
         if valid is None:
@@ -159,7 +162,8 @@ class Data:
         """The shards; without `valid_file`, another folder, the end of each is held out: a tenth, or 200,000 tokens."""
         whole = Mixture(tuple(shards.read(folder / name, verify=True) for name in self.shards), self.weights)
         if self.valid_file:
-            return Splits(whole, Mixture((shards.read(folder / self.valid_file, verify=True),)))
+            held = Mixture((shards.read(folder / self.valid_file, verify=True),))
+            return Splits(whole, held, notes=self.flattering(whole, held))
         return Splits(*whole.split(share=0.1, most=200_000))
 
     def tabled(self, folder: Path, sieve: sources.Sieve) -> Splits:
@@ -204,6 +208,33 @@ class Data:
             return sets, (said,)
         return [[row for row in rows if repr(row) not in known] for rows in sets], (said,)
 
+    def asked_before(self, sets: list[list[Any]], held: Sequence[Any]) -> tuple[Note, ...]:
+        """A note of held-out pairs of which training has one side, with something else beside it."""
+        if self.messages or not held:
+            return ()
+        side = 1 if self.apart == "target" else 0
+        other = {row[side]: row for rows in sets for row in rows}
+        found = [row for row in held if row[side] in other and repr(other[row[side]]) != repr(row)]
+        if not found:
+            return ()
+        what, zh = ("target", "译文") if side else ("source", "源文")
+        one, two = (shortened(row[1 - side]) for row in (found[0], other[found[0][side]]))
+        some = f"{shortened(found[0][side])}: held out {one}, trained on {two}"
+        return (Note(f"{len(found):,} of {len(held):,} held-out pairs have a {what} that is trained on too, beside "
+                     f"something else ({some})",
+                     zh=f"留出的 {len(held):,} 对中，有 {len(found):,} 对的{zh}也在训练里，"
+                     f"但另一边不同（{some}）"),)  # fmt: skip
+
+    def flattering(self, training: Mixture, held: Mixture) -> tuple[Note, ...]:
+        """A note of held-out shards of which much stands in the training shards too."""
+        count, of, place = shared(training, held)
+        if count <= LEAK * of:
+            return ()
+        return (Note(f"{self.valid_file}: {count:,} of {of:,} held-out runs of {RUN} tokens stand in training too, the "
+                     f"first at {place}: the evaluation flatters the model",
+                     zh=f"{self.valid_file}：留出的 {of:,} 段（每段 {RUN} 个 token）中有 {count:,} 段也在训练里，"
+                     f"第一处：{place}；评估会高估模型"),)  # fmt: skip
+
     def seen_twice(self, folder: Path, known: set[str], count: int) -> str:
         """What is said about held-out rows in training: a note, or an error with both lines."""
         sieve = sources.Sieve("skip")
@@ -243,6 +274,11 @@ class Data:
             kind = "messages" if self.messages else "tsv" if self.tsv else "jsonl"
             return replace(self, **{kind: file})
         return replace(self, source=one, target=two, tsv=(), jsonl=()) if one else None
+
+
+def shortened(text: str) -> str:
+    """A text as it is quoted in a line."""
+    return repr(text if len(text) <= 40 else f"{text[:39]}…")
 
 
 FILES = ("source", "target", "tsv", "jsonl", "text", "messages")  # one name is a list of one
