@@ -2,7 +2,8 @@
 
 `bench/recipe.py --name multi30k` (or tatoeba_zh_en, …) trains and writes bench/results/<run>.json and the hypotheses
 beside it; `--run DIR` writes the same from a run that `qkv train` made, `--run DIR,DIR,…` from runs that differ by
-their seed (the first is told in full). Of a language model the whole held-out text is read once more.
+their seed (the first is told in full). `--of N` takes of every N of them in turn the one with the lowest validation
+loss, as somebody would who trains N and keeps one. Of a language model the whole held-out text is read once more.
 """
 
 import json
@@ -32,8 +33,9 @@ GOALS = {
 def main() -> None:
     """Train (or read) the run and write what it reached."""
     given = options(
-        CLAIM, name=("multi30k", "the recipe"), run=("", "finished runs' directories, commas between: only write")
-    )
+        CLAIM, name=("multi30k", "the recipe"), run=("", "finished runs' directories, commas between: only write"),
+        of=(0, "of every so many runs, the one that does best on validation"),
+    )  # fmt: skip
     from qkv import recipes
     from qkv.cli.train import Plain
 
@@ -43,7 +45,8 @@ def main() -> None:
         if not given.run:
             recipes.train(run, out=directories[0], report=Plain())
         given.run = ",".join(d.name for d in directories) if given.run else ""  # no path of this machine in the file
-        content = {"changes": changes(run, directories[0])} | reached(run, directories[0]) | seeds(directories)
+        content = {"changes": changes(run, directories[0])} | reached(run, directories[0])
+        content |= seeds(directories, given.of)
         hypotheses = directories[0] / "train" / "test.hyp"
         if hypotheses.exists() and not given.smoke and not given.out:
             shutil.copy(hypotheses, RESULTS / f"{run.name}.test2016.hyp" if "multi30k" in run.name
@@ -103,18 +106,31 @@ def held_out(run: Any, directory: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def seeds(directories: list[Path]) -> dict[str, Any]:
-    """The tests of runs that differ by their seed: the mean of BLEU, or of what labels are right, and its spread."""
+def seeds(directories: list[Path], of: int) -> dict[str, Any]:
+    """The tests of runs that differ by their seed: the mean of BLEU, or of what labels are right, and its spread.
+
+    With `of`, the same of those that a choice by validation loss keeps, one of each so many.
+    """
     found = []
     for directory in directories if len(directories) > 1 else ():
         said, done = (json.loads((directory / "train" / name).read_text(encoding="utf-8"))
                       for name in ("run.json", "result.json"))  # fmt: skip
         valid = {k: v for k, v in done["outcome"]["metrics"].items() if k in ("loss", "exact_match", "bleu")}
         found.append({"seed": said["training"]["seed"], "valid": valid, "test": done["test"]})
+    told = {"seeds": found, **spread(found)} if found else {}
+    if not of:
+        return told
+    best = [min(found[at : at + of], key=lambda one: one["valid"]["loss"]) for at in range(0, len(found) - of + 1, of)]
+    return {**told, "chosen": {"of": of, "seeds": [one["seed"] for one in best], **spread(best)}}
+
+
+def spread(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Each test's BLEU, or share of answers that are right, their mean and deviation; nothing for a single one."""
     right = [one["test"].get("bleu", 100 * one["test"]["exact_match"]) for one in found if "exact_match" in one["test"]]
     if len(right) < 2:
-        return {"seeds": found} if found else {}
-    return {"seeds": found, "mean": round(statistics.mean(right), 2), "deviation": round(statistics.stdev(right), 2)}
+        return {}
+    each = [round(one, 2) for one in right]
+    return {"each": each, "mean": round(statistics.mean(right), 2), "deviation": round(statistics.stdev(right), 2)}
 
 
 if __name__ == "__main__":
