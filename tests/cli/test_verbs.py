@@ -536,3 +536,29 @@ def test_the_bundled_encoder_fills_in_and_classifies(capsys):
     assert out.startswith("question\t")
     assert run(capsys, "embed", "demo-bert", "书放在桌上。")[0] == 0
     assert run(capsys, "check", "demo-bert")[0] == 0
+
+
+def test_a_model_whose_run_was_cut_off_is_told_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.txt").write_text("the tea is warm .\n" * 200, encoding="utf-8")
+    small = ["model.width=16", "model.layers=1", "model.ffn=32", "model.heads=2", "model.context=16"]
+    steps = ["tokenizer.size=280", "training.steps=4", "training.evaluate_every=2", "training.tokens=64"]
+    assert main(["train", "t.txt", *small, *steps, "--out", "r", "--quiet"]) == 0
+    ask = ["generate", "r", "the", "--max-new-tokens", "1"]
+
+    def told(*more: str) -> str:
+        capsys.readouterr()
+        assert main([*ask, *more]) == 0
+        return capsys.readouterr().err
+
+    assert "run" not in told()
+    Path("r/train/result.json").unlink()
+    assert "r: its run has not ended; these are its weights of step 4" in told()
+    assert "r：它的训练没有结束；这是第 4 步的权重" in told("--lang", "zh")
+    assert "ended" not in told("--quiet")
+    log = Path("r/train/log.jsonl")
+    lines = log.read_text(encoding="utf-8").splitlines()
+    log.write_text("\n".join(x for x in lines if '"evaluation"' not in x) + '\n7\n{"ki', encoding="utf-8")
+    assert "has not come to an evaluation; these are the weights that it began with" in told()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
@@ -64,7 +65,25 @@ class Common:
         """The model of a verb: qkv.load as this command line says."""
         import qkv
 
-        return qkv.load(name, device=self.device, dtype=self.dtype, revision=self.revision)
+        found = qkv.load(name, device=self.device, dtype=self.dtype, revision=self.revision)
+        self.unended(name)
+        return found
+
+    def unended(self, name: str) -> None:
+        """Say of a model whose run was cut off, or still goes on, how much it has learnt."""
+        run = Path(name) / "train"
+        if not (run / "run.json").is_file() or (run / "result.json").exists():
+            return
+        from qkv.training import log
+
+        events = [e for e in log.events(run / "log.jsonl") if isinstance(e, dict)]
+        judged = [e.get("step", 0) for e in events if e.get("kind") == "evaluation"]
+        if not judged:
+            self.note(f"{name}：它的训练还没有到第一次评估；这是开始时的权重，什么也没学到",
+                      f"{name}: its run has not come to an evaluation; these are the weights that it began with")
+        else:
+            self.note(f"{name}：它的训练没有结束；这是第 {judged[-1]} 步的权重",
+                      f"{name}: its run has not ended; these are its weights of step {judged[-1]}")
 
     def models(self, names: Sequence[str]) -> dict[str, Any]:
         """What --ensemble names, as an option of translate and eval; nothing where it names none."""
