@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from qkv import recipes
+from qkv.data.check import check
 from qkv.errors import QkvError
 from qkv.runs.files import Data
 from qkv.runs.splits import shared
@@ -50,6 +51,20 @@ def test_held_out_text_in_training_is_told_with_both_lines(tmp_path: Path) -> No
     found = data(tmp_path, overlap="keep", **files).splits(tmp_path)
     assert len(found.train) == 40
     assert "all the same" in found.notes[0]
+
+
+def test_a_first_row_that_names_the_columns_is_told(tmp_path: Path) -> None:
+    rows = "".join(f"text {i}\t{'good' if i % 2 else 'bad'}\n" for i in range(20))
+    for name, first in (("a.tsv", "\nText\tlabel\n"), ("b.tsv", ""), ("v.tsv", '"sentence"\tLabel \n')):
+        (tmp_path / name).write_text(first + (rows if name != "v.tsv" else "new\tgood\n"), encoding="utf-8")
+    first, second = Data(tsv=("a.tsv", "b.tsv"), valid_file="v.tsv").splits(tmp_path).notes
+    assert "a.tsv:2: Text | label: looks like the names of the columns" in first
+    assert "v.tsv:1:" in second
+    assert "请删去这一行" in first.zh
+    assert Data(tsv="b.tsv").splits(tmp_path).notes == ()
+    said = [f for f in check([tmp_path / "a.tsv"]).faults if "names of the columns" in f.text]
+    assert [(f.place, f.broken) for f in said] == [(f"{tmp_path / 'a.tsv'}:2", False)]
+    assert not [f for f in check([tmp_path / "b.tsv"]).faults if "names" in f.text]
 
 
 def test_a_held_out_source_that_is_trained_on_with_another_target_is_told(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ Row = tuple[str, ...]  # one text, or a pair
 Talk = Callable[[Mapping[str, object], str], Sequence[Mapping[str, object]]]  # (row, place) -> messages
 HUGE = 1 << 20  # bytes from which a line is told of
 TELLING = 30  # bytes from which a line of plain text is no phrase that everybody writes
+NAMED = "looks like the names of the columns, and is read as a row like any other; remove the line"
 LEAK = 0.1  # the share of such lines, found in training too, from which held-out text is no longer held out
 KEYS = (("source", "target"), ("prompt", "completion"), ("label", "text"), ("text",))
 WHERE = re.compile(r"^.*?:\d+: ")  # file:line before a message
@@ -296,6 +297,8 @@ def contents(unit: Sequence[Path], abouts: list[About], faults: list[Fault], opt
                 over[i] += long[i] if len(unit) > 1 else any(long)
             if any(long) and not at[0]:
                 at = (number, max(row, key=len))
+            if abouts[0].kind == "tsv" and not hashes.lines and sources.titled(row):
+                faults.append(Fault(f"{unit[0]}:{number}", NAMED, 1, broken=False))
             hashes.add(number, row)
             if options.tell and number % 10_000 == 0:
                 options.tell(unit[0], number)

@@ -8,7 +8,7 @@ import base64
 import codecs
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -380,6 +380,18 @@ def tsv_rows(
         return filled((cells[columns[0]], cells[columns[1]]), place, place, names)
 
     return rows(path, parse, sieve=sieve)
+
+
+TITLES = set[str]().union(*map(str.split, (
+    "source target src tgt text texts sentence sentence1 sentence2 label labels class category score",
+    "input output prompt completion question answer zh en de fr chinese english german french",
+    "中文 英文 原文 译文 源文 文本 句子 标签 类别 问题 答案 输入 输出",
+)))  # fmt: skip
+
+
+def titled(row: Sequence[str]) -> bool:
+    """Whether a row names the columns of a table, as its first line often does, instead of filling them."""
+    return all(cell.strip().strip('"').lower() in TITLES for cell in row)
 
 
 def tsv(path: Path, columns: tuple[int, int] = (0, 1), *, sieve: Sieve | None = None) -> list[Pair]:

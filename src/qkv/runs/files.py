@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from qkv.data import shards, sources, tables
-from qkv.data.check import LEAK, leaked
+from qkv.data.check import LEAK, NAMED, leaked
+from qkv.data.familiar import RUN, familiar
 from qkv.data.shards import Mixture
-from qkv.data.shared import RUN, shared
 from qkv.errors import Note, QkvError, nearest
 from qkv.runs.splits import Splits, Talk, held_out, text_splits
 from qkv.text.chat import checked
@@ -97,7 +97,7 @@ class Data:
         test, valid = self.named(folder, "test", sieve), self.named(folder, "valid", sieve)
         held = [*(test or ()), *(valid or ())]
         sets, said = self.unseen(folder, sets, held)
-        said = (*said, *self.asked_before(sets, held))
+        said = (*self.titles(folder), *said, *self.asked_before(sets, held))
         if test is None:
             sets, test = self.parted(sets, self.test)
         if valid is None:
@@ -208,6 +208,17 @@ class Data:
             return sets, (said,)
         return [[row for row in rows if repr(row) not in known] for rows in sets], (said,)
 
+    def titles(self, folder: Path) -> Iterator[Note]:
+        """A note of each TSV file whose first row seems to name its columns."""
+        for one in (*self.each(), self.apart_from("valid"), self.apart_from("test")):
+            if not one or not one.tsv:
+                continue
+            line, row = next(one.rows(folder, sources.Sieve("skip")), (0, ("",)))
+            if sources.titled(row):
+                yield Note(f"{folder / one.name}:{line}: {' | '.join(row)}: {NAMED}",
+                           zh=f"{folder / one.name}:{line}：{' | '.join(row)}：像是各列的名字，"
+                           "但和别的行一样当作数据；请删去这一行")  # fmt: skip
+
     def asked_before(self, sets: list[list[Any]], held: Sequence[Any]) -> tuple[Note, ...]:
         """A note of held-out pairs of which training has one side, with something else beside it."""
         if self.messages or not held:
@@ -227,7 +238,7 @@ class Data:
 
     def flattering(self, training: Mixture, held: Mixture) -> tuple[Note, ...]:
         """A note of held-out shards of which much stands in the training shards too."""
-        count, of, place = shared(training, held)
+        count, of, place = familiar(training, held)
         if count <= LEAK * of:
             return ()
         return (Note(f"{self.valid_file}: {count:,} of {of:,} held-out runs of {RUN} tokens stand in training too, the "

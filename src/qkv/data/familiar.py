@@ -14,7 +14,7 @@ BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 TABLE = 22  # bits of a number that say quickly that it is not asked for
 
 
-def shared(training: Mixture, held: Mixture) -> tuple[int, int, str]:
+def familiar(training: Mixture, held: Mixture) -> tuple[int, int, str]:
     """(held-out runs of RUN ids that stand in training, how many there are, where the first one found stands).
 
     One pass over the training ids, a second or two for each hundred million of them.
