@@ -3,7 +3,8 @@
 `bench/recipe.py --name multi30k` (or tatoeba_zh_en, …) trains and writes bench/results/<run>.json and the hypotheses
 beside it; `--run DIR` writes the same from a run that `qkv train` made, `--run DIR,DIR,…` from runs that differ by
 their seed (the first is told in full). `--of N` takes of every N of them in turn the one with the lowest validation
-loss, as somebody would who trains N and keeps one. Of a language model the whole held-out text is read once more.
+loss, as somebody would who trains N and keeps one; of models that classify it also asks each N together (`--ensemble`).
+Of a language model the whole held-out text is read once more.
 """
 
 import json
@@ -46,13 +47,14 @@ def main() -> None:
             recipes.train(run, out=directories[0], report=Plain())
         given.run = ",".join(d.name for d in directories) if given.run else ""  # no path of this machine in the file
         content = {"changes": changes(run, directories[0])} | reached(run, directories[0])
-        content |= seeds(directories, given.of)
+        content |= seeds(directories, given.of) | asked_together(run, directories, given.of)
         hypotheses = directories[0] / "train" / "test.hyp"
         if hypotheses.exists() and not given.smoke and not given.out:
             shutil.copy(hypotheses, RESULTS / f"{run.name}.test2016.hyp" if "multi30k" in run.name
                         else RESULTS / f"{run.name}.test.hyp")  # fmt: skip
     name = "recipe" if given.smoke else run.name
-    write(name, CLAIM, given, command=f"python bench/recipe.py --name {given.name}", **content)
+    told = f" --run {given.run} --of {given.of}" if given.of else ""
+    write(name, CLAIM, given, command=f"python bench/recipe.py --name {given.name}{told}", **content)
 
 
 def changes(run: Any, directory: Path) -> list[str]:
@@ -122,6 +124,22 @@ def seeds(directories: list[Path], of: int) -> dict[str, Any]:
         return told
     best = [min(found[at : at + of], key=lambda one: one["valid"]["loss"]) for at in range(0, len(found) - of + 1, of)]
     return {**told, "chosen": {"of": of, "seeds": [one["seed"] for one in best], **spread(best)}}
+
+
+def asked_together(run: Any, directories: list[Path], of: int) -> dict[str, Any]:
+    """What share of the test texts each so many models label right by the mean of their probabilities."""
+    import qkv
+
+    models = [qkv.load(directory) for directory in directories] if of else []
+    if not models or not models[0].labels:
+        return {}
+    texts, labels = zip(*run.splits().test, strict=True)
+    each = []
+    for at in range(0, len(models) - of + 1, of):
+        said = models[at].classify(list(texts), ensemble=models[at + 1 : at + of])
+        right = sum(verdict.label == label for verdict, label in zip(said, labels, strict=True))
+        each.append({"test": {"exact_match": right / len(texts)}})
+    return {"together": {"of": of, **spread(each)}}
 
 
 def spread(found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Voice:
     ids: Callable[[str], list[int]]
     text: Callable[[list[int]], str]
     answer: Callable[..., list[str]]  # texts, and options of the search
-    classify: Callable[[list[str]], list[str]]  # a tab parts a pair
+    classify: Callable[..., list[str]]  # texts, in which a tab parts a pair, and the models that judge too
     labels: tuple[str, ...] = ()
 
 
@@ -94,7 +94,7 @@ def evaluate(
     if len(named) != 1:
         raise QkvError(f"eval: found {' and '.join(named) or 'none'}, expected one of bleu, ppl, accuracy")
     known = {"bleu": ("tokenize", "lowercase", "joint", "beam", "length_penalty", "max_new_tokens", "ensemble"),
-             "ppl": ("window", "stride"), "accuracy": ()}[named[0]]  # fmt: skip
+             "ppl": ("window", "stride"), "accuracy": ("ensemble",)}[named[0]]  # fmt: skip
     for name in how:
         if name not in known:
             raise QkvError(f"eval: unknown option {name!r} of {named[0]}{nearest(name, known)} "
@@ -104,7 +104,7 @@ def evaluate(
     if ppl is not None:
         return perplexity(voice, Path(ppl), tell=tell, **how)
     assert accuracy is not None
-    return labelling(voice, Path(accuracy), tell=tell)
+    return labelling(voice, Path(accuracy), tell=tell, **how)
 
 
 def translation(
@@ -248,8 +248,8 @@ def summed(core: Transformer, states: Tensor, wanted: Tensor) -> float:
     return total
 
 
-def labelling(voice: Voice, path: Path, *, tell: Tell | None = None) -> Accuracy:
-    """How many texts of a file get their label.
+def labelling(voice: Voice, path: Path, *, tell: Tell | None = None, **how: Any) -> Accuracy:
+    """How many texts of a file get their label; `how` goes to who classifies.
 
     Raises:
         QkvError: the model has no labels; a row with a label that it does not have (file and line).
@@ -260,7 +260,7 @@ def labelling(voice: Voice, path: Path, *, tell: Tell | None = None) -> Accuracy
     texts = [text for text, _ in rows]
     said = [""] * len(rows)
     for part in in_parts(range(len(rows)), texts, tell):
-        for i, label in zip(part, voice.classify([texts[i] for i in part]), strict=True):
+        for i, label in zip(part, voice.classify([texts[i] for i in part], **how), strict=True):
             said[i] = label
     there, chosen = Counter(label for _, label in rows), Counter(said)
     hits = Counter(label for (_, label), guess in zip(rows, said, strict=True) if label == guess)

@@ -57,6 +57,21 @@ def judged(model: "Model", texts: Sequence[Any], *, both: bool) -> list[Verdict]
     return verdicts
 
 
+def together(models: Sequence["Model"], texts: Sequence[Any], *, both: bool) -> list[Verdict]:
+    """The verdicts of the mean of several models' probabilities; each model reads the texts with its own tokenizer.
+
+    Raises:
+        QkvError: the models tell other labels apart.
+    """
+    for other in models[1:]:
+        if set(other.labels) != set(models[0].labels) or compares(other) != compares(models[0]):
+            one, two = (", ".join(m.labels) or "none" for m in (models[0], other))
+            raise QkvError(f"ensemble: the models have other labels ({one}; {two}); train them on the same ones")
+    found = [[v.probabilities for v in judged(model, texts, both=both)] for model in models]
+    return [Verdict.of({name: sum(said[name] for said in each) / len(each) for name in each[0]})
+            for each in zip(*found, strict=True)]  # fmt: skip
+
+
 def asked(model: "Model", line: Any, *, both: bool) -> tuple[list[tuple[list[int], list[int]]], inputs.Join]:
     """The ids and segments of the rows that a text, a pair, or a question with answers becomes; how they are joined."""
     texts, made = line if parted(line) else (line,), model.tokenizer

@@ -16,7 +16,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
 from qkv.generation import engine
-from qkv.judging import by_batches, compares, divided, judged, parted, present
+from qkv.judging import by_batches, compares, divided, parted, present, together
 from qkv.spec import Spec
 from qkv.text import chat as chats
 from qkv.text.tokenizer import Tokenizer
@@ -194,17 +194,18 @@ class Model:
         found = by_batches(rows, lambda ids, _: reading.embed(self.core, ids))
         return found if many else found[0]
 
-    def classify(self, text: Any, *, both: bool = False) -> Any:
+    def classify(self, text: Any, *, both: bool = False, ensemble: Sequence["Model"] = ()) -> Any:
         """The label of a text and the probability of each: one Verdict, or a list of them.
 
         A tuple is one question: a pair, which `both` reads in both orders and adds (are they alike?), as a model does
         that learnt it so, or, where one logit judges, (question, answer, ...): the label is the best answer's number.
+        The models of `ensemble` judge with this one, by the mean of their probabilities.
 
         Raises:
-            QkvError: the model has no labels; or a pair, and it reads none.
+            QkvError: the model has no labels; or a pair, and it reads none; an ensemble is of other labels.
         """
         many, texts = (False, [text]) if parted(text) else several(text)
-        verdicts = judged(self, texts, both=both)
+        verdicts = together([self, *ensemble], texts, both=both)
         return verdicts if many else verdicts[0]
 
     def fill(self, text: str, *, top: int = 5) -> list[list[tuple[str, float]]]:
@@ -227,7 +228,7 @@ class Model:
         of label TAB text (or JSON lines with both).
 
         Options of bleu: tokenize, lowercase, joint, beam, length_penalty, max_new_tokens, ensemble; of ppl: window,
-        stride; and `tell`, a function of (done, all).
+        stride; of accuracy: ensemble; and `tell`, a function of (done, all).
 
         Raises:
             QkvError: a broken file (with its line), an unknown option, or a model that cannot do it.
@@ -287,8 +288,8 @@ def voice(model: Model) -> evaluate.Voice:
         found = model.translate(texts, **search) if model.encoder_decoder else model.generate(texts, **search)
         return [result.text for result in found]
 
-    def classify(texts: list[Any]) -> list[str]:
-        return [verdict.label for verdict in model.classify([divided(model, text) for text in texts])]
+    def classify(texts: list[Any], **how: Any) -> list[str]:
+        return [verdict.label for verdict in model.classify([divided(model, text) for text in texts], **how)]
 
     labels = tuple(map(str, range(ANSWERS))) if compares(model) else model.labels
     return evaluate.Voice(model.core, model.ids, model.text, answer, classify, labels)

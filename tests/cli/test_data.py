@@ -165,6 +165,13 @@ def test_runs_are_a_table_and_a_plot(capsys):
     assert json.loads(run(capsys, "runs", "--json")[1])["runs"][1]["differs"]["training.k4"] == 0.2
     assert run(capsys, "runs", "nowhere")[0] == 2
     assert "no run has it" in run(capsys, "runs", "--metric", "bleu")[2]
+    judged = [{"kind": "evaluation", "step": i, "loss": x, "exact_match": y, "best": i == 0}
+              for i, (x, y) in enumerate([(0.7, 0.8), (0.6, 0.75)])]  # fmt: skip
+    with Path("runs/two/train/log.jsonl").open("a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(e) + "\n" for e in judged))
+    Path("runs/two/train/run.json").write_text('{"training": {"metric": "exact_match"}}', encoding="utf-8")
+    assert "\texact_match 0.8, loss 0.7\t" in run(capsys, "runs", "--metric", "loss")[1].splitlines()[2]
+    assert "\texact_match 0.8\t" in run(capsys, "runs", "--metric", "exact_match")[1].splitlines()[2]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib.figure", None)
         code, _, err = run(capsys, "runs", "--png", "p.png")

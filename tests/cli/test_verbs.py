@@ -562,3 +562,40 @@ def test_a_model_whose_run_was_cut_off_is_told_as_such(
     lines = log.read_text(encoding="utf-8").splitlines()
     log.write_text("\n".join(x for x in lines if '"evaluation"' not in x) + '\n7\n{"ki', encoding="utf-8")
     assert "has not come to an evaluation; these are the weights that it began with" in told()
+
+
+def judge(folder: Path, seed: int, texts: tuple[str, ...], labels: dict[str, str]) -> str:
+    """An encoder of its own weights, vocabulary and order of labels."""
+    made = train(texts, kind="char", size=200, specials=SPECIALS, template="cls")
+    torch.manual_seed(seed)
+    shaken(hub.build(encoder(len(made)), tokenizer=made, seed=seed)).save(folder)
+    store.write_json(folder / "config.json", store.read_json(folder / "config.json") | {"id2label": labels})
+    return str(folder)
+
+
+def test_several_models_classify_by_the_mean_of_their_probabilities(
+    reads: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = judge(tmp_path / "a", 5, TEXTS, {"0": "no", "1": "yes"})
+    third = judge(tmp_path / "b", 6, (*TEXTS, "zebra quiz"), {"0": "yes", "1": "no"})
+    texts = ["我喜欢苹果", "the cat", "我在家。", "你喜欢茶吗？", "小帅", "on the mat", "读书", "苹果", "cat sat", "。"]
+    one, *others = map(qkv.load, (reads, second, third))
+    assert others[1].spec.vocabulary != one.spec.vocabulary
+    each = [[v.probabilities["yes"] for v in m.classify(texts)] for m in (one, *others)]
+    mean = [sum(said) / 3 for said in zip(*each, strict=True)]
+    found = one.classify(texts, ensemble=others)
+    assert [v.probabilities["yes"] for v in found] == pytest.approx(mean, abs=1e-6)
+    wanted = ["yes" if p > 0.5 else "no" for p in mean]
+    assert [v.label for v in found] == wanted
+    assert wanted not in [["yes" if p > 0.5 else "no" for p in said] for said in each]  # or the first alone would do
+    words = ["--ensemble", second, "--ensemble", third]
+    for text, label in zip(texts, wanted, strict=True):
+        assert run(capsys, "classify", reads, text, *words)[1].startswith(f"{label}\t")
+    file = tmp_path / "t.tsv"
+    file.write_text("".join(f"{t}\t{w}\n" for t, w in zip(texts, wanted, strict=True)), encoding="utf-8")
+    assert "accuracy 100.00% (10/10)" in run(capsys, "eval", reads, "--accuracy", str(file), *words)[1]
+    assert "(10/10)" not in run(capsys, "eval", reads, "--accuracy", str(file))[1]
+    other = judge(tmp_path / "c", 7, TEXTS, {"0": "good", "1": "bad"})
+    code, _, err = run(capsys, "classify", reads, "苹果", "--ensemble", other)
+    assert code != 0
+    assert "the models have other labels (yes, no; good, bad)" in err

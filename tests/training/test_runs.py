@@ -45,6 +45,7 @@ def test_a_run_in_numbers(tmp_path: Path) -> None:
     assert run.curve("bleu", "seconds") == [(2, 1), (4, 5), (6, 4)]
     assert run.curve("train_loss") == [(10, 5.0), (20, 2.5), (30, pytest.approx(5 / 3))]
     assert run.curve("nothing") == []
+    assert run.kept == {"loss": 2.0, "bleu": 5}  # of the second evaluation, whose weights are the best
     assert run.metrics == ["loss", "bleu", "train_loss"]
 
 

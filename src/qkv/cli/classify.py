@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, batches, option, read_lines, verb
+from qkv.cli.common import Common, batches, ensemble, option, read_lines, verb
 
 
 @verb(
@@ -22,13 +22,14 @@ from qkv.cli.common import Common, batches, option, read_lines, verb
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
 @option("--both", is_flag=True, zh="一对文本按两种次序各读一遍，再相加", en="read each pair in both orders, and add")
-def command(common: Common, model: str, text: str | None, both: bool) -> None:
+@ensemble
+def command(common: Common, model: str, text: str | None, both: bool, ensemble: tuple[str, ...]) -> None:
     from qkv.judging import divided
 
-    lines, loaded = read_lines(text, "classify"), common.model(model)
+    lines, loaded, others = read_lines(text, "classify"), common.model(model), common.models(ensemble)
     for batch in batches(lines):
         real = [divided(loaded, line, both=both) for line in batch if line.strip()]
-        verdicts = iter(loaded.classify(real, both=both) if real else [])
+        verdicts = iter(loaded.classify(real, both=both, **others) if real else [])
         for line in batch:
             tell(common, line, next(verdicts) if line.strip() else None)
 

@@ -86,14 +86,14 @@ class Common:
                       f"{name}: its run has not ended; these are its weights of step {judged[-1]}")
 
     def models(self, names: Sequence[str]) -> dict[str, Any]:
-        """What --ensemble names, as an option of translate and eval; nothing where it names none."""
+        """What --ensemble names, as an option of translate, classify and eval; nothing where it names none."""
         return {"ensemble": [self.model(name) for name in names]} if names else {}
 
 
 def ensemble(function: Any) -> Any:
-    """`--ensemble MODEL`, once for each model that searches with the verb's own."""
-    said = option("--ensemble", multiple=True, metavar="MODEL", zh="一起翻译的另一个模型，概率取平均；可给多次",
-                  en="another model that searches with it, by the mean of their probabilities; any number")  # fmt: skip
+    """`--ensemble MODEL`, once for each model that answers with the verb's own."""
+    said = option("--ensemble", multiple=True, metavar="MODEL", zh="一起作答的另一个模型，概率取平均；可给多次",
+                  en="another model that answers with it, by the mean of their probabilities; any number")  # fmt: skip
     return said(function)
 
 

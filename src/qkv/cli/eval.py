@@ -65,8 +65,8 @@ def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, .
         what = {k: v for k, v in what.items() if (k, v) not in (("tokenize", "auto"), ("lowercase", False))}
     if out is not None and kind != "bleu":
         raise click.UsageError("--out takes translations: it goes with --bleu")
-    if ensemble and kind != "bleu":
-        raise click.UsageError("--ensemble is of models that translate: it goes with --bleu")
+    if ensemble and kind == "ppl":
+        raise click.UsageError("--ensemble is of models that translate or classify: it goes with --bleu, --accuracy")
     loaded = common.model(model)
     what |= common.models(ensemble)
     with counted(common) as tell:

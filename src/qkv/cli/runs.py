@@ -39,7 +39,7 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         title = common.say(f"{folder} 里的训练", f"Runs in {folder}")
-        text = plots.page(curves, table(common, runs), x=common.say(*AXES[x]), y=drawn, title=title,
+        text = plots.page(curves, table(common, runs, drawn), x=common.say(*AXES[x]), y=drawn, title=title,
                           lang=common.talk.lang)  # fmt: skip
         page.write_text(text, encoding="utf-8")
     if common.json:
@@ -49,7 +49,7 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
         ]
         common.emit({"folder": folder, "metric": drawn, "x": x, "runs": told, "html": page, "png": png})
         return 0
-    show(common, runs)
+    show(common, runs, drawn)
     if curves and not common.quiet:
         plot(common, curves, drawn, x)
     for path in (page, png):
@@ -62,8 +62,8 @@ SHOWN = 4  # settings of a run at most, beside how many more there are
 AXES = {"steps": ("步", "steps"), "seconds": ("秒", "seconds")}
 
 
-def table(common: Common, runs: Any) -> list[list[str]]:
-    """The runs as rows of words; the first row is the head."""
+def table(common: Common, runs: Any, drawn: str) -> list[list[str]]:
+    """The runs as rows of words; the first row is the head. The best has the metric that is drawn beside its own."""
     from qkv.training.runs import differing
 
     head = common.say("名称,步,词元,秒,词元/秒,最佳,测试,训练损失,结束,不同的设置",
@@ -71,6 +71,7 @@ def table(common: Common, runs: Any) -> list[list[str]]:
     rows = [head.split(",")]
     for run, own in zip(runs, differing(runs), strict=True):
         best, test = ("–" if x is None else f"{run.metric} {x:.4g}" for x in (run.best, run.test))
+        best += f", {drawn} {run.kept[drawn]:.4g}" if drawn != run.metric and drawn in run.kept else ""
         loss = "–" if run.loss is None else f"{run.loss:.4f}"
         words = [f"{key}={value}" for key, value in own.items()]
         more = [common.say(f"另有 {len(words) - SHOWN} 个", f"{len(words) - SHOWN} more")] * (len(words) > SHOWN)
@@ -84,11 +85,11 @@ def whole(number: float | None) -> str:
     return "–" if number is None else f"{number:,.0f}"
 
 
-def show(common: Common, runs: Any) -> None:
+def show(common: Common, runs: Any, drawn: str) -> None:
     """The table: columns under each other on a terminal, tabs in a pipe."""
     import sys
 
-    rows = table(common, runs)
+    rows = table(common, runs, drawn)
     if not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(row))

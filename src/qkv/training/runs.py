@@ -22,7 +22,8 @@ LOG = Path("train", "log.jsonl")
 class Summary:
     """One run: how far it came, how fast, its best `metric` on validation and on its test, its last training loss.
 
-    `ended` is empty where it did not; `settings` are by `part.key`, `events` is its log.
+    `kept` is all that was measured of the weights of `best`; `ended` is empty where it did not; `settings` are by
+    `part.key`, `events` is its log.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Summary:
     test: float | None
     loss: float | None
     ended: str
+    kept: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] = field(repr=False, default_factory=dict)
     events: list[log.Event] = field(repr=False, default_factory=list)
 
@@ -94,10 +96,12 @@ def read(directory: Path, name: str = "") -> Summary:
     speed = tokens / seconds if tokens and seconds else next(
         (e["tokens_per_second"] for e in reversed(steps) if number(e.get("tokens_per_second"))), None
     )  # fmt: skip
+    measured = {k: v for k, v in bests[-1].items() if number(v) and k not in ("step", "epoch")} if bests else {}
     losses = [e["loss"] for e in steps if number(e.get("loss"))]
     return Summary(
         name or directory.name, last, tokens, float(seconds), speed, metric, bests[-1][metric] if bests else None,
-        reached if number(reached) else None, losses[-1] if losses else None, end.get("why", ""), settings, events,
+        reached if number(reached) else None, losses[-1] if losses else None, end.get("why", ""), measured, settings,
+        events,
     )  # fmt: skip
 
 
