@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -35,6 +36,14 @@ def a_run(
     (directory / "log.jsonl").write_text(text + '{"kind": "step", "st', encoding="utf-8")
     (directory / "run.json").write_text(json.dumps({"training": {"metric": metric}}), encoding="utf-8")
     return folder / name
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_a_link_to_a_run_is_one(tmp_path: Path) -> None:
+    a_run(tmp_path / "elsewhere", "one")
+    a_run(tmp_path / "runs", "two")
+    (tmp_path / "runs" / "linked").symlink_to(tmp_path / "elsewhere" / "one")
+    assert [path.name for path in runs.find(tmp_path / "runs")] == ["linked", "two"]
 
 
 def test_a_run_in_numbers(tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ def find(folder: Path) -> list[Path]:
     folder = Path(folder)
     if not folder.is_dir():
         raise QkvError(f"{folder}: no such folder; qkv train writes runs into runs/, or where --out says")
-    found = sorted(path.parents[1] for path in folder.rglob(str(LOG)))
+    both = {*folder.rglob(str(LOG)), *folder.glob(str("*" / LOG))}  # rglob enters no link to a folder
+    found = sorted(path.parents[1] for path in both)
     if not found:
         raise QkvError(f"{folder}: no run in it or below it, expected folders with {LOG.as_posix()} in them")
     return found
