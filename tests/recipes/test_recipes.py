@@ -187,6 +187,10 @@ def test_a_dry_run_says_what_it_takes_and_writes_nothing(tmp_path: Path, capsys:
     [
         ("[model]", "[modle]", r"unknown table \[modle\]; did you mean 'model'"),
         ("steps = 4", "stesp = 4", r"training.stesp: unknown key; did you mean 'steps'"),
+        ("steps = 4", "steps = 4\nwidth = 3", r"mine\.toml: training\.width: unknown key; did you mean 'model\.width'"),
+        ("steps = 4", 'objective = "labels"', r"toml: training\.objective: unknown key; did you mean 'objective'"),
+        ("[model]", "[lora]\nrank = 4\n[model]", r"unknown table \[lora\]; did you mean 'training\.lora'"),
+        ("[data]", "steps = 5\n[data]", r"unknown key 'steps'; did you mean 'training\.steps'"),
         ("width = 16", 'width = "16"', r"model.width: found '16', expected a whole number"),
         ("width = 16", "width = ", r"mine.toml: not TOML.*line 7"),
         ('source = "a.en"', "", r"expected one of: source and target, tsv, jsonl, text"),
@@ -216,6 +220,7 @@ def test_files_of_unequal_length_and_bad_bytes_are_told_by_line(tmp_path: Path) 
     [
         (["lr=1"], "did you mean 'training.lr'"), (["training=1"], "expected a key in it"),
         (["modle.width=1"], "did you mean 'model"), (["splits=1"], "unknown key"),
+        (["model.lr=1"], "^model.lr: unknown key; did you mean 'training.lr'"),
     ],
 )  # fmt: skip
 def test_an_unknown_override_names_the_nearest(words: list[str], match: str) -> None:

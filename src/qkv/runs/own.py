@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data import sources
-from qkv.errors import QkvError, nearest
+from qkv.errors import QkvError
 from qkv.runs.files import Data
-from qkv.runs.run import KINDS, PLAIN, Run, asked
+from qkv.runs.run import KINDS, PLAIN, Run, asked, elsewhere, misplaced
 from qkv.runs.shape import Shape
 from qkv.training.settings import Settings, changed
 
@@ -49,7 +49,9 @@ def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
         raise QkvError(f"{path}: not TOML: {e}") from None
     for key in values:
         if key not in (*KINDS, *PLAIN):
-            raise QkvError(f"{path}: unknown table [{key}]{nearest(key, KINDS)} (known: {', '.join(KINDS)})")
+            what = f"table [{key}]" if isinstance(values[key], dict) else f"key {key!r}"
+            raise QkvError(f"{path}: unknown {what}{elsewhere(key)} (known: {', '.join((*KINDS, *PLAIN))})")
+    misplaced(values, f"{path}: ")
     return described(values, words, path, path.parent)
 
 

@@ -5,7 +5,7 @@ A recipe is a file of recipes/ with `run() -> Run`; own.py makes one of your own
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -101,14 +101,30 @@ def asked(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
         if key in PLAIN:
             continue
         if key not in parts:
-            known = [f"{part}.{f.name}" for part in parts for f in dataclasses.fields(KINDS[part])] + [*PLAIN]
-            close = next((k for k in known if k.partition(".")[2] == key), None)
-            hint = f"; did you mean {close!r}?" if close else nearest(key, [*known, *parts])
-            hint = "; a recipe reads its own data, a TOML file names yours" if key == "data" else hint
+            hint = "; a recipe reads its own data, a TOML file names yours" if key == "data" else elsewhere(key, parts)
             raise QkvError(f"{key}: unknown key{hint} (parts: {', '.join(parts)})")
         if not isinstance(value, dict):
             raise QkvError(f"{key}={value}: names a part, expected a key in it such as {key}.…=…")
+    misplaced(values)
     return values
+
+
+def elsewhere(key: str, parts: Iterable[str] = KINDS) -> str:
+    """A hint of where a key belongs: its own place if any part has it, else the nearest name."""
+    known = [*PLAIN, *(f"{part}.{f.name}" for part in parts for f in dataclasses.fields(KINDS[part]))]
+    exact = [name for name in known if name.rpartition(".")[2] == key]
+    return f"; did you mean {exact[0]!r}?" if exact else nearest(key, [*known, *parts])
+
+
+def misplaced(values: Mapping[str, Any], where: str = "") -> None:
+    """QkvError for a key that its part lacks and another part, or none at all, has."""
+    own = {part: [f.name for f in dataclasses.fields(kind)] for part, kind in KINDS.items()}
+    every = {*PLAIN, *(name for names in own.values() for name in names)}
+    for part, names in own.items():
+        table = values.get(part)
+        for key in table if isinstance(table, Mapping) else ():
+            if key in every and key not in names:
+                raise QkvError(f"{where}{part}.{key}: unknown key{elsewhere(key)} (known: {', '.join(names)})")
 
 
 def configured(run: Run, words: Iterable[str]) -> Run:
