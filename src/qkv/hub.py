@@ -44,7 +44,12 @@ def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revisio
 
 def adapted(directory: Path, device: str, dtype: str) -> Model:
     """A model with the adapters of a directory merged into it; the directory's own config says what else is new."""
-    begun, file = load(peft.base_of(directory), device=device, dtype=dtype), directory / "config.json"
+    base, file = peft.base_of(directory), directory / "config.json"
+    try:
+        begun = load(base, device=device, dtype=dtype)
+    except QkvError as e:
+        raise QkvError(f"{directory / peft.CONFIG}: {directory} holds adapters of a model, which is not to be had: "
+                       f"{e}") from e  # fmt: skip
     config = store.read_json(file) if file.is_file() else begun.config or {}
     core = extended(begun.core, checkpoint.spec_of(config, file), 0)
     parts, whole = peft.read(directory, core, config)

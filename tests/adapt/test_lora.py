@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,19 @@ def test_another_base_under_the_same_adapters_is_refused(base: Path, tmp_path: P
     finally:
         for name, data in kept.items():
             (base / name).write_bytes(data)
+
+
+def test_another_rank_at_resume_and_a_base_that_is_gone_are_told(base: Path, tmp_path: Path) -> None:
+    recipes.train(run_of(str(base), 2), out=tmp_path / "a", device="cpu")
+    other = run_of(str(base), 3)
+    wider = dataclasses.replace(other.training, lora=dataclasses.replace(other.training.lora, rank=7))
+    with pytest.raises(QkvError, match=r"of another training\.lora: .*\.q\.a was \[\d+, \d+\], now \[7, "):
+        recipes.train(dataclasses.replace(other, training=wider), out=tmp_path / "a", device="cpu", resume=True)
+    config = tmp_path / "a" / "adapter_config.json"
+    said = json.loads(config.read_text(encoding="utf-8")) | {"base_model_name_or_path": str(tmp_path / "gone")}
+    config.write_text(json.dumps(said), encoding="utf-8")
+    with pytest.raises(QkvError, match=r"adapter_config\.json: .* adapters of a model, which is not to be had: .*gone"):
+        qkv.load(tmp_path / "a", device="cpu")
 
 
 def test_without_a_base_there_is_nothing_to_adapt() -> None:

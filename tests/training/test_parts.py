@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -236,8 +237,13 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"\x10\0\0\0\0\0\0\0not json at all")
     with pytest.raises(QkvError, match="not a whole checkpoint"):
         checkpoint.read(path)
-    with pytest.raises(QkvError, match=r"never filled: \['decoder"):
+    with pytest.raises(QkvError, match=r"it lacks decoder"):
         checkpoint.fill(small(), {})
+    whole = checkpoint.weights(small())
+    wide = whole | {"embed.weight": torch.zeros(3, 4), "more": torch.zeros(1)}
+    shape = re.escape(str(list(whole["embed.weight"].shape)))
+    with pytest.raises(QkvError, match=rf"it has more besides; embed\.weight was \[3, 4\], now {shape}\. Give another"):
+        checkpoint.fill(small(), wide)
 
 
 def test_differences_name_each_leaf() -> None:

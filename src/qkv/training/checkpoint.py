@@ -68,7 +68,11 @@ def fill(core: nn.Module, values: Mapping[str, Tensor]) -> None:
     wrong = sorted(n for n in own.keys() & values.keys() if own[n].shape != values[n].shape)
     if own.keys() != values.keys() or wrong:
         missing, extra = sorted(own.keys() - values.keys()), sorted(values.keys() - own.keys())
-        raise QkvError(f"checkpoint: never filled: {missing[:5]}; never read: {extra[:5]}; other shapes: {wrong[:5]}")
+        found = [(f"it lacks {', '.join(missing[:5])}", missing), (f"it has {', '.join(extra[:5])} besides", extra)]
+        found += [(f"{n} was {list(values[n].shape)}, now {list(own[n].shape)}", wrong) for n in wrong[:5]]
+        told = "; ".join(text for text, some in found if some)
+        raise QkvError(f"checkpoint: its weights are of another model, or of another training.lora: {told}. Give "
+                       "another --out to start anew")  # fmt: skip
     for name, tensor in own.items():
         tensor.copy_(values[name])
 
