@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -371,8 +371,12 @@ def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
         child.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(1)
-        child.send_signal(signal.SIGTERM)
-        assert child.wait(60) == -signal.SIGTERM
+        for _ in range(20):  # a busy machine may hear the first one so late that this is still it
+            child.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(3)
+                break
+        assert child.returncode == -signal.SIGTERM
 
 
 @not_windows
