@@ -108,7 +108,7 @@ def held_out(run: Any, directory: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def seeds(directories: list[Path], of: int) -> dict[str, Any]:
+def seeds(directories: list[Path], of: int = 0) -> dict[str, Any]:
     """The tests of runs that differ by their seed: the mean of BLEU, or of what labels are right, and its spread.
 
     With `of`, the same of those that a choice by validation loss keeps, one of each so many.

@@ -10,7 +10,7 @@ import size
 
 from qkv.cli import main
 from qkv.cli.train import lines
-from qkv.errors import Note
+from qkv.errors import Note, QkvError
 
 
 def test_a_note_is_its_english_words_and_keeps_the_chinese_ones() -> None:
@@ -22,11 +22,43 @@ def test_a_note_is_its_english_words_and_keeps_the_chinese_ones() -> None:
     assert lines(event | {"text": "bare"}, lambda zh, en: zh) == ["bare"]
 
 
+def test_an_error_has_its_chinese_words_where_somebody_reads_chinese(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.tsv").write_text("one\n", encoding="utf-8")
+    Path("b.tsv").write_text("one\teins\n" * 9, encoding="utf-8")
+    Path("empty.txt").write_text("", encoding="utf-8")
+    Path("m").mkdir()
+    for words, en, zh in (
+        (["train", "c.tsv"], "c.tsv: no such file or directory; did you mean", "c.tsv：没有这个文件；是不是 '"),
+        (["train", "a.tsv"], "a.tsv:1: found 1 column(s)", "a.tsv:1：只有 1 列"),
+        (["train", "empty.txt"], "empty.txt: the file is empty", "empty.txt：文件是空的"),
+        (["train", "b.tsv", "lr=1"], "unknown key; did you mean 'training.lr'?", "lr：没有这个键；是不是 'training.lr'"),
+        (["train", "b.tsv", "training.lr=x"], "found 'x', expected a number", "training.lr：读到 'x'，应是数"),
+        (["generate", "m", "x"], "m: no config.json in this directory", "m：目录里没有 config.json（有：nothing）"),
+        (["runs"], "runs: no such folder", "runs：没有这个目录"),
+    ):
+        assert main([*words, "--lang", "en"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: ")
+        assert en in said
+        assert main([*words, "--lang", "zh"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("错误：")
+        assert zh in said
+        assert en not in said
+    error = copy.copy(QkvError("two", zh="两"))
+    assert (str(error), error.zh, QkvError("one").zh) == ("two", "两", "")
+
+
 def test_each_note_has_its_chinese_words() -> None:
     found = 0
     for path in size.PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Note":
+                if path.name == "errors.py":  # which makes notes of errors and of no hint
+                    continue
                 zh = next((ast.unparse(k.value) for k in node.keywords if k.arg == "zh"), "")
                 assert any("\u4e00" <= c <= "\u9fff" for c in zh), f"{path}:{node.lineno}: {zh or 'nothing'}"
                 found += 1

@@ -5,7 +5,19 @@ from difflib import get_close_matches
 
 
 class QkvError(ValueError):
-    """A mistake that the reader can mend; the message names the file, key or line."""
+    """A mistake that the reader can mend; the message names the file, key or line. `zh` says the same in Chinese."""
+
+    zh = ""
+
+    def __init__(self, *args: object, zh: str = "") -> None:
+        super().__init__(*args)
+        if zh:
+            self.zh = zh
+
+    @property
+    def note(self) -> "Note":
+        """Its words, in Chinese too where it has them."""
+        return Note(str(self), zh=self.zh or str(self))
 
 
 class Note(str):
@@ -19,7 +31,12 @@ class Note(str):
         return made
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> Note:
     """A hint naming the closest known name, or the empty string."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return meant(close[0]) if close else Note("")
+
+
+def meant(name: str) -> Note:
+    """A hint that a name was meant."""
+    return Note(f"; did you mean {name!r}?", zh=f"；是不是 {name!r}？")

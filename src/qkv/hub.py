@@ -48,8 +48,9 @@ def adapted(directory: Path, device: str, dtype: str) -> Model:
     try:
         begun = load(base, device=device, dtype=dtype)
     except QkvError as e:
-        raise QkvError(f"{directory / peft.CONFIG}: {directory} holds adapters of a model, which is not to be had: "
-                       f"{e}") from e  # fmt: skip
+        said = directory / peft.CONFIG
+        raise QkvError(f"{said}: {directory} holds adapters of a model, which is not to be had: {e}",
+                       zh=f"{said}：{directory} 是适配器，它的模型读不到：{e.zh or e}") from e  # fmt: skip
     config = store.read_json(file) if file.is_file() else begun.config or {}
     core = extended(begun.core, checkpoint.spec_of(config, file), 0)
     parts, whole = peft.read(directory, core, config)
@@ -103,14 +104,16 @@ def locate(name: str | Path, revision: str | None = None, wanted: Sequence[str] 
         if (path / "config.json").is_file() or (path / peft.CONFIG).is_file():
             return path
         here = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
-        raise QkvError(f"{path}: no config.json in this directory (found: {here}); is it a model's or a run's?")
+        raise QkvError(f"{path}: no config.json in this directory (found: {here}); is it a model's or a run's?",
+                       zh=f"{path}：目录里没有 config.json（有：{here}）；这是模型或训练的目录吗？")  # fmt: skip
     known = sorted(p.name for p in bundled.iterdir()) if bundled.is_dir() else []
     if str(name) in known:
         return bundled / str(name)
     if path.is_file():
-        raise QkvError(f"{path}: is a file, expected the directory of a model")
+        raise QkvError(f"{path}: is a file, expected the directory of a model", zh=f"{path}：是文件，应是模型的目录")
     if str(name).startswith((".", "/", "~")) or str(name).count("/") > 1 or (os.sep != "/" and os.sep in str(name)):
-        raise QkvError(f"{name}: no such directory (bundled models: {', '.join(known) or 'none'})")
+        raise QkvError(f"{name}: no such directory (bundled models: {', '.join(known) or 'none'})",
+                       zh=f"{name}：没有这个目录（自带的模型：{', '.join(known) or '无'}）")  # fmt: skip
     return download(str(name), revision, known, wanted)
 
 
@@ -124,10 +127,14 @@ def download(name: str, revision: str | None, known: Sequence[str], wanted: Sequ
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(wanted)))
     except Exception as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+        hint, here, why = nearest(name, known), ", ".join(known), f"{type(e).__name__}: {reason[:160]}"
         raise QkvError(
-            f"{name}: no such directory and no bundled model{nearest(name, known)} (bundled: "
-            f"{', '.join(known) or 'none'}), and the hub did not give it ({type(e).__name__}: {reason[:160]}). "
-            f"Check the name, and HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME; ./{name} forces a path"
+            f"{name}: no such directory and no bundled model{hint} (bundled: {here or 'none'}), and the hub did not "
+            f"give it ({why}). Check the name, and HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME; ./{name} forces "
+            "a path",
+            zh=f"{name}：没有这个目录，也没有这个自带的模型{hint.zh}（自带：{here or '无'}），"
+            f"hub 上也没有取到（{why}）。请检查名字，以及 HF_ENDPOINT、HF_HUB_OFFLINE、HF_TOKEN、HF_HOME；"
+            f"写 ./{name} 表示路径",
         ) from None
 
 

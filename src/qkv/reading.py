@@ -28,7 +28,8 @@ def read(
     stack = core.encoder if core.spec.encoder else core.decoder
     limit = stack.spec.longest
     if limit is not None and ids.shape[1] > limit:
-        raise QkvError(f"a text has {ids.shape[1]} tokens, and the model reads at most {limit}; shorten or split it")
+        raise QkvError(f"a text has {ids.shape[1]} tokens, and the model reads at most {limit}; shorten or split it",
+                       zh=f"文本有 {ids.shape[1]} 个词元，而模型最多读 {limit} 个；请缩短或分开")  # fmt: skip
     kinds = None if segments is None else filled(segments, ids.device)[0]
     free = real.sum(1) if any(m.kind == "prefix" for m in stack.masks) else None
     return ids, Given(real=real, segments=kinds, prefix=free)
@@ -71,7 +72,8 @@ def judge(
         QkvError: the model has no labels, a text is too long, or an encoder-decoder's start id is missing.
     """
     if core.spec.labels is None:
-        raise QkvError("this model has no labels: it was not made to classify; train one, or load a classifier")
+        raise QkvError("this model has no labels: it was not made to classify; train one, or load a classifier",
+                       zh="这个模型没有类别，不是分类器；请训练一个，或换一个分类模型")  # fmt: skip
     ids, given = read(core, rows, segments)
     if not (core.spec.encoder and core.spec.decoder):
         step = begin(core.encoder if core.spec.encoder else core.decoder, ids, given, mode="prefill")

@@ -161,7 +161,8 @@ def render(
     for other in ensemble:
         agree(model, other)
     if not model.encoder_decoder:
-        raise QkvError("this model has no encoder and decoder: it can generate, not translate")
+        raise QkvError("this model has no encoder and decoder: it can generate, not translate",
+                       zh="这个模型没有编码器加解码器：能续写（generate），不能翻译")  # fmt: skip
     for n, line in enumerate(texts):
         if isinstance(line, str) and not line.strip():
             raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to translate")

@@ -68,3 +68,9 @@ def test_the_mean_over_seeds_and_its_spread(bench: Any, tmp_path: Path) -> None:
     assert (found["mean"], found["deviation"]) == (77.0, 2.0)  # over n - 1
     assert [one["seed"] for one in found["seeds"]] == [0, 1, 2]
     assert bench.seeds(folders[:1]) == {}
+    for folder, loss in zip(folders, (0.4, 0.3, 0.5), strict=True):
+        done = json.loads((folder / "train" / "result.json").read_text(encoding="utf-8"))
+        done["outcome"]["metrics"]["loss"] = loss
+        (folder / "train" / "result.json").write_text(json.dumps(done))
+    chosen = bench.seeds([*folders, *reversed(folders)], 2)["chosen"]  # 0, 1; 2, 2; 1, 0
+    assert chosen == {"of": 2, "seeds": [1, 2, 1], "each": [77.0, 79.0, 77.0], "mean": 77.67, "deviation": 1.15}

@@ -104,9 +104,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.ClickException as error:
-        return _told(error.format_message(), error.exit_code, _where(error, talk))
+        return _told(error.format_message(), error.exit_code, _where(error, talk), talk=talk)
     except (KeyboardInterrupt, click.Abort):
-        return _told(talk.say("已中断", "interrupted"), 130)
+        return _told(talk.say("已中断", "interrupted"), 130, talk=talk)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet too
     except Exception as error:
@@ -123,20 +123,21 @@ def _failed(error: Exception, talk: Talk) -> int:
     if talk.debug:
         traceback.print_exc()
     if isinstance(error, QkvError):
-        return _told(str(error), getattr(error, "code", 2))
+        return _told(talk.say(error.zh or str(error), str(error)), getattr(error, "code", 2), talk=talk)
     if isinstance(error, OSError) and error.filename is not None:
-        return _told(f"{error.filename}: {(error.strerror or str(error)).lower()}", 2)
+        return _told(f"{error.filename}: {(error.strerror or str(error)).lower()}", 2, talk=talk)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
         return _told(talk.say("内存不够：模型、批或文本小一些就放得下（训练前可用 --dry-run 估计）",
                               "not enough memory: take a smaller model, batch or text (before training, --dry-run "
-                              "tells what it will need)"), 2)  # fmt: skip
+                              "tells what it will need)"), 2, talk=talk)  # fmt: skip
     again = talk.say("意外的错误；加 --debug 再运行可看回溯", "this was not expected; run again with --debug")
-    return _told(f"{type(error).__name__}: {error}".splitlines()[0], 1, "" if talk.debug else again)
+    return _told(f"{type(error).__name__}: {error}".splitlines()[0], 1, "" if talk.debug else again, talk=talk)
 
 
-def _told(message: str, code: int, remedy: str = "") -> int:
+def _told(message: str, code: int, remedy: str = "", *, talk: Talk) -> int:
     plain = False if os.environ.get("NO_COLOR") else None  # https://no-color.org
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True, color=plain)
+    head = click.style(talk.say("错误：", "error:"), fg="red", bold=True)
+    click.echo(f"{head}{talk.say('', ' ')}{message}", err=True, color=plain)
     if remedy:
         click.echo(remedy, err=True)
     return code

@@ -205,7 +205,7 @@ def read_lines(text: str | None, to: str = "") -> Iterator[str]:
     """The lines of standard input for `-` or no TEXT on a pipe, otherwise TEXT; `to` is the verb that needs words."""
     if text is not None and text != "-":
         if to and not text.strip():
-            raise QkvError(f"TEXT is empty: there is nothing to {to}")
+            raise QkvError(f"TEXT is empty: there is nothing to {to}", zh="TEXT 是空的：没有可读的内容")
         return iter([text])
     if text is None and sys.stdin.isatty():
         raise click.UsageError("TEXT is missing; give it in quotes, or - to read lines from standard input")
@@ -220,7 +220,9 @@ def _standard_input() -> Iterator[str]:
         except UnicodeDecodeError as error:
             found = line[error.start : error.start + 1].hex()
             where = f"standard input, line {number}"
-            raise QkvError(f"{where}: byte 0x{found} is not UTF-8; convert the text with iconv") from None
+            raise QkvError(f"{where}: byte 0x{found} is not UTF-8; convert the text with iconv",
+                           zh=f"标准输入第 {number} 行：字节 0x{found} 不是 UTF-8；请用 iconv 转换",
+                           ) from None  # fmt: skip
 
 
 @contextmanager

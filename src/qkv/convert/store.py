@@ -77,7 +77,8 @@ def safe(path: Path) -> Tensors:
     try:
         file = safe_open(str(path), framework="pt").__enter__()
     except (SafetensorError, OSError) as e:
-        raise QkvError(f"{path}: not a whole safetensors file ({e}); was the download or the copy complete?") from None
+        raise QkvError(f"{path}: not a whole safetensors file ({e}); was the download or the copy complete?",
+                       zh=f"{path}：不是完整的 safetensors 文件（{e}）；下载或复制完整吗？") from None  # fmt: skip
     return {name: lambda name=name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 

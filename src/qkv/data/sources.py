@@ -52,7 +52,7 @@ class Sieve:
     policy: Policy = "error"
     aside: Path | None = None  # where rows in quarantine go
     dropped: dict[str, int] = field(default_factory=dict)  # rows left out, by file
-    first: dict[str, str] = field(default_factory=dict)  # what was wrong with the first of them, by file
+    first: dict[str, Note] = field(default_factory=dict)  # what was wrong with the first of them, by file
     file: IO[str] | None = None
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Sieve:
         if self.policy == "error":
             raise error
         name = str(rows[0][0])
-        self.first.setdefault(name, str(error))
+        self.first.setdefault(name, error.note)
         self.dropped[name] = self.dropped.get(name, 0) + 1
         if self.policy == "quarantine" and self.aside is not None:
             if self.file is None:
@@ -94,7 +94,7 @@ class Sieve:
         kept = self.policy == "quarantine"
         where, put = (f", put into {self.aside}", f"，放在 {self.aside}") if kept else ("", "")
         return [Note(f"{n} bad row(s) left out{where}; the first: {self.first[name]}",
-                     zh=f"略去了 {n} 个坏行{put}；第一个：{self.first[name]}")
+                     zh=f"略去了 {n} 个坏行{put}；第一个：{self.first[name].zh}")
                 for name, n in self.dropped.items()]  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def opened(path: Path) -> IO[bytes]:
     head = file.read(HEAD)
     if kind := not_text(head):
         file.close()
-        raise QkvError(f"{path}: not a UTF-8 text file, found {kind}")
+        raise QkvError(f"{path}: not a UTF-8 text file, found {kind}", zh=f"{path}：不是 UTF-8 文本文件，而是 {kind}")
     file.seek(3 if head.startswith(b"\xef\xbb\xbf") else 0)
     return file
 
@@ -145,11 +145,13 @@ def missing(path: Path, error: OSError) -> QkvError:
     """What to say about a file that cannot be opened."""
     folder = path.parent
     if path.is_dir():
-        return QkvError(f"{path}: is a directory, expected a text file")
+        return QkvError(f"{path}: is a directory, expected a text file", zh=f"{path}：是目录，应是文本文件")
     if not folder.is_dir():
-        return QkvError(f"{path}: no such file (nor is there a folder {folder})")
-    hint = nearest(path.name, (p.name for p in folder.iterdir()))
-    return QkvError(f"{path}: {(error.strerror or str(error)).lower()}{hint}")
+        return QkvError(f"{path}: no such file (nor is there a folder {folder})",
+                        zh=f"{path}：没有这个文件（也没有目录 {folder}）")  # fmt: skip
+    hint, reason = nearest(path.name, (p.name for p in folder.iterdir())), error.strerror or str(error)
+    zh = "没有这个文件" if isinstance(error, FileNotFoundError) else f"打不开（{reason}）"
+    return QkvError(f"{path}: {reason.lower()}{hint}", zh=f"{path}：{zh}{hint.zh}")
 
 
 def not_text(head: bytes) -> str:
@@ -198,13 +200,16 @@ def decoded(path: Path, line: Line) -> str:
         QkvError: bytes that are not UTF-8 (with line and byte), NUL bytes, a line without end.
     """
     if line.size > LONGEST:
-        raise QkvError(f"{path}:{line.number}: one line of {line.size:,} bytes, expected a row; split it into lines")
+        raise QkvError(f"{path}:{line.number}: one line of {line.size:,} bytes, expected a row; split it into lines",
+                       zh=f"{path}:{line.number}：这一行有 {line.size:,} 字节，应是一条数据；请分成多行")  # fmt: skip
     try:
         text = line.raw.decode("utf-8")
     except UnicodeDecodeError as e:
         raise QkvError(
             f"{path}:{line.number}: invalid UTF-8: byte 0x{line.raw[e.start]:02x} at offset {line.offset + e.start} "
-            f"(byte {e.start + 1} of the line); convert the file to UTF-8"
+            f"(byte {e.start + 1} of the line); convert the file to UTF-8",
+            zh=f"{path}:{line.number}：不是 UTF-8：字节 0x{line.raw[e.start]:02x}，在文件的第 {line.offset + e.start} "
+            f"字节处（本行第 {e.start + 1} 字节）；请把文件转成 UTF-8",
         ) from None
     if "\0" in text:
         raise QkvError(f"{path}:{line.number}: a NUL byte (byte {line.raw.index(0) + 1} of the line) in a text file")
@@ -234,7 +239,7 @@ def document(path: Path, *, sieve: Sieve | None = None) -> str:
                 (sieve or Sieve()).refuse(error, (path, line))
         text = "".join(kept)
     if not text.strip():
-        raise QkvError(f"{path}: the file is empty, expected text")
+        raise empty(path)
     return text.replace("\r\n", "\n")
 
 
@@ -260,7 +265,7 @@ def pieces(path: Path, key: str = "text") -> Iterator[tuple[str, bool]]:
         length += len(held[-1])
         seen += bool(held[-1].strip())
     if not seen:
-        raise QkvError(f"{path}: the file is empty, expected text")
+        raise empty(path)
     yield "".join(held), True
 
 
@@ -304,8 +309,10 @@ def _any(path: Path, good: int, sieve: Sieve) -> None:
     if good:
         return
     if bad := sieve.dropped.get(str(path)):
-        raise QkvError(f"{path}: all {bad} rows are bad; the first: {sieve.first[str(path)]}")
-    raise QkvError(f"{path}: the file is empty, expected text")
+        first = sieve.first[str(path)]
+        raise QkvError(f"{path}: all {bad} rows are bad; the first: {first}",
+                       zh=f"{path}：{bad} 行全坏；第一行：{first.zh}")  # fmt: skip
+    raise empty(path)
 
 
 def pair_rows(source: Path, target: Path, *, sieve: Sieve | None = None) -> Iterator[tuple[int, Pair]]:
@@ -340,12 +347,18 @@ def unequal(one: tuple[Path, int], two: tuple[Path, int], first: int) -> QkvErro
     """What to say about two files with their counts of lines, of which the longer has no partner for line `first`."""
     for path, count in (one, two):
         if not count:
-            return QkvError(f"{path}: the file is empty, expected text")
+            return empty(path)
     longer = one[0] if one[1] > two[1] else two[0]
     return QkvError(
         f"{one[0]} has {one[1]} lines and {two[0]} has {two[1]}, expected as many: "
-        f"{longer}:{first} is the first line without a partner"
+        f"{longer}:{first} is the first line without a partner",
+        zh=f"{one[0]} 有 {one[1]} 行，{two[0]} 有 {two[1]} 行，应当一样多：从 {longer}:{first} 起没有对应的行",
     )
+
+
+def empty(path: Path) -> QkvError:
+    """What to say about a file without text."""
+    return QkvError(f"{path}: the file is empty, expected text", zh=f"{path}：文件是空的，应有文本")
 
 
 def filled(pair: Pair, one: str, two: str, names: tuple[str, str] = ("source", "target")) -> Pair:
@@ -353,7 +366,8 @@ def filled(pair: Pair, one: str, two: str, names: tuple[str, str] = ("source", "
     for text, name, place in zip(pair, names, (one, two), strict=True):
         if not text.strip():
             beside = "" if one == two else f" beside {two if place == one else one}"
-            raise QkvError(f"{place}: the {name} is empty{beside}; mend the row, or leave such rows out: on_bad_row")
+            raise QkvError(f"{place}: the {name} is empty{beside}; mend the row, or leave such rows out: on_bad_row",
+                           zh=f"{place}：{name} 是空的；请补上，或略去这样的行：on_bad_row")  # fmt: skip
     return pair
 
 
@@ -375,7 +389,9 @@ def tsv_rows(
         cells = text.split("\t")
         if len(cells) <= max(columns):
             raise QkvError(f"{place}: found {len(cells)} column(s), expected at least {max(columns) + 1} "
-                           "with tabs between")  # fmt: skip
+                           "with tabs between",
+                           zh=f"{place}：只有 {len(cells)} 列，至少应有 {max(columns) + 1} 列，"
+                           "以制表符分隔")  # fmt: skip
         names = (f"column {columns[0] + 1}", f"column {columns[1] + 1}")
         return filled((cells[columns[0]], cells[columns[1]]), place, place, names)
 
@@ -440,7 +456,8 @@ def labelled_rows(path: Path, labels: tuple[str, ...], *, sieve: Sieve | None = 
         else:
             said, tab, label = text.rpartition("\t")
             if not tab:
-                raise QkvError(f"{place}: no tab, expected a text, a tab and its label; found {text[:40]!r}")
+                raise QkvError(f"{place}: no tab, expected a text, a tab and its label; found {text[:40]!r}",
+                               zh=f"{place}：没有制表符，应是“文本 制表符 标签”；读到 {text[:40]!r}")  # fmt: skip
             first = text.partition("\t")[0].strip()
             if is_label(first, labels) and not is_label(label.strip(), labels):
                 raise QkvError(f"{place}: the label {first!r} stands before its text; put it behind, as training reads "
@@ -464,7 +481,9 @@ def label_of(label: str, labels: tuple[str, ...], place: str) -> str:
     if digits.isascii() and digits.isdigit():
         raise QkvError(f"{place}: label {label} is out of range: the {len(labels)} labels are 0 to {len(labels) - 1}")
     names = ", ".join(labels[:12])
-    raise QkvError(f"{place}: unknown label {label!r}{nearest(label, labels)} (known: {names})")
+    hint = nearest(label, labels)
+    raise QkvError(f"{place}: unknown label {label!r}{hint} (known: {names})",
+                   zh=f"{place}：没有 {label!r} 这个标签{hint.zh}（有：{names}）")  # fmt: skip
 
 
 def json_object(text: str, place: str) -> dict[str, object]:
@@ -472,7 +491,7 @@ def json_object(text: str, place: str) -> dict[str, object]:
     try:
         item: object = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise QkvError(f"{place}: not JSON: {e}") from None
+        raise QkvError(f"{place}: not JSON: {e}", zh=f"{place}：不是 JSON：{e}") from None
     if not isinstance(item, dict):
         raise QkvError(f"{place}: found a JSON {type(item).__name__}, expected an object")
     if "\\ud" in text.lower() and any("\ud800" <= c <= "\udfff" for c in json.dumps(item, ensure_ascii=False)):
@@ -482,7 +501,9 @@ def json_object(text: str, place: str) -> dict[str, object]:
 
 def _string(item: dict[str, object], key: str, place: str) -> str:
     if key not in item:
-        raise QkvError(f"{place}: no key {key!r}{nearest(key, item)} (found: {', '.join(item) or 'none'})")
+        hint, there = nearest(key, item), ", ".join(item)
+        raise QkvError(f"{place}: no key {key!r}{hint} (found: {there or 'none'})",
+                       zh=f"{place}：没有键 {key!r}{hint.zh}（有：{there or '无'}）")  # fmt: skip
     return told(item[key], key, place, "a string")
 
 

@@ -46,11 +46,13 @@ def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
     try:
         values = tomllib.loads(sources.document(path))
     except tomllib.TOMLDecodeError as e:
-        raise QkvError(f"{path}: not TOML: {e}") from None
+        raise QkvError(f"{path}: not TOML: {e}", zh=f"{path}：不是 TOML：{e}") from None
     for key in values:
         if key not in (*KINDS, *PLAIN):
             what = f"table [{key}]" if isinstance(values[key], dict) else f"key {key!r}"
-            raise QkvError(f"{path}: unknown {what}{elsewhere(key)} (known: {', '.join((*KINDS, *PLAIN))})")
+            hint, known = elsewhere(key), ", ".join((*KINDS, *PLAIN))
+            raise QkvError(f"{path}: unknown {what}{hint} (known: {known})",
+                           zh=f"{path}：没有 {key!r} 这个表或键{hint.zh}（有：{known}）")  # fmt: skip
     misplaced(values, f"{path}: ")
     return described(values, words, path, path.parent)
 
@@ -72,7 +74,9 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
         values = {"data": {"source": names[0], "target": names[1]}}
     else:
         raise QkvError(f"{', '.join(names)}: found {len(paths)} files, expected two parallel ones, one text, or some "
-                       "of TSV or JSON lines; name others in a TOML file")  # fmt: skip
+                       "of TSV or JSON lines; name others in a TOML file",
+                       zh=f"{', '.join(names)}：有 {len(paths)} 个文件，应是两个逐行对应的、一个文本，"
+                       "或几个 TSV 或 JSON Lines；别的写在 TOML 文件里")  # fmt: skip
     return described(values, words, paths[0], Path())
 
 
@@ -148,4 +152,4 @@ def told(path: Path) -> Iterator[None]:
     try:
         yield
     except QkvError as e:
-        raise QkvError(f"{path}: {e}") from None
+        raise QkvError(f"{path}: {e}", zh=f"{path}: {e.zh}" if e.zh else "") from None

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from qkv.data.shards import Mixture
-from qkv.errors import QkvError, nearest
+from qkv.errors import Note, QkvError, meant, nearest
 from qkv.runs.files import Data
 from qkv.runs.shape import Shape
 from qkv.runs.splits import Splits, shared
@@ -90,6 +90,7 @@ class Run:
 
 
 PLAIN = ("objective", "base")
+OWN = Note("; a recipe reads its own data, a TOML file names yours", zh="；配方读自己的数据，你的写在 TOML 里")
 PARTS = ("model", "tokenizer", "training", "check", "watch")
 KINDS = {"data": Data, "model": Shape, "tokenizer": Vocabulary, "training": Settings, "check": Check, "watch": Watching}
 
@@ -101,19 +102,20 @@ def asked(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
         if key in PLAIN:
             continue
         if key not in parts:
-            hint = "; a recipe reads its own data, a TOML file names yours" if key == "data" else elsewhere(key, parts)
-            raise QkvError(f"{key}: unknown key{hint} (parts: {', '.join(parts)})")
+            hint = OWN if key == "data" else elsewhere(key, parts)
+            raise QkvError(f"{key}: unknown key{hint} (parts: {', '.join(parts)})",
+                           zh=f"{key}：没有这个键{hint.zh}（各部分：{', '.join(parts)}）")  # fmt: skip
         if not isinstance(value, dict):
             raise QkvError(f"{key}={value}: names a part, expected a key in it such as {key}.…=…")
     misplaced(values)
     return values
 
 
-def elsewhere(key: str, parts: Iterable[str] = KINDS) -> str:
+def elsewhere(key: str, parts: Iterable[str] = KINDS) -> Note:
     """A hint of where a key belongs: its own place if any part has it, else the nearest name."""
     known = [*PLAIN, *(f"{part}.{f.name}" for part in parts for f in dataclasses.fields(KINDS[part]))]
     exact = [name for name in known if name.rpartition(".")[2] == key]
-    return f"; did you mean {exact[0]!r}?" if exact else nearest(key, [*known, *parts])
+    return meant(exact[0]) if exact else nearest(key, [*known, *parts])
 
 
 def misplaced(values: Mapping[str, Any], where: str = "") -> None:
@@ -124,7 +126,9 @@ def misplaced(values: Mapping[str, Any], where: str = "") -> None:
         table = values.get(part)
         for key in table if isinstance(table, Mapping) else ():
             if key in every and key not in names:
-                raise QkvError(f"{where}{part}.{key}: unknown key{elsewhere(key)} (known: {', '.join(names)})")
+                hint = elsewhere(key)
+                raise QkvError(f"{where}{part}.{key}: unknown key{hint} (known: {', '.join(names)})",
+                               zh=f"{where}{part}.{key}：没有这个键{hint.zh}（有：{', '.join(names)}）")  # fmt: skip
 
 
 def configured(run: Run, words: Iterable[str]) -> Run:

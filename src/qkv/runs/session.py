@@ -79,10 +79,12 @@ def learnt(
 def begin(a: Assembly, directory: Path, *, first: bool = True) -> None:
     """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
     if checkpoint.Store(directory / "train", {}).last:
-        raise QkvError(f"{directory}: holds a run already; go on with --resume auto or give another --out")
+        raise QkvError(f"{directory}: holds a run already; go on with --resume auto or give another --out",
+                       zh=f"{directory}：里面已有一次训练；加 --resume auto 接着练，或另给 --out")  # fmt: skip
     models = [name for name in ("config.json", "adapter_config.json") if (directory / name).exists()]
     if models and not (directory / "train" / "run.json").exists():
-        raise QkvError(f"{directory}: holds a model that is no run, and would be written over; give another --out")
+        raise QkvError(f"{directory}: holds a model that is no run, and would be written over; give another --out",
+                       zh=f"{directory}：里面是模型而不是训练，会被覆盖；请另给 --out")  # fmt: skip
     if not first:
         return
     state(a, directory)  # first, so that what is begun is known as a run, to other processes and to a second try

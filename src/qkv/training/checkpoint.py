@@ -185,7 +185,9 @@ class Store:
         wrong = list(differences(state["identity"], self.identity))
         if wrong:
             raise QkvError(f"{self.last}: this checkpoint is of another run: {'; '.join(wrong[:6])}. "
-                           "Give another --out to start anew")  # fmt: skip
+                           "Give another --out to start anew",
+                           zh=f"{self.last}：这个检查点属于另一次训练：{'; '.join(wrong[:6])}。"
+                           "要从头开始，请另给 --out")  # fmt: skip
         fill(core, {n.removeprefix("weight:"): t for n, t in tensors.items() if n.startswith("weight:")})
         progress = Progress(**state["progress"])
         if mean is not None:  # where it begins only now, with the weights of now

@@ -72,11 +72,13 @@ def find(folder: Path) -> list[Path]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise QkvError(f"{folder}: no such folder; qkv train writes runs into runs/, or where --out says")
+        raise QkvError(f"{folder}: no such folder; qkv train writes runs into runs/, or where --out says",
+                       zh=f"{folder}：没有这个目录；qkv train 把训练写进 runs/，或 --out 指定的地方")  # fmt: skip
     both = {*folder.rglob(str(LOG)), *folder.glob(str("*" / LOG))}  # rglob enters no link to a folder
     found = sorted(path.parents[1] for path in both)
     if not found:
-        raise QkvError(f"{folder}: no run in it or below it, expected folders with {LOG.as_posix()} in them")
+        raise QkvError(f"{folder}: no run in it or below it, expected folders with {LOG.as_posix()} in them",
+                       zh=f"{folder}：里面没有训练，应有含 {LOG.as_posix()} 的目录")  # fmt: skip
     return found
 
 

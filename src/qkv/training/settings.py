@@ -111,13 +111,17 @@ def changed(part: Part, values: Mapping[str, Any], where: str = "") -> Part:
         QkvError: an unknown key, with the nearest one, or a value of the wrong type.
     """
     if not isinstance(values, Mapping):
-        raise QkvError(f"{where}: found {values!r}, expected keys in it such as {where}.{next(iter(vars(part)))}=…")
+        some = f"{where}.{next(iter(vars(part)))}=…"
+        raise QkvError(f"{where}: found {values!r}, expected keys in it such as {some}",
+                       zh=f"{where}：读到 {values!r}，应是其中的键，例如 {some}")  # fmt: skip
     hints = typing.get_type_hints(type(part))
     new: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{where}.{key}" if where else key
         if key not in hints:
-            raise QkvError(f"{name}: unknown key{nearest(key, hints)} (known: {', '.join(hints)})")
+            hint, known = nearest(key, hints), ", ".join(hints)
+            raise QkvError(f"{name}: unknown key{hint} (known: {known})",
+                           zh=f"{name}：没有这个键{hint.zh}（有：{known}）")  # fmt: skip
         old = getattr(part, key)
         if dataclasses.is_dataclass(old):
             new[key] = changed(old, value, name)
@@ -133,7 +137,9 @@ def fitting(kind: Any, value: Any, name: str) -> Any:
         if value in args:
             return value
         hint = nearest(str(value), map(str, args))
-        raise QkvError(f"{name}: found {value!r}, expected one of {', '.join(map(str, args))}{hint}")
+        some = ", ".join(map(str, args))
+        raise QkvError(f"{name}: found {value!r}, expected one of {some}{hint}",
+                       zh=f"{name}：读到 {value!r}，应是其中之一：{some}{hint.zh}")  # fmt: skip
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
@@ -151,7 +157,8 @@ def fitting(kind: Any, value: Any, name: str) -> Any:
         return float(value)
     if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
         wanted = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}.get(kind, kind.__name__)
-        raise QkvError(f"{name}: found {value!r}, expected {wanted}")
+        zh = {float: "数", int: "整数", str: "文本", bool: "true 或 false"}.get(kind, kind.__name__)
+        raise QkvError(f"{name}: found {value!r}, expected {wanted}", zh=f"{name}：读到 {value!r}，应是{zh}")
     return value
 
 
@@ -161,7 +168,8 @@ def assignments(words: typing.Iterable[str]) -> dict[str, Any]:
     for word in words:
         path, equals, text = word.partition("=")
         if not equals or not path.strip():
-            raise QkvError(f"{word!r}: expected key=value, such as training.lr=0.001")
+            raise QkvError(f"{word!r}: expected key=value, such as training.lr=0.001",
+                           zh=f"{word!r}：应写成 键=值，例如 training.lr=0.001")  # fmt: skip
         *parents, key = path.strip().split(".")
         inner = found
         for parent in parents:
