@@ -99,6 +99,9 @@ FILES = ("*.json", "*.safetensors", "*.model", "*.spm", "merges.txt", "vocab.*",
 
 def locate(name: str | Path, revision: str | None = None, wanted: Sequence[str] = FILES) -> Path:
     """The directory of a MODEL: an existing path, else a bundled name, else a hub id (`./x` forces a path)."""
+    if not str(name):
+        raise QkvError("the name of the model is empty, expected a directory, a bundled name or a hub id",
+                       zh="模型的名字是空的，应是目录、自带模型的名字或 hub 上的名字")  # fmt: skip
     path, bundled = Path(name), paths.bundled_dir()
     if path.is_dir():
         if (path / "config.json").is_file() or (path / peft.CONFIG).is_file():
@@ -143,12 +146,19 @@ def special_of(directory: Path, config: dict[str, Any], tokenizer: Tokenizer | N
     file = directory / "generation_config.json"
     stated = {**config, **(store.read_json(file) if file.is_file() else {})}
 
-    def one(key: str, own: int | None = None) -> int | None:
+    def ids(key: str) -> tuple[int, ...]:
         value = stated.get(key)
-        return own if value is None else int(value[0] if isinstance(value, list) else value)
+        found = value if isinstance(value, list) else [] if value is None else [value]
+        for number in found:
+            if not isinstance(number, int):
+                raise QkvError(f"{directory}: {key} is {value!r} in its configs, expected a token's number or a list "
+                               "of them")  # fmt: skip
+        return tuple(found)
 
-    eos = stated.get("eos_token_id")
-    ends = tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),)
+    def one(key: str, own: int | None = None) -> int | None:
+        return next(iter(ids(key)), own)
+
+    ends = ids("eos_token_id")
     if not ends and tokenizer is not None and tokenizer.eos_id is not None:
         ends = (tokenizer.eos_id,)
     bad = tuple(int(w[0]) for w in stated.get("bad_words_ids") or () if len(w) == 1)

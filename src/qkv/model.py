@@ -118,6 +118,8 @@ class Model:
         Raises:
             QkvError: `family` cannot say the spec; the message names the field.
         """
+        if not str(directory):
+            raise QkvError("save: the name of the directory is empty")
         directory = Path(directory)
         with store.replacing(directory) as aside:
             extra = self.special.keys
@@ -190,6 +192,8 @@ class Model:
     def embed(self, text: Any) -> Tensor:
         """A vector of length 1 for a text [D], or for each of a list of texts [B, D]: the mean of its last states."""
         many, texts = several(text)
+        if not texts:
+            return torch.empty(0, self.spec.stack.width)
         rows = [(self.ids(line), []) for line in present(texts)]
         found = by_batches(rows, lambda ids, _: reading.embed(self.core, ids))
         return found if many else found[0]
@@ -205,7 +209,7 @@ class Model:
             QkvError: the model has no labels; or a pair, and it reads none; an ensemble is of other labels.
         """
         many, texts = (False, [text]) if parted(text) else several(text)
-        verdicts = together([self, *ensemble], texts, both=both)
+        verdicts = together([self, *ensemble], texts, both=both) if texts else []
         return verdicts if many else verdicts[0]
 
     def fill(self, text: str, *, top: int = 5) -> list[list[tuple[str, float]]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from qkv.sample import Sampling
 from qkv.spec import Spec
 from qkv.text import tokenizer as text
 from qkv.text.tokenizer import Tokenizer
+from qkv.training.settings import fitting
 
 if TYPE_CHECKING:
     from qkv.model import Model
@@ -76,7 +77,12 @@ class Ask:
         if way not in ("greedy", "model"):
             raise QkvError(f"sampling is {way!r}, expected 'greedy', or 'model' for what its makers chose")
         usual = drawn(habits) if way == "model" else {}
-        options: dict[str, Any] = {**usual, **how, "stop": (stop,) if isinstance(stop, str) else tuple(stop)}
+        options: dict[str, Any] = {**usual, **how, "stop": (stop,) if isinstance(stop, str) else stop}
+        hints = get_type_hints(Ask)
+        plain = {name: value.item() if hasattr(value, "item") else value for name, value in options.items()}
+        options = {name: fitting(hints[name], value, name) for name, value in plain.items()}
+        if options.get("beam", 1) < 1:
+            raise QkvError(f"beam: found {options['beam']}, expected at least 1")
         return Ask(**options)
 
     def settings(self, model: "Model") -> dict[str, Any]:

@@ -599,3 +599,72 @@ def test_several_models_classify_by_the_mean_of_their_probabilities(
     code, _, err = run(capsys, "classify", reads, "苹果", "--ensemble", other)
     assert code != 0
     assert "the models have other labels (yes, no; good, bad)" in err
+
+
+# ---- what a stranger tried
+
+
+def test_a_line_that_cannot_be_answered_is_named_and_those_before_it_are_answered(
+    reads: str, talks: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "the cat " * 60
+    for words, text in (
+        (["score", talks, "-"], "the cat\n\n the mat\na\nthe cat\n"),
+        (["classify", reads, "-"], f"我\n\n你\n{long}\n我\n"),
+        (["embed", reads, "-"], f"我\n\n你\n{long}\n我\n"),
+    ):
+        bad = text.splitlines()[3]
+        feed(monkeypatch, text.encode())
+        code, out, err = run(capsys, *words)
+        assert code == 2
+        assert "standard input, line 4: " in err
+        assert len(out.splitlines()) == 3
+        feed(monkeypatch, text.replace(f"\n{bad}\n", "\nthe cat\n").encode())
+        code, whole, _ = run(capsys, *words)
+        assert (code, len(whole.splitlines())) == (0, 5)
+        if words[0] != "embed":
+            assert whole.startswith(out)
+            assert whole.splitlines()[1] == ""
+    feed(monkeypatch, b"the cat\na\n")
+    assert "line 2: score needs a text of at least two tokens" in run(capsys, "score", talks, "-")[2]
+    feed(monkeypatch, b"the\n\n")
+    found = told(run(capsys, "generate", talks, "-", "-n", "1", "--json")[1])
+    assert [f["prompt"] for f in found] == ["the", ""]
+    assert (found[1]["text"], found[1]["tokens"]) == ("", None)
+    assert run(capsys, "generate", talks, "")[0] == 2
+
+
+def test_options_of_generate_are_checked_by_type_and_range(talks: str) -> None:
+    model = qkv.load(talks)
+    for how, says in (
+        ({"max_new_tokens": 2.5}, "max_new_tokens: found 2.5, expected a whole number"),
+        ({"max_new_tokens": "3"}, "found '3', expected a whole number"), ({"temperature": "1"}, "expected a number"),
+        ({"beam": 0}, "beam: found 0, expected at least 1"), ({"beam": 5000}, "beams: found 5000, expected 1 to 4,096"),
+        ({"seed": True}, "seed: found True"), ({"stop": 3}, "stop: found 3, expected text or a list"),
+    ):  # fmt: skip
+        with pytest.raises(QkvError, match=says):
+            model.generate("the", **({"max_new_tokens": 1} | how))
+    same = model.generate("the", max_new_tokens=torch.tensor(3), temperature=1, stop=None)
+    assert same.tokens == model.generate("the", max_new_tokens=3, temperature=1.0, stop=[]).tokens
+
+
+def test_nothing_to_read_and_no_name_are_no_accident(
+    reads: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = qkv.load(reads)
+    assert model.classify([]) == []
+    assert tuple(model.embed([]).shape) == (0, 32)
+    with pytest.raises(QkvError, match="the name of the directory is empty"):
+        model.save("")
+    assert not list(tmp_path.iterdir())
+    model.save("here")
+    monkeypatch.chdir("here")
+    assert "the name of the model is empty" in run(capsys, "classify", "", "x")[2]
+    with pytest.raises(QkvError, match="bytes that are no UTF-8, or half of a character"):
+        model.classify("a\udcff")
+    store.write_json(Path("generation_config.json"), {"eos_token_id": "x"})
+    code, _, err = run(capsys, "classify", ".", "x")
+    assert (code, "eos_token_id is 'x' in its configs" in err) == (2, True)
+    with pytest.raises(QkvError, match=r"^/proc/none/x: cannot be written .*is /proc/none a folder"):
+        model.save("/proc/none/x")

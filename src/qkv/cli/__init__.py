@@ -3,6 +3,7 @@
 Nothing heavy is imported here, so `qkv --help` answers at once. Errors end in one line on stderr and an exit code.
 """
 
+import errno
 import os
 import sys
 import traceback
@@ -126,6 +127,8 @@ def _failed(error: Exception, talk: Talk) -> int:
         return _told(talk.say(error.zh or str(error), str(error)), getattr(error, "code", 2), talk=talk)
     if isinstance(error, OSError) and error.filename is not None:
         return _told(f"{error.filename}: {(error.strerror or str(error)).lower()}", 2, talk=talk)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return _told(talk.say("写不下：磁盘已满", "cannot write: no space left on the disk"), 2, talk=talk)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
         return _told(talk.say("内存不够：模型、批或文本小一些就放得下（训练前可用 --dry-run 估计）",
                               "not enough memory: take a smaller model, batch or text (before training, --dry-run "

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, batches, ensemble, option, read_lines, verb
+from qkv.cli.common import Common, answered, ensemble, option, read_lines, verb
 
 
 @verb(
@@ -27,11 +27,12 @@ def command(common: Common, model: str, text: str | None, both: bool, ensemble: 
     from qkv.judging import divided
 
     lines, loaded, others = read_lines(text, "classify"), common.model(model), common.models(ensemble)
-    for batch in batches(lines):
-        real = [divided(loaded, line, both=both) for line in batch if line.strip()]
-        verdicts = iter(loaded.classify(real, both=both, **others) if real else [])
-        for line in batch:
-            tell(common, line, next(verdicts) if line.strip() else None)
+
+    def answer(texts: list[str]) -> Any:
+        return loaded.classify([divided(loaded, line, both=both) for line in texts], both=both, **others)
+
+    for line, verdict in answered(lines, answer, single=text is not None and text != "-"):
+        tell(common, line, verdict)
 
 
 def tell(common: Common, line: str, found: Any) -> None:

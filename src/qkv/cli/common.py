@@ -250,6 +250,38 @@ def counted(common: Common) -> Iterator[Callable[[int, int], None] | None]:
     yield line
 
 
+def answered(
+    lines: Iterator[str], answer: Callable[[list[str]], Sequence[Any]], *, single: bool, most: int = BATCH
+) -> Iterator[tuple[str, Any]]:
+    """Each line with its answer, None for a blank one. Lines are answered together; of `single`, nothing is blank.
+
+    Where some of them cannot be, those before the first such one are, and the error names its line.
+    """
+    before = 0
+    for batch in batches(lines, most):
+        real = [line for line in batch if single or line.strip()]
+        try:
+            found = iter(answer(real) if real else [])
+        except QkvError:
+            if single:
+                raise
+            found = one_by_one(batch, answer, before)
+        for line in batch:
+            yield line, next(found) if single or line.strip() else None
+        before += len(batch)
+
+
+def one_by_one(batch: list[str], answer: Callable[[list[str]], Sequence[Any]], before: int) -> Iterator[Any]:
+    """The answers to lines that are not blank, each by itself, up to the one that has none."""
+    for number, line in enumerate(batch, start=before + 1):
+        if line.strip():
+            try:
+                yield answer([line])[0]
+            except QkvError as e:
+                raise QkvError(f"standard input, line {number}: {e}",
+                               zh=f"标准输入第 {number} 行：{e.zh or e}") from None  # fmt: skip
+
+
 def batches(lines: Iterator[str], most: int = BATCH) -> Iterator[list[str]]:
     """Lines in groups, one by one where somebody types them; the groups grow from BATCH to `most`.
 

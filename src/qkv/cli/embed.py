@@ -2,7 +2,7 @@
 
 import click
 
-from qkv.cli.common import Common, batches, read_lines, verb
+from qkv.cli.common import Common, answered, read_lines, verb
 
 
 @verb(
@@ -18,9 +18,6 @@ from qkv.cli.common import Common, batches, read_lines, verb
 @click.argument("text", required=False, metavar="[TEXT|-]")
 def command(common: Common, model: str, text: str | None) -> None:
     lines, loaded = read_lines(text, "embed"), common.model(model)
-    for batch in batches(lines):
-        real = [line for line in batch if line.strip()]
-        rows = iter(loaded.embed(real).tolist() if real else [])
-        for line in batch:
-            vector = next(rows) if line.strip() else None
-            common.emit({"text": line, "embedding": vector and [round(x, 7) for x in vector]})
+    single = text is not None and text != "-"
+    for line, vector in answered(lines, lambda texts: loaded.embed(texts).tolist(), single=single):
+        common.emit({"text": line, "embedding": vector and [round(x, 7) for x in vector]})

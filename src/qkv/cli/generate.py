@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, batches, given, option, read_lines, verb
+from qkv.cli.common import Common, answered, given, option, read_lines, verb
 
 
 @verb(
@@ -26,7 +26,7 @@ from qkv.cli.common import Common, batches, given, option, read_lines, verb
 @option("--top-k", type=click.IntRange(1), zh="只取前 k 个", en="the k likeliest tokens")
 @option("--min-p", type=click.FloatRange(0, 1), zh="相对最大概率的下限", en="at least this share of the likeliest")
 @option("--sampling", type=click.Choice(["greedy", "model"]), zh="model：按模型自带的设置", en="model: its makers' own")
-@option("--seed", type=int, zh="随机种子", en="seed of the draws")
+@option("--seed", type=int, zh="随机种子（默认 0）", en="seed of the draws (default: 0)")
 @option("--beam", type=click.IntRange(1), zh="束宽", en="beam width")
 @option("--stop", multiple=True, zh="遇到即停（可重复）", en="stop at this text (may be repeated)")
 def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...], **how: Any) -> None:
@@ -39,11 +39,11 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
             click.echo(piece, nl=False)
             sys.stdout.flush()
         return click.echo()
-    for batch in batches(lines):
-        for line, result in zip(batch, loaded.generate(batch, **how), strict=True):
-            if common.json:
-                keys = ("text", "tokens", "logprobs", "finish_reason", "timing")
-                common.emit({"prompt": line, **{key: getattr(result, key, None) for key in keys}})
-            else:
-                click.echo(result.text if single else result.text.replace("\\", "\\\\").replace("\n", "\\n"))
+    for line, result in answered(lines, lambda texts: loaded.generate(texts, **how), single=single):
+        text = "" if result is None else result.text
+        if common.json:
+            keys = ("tokens", "logprobs", "finish_reason", "timing")
+            common.emit({"prompt": line, "text": text, **{key: getattr(result, key, None) for key in keys}})
+        else:
+            click.echo(text if single else text.replace("\\", "\\\\").replace("\n", "\\n"))
     return None

@@ -2,7 +2,7 @@
 
 import click
 
-from qkv.cli.common import Common, batches, read_lines, verb
+from qkv.cli.common import Common, answered, read_lines, verb
 
 
 @verb(
@@ -18,12 +18,9 @@ from qkv.cli.common import Common, batches, read_lines, verb
 @click.argument("text", required=False, metavar="[TEXT|-]")
 def command(common: Common, model: str, text: str | None) -> None:
     lines, loaded = read_lines(text, "score"), common.model(model)
-    for batch in batches(lines):
-        real = [line for line in batch if line]
-        numbers = iter(loaded.score(real) if real else [])
-        for line in batch:
-            number = float(next(numbers)) if line else None
-            if common.json:
-                common.emit({"text": line, "logprob": number})
-            else:
-                click.echo("" if number is None else f"{number:.4f}\t{line}")
+    for line, found in answered(lines, loaded.score, single=text is not None and text != "-"):
+        number = None if found is None else float(found)
+        if common.json:
+            common.emit({"text": line, "logprob": number})
+        else:
+            click.echo("" if number is None else f"{number:.4f}\t{line}")

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import BATCH, Common, batches, ensemble, given, option, read_lines, verb
+from qkv.cli.common import BATCH, Common, answered, ensemble, given, option, read_lines, verb
 
 ROWS = 1024  # hypotheses of the lines that are read together: enough lines to sort by length, and memory for them
 
@@ -34,11 +34,9 @@ def command(
         raise click.UsageError(f"--nbest {how['nbest']} needs --beam {how['nbest']} or more; --beam is {how['beam']}")
     lines, loaded, others = read_lines(text, "translate"), common.model(model), common.models(ensemble)
     how = given(**how, **({"align": True} if align else {})) | others
-    for batch in batches(lines, max(BATCH, ROWS // how["beam"])):
-        real = [line for line in batch if line.strip()]
-        results = iter(loaded.translate(real, **how) if real else [])
-        for line in batch:
-            _tell(common, line, next(results) if line.strip() else None, scores, align)
+    single, most = text is not None and text != "-", max(BATCH, ROWS // how["beam"])
+    for line, result in answered(lines, lambda texts: loaded.translate(texts, **how), single=single, most=most):
+        _tell(common, line, result, scores, align)
 
 
 def _tell(common: Common, line: str, result: Any, scores: bool, align: bool) -> None:

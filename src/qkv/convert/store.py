@@ -108,10 +108,14 @@ def replacing(directory: Path) -> Iterator[Path]:
 
     Whatever fails before, a full disk or a signal, leaves the old files as they were.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
     if directory.exists() and not directory.is_dir():
         raise QkvError(f"{directory}: is a file, expected a directory to save into")
-    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    except OSError as e:
+        raise QkvError(f"{directory}: cannot be written ({e.strerror or e}); is {directory.parent} a folder that you "
+                       "may write into?") from e  # fmt: skip
     try:
         yield aside
         for path in (p for p in aside.rglob("*") if p.is_file()):

@@ -20,6 +20,8 @@ from qkv.errors import QkvError
 from qkv.generation.rows import Ensemble, Feed, Rows, rooms
 from qkv.generation.sequence import Finish, Limits, Stops
 
+WIDEST = 4096  # beams; more take all memory long before they find a better text
+
 
 @dataclass(frozen=True)
 class Search:
@@ -39,8 +41,8 @@ class Search:
     stop: Literal["first", "bound", "heuristic", "never"] = "first"
 
     def __post_init__(self) -> None:
-        if self.beams < 1:
-            raise QkvError(f"beams: found {self.beams}, expected at least 1")
+        if not 1 <= self.beams <= WIDEST:
+            raise QkvError(f"beams: found {self.beams}, expected 1 to {WIDEST:,}")
         if not 1 <= self.nbest <= self.beams:
             raise QkvError(f"nbest: found {self.nbest}, expected 1 to {self.beams}, the number of beams")
         if not math.isfinite(self.length_penalty):

@@ -119,6 +119,10 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str], *, special: bool = True, side: Side = "source") -> list[list[int]]:
         """The ids of each text, unpadded."""
         backend = self._target if side == "target" and self._target is not None else self.backend
+        for text in texts:
+            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+                raise QkvError(f"{text[:40]!a}: holds bytes that are no UTF-8, or half of a character",
+                               zh=f"{text[:40]!a}：含有不是 UTF-8 的字节或半个字符")  # fmt: skip
         with guarded("the tokenizer cannot read this text"):
             if self._numbers is None:
                 return [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=special)]
