@@ -24,8 +24,9 @@ or more, every weight, norm and bias off its first value, an unequal padded batc
 - **bf16**: our error against fp32, as a multiple of transformers' own (allowed: 1.25), summed over the models.
 - **cached**: largest difference between decoding in chunks with a cache and one pass.
 - **lines**: of code, as `make size` counts them; what families share is not among: {shared}.
-- ticks: loads and saves (bit-equal, and transformers loads what we save), greedy text equal to transformers'
-  own (padding that opens a decoder's text is never written), one step of training, traced attention explains what ran, `qkv show` computes bit for bit the same, parameters counted
+- ticks: loads and saves (bit-equal, and transformers loads what we save), greedy text equal to transformers' own
+  (padding that opens a decoder's text is never written), one step of training, traced attention explains what ran,
+  `qkv show` computes bit for bit the same, parameters counted
   as transformers has them. A dash: there is nothing to do that with.
 
 | family | model types | lines | held to | largest difference | of allowed | fp64 | bf16 | cached | {ticks} |
