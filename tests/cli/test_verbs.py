@@ -434,6 +434,12 @@ def pooled(capsys, model, said):
     return run(capsys, "convert", model, "out", "--attention", "mqa", "--text", "text.txt")
 
 
+@bundled["demo"]
+def test_a_shape_that_transformers_lacks_is_told(capsys, tmp_path):
+    out = run(capsys, "convert", "demo", str(tmp_path / "mqa"), "--attention", "mqa")[1]
+    assert "as type qkv\nqkv alone loads it: transformers has no family of this shape\n" in out
+
+
 @bundled["demo-lm"]
 def test_the_report_for_people(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -441,6 +447,7 @@ def test_the_report_for_people(capsys, tmp_path, monkeypatch):
     assert code == 0
     assert "written to out as type llama\nKV per token: 4,096 -> 1,024 bytes (fp32)\nloss per token: " in out
     assert "a little more training recovers it" in out
+    assert "qkv alone" not in out
     assert "每词元的损失：" in run(
         capsys, "convert", "demo-lm", "zh", "--attention", "gqa:2", "--text", "text.txt", "--lang", "zh"
     )[1]

@@ -65,6 +65,9 @@ def told(common: Common, report: dict[str, Any], *, pooled: bool) -> None:
     (old, new), change, target = report["kv_bytes_per_token"], report["loss"], report["target"]
     kind = report["model_type"]
     click.echo(common.say(f"已写入 {target}，类型 {kind}", f"written to {target} as type {kind}"))
+    if kind == "qkv":
+        click.echo(common.say("只有 qkv 能读它：transformers 没有这种结构的模型",
+                              "qkv alone loads it: transformers has no family of this shape"))  # fmt: skip
     kv = f"{old:,} -> {new:,}"
     click.echo(common.say(f"每个词元的 KV 缓存：{kv} 字节（fp32）", f"KV per token: {kv} bytes (fp32)"))
     if not change:

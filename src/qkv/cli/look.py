@@ -289,9 +289,14 @@ def turn_back(core: Any, model: str, step: int) -> None:
 
 def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
     """One text in the terminal."""
-    for name in ("layer", "head"):
-        check(scene, name, how[name])
-    if scene["kind"] == "translation":
+    for kind in ("layer", "head"):
+        check(scene, kind, how[kind])
+    translation = scene["kind"] == "translation"
+    part, side = ("encoder", "source") if translation else ("decoder", "target")
+    tokens = scene[side][: len(scene["attention"][part][0][0])]
+    if how["word"] and not any(how["word"] in token for token in tokens):
+        raise QkvError(f"--word {how['word']}: not among the tokens {' '.join(map(name, tokens))}")
+    if translation:
         heading(common, scene)
         weight = scene["alignment"]["weight"]
         if how["layer"] or how["head"]:
@@ -355,8 +360,6 @@ def edges(common: Common, scene: dict[str, Any], part: str, tokens: Sequence[str
     layers = scene["attention"][part]
     word = how["word"] or "它"
     asked = [i for i, t in enumerate(tokens[: len(layers[0][0])]) if word in t]
-    if how["word"] and not asked:
-        raise QkvError(f"--word {word}: not among the tokens {' '.join(map(name, tokens))}")
     found = sorted(
         ((row[q][s], i, h, q, s) for i, heads in enumerate(layers) for h, row in enumerate(heads)
          if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)
