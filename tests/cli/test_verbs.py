@@ -634,6 +634,9 @@ def test_a_line_that_cannot_be_answered_is_named_and_those_before_it_are_answere
             assert whole.splitlines()[1] == ""
     feed(monkeypatch, b"the cat\na\n")
     assert "line 2: score needs a text of at least two tokens" in run(capsys, "score", talks, "-")[2]
+    feed(monkeypatch, b"the cat\n" * 39 + b"a\n" + b"the cat\n" * 60)  # beyond the first batch
+    code, out, err = run(capsys, "score", talks, "-")
+    assert (code, len(out.splitlines()), "line 40: " in err) == (2, 39, True)
     feed(monkeypatch, b"the\n\n")
     found = told(run(capsys, "generate", talks, "-", "-n", "1", "--json")[1])
     assert [f["prompt"] for f in found] == ["the", ""]
