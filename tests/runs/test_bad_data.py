@@ -62,6 +62,8 @@ def test_a_first_row_that_names_the_columns_is_told(tmp_path: Path) -> None:
     assert "v.tsv:1:" in second
     assert "请删去这一行" in first.zh
     assert Data(tsv="b.tsv").splits(tmp_path).notes == ()
+    (tmp_path / "c.tsv").write_text("text 30\tclass\nlabel\tgood\n" + rows, encoding="utf-8")
+    assert Data(tsv="c.tsv").splits(tmp_path).notes == ()
     said = [f for f in check([tmp_path / "a.tsv"]).faults if "names of the columns" in f.text]
     assert [(f.place, f.broken) for f in said] == [(f"{tmp_path / 'a.tsv'}:2", False)]
     assert not [f for f in check([tmp_path / "b.tsv"]).faults if "names" in f.text]
@@ -79,6 +81,8 @@ def test_a_held_out_source_that_is_trained_on_with_another_target_is_told(tmp_pa
     alike = held(tmp_path, [("new", "neu"), ROWS[3]])
     (note,) = data(tmp_path, overlap="drop", **alike).splits(tmp_path).notes
     assert "left out of training" in note
+    (note,) = data(tmp_path, overlap="keep", **alike).splits(tmp_path).notes
+    assert "trained on all the same" in note
 
 
 def test_a_run_tells_its_notes_and_keeps_them(tmp_path: Path) -> None:
