@@ -118,6 +118,14 @@ def test_eval_of_a_text(capsys):
         assert says in err
 
 
+def test_eval_writes_over_neither_source_nor_references(capsys):
+    for name in ("s.zh", "s.en"):
+        Path(name).write_text("a\n", encoding="utf-8")
+        code, _, err = run(capsys, "eval", "demo", "--bleu", "s.zh", "s.en", "--out", f"./{name}")
+        assert (code, "would be written over" in err, Path(name).read_text(encoding="utf-8")) == (2, True, "a\n")
+        Path("s.en").write_text("a\n", encoding="utf-8")
+
+
 @pytest.mark.skipif(not (bundled_dir() / "demo-bert").is_dir(), reason="demo-bert is not bundled")
 def test_eval_of_labels(capsys):
     put("f.tsv", "你喜欢茶吗？\tquestion\n你喜欢苹果吗？\tquestion\n")

@@ -51,6 +51,14 @@ def test_the_share_is_work_by_seconds_by_peak(monkeypatch: pytest.MonkeyPatch) -
     assert steps[-1]["of_peak"] == pytest.approx(done / 1.5 / 1e12)
 
 
+def test_a_process_without_work_in_its_window_has_no_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = list[dict[str, Any]]()
+    monkeypatch.setattr(peak.Work, "of", lambda self, batch: 0.0)
+    settings = dataclasses.replace(BASE, steps=1, log_every=1)
+    loop.train(core_of(translator()), plan_of(reversals(8), 4), settings, report=heard.append)
+    assert [e["of_peak"] for e in heard if e["kind"] == "step"] == [0.0]
+
+
 def test_a_peak_is_measured_at_first_and_anew_where_a_run_beats_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([100.0, 80.0, 300.0])
     monkeypatch.setattr(loop, "peak", lambda *what: next(found))

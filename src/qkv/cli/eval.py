@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, counted, ensemble, given, option, verb
+from qkv.errors import QkvError
 
 FILE = click.Path(path_type=Path)
 
@@ -67,6 +68,8 @@ def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, .
         raise click.UsageError("--out takes translations: it goes with --bleu")
     if ensemble and kind == "ppl":
         raise click.UsageError("--ensemble is of models that translate or classify: it goes with --bleu, --accuracy")
+    if out is not None and any(out.resolve() == Path(name).resolve() for name in what["bleu"]):
+        raise QkvError(f"--out {out}: is a file that is compared with, and would be written over; name another")
     loaded = common.model(model)
     what |= common.models(ensemble)
     with counted(common) as tell:

@@ -339,7 +339,7 @@ class Loop:
         left += [self.settings.seconds - at.seconds] if self.settings.seconds else []
         where = {"kind": "step", "step": at.step, "of": total if total < ENDLESS else None, "epoch": at.epoch}
         what = {"loss": self.loss, "lr": lr, "gradient": norm, "tokens_per_second": speed, "seconds": at.seconds,
-                "of_peak": rate / self.peak(rate)}  # fmt: skip
+                "of_peak": rate / self.peak(rate) if rate else 0.0}  # fmt: skip
         if self.loads.numel():
             what |= {"busiest": busiest(self.loads), "loads": self.loads.int().tolist()}
         self.tell({**where, **what, "eta": max(0.0, min(left)) if left else None})
