@@ -1,7 +1,7 @@
 """Where a name becomes a model, a spec or a count: `load`, `build`, `show` and `report`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from qkv.model import Model, Special
 from qkv.spec import Spec
 from qkv.text import tokenizer as text
 from qkv.text.tokenizer import Tokenizer
+from qkv.training import checkpoint as training
 from qkv.writing import free
 
 
@@ -29,10 +30,31 @@ def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revisio
     Raises:
         QkvError: nothing of that name, or a checkpoint that does not fit its config (both sides are listed).
     """
-    directory = locate(name, revision)
+    return opened(locate(name, revision), device, dtype)
+
+
+def past(name: str | Path, step: int, *, device: str = "auto", dtype: str = "auto") -> Model:
+    """The model as its run had it after so many steps, from the weights that the run kept then.
+
+    Raises:
+        QkvError: no weights were kept at that step; those that were are named.
+    """
+    places = ("train/watch/weights", "train/snapshots")
+    found = {int(p.stem): p for at in places for p in Path(name, at).glob("*.safetensors") if p.stem.isdigit()}
+    if step not in found:
+        steps = ", ".join(map(str, sorted(found))) or "none"
+        raise QkvError(f"{name}: no weights were kept at step {step} (kept: {steps})",
+                       zh=f"{name}：第 {step} 步没有留下权重（留下的：{steps}）")  # fmt: skip
+    return opened(locate(name), device, dtype, training.read(found[step])[0])
+
+
+def opened(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.Tensor] | None = None) -> Model:
+    """The model of a directory, with the weights that learnt as a run of it kept them where they are given."""
     if (directory / peft.CONFIG).is_file():
-        return adapted(directory, device, dtype)
+        return adapted(directory, device, dtype, kept)
     core, config = checkpoint.read(directory, device=device_of(device), dtype=dtype_of(dtype))
+    if kept:
+        training.fill(core, kept)
     pack(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
@@ -42,7 +64,7 @@ def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revisio
     return Model(core, tokenizer, special_of(directory, config, tokenizer), config, habits)
 
 
-def adapted(directory: Path, device: str, dtype: str) -> Model:
+def adapted(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.Tensor] | None = None) -> Model:
     """A model with the adapters of a directory merged into it; the directory's own config says what else is new."""
     base, file = peft.base_of(directory), directory / "config.json"
     try:
@@ -54,6 +76,10 @@ def adapted(directory: Path, device: str, dtype: str) -> Model:
     config = store.read_json(file) if file.is_file() else begun.config or {}
     core = extended(begun.core, checkpoint.spec_of(config, file), 0)
     parts, whole = peft.read(directory, core, config)
+    if kept:
+        scale = peft.scale(directory)
+        parts = {n[:-2]: (t, kept[f"{n[:-2]}.b"], scale) for n, t in kept.items() if n.endswith(".a")}
+        whole = {n: t for n, t in kept.items() if not n.endswith((".a", ".b"))}
     lora.load(core, parts)
     own = dict(core.named_parameters())
     with torch.no_grad():

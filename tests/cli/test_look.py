@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import qkv
+from qkv import hub
 from qkv.baselines import recurrence
 from qkv.cli import look, main
 from qkv.core.init import initialise
@@ -133,7 +134,15 @@ def test_wrong_input_is_named(args: list[str], told: str, capsys: pytest.Capture
     assert out == ""
 
 
-def test_a_step_of_a_run_brings_its_weights_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_of_a_run_brings_its_weights_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(directory: Path, device: str, dtype: str, kept: dict[str, torch.Tensor]) -> Model:
+        checkpoint.fill((model := made("nmt")).core, kept)
+        return model
+
+    monkeypatch.setattr(hub, "opened", opened)
+    monkeypatch.setattr(hub, "locate", Path)
     core = made("nmt").core
     with torch.no_grad():
         core.embed.weight.neg_()

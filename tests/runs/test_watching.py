@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import qkv
-from qkv import cli, recipes
+from qkv import cli, hub, recipes
 from qkv.data.collate import IGNORED
 from qkv.errors import QkvError
 from qkv.lens import words
@@ -36,7 +36,7 @@ def line(i: int) -> list[str]:
 
 
 def splits(family: str) -> Splits:
-    if family == "llama":
+    if family in ("llama", "gpt2"):
         text = " ".join(" ".join(line(i)) for i in range(300))
         return Splits(text, text[: len(text) // 3])
     pairs = [(" ".join(line(i)), " ".join(reversed(line(i)))) for i in range(60)]
@@ -219,7 +219,34 @@ def test_a_forward_pass_that_writes_to_weights_is_caught(runs: Any, monkeypatch:
         return true(core, batch)
 
     monkeypatch.setattr(watched.losses, "states", writing)
-    assert watched.forward_moves(model.core, Watched(folder), 0) == 1
+    assert watched.forward_moves(model.core)[0] == 1
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])  # GPT-2's adapters of q, k and v are stored as one
+def test_adapters_of_any_step_are_looked_at_beside_their_base(
+    family: str, runs: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, folder = runs(family), tmp_path
+    adapting = run_of(family, "training.lora.rank=2", 'training.lora.targets=["*.attn.*"]', "training.lr=0.1")
+    recipes.train(dataclasses.replace(adapting, base=str(base)), out=folder, device="cpu")
+    first, last = Watched(folder).kept[0], Watched(folder).kept[-1]
+    said = {step: hub.past(folder, step, device="cpu") for step in (first, last)}
+    begun = qkv.load(base, device="cpu")
+    rows = torch.tensor([begun.ids("one two three")])
+    assert torch.equal(said[first](rows).logits, begun(rows).logits), "adapters begin as nothing"
+    assert not torch.allclose(said[last](rows).logits, begun(rows).logits, atol=1e-3)
+    for name, tensor in Watched(folder).weights(last).items():
+        if name.endswith(".a"):
+            path, b = name[:-2], Watched(folder).weights(last)[f"{name[:-2]}.b"]
+            moved = said[last].core.get_submodule(path).weight - begun.core.get_submodule(path).weight
+            assert torch.allclose(moved, 8.0 * b @ tensor, atol=1e-5)  # alpha 16 by rank 2
+    assert cli.main(["look", str(folder), "--step", str(last), "one two", "-n", "4", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)["scenes"][0]["output"]
+    assert out == said[last].generate("one two", max_new_tokens=4).text.strip()
+    assert cli.main(["look", str(folder), "--moved", str(first), str(last), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["forward"] == 0
+    assert {m["name"].rpartition(".")[2] for m in found["moved"]} == {"a", "b"}
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,12 @@ class Common:
         self.unended(name)
         return found
 
+    def past(self, name: str, step: int) -> Any:
+        """The model as its run had it after so many steps."""
+        from qkv import hub
+
+        return hub.past(name, step, device=self.device, dtype=self.dtype)
+
     def unended(self, name: str) -> None:
         """Say of a model whose run was cut off, or still goes on, how much it has learnt."""
         run = Path(name) / "train"

@@ -80,9 +80,7 @@ def command(
         raise click.UsageError("TEXT is missing; give it in quotes, or --serve to type it on a page")
     if empty := [t for t in text if not t.strip()]:
         raise QkvError(f"TEXT is empty ({empty[0]!r}): there is nothing to look into")
-    loaded = common.model(model)
-    if step is not None:
-        turn_back(loaded.core, model, step)
+    loaded = common.model(model) if step is None else common.past(model, step)
     if loaded.tokenizer is None:
         raise QkvError(f"{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights")
     if not loaded.spec.stack.blocks:
@@ -248,7 +246,7 @@ def recorded(common: Common, model: str, step: int, moved: tuple[int, int] | Non
 
     run = Watched(model)
     if moved:
-        loaded = common.model(model)
+        loaded = common.past(model, moved[0])
         sheets, data = watched.moved(run, *moved, common.say, loaded.core, loaded.tokenizer, every=common.verbose)
     else:
         sheets, data = watched.step(run, step, common.say, every=common.verbose)
@@ -273,18 +271,6 @@ def manner(loaded: Any, how: dict[str, Any]) -> Any:
     start = () if special.start is None else (special.start,)
     word = {"ask": how["word"]} if how["word"] else {}
     return How(start, special.eos, special.forbid, how["beam"], how["max_new_tokens"], **word)
-
-
-def turn_back(core: Any, model: str, step: int) -> None:
-    """Put the weights into the core that its run had kept after so many steps."""
-    from qkv.training import checkpoint
-
-    places = ("train/watch/weights", "train/snapshots")
-    found = {int(p.stem): p for at in places for p in Path(model, at).glob("*.safetensors") if p.stem.isdigit()}
-    if step not in found:
-        steps = ", ".join(map(str, sorted(found))) or "none"
-        raise QkvError(f"{model}: no weights were kept at step {step} (kept: {steps})")
-    checkpoint.fill(core, checkpoint.read(found[step])[0])
 
 
 def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:

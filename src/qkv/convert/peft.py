@@ -163,11 +163,17 @@ def read(directory: Path, core: Transformer, config: Mapping[str, Any]) -> tuple
                 left.discard(key)
                 found = table.inward(tensors[key](), slot, [ours[o].shape[0] for o in slot.ours])
                 whole |= {names[id(ours[o])]: t for o, t in zip(slot.ours, found, strict=True)}
-    if left or not parts:
+    if left or not any(".lora_A." in key for key in tensors):
         whose = ", ".join(sorted(left)[:5]) or "any of it"
         raise QkvError(f"{directory / WEIGHTS}: no module of this model takes {whose}; is "
                        f"{stated.get('base_model_name_or_path')!r} the model that it was made for?")  # fmt: skip
     return parts, whole
+
+
+def scale(directory: Path) -> float:
+    """What all adapters of a run of ours count, as its directory says."""
+    stated = store.read_json(directory / CONFIG)
+    return float(stated["lora_alpha"]) / int(stated["r"])
 
 
 def scale_of(stated: Mapping[str, Any], module: str, rank: int) -> float:

@@ -10,7 +10,7 @@ import torch
 
 from qkv.core.model import Transformer
 from qkv.explore.tables import Cell, Sheet, bar, text
-from qkv.training import checkpoint, losses
+from qkv.training import losses
 from qkv.training.watch import Moved, Record, Watched
 
 Say = Callable[[str, str], str]
@@ -137,9 +137,9 @@ def taught(r: Record, say: Say) -> Sheet:
 def moved(
     w: Watched, first: int, last: int, say: Say, core: Transformer, tokenizer: Any, *, every: bool = False
 ) -> tuple[list[Sheet], dict[str, Any]]:  # fmt: skip
-    """What moved between two steps and what did not: a forward pass, measured on `core`, moves nothing."""
+    """What moved between two steps and what did not: a forward pass moves nothing, measured on `core`, the first's."""
     found = w.moved(first, last)
-    forward = forward_moves(core, w, first)
+    forward, count = forward_moves(core)
     groups = [(m.name, [i]) for i, m in enumerate(found)] if every else grouped([m.part for m in found])
     words = (("矩阵", "matrices"), ("动了的行", "rows moved"), ("走了多远", "distance"), ("相对原来", "of its norm"))
     rows = [[text(""), *(text(say(*pair)) for pair in words), text("")]]
@@ -155,7 +155,7 @@ def moved(
         f"不动的：{len(found)} 个矩阵的个数与形状、词表、头数、层数。",
         f"What does not move: the count and the shapes of the {len(found)} matrices, the vocabulary, heads and layers.",
     )
-    sheets = [still(forward, len(found), first, say), Sheet(title, rows, fixed)]
+    sheets = [still(forward, count, first, say), Sheet(title, rows, fixed)]
     names = travelled(w, first, last, tokenizer, found)
     if names:
         title = say("走得最远和最近的词", "the words that went farthest and least")
@@ -171,14 +171,13 @@ def still(forward: int, count: int, first: int, say: Say) -> Sheet:
 
 
 @torch.no_grad()
-def forward_moves(core: Transformer, w: Watched, number: int) -> int:
-    """How many weights differ after a forward pass at a step's weights, bit for bit."""
-    checkpoint.fill(core, w.weights(number))
+def forward_moves(core: Transformer) -> tuple[int, int]:
+    """How many weights differ after a forward pass, bit for bit, and of how many."""
     before = {name: p.clone() for name, p in core.named_parameters()}
     ids = torch.arange(min(8, core.spec.vocabulary), device=core.embed.weight.device)[None]
     source = ids if core.spec.encoder and core.spec.decoder else None
     losses.states(core, losses.Batch(ids, ids, source))
-    return sum(not torch.equal(p, before[name]) for name, p in core.named_parameters())
+    return sum(not torch.equal(p, before[name]) for name, p in core.named_parameters()), len(before)
 
 
 def travelled(w: Watched, first: int, last: int, tokenizer: Any, found: list[Moved]) -> list[tuple[str, float]]:
