@@ -127,6 +127,9 @@ def test_globs_choose_by_path_with_or_without_its_beginning() -> None:
     assert len(lora.chosen(core, ["*"])) == len(every) == 2 * 6 + 2 * 10
     with pytest.raises(QkvError, match=r"'\*.attn.query' fits no layer.*attn\.q"):
         lora.chosen(core, ["*.attn.query"])
+    with pytest.raises(QkvError, match=r"lora.also: 'labels.wieght' fits no weight"):
+        lora.attach(core, Lora(2, also=("labels.wieght",)))
+    lora.attach(core, Lora(2))  # that a model has no labels is no mistake
     with pytest.raises(QkvError, match="found rank -1"):
         Lora(-1)
 

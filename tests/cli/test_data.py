@@ -1,6 +1,7 @@
 """`qkv data`, `qkv eval` and `qkv runs` as they are typed: words, JSON, exit codes, files."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -96,6 +97,21 @@ def test_eval_of_translations_writes_them_and_prints_signatures(capsys):
     assert "tok:char" in found["signature"]
     assert len(found["hypotheses"]) == 3
     assert run(capsys, "eval", "demo", "--bleu", "s", put("short", "a\n"))[0] == 2
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="no /dev/fd here")
+def test_pipes_are_files_too(capsys):
+    names, ends = list[str](), list[int]()
+    for text in ("\ufeff我爱学习。\n我喜欢茶。\n", "I love studying.\nI like tea.\n"):
+        out, into = os.pipe()
+        os.write(into, text.encode())
+        os.close(into)
+        names, ends = [*names, f"/dev/fd/{out}"], [*ends, out]
+    code, found, err = run(capsys, "eval", "demo", "--bleu", *names, "--json")
+    for end in ends:
+        os.close(end)
+    assert (code, err) == (0, "")
+    assert json.loads(found)["bleu"] > 50
 
 
 @pytest.mark.skipif(not (bundled_dir() / "demo-lm").is_dir(), reason="demo-lm is not bundled")

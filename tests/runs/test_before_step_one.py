@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import qkv
 from qkv import hub, recipes
 from qkv.cli import main
 from qkv.errors import QkvError
-from qkv.runs import own, session
+from qkv.runs import assemble, own, session
 from qkv.runs.fit import fits
 
 SMALL = ["model.width=16", "model.layers=1", "model.ffn=32", "model.heads=2", "tokenizer.size=300", "training.steps=2"]
@@ -290,3 +291,38 @@ def test_a_file_that_is_no_text_is_called_so(here: Path, capsys: pytest.CaptureF
     recipes.train("a.tsv", overrides=SMALL, out=here / "runs" / "r", device="cpu")
     assert main(["runs", "runs", "--png", "x.txt"]) == 2
     assert "expected a name that ends in .png, .svg or .pdf" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [5, 200])  # fewer than a window, and several
+def test_a_text_is_tested_on_a_text_of_its_own(words: int, here: Path) -> None:
+    (here / "book.txt").write_text("the tea and the book are on the table. " * 60, encoding="utf-8")
+    (here / "last.txt").write_text(" ".join(["the tea is on the book."] * (words // 5)), encoding="utf-8")
+    done = recipes.train("book.txt", overrides=[*SMALL, "data.test_file=last.txt", "model.context=32"], out=here / "r",
+                         device="cpu")  # fmt: skip
+    ids = done.model.ids((here / "last.txt").read_text(encoding="utf-8"))
+    windows = [ids] if len(ids) <= 32 else [ids[i : i + 33] for i in range(0, len(ids) - 32, 33)]
+    total, count = 0.0, 0
+    for row in windows:
+        chances = done.model(torch.tensor([row[:-1]])).logits[0].detach().log_softmax(-1)
+        total -= sum(float(chances[i, following]) for i, following in enumerate(row[1:]))
+        count += len(row) - 1
+    assert done.test["loss"] == pytest.approx(total / count, rel=1e-4)
+    assert json.loads((here / "r/train/result.json").read_text(encoding="utf-8"))["test"]["loss"] == done.test["loss"]
+
+
+def test_a_test_text_of_which_nothing_can_be_judged_is_told(here: Path) -> None:
+    (here / "book.txt").write_text("the tea and the book are on the table. " * 60, encoding="utf-8")
+    (here / "last.txt").write_text("tea", encoding="utf-8")
+    how = [*SMALL, "data.test_file=last.txt", "model.family=bert"]
+    a = assemble.assemble(recipes.configure("book.txt", how), device="cpu")
+    assert "the test text is too short for this objective: it will not be judged" in a.plan.notes
+    assert assemble.test(a) == ({}, [])
+
+
+def test_a_warm_up_longer_than_the_run_is_told(here: Path) -> None:
+    told: list[dict[str, Any]] = []
+    recipes.train("a.tsv", overrides=[*SMALL, "training.warmup=2"], device="cpu", report=told.append)
+    assert any("training.warmup=2 is as long as the run (2 steps)" in e["text"] for e in told if e["kind"] == "note")
+    told.clear()
+    recipes.train("a.tsv", overrides=[*SMALL, "training.warmup=1"], device="cpu", report=told.append)
+    assert not any("training.warmup" in e["text"] for e in told if e["kind"] == "note")

@@ -104,3 +104,7 @@ def test_held_out_shards_that_are_trained_on_are_told(packed: Path) -> None:
     assert re.match(r"four: [\d,]+ of [\d,]+ held-out runs of 64 tokens stand in training too, the first at .*three, "
                     r"token 0: the evaluation flatters the model", note)  # fmt: skip
     assert Data(shards=("one", "two"), valid_file="four").splits(packed).notes == ()
+    found = Data(shards=("one", "three"), valid_file="two", test_file="four").splits(packed)
+    assert ["four: " in note for note in found.notes] == [True]
+    done = recipes.train("mine.toml", overrides=["data.test_file=four"], out="tested", device="cpu")
+    assert done.test["loss"] > 0

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 import zlib
 from functools import cache
 from pathlib import Path
@@ -14,8 +15,10 @@ import torch
 
 import qkv
 from qkv import cli, hub, recipes
+from qkv.cli.look import printed
 from qkv.data.collate import IGNORED
 from qkv.errors import QkvError
+from qkv.explore.tables import Sheet, text
 from qkv.lens import words
 from qkv.runs import assemble, watching
 from qkv.runs.run import Check, Run, Vocabulary, configured
@@ -295,11 +298,43 @@ def test_a_text_asked_for_while_it_learns_is_watched_from_then_on(tmp_path: Path
 
 def test_a_wish_that_cannot_be_is_told_and_the_oldest_goes(tmp_path: Path, runs: Any) -> None:
     w = Watched(runs("marian"))
-    for text in ("", " \n", "x" * 121):
+    for wanted in ("", " \n", "x" * 121):
         with pytest.raises(QkvError, match="1 to 120 characters"):
-            w.wish(text)
-    for text in ("one", "two", "one", "three", "four"):
-        w.wish(text)
+            w.wish(wanted)
+    for wanted in ("one", "two", "one", "three", "four"):
+        w.wish(wanted)
     assert w.wishes == ("four", "three", "one")
     (w.folder / "wishes.json").write_text("{", encoding="utf-8")
     assert w.wishes == ()
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ('watch.words=[" "]', "watch.words: found an empty word"),
+        ('watch.texts=["one", ""]', "watch.texts: '' has 1 tokens, expected 1 to 30"),
+        (f'watch.texts=["{"one " * 31}"]', "has 32 tokens, expected 1 to 30"),
+    ],
+)
+def test_what_cannot_be_watched_is_told_before_step_1(setting: str, told: str) -> None:
+    with pytest.raises(QkvError, match=re.escape(told)):
+        watching.recorder(assemble.assemble(run_of("marian", setting), device="cpu"))
+
+
+def test_texts_of_validation_that_are_too_long_are_not_watched() -> None:
+    long = [("one " * 31, "two"), ("one two", "two one")]
+    run = dataclasses.replace(run_of("marian"), splits=lambda: Splits(splits("marian").train, long, ()))
+    found = watching.recorder(assemble.assemble(run, device="cpu"))
+    assert found is not None
+    assert found.about["texts"] == ["one two"]
+
+
+def test_a_vocabulary_of_bytes_shows_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    printed([Sheet("x", [[text("a\x1b[31mb\r"), text("行\n　二")]])])
+    assert capsys.readouterr().out.split() == ["x", "a\\x1b[31mb\\r", "行⏎", "二"]
+
+
+def test_readouts_of_a_text_want_a_text(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for more in (["--show", "lens"], ["--word", "two"], ["--html", "x.html"]):
+        assert cli.main(["look", str(runs("marian")), "--step", "0", *more, "--lang", "en"]) == 2
+        assert "TEXT is missing" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -50,6 +51,12 @@ def test_a_schedule_follows_its_formula(kind: Any, step: int, expected: float) -
     if kind == "noam":
         s = dataclasses.replace(s, lr=1.0, warmup=4000)
     assert schedule.rate(s, step, total=10_000, width=512) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_warm_up_that_meets_the_decay_does_not_jump() -> None:
+    rates = [schedule.wsd(n, lr=1.0, warmup=60, total=100, decay=0.8, floor=0.0) for n in range(101)]
+    assert max(abs(a - b) for a, b in itertools.pairwise(rates)) < 0.02
+    assert max(rates) == pytest.approx(5 / 7, abs=0.01)  # where n / 60 = (100 - n) / 80
 
 
 @settings(max_examples=30, deadline=None)

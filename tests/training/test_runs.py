@@ -46,6 +46,13 @@ def test_a_link_to_a_run_is_one(tmp_path: Path) -> None:
     assert [path.name for path in runs.find(tmp_path / "runs")] == ["linked", "two"]
 
 
+def test_settings_that_a_base_overrules_are_none_of_the_run(tmp_path: Path) -> None:
+    folder = a_run(tmp_path, "one")
+    said = {"model": {"width": 256, "context": 64}, "tokenizer": {"size": 8000, "dropout": 0.1}, "base": "demo"}
+    (folder / "train" / "run.json").write_text(json.dumps(said), encoding="utf-8")
+    assert runs.read(folder).settings == {"model.context": 64, "tokenizer.dropout": 0.1, "base": "demo"}
+
+
 def test_a_run_in_numbers(tmp_path: Path) -> None:
     run = runs.read(a_run(tmp_path, "one"))
     assert (run.name, run.steps, run.tokens, run.seconds, run.speed) == ("one", 30, 3000, 7.5, 400.0)

@@ -13,8 +13,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from qkv.baselines import recurrence
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
+from qkv.core.recurrent import core_of
 from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.training import checkpoint, log, loop, parallel, shard
@@ -209,7 +211,9 @@ def test_what_needs_whole_weights_is_refused(two: Path) -> None:
     said = (two / "ema" / "1.error").read_text(encoding="utf-8")
     assert "training.shard does not go with training.ema" in said
     with pytest.raises(QkvError, match=r"training\.optimizer=muon"):
-        shard.fit(Settings(optimizer="muon"))
+        shard.fit(Settings(optimizer="muon"), Transformer(translator()))
+    with pytest.raises(QkvError, match="an LSTM has no blocks"):
+        shard.fit(Settings(), core_of(recurrence(50, width=16, attention="none", context=64)))
 
 
 def test_a_checkpoint_with_a_missing_part_is_refused(two: Path, tmp_path: Path) -> None:

@@ -97,6 +97,24 @@ def test_a_watched_run_is_the_run_that_was_not_watched(tmp_path: Path) -> None:
     assert same(tmp_path, hearing)
 
 
+def test_a_last_step_that_nothing_foretold_is_recorded_too(tmp_path: Path) -> None:
+    core, eye = speaker(), Recorder({}, Watching(steps=(1,)), {})
+    told = list[dict[str, Any]]()
+    stop = lambda step: step == 4  # noqa: E731
+    loop.train(core, plan(), BASE, directory=tmp_path, report=told.append, watch=eye, stop=stop)
+    w = Watched(tmp_path)
+    assert w.steps == [0, 1, 4]
+    assert [e["step"] for e in told if e["kind"] == "watch"] == [0, 1, 4]
+    assert (w.at(1).json["gradient"] > 0, w.at(4).json["gradient"]) == (True, None)
+    weights = w.weights(4)
+    assert all(torch.equal(weights[n], t) for n, t in checkpoint.weights(core).items())
+    assert w.at(4).json["lr"] == BASE.lr
+    again = Recorder({}, Watching(steps=(1,)), {})
+    loop.train(speaker(), plan(), BASE, directory=tmp_path, watch=again, resume=True)
+    assert Watched(tmp_path).steps == [0, 1, 4, 9]  # step 9 was known to be the last
+    assert Watched(tmp_path).at(9).json["gradient"] > 0
+
+
 def nudging(core: Transformer) -> Reading:
     with torch.no_grad():
         core.embed.weight[0, 0] += 1e-6

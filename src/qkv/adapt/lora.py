@@ -75,9 +75,13 @@ def attach(core: nn.Module, s: Lora, *, seed: int = 0) -> list[str]:
     """Freeze the core, put adapters beside the layers that `s` names, and let them (and `s.also`) learn; their paths.
 
     Raises:
-        QkvError: a glob that fits no layer.
+        QkvError: a glob that fits no layer, or no weight.
     """
     names, generator = chosen(core, s.targets), torch.Generator().manual_seed(seed)
+    known = dict(core.named_parameters())
+    for glob in s.also if s.also != Lora.also else ():
+        if not any(fnmatchcase(name, glob) for name in known):
+            raise QkvError(f"lora.also: {glob!r} fits no weight{nearest(glob, known)}")
     for name, p in core.named_parameters():
         p.requires_grad_(any(fnmatchcase(name, glob) for glob in s.also))
     for name in names:

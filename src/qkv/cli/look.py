@@ -75,6 +75,9 @@ def command(
     serve: bool, **how: Any,
 ) -> None:  # fmt: skip
     if how["moved"] or (step is not None and not (text or serve)):
+        if show or how["word"] or html or how["figures"]:
+            raise click.UsageError("TEXT is missing: what was recorded is shown whole; --show, --word, --html and "
+                                   "--figures look at a text")  # fmt: skip
         return recorded(common, model, step or 0, how["moved"])
     if not (text or serve):
         raise click.UsageError("TEXT is missing; give it in quotes, or --serve to type it on a page")
@@ -395,7 +398,9 @@ def lost(
 
 def name(piece: str) -> str:
     """A token as it stands in a cell."""
-    return piece.strip().replace("\n", "⏎") or "␣"
+    from qkv.explore.tables import shown
+
+    return shown(piece.strip()) or "␣"
 
 
 def table(rows: list[list[tuple[str, float]]]) -> None:

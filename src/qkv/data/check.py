@@ -156,7 +156,8 @@ class Tally(sources.Sieve):
 def check(training: Sequence[Path], held: Sequence[Path] = (), options: Options | None = None) -> Report:
     """Read the files of training, and those that are held out for evaluation, and report on them.
 
-    With kind `parallel`, or two files named like train.en and train.de, files belong together two by two.
+    With kind `parallel`, or two files whose names do not say what they hold, such as train.en and train.de, files
+    belong together two by two, as `qkv train` takes them.
 
     Raises:
         QkvError: an odd number of parallel files.
@@ -189,9 +190,8 @@ def kind_of(unit: Sequence[Path], kind: Kind) -> str:
 
 def units(paths: Sequence[Path], kind: Kind) -> list[tuple[Path, ...]]:
     """Files one by one, or two by two where they are parallel."""
-    alike = len(paths) == 2 and paths[0].stem == paths[1].stem and paths[0].parent == paths[1].parent
-    named = alike and all(re.fullmatch(r"\.[a-z]{2,3}", p.suffix) and p.suffix not in (".tsv", ".txt") for p in paths)
-    if kind == "parallel" or (kind == "auto" and named):
+    two = len(paths) == 2 and not any(p.suffix.lower() in (".tsv", ".txt", *sources.JSON) for p in paths)
+    if kind == "parallel" or (kind == "auto" and two):
         if len(paths) % 2:
             raise QkvError(f"parallel files come in twos, source then target; found {len(paths)}: {paths[-1]} is alone")
         return [(paths[i], paths[i + 1]) for i in range(0, len(paths), 2)]

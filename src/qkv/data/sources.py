@@ -6,6 +6,7 @@ Lines end with LF or CRLF, a byte order mark is dropped, and line numbers start 
 
 import base64
 import codecs
+import io
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -130,14 +131,15 @@ def opened(path: Path) -> IO[bytes]:
     """
     path = Path(path)
     try:
-        file = path.open("rb")
+        file = io.BufferedReader(path.open("rb", buffering=0), HEAD)
+        head = file.peek(HEAD)  # a pipe cannot go back
     except OSError as e:
         raise missing(path, e) from None
-    head = file.read(HEAD)
     if kind := not_text(head):
         file.close()
         raise QkvError(f"{path}: not a UTF-8 text file, found {kind}", zh=f"{path}：不是 UTF-8 文本文件，而是 {kind}")
-    file.seek(3 if head.startswith(b"\xef\xbb\xbf") else 0)
+    if head.startswith(b"\xef\xbb\xbf"):
+        file.read(3)
     return file
 
 
@@ -179,7 +181,7 @@ def raw_lines(path: Path) -> Iterator[Line]:
         QkvError: see `opened`.
     """
     with opened(path) as file:
-        offset, number = file.tell(), 0
+        offset, number = file.tell() if file.seekable() else 0, 0
         while raw := file.readline(LONGEST):
             number += 1
             size = len(raw)

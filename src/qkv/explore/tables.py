@@ -4,6 +4,7 @@ A cell is a text and a weight that colours it. Letters: T positions, S keys, L l
 """
 
 import math
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,13 @@ class Ask:
 
 def text(cell: str, weight: float = 0.0) -> Cell:
     """A cell of words."""
-    return cell.strip(" ").replace("\n", "⏎") or "␣" * bool(cell), weight
+    return shown(cell.strip(" ")) or "␣" * bool(cell), weight
+
+
+def shown(cell: str) -> str:
+    """Words in one cell of a terminal, which would obey control characters: each as its escape, a line's end as ⏎."""
+    kept = (c if c.isprintable() or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in cell.replace("\n", "⏎"))
+    return "".join(kept)
 
 
 def number(x: float) -> str:

@@ -96,6 +96,7 @@ def norms(w: Watched, r: Record, say: Say, *, every: bool) -> Sheet:
     named = w.index["matrices"]
     values = torch.stack([r[f"matrices.{key}"].double() for key in ("weight", "gradient", "update")])  # 3 N
     moved = r["matrices.moved"].tolist()
+    stepped = r.json["gradient"] is not None  # no step is in the first record, nor in one that was made at the end
     groups = [(m["name"], [i]) for i, m in enumerate(named)] if every else grouped([m["part"] for m in named])
     words = (("矩阵", "matrices"), ("|权重|", "|weight|"), ("|梯度|", "|gradient|"), ("|更新|", "|update|"),
              ("更新/权重", "update/weight"), ("动了的行", "rows moved"))  # fmt: skip
@@ -105,7 +106,8 @@ def norms(w: Watched, r: Record, say: Say, *, every: bool) -> Sheet:
         share = update / weight if weight else 0.0
         total = sum(named[i]["rows"] for i in of)
         counts = f"{sum(moved[i] for i in of)}/{total}"
-        cells = (str(len(of)), f"{weight:.3f}", f"{gradient:.2e}", f"{update:.2e}", f"{share:.2e}", counts)
+        told = (f"{gradient:.2e}", f"{update:.2e}", f"{share:.2e}", counts) if stepped else ("–",) * 4
+        cells = (str(len(of)), f"{weight:.3f}", *told)
         rows.append([text(name), *(text(cell) for cell in cells)])
     return Sheet(say("这一步里的矩阵", "the matrices in this step"), rows)
 

@@ -92,6 +92,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     fit.refuse_unjudged(run, splits, objective, model, valid)
     told = fit.strange(splits, labels) if judged and objective is not tuning.CHOICES else ()
     told += fit.unanswered(run, splits, objective, model)
+    told += fit.untested(splits, held(splits.test)) if isinstance(splits.test, str) else ()
     notes = (*plan.notes, *fit.overruled(run), *told)
     mix = {} if splits.often is None else {"often": counted_alike(splits.often.round(6).tolist())}
     plan = replace(plan, identity={**plan.identity, **mix, **frozen(model.core)}, judged=number_of(valid), notes=notes)
@@ -265,11 +266,13 @@ def joined(line: str, joint: str) -> str:
 
 def test(a: Assembly) -> tuple[dict[str, Any], list[str]]:
     """The numbers of the test split with the run's beam, and the answers; nothing where there is none."""
-    if isinstance(a.splits.test, str) or not a.splits.test:
+    if not a.splits.test:
         return {}, []
+    held = [placed(batch, a.model.device) for batch in a.held(a.splits.test)]
+    if isinstance(a.splits.test, str | Mixture):
+        return a.objective.measure(a.model.core, held) if held else {}, []
     c, pairs = a.run.check, asked(a.splits.test)
     said = replies(a, [s for s, _ in pairs], How(c.beam, c.length_penalty))
-    held = [placed(batch, a.model.device) for batch in a.held(a.splits.test)]
     return a.objective.measure(a.model.core, held) | judged(a, [t for _, t in pairs], said), said
 
 
@@ -280,7 +283,7 @@ def rehearsal(a: Assembly) -> Callable[[Transformer], float]:
     """
     valid = [placed(batch, a.model.device) for batch in a.valid]
     pairs = [] if isinstance(a.splits.valid, str | Mixture) else asked(a.splits.valid)
-    tests = [] if isinstance(a.splits.test, str) else asked(a.splits.test)
+    tests = [] if isinstance(a.splits.test, str | Mixture) else asked(a.splits.test)
 
     def rehearse(core: Transformer) -> float:
         start = time.perf_counter()

@@ -83,13 +83,14 @@ class Data:
     def of_texts(self, folder: Path, sieve: sources.Sieve) -> Splits:
         """Plain texts with a blank line between; without `valid_file` the last tenth of each is held out."""
         texts = [plain_text(folder / name, sieve) for name in self.text]
-        valid = plain_text(folder / self.valid_file, sieve) if self.valid_file else ""
+        valid, test = (plain_text(folder / one, sieve) if one else "" for one in (self.valid_file, self.test_file))
+        apart = [folder / one for one in (self.valid_file, self.test_file) if one]
+        notes = (*sieve.notes, *(note for one in apart for name in self.text for note in leaked(folder / name, one)))
         if valid:
-            said = [note for name in self.text for note in leaked(folder / name, folder / self.valid_file)]
-            return Splits("\n\n".join(texts), valid, notes=(*sieve.notes, *said))
+            return Splits("\n\n".join(texts), valid, test, notes)
         both = [text_splits(text, share=0.1) for text in texts]
         train, held = ("\n\n".join(map(str, part)) for part in zip(*((s.train, s.valid) for s in both), strict=True))
-        return Splits(train, held, notes=tuple(sieve.notes))
+        return Splits(train, held, test, notes)
 
     def of_rows(self, folder: Path, sieve: sources.Sieve) -> Splits:
         """Pairs or conversations; some are held out by their hash where no file is named, with all their copies."""
@@ -161,10 +162,13 @@ class Data:
     def mixed(self, folder: Path) -> Splits:
         """The shards; without `valid_file`, another folder, the end of each is held out: a tenth, or 200,000 tokens."""
         whole = Mixture(tuple(shards.read(folder / name, verify=True) for name in self.shards), self.weights)
+        named = [name for name in (self.valid_file, self.test_file) if name]
+        found = {name: Mixture((shards.read(folder / name, verify=True),)) for name in named}
+        notes = tuple(note for name, held in found.items() for note in flattering(name, whole, held))
+        test = found.get(self.test_file, ())
         if self.valid_file:
-            held = Mixture((shards.read(folder / self.valid_file, verify=True),))
-            return Splits(whole, held, notes=self.flattering(whole, held))
-        return Splits(*whole.split(share=0.1, most=200_000))
+            return Splits(whole, found[self.valid_file], test, notes)
+        return Splits(*whole.split(share=0.1, most=200_000), test, notes)
 
     def tabled(self, folder: Path, sieve: sources.Sieve) -> Splits:
         """The splits of a dataset: train, and validation and test where it has them."""
@@ -173,11 +177,11 @@ class Data:
         if "train" not in found:
             raise QkvError(f"data.dataset {self.dataset!r}: no split 'train' (found: {', '.join(found)})")
         rows = {name: list(tables.texts(found[name], self.keys, name=f"{self.dataset}/{name}", sieve=sieve))
-                for name in ("train", "validation", "test") if name in found}  # fmt: skip
+                for name in PARTS if name in found}  # fmt: skip
         notes = tuple(sieve.notes)
         if self.textual:
-            whole, valid = ("\n\n".join(t for (t,) in rows.get(name, [])) for name in ("train", "validation"))
-            return replace(Splits(whole, valid) if valid else text_splits(whole, share=0.1), notes=notes)
+            whole, valid, test = ("\n\n".join(t for (t,) in rows.get(name, [])) for name in PARTS)
+            return replace(Splits(whole, valid) if valid else text_splits(whole, share=0.1), test=test, notes=notes)
         pairs: list[Any] = rows["train"]
         test: Any = rows.get("test", ())
         if valid := rows.get("validation"):
@@ -236,16 +240,6 @@ class Data:
                      zh=f"留出的 {len(held):,} 对中，有 {len(found):,} 对的{zh}也在训练里，"
                      f"但另一边不同（{some}）"),)  # fmt: skip
 
-    def flattering(self, training: Mixture, held: Mixture) -> tuple[Note, ...]:
-        """A note of held-out shards of which much stands in the training shards too."""
-        count, of, place = familiar(training, held)
-        if count <= LEAK * of:
-            return ()
-        return (Note(f"{self.valid_file}: {count:,} of {of:,} held-out runs of {RUN} tokens stand in training too, the "
-                     f"first at {place}: the evaluation flatters the model",
-                     zh=f"{self.valid_file}：留出的 {of:,} 段（每段 {RUN} 个 token）中有 {count:,} 段也在训练里，"
-                     f"第一处：{place}；评估会高估模型"),)  # fmt: skip
-
     def seen_twice(self, folder: Path, known: set[str], count: int) -> str:
         """What is said about held-out rows in training: a note, or an error with both lines."""
         sieve = sources.Sieve("skip")
@@ -292,6 +286,18 @@ def shortened(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:39]}…")
 
 
+def flattering(name: str, training: Mixture, held: Mixture) -> tuple[Note, ...]:
+    """A note of held-out shards of which much stands in the training shards too."""
+    count, of, place = familiar(training, held)
+    if count <= LEAK * of:
+        return ()
+    return (Note(f"{name}: {count:,} of {of:,} held-out runs of {RUN} tokens stand in training too, the "
+                 f"first at {place}: the evaluation flatters the model",
+                 zh=f"{name}：留出的 {of:,} 段（每段 {RUN} 个 token）中有 {count:,} 段也在训练里，"
+                 f"第一处：{place}；评估会高估模型"),)  # fmt: skip
+
+
+PARTS = ("train", "validation", "test")  # of a dataset
 FILES = ("source", "target", "tsv", "jsonl", "text", "messages")  # one name is a list of one
 
 

@@ -141,6 +141,14 @@ def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
     return (told,)
 
 
+def untested(splits: Splits, held: Batches) -> tuple[str, ...]:
+    """What is said about a test text of which nothing can be judged; nothing otherwise."""
+    if not splits.test or held:
+        return ()
+    return (Note("the test text is too short for this objective: it will not be judged",
+                 zh="测试文本太短，这个目标无法评估它"),)  # fmt: skip
+
+
 def unanswered(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
     """What is said about held-out sources that are too long to be answered; nothing without any."""
     if objective.answers == "labels" or isinstance(splits.valid, str | Mixture):

@@ -198,6 +198,8 @@ def of_text(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 
     def held(text: str) -> Batches:
         found = np.array(tokenizer.encode(text, special=False), dtype=np.int64)
+        if len(found) <= length:  # a test shorter than a window is one
+            return (collate.causal(torch.from_numpy(found)[None]),) if len(found) > 1 else ()
         count = min(len(found) // (length + 1), 64 * rows)
         fixed = torch.from_numpy(found[: count * (length + 1)]).view(count, length + 1)
         return tuple(map(collate.causal, fixed.split(rows)))

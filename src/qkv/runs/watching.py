@@ -44,10 +44,17 @@ def recorder(a: Assembly) -> Recorder | None:
     made = model.tokenizer
     assert made is not None  # assemble() gave it one
     for word in w.words:
+        if not word.strip():
+            raise QkvError("watch.words: found an empty word, expected one of the vocabulary")
         if made.unknown(word):
             raise QkvError(f"watch.words: {word!r} is not in this run's vocabulary, so it has no vector to watch")
     valid = a.splits.valid
-    texts = w.texts or (a.run.check.prompts if isinstance(valid, str | Mixture) else tuple(s for s, _ in valid[:TEXTS]))
+    texts = w.texts or (a.run.check.prompts if isinstance(valid, str | Mixture) else tuple(s for s, _ in valid[:40]))
+    for text in w.texts:
+        if not allowed(model, [text], ()):
+            raise QkvError(f"watch.texts: {text[:40]!r} has {len(model.ids(text))} tokens, expected 1 to "
+                           f"{room(model)}: what is written needs room, too")  # fmt: skip
+    texts = w.texts or allowed(model, texts, ())[:TEXTS]
     about = {"kind": kind_of(model), "texts": list(texts), "words": list(w.words)}
     batch = example(a, texts)
     readings: dict[str, Callable[[], Reading]] = {
@@ -90,9 +97,13 @@ def only(batch: Batch, most: int = 10**6) -> Batch:
 
 def allowed(model: Model, wishes: Sequence[str], texts: Sequence[str]) -> list[str]:
     """The texts asked for that are not watched anyway, and that the model can read."""
+    return [text for text in wishes if text not in texts and text.strip() and len(model.ids(text)) <= room(model)]
+
+
+def room(model: Model) -> int:
+    """The longest text that a record may begin with, in tokens: what is written needs room."""
     reads = (model.spec.encoder or model.spec.stack).longest
-    longest = min(n for n in (model.spec.context, reads, 256) if n) - 2  # what is written needs room
-    return [text for text in wishes if text not in texts and 0 < len(model.ids(text)) <= longest]
+    return min(n for n in (model.spec.context, reads, 256) if n) - 2
 
 
 def looked(model: Model, texts: Sequence[str], longest: int) -> Reading:

@@ -86,7 +86,7 @@ def train(
     first = parallel.here().first
     tell = log.reporter(folder(directory, "log.jsonl") if first else None, report if first else None)
     run = Loop(core, plan, settings, directory, evaluate, tell)
-    run.watch = watch if run.log and not run.shards else None  # its parts alone say little of a matrix
+    run.watch = watch if run.log else None
     with threads(settings.threads), signals() as caught:
         run.begin(resume)
         why = run.ended()
@@ -172,6 +172,15 @@ class Loop:
         self.order = self.groups(self.at.epoch)
         self.each = len(self.groups(0))
         self.shown = (self.at.tokens, self.at.seconds)
+        if self.watch and self.shards:  # parts of a matrix say little of it
+            self.watch = None
+            notes.append(Note("watch: nothing is recorded, as training.shard parts the weights",
+                              zh="watch：不记录，因为 training.shard 把权重分开了"))  # fmt: skip
+        if self.at.step < self.settings.warmup and self.total() <= self.settings.warmup:
+            notes.append(Note(f"training.warmup={self.settings.warmup} is as long as the run ({self.total()} steps) or "
+                              "longer: its rate only rises",
+                              zh=f"training.warmup={self.settings.warmup} 不短于整个训练（{self.total()} 步）：学习率"
+                              "只升不降"))  # fmt: skip
         for text in notes:
             self.note(text)
         if self.watch and self.log and (event := self.watch.begin(self.core, self.log.parent, self.at)):
@@ -419,6 +428,8 @@ class Loop:
     def finish(self, why: str) -> Outcome:
         """Leave the best of three weights in the core of each process; the metrics are known to the first one."""
         at = self.at
+        if self.watch and (event := self.watch.end(at, self.loss, self.optimizer.param_groups[0]["lr"])):
+            self.tell(event)
         if self.shards:
             self.shards.gather(self.core)
         with self.ranks.agreed():

@@ -119,6 +119,14 @@ class Recorder:
         self.cost = self.spent / self.made
         return event
 
+    def end(self, at: checkpoint.Progress, loss: float, lr: float) -> dict[str, Any] | None:
+        """Record the last step where nothing foretold that it would be the last: its weights, but not what it moved."""
+        if self.last == at.step:
+            return None
+        self.pending = {"step": at.step, "epoch": at.epoch, "seconds": at.seconds, "tokens": at.tokens, "loss": loss,
+                        "lr": lr}  # fmt: skip
+        return self.after()
+
     def record(self, moment: dict[str, Any], start: float) -> dict[str, Any]:
         """Read everything and write it: arrays and JSON, then the weights, then the index that names them."""
         step, arrays = moment["step"], self.changes()

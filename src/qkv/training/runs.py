@@ -91,7 +91,7 @@ def read(directory: Path, name: str = "") -> Summary:
     end = ends[-1] if ends and ends[-1].get("step", 0) == last else {}
     seconds = end.get("seconds") or (steps[-1].get("seconds", 0.0) if steps else 0.0)
     tokens = end.get("tokens") or saved_tokens(directory)
-    settings = dict(leaves(kept(directory / "train" / "run.json")))
+    settings = heeded(dict(leaves(kept(directory / "train" / "run.json"))))
     metric = str(settings.get("training.metric", "loss"))
     test = kept(directory / "train" / "result.json").get("test")
     reached = test.get(metric) if end and isinstance(test, Mapping) else None  # of what ended; a resumed run goes on
@@ -124,6 +124,15 @@ def leaves(value: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any
             yield from leaves(inner, f"{where}{key}.")
         elif where or key not in ("name", "notes"):
             yield f"{where}{key}", inner
+
+
+def heeded(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a run went by: one with a base has that model's shape and vocabulary, but a context."""
+    if not settings.get("base"):
+        return settings
+    theirs = ("tokenizer.kind", "tokenizer.size")
+    return {k: v for k, v in settings.items()
+            if k == "model.context" or not (k.startswith("model.") or k in theirs)}  # fmt: skip
 
 
 def differing(runs: Sequence[Summary]) -> list[dict[str, Any]]:

@@ -25,10 +25,8 @@ def cosine(step: int, *, lr: float, warmup: int, total: int, floor: float) -> fl
 
 def wsd(step: int, *, lr: float, warmup: int, total: int, decay: float, floor: float) -> float:
     """Warm-up, stable, decay: a line up, lr, then a line down to floor · lr over the last share (Hu et al. 2024)."""
-    if step <= warmup:
-        return lr * step / warmup
     left = max(0, total - step) / max(1, round(decay * total))
-    return lr * (floor + (1 - floor) * min(1.0, left))
+    return lr * min(step / max(warmup, 1), floor + (1 - floor) * min(1.0, left))  # both where they overlap
 
 
 def linear(step: int, *, lr: float, warmup: int, total: int, floor: float) -> float:

@@ -41,7 +41,7 @@ class Sharded(nn.Module):
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         super().__init__()
-        fit(settings)
+        fit(settings, core)
         self.core = copy.deepcopy(core)
         mesh = init_device_mesh(core.embed.weight.device.type, (dist.get_world_size(),))
         blocks = [block for m in self.core.modules() if isinstance(m, Stack) for block in m.layers]
@@ -67,8 +67,10 @@ class Sharded(nn.Module):
                 tensor.copy_(whole(mine[name].detach()))
 
 
-def fit(settings: "Settings") -> None:
+def fit(settings: "Settings", core: Transformer) -> None:
     """Refuse what sharded weights cannot do yet."""
+    if not core.spec.stack.blocks:
+        raise QkvError("training.shard: an LSTM has no blocks to part; leave it away, its weights stay whole")
     asked = [f"training.{key}" for key in ALONE if getattr(settings, key)]
     asked += [] if settings.optimizer in ("adam", "adamw") else [f"training.optimizer={settings.optimizer}"]
     if asked:
