@@ -230,8 +230,9 @@ def test_adapters_of_any_step_are_looked_at_beside_their_base(
     family: str, runs: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base, folder = runs(family), tmp_path
-    adapting = run_of(family, "training.lora.rank=2", 'training.lora.targets=["*.attn.*"]', "training.lr=0.1")
-    recipes.train(dataclasses.replace(adapting, base=str(base)), out=folder, device="cpu")
+    words = ["training.lora.rank=2", 'training.lora.targets=["*.attn.*"]', 'training.lora.also=["*final_norm*"]']
+    adapting = dataclasses.replace(run_of(family, *words, "training.lr=0.1"), base=str(base))
+    recipes.train(adapting, out=folder, device="cpu")
     first, last = Watched(folder).kept[0], Watched(folder).kept[-1]
     said = {step: hub.past(folder, step, device="cpu") for step in (first, last)}
     begun = qkv.load(base, device="cpu")
@@ -249,7 +250,18 @@ def test_adapters_of_any_step_are_looked_at_beside_their_base(
     assert cli.main(["look", str(folder), "--moved", str(first), str(last), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["forward"] == 0
-    assert {m["name"].rpartition(".")[2] for m in found["moved"]} == {"a", "b"}
+    assert {m["name"].rpartition(".")[2] for m in found["moved"] if "norm" not in m["name"]} == {"a", "b"}
+    norm = next(n for n in Watched(folder).weights(last) if "final_norm" in n)
+    assert torch.equal(said[last].core.get_parameter(norm), Watched(folder).weights(last)[norm])
+    assert not torch.equal(said[last].core.get_parameter(norm), begun.core.get_parameter(norm))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_adapters_that_have_learnt_nothing_yet_load(family: str, runs: Any, tmp_path: Path) -> None:
+    adapting = dataclasses.replace(run_of(family, "training.lora.rank=2"), base=str(runs(family)))
+    assemble.assemble(adapting, device="cpu").model.save(tmp_path)
+    begun, rows = qkv.load(runs(family), device="cpu"), torch.tensor([[3, 4, 5]])
+    assert torch.equal(qkv.load(tmp_path, device="cpu")(rows).logits, begun(rows).logits)
 
 
 @pytest.mark.parametrize(

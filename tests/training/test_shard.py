@@ -21,7 +21,9 @@ from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.training import checkpoint, log, loop, parallel, shard
 from qkv.training.plan import Plan
+from qkv.training.recorder import Recorder
 from qkv.training.settings import Settings
+from qkv.training.watch import Watching
 
 sys.path.insert(0, str(Path(__file__).parent))
 import test_parallel as p
@@ -94,7 +96,8 @@ def run(
         try:
             core = made(drop, seed=ranks.rank)
             core = core.float() if single else core
-            loop.train(core, plan(drop), settings, directory=folder, resume=resume,
+            eye = Recorder({}, Watching(steps=(1,)), {}) if ranks.first and stop else None
+            loop.train(core, plan(drop), settings, directory=folder, resume=resume, watch=eye,
                        stop=lambda step: step == (stop or -1),
                        evaluate=p.measured if ranks.first else None)  # fmt: skip
         except (loop.Interrupted, QkvError) as error:
@@ -214,6 +217,13 @@ def test_what_needs_whole_weights_is_refused(two: Path) -> None:
         shard.fit(Settings(optimizer="muon"), Transformer(translator()))
     with pytest.raises(QkvError, match="an LSTM has no blocks"):
         shard.fit(Settings(), core_of(recurrence(50, width=16, attention="none", context=64)))
+
+
+def test_what_cannot_be_watched_is_told(two: Path) -> None:
+    told = [event["text"] for event in log.events(two / "begun" / "train" / "log.jsonl") if event["kind"] == "note"]
+    assert any(text.startswith("watch: nothing is recorded") for text in told)
+    assert not (two / "begun" / "train" / "watch").exists()
+    assert (two / "from one file" / "train" / "watch").exists()  # whose first part was not sharded
 
 
 def test_a_checkpoint_with_a_missing_part_is_refused(two: Path, tmp_path: Path) -> None:
