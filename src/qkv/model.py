@@ -94,8 +94,12 @@ class Model:
 
         Encoder-decoders take `source` [B, S] and `target` [B, T], and `padding` (True = real) belongs to the source.
         `segments` [B, T] numbers the texts of a pair; `prefix` [B] says how many tokens a prefix decoder sees freely.
+
+        Raises:
+            QkvError: what the model does not read, or ids that are no whole numbers in rows.
         """
         core = self.core
+        well_formed(ids=ids, source=source, target=target)
         if self.encoder_decoder:
             if source is None or target is None:
                 raise QkvError("this model has an encoder and a decoder: call it with source= and target=")
@@ -216,8 +220,10 @@ class Model:
         """For each mask in a text the `top` most likely words with their probabilities, best first.
 
         Raises:
-            QkvError: the model does not fill in words, or the text holds no mask.
+            QkvError: the model does not fill in words, the text holds no mask, or `top` is none.
         """
+        if top < 1:
+            raise QkvError(f"top: found {top}, expected 1 or more words")
         if self.tokenizer is None or self.tokenizer.mask_id is None:
             raise QkvError("fill needs a model that was trained on masked words, with a mask token in its tokenizer; a "
                            "decoder continues a text: use generate")  # fmt: skip
@@ -297,6 +303,15 @@ def voice(model: Model) -> evaluate.Voice:
 
     labels = tuple(map(str, range(ANSWERS))) if compares(model) else model.labels
     return evaluate.Voice(model.core, model.ids, model.text, answer, classify, labels)
+
+
+def well_formed(**given: Tensor | None) -> None:
+    """QkvError where ids are no rows [B, T] of whole numbers."""
+    for name, rows in given.items():
+        if rows is not None and (rows.ndim != 2 or rows.is_floating_point() or rows.dtype == torch.bool):
+            hint = f"; one row of ids is {name}[None]" if rows.ndim == 1 else ""
+            raise QkvError(f"{name}: found {list(rows.shape)} of {str(rows.dtype).removeprefix('torch.')}, expected "
+                           f"whole numbers [rows, positions]{hint}")  # fmt: skip
 
 
 def save_adapters(directory: Path, model: Model) -> None:
