@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.data import download
+from qkv.data import download, sources
 from qkv.data.download import File, Set
 from qkv.paths import bundled_dir
 
@@ -112,6 +112,11 @@ def test_pipes_are_files_too(capsys):
         os.close(end)
     assert (code, err) == (0, "")
     assert json.loads(found)["bleu"] > 50
+    out, into = os.pipe()
+    os.write(into, b"a\nb\n")
+    os.close(into)
+    assert [line.raw for line in sources.raw_lines(Path(f"/dev/fd/{out}"))] == [b"a", b"b"]
+    os.close(out)
 
 
 @pytest.mark.skipif(not (bundled_dir() / "demo-lm").is_dir(), reason="demo-lm is not bundled")
@@ -137,7 +142,8 @@ def test_eval_of_a_text(capsys):
 def test_eval_writes_over_neither_source_nor_references(capsys):
     for name in ("s.zh", "s.en"):
         Path(name).write_text("a\n", encoding="utf-8")
-        code, _, err = run(capsys, "eval", "demo", "--bleu", "s.zh", "s.en", "--out", f"./{name}")
+        Path("deep").mkdir(exist_ok=True)
+        code, _, err = run(capsys, "eval", "demo", "--bleu", "s.zh", "s.en", "--out", f"deep/../{name}")
         assert (code, "would be written over" in err, Path(name).read_text(encoding="utf-8")) == (2, True, "a\n")
         Path("s.en").write_text("a\n", encoding="utf-8")
 

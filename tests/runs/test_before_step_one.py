@@ -158,7 +158,7 @@ def test_half_of_a_character_is_a_bad_row(here: Path) -> None:
 
 def test_an_early_end_and_nothing_left_to_do_are_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "a.tsv", *SMALL[:-1], "training.steps=30", "training.evaluate_every=1", "training.patience=1",
-             "training.lr=0", "training.average=0", "--out", "r"]  # fmt: skip
+             "training.warmup=3", "training.lr=0", "training.average=0", "--out", "r"]  # fmt: skip
     assert main(words) == 0
     out, _ = capsys.readouterr()
     assert "ended early, as evaluations got no better (training.patience)" in out
@@ -326,3 +326,14 @@ def test_a_warm_up_longer_than_the_run_is_told(here: Path) -> None:
     told.clear()
     recipes.train("a.tsv", overrides=[*SMALL, "training.warmup=1"], device="cpu", report=told.append)
     assert not any("training.warmup" in e["text"] for e in told if e["kind"] == "note")
+
+
+def test_a_test_text_that_is_trained_on_is_told(here: Path) -> None:
+    lines = [f"the tea of the year {n} and its {n * 7 % 31} books are on the table\n" for n in range(60)]
+    (here / "book.txt").write_text("".join(lines), encoding="utf-8")
+    (here / "last.txt").write_text("".join(lines[:9]), encoding="utf-8")
+    for words in ([], ["data.valid_file=other.txt"]):
+        (here / "other.txt").write_text("a line that nobody else has in his book, says she\n" * 9, encoding="utf-8")
+        (note,) = recipes.configure("book.txt", [*words, "data.test_file=last.txt"]).splits().notes
+        assert "last.txt" in note
+        assert "9 of 9" in note

@@ -191,6 +191,11 @@ def test_any_step_opens_in_the_terminal(family: str, lang: str, runs: Any, capsy
     told = capsys.readouterr().out
     for word in ("W_Q", "FFN", "■", "two:"):
         assert word in told
+    rows = {line.split()[0]: line.split() for line in told.split("\n") if line.split()}
+    assert "–" not in rows["W_Q"]
+    assert cli.main(["look", str(folder), "--step", "0", "--lang", lang]) == 0
+    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.split("\n") if line.split()}
+    assert rows["W_Q"].count("–") == 4, "no step is in the first record"
     assert ("第" in told) == (lang == "zh")
     assert cli.main(["look", str(folder), "--step", str(step), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

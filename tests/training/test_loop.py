@@ -280,6 +280,8 @@ def test_the_best_weights_come_back_and_patience_ends_the_run() -> None:
     end = loop.train(core, plan, settings, evaluate=look)
     assert (end.why, end.steps, end.weights, end.metrics["step"]) == ("patience", 10, "best", 4)
     assert same(values(core), kept[4])
+    rising = dataclasses.replace(settings, warmup=12)  # what no evaluation betters while the rate rises is not counted
+    assert loop.train(core_of(translator()), plan, rising, evaluate=look).steps == 18
 
 
 def test_where_seconds_end_a_run_the_rate_still_falls_to_its_floor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -391,7 +391,8 @@ class Loop:
         found = self.evaluate(self.core, self.at.step)
         better = self.settings.better(found, self.at.best)
         self.tell({"kind": "evaluation", "step": self.at.step, "epoch": self.at.epoch, **found, "best": better})
-        self.at.stale = 0 if better else self.at.stale + 1
+        warm = self.at.step > self.settings.warmup  # before, no evaluation tells what the run will come to
+        self.at.stale = 0 if better else self.at.stale + warm
         if better:
             numbers = {k: v for k, v in found.items() if isinstance(v, int | float | str)}
             self.at.best = {**numbers, "step": self.at.step}

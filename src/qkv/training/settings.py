@@ -55,7 +55,7 @@ class Settings:
     log_every: int = 10
     average: int = 0  # the mean of the weights at the last n evaluations
     ema: float = 0.0  # how much a moving average of the weights keeps at each step, such as 0.999
-    patience: int = 0  # stop after so many evaluations without a better metric
+    patience: int = 0  # stop after so many evaluations in a row, past the warm-up, without a better metric
     metric: str = "loss"  # of those that evaluation gives; losses are better when lower, all others when higher
     threads: int = 0
     lora: Lora = field(default_factory=Lora)  # with a rank, adapters learn and the rest stays as it is
