@@ -234,7 +234,8 @@ class Loop:
         self.loss = self.summed(keys)
         if self.watch:
             now = {"step": at.step + 1, "epoch": at.epoch, "seconds": at.seconds + time.perf_counter() - start}
-            self.watch.before({**now, "tokens": at.tokens + tokens, "loss": self.loss, "lr": lr}, self.total())
+            now |= {"tokens": at.tokens + tokens, "loss": self.loss, "lr": lr}
+            self.watch.before(now, self.total(), self.nearly())
         norm = float(shard.whole(optim.clip(self.weights, s.clip)))
         wrong, back = guard.fault(self.loss, norm, at.recent, spike=s.spike), False
         if wrong:
@@ -420,6 +421,13 @@ class Loop:
         at, s = self.at, self.settings
         reached = {"steps": at.step, "epochs": at.epoch, "seconds": at.seconds, "patience": at.stale}
         return next((why for why, value in reached.items() if 0 < getattr(s, why) <= value), "")
+
+    def nearly(self) -> bool:
+        """Whether the step in hand may be the last: the next one would be beyond the seconds, or patience may end."""
+        at, s, step = self.at, self.settings, self.at.step + 1
+        judged = step % s.evaluate_every == 0 if s.evaluate_every else at.done + 1 == len(self.order)
+        out = bool(s.seconds) and at.seconds * (1 + 2 / max(1, at.step)) >= s.seconds
+        return out or step == self.total() or (judged and 0 < s.patience <= at.stale + 1)
 
     def agree(self, why: str, caught: Sequence[int]) -> tuple[str, int]:
         """What all processes do next: why the first one ends the run, and a signal that any of them caught (or 0)."""

@@ -33,7 +33,8 @@ class Recorder:
         self.index: dict[str, Any] = {}
         self.folder = Path()
         self.last, self.made, self.cost, self.spent, self.size = -1, 0, 0.0, 0.0, 0
-        self.pending: dict[str, Any] | None = None
+        self.pending: dict[str, Any] | None = None  # the step to be recorded, once it is made
+        self.spare: dict[str, Any] | None = None  # one that is recorded if the run ends with it
         self.copies: dict[str, Tensor] = {}
         self.gradients: list[float] = []
 
@@ -76,21 +77,25 @@ class Recorder:
                 if path.name not in names:
                     path.unlink(missing_ok=True)
 
-    def before(self, moment: dict[str, Any], total: int) -> None:
-        """Before the optimiser's step that makes step `moment["step"]` of about `total`: keep what it will change."""
-        start = time.perf_counter()
-        if not self.due(moment["step"], moment["seconds"], total):
+    def before(self, moment: dict[str, Any], total: int, last: bool) -> None:
+        """Before the optimiser's step that makes step `moment["step"]` of about `total`: keep what it will change.
+
+        `last`: the run may end with it, which only `end` will know.
+        """
+        start, due = time.perf_counter(), self.due(moment["step"], moment["seconds"], total)
+        self.spare = moment if last and not due else None
+        if not (due or last):
             return
         weights = optim.named_weights(self.core)
-        self.pending = moment
+        self.pending = moment if due else None
         self.gradients = [0.0 if p.grad is None else float(p.grad.float().norm()) for p in weights.values()]
         self.copies = {n: p.detach().clone() for n, p in weights.items()}
         self.spent += time.perf_counter() - start
 
     def due(self, step: int, seconds: float, total: int) -> bool:
         """Whether a step is to be recorded: its turn has come, and what is allowed until then covers it."""
-        if step in self.settings.steps or step == total:
-            return True  # asked for, or the end, at which one looks first
+        if step in self.settings.steps:
+            return True
         if not self.settings.times:
             return False
         known = total < 10**9
@@ -120,11 +125,14 @@ class Recorder:
         return event
 
     def end(self, at: checkpoint.Progress, loss: float, lr: float) -> dict[str, Any] | None:
-        """Record the last step where nothing foretold that it would be the last: its weights, but not what it moved."""
+        """Record the last step, at which one looks first; where nothing foretold that it was, not what it moved."""
         if self.last == at.step:
             return None
-        self.pending = {"step": at.step, "epoch": at.epoch, "seconds": at.seconds, "tokens": at.tokens, "loss": loss,
-                        "lr": lr}  # fmt: skip
+        self.pending = self.spare
+        if self.pending is None or self.pending["step"] != at.step:
+            self.copies, self.gradients = {}, []
+            self.pending = {"step": at.step, "epoch": at.epoch, "seconds": at.seconds, "tokens": at.tokens,
+                            "loss": loss, "lr": lr}  # fmt: skip
         return self.after()
 
     def record(self, moment: dict[str, Any], start: float) -> dict[str, Any]:
