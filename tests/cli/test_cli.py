@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import qkv
 from qkv.cli import VERBS, main
-from qkv.cli.common import choose, plain
+from qkv.cli.common import Arriving, batches, choose, plain
 from qkv.errors import QkvError
 
 
@@ -336,3 +336,38 @@ def test_no_color_is_heard(value: str, coloured: bool, monkeypatch: pytest.Monke
     assert main(["lab"]) == 0
     assert main(["nonsense"]) == 2
     assert ("\x1b[" in out.getvalue(), "\x1b[" in err.getvalue()) == (coloured, coloured)
+
+
+class Pipe:
+    """Bytes as they are written, piece by piece; one more read than there are pieces would wait for ever."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = list(pieces)
+
+    def read1(self, size: int) -> bytes:
+        return self.pieces.pop(0)
+
+
+def test_who_waits_for_an_answer_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    pipe = Pipe("我\nyou\n".encode(), b"he\n", b"sh", b"e\nit", b"", b"")
+    found = [(group, len(pipe.pieces)) for group in batches(Arriving(pipe))]
+    assert found == [(["我", "you"], 5), (["he"], 4), (["she", "it"], 1)]  # none read before its answer
+
+
+def test_lines_before_one_that_is_no_text_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    groups, found = batches(Arriving(io.BytesIO(b"a\nb\n\xff\nc\n"))), list[list[str]]()
+    with pytest.raises(QkvError, match="standard input, line 3: byte 0xff"):
+        found += groups
+    assert [*found, *groups] == [["a", "b"]]
+
+
+@given(text=st.text("a我\r\n \ufeff", max_size=60), cuts=st.lists(st.integers(1, 9), max_size=20))
+def test_lines_are_those_of_the_text_however_it_arrives(text: str, cuts: list[int]) -> None:
+    data, pieces = text.encode(), list[bytes]()
+    for cut in cuts:
+        pieces, data = [*pieces, data[:cut]], data[cut:]
+    want = [line.decode().rstrip("\r\n") for line in io.BytesIO(text.encode())]
+    want[:1] = [line.removeprefix("\ufeff") for line in want[:1]]
+    assert list(Arriving(Pipe(*filter(None, [*pieces, data]), b"", b""))) == want

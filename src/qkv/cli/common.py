@@ -10,6 +10,7 @@ import json
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
@@ -21,6 +22,7 @@ import click
 
 from qkv.errors import QkvError
 
+PIECE = 1 << 20  # bytes of standard input at a time
 BATCH = 32  # lines of standard input that are worked on together
 EVERY = 10.0  # seconds between two plain lines of progress
 
@@ -215,19 +217,43 @@ def read_lines(text: str | None, to: str = "") -> Iterator[str]:
         return iter([text])
     if text is None and sys.stdin.isatty():
         raise click.UsageError("TEXT is missing; give it in quotes, or - to read lines from standard input")
-    return _standard_input()
+    return Arriving(sys.stdin.buffer)
 
 
-def _standard_input() -> Iterator[str]:
-    """Its lines, without the mark that Windows puts before a file."""
-    for number, line in enumerate(sys.stdin.buffer, start=1):
+class Arriving:
+    """The lines of standard input as they come, without the mark that Windows puts before a file.
+
+    `more` is False where the next one has not come yet: whoever writes them may be waiting for an answer.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self.source, self.here, self.number = source, deque[bytes](), 0
+        self.begun: list[bytes] = []  # pieces of a line whose end has not come
+
+    @property
+    def more(self) -> bool:
+        return bool(self.here) or any(self.begun)
+
+    def __iter__(self) -> "Arriving":
+        return self
+
+    def __next__(self) -> str:
+        while not self.here:
+            found = self.source.read1(PIECE)
+            if not (found or any(self.begun)):
+                raise StopIteration
+            self.begun.append(found or b"\n")  # which the last line lacks
+            if b"\n" in self.begun[-1]:
+                *whole, rest = b"".join(self.begun).split(b"\n")
+                self.here, self.begun = deque(whole), [rest]
+        line, self.number = self.here.popleft(), self.number + 1
         try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            return line.decode("utf-8-sig" if self.number == 1 else "utf-8").rstrip("\r")
         except UnicodeDecodeError as error:
             found = line[error.start : error.start + 1].hex()
-            where = f"standard input, line {number}"
+            where = f"standard input, line {self.number}"
             raise QkvError(f"{where}: byte 0x{found} is not UTF-8; convert the text with iconv",
-                           zh=f"标准输入第 {number} 行：字节 0x{found} 不是 UTF-8；请用 iconv 转换",
+                           zh=f"标准输入第 {self.number} 行：字节 0x{found} 不是 UTF-8；请用 iconv 转换",
                            ) from None  # fmt: skip
 
 
@@ -289,12 +315,20 @@ def one_by_one(batch: list[str], answer: Callable[[list[str]], Sequence[Any]], b
 
 
 def batches(lines: Iterator[str], most: int = BATCH) -> Iterator[list[str]]:
-    """Lines in groups, one by one where somebody types them; the groups grow from BATCH to `most`.
+    """Lines in groups, no more than have come, one by one where somebody types them; they grow from BATCH to `most`.
 
     So the first answers come soon, and later lines are worked on beside others of like length.
     """
     typed = sys.stdin is None or sys.stdin.isatty()
     size, most = (1, 1) if typed else (BATCH, most)
-    while batch := list(islice(lines, size)):
+    while batch := list(islice(lines, 1)):
+        wrong = None
+        try:
+            while len(batch) < size and getattr(lines, "more", True) and (following := list(islice(lines, 1))):
+                batch += following
+        except QkvError as error:  # a line that is no text; those before it are answered
+            wrong = error
         yield batch
+        if wrong:
+            raise wrong
         size = min(2 * size, most)
