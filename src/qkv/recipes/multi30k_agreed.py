@@ -1,4 +1,4 @@
-"""Multi30k in two hours of one core: each batch read under two dropouts, which shall agree (R-Drop, Liang et al. 2021)."""
+"""Multi30k in two hours of one core: read twice, under two dropouts that shall agree (R-Drop, Liang et al. 2021)."""
 
 from dataclasses import replace
 
