@@ -36,6 +36,8 @@ where.loader.exec_module(oracles)
     ("llama", {"num_hidden_layers": "six"}, "'num_hidden_layers' is 'six', expected a whole number"),
     ("marian", {"d_model": 64.5}, "'d_model' is 64.5, expected a whole number"),
     ("t5", {"num_heads": True}, "'num_heads' is True, expected a whole number"),
+    ("llama", {"rms_norm_eps": "1e-06"}, "'rms_norm_eps' is '1e-06', expected a number"),
+    ("gpt2", {"resid_pdrop": "0.1"}, "'resid_pdrop' is '0.1', expected a number"),
 ])  # fmt: skip
 def test_a_config_that_cannot_be_meant_is_refused_by_name(family, change, says, tmp_path):
     oracles.draw(family, 0).save_pretrained(tmp_path)

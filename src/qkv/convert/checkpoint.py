@@ -51,9 +51,10 @@ def spec_of(config: dict[str, Any], where: object) -> Spec:
     if config["model_type"] in OWN:
         return from_json(Spec | Recurrence, config.get("spec"), f"{where}: spec")
     family, reader = family_of(config, where), Reader(config, str(where))
-    for key in integers(family.__name__) & config.keys():
-        if isinstance(config[key], bool | str | float | list | dict):
-            raise reader.error(key, config[key], "a whole number")
+    for key, whole in numbers(family.__name__).items():
+        value = config.get(key)
+        if isinstance(value, bool | str | list | dict) or (whole and isinstance(value, float)):
+            raise reader.error(key, value, "a whole number" if whole else "a number")
     try:
         spec = family.spec(reader)
     except (TypeError, ZeroDivisionError, AttributeError) as e:
@@ -65,12 +66,12 @@ def spec_of(config: dict[str, Any], where: object) -> Spec:
 
 
 @cache
-def integers(family: str) -> frozenset[str]:
-    """The keys of a family's config that hold whole numbers, by what it writes of its own first size."""
+def numbers(family: str) -> dict[str, bool]:
+    """The keys of a family's config that hold numbers, whether whole ones, by what it writes of its own first size."""
     module = modules()[family.rpartition(".")[2]]
     size, values = next(iter(module.SIZES.items()))
     said = module.config(module.spec(Reader(values, size)))
-    return frozenset(key for key, value in said.items() if type(value) is int)
+    return {key: type(value) is int for key, value in said.items() if type(value) in (int, float)}
 
 
 def named(name: str) -> dict[str, Any] | None:
