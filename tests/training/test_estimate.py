@@ -76,6 +76,11 @@ def test_accumulation_costs_its_micro_batches_and_seconds_end_a_run(monkeypatch:
     assert (got.steps, got.steps_per_epoch) == (6, 5)
 
 
+def test_a_run_that_would_go_back_to_checkpoints_can_be_estimated() -> None:
+    settings = dataclasses.replace(SETTINGS, on_bad_step="rewind", spike=3.0)
+    assert estimate.estimate(core_of(), plan(), settings).steps == 30
+
+
 def test_adapters_cost_what_adapters_cost() -> None:
     core = core_of()
     lora.attach(core, lora.Lora(rank=2, targets=("*.attn.*",)), seed=0)

@@ -64,7 +64,8 @@ def estimate(
     chosen = [key for key, _ in shapes]
     order = [key for key in chosen * (1 + ROUNDS) + chosen[:1] for _ in range(n)]
     told = dataclasses.replace(plan, order=lambda _: order)
-    run = Loop(copy.deepcopy(core), told, dataclasses.replace(settings, log_every=ENDLESS), None, None, lambda _: None)
+    quiet = dataclasses.replace(settings, log_every=ENDLESS, on_bad_step="stop")  # nothing to go back to is kept
+    run = Loop(copy.deepcopy(core), told, quiet, None, None, lambda _: None)
     run.begin(False)
     each, speed = timed(run, [count for _, count in shapes])
     evaluation = rehearse(run.core) if rehearse else 0.0
