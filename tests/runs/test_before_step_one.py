@@ -337,3 +337,11 @@ def test_a_test_text_that_is_trained_on_is_told(here: Path) -> None:
         (note,) = recipes.configure("book.txt", [*words, "data.test_file=last.txt"]).splits().notes
         assert "last.txt" in note
         assert "9 of 9" in note
+
+
+@pytest.mark.parametrize("out", ["taken", "taken/deep"])
+def test_a_file_where_the_run_should_go_is_told(out: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "taken").write_text("mine", encoding="utf-8")
+    assert main(["train", "a.tsv", *SMALL, "--out", out, "--lang", "en"]) == 2
+    assert "taken: is a file, and the run needs a directory" in capsys.readouterr().err
+    assert (here / "taken").read_text(encoding="utf-8") == "mine"

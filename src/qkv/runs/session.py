@@ -78,6 +78,10 @@ def learnt(
 
 def begin(a: Assembly, directory: Path, *, first: bool = True) -> None:
     """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
+    for path in (directory, *directory.parents):
+        if path.exists() and not path.is_dir():
+            raise QkvError(f"{path}: is a file, and the run needs a directory; give another --out",
+                           zh=f"{path}：是文件，而训练要一个目录；请另给 --out")  # fmt: skip
     if checkpoint.Store(directory / "train", {}).last:
         raise QkvError(f"{directory}: holds a run already; go on with --resume auto or give another --out",
                        zh=f"{directory}：里面已有一次训练；加 --resume auto 接着练，或另给 --out")  # fmt: skip
