@@ -100,6 +100,9 @@ def test_fill_gives_the_distribution_at_each_mask():
     ("cloze", lambda m: reading.fill(m.core, [3], 5), "no mask"),
     ("cloze", lambda m: m.fill("x"), "mask token"),
     ("cloze", lambda m: m.fill("x", top=0), "top: found 0"),
+    ("gqa", lambda m: m.generate(None), "found None of type NoneType, expected a text"),
+    ("gqa", lambda m: m.generate(5), "found 5 of type int"),
+    ("gqa", lambda m: m.score([[3, 4], 1.5]), "found 1.5 of type float"),
     ("gqa", lambda m: m(torch.tensor([3, 4])), r"ids: found \[2\] of int64.*ids\[None\]"),
     ("gqa", lambda m: m(torch.tensor([[0.5]])), r"ids: found \[1, 1\] of float32, expected whole numbers"),
     ("encoder", lambda m: m.score([3, 4]), "causal decoder"),
@@ -141,3 +144,9 @@ def test_a_model_may_write_as_its_makers_let_it(tmp_path):
     assert plain.generate([3], max_new_tokens=5, sampling="model").tokens == made.generate([3], max_new_tokens=5).tokens
     with pytest.raises(QkvError, match="'greedy', or 'model'"):
         made.generate([3], sampling="wild")
+
+
+def test_ids_come_as_a_tensor_too():
+    made = model("gqa")
+    assert made.score(torch.tensor([3, 4, 5])) == made.score([3, 4, 5])
+    assert made.score(torch.tensor([[3, 4, 5], [5, 4, 3]])) == made.score([[3, 4, 5], [5, 4, 3]])

@@ -1,6 +1,6 @@
 """`Model`: a core with its tokenizer and all that one can ask of it; its methods only delegate."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -283,9 +283,14 @@ class Model:
 
 def several(given: Any) -> tuple[bool, list[Any]]:
     """Whether a list of prompts was meant, and the prompts: a str or a list of ints is one."""
-    if isinstance(given, str) or (given and all(isinstance(i, int) for i in given)):
+    given = given.tolist() if hasattr(given, "tolist") else given  # a tensor or an array of ids
+    rows = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if isinstance(given, str) or (rows and all(isinstance(i, int) for i in rows) and isinstance(given, Iterable)):
         return False, [given]
-    return True, list(given)
+    if wrong := [row for row in rows if not isinstance(row, Iterable)]:
+        raise QkvError(f"found {wrong[0]!r} of type {type(wrong[0]).__name__}, expected a text, the ids of one, or a "
+                       "list of them")  # fmt: skip
+    return True, rows
 
 
 ANSWERS = 100  # to one question at most, where a model is judged by which it chooses
