@@ -1,6 +1,9 @@
 """What would end a run late, or spoil something, is told before its first step; what it can go on with, it goes on."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -345,3 +348,13 @@ def test_a_file_where_the_run_should_go_is_told(out: str, here: Path, capsys: py
     assert main(["train", "a.tsv", *SMALL, "--out", out, "--lang", "en"]) == 2
     assert "taken: is a file, and the run needs a directory" in capsys.readouterr().err
     assert (here / "taken").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_reader_that_goes_away_does_not_end_a_run(here: Path) -> None:
+    words = ["-m", "qkv", "train", "a.tsv", *SMALL[:-1], "training.steps=6", "training.evaluate_every=2", "--out", "r"]
+    read, write = os.pipe()
+    with subprocess.Popen([sys.executable, *words], stdout=write, stderr=write):
+        os.close(write)
+        os.read(read, 1)
+        os.close(read)
+    assert json.loads((here / "r/train/result.json").read_text(encoding="utf-8"))["outcome"]["steps"] == 6

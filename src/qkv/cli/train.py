@@ -232,15 +232,18 @@ class Plain:
     """Events as lines, not more than one in some seconds for the steps."""
 
     def __init__(self, say: Say = english) -> None:
-        self.say, self.last = say, 0.0
+        self.say, self.last, self.heard = say, 0.0, True
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event["kind"] == "step":
             if time.monotonic() - self.last < EVERY:
                 return
             self.last = time.monotonic()
-        for text in lines(event, self.say):
-            click.echo(text, err=True)
+        try:
+            for text in lines(event, self.say) if self.heard else ():
+                click.echo(text, err=True)
+        except OSError:  # nobody reads any more, as after `| head`: the run is worth more, and its log has all of it
+            self.heard = False
 
 
 class Live:
