@@ -24,38 +24,42 @@ class LinearCrossEntropy(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             w = weight.detach().to(hidden.dtype)
             b = None if bias is None else bias.detach().to(hidden.dtype)
-            dh, dw = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
+            if agree:  # the two passes over a word stand side by side
+                hidden, labels = (x.view(2, -1, *x.shape[1:]).transpose(0, 1).flatten(0, 1) for x in (hidden, labels))
+            dh, dw = [], torch.zeros_like(weight, dtype=torch.float32)
             db = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
             total = torch.zeros((), dtype=torch.float64, device=hidden.device)
-            rows = at_once(hidden, len(weight))
-            passes = 2 if agree else 1
-            parts = (x.view(passes, -1, *x.shape[1:]).split(-(-rows // passes), 1) for x in (hidden, labels, dh))
             sums = w.float().sum(0)
             level = 0.0 if b is None else b.float().mean()
-            for h, label, out in zip(*parts, strict=True):
-                h, label = h.flatten(0, 1), label.flatten()  # N D, N: of two passes, a word's rows stand half apart
-                logits = multiply(h, w, b)  # N V
-                p = logits.softmax(-1)
-                said = logits.gather(1, label[:, None])[:, 0].float()
-                # log of the sum of exponentials, from the one probability that is needed anyway
-                mass = said - p.gather(1, label[:, None])[:, 0].float().clamp_min(1e-30).log()
-                spread = h.float() @ sums / len(w) + level  # the mean logit, from D numbers and not from V
-                total += (mass - (1 - smoothing) * said - smoothing * spread).sum().double()
-                if agree:
-                    total += pull(p, logits, mass, agree).double()
-                # the gradient p - smoothing / V - (1 - smoothing) at the label, its two last terms without touching N V
-                back = multiply(p, w.T)
-                back -= (smoothing / len(w)) * sums
-                back -= (1 - smoothing) * w[label]
-                out.copy_(back.view_as(out))
-                dw += multiply(p.T, h.T)
-                dw -= (smoothing / len(w)) * h.float().sum(0)
-                dw.index_add_(0, label, h.float(), alpha=smoothing - 1)
+            rows = 2 * -(-at_once(hidden, len(w)) // 2)
+            # dw is as large as the vocabulary's matrix, and adding it up dear: one product for four chunks
+            pile = rows * (4 if hidden.device.type == "cpu" else 1)
+            for hs, ls in zip(hidden.split(pile), labels.split(pile), strict=True):
+                ps = hidden.new_empty(len(hs), len(w))
+                for h, label, p in zip(hs.split(rows), ls.split(rows), ps.split(rows), strict=True):
+                    logits = multiply(h, w, b)  # N V
+                    torch.softmax(logits, -1, out=p)
+                    said = logits.gather(1, label[:, None])[:, 0].float()
+                    # log of the sum of exponentials, from the one probability that is needed anyway
+                    mass = said - p.gather(1, label[:, None])[:, 0].float().clamp_min(1e-30).log()
+                    spread = h.float() @ sums / len(w) + level  # the mean logit, from D numbers and not from V
+                    total += (mass - (1 - smoothing) * said - smoothing * spread).sum().double()
+                    if agree:
+                        total += pull(p, logits, agree).double()
+                    dh.append(multiply(p, w.T))
+                dw += multiply(ps.T, hs.T)
                 if db is not None:
-                    db += p.sum(0)
-                    db -= len(h) * smoothing / len(w)
-                    db.index_add_(0, label, torch.ones(len(h), device=h.device), alpha=smoothing - 1)
-        ctx.save_for_backward(dh, dw.to(weight.dtype), None if db is None else db.to(bias.dtype))  # type: ignore[union-attr]
+                    db += ps.sum(0)
+            # the gradient is p - smoothing / V - (1 - smoothing) at the label; its two last terms never touch N V
+            back = torch.cat(dh).sub_((smoothing / len(w)) * sums).sub_((1 - smoothing) * w[labels])
+            if agree:
+                back = back.unflatten(0, (-1, 2)).transpose(0, 1).flatten(0, 1)
+            dw -= (smoothing / len(w)) * hidden.float().sum(0)
+            dw.index_add_(0, labels, hidden.float(), alpha=smoothing - 1)
+            if db is not None:
+                db -= len(hidden) * smoothing / len(w)
+                db.index_add_(0, labels, torch.ones(len(hidden), device=hidden.device), alpha=smoothing - 1)
+        ctx.save_for_backward(back, dw.to(weight.dtype), None if db is None else db.to(bias.dtype))  # type: ignore[union-attr]
         return total.float()
 
     @staticmethod
@@ -75,20 +79,19 @@ def likeliest(hidden: Tensor, head: torch.nn.Module, vocabulary: int) -> Tensor:
     return torch.cat([head(part).argmax(-1) for part in hidden.split(at_once(hidden, vocabulary))])
 
 
-def pull(p: Tensor, logits: Tensor, mass: Tensor, agree: float) -> Tensor:
+def pull(p: Tensor, logits: Tensor, agree: float) -> Tensor:
     """The sum of agree/2 · (KL(p1 | p2) + KL(p2 | p1)); its gradient at the logits is added to `p` in place.
 
-    The first half of the rows of p [N, V] are one pass's probabilities, the second half the other's; `mass` [N] is the
-    log of the sum of exponentials (Liang et al. 2021, equation 2).
+    Rows 0, 2, 4 of p [N, V] are one pass's probabilities, the row after each the other's (Liang et al. 2021, equation
+    2). The logits are used up.
     """
-    one, two = p.chunk(2)
-    (high, low), (top, base) = logits.chunk(2), mass[:, None].chunk(2)
-    ratio, gap = high - low - (top - base).to(p.dtype), one - two  # log(p1 / p2), p1 - p2
-    differ = (gap * ratio).sum(dtype=torch.float32)
-    left, right = (q * (ratio - (q * ratio).sum(-1, keepdim=True)) + gap for q in (one, two))
+    (one, two), (high, low) = p.unflatten(0, (-1, 2)).unbind(1), logits.unflatten(0, (-1, 2)).unbind(1)
+    ratio, gap = high.sub_(low), one - two  # log(p1 / p2), but for a constant a row that its mean takes away
+    means = [torch.linalg.vecdot(q, ratio)[:, None] for q in (one, two)]
+    left, right = (torch.addcmul(gap, q, ratio - mean) for q, mean in zip((one, two), means, strict=True))
     one.add_(left, alpha=agree / 2)
     two.sub_(right, alpha=agree / 2)
-    return agree / 2 * differ
+    return agree / 2 * (means[0].float() - means[1].float()).sum()
 
 
 def linear_cross_entropy(
