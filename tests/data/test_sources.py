@@ -96,12 +96,22 @@ def test_jsonl(tmp_path: Path, line: str, told: str) -> None:
         jsonl(put(tmp_path, "f", good + line))
 
 
-def test_a_label_may_be_a_number_and_nothing_else_may(tmp_path: Path) -> None:
+def test_a_label_may_be_a_number_or_a_truth_and_nothing_else_may(tmp_path: Path) -> None:
     labelled = put(tmp_path, "f", '{"text": "a", "label": 1}\n{"text": "b", "label": "1"}\n')
     assert jsonl(labelled, ("text", "label")) == [("a", "1"), ("b", "1")]
-    for value in ("true", "1.5", "null"):
+    truths = put(tmp_path, "f", '{"text": "a", "label": true}\n{"text": "b", "label": false}\n')
+    assert jsonl(truths, ("text", "label")) == [("a", "true"), ("b", "false")]
+    for value in ("[1]", "1.5", "null"):
         with pytest.raises(QkvError, match="f:1: key 'label' holds"):
             jsonl(put(tmp_path, "f", f'{{"text": "a", "label": {value}}}'), ("text", "label"))
+
+
+def test_a_key_may_lie_within_another(tmp_path: Path) -> None:
+    inner = put(tmp_path, "f", '{"say": {"zh": "我", "en": "I"}, "a.b": "x"}\n')
+    assert jsonl(inner, ("say.zh", "say.en")) == [("我", "I")]
+    assert jsonl(inner, ("a.b", "say.en")) == [("x", "I")]
+    with pytest.raises(QkvError, match=r"f:1: no key 'say.zhh'; did you mean 'zh'\? \(found: zh, en\)"):
+        jsonl(inner, ("say.zhh", "say.en"))
 
 
 BAD = "a\tA\nno tab\nb\tB\n\tempty\nc\tC\n"

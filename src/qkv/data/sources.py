@@ -9,7 +9,7 @@ import codecs
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -420,7 +420,8 @@ def tsv(path: Path, columns: tuple[int, int] = (0, 1), *, sieve: Sieve | None = 
 def jsonl_rows(
     path: Path, keys: tuple[str, str] = ("source", "target"), *, sieve: Sieve | None = None
 ) -> Iterator[tuple[int, Pair]]:
-    """Two strings of each line's JSON object, and the line; blank lines are skipped. A `label` may be a whole number.
+    """Two strings of each line's JSON object, and the line; blank lines are skipped. A `label` may be a whole number,
+    true or false; of a key within another the path has dots.
 
     Raises:
         QkvError: a line that is no JSON object, or lacks a key, or holds something other than a string there, or an
@@ -501,18 +502,29 @@ def json_object(text: str, place: str) -> dict[str, object]:
     return cast("dict[str, object]", item)
 
 
-def _string(item: dict[str, object], key: str, place: str) -> str:
-    if key not in item:
-        hint, there = nearest(key, item), ", ".join(item)
-        raise QkvError(f"{place}: no key {key!r}{hint} (found: {there or 'none'})",
-                       zh=f"{place}：没有键 {key!r}{hint.zh}（有：{there or '无'}）")  # fmt: skip
-    return told(item[key], key, place, "a string")
+def _string(item: Mapping[str, object], key: str, place: str) -> str:
+    return told(under(item, key, place), key, place, "a string")
+
+
+def under(item: Mapping[str, object], path: str, place: str) -> object:
+    """What lies under a key, or under a path of keys with dots between; QkvError where there is none."""
+    if path in item:
+        return item[path]
+    value: object = item
+    for key in path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            known = [*map(str, value)] if isinstance(value, Mapping) else []
+            hint, there = nearest(key, known), ", ".join(known)
+            raise QkvError(f"{place}: no key {path!r}{hint} (found: {there or 'none'})",
+                           zh=f"{place}：没有键 {path!r}{hint.zh}（有：{there or '无'}）")  # fmt: skip
+        value = value[key]
+    return value
 
 
 def told(value: object, key: str, place: str, what: str) -> str:
-    """The string under a key, called `what`; a label may be a whole number, which is its name then."""
-    if key.rpartition(".")[2] == "label" and isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+    """The string under a key, called `what`; a label may be a whole number or true or false, its name then."""
+    if key.rpartition(".")[2] == "label" and isinstance(value, int):
+        return json.dumps(value)
     if not isinstance(value, str):
         raise QkvError(f"{place}: key {key!r} holds {type(value).__name__}, expected {what}")
     return value

@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from qkv.data.sources import Sieve, told
-from qkv.errors import QkvError, nearest
+from qkv.data.sources import Sieve, told, under
+from qkv.errors import QkvError
 
 SAVED = ("dataset_dict.json", "dataset_info.json")  # one of them is where `save_to_disk` wrote
 Table = Iterable[Mapping[str, Any]]
@@ -60,15 +60,8 @@ def texts(
 
 
 def text(row: Mapping[str, Any], path: str, place: str) -> str:
-    """The text of a row under a path of keys; a `label` may be a whole number."""
-    value: Any = row
-    for key in path.split("."):
-        if not isinstance(value, Mapping) or key not in value:
-            known = list(value) if isinstance(value, Mapping) else []
-            hint = nearest(key, known)
-            raise QkvError(f"{place}: no key {path!r}{hint} (found: {', '.join(map(str, known)) or 'none'})")
-        value = value[key]
-    found = told(value, path, place, "text")
+    """The text of a row under a path of keys; a `label` may be a whole number, or true or false."""
+    found = told(under(row, path, place), path, place, "text")
     if not found.strip():
         raise QkvError(f"{place}: key {path!r} is empty; mend the row, or leave such rows out: on_bad_row")
     return found
