@@ -13,10 +13,10 @@ from qkv import recipes
 from qkv.core.step import Given, begin
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
-from qkv.runs import assemble, tuning
+from qkv.runs import assemble, fit, tuning
 from qkv.runs.files import talk_rows
 from qkv.runs.objectives import named as base_named
-from qkv.runs.own import OWN_LABELS, from_toml
+from qkv.runs.own import OWN_LABELS, from_files, from_toml
 from qkv.runs.run import Run, Vocabulary
 from qkv.runs.shape import Shape
 from qkv.runs.splits import Splits
@@ -39,7 +39,7 @@ def run_of(objective: str, family: str = "openai_gpt", base: str = "", **trainin
     data = {"labels": ROWS, "chat": TALKS}.get(objective)
     text = "\n".join(" ".join(words) + "\n" * (i % 3 == 0) for i, words in enumerate([GOOD, BAD, GOOD[::-1]] * 8))
     splits = Splits(data[:-6], data[-6:], data[-3:]) if data else Splits(text, text)
-    return Run("tuning", lambda: splits, shape, Vocabulary("bpe", 300), dataclasses.replace(BASE, **training),
+    return Run("tuning", lambda: splits, shape, Vocabulary("bpe", 400), dataclasses.replace(BASE, **training),
                objective=objective, base=base)  # fmt: skip
 
 
@@ -373,3 +373,102 @@ def test_a_toml_file_trains_on_conversations_and_on_labels(tmp_path: Path) -> No
     assert from_toml(label).training == dataclasses.replace(
         OWN_LABELS, epochs=0, steps=2, tokens=96, precision="fp32"
     )  # what is not said is usual for labels, but for the end
+
+
+# -- what a run takes for granted, and what it says -------------------------------------------------------------------
+
+
+def test_smoothing_takes_its_share_from_a_text_s_label_too() -> None:
+    a, batches = ready("labels", "bert")
+    with torch.no_grad():
+        for p in a.model.core.labels.parameters():
+            p.mul_(20)
+    plain, eased = (step_loss(a.model.core, batches[0], smoothing=s)[0].item() for s in (0.0, 0.2))
+    count = len(batches[0].classes)  # type: ignore[arg-type]
+    with torch.no_grad():
+        chances = losses.text_logits(a.model.core, losses.states(a.model.core, batches[0]), batches[0]).log_softmax(-1)
+    assert eased == pytest.approx(0.8 * plain - 0.2 * float(chances.mean(-1).sum()), rel=1e-5)
+    assert abs(eased - plain) > 1e-3 * count
+
+
+def test_choices_without_answers_are_told() -> None:
+    splits = Splits(ROWS[:-6], ROWS[-6:])
+    with pytest.raises(QkvError, match=r"expected a question and 2 answers with \|\|\| between"):
+        assemble.assemble(dataclasses.replace(run_of("choice"), splits=lambda: splits), device="cpu")
+
+
+def test_words_that_would_all_be_left_out_are_refused() -> None:
+    with pytest.raises(QkvError, match=r"training.word_dropout: found 1.0, expected a share from 0 to below 1"):
+        Settings(steps=1, word_dropout=1.0)
+
+
+def told(a: assemble.Assembly, start: str) -> str:
+    return next((str(note) for note in a.plan.notes if str(note).startswith(start)), "")
+
+
+def test_settings_that_do_nothing_are_named() -> None:
+    a, _ = ready("labels", "bert", balance=0.5, auxiliary=0.1, decay=0.7, floor=0.1, schedule="constant")
+    assert told(a, "of no use in this run: ").partition(": ")[2].split(", ") == [
+        "training.balance", "training.auxiliary", "training.floor", "training.decay"]  # fmt: skip
+    heeded, _ = ready("labels", "openai_gpt", auxiliary=0.1, decay=0.7, floor=0.1, schedule="wsd")
+    assert not told(heeded, "of no use")
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_no_recipe_has_settings_that_do_nothing(name: str) -> None:
+    made = recipes.find(name)
+    objective = fit.OBJECTIVES[made.objective or fit.USUAL[made.model.family]]
+    train: Any = "" if objective.data.startswith("plain text") else []
+    model = qkv.build(made.model.spec(64))
+    assert not fit.idle(made, Splits(train, train), objective, model)
+
+
+def test_a_second_column_of_few_texts_asks_whether_they_are_labels() -> None:
+    rows = [(f"{a} {b} {n}", label) for n in range(10) for (a, label) in ROWS[:4] for b in GOOD]
+    other = [(text, text) for text, _ in rows]
+    for objective, pairs, says in [("", rows, True), ("", other, False), ("pairs", rows, False)]:
+        run = run_of("chat", "marian")
+        run = dataclasses.replace(run, objective=objective, splits=lambda p=pairs: Splits(p, p[:4]))
+        assert bool(told(assemble.assemble(run, device="cpu"), "the second column has only 2")) is says
+
+
+def test_what_is_trained_goes_by_the_objective_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in ROWS), encoding="utf-8")
+    (tmp_path / "book.txt").write_text("a b c\n" * 40, encoding="utf-8")
+    for name, objective, family in [
+        ("rows.tsv", "labels", "bert"), ("rows.tsv", "prefixes", "prefix"), ("rows.tsv", "pairs", "marian"),
+        ("book.txt", "spans", "t5"), ("book.txt", "denoise", "bart"), ("book.txt", "blanks", "glm_blank"),
+        ("book.txt", "text", "gpt2"), ("book.txt", "documents", "gpt2"),
+    ]:  # fmt: skip
+        assert from_files([Path(name)], [f"objective={objective}"]).model.family == family
+    assert from_files([Path("rows.tsv")], ["objective=labels", "model.family=gpt2"]).model.family == "gpt2"
+
+
+def saved(objective: str, family: str, tmp_path: Path) -> Path:
+    a, _ = ready(objective, family)
+    a.model.save(tmp_path / family)
+    return tmp_path / family
+
+
+def test_a_base_says_what_is_learnt_of_which_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in ROWS), encoding="utf-8")
+    bert, gpt2 = saved("masked", "bert", tmp_path), saved("text", "gpt2", tmp_path)
+    t5, bart = saved("spans", "t5", tmp_path), saved("denoise", "bart", tmp_path)
+    assert from_files([Path("rows.tsv")], [f"base={bert}"]).training.metric == "loss"
+    assert from_files([Path("rows.tsv")], ["base=bert"]).training.metric == "loss"
+    assert from_files([Path("rows.tsv")], [f"base={bert}", "objective=labels"]).training.metric == "label_accuracy"
+    for base, objective in ((t5, "spans"), (bart, "denoise")):
+        a = assemble.assemble(dataclasses.replace(run_of("text", base=str(base)), objective=""), device="cpu")
+        assert a.objective is fit.OBJECTIVES[objective]
+    with pytest.raises(QkvError, match=r"for these and this base \(decoder\) there are: labels, similarity, "):
+        assemble.assemble(dataclasses.replace(run_of("labels", base=str(gpt2)), objective=""), device="cpu")
+
+
+def test_a_context_beyond_that_of_the_base_is_told(tmp_path: Path) -> None:
+    run = run_of("text", base=str(saved("text", "gpt2", tmp_path)))
+    wider = dataclasses.replace(run, model=dataclasses.replace(run.model, context=96))
+    note = told(assemble.assemble(wider, device="cpu"), "model.context=96: ")
+    assert note.endswith("reads 48 tokens at most, as do rows now")
+    assert not told(assemble.assemble(run, device="cpu"), "model.context")

@@ -61,6 +61,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         raise QkvError(f"{run.name}: no data to {lacking}; rows with one and the same text are kept together, so a set "
                        "of few different ones needs a file for each purpose")  # fmt: skip
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
+    notes = fit.overruled(run, begun)
     if run.tokenizer.of and (begun or isinstance(splits.train, Mixture)):
         whose = f"the base's ({run.base})" if begun else "that of the token shards"
         raise QkvError(f"tokenizer.of={run.tokenizer.of}: this run's vocabulary is {whose}; take tokenizer.of away")
@@ -92,8 +93,9 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     fit.refuse_unjudged(run, splits, objective, model, valid)
     told = fit.strange(splits, labels) if judged and objective is not tuning.CHOICES else ()
     told += fit.unanswered(run, splits, objective, model)
+    told += (*fit.alike(run, splits, objective), *fit.idle(run, splits, objective, model))
     told += fit.untested(splits, held(splits.test)) if isinstance(splits.test, str) else ()
-    notes = (*plan.notes, *fit.overruled(run), *told)
+    notes = (*plan.notes, *notes, *told)
     mix = {} if splits.often is None else {"often": counted_alike(splits.often.round(6).tolist())}
     plan = replace(plan, identity={**plan.identity, **mix, **frozen(model.core)}, judged=number_of(valid), notes=notes)
     return Assembly(run, objective, splits, model, plan, held, valid)

@@ -12,12 +12,14 @@ from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError, nearest
 from qkv.model import Model
 from qkv.runs import holes, objectives, tuning
+from qkv.runs.files import Data
 from qkv.runs.objectives import Batches, Objective
-from qkv.runs.run import Run, Vocabulary
+from qkv.runs.run import Check, Run, Vocabulary
 from qkv.runs.shape import Shape
 from qkv.runs.splits import Splits
 from qkv.spec import as_json
 from qkv.training.plan import placed
+from qkv.training.settings import Settings
 
 OBJECTIVES = {
     "pairs": objectives.PAIRS, "text": objectives.TEXT, "documents": tuning.DOCUMENTS, "masked": holes.MASKS,
@@ -37,19 +39,32 @@ def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
     Raises:
         QkvError: no such objective, or one that takes other data.
     """
-    usual = LEARNS[architecture(begun.spec)] if begun else USUAL[run.model.family]
+    kind = architecture(begun.spec) if begun else ""
+    usual = LEARNS[kind] if begun else USUAL[run.model.family]
+    if begun and kind == "encoder-decoder" and splits.kind == "plain text":
+        usual = restored(begun)
     name = run.objective or ("chat" if splits.kind == "conversations" else usual)
     if name not in OBJECTIVES:
         raise QkvError(f"objective: found {name!r}{nearest(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})")
     if splits.kind in OBJECTIVES[name].data.split(" or "):
         return OBJECTIVES[name]
-    fit = [known for known, o in OBJECTIVES.items() if splits.kind in o.data.split(" or ")]
+    fit = [known for known, o in OBJECTIVES.items() if splits.kind in o.data.split(" or ") and (
+           not kind or kind in o.models)]  # fmt: skip
     if run.objective or begun:
-        raise QkvError(f"objective {name!r} takes {OBJECTIVES[name].data}, found {splits.kind}; for these there are: "
-                       f"{', '.join(fit)}")  # fmt: skip
+        whose = f"; for these and this base ({kind})" if kind else "; for these"
+        raise QkvError(f"objective {name!r} takes {OBJECTIVES[name].data}, found {splits.kind}{whose} there are: "
+                       f"{', '.join(fit) or 'none'}; say objective = one of them")  # fmt: skip
     families = ", ".join(repr(family) for family, usual in USUAL.items() if usual in fit)
     raise QkvError(f"model.family {run.model.family!r} does not fit {splits.kind}; these do: {families}; or say what "
                    f"it shall learn: objective = one of {', '.join(fit)}")  # fmt: skip
+
+
+def restored(begun: Model) -> str:
+    """What an encoder-decoder learns from plain text: what its vocabulary has marks for."""
+    tokenizer = begun.tokenizer
+    if tokenizer is not None and tokenizer.id(holes.SENTINELS[0]) is not None:
+        return "spans"
+    return "pairs" if tokenizer is None or tokenizer.mask_id is None else "denoise"
 
 
 def architecture(spec: Any) -> str:
@@ -78,7 +93,8 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
                        "give it some (model.dropout=0.1), or take agree away")  # fmt: skip
     if architecture(model.spec) not in objective.models:
         fit = " or ".join(objective.models)
-        raise QkvError(f"{run.name}: this objective needs a model of kind {fit}; this one is: "
+        name = next(name for name, known in OBJECTIVES.items() if known is objective)
+        raise QkvError(f"{run.name}: objective {name!r} needs a model of kind {fit}; this one is: "
                        f"{architecture(model.spec)}")  # fmt: skip
 
 
@@ -112,11 +128,15 @@ def fits(model: Model, source: Any) -> bool:
     return context is None or len(ids) + (0 if model.encoder_decoder else 2) <= context
 
 
-def overruled(run: Run) -> tuple[str, ...]:
+def overruled(run: Run, begun: Model | None) -> tuple[str, ...]:
     """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it."""
-    own, cut = replace(run.model, context=Shape.context) != Shape(), run.tokenizer
+    own, cut = replace(run.model, context=Shape.context, family=Shape.family) != Shape(), run.tokenizer
+    room = begun.spec.context if begun else None
     told = [Note(f"the model is that of {run.base}: of [model] only context is heeded",
                  zh=f"模型取自 {run.base}：[model] 里只有 context 有效")] if run.base and own else []  # fmt: skip
+    if room and Shape.context != run.model.context > room:
+        told.append(Note(f"model.context={run.model.context}: {run.base} reads {room} tokens at most, as do rows now",
+                         zh=f"model.context={run.model.context}：{run.base} 最多读 {room} 个词元，每行取 {room}"))
     if run.base and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
         told.append(Note(f"the vocabulary is that of {run.base}: kind and size in [tokenizer] are not heeded",
                          zh=f"词表取自 {run.base}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
@@ -124,6 +144,46 @@ def overruled(run: Run) -> tuple[str, ...]:
         told.append(Note(f"the vocabulary is that of {cut.of}: kind and size in [tokenizer] are not heeded",
                          zh=f"词表取自 {cut.of}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
     return tuple(told)
+
+
+def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
+    """What is said of settings that differ from the defaults and do nothing in this run; nothing without any."""
+    s, check, data = run.training, run.check, run.data or Data()
+    textual = isinstance(splits.train, str | Mixture)
+    experts = any(block.moe for block in model.spec.stack.blocks)
+    worded = objective in tuning.JUDGING and model.spec.decoder and model.spec.head
+    falls = s.schedule in ("cosine", "linear", "wsd")
+    sure = not textual and not data.messages
+    heeded = {
+        "training.balance": experts, "training.steer": experts, "training.auxiliary": worded, "training.floor": falls,
+        "training.decay": s.schedule == "wsd", "training.sampled_ramp": s.sampled, "check.prompts": textual,
+        "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
+        "data.overlap": not textual, "data.valid": not textual,
+    }  # fmt: skip
+    parts: dict[str, tuple[Any, Any]] = {
+        "training": (s, Settings()), "check": (check, Check()), "data": (data, Data()),
+    }  # fmt: skip
+    found: list[str] = []
+    for name, used in heeded.items():
+        part, key = name.split(".")
+        own, usual = (getattr(one, key) for one in parts[part])
+        found += [name] if not used and own != usual else []
+    if not found:
+        return ()
+    return (Note(f"of no use in this run: {', '.join(found)}", zh=f"在这次训练里不起作用：{', '.join(found)}"),)
+
+
+def alike(run: Run, splits: Splits, objective: Objective) -> tuple[str, ...]:
+    """What is said of pairs whose second side looks like labels, where nobody said what is to be learnt."""
+    if run.objective or splits.kind != "pairs" or (objective.answers == "labels" and objective is not holes.MASKS):
+        return ()
+    sides = Counter(side for _, side in splits.train)  # type: ignore[misc]
+    if len(sides) > 20 or len(splits.train) < 20 * len(sides):
+        return ()
+    some = ", ".join(repr(side[:20]) for side, _ in sides.most_common(4))
+    return (Note(f"the second column has only {len(sides)} different texts ({some}): if these are labels, say "
+                 "objective=labels",
+                 zh=f"第二列只有 {len(sides)} 种文本（{some}）：如果是标签，请写 objective=labels"),)  # fmt: skip
 
 
 def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,9 @@ from typing import Any
 
 from qkv.data import sources
 from qkv.errors import QkvError
+from qkv.hub import spec_of
 from qkv.runs.files import Data
+from qkv.runs.fit import architecture
 from qkv.runs.run import KINDS, PLAIN, Run, asked, elsewhere, misplaced
 from qkv.runs.shape import Shape
 from qkv.training.settings import Settings, changed
@@ -32,6 +34,11 @@ OWN_LABELS = Settings(
     epochs=10, tokens=2048, optimizer="adamw", lr=3e-4, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01,
     schedule="linear", warmup=20, clip=1.0, metric="label_accuracy", patience=3,
 )  # fmt: skip
+# the family that is trained where the objective alone is said
+FAMILIES: dict[str, Any] = {
+    "labels": "bert", "similarity": "bert", "choice": "bert", "masked": "bert", "prefixes": "prefix", "spans": "t5",
+    "denoise": "bart", "blanks": "glm_blank",
+}  # fmt: skip
 OWN = {"labels": OWN_LABELS, "similarity": OWN_LABELS, "choice": OWN_LABELS, "chat": OWN_CHAT}
 
 
@@ -105,25 +112,33 @@ def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folde
     with told(path):
         data = changed(Data(), values.get("data", {}), "data")
     data = changed(data, typed.pop("data", {}), "data")
-    shape = Shape(family="gpt2") if data.textual or data.messages else Shape()
+    said = {**{key: values[key] for key in PLAIN if key in values}, **typed}
+    objective = str(said.get("objective", ""))
+    shape = Shape(family=FAMILIES.get(objective, "gpt2" if data.textual or data.messages else Shape.family))
     usual = OWN_CHAT if data.messages else OWN_TEXT if data.textual else OWN_PAIRS
-    usual = OWN.get(str(typed.get("objective", values.get("objective"))), usual)
-    if usual is OWN_PAIRS and hides([typed, values], shape.family):
+    usual = OWN.get(objective, usual)
+    if usual is OWN_PAIRS and hides([typed, values], shape.family, folder):
         usual = replace(usual, metric="loss")  # words are guessed, nothing is translated
     run = Run(path.stem, partial(data.splits, folder), shape, training=usual, data=data)
-    said = {key: value for key, value in values.items() if key != "data"}
+    rest = {key: value for key, value in values.items() if key != "data"}
     with told(path):
-        run = changed(run, lasting(placed(said, folder)))
+        run = changed(run, lasting(placed(rest, folder)))
     own = values.get("training")
     chosen = isinstance(own, dict) and "epochs" in own  # the file's own epochs stay beside the steps that were typed
     return changed(run, placed(typed, folder) if chosen else lasting(placed(typed, folder)))
 
 
-def hides(said: Sequence[Mapping[str, Any]], family: str) -> bool:
+def hides(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:
     """Whether what was said, the stronger first, makes of pairs texts whose words are hidden and guessed."""
+    base = next((str(part["base"]) for part in said if part.get("base")), "")
     models = [part["model"] for part in said if isinstance(part.get("model"), dict)]
     family = next((model["family"] for model in models if "family" in model), family)
     objective = next((part["objective"] for part in said if "objective" in part), "")
+    if base and not objective:
+        try:
+            return architecture(spec_of(folder / base if (folder / base).is_dir() else base)) == "encoder"
+        except QkvError:  # told where it is loaded
+            return False
     return objective == "masked" or (not objective and family == "bert")
 
 

@@ -112,7 +112,7 @@ def of_labels(
     tokenizer, s, context = base.tokenizer_for(model), run.training, run.model.context
     each = len(rows_of(splits.train[0][0]))  # type: ignore[index]
     known = {name: i for i, name in enumerate(map(str, range(each)) if rows_of is choices else model.labels)}
-    share = s.auxiliary / each if model.spec.decoder and model.spec.head else 0.0
+    share = s.auxiliary / max(1, each) if model.spec.decoder and model.spec.head else 0.0
     labeller = Labeller(run, tokenizer, rows_of, each, known, share)
     texts, rows, classes, lengths = labeller.read(splits.train)  # type: ignore[arg-type]
     who = base.identity(run, base.flat(row for many in rows for row in many), classes)

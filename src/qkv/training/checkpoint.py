@@ -94,7 +94,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
         sync(path.parent)
     except (OSError, SafetensorError) as e:
         kept = "the checkpoint before it is whole" if path.exists() else "there was none before it"
-        raise QkvError(f"{path}: could not be saved ({e}); {kept}. Make room and run again with --resume auto") from e
+        raise QkvError(f"{path}: could not be saved ({e}); {kept}. Make room (or name an --out that can be "
+                       "written) and run again with --resume auto") from e  # fmt: skip
     finally:
         aside.unlink(missing_ok=True)
 

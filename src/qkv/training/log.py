@@ -73,8 +73,8 @@ def reporter(path: Path | None, report: Report | None) -> Report:
 
 def unwritten(path: Path, error: OSError) -> QkvError:
     """What to say about a log that cannot be written."""
-    return QkvError(f"{path}: could not be written ({error}); what was saved before is whole. Make room and run again "
-                    "with --resume auto")  # fmt: skip
+    return QkvError(f"{path}: could not be written ({error}); what was saved before is whole. Make room (or name "
+                    "an --out that can be written) and run again with --resume auto")  # fmt: skip
 
 
 def events(path: Path) -> list[Event]:

@@ -48,7 +48,7 @@ def summed(
         total = linear_cross_entropy(hidden, core.head, labels, smoothing=smoothing, agree=agree)
     else:
         total = weighed(hidden, core.head, labels, weight, smoothing=smoothing, agree=agree)
-    return total if batch.classes is None else total + text_loss(core, states, batch, batch.classes, agree, drop)
+    return total if batch.classes is None else total + text_loss(core, states, batch, smoothing, agree, drop)
 
 
 def weighed(
@@ -79,12 +79,13 @@ def apart(logits: Tensor, agree: float, counts: Tensor | float = 1.0) -> Tensor:
 
 
 def text_loss(
-    core: Transformer, states: Tensor, batch: Batch, classes: Tensor, agree: float = 0.0, drop: Drop = keep
+    core: Transformer, states: Tensor, batch: Batch, smoothing: float = 0.0, agree: float = 0.0, drop: Drop = keep
 ) -> Tensor:
-    """The sum over labelled texts of -log p(label), from the last states [B, T, D] and labels [B]; see token_loss."""
-    logits = text_logits(core, states, batch, drop)
+    """The sum over labelled texts of -log p(label), from the last states [B, T, D]; see token_loss."""
+    assert batch.classes is not None
+    logits, classes = text_logits(core, states, batch, drop), batch.classes
     within(classes[:, None], logits.shape[-1], "text")
-    total = F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum")
+    total = F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
     return total + apart(logits[classes != IGNORED], agree) if agree else total
 
 

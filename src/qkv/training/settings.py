@@ -68,8 +68,8 @@ class Settings:
                 "lr", "clip", "average", "weight_decay", "eps", "balance", "steer", "auxiliary", "sampled_ramp",
                 "spike", "agree", "evaluate_every", "save_every")  # fmt: skip
         bounded("training", self, "a share from 0 to 1", lambda n: 0 <= n <= 1, "smoothing", "decay", "floor",
-                "sampled", "word_dropout")  # fmt: skip
-        bounded("training", self, "a share from 0 to below 1", lambda n: 0 <= n < 1, "ema")
+                "sampled")  # fmt: skip
+        bounded("training", self, "a share from 0 to below 1", lambda n: 0 <= n < 1, "ema", "word_dropout")
         bounded("training", self, f"0 (the usual) to {THREADS}", lambda n: 0 <= n <= THREADS, "threads")
         bounded("training", self, "a whole number of at most 63 bits", lambda n: abs(n) < 1 << 63, "seed")
         if not all(0 <= beta < 1 for beta in self.betas):
