@@ -194,7 +194,7 @@ def test_a_source_longer_than_the_encoder_is_told_by_line(tmp_path: Path) -> Non
     source, target = put(tmp_path, "s", "我\n" + "我" * 40 + "\n"), put(tmp_path, "t", "a\nb\n")
     with pytest.raises(QkvError, match=r"s:2: 41 tokens, and the model reads at most 16"):
         translator().eval(bleu=(source, target))
-    with pytest.raises(QkvError, match="use bleu"):
+    with pytest.raises(QkvError, match="this is an encoder-decoder: use translate, and bleu"):
         translator().eval(ppl=source)
 
 

@@ -17,6 +17,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import begin
 from qkv.data import sources
 from qkv.errors import QkvError, nearest
+from qkv.reading import kind
 
 Tokenize = Literal["auto", "13a", "none", "zh", "char", "intl"]
 Tell = Callable[[int, int], None]  # how much is done, of how much
@@ -89,15 +90,12 @@ def evaluate(
     Raises:
         QkvError: none or several of the three are given; a file is broken; the model cannot do it.
     """
-    asked = {"bleu": bleu, "ppl": ppl, "accuracy": accuracy}
-    named = [name for name, value in asked.items() if value is not None]
-    if len(named) != 1:
-        raise QkvError(f"eval: found {' and '.join(named) or 'none'}, expected one of bleu, ppl, accuracy")
+    name = asked_for({"bleu": bleu, "ppl": ppl, "accuracy": accuracy}, how)
     known = {"bleu": ("tokenize", "lowercase", "joint", "beam", "length_penalty", "max_new_tokens", "ensemble"),
-             "ppl": ("window", "stride"), "accuracy": ("ensemble",)}[named[0]]  # fmt: skip
-    for name in how:
-        if name not in known:
-            raise QkvError(f"eval: unknown option {name!r} of {named[0]}{nearest(name, known)} "
+             "ppl": ("window", "stride"), "accuracy": ("ensemble",)}[name]  # fmt: skip
+    for key in how:
+        if key not in known:
+            raise QkvError(f"eval: unknown option {key!r} of {name}{nearest(key, known)} "
                            f"(known: {', '.join(known) or 'none'})")  # fmt: skip
     if bleu is not None:
         return translation(voice, *bleu, tell=tell, **how)
@@ -105,6 +103,21 @@ def evaluate(
         return perplexity(voice, Path(ppl), tell=tell, **how)
     assert accuracy is not None
     return labelling(voice, Path(accuracy), tell=tell, **how)
+
+
+def asked_for(asked: dict[str, Any], how: dict[str, Any]) -> str:
+    """The one evaluation that is asked for; anything but one, and what is no file, is a QkvError."""
+    named = [name for name, value in asked.items() if value is not None]
+    if len(named) != 1:
+        odd = "".join(f" (and {key}={value!r:.40}{nearest(key, asked)})" for key, value in [*how.items()][:1])
+        raise QkvError(f"eval: found {' and '.join(named) or 'none' + odd}, expected one of bleu, ppl, accuracy")
+    for name in ("ppl", "accuracy"):
+        if not isinstance(asked[name], str | Path | None):
+            raise QkvError(f"eval: {name} is {asked[name]!r:.60}, expected the path of a file")
+    both = asked["bleu"]
+    if both is not None and (isinstance(both, str | Path) or len(both) != 2):
+        raise QkvError(f"eval: bleu is {both!r:.60}, expected (sources, references): two files, or two lists of lines")
+    return named[0]
 
 
 def translation(
@@ -183,7 +196,10 @@ def perplexity(
     """
     core = voice.core
     if core.spec.encoder or core.spec.decoder is None or core.spec.head is None:
-        raise QkvError("ppl needs a decoder that continues a text; for a model that translates use bleu")
+        what, zh = kind(core.spec)
+        raise QkvError(f"ppl needs a decoder that says words; this is {what}"
+                       + (", and bleu to measure it" if core.spec.encoder and core.spec.decoder else ""),
+                       zh=f"ppl 要能说出词的解码器；这是{zh}")  # fmt: skip
     text = sources.document(path)
     ids = voice.ids(text)
     if len(ids) < 2:
@@ -256,11 +272,20 @@ def labelling(voice: Voice, path: Path, *, tell: Tell | None = None, **how: Any)
     """
     if not voice.labels:
         raise QkvError("accuracy needs a model with labels: it was not made to classify")
-    rows = [row for _, row in sources.labelled_rows(path, voice.labels)]
+    numbers, rows = zip(*sources.labelled_rows(path, voice.labels), strict=True)
     texts = [text for text, _ in rows]
     said = [""] * len(rows)
     for part in in_parts(range(len(rows)), texts, tell):
-        for i, label in zip(part, voice.classify([texts[i] for i in part], **how), strict=True):
+        try:
+            labels = voice.classify([texts[i] for i in part], **how)
+        except QkvError:  # which of them it is
+            for i in sorted(part):
+                try:
+                    voice.classify([texts[i]], **how)
+                except QkvError as e:
+                    raise QkvError(f"{path}:{numbers[i]}: {e}", zh=e.zh and f"{path}:{numbers[i]}: {e.zh}") from e
+            raise
+        for i, label in zip(part, labels, strict=True):
             said[i] = label
     there, chosen = Counter(label for _, label in rows), Counter(said)
     hits = Counter(label for (_, label), guess in zip(rows, said, strict=True) if label == guess)

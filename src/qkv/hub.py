@@ -16,6 +16,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.recurrent import core_of
 from qkv.errors import QkvError, nearest
+from qkv.generation.rows import PIECE, fills_blanks
 from qkv.model import Model, Special
 from qkv.spec import Spec
 from qkv.text import tokenizer as text
@@ -115,6 +116,9 @@ def build(spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, spec
     if special is None and tokenizer is not None:
         eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
         start = tokenizer.pad_id if spec.encoder and spec.decoder else tokenizer.bos_id if free(spec) else None
+        piece = [i for token in PIECE if (i := tokenizer.id(token)) is not None]
+        if fills_blanks(spec) and len(piece) == len(PIECE):
+            start, eos = piece[0], (piece[1],)
         forbid = () if start is None else (start,)
         special = Special(tokenizer.bos_id, eos, tokenizer.pad_id, start, forbid)
     return Model(core.train(), tokenizer, special)

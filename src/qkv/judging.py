@@ -79,6 +79,11 @@ def asked(model: "Model", line: Any, *, both: bool) -> tuple[list[tuple[list[int
     if len(texts) > 2 and not compares(model):
         raise QkvError(f"found {len(texts)} texts in one question, but this model does not compare answers: its labels "
                        "judge a text or a pair")  # fmt: skip
+    if compares(model) and len(texts) < 3:
+        raise QkvError(f"found {len(texts)} text{'s' * (len(texts) > 1)}, expected a question and two or more answers "
+                       "(a tab between them): this model's one logit says which answer fits best")  # fmt: skip
+    if unordered(model) and len(texts) == 1:
+        raise QkvError("found one text, expected two with a tab between them: this model says how a pair is related")
     if both and len(texts) != 2:
         raise QkvError(f"both orders: expected a pair of texts, found {len(texts)}")
     spelled = made is not None and all(isinstance(text, str) for text in texts)

@@ -225,8 +225,8 @@ class Model:
         if top < 1:
             raise QkvError(f"top: found {top}, expected 1 or more words")
         if self.tokenizer is None or self.tokenizer.mask_id is None:
-            raise QkvError("fill needs a model that was trained on masked words, with a mask token in its tokenizer; a "
-                           "decoder continues a text: use generate")  # fmt: skip
+            raise QkvError("fill needs a model that was trained on masked words, and this one's tokenizer has no mask "
+                           f"token; it is {reading.kind(self.spec)[0]}")  # fmt: skip
         chances = reading.fill(self.core, self.ids(text), self.tokenizer.mask_id)
         chances = chances.topk(min(top, chances.shape[-1]))
         rows = zip(chances.indices.tolist(), chances.values.tolist(), strict=True)

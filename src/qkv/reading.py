@@ -14,6 +14,8 @@ from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
 from qkv.data.collate import filled
 from qkv.errors import QkvError
+from qkv.generation.rows import fills_blanks
+from qkv.spec import Spec
 
 
 def read(
@@ -94,18 +96,35 @@ def fill(core: Transformer, ids: Sequence[int], mask: int) -> Tensor:
         QkvError: the model has no encoder with a head, or the text holds no mask.
     """
     if core.spec.decoder or core.spec.head is None:
-        raise QkvError("fill needs an encoder trained on masked words; a decoder continues a text: use generate")
+        raise QkvError(f"fill needs an encoder that says words; this is {kind(core.spec)[0]}",
+                       zh=f"fill 要能说出词的编码器；这是{kind(core.spec)[1]}")  # fmt: skip
     places = [i for i, token in enumerate(ids) if token == mask]
     if not places:
         raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is missing")
     return core.head(states(core, *read(core, [ids]))[0, places]).float().softmax(-1)
 
 
+def kind(spec: Spec) -> tuple[str, str]:
+    """What a model is and the verbs that it is for, in English and Chinese."""
+    if spec.encoder and spec.decoder:
+        return "an encoder-decoder: use translate", "编码器加解码器：请用 translate"
+    if spec.head is None:
+        verbs = "embed" if spec.labels is None else "classify"
+        one, zh = ("an encoder", "编码器") if spec.encoder else ("a decoder", "解码器")
+        return f"{one} without a head for words: use {verbs}", f"没有词输出层的{zh}：请用 {verbs}"
+    if spec.encoder:
+        return "an encoder: use fill or embed", "编码器：请用 fill 或 embed"
+    if fills_blanks(spec):
+        return "a decoder that writes into blanks: use generate", "往空处写的解码器：请用 generate"
+    return "a decoder, which continues a text: use generate or score", "续写的解码器：请用 generate 或 score"
+
+
 @torch.inference_mode()
 def chance(core: Transformer, ids: Sequence[int]) -> float:
     """The summed log-probability of a text's tokens after its first, under a causal decoder."""
     if core.spec.encoder or core.spec.decoder is None or core.spec.head is None:
-        raise QkvError("score needs a causal decoder")
+        raise QkvError(f"score needs a decoder that says words; this is {kind(core.spec)[0]}",
+                       zh=f"score 要能说出词的解码器；这是{kind(core.spec)[1]}")  # fmt: skip
     if len(ids) < 2:
         raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored")
     row, given = read(core, [ids])

@@ -12,8 +12,9 @@ from qkv.core.recurrent import Recurrent
 from qkv.errors import QkvError, nearest
 from qkv.generation import beam as beams
 from qkv.generation import engine
-from qkv.generation.rows import Feed, by_length
+from qkv.generation.rows import BLANKS, Feed, by_length, fills_blanks
 from qkv.generation.sequence import Limits, Stops
+from qkv.reading import kind
 from qkv.sample import Sampling
 from qkv.spec import Spec
 from qkv.text import tokenizer as text
@@ -93,7 +94,7 @@ class Ask:
             "sampling": Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.seed),
             "stops": Stops(special.eos, self.stop, speech),
             "limits": Limits(self.max_new_tokens, model.spec.context, special.forbid),
-            "feed": Feed(start_of(model), chunk=self.chunk, cache=self.cache),
+            "feed": Feed(start_of(model), blanks_of(model), chunk=self.chunk, cache=self.cache),
         }
 
 
@@ -121,6 +122,19 @@ def start_of(model: "Model") -> tuple[int, ...]:
     return (special.start,) if special.forced is None else (special.start, special.forced)
 
 
+def blanks_of(model: "Model") -> tuple[int, ...]:
+    """The ids of what stands for words to be filled in, where the model writes into such blanks."""
+    if not fills_blanks(model.spec) or model.tokenizer is None:
+        return ()
+    return tuple(i for name in BLANKS if (i := model.tokenizer.id(name)) is not None)
+
+
+def blanked(model: "Model", ids: list[int]) -> list[int]:
+    """A prompt with a blank: without one, what is to be written is its end."""
+    blanks = blanks_of(model)
+    return ids if not blanks or set(blanks) & set(ids) else [*ids, blanks[0]]
+
+
 def free(spec: Spec) -> bool:
     """Whether the decoder sees its prompt freely, as a prefix."""
     return bool(spec.decoder) and any(block.attn.mask.kind == "prefix" for block in spec.decoder.blocks)
@@ -128,7 +142,7 @@ def free(spec: Spec) -> bool:
 
 def write(model: "Model", prompts: Sequence[Prompt], ask: Ask) -> list[Result]:
     """Continue prompts by sampling, greedily, or with beams."""
-    ids = [model.ids(p) for p in prompts]
+    ids = [blanked(model, model.ids(p)) for p in prompts]
     settings = ask.settings(model)
     if ask.beam > 1:
         if ask.temperature or ask.stop or not ask.cache:
@@ -167,8 +181,9 @@ def render(
     for other in ensemble:
         agree(model, other)
     if not model.encoder_decoder:
-        raise QkvError("this model has no encoder and decoder: it can generate, not translate",
-                       zh="这个模型没有编码器加解码器：能续写（generate），不能翻译")  # fmt: skip
+        what, zh = kind(model.spec)
+        raise QkvError(f"translate needs an encoder and a decoder; this is {what}",
+                       zh=f"翻译要编码器加解码器；这是{zh}")  # fmt: skip
     for n, line in enumerate(texts):
         if isinstance(line, str) and not line.strip():
             raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to translate")

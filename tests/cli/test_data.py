@@ -236,7 +236,7 @@ def test_distil_says_what_it_needs(capsys):
         (2, "distil needs --model MODEL", "--out", "t"),
         (2, "leave --kind away", "--out", "t", "--model", "demo", "--kind", "tsv"),
         (2, "--nbest 9 needs --beam 9", "--out", "t", "--model", "demo", "--nbest", "9"),
-        (2, "can generate, not translate", "--out", "t", "--model", "demo-lm"),
+        (2, "translate needs an encoder and a decoder", "--out", "t", "--model", "demo-lm"),
         (2, "expected two numbers", "--out", "t", "--model", "demo", "--columns", "a"),
     ):
         found, _, err = run(capsys, "data", "distil", pairs, *more)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import qkv
 from qkv import recipes
 from qkv.core.step import Given, begin
 from qkv.data import corrupt
@@ -237,3 +238,44 @@ def test_a_toml_file_says_what_is_learnt(tmp_path: Path) -> None:
     assert changed.objective == "spans"
     with pytest.raises(QkvError, match="did you mean 'objective'"):
         recipes.configure(tmp_path / "mine.toml", ["objektive=spans"])
+
+
+def slow_fill(a: assemble.Assembly, ids: list[int], place: int, count: int) -> list[int]:
+    """What fills the blank at `place`, word by word, with everything read again for each."""
+    core, row = a.model.core, [*ids, a.model.special.start]
+    for _ in range(count):
+        own = [-1] * len(ids) + [place] * (len(row) - len(ids))
+        table = torch.tensor([row])
+        given = Given(prefix=torch.tensor([len(ids)]), blank=torch.tensor([own]))
+        with torch.no_grad():
+            logits = core.head(core.hidden(table, begin(core.decoder, table, given)))[0, -1]
+        logits[list(a.model.special.forbid)] = -torch.inf
+        row.append(int(logits.argmax()))
+        if row[-1] in a.model.special.eos:
+            break
+    return row[len(ids) + 1 :]
+
+
+def test_a_model_that_learnt_blanks_fills_them(tmp_path: Path) -> None:
+    a, _ = made("blanks")
+    with torch.no_grad():
+        for p in a.model.core.parameters():
+            p.mul_(4.0 if p.ndim > 1 else 1.0)  # a spread that shows a fault
+    a.model.core.eval()
+    tokenizer = a.model.tokenizer
+    assert tokenizer is not None
+    mask, ends = tokenizer.mask_id, tokenizer.id("<|endofpiece|>")
+    assert mask is not None
+    assert a.model.special.eos == (ends,)
+    assert a.model.special.start == tokenizer.id("<|startofpiece|>")
+    a.model.save(tmp_path)
+    for model in (a.model, qkv.load(tmp_path, dtype="fp32")):
+        for text in ("The old cat sees a [MASK].", "[MASK] cat sees a tree. The new dog"):
+            ids = tokenizer.encode(text)
+            for beam in (1, 2):
+                found = model.generate(text, max_new_tokens=6, beam=beam).tokens
+                assert beam == 2 or found == slow_fill(a, ids, ids.index(mask), 6)
+        ids = [*tokenizer.encode("The old cat"), mask]  # without a blank the end is written
+        assert model.generate("The old cat", max_new_tokens=6).tokens == slow_fill(a, ids, len(ids) - 1, 6)
+        with pytest.raises(QkvError, match="this is a decoder that writes into blanks: use generate"):
+            model.fill("The [MASK] cat")

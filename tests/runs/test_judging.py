@@ -171,3 +171,20 @@ def test_the_verbs_ask_what_was_learnt(
     whole.write_text("".join(f"{text}\t{label}\n" for text, label in ROWS[objective]), encoding="utf-8")
     assert main(["eval", str(tmp_path), "--accuracy", str(whole), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == 1.0
+
+
+def test_one_text_is_no_question_for_a_model_that_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for objective, asked, says in [
+        ("choice", ("what is cold", "what is cold\tsnow"), "expected a question and two or more answers"),
+        ("similarity", ("snow ice winter",), "found one text, expected two with a tab between them"),
+    ]:
+        model = assemble.assemble(run_of(objective, "bert"), device="cpu").model
+        model.core.eval()
+        model.save(tmp_path / objective)
+        for text in asked:
+            assert main(["classify", str(tmp_path / objective), text]) == 2
+            assert says in capsys.readouterr().err
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("what is cold\tsnow\tice\t1\nwhat is cold\t0\n", encoding="utf-8")
+    assert main(["eval", str(tmp_path / "choice"), "--accuracy", str(rows)]) == 2
+    assert "rows.tsv:2: found 1 text, expected a question" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import Given, begin, listener
 from qkv.errors import QkvError
 from qkv.generation.sequence import Limits
+from qkv.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Rows:
             if self.feed.chunk:
                 raise QkvError("chunk: a free prefix sees itself whole, and cannot be read in chunks; leave chunk out")
             self.prefix = torch.tensor([len(p) for p in prompts], device=self.device)
-            if fills_blanks(self.core):
+            if fills_blanks(self.core.spec):
                 self.blank = torch.tensor(places(prompts, self.feed.blanks), device=self.device)
             prompts = [[*p, *self.feed.start] for p in prompts]
         ids, real = padded(prompts, "left", self.device)
@@ -171,11 +172,17 @@ def free_prefix(core: Transformer) -> bool:
     return any(m.kind == "prefix" for m in core.decoder.masks)
 
 
-def fills_blanks(core: Transformer) -> bool:
+def fills_blanks(spec: Spec) -> bool:
     """Whether what is written takes the place of a blank in the prompt."""
-    positions = core.spec.decoder.positions if core.spec.decoder else None
-    counted = positions is not None and positions.blanks == "counted"
-    return counted or any(r.axes == 2 for r in core.decoder.rotaries)
+    if spec.decoder is None:
+        return False
+    turns = [getattr(block.attn, "rotary", None) for block in spec.decoder.blocks]
+    counted = spec.decoder.positions is not None and spec.decoder.positions.blanks == "counted"
+    return counted or any(turn is not None and turn.axes == 2 for turn in turns)
+
+
+PIECE = ("<|startofpiece|>", "<|endofpiece|>")  # what begins and ends the words of a blank, as GLM calls them
+BLANKS = ("[gMASK]", "[MASK]", "[sMASK]", "<mask>")  # what stands for words to be filled in; the first for an end
 
 
 def places(prompts: Seq[Seq[int]], blanks: tuple[int, ...]) -> list[int]:
@@ -185,7 +192,7 @@ def places(prompts: Seq[Seq[int]], blanks: tuple[int, ...]) -> list[int]:
         place = next((at for at, token in enumerate(prompt) if token in blanks), None)
         if place is None:
             raise QkvError(f"prompt {i}: it holds no blank (one of the ids {list(blanks)}), and this model writes into "
-                           "blanks; put one, such as [gMASK], where the new text belongs")  # fmt: skip
+                           "blanks; put one, such as [MASK] or [gMASK], where the new text belongs")  # fmt: skip
         found.append(place)
     return found
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from qkv.data import collate, corrupt, pack
 from qkv.errors import QkvError
+from qkv.generation.rows import PIECE
 from qkv.model import Model
 from qkv.runs import objectives as base
 from qkv.runs.objectives import Batches, Held, Objective
@@ -23,7 +24,6 @@ from qkv.training.plan import Plan
 from qkv.writing import start_of
 
 SENTINELS = tuple(f"<extra_id_{i}>" for i in range(100))  # as T5 calls them
-PIECE = ("<|startofpiece|>", "<|endofpiece|>")  # as GLM calls them
 STOPS = (".", "!", "?", "。", "！", "？", "…", "\n")
 
 
