@@ -232,3 +232,12 @@ def test_nothing_is_lost_between_good_rows_and_quarantine(
         assert raw == rows[row["line"] - 2].removesuffix(b"\r")
     blank = [n for n, row in enumerate(rows, 2) if not row.decode("utf-8", "replace").strip()]
     assert sorted([*good, *(row["line"] for row in kept), *blank]) == list(range(1, len(rows) + 2))
+
+
+@pytest.mark.parametrize("text", ["a\tb\rc\td\r", "a b c\rd e f"])
+def test_lines_that_end_with_a_carriage_return_alone_are_told(tmp_path: Path, text: str) -> None:
+    path = put(tmp_path, "f.tsv", text)
+    for read in (tsv, document, jsonl):
+        with pytest.raises(QkvError, match=r"f\.tsv: 2 lines that end with a carriage return alone"):
+            read(path)
+    assert document(put(tmp_path, "g", "a\rb\nc\r\n")) == "a\rb\nc\n"

@@ -86,3 +86,27 @@ def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
 def test_three_keys_are_refused(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match="found 3 keys, expected two"):
         Data(dataset="x", keys=("a", "b", "c")).splits(tmp_path)
+
+
+def test_a_class_is_called_by_its_name() -> None:
+    class Table(list[Any]):
+        features = types.MappingProxyType({"label": types.SimpleNamespace(names=["neg", "pos"]), "said": "text"})
+
+    rows = Table([{"said": "x", "label": 1}, {"said": "y", "label": 0}, {"said": "z", "label": -1}])
+    sieve = sources.Sieve("skip")
+    assert list(tables.texts(rows, ("said", "label"), sieve=sieve)) == [("x", "pos"), ("y", "neg")]
+    assert sieve.dropped == {"dataset": 1}
+
+
+def test_the_library_itself_opens_what_it_saved(tmp_path: Path) -> None:
+    datasets: Any = pytest.importorskip("datasets", reason="the library is no part of qkv: pip install datasets")
+    (tmp_path / "rows.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n', encoding="utf-8")
+    made = datasets.load_dataset("json", data_files=str(tmp_path / "rows.jsonl"), split="train",
+                                 cache_dir=str(tmp_path / "cache"))  # fmt: skip
+    made = made.cast_column("label", datasets.ClassLabel(names=["neg", "pos"]))
+    datasets.DatasetDict({"train": made, "test": made}).save_to_disk(str(tmp_path / "saved"))
+    made.to_parquet(str(tmp_path / "rows.parquet"))
+    for place in ("saved", "rows.parquet"):
+        found = tables.opened(str(tmp_path / place))
+        assert list(tables.texts(found["train"], ("text", "label"))) == [("a", "pos"), ("b", "neg")]
+    assert sorted(tables.opened(str(tmp_path / "saved"))) == ["test", "train"]

@@ -204,7 +204,7 @@ def end(common: Common, result: dict[str, Any]) -> None:
         again = "training.patience=0 --resume auto"
         click.echo(common.say(f"提前结束：多次评估都没有更好（training.patience）；要继续：{again}",
                               f"ended early, as evaluations got no better (training.patience); to go on: {again}"))
-    test = ", ".join(f"{k} {v}" for k, v in result["test"].items())
+    test = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result["test"].items())
     numbers = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
     click.echo(common.say("用时", "trained for") + f" {clock(result['seconds'])}, {result['steps']} "
                + common.say("步，权重", "steps, weights") + f" {result['weights']}: {line(numbers)}")  # fmt: skip

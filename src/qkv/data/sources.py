@@ -213,6 +213,8 @@ def decoded(path: Path, line: Line) -> str:
             zh=f"{path}:{line.number}：不是 UTF-8：字节 0x{line.raw[e.start]:02x}，在文件的第 {line.offset + e.start} "
             f"字节处（本行第 {e.start + 1} 字节）；请把文件转成 UTF-8",
         ) from None
+    if line.number == 1 and not line.end:
+        refuse_returns(path, text)
     if "\0" in text:
         raise QkvError(f"{path}:{line.number}: a NUL byte (byte {line.raw.index(0) + 1} of the line) in a text file")
     return text
@@ -242,7 +244,17 @@ def document(path: Path, *, sieve: Sieve | None = None) -> str:
         text = "".join(kept)
     if not text.strip():
         raise empty(path)
+    if "\n" not in text:
+        refuse_returns(path, text)
     return text.replace("\r\n", "\n")
+
+
+def refuse_returns(path: Path, text: str) -> None:
+    """QkvError for a text without line ends that has carriage returns within: so old Macs and some tables end lines."""
+    if (lines := text.strip("\r").count("\r")) > 0:
+        raise QkvError(f"{path}: {lines + 1:,} lines that end with a carriage return alone; convert it to line feeds "
+                       "(tr '\\r' '\\n')",
+                       zh=f"{path}：有 {lines + 1:,} 行只以回车符结尾；请换成换行符（tr '\\r' '\\n'）")  # fmt: skip
 
 
 def pieces(path: Path, key: str = "text") -> Iterator[tuple[str, bool]]:

@@ -46,15 +46,17 @@ def opened(name: str) -> Mapping[str, Table]:
 def texts(
     table: Table, keys: tuple[str, ...], *, name: str = "dataset", sieve: Sieve | None = None
 ) -> Iterator[tuple[str, ...]]:
-    """The texts under `keys` of each row; `a.b` is key b within a.
+    """The texts under `keys` of each row; `a.b` is key b within a. A class is called by its name.
 
     Raises:
         QkvError: a row without such a key (with the nearest), or with something other than text there, or none.
     """
-    sieve = sieve or Sieve()
+    sieve, features = sieve or Sieve(), getattr(table, "features", None) or {}
+    classes = {key: names for key in keys if (names := getattr(features.get(key), "names", None))}
     for number, row in enumerate(table):
+        named = {key: dict(enumerate(names)).get(row[key]) for key, names in classes.items()}  # -1 is none
         try:
-            yield tuple(text(row, key, f"{name}, row {number}") for key in keys)
+            yield tuple(text({**row, **named}, key, f"{name}, row {number}") for key in keys)
         except QkvError as error:
             sieve.refuse(error, (Path(name), None))
 

@@ -93,7 +93,7 @@ def numbers(event: Event) -> dict[str, float]:
     """The numbers of an event under the names that trackers group by: train/loss, valid/bleu."""
     side = {"step": "train", "evaluation": "valid"}.get(event["kind"])
     never = ("kind", "step", "of", "eta", "best", "weights")
-    if side is None or event.get("weights"):  # the means at the end are judged at the same step again
+    if side is None or event.get("weights", "last") != "last":  # means are judged at the same step again
         return {}
     return {f"{side}/{key}": float(value) for key, value in event.items()
             if key not in never and isinstance(value, int | float)}  # fmt: skip
