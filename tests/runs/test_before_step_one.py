@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -358,3 +359,27 @@ def test_a_reader_that_goes_away_does_not_end_a_run(here: Path) -> None:
         os.read(read, 1)
         os.close(read)
     assert json.loads((here / "r/train/result.json").read_text(encoding="utf-8"))["outcome"]["steps"] == 6
+
+
+def steps_of(run: Path) -> int:
+    return json.loads((run / "train" / "result.json").read_text(encoding="utf-8"))["outcome"]["steps"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell closes them")
+@pytest.mark.parametrize("shut", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_from_the_start_end_no_run(shut: str, here: Path) -> None:
+    words = [sys.executable, "-m", "qkv", "train", "a.tsv", *SMALL[:-1], "training.steps=2", "--out", "r"]
+    subprocess.run(f"{shlex.join(words)} {shut}", shell=True, check=True)
+    assert steps_of(here / "r") == 2
+    assert subprocess.run(f"{shlex.join(words)} {shut}", shell=True, check=False).returncode == 2
+
+
+def test_a_terminal_that_goes_away_does_not_end_a_run(here: Path) -> None:
+    pty = pytest.importorskip("pty", reason="there are terminals elsewhere")
+    words = ["-m", "qkv", "train", "a.tsv", *SMALL[:-1], "training.steps=6", "training.evaluate_every=2", "--out", "r"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=theirs, start_new_session=True):
+        os.close(theirs)
+        os.read(ours, 1)
+        os.close(ours)
+    assert steps_of(here / "r") == 6

@@ -94,6 +94,7 @@ def verbs(ctx: click.Context, version: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code: 0 ok, 1 failed, 2 usage, 3 not finite, 130 interrupted."""
     args = list(sys.argv[1:] if argv is None else argv)
+    _reopen()
     for stream in (sys.stdout, sys.stderr):
         if (getattr(stream, "encoding", None) or "utf-8").lower() != "utf-8" and hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
@@ -113,6 +114,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _failed(error, talk)
     return 0
+
+
+def _reopen() -> None:
+    """Streams that were closed from the start (`2>&-`) lead nowhere: no file of ours may take their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            place = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one, if nobody has it yet
+            setattr(sys, name, os.fdopen(place, "r" if number == 0 else "w", encoding="utf-8", closefd=False))
 
 
 def _where(error: click.ClickException, talk: Talk) -> str:

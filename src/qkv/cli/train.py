@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -250,7 +250,7 @@ class Live:
     """A line that moves, and above it what is worth keeping: notes, evaluations, sample translations."""
 
     def __init__(self, say: Say = english) -> None:
-        self.say = say
+        self.say, self.heard = say, True
 
     def __enter__(self) -> "Live":
         from rich.console import Console
@@ -263,9 +263,18 @@ class Live:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.progress.stop()
+        with suppress(OSError):
+            self.progress.stop()
 
     def __call__(self, event: dict[str, Any]) -> None:
+        try:
+            if self.heard:
+                self.show(event)
+        except OSError:  # the terminal is gone: see Plain
+            self.heard = False
+
+    def show(self, event: dict[str, Any]) -> None:
+        """An event, in the line that moves or above it."""
         if event["kind"] == "step":
             said = lines(event, self.say)[0].partition("  ")[2]
             self.progress.update(
