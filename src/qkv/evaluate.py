@@ -17,7 +17,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import begin
 from qkv.data import sources
 from qkv.errors import QkvError, nearest
-from qkv.reading import kind
+from qkv.uses import kind
 
 Tokenize = Literal["auto", "13a", "none", "zh", "char", "intl"]
 Tell = Callable[[int, int], None]  # how much is done, of how much

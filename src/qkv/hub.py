@@ -16,12 +16,13 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.recurrent import core_of
 from qkv.errors import QkvError, nearest
-from qkv.generation.rows import PIECE, fills_blanks
+from qkv.generation.rows import PIECE
 from qkv.model import Model, Special
 from qkv.spec import Spec
 from qkv.text import tokenizer as text
 from qkv.text.tokenizer import Tokenizer
 from qkv.training import checkpoint as training
+from qkv.uses import fills_blanks
 from qkv.writing import free
 
 

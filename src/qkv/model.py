@@ -20,6 +20,7 @@ from qkv.judging import by_batches, compares, divided, parted, present, together
 from qkv.spec import Spec
 from qkv.text import chat as chats
 from qkv.text.tokenizer import Tokenizer
+from qkv.uses import kind
 from qkv.writing import Ask, Prompt, Result, render, way_of
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class Model:
             raise QkvError(f"top: found {top}, expected 1 or more words")
         if self.tokenizer is None or self.tokenizer.mask_id is None:
             raise QkvError("fill needs a model that was trained on masked words, and this one's tokenizer has no mask "
-                           f"token; it is {reading.kind(self.spec)[0]}")  # fmt: skip
+                           f"token; it is {kind(self.spec)[0]}")  # fmt: skip
         chances = reading.fill(self.core, self.ids(text), self.tokenizer.mask_id)
         chances = chances.topk(min(top, chances.shape[-1]))
         rows = zip(chances.indices.tolist(), chances.values.tolist(), strict=True)

@@ -14,8 +14,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
 from qkv.data.collate import filled
 from qkv.errors import QkvError
-from qkv.generation.rows import fills_blanks
-from qkv.spec import Spec
+from qkv.uses import kind
 
 
 def read(
@@ -102,21 +101,6 @@ def fill(core: Transformer, ids: Sequence[int], mask: int) -> Tensor:
     if not places:
         raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is missing")
     return core.head(states(core, *read(core, [ids]))[0, places]).float().softmax(-1)
-
-
-def kind(spec: Spec) -> tuple[str, str]:
-    """What a model is and the verbs that it is for, in English and Chinese."""
-    if spec.encoder and spec.decoder:
-        return "an encoder-decoder: use translate", "编码器加解码器：请用 translate"
-    if spec.head is None:
-        verbs = "embed" if spec.labels is None else "classify"
-        one, zh = ("an encoder", "编码器") if spec.encoder else ("a decoder", "解码器")
-        return f"{one} without a head for words: use {verbs}", f"没有词输出层的{zh}：请用 {verbs}"
-    if spec.encoder:
-        return "an encoder: use fill or embed", "编码器：请用 fill 或 embed"
-    if fills_blanks(spec):
-        return "a decoder that writes into blanks: use generate", "往空处写的解码器：请用 generate"
-    return "a decoder, which continues a text: use generate or score", "续写的解码器：请用 generate 或 score"
 
 
 @torch.inference_mode()

@@ -12,14 +12,14 @@ from qkv.core.recurrent import Recurrent
 from qkv.errors import QkvError, nearest
 from qkv.generation import beam as beams
 from qkv.generation import engine
-from qkv.generation.rows import BLANKS, Feed, by_length, fills_blanks
+from qkv.generation.rows import BLANKS, Feed, by_length
 from qkv.generation.sequence import Limits, Stops
-from qkv.reading import kind
 from qkv.sample import Sampling
 from qkv.spec import Spec
 from qkv.text import tokenizer as text
 from qkv.text.tokenizer import Tokenizer
 from qkv.training.settings import fitting
+from qkv.uses import fills_blanks, kind
 
 if TYPE_CHECKING:
     from qkv.model import Model

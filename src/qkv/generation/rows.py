@@ -16,7 +16,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import Given, begin, listener
 from qkv.errors import QkvError
 from qkv.generation.sequence import Limits
-from qkv.spec import Spec
+from qkv.uses import fills_blanks
 
 
 @dataclass(frozen=True)
@@ -170,15 +170,6 @@ class Ensemble:
 def free_prefix(core: Transformer) -> bool:
     """Whether the decoder sees its whole prompt at once."""
     return any(m.kind == "prefix" for m in core.decoder.masks)
-
-
-def fills_blanks(spec: Spec) -> bool:
-    """Whether what is written takes the place of a blank in the prompt."""
-    if spec.decoder is None:
-        return False
-    turns = [getattr(block.attn, "rotary", None) for block in spec.decoder.blocks]
-    counted = spec.decoder.positions is not None and spec.decoder.positions.blanks == "counted"
-    return counted or any(turn is not None and turn.axes == 2 for turn in turns)
 
 
 PIECE = ("<|startofpiece|>", "<|endofpiece|>")  # what begins and ends the words of a blank, as GLM calls them

@@ -1,0 +1,27 @@
+"""What a model is for, read off its spec: which verbs fit it, and whether it writes into blanks."""
+
+from qkv.spec import Spec
+
+
+def kind(spec: Spec) -> tuple[str, str]:
+    """What a model is and the verbs that it is for, in English and Chinese."""
+    if spec.encoder and spec.decoder:
+        return "an encoder-decoder: use translate", "编码器加解码器：请用 translate"
+    if spec.head is None:
+        verbs = "embed" if spec.labels is None else "classify"
+        one, zh = ("an encoder", "编码器") if spec.encoder else ("a decoder", "解码器")
+        return f"{one} without a head for words: use {verbs}", f"没有词输出层的{zh}：请用 {verbs}"
+    if spec.encoder:
+        return "an encoder: use fill or embed", "编码器：请用 fill 或 embed"
+    if fills_blanks(spec):
+        return "a decoder that writes into blanks: use generate", "往空处写的解码器：请用 generate"
+    return "a decoder, which continues a text: use generate or score", "续写的解码器：请用 generate 或 score"
+
+
+def fills_blanks(spec: Spec) -> bool:
+    """Whether what is written takes the place of a blank in the prompt."""
+    if spec.decoder is None:
+        return False
+    turns = [getattr(block.attn, "rotary", None) for block in spec.decoder.blocks]
+    counted = spec.decoder.positions is not None and spec.decoder.positions.blanks == "counted"
+    return counted or any(turn is not None and turn.axes == 2 for turn in turns)
