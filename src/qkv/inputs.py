@@ -15,6 +15,7 @@ from qkv.text.tokenizer import Tokenizer
 
 SPELLED = ("_start_", "_delimiter_", "_classify_")  # as the authors' own code spells them
 MARK = " ||| "  # stands between two texts where a vocabulary has no token for it: so our own runs lay them
+RIGHT = "right"  # the one label of a model that learnt which of several answers is right
 Ids = Sequence[int]
 Join = Literal["single", "added", "compared"]
 

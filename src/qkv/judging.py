@@ -79,7 +79,7 @@ def asked(model: "Model", line: Any, *, both: bool) -> tuple[list[tuple[list[int
     if len(texts) > 2 and not compares(model):
         raise QkvError(f"found {len(texts)} texts in one question, but this model does not compare answers: its labels "
                        "judge a text or a pair")  # fmt: skip
-    if compares(model) and len(texts) < 3:
+    if compares(model) and len(texts) < 3 and tuple(model.labels) == (inputs.RIGHT,):
         raise QkvError(f"found {len(texts)} text{'s' * (len(texts) > 1)}, expected a question and two or more answers "
                        "(a tab between them): this model's one logit says which answer fits best")  # fmt: skip
     if unordered(model) and len(texts) == 1:

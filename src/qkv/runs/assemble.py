@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from qkv import baselines, hub
+from qkv import baselines, hub, inputs
 from qkv.adapt import lora
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
@@ -53,13 +53,7 @@ class Assembly:
 
 def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -> Assembly:
     """Read the data, make (or load from the run's directory) the vocabulary, build the model or go on from its base."""
-    splits = run.splits()
-    if not splits.train or not splits.valid:
-        if splits.train and run.data and not run.data.valid:
-            raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no file of them is named either")
-        lacking = "validate with" if splits.train else "train on"
-        raise QkvError(f"{run.name}: no data to {lacking}; rows with one and the same text are kept together, so a set "
-                       "of few different ones needs a file for each purpose")  # fmt: skip
+    splits = read(run)
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
     notes = fit.overruled(run, begun)
     if run.tokenizer.of and (begun or isinstance(splits.train, Mixture)):
@@ -75,7 +69,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         raise QkvError(f"base {run.base!r} has no tokenizer to read text with")
     judged = objective.answers == "labels" and splits.kind == "pairs"
     labels: list[str] = sorted({label for _, label in splits.train}) if judged else []  # type: ignore[union-attr]
-    labels = ["right"] if objective is tuning.CHOICES else labels  # one logit an answer
+    labels = [inputs.RIGHT] if objective is tuning.CHOICES else labels  # one logit an answer
     if begun:
         model = grown(begun, run, len(labels), words=objective not in tuning.JUDGING)
     else:
@@ -91,14 +85,22 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     plan, held = objective.batches(run, splits, model)
     valid = held(splits.valid)
     fit.refuse_unjudged(run, splits, objective, model, valid)
-    told = fit.strange(splits, labels) if judged and objective is not tuning.CHOICES else ()
-    told += fit.unanswered(run, splits, objective, model)
-    told += (*fit.alike(run, splits, objective), *fit.idle(run, splits, objective, model))
-    told += fit.untested(splits, held(splits.test)) if isinstance(splits.test, str) else ()
-    notes = (*plan.notes, *notes, *told)
+    notes = (*plan.notes, *notes, *fit.told(run, splits, objective, model, held))
     mix = {} if splits.often is None else {"often": counted_alike(splits.often.round(6).tolist())}
     plan = replace(plan, identity={**plan.identity, **mix, **frozen(model.core)}, judged=number_of(valid), notes=notes)
     return Assembly(run, objective, splits, model, plan, held, valid)
+
+
+def read(run: Run) -> Splits:
+    """The data of a run; QkvError where there is nothing to learn from, or nothing to judge by."""
+    splits = run.splits()
+    if splits.train and splits.valid:
+        return splits
+    if splits.train and run.data and not run.data.valid:
+        raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no file of them is named either")
+    lacking = "validate with" if splits.train else "train on"
+    raise QkvError(f"{run.name}: no data to {lacking}; rows with one and the same text are kept together, so a set of "
+                   "few different ones needs a file for each purpose")  # fmt: skip
 
 
 def counted_alike(numbers: Sequence[float]) -> list[list[float]]:

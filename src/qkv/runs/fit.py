@@ -13,7 +13,7 @@ from qkv.errors import Note, QkvError, nearest
 from qkv.model import Model
 from qkv.runs import holes, objectives, tuning
 from qkv.runs.files import Data
-from qkv.runs.objectives import Batches, Objective
+from qkv.runs.objectives import Batches, Held, Objective
 from qkv.runs.run import Check, Run, Vocabulary
 from qkv.runs.shape import Shape
 from qkv.runs.splits import Splits
@@ -144,6 +144,16 @@ def overruled(run: Run, begun: Model | None) -> tuple[str, ...]:
         told.append(Note(f"the vocabulary is that of {cut.of}: kind and size in [tokenizer] are not heeded",
                          zh=f"词表取自 {cut.of}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
     return tuple(told)
+
+
+def told(run: Run, splits: Splits, objective: Objective, model: Model, held: Held) -> tuple[str, ...]:
+    """Everything that is said of how data, model and settings go together, before step 1."""
+    labelled = objective.answers == "labels" and splits.kind == "pairs" and objective is not tuning.CHOICES
+    return (
+        *(strange(splits, model.labels) if labelled else ()), *unanswered(run, splits, objective, model),
+        *alike(run, splits, objective), *idle(run, splits, objective, model),
+        *(untested(splits, held(splits.test)) if isinstance(splits.test, str) else ()),
+    )  # fmt: skip
 
 
 def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:

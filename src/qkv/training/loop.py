@@ -162,13 +162,7 @@ class Loop:
             self.ranks.spread(self.core)
         if self.log and self.log.exists():
             log.cut(self.log, self.at.step)
-        if not self.at.precision:
-            batch = placed(self.plan.make(self.groups(0)[0][0]), self.device)
-            found, gain = precision.choose(self.settings.precision, self.core, batch)
-            self.at.precision = "bf16" if self.ranks.word(found == "bf16") == [1] else "fp32"
-            measured = f" (a pass in bf16 is {gain:.2f} times as fast here)" if gain else ""
-            zh = f"（在这里 bf16 一遍的速度是 fp32 的 {gain:.2f} 倍）" if gain else ""
-            notes.append(Note(f"precision {self.at.precision}{measured}", zh=f"精度 {self.at.precision}{zh}"))
+        notes += [] if self.at.precision else [self.narrow()]
         self.order = self.groups(self.at.epoch)
         self.each = len(self.groups(0))
         self.shown = (self.at.tokens, self.at.seconds)
@@ -189,6 +183,15 @@ class Loop:
             if not self.store.folder:
                 raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back to")
             self.save()
+
+    def narrow(self) -> Note:
+        """Choose the precision, the same for all processes, and say which it is."""
+        batch = placed(self.plan.make(self.groups(0)[0][0]), self.device)
+        found, gain = precision.choose(self.settings.precision, self.core, batch)
+        self.at.precision = "bf16" if self.ranks.word(found == "bf16") == [1] else "fp32"
+        measured = f" (a pass in bf16 is {gain:.2f} times as fast here)" if gain else ""
+        zh = f"（在这里 bf16 一遍的速度是 fp32 的 {gain:.2f} 倍）" if gain else ""
+        return Note(f"precision {self.at.precision}{measured}", zh=f"精度 {self.at.precision}{zh}")
 
     def note(self, text: str) -> None:
         """Tell what no number says."""
