@@ -91,11 +91,26 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
     if run.training.agree and not drops(as_json(model.spec)):
         raise QkvError(f"training.agree={run.training.agree}: two passes of a model without dropout agree already; "
                        "give it some (model.dropout=0.1), or take agree away")  # fmt: skip
+    if run.training.outputs == "seen" and objective is objectives.PAIRS:
+        refuse_seen(run, model)
     if architecture(model.spec) not in objective.models:
         fit = " or ".join(objective.models)
         name = next(name for name, known in OBJECTIVES.items() if known is objective)
         raise QkvError(f"{run.name}: objective {name!r} needs a model of kind {fit}; this one is: "
                        f"{architecture(model.spec)}")  # fmt: skip
+
+
+def refuse_seen(run: Run, model: Model) -> None:
+    """QkvError where the words that targets hold are not all known beforehand, or a model cannot keep from others."""
+    why = ""
+    if run.tokenizer.dropout:
+        why = "with tokenizer.dropout each epoch has other words"
+    elif run.training.lora.rank:
+        why = "adapters leave the output's bias as it is"
+    elif model.spec.head is None or not model.spec.head.bias:
+        why = "this model's output has no bias to keep the others unsaid by (those of marian and bart have one)"
+    if why:
+        raise QkvError(f"training.outputs=seen: {why}; take it away")
 
 
 def drops(part: Any) -> bool:
@@ -167,6 +182,7 @@ def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[
     heeded = {
         "training.balance": experts, "training.steer": experts, "training.auxiliary": worded, "training.floor": falls,
         "training.decay": s.schedule == "wsd", "training.sampled_ramp": s.sampled, "check.prompts": textual,
+        "training.outputs": objective is objectives.PAIRS,
         "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
         "data.overlap": not textual, "data.valid": not textual,
     }  # fmt: skip

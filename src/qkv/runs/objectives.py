@@ -36,6 +36,7 @@ Rows = tuple[list[int], ...]  # the ids of the texts that belong together
 Held = Callable[[Any], Batches]  # from held-out data to their batches, the same at every call
 ANEW = 0x6375_7473  # draws of cuts are another stream than those of order: seed ^ ANEW
 THIN = 0x7468_696E  # and so are those of words left out: seed ^ THIN
+SILENT = -30.0  # the bias of a word that is never said: e^-30 is nothing beside 1
 HELD = -1  # the epoch of validation's and the test's own draws: no epoch of training has this number
 
 
@@ -97,7 +98,28 @@ def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
         plan = anew(cuts, partial(boxed, often=splits.often), maker, who)
         return blurred(dataclasses.replace(plan, notes=notes), s, tokenizer), held
     boxes = boxed(ids, splits.often)
-    return blurred(Plan(boxes.batches, maker(ids, boxes), who, notes), s, tokenizer), held
+    plan = narrowed(Plan(boxes.batches, maker(ids, boxes), who, notes), run, model, [target for _, target in ids])
+    return blurred(plan, s, tokenizer), held
+
+
+def narrowed(plan: Plan, run: Run, model: Model, targets: Sequence[list[int]]) -> Plan:
+    """The plan of a run that says what its targets say, where it asks for that; the other words of `model` fall silent.
+
+    Their biases are so low that nothing of a softmax is left for them: what the loss leaves out is below its rounding.
+    """
+    if run.training.outputs == "all":
+        return plan
+    head: torch.nn.Linear = model.core.head
+    words = torch.from_numpy(np.unique(flat(targets)))
+    others = torch.ones(len(head.weight), dtype=torch.bool, device=head.weight.device)
+    others[words.to(others.device)] = False
+    with torch.no_grad():
+        head.bias.masked_fill_(others, SILENT)
+    told = Note(f"answers are chosen among the {len(words):,} of {len(others):,} words that training targets hold",
+                zh=f"答案只从训练目标中出现过的 {len(words):,} 个词元（共 {len(others):,} 个）里选")  # fmt: skip
+    return dataclasses.replace(
+        plan, make=lambda key: dataclasses.replace(plan.make(key), words=words), notes=(*plan.notes, told)
+    )
 
 
 def blurred(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:

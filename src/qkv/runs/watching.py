@@ -6,7 +6,7 @@ S source or key positions, W words, D width.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -87,11 +87,9 @@ def only(batch: Batch, most: int = 10**6) -> Batch:
     sizes = {"target": batch.target_real, "source": batch.source_real}
     ends = {side: None if real is None else int(real[0].sum()) for side, real in sizes.items()}
     found: dict[str, Any] = {}
-    for field in fields(batch):
-        value = getattr(batch, field.name)
-        if isinstance(value, Tensor):
-            side = "source" if field.name.startswith("source") else "target"
-            found[field.name] = value[:1] if value.ndim == 1 else value[:1, : min(most, ends[side] or most)]
+    for name, value in batch.rows.items():
+        side = "source" if name.startswith("source") else "target"
+        found[name] = value[:1] if value.ndim == 1 else value[:1, : min(most, ends[side] or most)]
     return replace(batch, **found, tokens=int((found["labels"] != IGNORED).sum()))
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.adapt.pack import multiply
+from qkv.errors import QkvError
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -79,6 +80,24 @@ def likeliest(hidden: Tensor, head: torch.nn.Module, vocabulary: int) -> Tensor:
     return torch.cat([head(part).argmax(-1) for part in hidden.split(at_once(hidden, vocabulary))])
 
 
+def offered(
+    head: torch.nn.Linear, labels: Tensor, words: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
+    """The rows [W, D] of a head's matrix for `words` [W], ids in order, their biases, and labels [N] as rows of these.
+
+    Raises:
+        QkvError: a label that is none of the words (on a GPU, looking would wait).
+    """
+    if words is None:
+        return head.weight, head.bias, labels
+    places = torch.searchsorted(words, labels).clamp_max(len(words) - 1)
+    if labels.device.type == "cpu" and not torch.equal(words[places], labels):
+        lacking = labels[words[places] != labels]
+        raise QkvError(f"label {int(lacking[0])} is none of the {len(words)} words that answers are chosen among")
+    bias = None if head.bias is None else head.bias.index_select(0, words)
+    return head.weight.index_select(0, words), bias, places
+
+
 def pull(p: Tensor, logits: Tensor, agree: float) -> Tensor:
     """The sum of agree/2 · (KL(p1 | p2) + KL(p2 | p1)); its gradient at the logits is added to `p` in place.
 
@@ -95,18 +114,21 @@ def pull(p: Tensor, logits: Tensor, agree: float) -> Tensor:
 
 
 def linear_cross_entropy(
-    hidden: Tensor, head: torch.nn.Linear, labels: Tensor, *, smoothing: float = 0.0, agree: float = 0.0
-) -> Tensor:
+    hidden: Tensor, head: torch.nn.Linear, labels: Tensor, *, words: Tensor | None = None, smoothing: float = 0.0,
+    agree: float = 0.0,
+) -> Tensor:  # fmt: skip
     """The summed, label-smoothed cross-entropy of `head(hidden)` [N, D] against `labels` [N], without its logits.
 
     With `agree` the rows are two passes over the same words, one after the other, and differing costs (see `pull`).
+    With `words` [W] the vocabulary is these alone.
     """
+    weight, bias, labels = offered(head, labels, words)
     if not torch.is_grad_enabled():
-        rows, total = at_once(hidden, len(head.weight)), torch.zeros((), device=hidden.device)
+        rows, total = at_once(hidden, len(weight)), torch.zeros((), device=hidden.device)
         for part, label in zip(hidden.split(rows), labels.split(rows), strict=True):
-            logits = torch.nn.functional.linear(part, head.weight, head.bias).float()  # it is prepared already
+            logits = torch.nn.functional.linear(part, weight, bias).float()  # it is prepared already
             total += torch.nn.functional.cross_entropy(logits, label, reduction="sum", label_smoothing=smoothing)
         return total
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-    return LinearCrossEntropy.apply(hidden, head.weight, head.bias, labels, smoothing, agree)  # type: ignore[no-any-return]
+    return LinearCrossEntropy.apply(hidden, weight, bias, labels, smoothing, agree)  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ import dataclasses
 import time
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from qkv.core.dropout import dropper
 from qkv.core.model import Transformer
@@ -47,8 +47,7 @@ def passed(core: Transformer, batch: Batch, low: bool) -> float:
 
 def part(batch: Batch, rows: int) -> Batch:
     """About the first rows of a batch: all those of a text, or none."""
-    cut = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
     each = batch.orders * batch.choices
     texts = max(1, rows // each)
-    return dataclasses.replace(batch, **{k: t[: texts if k == "classes" else texts * each] for k, t in cut.items()
-                                         if isinstance(t, Tensor)})  # fmt: skip
+    cut = {k: t[: texts if k == "classes" else texts * each] for k, t in batch.rows.items()}
+    return dataclasses.replace(batch, **cut)

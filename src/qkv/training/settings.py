@@ -39,6 +39,7 @@ class Settings:
     on_bad_step: Literal["stop", "skip", "rewind"] = "stop"  # a loss or gradient that is no number, or a spike
     spike: float = 0.0  # so many standard deviations above the last 64 steps a loss or gradient is a spike; 0: never
     smoothing: float = 0.0  # label smoothing
+    outputs: Literal["all", "seen"] = "all"  # the words that a translation is chosen among; seen: those of the targets
     agree: float = 0.0  # each batch is read with two dropouts, and differing costs so much (R-Drop: Liang et al. 2021)
     sampled: float = 0.0  # scheduled sampling: the share of true inputs that the model's own guesses replace at most
     sampled_ramp: int = 0  # steps over which that share grows from none
