@@ -28,7 +28,7 @@ from qkv.training import log
 from qkv.training.settings import Settings
 
 NEEDS = {
-    **dict.fromkeys(("multi30k", "multi30k_longer", "multi30k_agreed"), "mt/multi30k_bpe_en_de"),
+    **dict.fromkeys(("multi30k", "multi30k_longer", "multi30k_agreed", "multi30k_hour"), "mt/multi30k_bpe_en_de"),
     **dict.fromkeys(("shakespeare", "shakespeare_longer", "shakespeare_longest"), "lm/tinyshakespeare"),
     "tatoeba_zh_en": "mt/tatoeba_cmn_eng",
     "chinese_novels": "lm/chinese_novels",

@@ -15,7 +15,7 @@ from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError, nearest
 from qkv.runs.splits import Splits, Talk, held_out, text_splits
 from qkv.text.chat import checked
-from qkv.training.settings import bounded
+from qkv.training.settings import bounded, sound
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Data:
         for key in FILES:
             if isinstance(value := getattr(self, key), str):
                 object.__setattr__(self, key, (value,) if value else ())
+        sound("data", self)
         if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
             raise QkvError(f"data.columns: found {list(self.columns)}, expected two different ones, counted from 0")
         bounded("data", self, "0 or more rows to hold out", lambda n: n >= 0, "valid", "test")

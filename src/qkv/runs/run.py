@@ -19,7 +19,7 @@ from qkv.runs.shape import Shape
 from qkv.runs.splits import Splits, shared
 from qkv.text.recut import Ranks, merges_of
 from qkv.text.train import Kind
-from qkv.training.settings import Settings, assignments, bounded, changed
+from qkv.training.settings import Settings, assignments, bounded, changed, sound
 from qkv.training.watch import Watching
 
 
@@ -37,6 +37,7 @@ class Vocabulary:
     merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
 
     def __post_init__(self) -> None:
+        sound("tokenizer", self)
         if not 0 <= self.dropout <= 1:
             raise QkvError(f"tokenizer.dropout: found {self.dropout}, expected a share from 0 to 1")
 
@@ -62,6 +63,7 @@ class Check:
     ngrams: int = 0  # an n-gram model of this order is counted and judged beside the run, to say what attention adds
 
     def __post_init__(self) -> None:
+        sound("check", self)
         bounded("check", self, "1 or more", lambda n: n >= 1, "beam", "longest")
         bounded("check", self, "0 or more", lambda n: n >= 0, "sentences", "samples")
         bounded("check", self, "a number", math.isfinite, "length_penalty")

@@ -8,7 +8,7 @@ from qkv.baselines import recurrence
 from qkv.convert.checkpoint import spec_of
 from qkv.errors import QkvError
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
-from qkv.training.settings import bounded
+from qkv.training.settings import bounded, sound
 
 HEADLESS = ("lstm", "lstm-attention")
 DROPLESS = ("llama", "prefix")  # they know dropout of attention weights alone
@@ -46,6 +46,7 @@ class Shape:
     tied: bool = True
 
     def __post_init__(self) -> None:
+        sound("model", self)
         bounded("model", self, "1 or more", lambda n: n >= 1, "width", "layers", "heads", "ffn", "context", "chosen")
         bounded("model", self, "0 or more", lambda n: n >= 0, "groups", "experts")
         drops = [key for key in ("dropout", "attention_dropout") if getattr(self, key) is not None]

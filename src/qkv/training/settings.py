@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 import tomllib
 import types
 import typing
@@ -62,6 +63,7 @@ class Settings:
     lora: Lora = field(default_factory=Lora)  # with a rank, adapters learn and the rest stays as it is
 
     def __post_init__(self) -> None:
+        sound("training", self)
         if not (self.steps or self.epochs or self.seconds):
             object.__setattr__(self, "epochs", 1)
         bounded("training", self, "1 or more", lambda n: n >= 1, "tokens", "accumulate", "log_every")
@@ -88,6 +90,14 @@ class Settings:
         if new_score == old_score:  # BLEU is 0 at first, exact match 1 at last
             return worth("loss", new.get("loss")) > worth("loss", old.get("loss"))
         return new_score > old_score
+
+
+def sound(where: str, part: Any) -> None:
+    """QkvError for the first field of `part` whose value is none of its choices, or no number where one is meant."""
+    for key, kind in typing.get_type_hints(type(part)).items():
+        value, wanted = getattr(part, key), {int: numbers.Integral, float: numbers.Real}.get(kind, object)
+        if typing.get_origin(kind) is Literal or not isinstance(value, wanted):
+            fitting(kind, value, f"{where}.{key}")
 
 
 def bounded(where: str, part: Any, wanted: str, fit: Callable[[float], bool], *keys: str) -> None:

@@ -1,0 +1,38 @@
+"""Settings that are made in Python are refused as those of a file are: by key, with what was found and is expected."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qkv.errors import QkvError
+from qkv.runs.files import Data
+from qkv.runs.run import Check, Vocabulary
+from qkv.runs.shape import Shape
+from qkv.training.settings import Settings
+
+
+@pytest.mark.parametrize(("made", "message"), [
+    (lambda: Settings(optimizer="sgd"), r"training\.optimizer: found 'sgd', expected one of adam, adamw, muon"),
+    (lambda: Settings(schedule="cosin"), r"training\.schedule: found 'cosin'.*did you mean 'cosine'\?"),
+    (lambda: Settings(lr="0.1"), r"training\.lr: found '0\.1', expected a number"),
+    (lambda: Settings(steps=2.5), r"training\.steps: found 2\.5, expected a whole number"),
+    (lambda: Shape("transformer"), r"model\.family: found 'transformer', expected one of marian, gpt2"),
+    (lambda: Shape(width="64"), r"model\.width: found '64', expected a whole number"),
+    (lambda: Vocabulary("wordpiece"), r"tokenizer\.kind: found 'wordpiece', expected one of char, word, bpe"),
+    (lambda: Check(tokenize="14a"), r"check\.tokenize: found '14a'"),
+    (lambda: Data(tsv="a.tsv", on_bad_row="ignore"), r"data\.on_bad_row: found 'ignore', expected one of error, skip"),
+    (lambda: Data(tsv="a.tsv", valid="5"), r"data\.valid: found '5', expected a whole number"),
+])  # fmt: skip
+def test_a_value_that_a_field_cannot_have_is_refused(made: Callable[[], Any], message: str) -> None:
+    with pytest.raises(QkvError, match=message):
+        made()
+
+
+def test_numbers_of_numpy_and_whole_ones_for_fractions_are_numbers() -> None:
+    s = Settings(steps=np.int64(3), lr=np.float32(0.5), clip=1)  # type: ignore[arg-type]
+    assert (s.steps, float(s.lr), s.clip) == (3, 0.5, 1)
+    assert dataclasses.replace(Shape(), dropout=None).drop == 0.1
+    assert Data(tsv="a.tsv").tsv == ("a.tsv",)  # type: ignore[arg-type]
