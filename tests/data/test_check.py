@@ -45,6 +45,7 @@ BROKEN = [
     ("c.jsonl", GOOD.encode() + b'{"source": "x"}\n', "c.jsonl:2: key 'target' is missing"),
     ("d.jsonl", GOOD.encode() + b'{"source": "x", "target": ""}\n', "d.jsonl:2: the target is empty"),
     ("e.jsonl", b'{"a": 1}\n', "e.jsonl:1: found the keys a; say which hold text with --keys"),
+    ("cr.txt", b"a\rb\rc", "cr.txt: 3 lines that end with a carriage return alone; convert it to line feeds"),
     ("huge.tsv", b"a\tb\n" + b"c" * checks.HUGE + b"\td\n", "huge.tsv:2: a line of 1,048,578 bytes"),
 ]  # fmt: skip
 
@@ -67,7 +68,7 @@ def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
     ("content", "told"),
     [
         (b"\xef\xbb\xbfa\nb\n", "begins with a byte order mark"), (b"a\r\nb\r\n", "2 lines end with CRLF;"),
-        (b"a\r\nb\nc\n", "1 lines end with CRLF, 2 end with LF"), (b"a\rb\rc", "carriage returns within lines"),
+        (b"a\r\nb\nc\n", "1 lines end with CRLF, 2 end with LF"), (b"a\rb\nc\n", "carriage returns within lines"),
         (b"a\nb\na\n", "f.txt:3: duplicate rows; the first repeats line 1"), ("a\ufffd\n".encode(), "U+FFFD"),
         (b"a\n" + b"x" * 30 + b"\n", "f.txt:2: rows longer than 20; the first has 30"),
         (b"x" * checks.HUGE, "is this one file without line ends?"),
