@@ -31,6 +31,8 @@ ISA = (
     "i8mm",
 )
 
+MULTI30K = {"2016": "test.2016", "2017": "test.2017", "coco": "test.coco"}
+
 
 def options(claim: str, **more: tuple[Any, str]) -> argparse.Namespace:
     """The command line of a script: --smoke, --rounds, --threads, --out, and `more` as name=(default, help)."""
@@ -157,6 +159,20 @@ def write(script: str, claim: str, given: argparse.Namespace, **content: Any) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
         print(f"written: {path}")
+
+
+def judged(directory: Path, *others: Path) -> dict[str, float]:
+    """BLEU of Multi30k's three test sets, English to German, of one model or of several together."""
+    import qkv
+    from qkv.runs.splits import shared
+
+    model, bleu = qkv.load(directory), {}
+    how = {"tokenize": "none", "joint": "@@ ", "beam": 5, "length_penalty": 1.0}
+    how |= {"ensemble": [qkv.load(other) for other in others]}
+    for year, key in MULTI30K.items():
+        files = tuple(str(shared("mt", "multi30k_bpe_en_de", f"{key}.{side}")) for side in ("en", "de"))
+        bleu[year] = round(model.eval(bleu=files, **how).bleu, 2)
+    return bleu
 
 
 def quiet(transformers: types.ModuleType) -> None:

@@ -2,8 +2,9 @@
 
 `bench/recipe.py --name multi30k` (or tatoeba_zh_en, …) trains and writes bench/results/<run>.json and the hypotheses
 beside it; `--run DIR` writes the same from a run that `qkv train` made, `--run DIR,DIR,…` from runs that differ by
-their seed (the first is told in full). `--of N` takes of every N of them in turn the one with the lowest validation
-loss, as somebody would who trains N and keeps one; of models that classify it also asks each N together (`--ensemble`).
+their seed (the first is told in full; of Multi30k all three test sets, of each run and of all together). `--of N`
+takes of every N of them in turn the one with the lowest validation loss, as somebody would who trains N and keeps one;
+of models that classify it also asks each N together (`--ensemble`).
 Of a language model the whole held-out text is read once more.
 """
 
@@ -15,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, options, write
+from common import RESULTS, judged, options, write
 
 CLAIM = "A recipe trained in its time reaches its quality."
 WU = "41.02 (transformer_tiny of Wu et al. 2021, the same files, 65M target tokens on 2 GPUs)"
@@ -49,6 +50,7 @@ def main() -> None:
         given.run = ",".join(d.name for d in directories) if given.run else ""  # no path of this machine in the file
         content = {"changes": changes(run, directories[0])} | reached(run, directories[0])
         content |= seeds(directories, given.of) | asked_together(run, directories, given.of)
+        content |= three_tests(run, directories)
         hypotheses = directories[0] / "train" / "test.hyp"
         if hypotheses.exists() and not given.smoke and not given.out:
             shutil.copy(hypotheses, RESULTS / f"{run.name}.test2016.hyp" if "multi30k" in run.name
@@ -141,6 +143,14 @@ def asked_together(run: Any, directories: list[Path], of: int) -> dict[str, Any]
         right = sum(verdict.label == label for verdict, label in zip(said, labels, strict=True))
         each.append({"test": {"exact_match": right / len(texts)}})
     return {"together": {"of": of, **spread(each)}}
+
+
+def three_tests(run: Any, directories: list[Path]) -> dict[str, Any]:
+    """Of Multi30k from English to German: BLEU of all three test sets, of each run and of all of them together."""
+    if not (run.name.startswith("multi30k") and run.name.endswith("en_de")):
+        return {}
+    told = {"bleu": [judged(directory) for directory in directories]}
+    return told | ({"bleu_together": judged(*directories)} if len(directories) > 1 else {})
 
 
 def spread(found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,11 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, options, write
+from common import RESULTS, judged, options, write
 
 CLAIM = "A student of its teachers' translations passes Multi30k's published 41.02; each teacher stays below it."
 WU = "41.02 (transformer_tiny of Wu et al. 2021, the same files, 65M target tokens on 2 GPUs)"
-TESTS = {"2016": "test.2016", "2017": "test.2017", "coco": "test.coco"}
 STUDENT = ["model.dropout=0.2"]  # three wordings of each sentence are not soon known by heart
 END = ["training.steps=1200", "training.lr=5e-4", "training.warmup=20", "training.decay=0.9", "training.ema=0.995",
        "training.evaluate_every=300", "check.sentences=1014"]  # fmt: skip
@@ -73,20 +72,6 @@ def beside(whole: Any, forth: Sequence[Path | str], back: Sequence[Path | str]) 
     teachers += [Teacher(qkv.load(name), writes="source", nbest=2) for name in back]
     found = [teacher.pairs(whole.train) for teacher in teachers]
     return replace(whole, train=[*whole.train, *(pair for each in found for many in each for pair in many)])
-
-
-def judged(directory: Path, *others: Path) -> dict[str, float]:
-    """BLEU of the three test sets, of one model or of several together."""
-    import qkv
-    from qkv.runs.splits import shared
-
-    model, bleu = qkv.load(directory), {}
-    how = {"tokenize": "none", "joint": "@@ ", "beam": 5, "length_penalty": 1.0}
-    how |= {"ensemble": [qkv.load(other) for other in others]}
-    for year, key in TESTS.items():
-        files = tuple(str(shared("mt", "multi30k_bpe_en_de", f"{key}.{side}")) for side in ("en", "de"))
-        bleu[year] = round(model.eval(bleu=files, **how).bleu, 2)
-    return bleu
 
 
 def reached(directory: Path, *, smoke: bool) -> dict[str, Any]:
