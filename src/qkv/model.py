@@ -21,7 +21,7 @@ from qkv.spec import Spec
 from qkv.text import chat as chats
 from qkv.text.tokenizer import Tokenizer
 from qkv.uses import kind
-from qkv.writing import Ask, Prompt, Result, render, way_of
+from qkv.writing import Ask, Prompt, Result, chance, render, way_of
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace
@@ -189,9 +189,16 @@ class Model:
         return template.ids(self.tokenizer, rows)
 
     def score(self, text: Any) -> Any:
-        """The log-probability (natural, summed over tokens) that the model gives a text, or each of a list of texts."""
-        many, texts = several(text)
-        totals = [reading.chance(self.core, self.ids(t)) for t in texts]
+        """The log-probability (natural, summed over tokens) that the model gives a text, or each of a list of texts.
+
+        Of a tuple of two texts the second is scored, after the first: a translation after its source, end included,
+        what a prefix decoder writes after what it reads, or how a decoder's text goes on. Ids are taken as they are.
+
+        Raises:
+            QkvError: the model says no words, or not after this: an encoder-decoder wants two texts, others one or two.
+        """
+        many, texts = (False, [text]) if parted(text) else several(text)
+        totals = [chance(self, t) for t in texts]
         return totals if many else totals[0]
 
     def embed(self, text: Any) -> Tensor:

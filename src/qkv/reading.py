@@ -4,7 +4,6 @@ Functions of a core and ids; model.py gives them texts. Letters: B texts, T toke
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -104,14 +103,37 @@ def fill(core: Transformer, ids: Sequence[int], mask: int) -> Tensor:
 
 
 @torch.inference_mode()
-def chance(core: Transformer, ids: Sequence[int]) -> float:
-    """The summed log-probability of a text's tokens after its first, under a causal decoder."""
-    if core.spec.encoder or core.spec.decoder is None or core.spec.head is None:
-        raise QkvError(f"score needs a decoder that says words; this is {kind(core.spec)[0]}",
-                       zh=f"score 要能说出词的解码器；这是{kind(core.spec)[1]}")  # fmt: skip
-    if len(ids) < 2:
+def chance(
+    core: Transformer, said: Sequence[int], source: Sequence[int] = (), *, start: Sequence[int] = (),
+    blank: int | None = None,
+) -> float:  # fmt: skip
+    """The summed log-probability of what is said, each token after those before it (teacher forcing).
+
+    It is said after a `source`, which an encoder or a free prefix reads whole, and the ids of `start`; without a source
+    the first token is given. `blank` is the place in a free prefix that it fills.
+
+    Raises:
+        QkvError: the model says no words, nothing is said, or more is read than its positions hold.
+    """
+    spec = core.spec
+    if spec.decoder is None or spec.head is None:
+        raise QkvError(f"score needs a decoder that says words; this is {kind(spec)[0]}",
+                       zh=f"score 要能说出词的解码器；这是{kind(spec)[1]}")  # fmt: skip
+    stack, given = core.decoder, Given()
+    if spec.encoder:
+        given, source = Given(memory=states(core, *read(core, [source]))), ()
+    elif source and any(m.kind == "prefix" for m in stack.masks):
+        device = core.embed.weight.device
+        given = Given(prefix=torch.tensor([len(source)], device=device),
+                      blank=None if blank is None else torch.tensor([blank], device=device))  # fmt: skip
+    elif not source:
+        source, said = said[:1], said[1:]
+    if not said:
         raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored")
-    row, given = read(core, [ids])
-    state = states(core, row, replace(given, prefix=None))  # what is scored must not be seen ahead of its turn
-    logprobs = core.head(state[0, :-1]).float().log_softmax(-1)
-    return logprobs.gather(-1, torch.tensor(ids[1:], device=logprobs.device)[:, None]).sum().item()
+    row, limit = torch.tensor([[*source, *start, *said[:-1]]], device=core.embed.weight.device), stack.spec.longest
+    if limit is not None and row.shape[1] > limit:
+        raise QkvError(f"a text has {row.shape[1]} tokens, and the model reads at most {limit}; shorten or split it",
+                       zh=f"文本有 {row.shape[1]} 个词元，而模型最多读 {limit} 个；请缩短或分开")  # fmt: skip
+    state = core.hidden(row, begin(stack, row, given, mode="prefill"))[0, -len(said) :]  # T D
+    logprobs = core.head(state).float().log_softmax(-1)  # T V
+    return logprobs.gather(-1, torch.tensor(said, device=logprobs.device)[:, None]).sum().item()

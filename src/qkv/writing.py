@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import torch
 from torch import Tensor
 
-from qkv import baselines
+from qkv import baselines, reading
 from qkv.core.recurrent import Recurrent
 from qkv.errors import QkvError, nearest
 from qkv.generation import beam as beams
 from qkv.generation import engine
-from qkv.generation.rows import BLANKS, Feed, by_length
+from qkv.generation.rows import BLANKS, PIECE, Feed, by_length, places
 from qkv.generation.sequence import Limits, Stops
 from qkv.sample import Sampling
 from qkv.spec import Spec
@@ -138,6 +138,34 @@ def blanked(model: "Model", ids: list[int]) -> list[int]:
 def free(spec: Spec) -> bool:
     """Whether the decoder sees its prompt freely, as a prefix."""
     return bool(spec.decoder) and any(block.attn.mask.kind == "prefix" for block in spec.decoder.blocks)
+
+
+def chance(model: "Model", text: Any) -> float:
+    """The log-probability of a text after its first token, or of the second of two texts after the first."""
+    if not isinstance(text, tuple) or all(isinstance(part, int) for part in text):
+        if model.encoder_decoder:
+            raise QkvError("score: found one text, expected two: what an encoder-decoder says is scored after its "
+                           "source, (source, target); in a line a tab stands between them")  # fmt: skip
+        return reading.chance(model.core, model.ids(text))
+    if len(text) != 2:
+        raise QkvError(f"score: found {len(text)} texts in a tuple, expected two: the second is scored after the first")
+    source, said = map(model.ids, text)
+    if model.encoder_decoder or free(model.spec):
+        source, said = blanked(model, source), whole(model, text[1])
+        place = places([source], blanks_of(model))[0] if fills_blanks(model.spec) else None
+        return reading.chance(model.core, said, source, start=start_of(model), blank=place)
+    if all(isinstance(part, str) for part in text) and (both := model.ids("".join(text)))[: len(source)] == source:
+        said = both[len(source) :]  # a text is cut into tokens as one
+    return reading.chance(model.core, said, source)
+
+
+def whole(model: "Model", target: Prompt) -> list[int]:
+    """The ids of a target with its end symbol; ids stay as they are."""
+    if not isinstance(target, str) or model.tokenizer is None:
+        return model.ids(target)
+    piece = model.tokenizer.id(PIECE[1]) if fills_blanks(model.spec) else None
+    end = model.special.eos[:1] if piece is None else (piece,)
+    return [*model.tokenizer.encode(target, special=False), *end]
 
 
 def write(model: "Model", prompts: Sequence[Prompt], ask: Ask) -> list[Result]:

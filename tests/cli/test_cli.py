@@ -49,6 +49,8 @@ class Fake:
         self.asked.append((prompt, how))
         yield from ("Buckle", " my", " shoe")
 
+    encoder_decoder = False
+
     def score(self, texts: list[str]) -> list[float]:
         return [-float(len(text)) for text in texts]
 
@@ -371,3 +373,18 @@ def test_lines_are_those_of_the_text_however_it_arrives(text: str, cuts: list[in
     want = [line.decode().rstrip("\r\n") for line in io.BytesIO(text.encode())]
     want[:1] = [line.removeprefix("\ufeff") for line in want[:1]]
     assert list(Arriving(Pipe(*filter(None, [*pieces, data]), b"", b""))) == want
+
+
+def test_a_tab_parts_what_is_given_from_what_is_scored(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[Any] = []
+    fake.score = lambda texts: asked.extend(texts) or [-1.0 for _ in texts]  # type: ignore[method-assign]
+    fake.encoder_decoder = False  # type: ignore[attr-defined]
+    assert run(capsys, "score", "m", "a\tb")[1] == "-1.0000\ta\tb\n"
+    assert run(capsys, "score", "m", "a\tb", "--pairs")[0] == 0
+    fake.encoder_decoder = True  # type: ignore[attr-defined]
+    assert run(capsys, "score", "m", "书\tbook")[0] == 0
+    assert asked == ["a\tb", ("a", "b"), ("书", "book")]
+    for wrong in ("书", "a\tb\tc", "a\t"):
+        code, _, err = run(capsys, "score", "m", wrong)
+        assert code == 2, err
+        assert "expected one" in err
