@@ -86,7 +86,8 @@ def test_texts_are_cut_as_one_and_a_target_has_its_end() -> None:
     both, first = tokenizer.encode("one two three"), tokenizer.encode("one two")
     assert both[: len(first)] == first
     assert decoder.score(("one two", " three")) == pytest.approx(decoder.score((first, both[len(first) :])), abs=1e-5)
-    pair = qkv.Model(zoo.made(replace(zoo.ALL["seq2seq"](), vocabulary=300)), tokenizer, special=Special(start=0, eos=(1,)))
+    core = zoo.made(replace(zoo.ALL["seq2seq"](), vocabulary=300))
+    pair = qkv.Model(core, tokenizer, special=Special(start=0, eos=(1,)))
     assert whole(pair, "two") == [*tokenizer.encode("two"), 1]
     assert whole(pair, [4]) == [4]
     assert pair.score(("one", "two")) == pytest.approx(pair.score((tokenizer.encode("one"), whole(pair, "two"))))

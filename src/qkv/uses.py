@@ -11,11 +11,13 @@ def kind(spec: Spec) -> tuple[str, str]:
         verbs = "embed" if spec.labels is None else "classify"
         one, zh = ("an encoder", "编码器") if spec.encoder else ("a decoder", "解码器")
         return f"{one} without a head for words: use {verbs}", f"没有词输出层的{zh}：请用 {verbs}"
+    also, too = ("", "") if spec.labels is None else (", or classify", "，或 classify")
     if spec.encoder:
-        return "an encoder: use fill or embed", "编码器：请用 fill 或 embed"
+        return f"an encoder: use fill or embed{also}", f"编码器：请用 fill 或 embed{too}"
     if fills_blanks(spec):
-        return "a decoder that writes into blanks: use generate", "往空处写的解码器：请用 generate"
-    return "a decoder, which continues a text: use generate or score", "续写的解码器：请用 generate 或 score"
+        return f"a decoder that writes into blanks: use generate{also}", f"往空处写的解码器：请用 generate{too}"
+    also, too = f"generate or score{also}", f"generate 或 score{too}"
+    return f"a decoder, which continues a text: use {also}", f"续写的解码器：请用 {too}"
 
 
 def fills_blanks(spec: Spec) -> bool:

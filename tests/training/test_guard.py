@@ -175,6 +175,8 @@ def test_a_run_goes_back_so_often_and_no_more(tmp_path: Path, monkeypatch: pytes
     poisoned(monkeypatch, {2, 4, 6, 7}, lambda loss: loss * math.nan)
     with pytest.raises(guard.NonFinite, match=r"loss nan at step 1 .*the run went back 3 times"):
         loop.train(core, plan, settings, directory=tmp_path)
+    kept = sorted(path.name for path in (tmp_path / "train" / "bad_batches").iterdir())
+    assert len(kept) == 4, f"none takes the place of another: {kept}"
     assert same(first, values(core))
     with pytest.raises(guard.QkvError, match="without a directory has no checkpoint"):
         loop.train(core_of(translator()), plan, settings)

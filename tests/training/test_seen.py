@@ -21,7 +21,7 @@ from qkv.runs.shape import Shape
 from qkv.runs.splits import Splits
 from qkv.training import crossentropy, peak, precision
 from qkv.training.objectives import step_loss
-from qkv.training.settings import Settings
+from qkv.training.settings import Lora, Settings
 
 V, WORDS = 48, (3, 5, 6, 9, 12, 17, 20, 31, 40, 47)
 
@@ -171,11 +171,41 @@ def small(family: str) -> Shape:
     ({"model": small("t5"), "objective": "pairs"}, "this model's output has no bias"),
     ({"model": small("lstm")}, "this model's output has no bias"),
     ({"tokenizer": Vocabulary("bpe", 270, dropout=0.1)}, "each epoch has other words"),
+    ({"training": replace(run_of().training, optimizer="adafactor")}, "adafactor measures its steps"),
 ])  # fmt: skip
 def test_what_cannot_keep_to_some_words_is_refused(changes: dict[str, object], why: str) -> None:
     run = replace(run_of(), **changes)  # type: ignore[arg-type]
     with pytest.raises(QkvError, match=f"training.outputs=seen: .*{why}"):
         assemble.assemble(run, device="cpu")
+
+
+def test_a_base_that_never_says_some_words_can_learn_them(tmp_path: Path) -> None:
+    qkv.train(run_of(), out=tmp_path / "m", device="cpu")
+    base = qkv.load(tmp_path / "m").core.head.bias.detach()
+    silent = base == objectives.SILENT
+    turned = replace(run_of(), base=str(tmp_path / "m"),
+                     splits=partial(Splits, *([(b, a) for a, b in some] for some in (LINES, LINES[:12], LINES[:12]))))
+    a = assemble.assemble(replace(turned, training=replace(turned.training, outputs="all")), device="cpu")
+    assert any(f"the base never says {int(silent.sum())} of its" in note for note in a.plan.notes)
+    bias = a.model.core.head.bias.detach()
+    assert torch.allclose(bias[silent], base[~silent].mean())
+    assert torch.equal(bias[~silent], base[~silent])
+    told = qkv.train(turned, out=tmp_path / "n", device="cpu").model.translate(LINES[0][1])
+    assert set(told.text.split()) <= {word for line in LINES for word in line[0].split()}
+    plain = assemble.assemble(replace(run_of(), base=str(tmp_path / "n"), training=replace(run_of().training, lora=Lora(
+        rank=2), outputs="all")), device="cpu")
+    assert int((plain.model.core.head.bias == objectives.SILENT).sum()) > 0, "adapters stand beside what is"
+
+
+def test_a_run_does_not_change_its_mind_about_its_words(tmp_path: Path) -> None:
+    qkv.train(run_of(), out=tmp_path / "m", device="cpu")
+    for outputs in ("all", "seen"):
+        run = replace(run_of(), training=replace(run_of().training, outputs=outputs, steps=32))
+        if outputs == "all":
+            with pytest.raises(QkvError, match=r"another run: data\.outputs: was \"seen\", now null"):
+                qkv.train(run, out=tmp_path / "m", device="cpu", resume=True)
+        else:
+            assert qkv.train(run, out=tmp_path / "m", device="cpu", resume=True).outcome.steps == 32
 
 
 def test_where_there_are_no_pairs_it_is_said_to_do_nothing() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,11 @@ from qkv.training.settings import Settings
     (lambda: Vocabulary("wordpiece"), r"tokenizer\.kind: found 'wordpiece', expected one of char, word, bpe"),
     (lambda: Check(tokenize="14a"), r"check\.tokenize: found '14a'"),
     (lambda: Data(tsv="a.tsv", on_bad_row="ignore"), r"data\.on_bad_row: found 'ignore', expected one of error, skip"),
+    (lambda: Settings(betas=0.9), r"training\.betas: found 0\.9, expected a list such as"),
+    (lambda: Settings(betas=(0.9,)), r"training\.betas: found \[0\.9\], expected a list"),
+    (lambda: Settings(lora={"rank": 4}), r"training\.lora: found \{'rank': 4\}, expected Lora"),
+    (lambda: Settings(eps=0), r"training\.eps: found 0, expected a number above 0"),
+    (lambda: Data(tsv=5), r"data\.tsv: found 5, expected text or a list"),
     (lambda: Data(tsv="a.tsv", valid="5"), r"data\.valid: found '5', expected a whole number"),
 ])  # fmt: skip
 def test_a_value_that_a_field_cannot_have_is_refused(made: Callable[[], Any], message: str) -> None:
@@ -35,4 +41,6 @@ def test_numbers_of_numpy_and_whole_ones_for_fractions_are_numbers() -> None:
     s = Settings(steps=np.int64(3), lr=np.float32(0.5), clip=1)  # type: ignore[arg-type]
     assert (s.steps, float(s.lr), s.clip) == (3, 0.5, 1)
     assert dataclasses.replace(Shape(), dropout=None).drop == 0.1
+    assert Data(tsv=[Path("a.tsv")]).tsv == Data(tsv=Path("a.tsv")).tsv == ("a.tsv",)  # type: ignore[arg-type]
+    assert Settings(betas=[0.9, 0.99]).betas == (0.9, 0.99)  # type: ignore[arg-type]
     assert Data(tsv="a.tsv").tsv == ("a.tsv",)  # type: ignore[arg-type]

@@ -105,6 +105,8 @@ def refuse_seen(run: Run, model: Model) -> None:
     why = ""
     if run.tokenizer.dropout:
         why = "with tokenizer.dropout each epoch has other words"
+    elif run.training.optimizer == "adafactor":
+        why = "adafactor measures its steps by all of the output's biases, and those of the others are large"
     elif run.training.lora.rank:
         why = "adapters leave the output's bias as it is"
     elif model.spec.head is None or not model.spec.head.bias:
@@ -176,13 +178,15 @@ def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[
     s, check, data = run.training, run.check, run.data or Data()
     textual = isinstance(splits.train, str | Mixture)
     experts = any(block.moe for block in model.spec.stack.blocks)
+    steered = any(block.moe and block.moe.balance == "bias" for block in model.spec.stack.blocks)
+    adam = s.optimizer != "adafactor"
     worded = objective in tuning.JUDGING and model.spec.decoder and model.spec.head
     falls = s.schedule in ("cosine", "linear", "wsd")
     sure = not textual and not data.messages
     heeded = {
-        "training.balance": experts, "training.steer": experts, "training.auxiliary": worded, "training.floor": falls,
+        "training.balance": experts, "training.steer": steered, "training.auxiliary": worded, "training.floor": falls,
         "training.decay": s.schedule == "wsd", "training.sampled_ramp": s.sampled, "check.prompts": textual,
-        "training.outputs": objective is objectives.PAIRS,
+        "training.outputs": objective is objectives.PAIRS, "training.betas": adam, "training.eps": adam,
         "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
         "data.overlap": not textual, "data.valid": not textual,
     }  # fmt: skip

@@ -122,6 +122,24 @@ def narrowed(plan: Plan, run: Run, model: Model, targets: Sequence[list[int]]) -
     )
 
 
+def awake(run: Run, model: Model) -> tuple[Note, ...]:
+    """Let the words that a base was trained never to say be learnt again; tells how many, nothing where there are none.
+
+    Adapters stand beside a base that stays as it is.
+    """
+    bias = getattr(model.core.head, "bias", None)
+    if not run.base or run.training.lora.rank or bias is None:
+        return ()
+    with torch.no_grad():
+        silent = bias < SILENT / 2
+        count = int(silent.sum())
+        if count in (0, len(bias)):
+            return ()
+        bias[silent] = bias[~silent].mean()
+    return (Note(f"the base never says {count:,} of its {len(bias):,} words (outputs=seen): they can be learnt now",
+                 zh=f"基础模型从不说 {len(bias):,} 个词元中的 {count:,} 个（outputs=seen）：现在可以学"),)  # fmt: skip
+
+
 def blurred(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
     """The plan with some of the words that are read made unknown: batch k of epoch e by a draw of (seed, e, k)."""
     if not s.word_dropout:
@@ -393,6 +411,7 @@ def identity(run: Run, ids: np.ndarray, classes: Sequence[int] = ()) -> dict[str
     order |= {key: value for key in ("objective", "base") if (value := getattr(run, key))}
     order |= {"labels": zlib.crc32(np.array(classes).tobytes())} if len(classes) else {}
     order |= {"word_dropout": run.training.word_dropout} if run.training.word_dropout else {}
+    order |= {"outputs": "seen"} if run.training.outputs == "seen" else {}
     apart = ("merges", "of", "kind", "size") if run.tokenizer.of else ("merges",)  # where it lies is not what it is
     cut = {key: value for key, value in dataclasses.asdict(run.tokenizer).items() if value and key not in apart}
     return {"ids": len(ids), "crc": zlib.crc32(ids.tobytes()), "tokenizer": cut, **order}

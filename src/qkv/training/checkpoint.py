@@ -194,11 +194,17 @@ class Store:
         if mean is not None:  # where it begins only now, with the weights of now
             begun = {name: tensors.get(f"mean:{name}", t) for name, t in mean.live.items()}
             mean.values = {name: t.to(mean.live[name].device, copy=True) for name, t in begun.items()}
-        recall(core, optimizer, tensors, progress.step)
+        notes: list[str] = []
+        then, now = state["settings"].get("optimizer", settings.optimizer), settings.optimizer
+        if remembers(then) == remembers(now):
+            recall(core, optimizer, tensors, progress.step)
+        else:
+            notes.append(Note(f"what {then} remembers of each weight is of no use to {now}, which begins anew",
+                              zh=f"{then} 对各权重的记忆对 {now} 没有用，后者从头记起"))  # fmt: skip
         changed = list(differences(state["settings"], json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
         moved = list(differences(state["machine"], machine(), "machine"))
         other = "not a bit-for-bit repetition: "
-        notes: list[str] = [Note(other + d, zh=f"不会逐位重复：{d}") for d in changed + moved]
+        notes += [Note(other + d, zh=f"不会逐位重复：{d}") for d in changed + moved]
         if None not in (self.judged, then := state.get("judged")) and then != self.judged:
             progress.best, progress.stale = None, 0  # it won on other data
             notes.append(Note("the held-out data are not those of before: evaluations from here on cannot be compared "
@@ -230,6 +236,11 @@ class Store:
             for key, tensor in self.kept(name).items():
                 total[key] = total[key] + tensor.double() if key in total else tensor.double()
         return {key: (t / len(names)).float() for key, t in total.items()}
+
+
+def remembers(optimizer: str) -> str:
+    """The kind of memory that an optimiser has of each weight; Adam and AdamW have the same."""
+    return "adam" if optimizer == "adamw" else optimizer
 
 
 def recall(core: nn.Module, optimizer: Any, tensors: Tensors, step: int) -> None:

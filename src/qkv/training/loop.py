@@ -148,6 +148,8 @@ class Loop:
         notes: list[str] = []
         if self.store.last:
             self.at, notes = self.store.resume(self.learner, self.optimizer, self.settings, self.mean)
+            if self.settings.precision not in ("auto", self.at.precision):
+                self.at.precision = ""  # another was asked for than the run has had so far
             self.saved = self.at.step
             self.loss = math.nan if self.at.loss is None else self.at.loss
             at, why = self.at.step, self.ended()
@@ -243,10 +245,12 @@ class Loop:
         wrong, back = guard.fault(self.loss, norm, at.recent, spike=s.spike), False
         if wrong:
             back = self.refuse(wrong, norm, keys, dict(zip(mine, batches, strict=True)))
-        else:
+        elif tokens:
             self.update(lr, norm, loads)
+        else:
+            self.optimizer.zero_grad(set_to_none=True)
         at.step, at.done, at.tokens = at.step + (not back), at.done + 1, at.tokens + tokens
-        if self.mean and not wrong:
+        if self.mean and tokens and not wrong:
             self.mean.update(at.step)
         at.seconds += time.perf_counter() - start
         if not back and (at.step % s.log_every == 0 or at.step == 1):
@@ -307,7 +311,8 @@ class Loop:
         where = f"step {at.step + 1} (epoch {at.epoch}, batch {at.done}, rows {str(list(keys))[:80]})"
         aside = ""
         if self.store.folder:
-            path = self.store.folder / "bad_batches" / f"step-{at.step + 1}.{self.ranks.rank}.safetensors"
+            again = f"-again-{at.back}" if at.back else ""  # it came to this step before
+            path = self.store.folder / "bad_batches" / f"step-{at.step + 1}{again}.{self.ranks.rank}.safetensors"
             state = {"seed": s.seed, "epoch": at.epoch, "batch": at.done, "rows": [str(key) for key in keys],
                      "why": wrong, "gradient": norm}  # fmt: skip
             aside = f"; its batches are in {path}" if guard.keep(path, batches, log.finite(state)) else ""
@@ -403,20 +408,37 @@ class Loop:
             self.store.keep("best", self.core, self.at.best)
 
     def snapshot(self) -> None:
-        """Keep this moment's weights for the average at the end, and let go of the oldest."""
+        """Keep this moment's weights for the average at the end."""
         self.store.keep(f"snapshots/{self.at.step}", self.core, {"step": self.at.step})
         self.at.snapshots.append(self.at.step)
-        while len(self.at.snapshots) > self.settings.average:
-            self.store.forget(f"snapshots/{self.at.snapshots.pop(0)}")
+        if self.store.folder is None:
+            self.forget(self.spare())
+
+    def spare(self) -> list[int]:
+        """Take off the list, and give, the snapshots that the average at the end does without."""
+        gone = self.at.snapshots[: -self.settings.average or None]
+        self.at.snapshots = self.latest()
+        return gone
+
+    def forget(self, snapshots: Sequence[int]) -> None:
+        """Delete snapshots."""
+        for step in snapshots:
+            self.store.forget(f"snapshots/{step}")
+
+    def latest(self) -> list[int]:
+        """The steps whose weights the average at the end is of."""
+        return self.at.snapshots[-self.settings.average :] if self.settings.average else []
 
     def save(self) -> None:
         """The checkpoint of this moment, unless it is on disk already."""
         if self.saved == self.at.step:
             return
         self.at.back, self.at.loss = 0, self.loss
+        gone = self.spare()
         with self.ranks.agreed():
             if self.ranks.first or self.shards:
                 self.store.save(self.learner, self.optimizer, self.at, self.settings, self.mean)
+            self.forget(gone)  # only now: the checkpoint before names them
         self.saved = self.at.step
 
     def ended(self) -> str:
@@ -459,8 +481,8 @@ class Loop:
         Where nothing evaluates, the mean of the snapshots goes before the moving average, and that before the last.
         """
         at, found = self.at, dict[str, checkpoint.Tensors]()
-        if len(at.snapshots) > 1:
-            found["average"] = self.store.mean([f"snapshots/{n}" for n in at.snapshots])
+        if len(self.latest()) > 1:
+            found["average"] = self.store.mean([f"snapshots/{n}" for n in self.latest()])
         if self.mean:
             found["ema"] = self.mean.values
         if self.evaluate is None:

@@ -181,6 +181,10 @@ class Recorder:
         """Let go of weights beyond the limit: of the step whose neighbours are nearest by ratio, never of the ends."""
         kept = [row for row in self.index["steps"] if row["weights"]]
         while len(kept) * self.size > self.settings.megabytes * 1e6:
+            if len(kept) < 3:  # not even the ends fit into a limit that was lowered since
+                for row in kept:
+                    row["weights"] = False
+                return
             inner = range(1, len(kept) - 1)
             least = min(inner, key=lambda i: (kept[i + 1]["step"] + 1) / (kept[i - 1]["step"] + 1))
             kept.pop(least)["weights"] = False

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import numbers
+import os
 import tomllib
 import types
 import typing
@@ -68,8 +69,9 @@ class Settings:
             object.__setattr__(self, "epochs", 1)
         bounded("training", self, "1 or more", lambda n: n >= 1, "tokens", "accumulate", "log_every")
         bounded("training", self, "0 or more", lambda n: n >= 0, "steps", "epochs", "seconds", "patience", "warmup",
-                "lr", "clip", "average", "weight_decay", "eps", "balance", "steer", "auxiliary", "sampled_ramp",
+                "lr", "clip", "average", "weight_decay", "balance", "steer", "auxiliary", "sampled_ramp",
                 "spike", "agree", "evaluate_every", "save_every")  # fmt: skip
+        bounded("training", self, "a number above 0 (1e-8, say), as Adam divides by it", lambda n: n > 0, "eps")
         bounded("training", self, "a share from 0 to 1", lambda n: 0 <= n <= 1, "smoothing", "decay", "floor",
                 "sampled")  # fmt: skip
         bounded("training", self, "a share from 0 to below 1", lambda n: 0 <= n < 1, "ema", "word_dropout")
@@ -96,8 +98,17 @@ def sound(where: str, part: Any) -> None:
     """QkvError for the first field of `part` whose value is none of its choices, or no number where one is meant."""
     for key, kind in typing.get_type_hints(type(part)).items():
         value, wanted = getattr(part, key), {int: numbers.Integral, float: numbers.Real}.get(kind, object)
-        if typing.get_origin(kind) is Literal or not isinstance(value, wanted):
+        origin = typing.get_origin(kind)
+        if origin is tuple:
+            value = [spelt(one) for one in value] if isinstance(value, list | tuple) else spelt(value)
+            object.__setattr__(part, key, fitting(kind, value, f"{where}.{key}"))
+        elif origin is Literal or kind is bool or dataclasses.is_dataclass(kind) or not isinstance(value, wanted):
             fitting(kind, value, f"{where}.{key}")
+
+
+def spelt(value: Any) -> Any:
+    """A path as text, anything else as it is."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def bounded(where: str, part: Any, wanted: str, fit: Callable[[float], bool], *keys: str) -> None:
