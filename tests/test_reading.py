@@ -98,6 +98,8 @@ def test_fill_gives_the_distribution_at_each_mask():
     ("gqa", lambda m: m.classify([3, 4]), "no labels"),
     ("gqa", lambda m: reading.fill(m.core, [3], 3), "encoder that says words; this is a decoder, which"),
     ("cloze", lambda m: reading.fill(m.core, [3], 5), "no mask"),
+    ("cloze", lambda m: m.translate("x"), "this is an encoder: use fill or embed, or classify"),
+    ("gqa", lambda m: m.translate("x"), "which continues a text: use generate or score$"),
     ("cloze", lambda m: m.fill("x"), "mask token"),
     ("cloze", lambda m: m.fill("x", top=0), "top: found 0"),
     ("gqa", lambda m: m.generate(None), "found None of type NoneType, expected a text"),

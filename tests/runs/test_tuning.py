@@ -410,6 +410,8 @@ def test_settings_that_do_nothing_are_named() -> None:
     a, _ = ready("labels", "bert", balance=0.5, auxiliary=0.1, decay=0.7, floor=0.1, schedule="constant")
     assert told(a, "of no use in this run: ").partition(": ")[2].split(", ") == [
         "training.balance", "training.auxiliary", "training.floor", "training.decay"]  # fmt: skip
+    other, _ = ready("labels", "bert", optimizer="adafactor", eps=1e-6, betas=(0.8, 0.9), steer=0.01)
+    assert told(other, "of no use in this run: ").endswith(": training.steer, training.betas, training.eps")
     heeded, _ = ready("labels", "openai_gpt", auxiliary=0.1, decay=0.7, floor=0.1, schedule="wsd")
     assert not told(heeded, "of no use")
 

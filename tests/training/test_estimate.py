@@ -13,7 +13,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Spec, Stack, Table
-from qkv.training import checkpoint, estimate, loop
+from qkv.training import checkpoint, estimate, guard, loop
 from qkv.training.estimate import Estimate
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
@@ -79,6 +79,18 @@ def test_accumulation_costs_its_micro_batches_and_seconds_end_a_run(monkeypatch:
 def test_a_run_that_would_go_back_to_checkpoints_can_be_estimated() -> None:
     settings = dataclasses.replace(SETTINGS, on_bad_step="rewind", spike=3.0)
     assert estimate.estimate(core_of(), plan(), settings).steps == 30
+
+
+def test_what_the_run_would_skip_as_a_spike_ends_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    true, spiked = guard.fault, list[float]()
+
+    def fault(*given: Any, spike: float) -> str:
+        spiked.append(spike)
+        return true(*given, spike=spike)
+
+    monkeypatch.setattr(guard, "fault", fault)
+    estimate.estimate(core_of(), plan(), dataclasses.replace(SETTINGS, on_bad_step="skip", spike=3.0))
+    assert set(spiked) == {0.0}
 
 
 def test_adapters_cost_what_adapters_cost() -> None:

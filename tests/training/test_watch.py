@@ -316,6 +316,14 @@ def test_weights_that_are_let_go_leave_the_disk_and_twice_their_size_is_needed(t
         assert files == {f"{step:06}.safetensors" for step in w.kept}
 
 
+def test_a_limit_that_was_lowered_lets_go_of_all_that_does_not_fit(tmp_path: Path) -> None:
+    trained(tmp_path, stop=lambda step: step == 4)
+    assert len(Watched(tmp_path).kept) > 2
+    _, told = trained(tmp_path, dataclasses.replace(ALWAYS, megabytes=0), resume=True)
+    assert told[-1]["kind"] == "end"
+    assert (len(Watched(tmp_path).steps), Watched(tmp_path).kept) == (10, [])
+
+
 def test_a_row_that_moved_in_one_number_has_moved(tmp_path: Path) -> None:
     trained(tmp_path)
     w, name = Watched(tmp_path), "embed.weight"
