@@ -256,6 +256,8 @@ def test_a_recipe_trains_saves_and_translates(family: Any, tmp_path: Path) -> No
     assert {"loss", "bleu"} <= done.test.keys()
     loaded = qkv.load(tmp_path, device="cpu")
     (result,) = loaded.translate(["one two"], beam=1)
+    with pytest.raises(QkvError, match="nbest: found 2, but an LSTM baseline translates greedily"):
+        loaded.translate("one two", nbest=2)
     assert result.text == done.model.translate("one two").text
     assert result.finish_reason in ("stop", "length")
     if family == "lstm-attention":

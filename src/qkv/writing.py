@@ -289,6 +289,9 @@ def way_of(model: "Model") -> Way:
     def greedy(
         models: Sequence["Model"], sources: list[list[int]], search: beams.Search, limits: Limits
     ) -> list[list[beams.Hypothesis]]:
+        if search.nbest > 1:
+            raise QkvError(f"nbest: found {search.nbest}, but an LSTM baseline translates greedily and has one "
+                           "translation of a text; leave it out")  # fmt: skip
         longest = limits.max_new_tokens or min(limits.context or 512, 50 + 2 * max(map(len, sources)))
         found = baselines.translate(core, sources, start=start_of(model)[0], ends=model.special.eos, longest=longest,
                                     forbid=limits.forbid)  # fmt: skip

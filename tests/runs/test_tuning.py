@@ -147,6 +147,21 @@ def test_a_run_begins_with_the_weights_and_the_words_of_its_base(tmp_path: Path)
     assert not any(torch.equal(old[n], moved[n]) for n in old if "attn.q.weight" in n)
 
 
+def test_a_base_that_knows_the_labels_keeps_their_order(tmp_path: Path) -> None:
+    first = recipes.train(run_of("labels"), out=tmp_path / "pre", device="cpu")
+    config = json.loads((tmp_path / "pre" / "config.json").read_text(encoding="utf-8"))
+    assert config["id2label"] == {"0": "down", "1": "up"}
+    (tmp_path / "pre" / "config.json").write_text(json.dumps(config | {"id2label": {"0": "up", "1": "down"}}))
+    a = assemble.assemble(run_of("labels", base=str(tmp_path / "pre")), device="cpu")
+    assert a.model.labels == ("up", "down")
+    assert torch.equal(a.model.core.labels.out.weight, first.model.core.labels.out.weight)
+    batch = a.plan.make(a.plan.order(0)[0])
+    assert a.model.tokenizer is not None
+    for ids, number in zip(batch.target, batch.classes, strict=True):  # type: ignore[arg-type]
+        text = a.model.text([i for i in ids.tolist() if i != (a.model.tokenizer.pad_id or 0)])
+        assert a.model.labels[int(number)] == ("up" if any(word in text for word in GOOD) else "down")
+
+
 def of(objective: str, name: Path | str, **more: Any) -> Run:
     run = run_of(objective, **more)
     return dataclasses.replace(run, tokenizer=dataclasses.replace(run.tokenizer, of=str(name)))

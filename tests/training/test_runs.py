@@ -65,6 +65,18 @@ def test_a_run_in_numbers(tmp_path: Path) -> None:
     assert run.metrics == ["loss", "bleu", "train_loss"]
 
 
+def test_what_a_run_kept_is_what_it_ended_with(tmp_path: Path) -> None:
+    folder = a_run(tmp_path, "one")
+    path = folder / "train" / "log.jsonl"
+    more = '"seconds": 7.5, "weights": "ema", "metrics": {"loss": 1.5, "bleu": 6.5, "signature": "x"}'
+    lines = path.read_text(encoding="utf-8").replace('"seconds": 7.5', more)
+    path.write_text(lines, encoding="utf-8")
+    run = runs.read(folder)
+    assert (run.best, run.kept) == (6.5, {"loss": 1.5, "bleu": 6.5})
+    path.write_text(lines.rpartition("{")[0] + '{"kind": "step", "step": 40, "loss": 1.0}\n', encoding="utf-8")
+    assert runs.read(folder).best == 5, "it went on"
+
+
 def test_a_run_that_did_not_end_and_one_without_its_settings(tmp_path: Path) -> None:
     path = a_run(tmp_path, "one", end=False)
     run = runs.read(path)

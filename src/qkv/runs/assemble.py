@@ -69,6 +69,8 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         raise QkvError(f"base {run.base!r} has no tokenizer to read text with")
     judged = objective.answers == "labels" and splits.kind == "pairs"
     labels: list[str] = sorted({label for _, label in splits.train}) if judged else []  # type: ignore[union-attr]
+    if begun and set(begun.labels) == set(labels):  # what its outputs stand for
+        labels = list(begun.labels)
     labels = [inputs.RIGHT] if objective is tuning.CHOICES else labels  # one logit an answer
     if begun:
         model = grown(begun, run, len(labels), words=objective not in tuning.JUDGING)

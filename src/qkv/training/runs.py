@@ -96,6 +96,7 @@ def read(directory: Path, name: str = "") -> Summary:
     test = kept(directory / "train" / "result.json").get("test")
     reached = test.get(metric) if end and isinstance(test, Mapping) else None  # of what ended; a resumed run goes on
     bests = [e for e in events if e["kind"] == "evaluation" and e.get("best") and number(e.get(metric))]
+    bests += [metrics] if number((metrics := end.get("metrics") or {}).get(metric)) else []  # of the weights it kept
     speed = tokens / seconds if tokens and seconds else next(
         (e["tokens_per_second"] for e in reversed(steps) if number(e.get("tokens_per_second"))), None
     )  # fmt: skip
