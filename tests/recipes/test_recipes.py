@@ -426,3 +426,10 @@ def test_plain_lines_in_a_pipe_hold_loss_speed_and_time(capsys: pytest.CaptureFi
     assert "perplexity" in heard.err
     assert "trained for" in heard.out
     assert "lies in" not in heard.out  # a smoke run without --out keeps nothing
+
+
+def test_a_smoke_run_asks_for_nothing_that_so_little_cannot_know(tmp_path: Path) -> None:
+    said = ['watch.words=["zebras"]', f'watch.texts=["{"one two " * 60}"]', f'check.prompts=["{"one two " * 60}"]']
+    run = recipes.configure("demo_lm", [*said, "watch.times=2"], smoke=True)
+    assert (run.watch.words, run.watch.texts, run.check.prompts) == ((), (), ("one two one two one ",))
+    recipes.train(run, out=tmp_path, device="cpu")

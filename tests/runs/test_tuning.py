@@ -23,7 +23,7 @@ from qkv.runs.splits import Splits
 from qkv.text.train import train as vocabulary
 from qkv.training import losses
 from qkv.training.objectives import step_loss
-from qkv.training.settings import Settings
+from qkv.training.settings import Lora, Settings
 
 GOOD, BAD = ("good", "great", "fine", "warm"), ("bad", "awful", "poor", "cold")
 ROWS = [(" ".join((GOOD if i % 2 else BAD)[(i // 2 + j) % 4] for j in range(2 + i % 5)), "up" if i % 2 else "down")
@@ -419,6 +419,14 @@ def test_words_that_would_all_be_left_out_are_refused() -> None:
 
 def told(a: assemble.Assembly, start: str) -> str:
     return next((str(note) for note in a.plan.notes if str(note).startswith(start)), "")
+
+
+def test_muon_without_matrices_is_told(tmp_path: Path) -> None:
+    recipes.train(run_of("text"), out=tmp_path / "pre", device="cpu")
+    for rank, says in ((0, False), (2, True)):
+        run = run_of("labels", base=str(tmp_path / "pre"), optimizer="muon", lora=Lora(rank=rank))
+        a = assemble.assemble(run, device="cpu")
+        assert bool(told(a, "training.optimizer=muon: no matrix of a layer learns here")) == says
 
 
 def test_settings_that_do_nothing_are_named() -> None:

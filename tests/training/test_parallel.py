@@ -1,12 +1,14 @@
 """Several processes are one: the same weights as of a single process, the same end, the same stop."""
 
 import dataclasses
+import io
 import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -327,3 +329,11 @@ def test_the_other_processes_run_the_same_command(tmp_path: Path, monkeypatch: p
         torch.set_num_threads(before)
     assert heard[2] == here
     assert here[0].seed == 3
+
+
+@pytest.mark.parametrize("said", ["error: the disk is full\nrun again", "错误： the disk is full\n加 --debug 再运行"])
+def test_what_ended_another_process_is_told_in_any_language(said: str) -> None:
+    child = types.SimpleNamespace(returncode=2)
+    found = parallel.first_cause([child], [io.BytesIO(said.encode())])  # type: ignore[list-item]
+    assert "process 1 ended with code 2" in str(found)
+    assert "the disk is full" in str(found)

@@ -14,7 +14,7 @@ from qkv.cli.common import Common, option, verb
     "The runs in a folder side by side: a table, and a plot in the terminal; --html or --png write it to a file.",
     examples=(
         "qkv runs",
-        "qkv runs runs/multi30k --metric bleu --x seconds",
+        "qkv runs runs/multi30k_en_de --metric bleu --x seconds",
         "qkv runs runs --html runs.html --png runs.png",
     ),
 )

@@ -35,8 +35,8 @@ Say = Callable[[str, str], str]  # of the Chinese and the English words the ones
 @option(
     "--out",
     type=click.Path(path_type=Path),
-    zh="模型与记录的目录（默认 runs/配方名）",
-    en="the directory (default: runs/RECIPE)",
+    zh="模型与记录的目录（默认在 runs/ 下，以这次训练的名字）",
+    en="the directory (default: under runs/, by the name of the run)",
 )
 @option("--dry-run", is_flag=True, zh="只估计参数量、内存和时间", en="only estimate parameters, memory and time")
 @option(

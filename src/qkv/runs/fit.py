@@ -18,6 +18,7 @@ from qkv.runs.run import Check, Run, Vocabulary
 from qkv.runs.shape import Shape
 from qkv.runs.splits import Splits
 from qkv.spec import as_json
+from qkv.training import optim
 from qkv.training.plan import placed
 from qkv.training.settings import Settings
 
@@ -168,9 +169,17 @@ def told(run: Run, splits: Splits, objective: Objective, model: Model, held: Hel
     labelled = objective.answers == "labels" and splits.kind == "pairs" and objective is not tuning.CHOICES
     return (
         *(strange(splits, model.labels) if labelled else ()), *unanswered(run, splits, objective, model),
-        *alike(run, splits, objective), *idle(run, splits, objective, model),
+        *alike(run, splits, objective), *idle(run, splits, objective, model), *replaced(run, model),
         *(untested(splits, held(splits.test)) if isinstance(splits.test, str) else ()),
     )  # fmt: skip
+
+
+def replaced(run: Run, model: Model) -> tuple[str, ...]:
+    """What is said where Muon finds nothing that it could take."""
+    if run.training.optimizer != "muon" or optim.matrices_of(model.core):
+        return ()
+    return (Note("training.optimizer=muon: no matrix of a layer learns here, so AdamW takes all weights",
+                 zh="training.optimizer=muon：这里没有哪一层的矩阵在学，所有权重都由 AdamW 更新"),)  # fmt: skip
 
 
 def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:

@@ -34,10 +34,16 @@ def make(core: nn.Module, s: Settings) -> "torch.optim.Optimizer | Together":
     kept = [p for p in weights.values() if id(p) in spared or p.ndim <= 1]
     if s.optimizer != "muon":
         return grouped(plain, kept, s)
-    inner = {id(m.weight) for n, m in core.named_modules() if isinstance(m, nn.Linear | Bank) and "layers." in n}
+    inner = {id(p) for p in matrices_of(core)}
     matrices = [p for p in plain if id(p) in inner]
     rest = grouped([p for p in plain if id(p) not in inner], kept, s)
     return Together([Muon(matrices, lr=s.lr, weight_decay=s.weight_decay), rest]) if matrices else rest
+
+
+def matrices_of(core: nn.Module) -> list[nn.Parameter]:
+    """The matrices within the layers that learn, which Muon takes."""
+    found = (m.weight for n, m in core.named_modules() if isinstance(m, nn.Linear | Bank) and "layers." in n)
+    return [p for p in found if p.requires_grad]
 
 
 def grouped(plain: Sequence[nn.Parameter], kept: Sequence[nn.Parameter], s: Settings) -> torch.optim.Optimizer:

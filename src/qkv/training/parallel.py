@@ -214,7 +214,7 @@ def first_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[b
         if child.returncode and GONE not in text:
             code = child.returncode if child.returncode > 0 else 128 - child.returncode
             lines = text.splitlines() or ["it said nothing"]
-            said_last = next((line for line in lines if line.startswith("error:")), lines[-1])
+            said_last = next((line for line in lines if line.startswith(("error:", "错误："))), lines[-1])
             error = Lost(f"training: process {rank} ended with code {code}: {said_last[:300]}; --resume auto goes on")
             error.code = code
             return error
