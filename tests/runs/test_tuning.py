@@ -354,6 +354,12 @@ def test_what_is_longer_than_the_context_is_counted_and_told() -> None:
     )
 
 
+def answer(content: Any, **more: Any) -> str:
+    """A line with a question and such an answer."""
+    talk = [{"role": "user", "content": "x"}, {"role": "assistant", "content": content, **more}]
+    return json.dumps({"messages": talk})
+
+
 @pytest.mark.parametrize(
     ("line", "match"),
     [
@@ -361,13 +367,30 @@ def test_what_is_longer_than_the_context_is_counted_and_told() -> None:
         ('{"mesages": []}', r"t\.jsonl:2: no key 'messages'; did you mean 'mesages'"),
         ('{"messages": [{"content": "x"}]}', r"t\.jsonl:2: message 1 of 1: expected"),
         ("{", r"t\.jsonl:2: not JSON"),
+        (answer([{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "y"}}]),
+         r"t\.jsonl:2: message 2 of 2: found a part of type 'image_url', expected"),
+        (answer([{"type": "text"}]), r"t\.jsonl:2: message 2 of 2: found a part of type 'text', expected .*\"text\": "),
+        (answer(["x"]), r"t\.jsonl:2: message 2 of 2: found a part of type 'str'"),
+        (answer([]), r"t\.jsonl:2: message 2 of 2, of 'assistant', is empty; mend"),
+        (answer(None, tool_calls=[{"function": {"name": "f"}}]),
+         r"t\.jsonl:2: message 2 of 2, of 'assistant', is empty; what it calls"),
+        ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [1]}]}',
+         r"t\.jsonl:2: message 2 of 2, of 'assistant', is empty"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_conversation_is_told_by_its_line(line: str, match: str, tmp_path: Path) -> None:
     good = json.dumps({"messages": TALKS[0]})
     (tmp_path / "t.jsonl").write_text(f"{good}\n{line}\n", encoding="utf-8")
     with pytest.raises(QkvError, match=match):
         list(talk_rows(tmp_path / "t.jsonl"))
+
+
+def test_text_in_parts_is_learnt_as_one_text(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
+    (tmp_path / "t.jsonl").write_text(f"{answer(parts)}\n", encoding="utf-8")
+    ((_, talk),) = talk_rows(tmp_path / "t.jsonl")
+    assert talk == ({"role": "user", "content": "x"}, {"role": "assistant", "content": "one two"})
+    assert tuning.questions([talk])[0][1] == "one two"
 
 
 def test_a_toml_file_trains_on_conversations_and_on_labels(tmp_path: Path) -> None:

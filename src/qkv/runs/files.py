@@ -323,8 +323,11 @@ def plain_text(path: Path, sieve: sources.Sieve) -> str:
 def talk_rows(path: Path, *, sieve: sources.Sieve | None = None) -> Iterator[tuple[int, Talk]]:
     """The conversation of each line, a JSON object with `messages`, and the line.
 
+    The text of a message may come in parts; they are joined.
+
     Raises:
-        QkvError: a line that is none, a message without role or text, or no answer of an assistant; with its line.
+        QkvError: a line that is none, a message without role or text, a part that is no text, or no answer of an
+            assistant; with its line.
     """
     return sources.rows(path, lambda text, place: talk_of(sources.json_object(text, place), place), sieve=sieve)
 
@@ -338,12 +341,28 @@ def talk_of(item: Mapping[str, Any], place: str) -> Talk:
         talk = tuple(checked(item["messages"]))
     except QkvError as e:
         raise QkvError(f"{place}: {e}") from None
-    for n, m in enumerate(talk, 1):
-        if not str(m.get("content") or "").strip() and not m.get("tool_calls"):
-            raise QkvError(f"{place}: message {n} of {len(talk)}, of {m['role']!r}, is empty; mend the row, or leave "
-                           "such rows out: on_bad_row")  # fmt: skip
+    talk = tuple({**m, "content": spoken(m, f"{place}: message {n} of {len(talk)}")} for n, m in enumerate(talk, 1))
     if not any(m["role"] == "assistant" for m in talk):
         found = ", ".join(dict.fromkeys(repr(m["role"]) for m in talk))
         raise QkvError(f"{place}: no message has the role 'assistant', so there is no answer to learn from (found: "
                        f"{found})")  # fmt: skip
     return talk
+
+
+def spoken(message: Mapping[str, Any], where: str) -> str:
+    """What a message says: its content, or the text of its parts one behind the other; QkvError where it is none."""
+    content, parts = message.get("content"), list[str]()
+    for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
+        kind, text = (part.get("type"), part.get("text")) if isinstance(part, Mapping) else (type(part).__name__, None)
+        if kind != "text" or not isinstance(text, str):
+            raise QkvError(f'{where}: found a part of type {kind!r}, expected {{"type": "text", "text": …}}; mend the '
+                           "row, or leave such rows out: on_bad_row",
+                           zh=f"{where}：有一部分的类型是 {kind!r}，应是 "
+                           '{"type": "text", "text": …}；请改好，或略去这样的行：on_bad_row')  # fmt: skip
+        parts.append(text)
+    if not (text := "".join(parts)).strip():
+        calls = "; what it calls (tool_calls) is not learnt" if message.get("tool_calls") else ""
+        raise QkvError(f"{where}, of {message['role']!r}, is empty{calls}; mend the row, or leave such rows out: "
+                       "on_bad_row",
+                       zh=f"{where}（{message['role']!r}）是空的；请补上，或略去这样的行：on_bad_row")  # fmt: skip
+    return text
