@@ -1,5 +1,6 @@
 """A stand-in for the `datasets` library: its rows become pairs and texts, its faults are told by row."""
 
+import json
 import sys
 import types
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_faults_are_told_by_row() -> None:
     sieve = sources.Sieve("skip")
     assert list(tables.texts(rows, ("a",), sieve=sieve)) == [("x",)]
     assert sieve.dropped == {"dataset": 3}
+
+
+def test_bad_rows_are_put_aside_with_their_numbers(tmp_path: Path) -> None:
+    rows: list[Any] = [{"a": "x"}, {"a": ["日", "\ud800"]}, {"b": {"c": b"y"}}]
+    aside = tmp_path / "q.jsonl"
+    aside.touch()  # an empty file is nobody's work
+    for _ in range(2):  # and a second run finds a quarantine that is known as one
+        with sources.Sieve("quarantine", aside) as sieve:
+            assert list(tables.texts(rows, ("a",), name="d/train", sieve=sieve)) == [("x",)]
+        first, second = (json.loads(line) for line in aside.read_text(encoding="utf-8").splitlines())
+        assert (first["file"], first["line"], first["text"]) == ("d/train", 1, '{"a": ["日", "\\ud800"]}')
+        assert "d/train, row 1: key 'a' holds list" in first["why"]
+        assert (second["line"], second["text"]) == (2, '{"b": {"c": "b\'y\'"}}')
 
 
 def test_a_label_may_be_a_number() -> None:

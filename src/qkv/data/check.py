@@ -137,7 +137,7 @@ class Tally(sources.Sieve):
         self.kinds: dict[str, tuple[int, str]] = {}
         self.count = 0
 
-    def refuse(self, error: QkvError, *rows: tuple[Path, sources.Line | None]) -> None:
+    def refuse(self, error: QkvError, *rows: tuple[Path, sources.Line]) -> None:
         """Count a bad row."""
         super().refuse(error, *rows)
         self.count += 1

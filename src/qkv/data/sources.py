@@ -73,7 +73,7 @@ class Sieve:
             os.replace(self.file.name, self.aside)
             self.file = None
 
-    def refuse(self, error: QkvError, *rows: tuple[Path, Line | None]) -> None:
+    def refuse(self, error: QkvError, *rows: tuple[Path, Line]) -> None:
         """A bad row, which may be one line in each of several files; under `error` this raises."""
         if self.policy == "error":
             raise error
@@ -86,8 +86,7 @@ class Sieve:
                 self.aside.parent.mkdir(parents=True, exist_ok=True)
                 self.file = self.aside.with_name(f".{self.aside.name}.{os.getpid()}").open("w", encoding="utf-8")
             for path, line in rows:
-                if line is not None:
-                    self.file.write(json.dumps(_kept(path, line, str(error)), ensure_ascii=False) + "\n")
+                self.file.write(json.dumps(_kept(path, line, str(error)), ensure_ascii=False) + "\n")
 
     @property
     def notes(self) -> list[Note]:
@@ -100,11 +99,12 @@ class Sieve:
 
 
 def refuse_other(aside: Path) -> None:
-    """QkvError where something else than an earlier quarantine lies."""
+    """QkvError where something else than an earlier quarantine, or an empty file, lies."""
     try:
         with aside.open("rb") as file:
-            first = json.loads(file.readline() or b"{}")
-        earlier = isinstance(first, dict) and {"file", "line", "why"} <= first.keys()
+            line = file.readline()
+        first = json.loads(line) if line else None
+        earlier = not line or (isinstance(first, dict) and {"file", "line", "why"} <= first.keys())
     except FileNotFoundError:
         return
     except (OSError, ValueError):

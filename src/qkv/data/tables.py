@@ -3,12 +3,13 @@
 Whatever gives mappings, row after row, will do. Next: sources.py, which reads files.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from qkv.data.sources import Sieve, told, under
+from qkv.data.sources import Line, Sieve, told, under
 from qkv.errors import QkvError
 
 SAVED = ("dataset_dict.json", "dataset_info.json")  # one of them is where `save_to_disk` wrote
@@ -58,7 +59,13 @@ def texts(
         try:
             yield tuple(text({**row, **named}, key, f"{name}, row {number}") for key in keys)
         except QkvError as error:
-            sieve.refuse(error, (Path(name), None))
+            sieve.refuse(error, (Path(name), written(number, row)))
+
+
+def written(number: int, row: Mapping[str, Any]) -> Line:
+    """A row as a line of JSON, which a quarantine can keep."""
+    raw = json.dumps(dict(row), ensure_ascii=False, default=str).encode("utf-8", "backslashreplace")
+    return Line(number, raw, 0, b"", len(raw))
 
 
 def text(row: Mapping[str, Any], path: str, place: str) -> str:
