@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from qkv.data.sources import Sieve, document, jsonl, labelled_rows, lines, not_text, pairs, tsv, tsv_rows
+from qkv.data.sources import Sieve, document, jsonl, labelled_rows, lines, not_text, pairs, tried, tsv, tsv_rows
 from qkv.errors import QkvError
 
 
@@ -134,6 +134,28 @@ def test_bad_rows_are_an_error_or_left_out_or_put_aside(tmp_path: Path) -> None:
     assert base64.b64decode(rows[2]["base64"]) == b"\xff\tx"
     assert "column 1 is empty" in rows[1]["why"]
     assert [p.name for p in aside.parent.iterdir()] == ["bad.jsonl"]
+
+
+def test_a_quarantine_stays_where_reading_ends_early_or_is_only_tried(tmp_path: Path) -> None:
+    path, aside = put(tmp_path, "f.tsv", BAD), tmp_path / "bad.jsonl"
+    with Sieve("quarantine", aside) as sieve:
+        assert len(tsv(path, sieve=sieve)) == 3
+    whole = aside.read_bytes()
+
+    def stopped() -> None:
+        with Sieve("quarantine", aside) as sieve:
+            found = tsv_rows(path, sieve=sieve)
+            assert [next(found)[0], next(found)[0]] == [1, 3], "a bad line lies between"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert aside.read_bytes() == whole
+    aside.unlink()
+    with tried(), Sieve("quarantine", aside) as sieve:
+        assert len(tsv(path, sieve=sieve)) == 3
+    assert sieve.notes[0].startswith("2 bad row(s) left out; the first:")
+    assert [p.name for p in tmp_path.iterdir()] == ["f.tsv"]
 
 
 def test_a_bad_line_takes_its_partner_along_and_the_others_stay_together(tmp_path: Path) -> None:

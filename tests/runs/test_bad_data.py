@@ -94,6 +94,9 @@ def test_a_run_tells_its_notes_and_keeps_them(tmp_path: Path) -> None:
         "average = 0\nepochs = 0\n",
         encoding="utf-8",
     )
+    recipes.estimate(recipes.configure(tmp_path / "m.toml"), device="cpu")
+    assert "bad row(s) left out; the first" in recipes.configure(tmp_path / "m.toml", smoke=True).splits().notes[0]
+    assert not (tmp_path / "quarantine.jsonl").exists(), "a run that is only tried writes nothing"
     told: list[dict] = []
     recipes.train(tmp_path / "m.toml", out=tmp_path / "out", device="cpu", report=told.append)
     assert "1 bad row(s) left out" in told[0]["text"]

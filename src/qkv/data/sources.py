@@ -10,6 +10,8 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -26,6 +28,7 @@ MAGIC = {
     b"PAR1": "Parquet", b"\x7fELF": "a program", b"ARROW1": "Arrow", b"\x80\x02": "pickle", b"\x80\x04": "pickle",
 }  # fmt: skip
 JSON = (".jsonl", ".ndjson")  # names of files of JSON lines
+TRIED = ContextVar("TRIED", default=False)  # see tried()
 Policy = Literal["error", "skip", "quarantine"]
 Pair = tuple[str, str]
 T = TypeVar("T")
@@ -46,8 +49,8 @@ class Line:
 class Sieve:
     """What becomes of bad rows: the first one is an error, or each is left out, or put aside into a file.
 
-    Used in a `with` block; the file, JSON lines of {file, line, why, text}, is there when the block ends. Rows that are
-    no UTF-8 are kept in base64 too, so that nothing is lost.
+    Used in a `with` block; the file, JSON lines of {file, line, why, text}, is there when the block ends, and no other
+    than before where it ends with an error. Rows that are no UTF-8 are kept in base64 too, so that nothing is lost.
     """
 
     policy: Policy = "error"
@@ -63,14 +66,19 @@ class Sieve:
             raise QkvError(f"on_bad_row: found {self.policy!r}{hint} (known: {', '.join(known)})")
         if self.policy == "quarantine" and self.aside is None:
             raise QkvError("on_bad_row: a quarantine needs a file to put bad rows into")
+        if self.policy == "quarantine" and TRIED.get():
+            self.policy = "skip"
 
     def __enter__(self) -> "Sieve":
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         if self.file is not None and self.aside is not None:
             self.file.close()
-            os.replace(self.file.name, self.aside)
+            if kind is None:
+                os.replace(self.file.name, self.aside)
+            else:
+                Path(self.file.name).unlink()
             self.file = None
 
     def refuse(self, error: QkvError, *rows: tuple[Path, Line]) -> None:
@@ -96,6 +104,16 @@ class Sieve:
         return [Note(f"{n} bad row(s) left out{where}; the first: {self.first[name]}",
                      zh=f"略去了 {n} 个坏行{put}；第一个：{self.first[name].zh}")
                 for name, n in self.dropped.items()]  # fmt: skip
+
+
+@contextmanager
+def tried() -> Iterator[None]:
+    """Within it no quarantine is written, as by what only tries whether data can be read; bad rows are left out."""
+    token = TRIED.set(True)
+    try:
+        yield
+    finally:
+        TRIED.reset(token)
 
 
 def refuse_other(aside: Path) -> None:

@@ -94,8 +94,10 @@ def estimate(recipe: "str | Path | Run", *, overrides: Iterable[str] = (), devic
 
     Memory is that of this process, so ask in a fresh one.
     """
+    from qkv.data.sources import tried
     from qkv.runs import assemble as parts
     from qkv.training import estimate as estimates
 
-    a = parts.assemble(configure(recipe, overrides), device=device)
+    with tried():
+        a = parts.assemble(configure(recipe, overrides), device=device)
     return estimates.estimate(a.model.core, a.plan, a.run.training, rehearse=parts.rehearsal(a))
