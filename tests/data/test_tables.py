@@ -1,6 +1,8 @@
 """A stand-in for the `datasets` library: its rows become pairs and texts, its faults are told by row."""
 
+import dataclasses
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -55,6 +57,37 @@ def test_a_saved_one_without_validation_is_split(library: list[Any], tmp_path: P
     assert isinstance(found.valid, list)
     assert (len(found.train), len(found.valid)) == (45, 5)
     assert not set(found.train) & set(found.valid)
+
+
+def test_held_out_rows_in_training_are_told_by_row(library: list[Any], tmp_path: Path) -> None:
+    pairs = [{"q": f"q {i}", "a": f"a {i}"} for i in range(20)]
+    splits = {"train": [{"q": "no answer", "a": ""}, *pairs], "validation": [{"q": "q 30", "a": "a 30"}],
+              "test": [pairs[7], pairs[4], {"q": "q 9", "a": "another"}]}  # fmt: skip
+    sys.modules["datasets"].load_dataset = lambda *_: splits  # type: ignore[attr-defined]
+    data = Data(dataset="d", keys=("q", "a"), on_bad_row="skip")
+    told = r"d/train, row 5: this pair is held out too \(d/test, row 1\); 2 training rows are"
+    with pytest.raises(QkvError, match=rf"{told}: the evaluation would flatter"):
+        data.splits(tmp_path)
+    found = dataclasses.replace(data, overlap="drop").splits(tmp_path)
+    assert (len(found.train), found.valid, len(found.test)) == (18, [("q 30", "a 30")], 3)  # type: ignore[arg-type]
+    assert re.search(rf"{told}; left out of training", found.notes[1])
+    assert found.notes[2].startswith("1 of 4 held-out pairs have a source that is trained on too")
+    assert len(dataclasses.replace(data, overlap="keep").splits(tmp_path).train) == 20  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (Data(dataset="x", valid_file="v.tsv"), "data.valid_file: found 'v.tsv', which is not read beside dataset"),
+        (Data(dataset="x", test_source="a", test_target="b"), "data.test_source: .*: a data set has splits of its own"),
+        (Data(text="a.txt", valid_source="v"), "data.valid_source: .* read beside text; .*, or name valid_file"),
+        (Data(shards=("s",), test_target="v"), "data.test_target: .* not read beside shards"),
+        (Data(messages="m.jsonl", test_source="v"), "data.test_source: .* not read beside messages; .* name test_file"),
+    ],
+)
+def test_held_out_files_that_nobody_would_read_are_refused(data: Data, told: str, tmp_path: Path) -> None:
+    with pytest.raises(QkvError, match=told):
+        data.splits(tmp_path)
 
 
 def test_faults_are_told_by_row() -> None:

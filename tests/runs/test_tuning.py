@@ -14,7 +14,7 @@ from qkv.core.step import Given, begin
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
 from qkv.runs import assemble, fit, tuning
-from qkv.runs.files import talk_rows
+from qkv.runs.files import Data, talk_rows
 from qkv.runs.objectives import named as base_named
 from qkv.runs.own import OWN_LABELS, from_files, from_toml
 from qkv.runs.run import Run, Vocabulary
@@ -460,6 +460,18 @@ def test_settings_that_do_nothing_are_named() -> None:
     assert told(other, "of no use in this run: ").endswith(": training.steer, training.betas, training.eps")
     heeded, _ = ready("labels", "openai_gpt", auxiliary=0.1, decay=0.7, floor=0.1, schedule="wsd")
     assert not told(heeded, "of no use")
+
+
+@pytest.mark.parametrize(
+    ("data", "idle"),
+    [(Data(text=("a.txt",), test=9), True), (Data(dataset="d", test=9), True), (Data(tsv=("a.tsv",), test=9), False)],
+)
+def test_a_number_of_test_rows_that_nothing_holds_out_is_named(data: Data, idle: bool) -> None:
+    model = qkv.build(run_of("labels").model.spec(64))
+    splits = Splits("a", "b") if data.text else Splits(ROWS[:-6], ROWS[-6:])
+    objective = fit.OBJECTIVES["text" if data.text else "labels"]
+    said = fit.idle(dataclasses.replace(run_of("labels"), data=data), splits, objective, model)
+    assert (said == ("of no use in this run: data.test",)) is idle
 
 
 @pytest.mark.parametrize("name", recipes.names())

@@ -47,7 +47,14 @@ def opened(name: str) -> Mapping[str, Table]:
 def texts(
     table: Table, keys: tuple[str, ...], *, name: str = "dataset", sieve: Sieve | None = None
 ) -> Iterator[tuple[str, ...]]:
-    """The texts under `keys` of each row; `a.b` is key b within a. A class is called by its name.
+    """The texts under `keys` of each row: see `rows`."""
+    return (row for _, row in rows(table, keys, name=name, sieve=sieve))
+
+
+def rows(
+    table: Table, keys: tuple[str, ...], *, name: str = "dataset", sieve: Sieve | None = None
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The texts under `keys` of each row, and its number; `a.b` is key b within a. A class is called by its name.
 
     Raises:
         QkvError: a row without such a key (with the nearest), or with something other than text there, or none.
@@ -57,9 +64,11 @@ def texts(
     for number, row in enumerate(table):
         named = {key: dict(enumerate(names)).get(row[key]) for key, names in classes.items()}  # -1 is none
         try:
-            yield tuple(text({**row, **named}, key, f"{name}, row {number}") for key in keys)
+            found = tuple(text({**row, **named}, key, f"{name}, row {number}") for key in keys)
         except QkvError as error:
             sieve.refuse(error, (Path(name), written(number, row)))
+            continue
+        yield number, found
 
 
 def written(number: int, row: Mapping[str, Any]) -> Line:

@@ -1,7 +1,7 @@
 """Your own files, as a TOML file's [data] names them, read and split. Next: own.py, which makes a run of them."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,8 @@ from qkv.errors import Note, QkvError, nearest
 from qkv.runs.splits import Splits, Talk, held_out, text_splits
 from qkv.text.chat import checked
 from qkv.training.settings import bounded, sound
+
+Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Data:
             raise QkvError(f"data: found {found}, expected one of: source and target, {', '.join(kinds[1:])}")
         if len(self.keys) != 2 and not (self.dataset and len(self.keys) == 1):
             raise QkvError(f"data.keys: found {len(self.keys)} keys, expected two; one for the texts of a dataset")
+        self.refuse_unread(named[0])
         if self.shards:
             return self.mixed(folder)
         self.refuse_weights()
@@ -98,7 +101,7 @@ class Data:
         sets: list[list[Any]] = [[row for _, row in one.rows(folder, sieve)] for one in self.each()]
         test, valid = self.named(folder, "test", sieve), self.named(folder, "valid", sieve)
         held = [*(test or ()), *(valid or ())]
-        sets, said = self.unseen(folder, sets, held)
+        sets, said = self.unseen(sets, held, self.places(folder))
         said = (*self.titles(folder), *said, *self.asked_before(sets, held))
         if test is None:
             sets, test = self.parted(sets, self.test)
@@ -127,6 +130,21 @@ class Data:
         if len(self.weights) != count or not all(math.isfinite(w) and w > 0 for w in self.weights):
             raise QkvError(f"data.weights: found {list(self.weights)} for {count} sets of rows, expected as many "
                            "numbers above 0")  # fmt: skip
+
+    def refuse_unread(self, kind: str) -> None:
+        """QkvError for a held-out file that data of this kind would not read."""
+        pairs = [f"{which}_{side}" for which in ("valid", "test") for side in ("source", "target")]
+        unread = {"dataset": [*pairs, "valid_file", "test_file"], "text": pairs, "messages": pairs, "shards": pairs}
+        key = next((key for key in unread.get(kind, ()) if getattr(self, key)), "")
+        if not key:
+            return
+        file = f"{key.partition('_')[0]}_file"
+        instead, zh = f"take it away, or name {file}", f"请去掉，或写 {file}"
+        if kind == "dataset":
+            instead = "take it away: a data set has splits of its own, validation and test"
+            zh = "请去掉：数据集有自己的 validation 和 test"
+        raise QkvError(f"data.{key}: found {getattr(self, key)!r}, which is not read beside {kind}; {instead}",
+                       zh=f"data.{key}：是 {getattr(self, key)!r}，但与 {kind} 一起时不会读它；{zh}")  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -177,17 +195,23 @@ class Data:
         found = tables.opened(str(local) if local.exists() else self.dataset)
         if "train" not in found:
             raise QkvError(f"data.dataset {self.dataset!r}: no split 'train' (found: {', '.join(found)})")
-        rows = {name: list(tables.texts(found[name], self.keys, name=f"{self.dataset}/{name}", sieve=sieve))
-                for name in PARTS if name in found}  # fmt: skip
-        notes = tuple(sieve.notes)
+        names = {part: f"{self.dataset}/{part}" for part in PARTS if part in found}
+        rows = {part: list(tables.rows(found[part], self.keys, name=name, sieve=sieve)) for part, name in names.items()}
+        train, valid, test = ([row for _, row in rows.get(part, ())] for part in PARTS)
         if self.textual:
-            whole, valid, test = ("\n\n".join(t for (t,) in rows.get(name, [])) for name in PARTS)
-            return replace(Splits(whole, valid) if valid else text_splits(whole, share=0.1), test=test, notes=notes)
-        pairs: list[Any] = rows["train"]
-        test: Any = rows.get("test", ())
-        if valid := rows.get("validation"):
-            return Splits(pairs, valid, test, notes)
-        return Splits(*held_out(pairs, self.valid, self.apart), test, notes)
+            whole, some, last = ("\n\n".join(t for (t,) in part) for part in (train, valid, test))
+            split = Splits(whole, some) if some else text_splits(whole, share=0.1)
+            return replace(split, test=last, notes=tuple(sieve.notes))
+
+        def placed(*parts: str) -> Placed:
+            return ((f"{names[part]}, row {n}", row) for part in parts for n, row in rows.get(part, ()))
+
+        held = [*test, *valid]
+        sets, said = self.unseen([train], held, (placed("train"), placed("validation", "test")))
+        notes = (*sieve.notes, *said, *self.asked_before(sets, held))
+        if not valid:
+            sets, valid = self.parted(sets, self.valid)
+        return Splits(sets[0], valid, test, notes)
 
     def rows(self, folder: Path, sieve: sources.Sieve) -> Iterator[tuple[int, Any]]:
         """The pairs or conversations of the first file, each with its line."""
@@ -200,15 +224,27 @@ class Data:
             return sources.tsv_rows(place, self.columns, sieve=sieve)
         return sources.jsonl_rows(place, (self.keys[0], self.keys[1]), sieve=sieve)
 
+    def places(self, folder: Path) -> tuple[Placed, Placed]:
+        """The rows of training and those held out in files of their own, each with its file and line; read again."""
+        sieve = sources.Sieve("skip")
+
+        def placed(parts: "Iterable[Data | None]") -> Placed:
+            return ((f"{folder / one.name}:{n}", row) for one in parts if one for n, row in one.rows(folder, sieve))
+
+        return placed(self.each()), placed(self.apart_from(which) for which in ("valid", "test"))
+
     def unseen(
-        self, folder: Path, sets: list[list[Any]], held: Sequence[Any]
+        self, sets: list[list[Any]], held: Sequence[Any], places: tuple[Placed, Placed]
     ) -> tuple[list[list[Any]], tuple[str, ...]]:
-        """The training rows that are not held out too, or all of them where `overlap` says so; and what is said."""
+        """The training rows that are not held out too, or all of them where `overlap` says so; and what is said.
+
+        `places` are the rows of both with where each stands; they are asked only where there is something to tell.
+        """
         known = {repr(row) for row in held}
         count = sum(repr(row) in known for rows in sets for row in rows) if known else 0
         if not count:
             return sets, ()
-        said = self.seen_twice(folder, known, count)
+        said = self.seen_twice(*places, known, count)
         if self.overlap == "keep":
             return sets, (said,)
         return [[row for row in rows if repr(row) not in known] for rows in sets], (said,)
@@ -241,27 +277,18 @@ class Data:
                      zh=f"留出的 {len(held):,} 对中，有 {len(found):,} 对的{zh}也在训练里，"
                      f"但另一边不同（{some}）"),)  # fmt: skip
 
-    def seen_twice(self, folder: Path, known: set[str], count: int) -> str:
+    def seen_twice(self, train: Placed, apart: Placed, known: set[str], count: int) -> str:
         """What is said about held-out rows in training: a note, or an error with both lines."""
-        sieve = sources.Sieve("skip")
-        name, line, row = next(
-            (one.name, n, row) for one in self.each() for n, row in one.rows(folder, sieve) if repr(row) in known
-        )
-        held = next(
-            f"{folder / apart.name}:{n}"
-            for which in ("valid", "test")
-            if (apart := self.apart_from(which))
-            for n, other in apart.rows(folder, sieve)
-            if other == row
-        )
+        place, row = next((place, row) for place, row in train if repr(row) in known)
+        held = next(place for place, other in apart if other == row)
         what = "conversation" if self.messages else "pair"
-        said = f"{folder / name}:{line}: this {what} is held out too ({held}); {count} training rows are"
+        said = f"{place}: this {what} is held out too ({held}); {count} training rows are"
         if self.overlap == "error":
             raise QkvError(f"{said}: the evaluation would flatter the model. overlap = \"drop\" leaves them out of "
                            "training, overlap = \"keep\" trains on them all the same")  # fmt: skip
         drop = self.overlap == "drop"
         return Note(f"{said}; {'left out of training' if drop else 'trained on all the same'}",
-                    zh=f"{folder / name}:{line}：这一条也被留出（{held}）；训练中有 {count} 行这样，"
+                    zh=f"{place}：这一条也被留出（{held}）；训练中有 {count} 行这样，"
                     f"{'不用来训练' if drop else '照样训练'}")  # fmt: skip
 
     def named(self, folder: Path, which: str, sieve: sources.Sieve) -> list[Any] | None:

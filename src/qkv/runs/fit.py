@@ -198,6 +198,7 @@ def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[
         "training.outputs": objective is objectives.PAIRS, "training.betas": adam, "training.eps": adam,
         "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
         "data.overlap": not textual, "data.valid": not textual,
+        "data.test": not textual and not data.dataset,
     }  # fmt: skip
     parts: dict[str, tuple[Any, Any]] = {
         "training": (s, Settings()), "check": (check, Check()), "data": (data, Data()),
