@@ -42,7 +42,8 @@ BROKEN = [
     ("b.tsv", b"a\tb\n\tc\n", "b.tsv:2: the column 1 is empty"),
     ("a.jsonl", GOOD.encode() + b"{oops\n", "a.jsonl:2: not JSON"),
     ("b.jsonl", GOOD.encode() + b"[1]\n", "b.jsonl:2: found a JSON list"),
-    ("c.jsonl", GOOD.encode() + b'{"source": "x"}\n', "c.jsonl:2: key 'target' is missing"),
+    ("c.jsonl", GOOD.encode() + b'{"source": "x"}\n', "c.jsonl:2: no key 'target' (found: source)"),
+    ("f.jsonl", GOOD.encode() + b'{"source": "x", "target": 3}\n', "f.jsonl:2: key 'target' holds int, expected a str"),
     ("d.jsonl", GOOD.encode() + b'{"source": "x", "target": ""}\n', "d.jsonl:2: the target is empty"),
     ("e.jsonl", b'{"a": 1}\n', "e.jsonl:1: found the keys a; say which hold text with --keys"),
     ("cr.txt", b"a\rb\rc", "cr.txt: 3 lines that end with a carriage return alone; convert it to line feeds"),
@@ -102,6 +103,16 @@ def test_parallel_files_are_rows_together(tmp_path: Path) -> None:
     assert [a.kind for a in check([put(tmp_path, "a.txt", "a\n"), put(tmp_path, "b.txt", "b\n")]).files] == ["text"] * 2
     with pytest.raises(QkvError, match="come in twos"):
         check([zh, en, short], options=Options(kind="parallel"))
+
+
+def test_json_lines_that_training_reads_are_good_rows(tmp_path: Path) -> None:
+    labels = put(tmp_path, "l.jsonl", '{"text": "a", "label": true}\n{"text": "b", "label": 0}\n')
+    inner = put(tmp_path, "t.jsonl", '{"translation": {"en": "I", "fr": "je"}}\n{"translation": {"en": "you"}}\n')
+    assert check([labels]).ok
+    assert sources.jsonl(labels, ("text", "label")) == [("a", "true"), ("b", "0")]
+    report = check([inner], options=Options(keys=("translation.en", "translation.fr")))
+    assert [(a.rows, a.bad) for a in report.files] == [(1, 1)]
+    assert f"{inner}:2: no key 'translation.fr' (found: en)" in said(report)
 
 
 def test_held_out_rows_in_training_are_found_with_both_lines(tmp_path: Path) -> None:

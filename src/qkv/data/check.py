@@ -330,7 +330,7 @@ def read_rows(unit: Sequence[Path], kind: str, options: Options, sieve: sources.
 
 
 class Keyed:
-    """Reads a line of JSON into the texts of some keys; without keys the first line decides which.
+    """Reads a line of JSON into the texts of some keys, as training does; without keys the first line decides which.
 
     Of `messages` it makes one text, where `talk` reads them.
     """
@@ -348,21 +348,11 @@ class Keyed:
             self.keys = next((keys for keys in KEYS if all(k in item for k in keys)), ())
             if not self.keys:
                 raise QkvError(f"{place}: found the keys {', '.join(item) or 'none'}; say which hold text with --keys")
-        row = tuple(self.text(item, key, place) for key in self.keys)
+        row = tuple(sources.told(sources.under(item, key, place), key, place, "a string") for key in self.keys)
         for key, value in zip(self.keys, row, strict=True):
             if not value.strip():
                 raise QkvError(f"{place}: the {key} is empty")
         return row
-
-    def text(self, item: dict[str, object], key: str, place: str) -> str:
-        """The text of a key; a label may be a number."""
-        value = item.get(key)
-        if key == "label" and isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        if not isinstance(value, str):
-            found = f"holds {type(value).__name__}" if key in item else "is missing"
-            raise QkvError(f"{place}: key {key!r} {found}, expected a string (keys here: {', '.join(item) or 'none'})")
-        return value
 
 
 def repeated(hashes: Hashes) -> tuple[int, int, int]:
