@@ -100,7 +100,10 @@ def test_parallel_files_are_rows_together(tmp_path: Path) -> None:
     assert any(f"has 4 lines and {short} has 2" in text and f"{zh}:3 is the first" in text for text in said(report))
     plain = [put(tmp_path, "source", "我\n你\n"), put(tmp_path, "target", "I\n")]  # as `qkv train` takes them
     assert any("has 2 lines and" in text for text in said(check(plain)))
-    assert [a.kind for a in check([put(tmp_path, "a.txt", "a\n"), put(tmp_path, "b.txt", "b\n")]).files] == ["text"] * 2
+    texts = [put(tmp_path, "a.txt", "a\n"), put(tmp_path, "b.txt", "b\n")]
+    assert [a.kind for a in check(texts, texts).files] == ["parallel"] * 4
+    assert [a.kind for a in check(texts, texts, Options(kind="text")).files] == ["text"] * 4
+    assert [a.kind for a in check(texts[:1], texts).files] == ["text"] * 3  # valid_file and test_file of a text
     with pytest.raises(QkvError, match="come in twos"):
         check([zh, en, short], options=Options(kind="parallel"))
 

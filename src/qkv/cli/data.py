@@ -37,8 +37,8 @@ from qkv.cli.common import Common, counted, ensemble, option, verb
     "--kind",
     type=click.Choice(["auto", "text", "tsv", "jsonl", "parallel"]),
     default="auto",
-    zh="文件的种类；parallel：两两成对；auto 看文件名（两个既非 .txt 也非 .tsv、.jsonl 的文件成对）",
-    en="of the files; parallel: two by two; auto goes by names (two that are no .txt, .tsv or .jsonl are a pair)",
+    zh="文件的种类；parallel：两两成对；auto 看文件名（两个既非 .tsv 也非 .jsonl 的文件成对）",
+    en="of the files; parallel: two by two; auto goes by names (two that are no .tsv or .jsonl are a pair)",
 )
 @option("--columns", default="0,1", zh="TSV 的两列，从 0 数", en="the two columns of TSV, counted from 0")
 @option("--keys", metavar="K,K", zh="JSONL 的键（默认看第一行）", en="of JSON lines (default: by the first row)")

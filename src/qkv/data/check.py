@@ -156,8 +156,9 @@ class Tally(sources.Sieve):
 def check(training: Sequence[Path], held: Sequence[Path] = (), options: Options | None = None) -> Report:
     """Read the files of training, and those that are held out for evaluation, and report on them.
 
-    With kind `parallel`, or two files whose names do not say what they hold, such as train.en and train.de, files
-    belong together two by two, as `qkv train` takes them.
+    With kind `parallel`, or two files whose names say of neither that it holds rows (train.en and train.de, or two
+    *.txt), files belong together two by two, as `qkv train` takes them. Beside other training, two held-out *.txt are
+    a text each.
 
     Raises:
         QkvError: an odd number of parallel files.
@@ -167,7 +168,8 @@ def check(training: Sequence[Path], held: Sequence[Path] = (), options: Options 
     faults: list[Fault] = []
     read: list[list[Hashes]] = [[], []]
     for i, paths in enumerate((training, held)):
-        for unit in units([Path(p) for p in paths], options.kind):
+        apart = i == 1 and not any(about.kind == "parallel" for about in files)
+        for unit in units([Path(p) for p in paths], options.kind, apart=apart):
             kind = kind_of(unit, options.kind)
             abouts = [About(path, kind) for path in unit]
             for about in abouts:
@@ -188,9 +190,10 @@ def kind_of(unit: Sequence[Path], kind: Kind) -> str:
     return ends.get(unit[0].suffix.lower(), "text") if kind == "auto" else kind
 
 
-def units(paths: Sequence[Path], kind: Kind) -> list[tuple[Path, ...]]:
-    """Files one by one, or two by two where they are parallel."""
-    two = len(paths) == 2 and not any(p.suffix.lower() in (".tsv", ".txt", *sources.JSON) for p in paths)
+def units(paths: Sequence[Path], kind: Kind, *, apart: bool = False) -> list[tuple[Path, ...]]:
+    """Files one by one, or two by two where they are parallel; with `apart`, *.txt are none of these."""
+    alone = (".tsv", *sources.JSON, *((".txt",) if apart else ()))
+    two = len(paths) == 2 and not any(p.suffix.lower() in alone for p in paths)
     if kind == "parallel" or (kind == "auto" and two):
         if len(paths) % 2:
             raise QkvError(f"parallel files come in twos, source then target; found {len(paths)}: {paths[-1]} is alone")
