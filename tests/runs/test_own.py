@@ -134,6 +134,19 @@ def test_keys_that_are_typed_say_which_texts_are_pairs(folder: Path, monkeypatch
     assert recipes.configure("labels.jsonl", ['data.keys=["text", "label"]']).objective == "labels"
 
 
+def test_a_bad_first_row_is_left_out_where_one_says_so(folder: Path) -> None:
+    good = (folder / "labels.jsonl").read_text(encoding="utf-8")
+    for bad, told in (("{oops", r"bad\.jsonl:2: not JSON"), ('{"q": 1}', r"bad\.jsonl:2: found the keys q; which of")):
+        (folder / "bad.jsonl").write_text(f"\n{bad}\n{good}", encoding="utf-8")
+        with pytest.raises(QkvError, match=told):
+            recipes.configure(folder / "bad.jsonl")
+        run = recipes.configure(folder / "bad.jsonl", ["data.on_bad_row=skip"])
+        assert (run.objective, len(run.splits().notes)) == ("labels", 1)
+    (folder / "bad.jsonl").write_text("{oops\n", encoding="utf-8")
+    with pytest.raises(QkvError, match=r"all 1 rows are bad; the first: .*bad\.jsonl:1: not JSON"):
+        recipes.configure(folder / "bad.jsonl", ["data.on_bad_row=quarantine"])
+
+
 def test_a_folder_of_token_shards_is_data_too(folder: Path) -> None:
     shards.write(folder / "packed", [[1, 2, 3]], vocabulary=9, save=lambda place: None)
     assert recipes.configure(folder / "packed").data == Data(shards=(str(folder / "packed"),))
@@ -155,7 +168,10 @@ def test_of_json_lines_the_texts_are_read_with_a_blank_line_between(folder: Path
     ("name", "more", "told"),
     [
         ("bok.txt", [], "did you mean 'book.txt'"),
-        ("a.en", ["a.fr", "a.tsv"], "found 3 files, expected two parallel ones"),
+        ("a.en", ["a.fr", "book.txt"], "found 3 files, expected two parallel ones"),
+        ("a.tsv", ["pairs.jsonl"], r"^a\.tsv, pairs\.jsonl: found files of different kinds, .*; write their rows in"),
+        ("a.en", ["a.tsv"], r"^a\.en, a\.tsv: found files of different kinds"),
+        ("packed", ["book.txt"], r"^packed, book\.txt: found files of different kinds"),
         ("odd.jsonl", [], r"odd\.jsonl:1: found the keys zh, en"),
         ("bok", [], r"known: .*; or a TOML file, or your data: \*\.txt"),
     ],
@@ -165,6 +181,7 @@ def test_files_that_do_not_say_it_are_refused(
 ) -> None:
     monkeypatch.chdir(folder)
     Path("odd.jsonl").write_text('{"zh": "a", "en": "b"}\n', encoding="utf-8")
+    Path("packed").mkdir()
     with pytest.raises(QkvError, match=told):
         recipes.configure(name, more).splits()
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +69,20 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     """The run over data alone: two parallel files, some of TSV or JSON lines, folders of shards, or one text.
 
     Raises:
-        QkvError: more files of another kind, or one whose name or first row does not say what it holds.
+        QkvError: more files of another kind, or of several, or one whose name or first row does not say what it holds.
     """
     names, words = [str(path) for path in paths], tuple(words)
     kinds = {"shards" if path.is_dir() else SUFFIXES.get(path.suffix.lower(), "") for path in paths}
-    kind = kinds.pop() if len(kinds) == 1 else ""
+    kind = next(iter(kinds)) if len(kinds) == 1 else ""
+    if len(kinds) > 1 and kinds & {"tsv", "jsonl", "shards"}:
+        raise QkvError(f"{', '.join(names)}: found files of different kinds, expected two parallel ones, one text, or "
+                       "some of TSV or JSON lines; write their rows in one form, all *.tsv or all *.jsonl, and pack "
+                       "texts beside shards (qkv data pack)",
+                       zh=f"{', '.join(names)}：文件的种类不一，应是两个逐行对应的、一个文本，或几个 TSV 或 "
+                       "JSON Lines；请写成同一种，都是 *.tsv 或都是 *.jsonl；"
+                       "与词元文件一起的文本请先 qkv data pack")  # fmt: skip
     if kind == "jsonl":
-        values = lined(paths, asked(words, KINDS).get("data", {}).get("keys"))
+        values = lined(paths, asked(words, KINDS).get("data", {}))
     elif kind in ("tsv", "shards") or (kind and len(paths) == 1):
         values = {"data": {kind: names}}
     elif len(paths) == 2:
@@ -87,21 +95,28 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     return described(values, words, paths[0], Path())
 
 
-def lined(paths: Sequence[Path], said: object = None) -> dict[str, Any]:
+def lined(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
     """What files of JSON lines hold, by the keys of the first row: conversations, pairs, labelled texts, texts.
 
-    Keys that were `said` are those of pairs.
+    Keys that `data`, which was typed, names are those of pairs. Where it lets bad rows pass, the first good one counts.
     """
-    path, names = paths[0], [str(path) for path in paths]
-    first = next(sources.rows(path, sources.json_object))[1]
-    if "messages" in first and not said:
+    path, lenient = paths[0], data.get("on_bad_row", "error") != "error"
+    found = sources.rows(path, sources.json_object, sieve=sources.Sieve("skip" if lenient else "error"))
+    number, first = next(found)
+    for row in chain([first], (row for _, row in found) if lenient else ()):
+        if values := keyed(row, [str(path) for path in paths], data.get("keys")):
+            return values
+    raise QkvError(f"{path}:{number}: found the keys {', '.join(first) or 'none'}; which of them to learn from is said "
+                   "by data.keys='[\"A\", \"B\"]'")  # fmt: skip
+
+
+def keyed(row: Mapping[str, object], names: list[str], said: object) -> dict[str, Any]:
+    """What files hold of which this is a row: the keys that were `said`, or those that it has; nothing if none."""
+    if "messages" in row and not said:
         return {"data": {"messages": names}}
-    keys = said if isinstance(said, list) else next((keys for keys in KEYS if first.keys() >= {*keys}), None)
-    if keys is None and "text" in first:
-        return {"data": {"text": names}}
+    keys = said if isinstance(said, list) else next((keys for keys in KEYS if row.keys() >= {*keys}), None)
     if keys is None:
-        raise QkvError(f"{path}:1: found the keys {', '.join(first) or 'none'}; which of them to learn from is said by "
-                       "data.keys='[\"A\", \"B\"]'")  # fmt: skip
+        return {"data": {"text": names}} if "text" in row else {}
     values: dict[str, Any] = {"data": {"jsonl": names, "keys": list(keys)}}
     return values | ({"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {})
 
