@@ -6,6 +6,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from qkv.core.step import Given, begin
 from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.paths import bundled_dir
+from qkv.runs.shape import Shape
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.text.train import train
 
@@ -678,3 +680,19 @@ def test_nothing_to_read_and_no_name_are_no_accident(
     assert (code, "eos_token_id is 'x' in its configs" in err) == (2, True)
     with pytest.raises(QkvError, match=r"^/proc/none/x: cannot be written .*is /proc/none a folder"):
         model.save("/proc/none/x")
+
+
+@pytest.mark.parametrize("kind", ["char", "word"])
+def test_a_text_with_an_unknown_word_is_translated_as_python_and_json_have_it(
+    kind: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = train(TEXTS, kind=kind, size=200)
+    model = hub.build(Shape("marian", width=16, layers=1, heads=2, ffn=32, context=32).spec(len(made)), tokenizer=made)
+    with torch.no_grad():
+        model.core.head.bias[made.eos_id] = -9.0  # something is said
+    model.save(tmp_path)
+    wanted = qkv.load(tmp_path).translate("the 猹 cat", max_new_tokens=6)
+    assert wanted.unknown == ("猹",)
+    assert wanted.text.strip()
+    code, out, err = run(capsys, "translate", str(tmp_path), "the 猹 cat", "--max-new-tokens", "6")
+    assert (code, out, err) == (0, f"{wanted.text}\n", "not in the vocabulary: 猹\n")

@@ -30,17 +30,20 @@ ROWS = 1024  # hypotheses of the lines that are read together: enough lines to s
 def command(
     common: Common, model: str, text: str | None, scores: bool, align: bool, ensemble: tuple[str, ...], **how: Any
 ) -> None:
+    from qkv.text.train import closed
+
     if how["nbest"] > how["beam"]:
         raise click.UsageError(f"--nbest {how['nbest']} needs --beam {how['nbest']} or more; --beam is {how['beam']}")
     lines, loaded, others = read_lines(text, "translate"), common.model(model), common.models(ensemble)
     how = given(**how, **({"align": True} if align else {})) | others
+    blank = loaded.tokenizer is not None and closed(loaded.tokenizer)
     single, most = text is not None and text != "-", max(BATCH, ROWS // how["beam"])
     for line, result in answered(lines, lambda texts: loaded.translate(texts, **how), single=single, most=most):
-        _tell(common, line, result, scores, align)
+        _tell(common, line, result, scores, align, blank)
 
 
-def _tell(common: Common, line: str, result: Any, scores: bool, align: bool) -> None:
-    """One line's translation, and the next best if they were asked for."""
+def _tell(common: Common, line: str, result: Any, scores: bool, align: bool, blank: bool) -> None:
+    """One line's translation, and the next best if they were asked for; `blank` where unknown words forbid a guess."""
     best = [] if result is None else [result, *result.others]
     if common.json:
         keys = ("text", "score", "tokens", "alignment", "unknown")
@@ -49,9 +52,9 @@ def _tell(common: Common, line: str, result: Any, scores: bool, align: bool) -> 
         return common.emit({"source": line, **first, **({"nbest": told} if len(told) > 1 else {})})
     if missing := getattr(result, "unknown", ()):
         words = ", ".join(missing)
-        zh, en = f"词表里没有：{words}；这一句不译", f"not in the vocabulary: {words}; left blank"
-        common.note(zh, en)
-    if not best or missing:
+        zh, en = f"词表里没有：{words}", f"not in the vocabulary: {words}"
+        common.note(zh + "；这一句不译" * blank, en + "; left blank" * blank)
+    if not best or (missing and blank):
         return click.echo("")
     for r in best:
         click.echo(f"{r.score:.4f}\t{r.text}" if scores else r.text)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -113,8 +113,7 @@ def _lexicon(words: Sequence[str], specials: Sequence[str], unk: str) -> tokeniz
     # An unknown character costs ten more than a piece: all known pieces come before fewer pieces.
     pieces = [*((s, 0.0) for s in specials), *((w, -0.1) for w in others)]
     backend = tokenizers.Tokenizer(models.Unigram(pieces, list(specials).index(unk), False))
-    border = rf"(?<=[{CJK}])(?=[{LATIN}])|(?<=[{LATIN}])(?=[{CJK}])"
-    backend.normalizer = normalizers.Replace(Regex(border), " ")
+    backend.normalizer = _parted()
     marks = sorted((w for w in others if len(w) > 1 and not re.match(r"\w", w)), key=len, reverse=True)
     units = [*(re.escape(m) + (r"(?!\w)" if m[-1].isalnum() else "") for m in marks), rf"[{LATIN}]+", r"[^\w\s]"]
     cut = pre_tokenizers.Split(Regex("|".join(units)), "isolated")
@@ -123,6 +122,18 @@ def _lexicon(words: Sequence[str], specials: Sequence[str], unk: str) -> tokeniz
     backend.add_special_tokens([AddedToken(s, normalized=False) for s in specials])
     backend.add_tokens([AddedToken(w, single_word=True, normalized=True) for w in english])
     return backend
+
+
+def _parted() -> normalizers.Normalizer:
+    """A space between Chinese and Latin letters."""
+    border = rf"(?<=[{CJK}])(?=[{LATIN}])|(?<=[{LATIN}])(?=[{CJK}])"
+    return normalizers.Replace(Regex(border), " ")
+
+
+def closed(tokenizer: Tokenizer) -> bool:
+    """Whether a vocabulary is of kind `lexicon`: what has a word outside of it is not to be guessed at."""
+    found: Any = tokenizer.backend.normalizer
+    return found is not None and found.__getstate__() == cast(Any, _parted()).__getstate__()
 
 
 def _spaced(tight: str) -> decoders.Decoder:
