@@ -136,6 +136,7 @@ def test_a_model_that_is_no_run_is_not_written_over(here: Path) -> None:
     for words, out in (([], model), ([f"base={model}"], model), ([], adapter)):
         with pytest.raises(QkvError, match="holds a model that is no run"):
             recipes.train("t.txt", overrides=[*SMALL, *words], out=out, device="cpu")
+        assert not (out / "train").exists()
     assert (model / "model.safetensors").read_bytes() == before
 
 
