@@ -43,7 +43,7 @@ def make(core: nn.Module, s: Settings) -> "torch.optim.Optimizer | Together":
 def matrices_of(core: nn.Module) -> list[nn.Parameter]:
     """The matrices within the layers that learn, which Muon takes."""
     found = (m.weight for n, m in core.named_modules() if isinstance(m, nn.Linear | Bank) and "layers." in n)
-    return [p for p in found if p.requires_grad]
+    return [p for p in found if isinstance(p, nn.Parameter) and p.requires_grad]
 
 
 def grouped(plain: Sequence[nn.Parameter], kept: Sequence[nn.Parameter], s: Settings) -> torch.optim.Optimizer:
