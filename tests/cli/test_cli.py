@@ -49,7 +49,7 @@ class Fake:
         self.asked.append((prompt, how))
         yield from ("Buckle", " my", " shoe")
 
-    encoder_decoder = False
+    encoder_decoder, tokenizer = False, None
 
     def score(self, texts: list[str]) -> list[float]:
         return [-float(len(text)) for text in texts]

@@ -102,9 +102,9 @@ def run(
 
 def broken(patch: pytest.MonkeyPatch, fault: str, ranks: parallel.Ranks) -> None:
     """A deliberate mistake put into this rank."""
-    if fault == "own tokens":
+    if fault == "own tokens":  # at least one: a step without any moves nothing, and the other rank would wait
         total = parallel.Ranks.total
-        patch.setattr(parallel.Ranks, "total", lambda self, n: list(n) if len(n) == 2 else total(self, n))
+        patch.setattr(parallel.Ranks, "total", lambda self, n: [max(1, n[0]), n[1]] if len(n) == 2 else total(self, n))
     if fault == "own loads":
         total = parallel.Ranks.total
         patch.setattr(parallel.Ranks, "total", lambda self, n: list(n) if len(n) == 8 else total(self, n))
