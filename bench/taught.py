@@ -3,7 +3,7 @@
 Teachers are finished runs of the recipe: `qkv train multi30k_longer training.seed=0 --out T0`, and so on; those of
 `--back` learnt the other direction. Then `bench/taught.py --teachers T0,T1,T2` has each translate the training sources
 (as `qkv data distil` does), trains the recipe on the true pairs and theirs, and ends on the true pairs alone;
-`--run DIR` is where both runs lie or go on (default: none stays).
+`--run DIR` is where both runs lie or go on, and what the teachers wrote (default: none stays).
 """
 
 import json
@@ -28,7 +28,8 @@ def main() -> None:
     """Distil, train what is not trained yet, judge."""
     given = options(CLAIM, teachers=("", "their directories, commas between"),
                     back=("", "directories of teachers of the other direction"), seed=(0, "of both runs"),
-                    run=("", "where both runs lie"))  # fmt: skip
+                    run=("", "where both runs lie, and what the teachers wrote"),
+                    more=("", "further settings of both runs, commas between"))  # fmt: skip
     if not given.teachers and not given.smoke:
         raise SystemExit("--teachers: name finished runs of multi30k_longer, commas between")
     with tempfile.TemporaryDirectory() as aside:
@@ -54,24 +55,30 @@ def trained(folder: Path, forth: Sequence[Path], back: Sequence[Path], given: An
 
     name, seed = "demo" if given.smoke else "multi30k_longer", f"training.seed={given.seed}"
     first, last = folder / "taught", folder / "true"
+    more = given.more.split(",") if given.more else []
     if not (first / "train" / "result.json").exists():
-        run = recipes.configure(name, [*STUDENT, seed], smoke=given.smoke)
-        pairs = partial(beside, run.splits(), ["demo"] if given.smoke else forth, back)
+        run = recipes.configure(name, [*STUDENT, seed, *more], smoke=given.smoke)
+        pairs = partial(beside, run.splits(), ["demo"] if given.smoke else forth, back, folder)
         recipes.train(replace(run, splits=pairs), out=first, report=Plain(), resume=True)
     if not (last / "train" / "result.json").exists():
-        run = recipes.configure(name, [] if given.smoke else [*END, seed], smoke=given.smoke)
+        run = recipes.configure(name, [] if given.smoke else [*more, *END, seed], smoke=given.smoke)
         recipes.train(replace(run, base=str(first)), out=last, report=Plain(), resume=True)
 
 
-def beside(whole: Any, forth: Sequence[Path | str], back: Sequence[Path | str]) -> Any:
+def beside(whole: Any, forth: Sequence[Path | str], back: Sequence[Path | str], folder: Path) -> Any:
     """The data with the pairs that teachers write of the training pairs beside the true ones."""
     import qkv
     from qkv.runs.distil import Teacher
 
-    teachers = [Teacher(qkv.load(name)) for name in forth]
-    teachers += [Teacher(qkv.load(name), writes="source", nbest=2) for name in back]
-    found = [teacher.pairs(whole.train) for teacher in teachers]
-    return replace(whole, train=[*whole.train, *(pair for each in found for many in each for pair in many)])
+    found = [*whole.train]
+    for n, name in enumerate([*forth, *back]):
+        place = folder / f"teacher{n}.json"
+        if not place.exists():
+            how = {} if n < len(forth) else {"writes": "source", "nbest": 2}
+            many = Teacher(qkv.load(name), **how).pairs(whole.train)
+            place.write_text(json.dumps([pair for each in many for pair in each]), encoding="utf-8")
+        found += [(source, target) for source, target in json.loads(place.read_text(encoding="utf-8"))]
+    return replace(whole, train=found)
 
 
 def reached(directory: Path, *, smoke: bool) -> dict[str, Any]:

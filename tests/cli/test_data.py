@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from qkv import recipes
 from qkv.data import download, sources
 from qkv.data.download import File, Set
+from qkv.errors import Note
 from qkv.paths import bundled_dir
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -34,7 +37,7 @@ def test_check_ends_with_0_or_1_and_tells_the_line(capsys):
     assert out.endswith("nothing to mend\n")
     code, out, _ = run(capsys, "data", "check", put("bad.tsv", "a\tA\nb\n"), "--lang", "zh")
     assert code == 1
-    assert "要修  bad.tsv:2: found 1 column(s)" in out
+    assert "要修  bad.tsv:2：只有 1 列" in out
     code, out, _ = run(capsys, "data", "check", "bad.tsv", "--json")
     found = json.loads(out)
     assert (code, found["ok"], found["files"][0]["bad"]) == (1, False, 1)
@@ -55,6 +58,28 @@ def test_check_takes_pairs_keys_columns_and_held_out_files(capsys):
     assert run(capsys, "data", "chek", "c.tsv")[0] == 2
 
 
+def test_every_finding_is_told_in_chinese(capsys):
+    messy = "\ufeffsource\ttarget\r\na\tb\na\tb\n\nx\r\ty\nlost\t\ufffd\n" + "long" * 300 + "\tz\none\n\tempty\n"
+    Path("messy.tsv").write_bytes(messy.encode())
+    Path("mixed.txt").write_bytes("中文一行\n".encode() + "中文两行\n".encode("gb18030") + b"nul \0 byte\n")
+    Path("gb.tsv").write_bytes("中文\t两列\n".encode("gb18030"))
+    rows = ['{"text": "a"}', '{"text": 1}', "[1]", "{", '{"txt": "a"}', '{"text": ""}', '{"text": "\\ud800"}']
+    files = ["messy.tsv", "mixed.txt", "gb.tsv", put("rows.jsonl", "\n".join(rows)), put("empty.txt", ""),
+             put("none.jsonl", '{"q": "a"}\n'), put("pipe.bin", ""), "nowhere.txt"]  # fmt: skip
+    Path("pipe.bin").write_bytes(bytes(400))
+    code, out, _ = run(capsys, "data", "check", *files, "--eval", "messy.tsv", "--lang", "zh")
+    found = [line for line in out.splitlines() if line.startswith(("要修", "留意"))]
+    assert (code, len(found) >= 20) == (1, True)
+    for line in found:
+        told = line.split("：", 1)[1]
+        assert sum("\u4e00" <= c <= "\u9fff" for c in told) >= 3 or "JSON" in told, line
+        assert "expected" not in told, line
+    code, out, _ = run(capsys, "data", "get", "--lang", "zh")
+    assert (code, out.count("许可："), "许可：公有领域" in out) == (0, len(download.sets()), True)
+    assert all(re.search("[一-鿿]{2}", one.about.zh) for one in download.sets().values())
+    assert all(re.search("[一-鿿]{2}", about.zh) and "中文：" not in about.zh for about in recipes.about().values())
+
+
 @pytest.mark.skipif(not (bundled_dir() / "demo-lm").is_dir(), reason="demo-lm is not bundled")
 def test_length_may_be_counted_in_a_models_tokens(capsys):
     put("f.txt", "One, two, buckle my shoe.\n" + "word " * 400 + "\n")
@@ -71,7 +96,8 @@ def test_get_lists_sets_and_says_where_they_lie(capsys, monkeypatch, here):
     assert "licence: CC BY 2.0 FR" in out
     assert set(json.loads(run(capsys, "data", "get", "--json")[1])) == set(download.sets())
     sha = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
-    monkeypatch.setattr(download, "sets", lambda: {"s": Set("words", "free", (File("a/h", "x/h", 5, sha),))})
+    one = Set(Note("words"), Note("free"), (File("a/h", "x/h", 5, sha),))
+    monkeypatch.setattr(download, "sets", lambda: {"s": one})
     (here / "d" / "x").mkdir(parents=True)
     (here / "d" / "x" / ".h.part").write_text("hello", encoding="utf-8")  # fetched before; only to be checked
     code, out, err = run(capsys, "data", "get", "s", "--out", "d")

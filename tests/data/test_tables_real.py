@@ -70,7 +70,7 @@ def test_its_faults_are_told_with_the_row_or_the_name(tmp_path: Path) -> None:
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "one")
     with pytest.raises(QkvError, match=r"one/train, row 0: no key 'translation\.eng'; did you mean 'en'"):
         Data(dataset="one", keys=("translation.zh", "translation.eng")).splits(tmp_path)
-    with pytest.raises(QkvError, match=r"row 0: key 'n' holds int, expected text"):
+    with pytest.raises(QkvError, match=r"row 0: key 'n' holds int, expected a string"):
         Data(dataset="one", keys=("n",)).splits(tmp_path)
     with pytest.raises(QkvError, match=r"data\.dataset 'no/such-set'"):
         Data(dataset="no/such-set").splits(tmp_path)

@@ -189,6 +189,8 @@ def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], in
 
 def told(common: Common, report: Any) -> None:
     """The report as people read it: each file in three lines, then what was found."""
+    from qkv.data.check import PARTS
+
     for a in report.files:
         mark = common.say("，有 BOM", ", byte order mark") if a.mark else ""
         click.echo(click.style(str(a.path), bold=True) + f"  {a.kind}, {a.bytes:,} B{mark}")
@@ -205,11 +207,13 @@ def told(common: Common, report: Any) -> None:
             f"scripts: {written}",
         ))  # fmt: skip
     for o in report.overlaps:
-        click.echo(common.say("重叠", "overlap") + f" ({o.part}): {o.count:,}/{o.of:,}  {o.held} ∩ {o.training}")
+        part = common.say(f"重叠（{PARTS[o.part]}）：", f"overlap ({o.part}): ")
+        click.echo(f"{part}{o.count:,}/{o.of:,}  {o.held} ∩ {o.training}")
     for fault in report.faults:
         word = click.style(common.say("要修", "mend"), fg="red") if fault.broken else common.say("留意", "note")
         times = f" ({fault.count:,}×)" if fault.count > 1 else ""
-        click.echo(f"{word}  {fault.place}: {fault.text}{times}")
+        said = common.say(f"{fault.place}：{fault.text.zh}", f"{fault.place}: {fault.text}")
+        click.echo(f"{word}  {said}{times}")
     click.echo(
         common.say("没有要修的", "nothing to mend")
         if report.ok
@@ -233,13 +237,14 @@ def get(common: Common, names: tuple[str, ...], out: Path | None) -> int:
                          for n, s in known.items()})  # fmt: skip
             return 0
         for name, one in known.items():
-            click.echo(f"{name:<16} {sum(f.size for f in one.files) / 1e6:>5.1f} MB  {one.about}")
-            click.echo(f"{'':<26}" + common.say("许可：", "licence: ") + one.licence)
+            said = common.say(one.about.zh, one.about)
+            click.echo(f"{name:<16} {sum(f.size for f in one.files) / 1e6:>5.1f} MB  {said}")
+            click.echo(f"{'':<26}" + common.say(f"许可：{one.licence.zh}", f"licence: {one.licence}"))
         return 0
     found: dict[str, Any] = {}
     for name in names:
         one = download.find(name)
-        common.note(f"{name}：{one.about}；许可：{one.licence}", f"{name}: {one.about}; licence: {one.licence}")
+        common.note(f"{name}：{one.about.zh}；许可：{one.licence.zh}", f"{name}: {one.about}; licence: {one.licence}")
         with counted(common) as tell:
             files = download.get(name, out, tell=(lambda _, done, of, tell=tell: tell(done, of)) if tell else None)
         found[name] = {"licence": one.licence, "files": [str(path) for path in files]}

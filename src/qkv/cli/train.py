@@ -96,7 +96,7 @@ def listed(common: Common) -> int:
         common.emit(known)
         return 0
     for name, said in known.items():
-        click.echo(f"{name:<20} {said}")
+        click.echo(f"{name:<20} {common.say(said.zh, said)}")
     click.echo(common.say("或者你自己的：mine.toml，book.txt，pairs.tsv，train.zh train.en（docs/training.zh-CN.md）",
                           "or your own: mine.toml, book.txt, pairs.tsv, train.zh train.en (docs/training.md)"))
     return 0

@@ -16,17 +16,19 @@ from typing import Literal
 import numpy as np
 
 from qkv.data import sources
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 
 Kind = Literal["auto", "text", "tsv", "jsonl", "parallel"]
 Row = tuple[str, ...]  # one text, or a pair
 Talk = Callable[[Mapping[str, object], str], Sequence[Mapping[str, object]]]  # (row, place) -> messages
 HUGE = 1 << 20  # bytes from which a line is told of
 TELLING = 30  # bytes from which a line of plain text is no phrase that everybody writes
-NAMED = "looks like the names of the columns, and is read as a row like any other; remove the line"
+NAMED = Note("looks like the names of the columns, and is read as a row like any other; remove the line",
+             zh="像是各列的名字，却会与别的行一样读作数据；请删去这一行")  # fmt: skip
 LEAK = 0.1  # the share of such lines, found in training too, from which held-out text is no longer held out
+PARTS = {"rows": "行", "source": "源文", "target": "译文", "column 1": "第 1 列", "column 2": "第 2 列"}  # in Chinese
 KEYS = (("source", "target"), ("prompt", "completion"), ("label", "text"), ("text",))
-WHERE = re.compile(r"^.*?:\d+: ")  # file:line before a message
+WHERE = re.compile(r"^.*?:\d+(?:: |：)")  # file:line before a message, English or Chinese
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Fault:
     """Something found: how often, the place of the first, and whether it must be mended (`broken`) or only known."""
 
     place: str
-    text: str
+    text: Note
     count: int = 1
     broken: bool = True
 
@@ -129,12 +131,17 @@ def hashed(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.strip().encode("utf-8", "replace"), digest_size=8).digest(), "little")
 
 
+def bare(said: Note) -> Note:
+    """A message without the place before it."""
+    return Note(WHERE.sub("", said), zh=WHERE.sub("", said.zh))
+
+
 class Tally(sources.Sieve):
     """A sieve that counts each kind of fault and keeps the first of each kind."""
 
     def __init__(self) -> None:
         super().__init__("skip")
-        self.kinds: dict[str, tuple[int, str]] = {}
+        self.kinds: dict[str, tuple[int, Note]] = {}
         self.count = 0
 
     def refuse(self, error: QkvError, *rows: tuple[Path, sources.Line]) -> None:
@@ -142,7 +149,7 @@ class Tally(sources.Sieve):
         super().refuse(error, *rows)
         self.count += 1
         what = re.sub(r"0x\w+|[\d,]+|'[^']*'", "", WHERE.sub("", str(error))).split(":")[0].split(";")[0]
-        seen, first = self.kinds.get(what, (0, str(error)))
+        seen, first = self.kinds.get(what, (0, error.note))
         self.kinds[what] = (seen + 1, first)
 
     def faults(self) -> Iterator[Fault]:
@@ -150,7 +157,7 @@ class Tally(sources.Sieve):
         for count, first in self.kinds.values():
             found = WHERE.match(first)
             place = found.group().removesuffix(": ") if found else ""
-            yield Fault(place, WHERE.sub("", first), count)
+            yield Fault(place, bare(first), count)
 
 
 def check(training: Sequence[Path], held: Sequence[Path] = (), options: Options | None = None) -> Report:
@@ -196,7 +203,8 @@ def units(paths: Sequence[Path], kind: Kind, *, apart: bool = False) -> list[tup
     two = len(paths) == 2 and not any(p.suffix.lower() in alone for p in paths)
     if kind == "parallel" or (kind == "auto" and two):
         if len(paths) % 2:
-            raise QkvError(f"parallel files come in twos, source then target; found {len(paths)}: {paths[-1]} is alone")
+            raise QkvError(f"parallel files come in twos, source then target; found {len(paths)}: {paths[-1]} is alone",
+                           zh=f"平行文件两个一组，先源文后译文；共有 {len(paths)} 个：{paths[-1]} 落单了")  # fmt: skip
         return [(paths[i], paths[i + 1]) for i in range(0, len(paths), 2)]
     return [(path,) for path in paths]
 
@@ -230,38 +238,58 @@ def survey(about: About, options: Options) -> Iterator[Fault]:
             if options.tell and line.number % 10_000 == 0:
                 options.tell(path, line.number)
     except QkvError as error:
-        yield Fault(str(path), str(error).removeprefix(f"{path}: "))
+        note = error.note
+        yield Fault(str(path), Note(note.removeprefix(f"{path}: "), zh=note.zh.removeprefix(f"{path}：")))
         return
     about.characters, about.scripts = len(letters), scripts(letters)
     if about.lines == about.empty:
-        yield Fault(str(path), "the file is empty, expected text")
-    if bad and wide:
-        yield Fault(f"{path}:{first['bad'].number}", f"mixed encodings: {wide} lines are UTF-8 beyond ASCII, and {bad} "
-                    f"are not; the first of these looks like {guess(first['bad'].raw) or 'no text'}", bad)  # fmt: skip
-    elif bad:
-        looks = guess(first["bad"].raw)
-        how = f"looks like {looks}: iconv -f {looks} -t UTF-8" if looks else "nor text in another encoding"
-        yield Fault(f"{path}:{first['bad'].number}", f"not UTF-8, {how}", bad)
+        yield Fault(str(path), Note("the file is empty, expected text", zh="文件是空的，应有文本"))
+    if bad:
+        yield Fault(f"{path}:{first['bad'].number}", foreign(first["bad"].raw, bad, wide), bad)
     if huge:
-        text = f"a line of {first['huge'].size:,} bytes; lines are rows: is this one file without line ends?"
+        size = first["huge"].size
+        text = Note(f"a line of {size:,} bytes; lines are rows: is this one file without line ends?",
+                    zh=f"这一行有 {size:,} 字节；每行是一条数据：整个文件没有换行吗？")  # fmt: skip
         yield Fault(f"{path}:{first['huge'].number}", text, huge, broken=about.kind != "text")
     yield from odd(about, returns, lost)
+
+
+def foreign(raw: bytes, bad: int, wide: int) -> Note:
+    """What is said of `bad` lines that are not UTF-8, the first of them `raw`, beside `wide` that are beyond ASCII."""
+    looks = guess(raw)
+    if wide:
+        return Note(f"mixed encodings: {wide} lines are UTF-8 beyond ASCII, and {bad} are not; the first of these "
+                    f"looks like {looks or 'no text'}",
+                    zh=f"编码混杂：{wide} 行是 ASCII 以外的 UTF-8，{bad} 行不是；后者的第一行像是 "
+                    f"{looks or '非文本'}")  # fmt: skip
+    if looks:
+        how = f"iconv -f {looks} -t UTF-8"
+        return Note(f"not UTF-8, looks like {looks}: {how}", zh=f"不是 UTF-8，像是 {looks}：{how}")
+    return Note("not UTF-8, nor text in another encoding", zh="不是 UTF-8，也不是别的编码的文本")
 
 
 def odd(about: About, returns: int, lost: int) -> Iterator[Fault]:
     """What is worth knowing about a file that can be read all the same."""
     place, known = str(about.path), about.lines - about.empty
     if about.mark:
-        yield Fault(place, "begins with a byte order mark; it is dropped", broken=False)
+        text = Note("begins with a byte order mark; it is dropped", zh="开头有字节序标记（BOM）；会去掉")
+        yield Fault(place, text, broken=False)
     if about.crlf:
-        mixed = f", {about.lines - about.crlf} end with LF" if about.crlf < about.lines - 1 else ""
-        yield Fault(place, f"{about.crlf} lines end with CRLF{mixed}; both are read alike", about.crlf, broken=False)
+        lf = about.lines - about.crlf if about.crlf < about.lines - 1 else 0
+        mixed = Note(f", {lf} end with LF", zh=f"，{lf} 行以 LF 结尾") if lf else Note("")
+        text = Note(f"{about.crlf} lines end with CRLF{mixed}; both are read alike",
+                    zh=f"{about.crlf} 行以 CRLF 结尾{mixed.zh}；读法一样")  # fmt: skip
+        yield Fault(place, text, about.crlf, broken=False)
     if returns:
-        yield Fault(place, "carriage returns within lines; an old Mac's file ends its lines so", returns, broken=False)
+        text = Note("carriage returns within lines; an old Mac's file ends its lines so",
+                    zh="行内有回车符；旧 Mac 的文件这样换行")  # fmt: skip
+        yield Fault(place, text, returns, broken=False)
     if lost:
-        yield Fault(place, "lines hold U+FFFD: text that was lost in an earlier conversion", lost, broken=False)
+        text = Note("lines hold U+FFFD: text that was lost in an earlier conversion",
+                    zh="有 U+FFFD：这里的文字在以前的转换中丢了")  # fmt: skip
+        yield Fault(place, text, lost, broken=False)
     if about.kind != "text" and about.empty and known:
-        yield Fault(place, "blank lines; they are no rows", about.empty, broken=False)
+        yield Fault(place, Note("blank lines; they are no rows", zh="空行；不算数据"), about.empty, broken=False)
 
 
 def guess(raw: bytes) -> str:
@@ -307,15 +335,18 @@ def contents(unit: Sequence[Path], abouts: list[About], faults: list[Fault], opt
                 options.tell(unit[0], number)
     except QkvError as error:
         if hashes.lines or not tally.count:  # else the tally says it
-            faults.append(Fault(str(unit[0]), str(error)))
+            faults.append(Fault(str(unit[0]), error.note))
     faults += [f for f in tally.faults() if not any(f.place == old.place for old in faults)]
     repeats, line, twin = repeated(hashes)
     for about, long in zip(abouts, over, strict=True):
         about.rows, about.bad, about.over_long, about.duplicates = len(hashes.lines), tally.count, long, repeats
     if repeats:
-        faults.append(Fault(f"{unit[0]}:{line}", f"duplicate rows; the first repeats line {twin}", repeats, False))
+        text = Note(f"duplicate rows; the first repeats line {twin}", zh=f"重复的行；第一处重复第 {twin} 行")
+        faults.append(Fault(f"{unit[0]}:{line}", text, repeats, False))
     if at[0]:
-        text = f"rows longer than {options.longest}; the first has {options.measure(at[1])}"
+        size = options.measure(at[1])
+        text = Note(f"rows longer than {options.longest}; the first has {size}",
+                    zh=f"长于 {options.longest} 的行；第一处长 {size}")  # fmt: skip
         faults.append(Fault(f"{unit[0]}:{at[0]}", text, max(over), broken=False))
     return hashes
 
@@ -350,11 +381,13 @@ class Keyed:
         if not self.keys:
             self.keys = next((keys for keys in KEYS if all(k in item for k in keys)), ())
             if not self.keys:
-                raise QkvError(f"{place}: found the keys {', '.join(item) or 'none'}; say which hold text with --keys")
-        row = tuple(sources.told(sources.under(item, key, place), key, place, "a string") for key in self.keys)
+                found = ", ".join(item)
+                raise QkvError(f"{place}: found the keys {found or 'none'}; say which hold text with --keys",
+                               zh=f"{place}：有这些键：{found or '无'}；请用 --keys 说哪些是文本")  # fmt: skip
+        row = tuple(sources.told(sources.under(item, key, place), key, place) for key in self.keys)
         for key, value in zip(self.keys, row, strict=True):
             if not value.strip():
-                raise QkvError(f"{place}: the {key} is empty")
+                raise QkvError(f"{place}: the {key} is empty", zh=f"{place}：{key} 是空的")
         return row
 
 
@@ -393,12 +426,15 @@ def overlap(training: Hashes, held: Hashes) -> Iterator[Overlap]:
 
 def leak(found: Overlap) -> Fault:
     """What an overlap means: whole rows must not be shared; single sides and a few lines of text are worth knowing."""
-    share = f"{found.count} of {found.of} held-out"
+    share, zh = f"{found.count} of {found.of} held-out", f"留出的 {found.of} 条中有 {found.count} 条"
     if found.part != "rows":
-        text = f"{share} texts ({found.part}) occur in training, the first at {found.twin}"
+        text = Note(f"{share} texts ({found.part}) occur in training, the first at {found.twin}",
+                    zh=f"{zh}文本（{PARTS[found.part]}）在训练数据里，第一处在 {found.twin}")  # fmt: skip
         return Fault(found.place, text, found.count, broken=False)
     broken = found.kind != "text" or found.count > LEAK * found.of
-    return Fault(found.place, f"{share} rows occur in training too, the first at {found.twin}", found.count, broken)
+    text = Note(f"{share} rows occur in training too, the first at {found.twin}",
+                zh=f"{zh}也在训练数据里，第一处在 {found.twin}")  # fmt: skip
+    return Fault(found.place, text, found.count, broken)
 
 
 def leaked(training: Path, held: Path) -> tuple[str, ...]:
@@ -406,4 +442,6 @@ def leaked(training: Path, held: Path) -> tuple[str, ...]:
     one, two = (contents((path,), [About(path, kind_of((path,), "auto"))], [], Options(keys=("text",)))
                 for path in (training, held))  # fmt: skip
     found = leak(next(overlap(one, two)))
-    return (f"{found.place}: {found.text}: the evaluation flatters the model",) if found.broken and found.count else ()
+    said = Note(f"{found.place}: {found.text}: the evaluation flatters the model",
+                zh=f"{found.place}：{found.text.zh}：评估会高估模型")  # fmt: skip
+    return (said,) if found.broken and found.count else ()

@@ -18,7 +18,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from qkv.errors import QkvError, nearest
+from qkv.errors import Note, QkvError, nearest
 from qkv.paths import cache_dir
 
 BASE = "https://raw.githubusercontent.com"
@@ -46,8 +46,8 @@ class File:
 class Set:
     """A data set: what it is, its licence as its makers state it, its files."""
 
-    about: str
-    licence: str
+    about: Note
+    licence: Note
     files: tuple[File, ...]
 
 
@@ -61,7 +61,8 @@ def listed(one: dict[str, Any]) -> Set:
     """A data set of its table."""
     end = ".gz" if one.get("gz") else ""
     files = (File(f"{one['top']}/{name}{end}", f"{one['into']}/{name}", *has) for name, has in one["files"].items())
-    return Set(one["about"], one["licence"], tuple(files))
+    about, licence = (Note(one[key], zh=one[f"{key}_zh"]) for key in ("about", "licence"))
+    return Set(about, licence, tuple(files))
 
 
 def find(name: str) -> Set:

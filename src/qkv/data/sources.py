@@ -155,7 +155,8 @@ def opened(path: Path) -> IO[bytes]:
         raise missing(path, e) from None
     if kind := not_text(head):
         file.close()
-        raise QkvError(f"{path}: not a UTF-8 text file, found {kind}", zh=f"{path}：不是 UTF-8 文本文件，而是 {kind}")
+        raise QkvError(f"{path}: not a UTF-8 text file, found {kind}",
+                       zh=f"{path}：不是 UTF-8 文本文件，而是 {kind.zh}")  # fmt: skip
     if head.startswith(b"\xef\xbb\xbf"):
         file.read(3)
     return file
@@ -174,13 +175,14 @@ def missing(path: Path, error: OSError) -> QkvError:
     return QkvError(f"{path}: {reason.lower()}{hint}", zh=f"{path}：{zh}{hint.zh}")
 
 
-def not_text(head: bytes) -> str:
+def not_text(head: bytes) -> Note:
     """What the first bytes of a file are if they are no UTF-8 text: a format, UTF-16, binary data; else nothing."""
     nul = head.count(0)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or (
         len(head) > 8 and max(head[::2].count(0), head[1::2].count(0)) > len(head) * 0.3 and nul < len(head) * 0.6
     ):
-        return "UTF-16; convert it: iconv -f UTF-16 -t UTF-8"
+        how = "iconv -f UTF-16 -t UTF-8"
+        return Note(f"UTF-16; convert it: {how}", zh=f"UTF-16；请转换：{how}")
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
         valid = True
@@ -188,8 +190,11 @@ def not_text(head: bytes) -> str:
         valid = False
     found = next((name for magic, name in MAGIC.items() if head.startswith(magic)), "")
     if found and not (valid and not nul):
-        return f"{found}; unpack or export it as text"
-    return f"binary data ({nul} NUL bytes in the first {len(head)})" if nul >= 8 and nul * 100 > len(head) else ""
+        return Note(f"{found}; unpack or export it as text", zh=f"{found}；请解开或导出成文本")
+    if nul >= 8 and nul * 100 > len(head):
+        return Note(f"binary data ({nul} NUL bytes in the first {len(head)})",
+                    zh=f"二进制数据（前 {len(head)} 字节中有 {nul} 个 NUL）")  # fmt: skip
+    return Note("")
 
 
 def raw_lines(path: Path) -> Iterator[Line]:
@@ -234,7 +239,9 @@ def decoded(path: Path, line: Line) -> str:
     if line.number == 1 and not line.end:
         refuse_returns(path, text)
     if "\0" in text:
-        raise QkvError(f"{path}:{line.number}: a NUL byte (byte {line.raw.index(0) + 1} of the line) in a text file")
+        at = line.raw.index(0) + 1
+        raise QkvError(f"{path}:{line.number}: a NUL byte (byte {at} of the line) in a text file",
+                       zh=f"{path}:{line.number}：文本文件中有 NUL 字节（本行第 {at} 字节）")  # fmt: skip
     return text
 
 
@@ -494,7 +501,8 @@ def labelled_rows(path: Path, labels: tuple[str, ...], *, sieve: Sieve | None = 
             first = text.partition("\t")[0].strip()
             if is_label(first, labels) and not is_label(label.strip(), labels):
                 raise QkvError(f"{place}: the label {first!r} stands before its text; put it behind, as training reads "
-                               "it: text TAB label")  # fmt: skip
+                               "it: text TAB label",
+                               zh=f"{place}：标签 {first!r} 在文本之前；请放到后面：文本 制表符 标签")  # fmt: skip
         filled((said, label), place, place, ("text", "label"))
         return said, label_of(label.strip(), labels, place)
 
@@ -512,7 +520,8 @@ def label_of(label: str, labels: tuple[str, ...], place: str) -> str:
         return label if label in labels else labels[int(label)]
     digits = label.removeprefix("-")
     if digits.isascii() and digits.isdigit():
-        raise QkvError(f"{place}: label {label} is out of range: the {len(labels)} labels are 0 to {len(labels) - 1}")
+        raise QkvError(f"{place}: label {label} is out of range: the {len(labels)} labels are 0 to {len(labels) - 1}",
+                       zh=f"{place}：标签 {label} 超出范围：{len(labels)} 个标签是 0 到 {len(labels) - 1}")  # fmt: skip
     names = ", ".join(labels[:12])
     hint = nearest(label, labels)
     raise QkvError(f"{place}: unknown label {label!r}{hint} (known: {names})",
@@ -526,14 +535,16 @@ def json_object(text: str, place: str) -> dict[str, object]:
     except (ValueError, RecursionError) as e:
         raise QkvError(f"{place}: not JSON: {e}", zh=f"{place}：不是 JSON：{e}") from None
     if not isinstance(item, dict):
-        raise QkvError(f"{place}: found a JSON {type(item).__name__}, expected an object")
+        raise QkvError(f"{place}: found a JSON {type(item).__name__}, expected an object",
+                       zh=f"{place}：是 JSON 的 {type(item).__name__}，应是对象")  # fmt: skip
     if "\\ud" in text.lower() and any("\ud800" <= c <= "\udfff" for c in json.dumps(item, ensure_ascii=False)):
-        raise QkvError(f"{place}: holds half of a character (a lone \\ud800 to \\udfff), which no text can hold")
+        raise QkvError(f"{place}: holds half of a character (a lone \\ud800 to \\udfff), which no text can hold",
+                       zh=f"{place}：有半个字符（单独的 \\ud800 到 \\udfff），文本里不能有")  # fmt: skip
     return cast("dict[str, object]", item)
 
 
 def _string(item: Mapping[str, object], key: str, place: str) -> str:
-    return told(under(item, key, place), key, place, "a string")
+    return told(under(item, key, place), key, place)
 
 
 def under(item: Mapping[str, object], path: str, place: str) -> object:
@@ -551,10 +562,11 @@ def under(item: Mapping[str, object], path: str, place: str) -> object:
     return value
 
 
-def told(value: object, key: str, place: str, what: str) -> str:
-    """The string under a key, called `what`; a label may be a whole number or true or false, its name then."""
+def told(value: object, key: str, place: str) -> str:
+    """The string under a key; a label may be a whole number or true or false, its name then."""
     if key.rpartition(".")[2] == "label" and isinstance(value, int):
         return json.dumps(value)
     if not isinstance(value, str):
-        raise QkvError(f"{place}: key {key!r} holds {type(value).__name__}, expected {what}")
+        raise QkvError(f"{place}: key {key!r} holds {type(value).__name__}, expected a string",
+                       zh=f"{place}：键 {key!r} 的值是 {type(value).__name__}，应是字符串")  # fmt: skip
     return value

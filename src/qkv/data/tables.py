@@ -79,7 +79,8 @@ def written(number: int, row: Mapping[str, Any]) -> Line:
 
 def text(row: Mapping[str, Any], path: str, place: str) -> str:
     """The text of a row under a path of keys; a `label` may be a whole number, or true or false."""
-    found = told(under(row, path, place), path, place, "text")
+    found = told(under(row, path, place), path, place)
     if not found.strip():
-        raise QkvError(f"{place}: key {path!r} is empty; mend the row, or leave such rows out: on_bad_row")
+        raise QkvError(f"{place}: key {path!r} is empty; mend the row, or leave such rows out: on_bad_row",
+                       zh=f"{place}：键 {path!r} 是空的；请补上，或略去这样的行：on_bad_row")  # fmt: skip
     return found

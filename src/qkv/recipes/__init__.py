@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkv.errors import QkvError, nearest
+from qkv.errors import Note, QkvError, nearest
 
 if TYPE_CHECKING:
     from qkv.runs.run import Run
@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     from qkv.training.log import Report
     from qkv.training.watch import Watching
 
+ZH = "中文："  # before what a recipe says of itself in Chinese
+
 
 def names() -> list[str]:
     """The recipes, from the files of this folder."""
     return sorted(m.name for m in pkgutil.iter_modules(__path__))
 
 
-def about() -> dict[str, str]:
-    """What each recipe says of itself in its first line, by name; read, not run."""
+def about() -> dict[str, Note]:
+    """What each recipe says of itself in its first line, and in Chinese in its last, by name; read, not run."""
     texts = {name: (Path(__path__[0]) / f"{name}.py").read_text(encoding="utf-8") for name in names()}
-    return {name: (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0] for name, text in texts.items()}
+    said = {name: (ast.get_docstring(ast.parse(text)) or "").split("\n") for name, text in texts.items()}
+    return {name: Note(lines[0], zh=lines[-1].removeprefix(ZH)) for name, lines in said.items()}
 
 
 def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":

@@ -1,4 +1,7 @@
-"""A language model on five classical Chinese novels; the last tenth of each novel is held out."""
+"""A language model on five classical Chinese novels; the last tenth of each novel is held out.
+
+中文：五部中国古典小说的语言模型；每部留出最后十分之一。
+"""
 
 from qkv.data import sources
 from qkv.runs.run import Check, Run, Vocabulary

@@ -1,4 +1,7 @@
-"""The bundled translator: Chinese to English on our own corpus, minutes on two cores."""
+"""The bundled translator: Chinese to English on our own corpus, minutes on two cores.
+
+中文：自带的翻译器：用我们自己的语料学中译英，两核几分钟。
+"""
 
 from functools import partial
 

@@ -1,4 +1,7 @@
-"""The bundled encoder: hidden words of our own sentences, Chinese and English, and ten labels for what they say."""
+"""The bundled encoder: hidden words of our own sentences, Chinese and English, and ten labels for what they say.
+
+中文：自带的编码器：猜出我们自己的中英文句子里盖住的词，并有十种句意标签。
+"""
 
 from functools import partial
 

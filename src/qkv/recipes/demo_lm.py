@@ -1,4 +1,7 @@
-"""The bundled language model: nursery rhymes, stories, facts and sums of ours, in under a million parameters."""
+"""The bundled language model: nursery rhymes, stories, facts and sums of ours, in under a million parameters.
+
+中文：自带的语言模型：我们写的童谣、故事、常识和算式，不到一百万参数。
+"""
 
 from functools import partial
 

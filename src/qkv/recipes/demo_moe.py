@@ -1,4 +1,7 @@
-"""The bundled prefix decoder: Chinese is seen freely, English continues it, and experts share the work."""
+"""The bundled prefix decoder: Chinese is seen freely, English continues it, and experts share the work.
+
+中文：自带的前缀解码器：中文互相看得见，英文接着往下写，由几个专家分工。
+"""
 
 from functools import partial
 

@@ -1,4 +1,7 @@
-"""Multi30k in an hour of two cores: read twice, under two dropouts that shall agree, and only German words are said."""
+"""Multi30k in an hour of two cores: read twice, under two dropouts that shall agree, and only German words are said.
+
+中文：Multi30k，两核一小时：每批读两遍，两次 dropout 应当一致，只从德语的词里选。
+"""
 
 from dataclasses import replace
 

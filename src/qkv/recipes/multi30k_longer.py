@@ -1,4 +1,7 @@
-"""Multi30k with more time: the published shape (Wu et al. 2021) and Muon; 40.4 BLEU after 105 minutes of one core."""
+"""Multi30k with more time: the published shape (Wu et al. 2021) and Muon; 40.4 BLEU after 105 minutes of one core.
+
+中文：Multi30k，时间更多：论文的形状（Wu 等 2021）加 Muon；单核 105 分钟后 BLEU 40.4。
+"""
 
 from dataclasses import replace
 

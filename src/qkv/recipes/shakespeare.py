@@ -1,6 +1,8 @@
 """A character model of tiny shakespeare at the size of nanoGPT's setting for CPUs (validation loss 1.88 there).
 
 Muon takes a quarter of the steps that AdamW takes (docs/LOG.md). Next: shakespeare_longer, shakespeare_longest.
+
+中文：tiny shakespeare 的字符模型，大小同 nanoGPT 的 CPU 设置（它的验证损失是 1.88）。
 """
 
 from qkv.data import sources

@@ -1,4 +1,7 @@
-"""Tiny shakespeare in two or three minutes on one core: the same model over 128 characters, six times as much read."""
+"""Tiny shakespeare in two or three minutes on one core: the same model over 128 characters, six times as much read.
+
+中文：tiny shakespeare，单核两三分钟：同一个模型，看 128 个字符，读六倍的文本。
+"""
 
 from dataclasses import replace
 

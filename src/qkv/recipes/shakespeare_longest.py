@@ -1,4 +1,7 @@
-"""Tiny shakespeare with more time: 1.464 nats a character, where nanoGPT's setting for a GPU reaches 1.4697."""
+"""Tiny shakespeare with more time: 1.464 nats a character, where nanoGPT's setting for a GPU reaches 1.4697.
+
+中文：tiny shakespeare，时间更多：每字符 1.464 nat，nanoGPT 的 GPU 设置是 1.4697。
+"""
 
 from dataclasses import replace
 

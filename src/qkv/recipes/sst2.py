@@ -2,6 +2,8 @@
 
 The published 83.5 of a CNN without word vectors also learnt from the labels of all phrases: see sst2_phrases.
 `model.family="openai_gpt" model.ffn=256` trains a decoder instead (GPT-1's way).
+
+中文：SST-2（Socher 等 2013）：影评的一句话是不是好评？从零训练的编码器，只学整句。
 """
 
 from collections.abc import Iterator

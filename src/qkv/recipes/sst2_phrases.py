@@ -2,6 +2,8 @@
 
 Validation and test are those of sst2; the published 83.5 of a CNN without word vectors learnt from phrases too. What
 comes after it: sst2_sentences.
+
+中文：SST-2 的原意：学所有短语的标签，评判整句（先 `qkv data get sst-trees`）。
 """
 
 from collections import Counter, defaultdict

@@ -1,6 +1,8 @@
 """SST-2's second part: an encoder of phrases (`qkv train sst2_phrases`, which comes first) learns whole sentences.
 
 `base=DIR` names another first part. Of validation and test nothing is learnt in either.
+
+中文：SST-2 的第二步：学过短语的编码器（先 `qkv train sst2_phrases`）再学整句。
 """
 
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Chinese to English on Tatoeba's pairs; no English sentence of the test occurs in training."""
+"""Chinese to English on Tatoeba's pairs; no English sentence of the test occurs in training.
+
+中文：Tatoeba 的中译英句对；测试集的英文句子都不在训练数据里。
+"""
 
 from qkv.data import sources
 from qkv.runs.run import Check, Run, Vocabulary

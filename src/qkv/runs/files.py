@@ -285,7 +285,9 @@ class Data:
         said = f"{place}: this {what} is held out too ({held}); {count} training rows are"
         if self.overlap == "error":
             raise QkvError(f"{said}: the evaluation would flatter the model. overlap = \"drop\" leaves them out of "
-                           "training, overlap = \"keep\" trains on them all the same")  # fmt: skip
+                           "training, overlap = \"keep\" trains on them all the same",
+                           zh=f"{place}：这一条也被留出（{held}）；训练中有 {count} 行这样：评估会高估模型。"
+                           "overlap = \"drop\" 不训练这些行，overlap = \"keep\" 照样训练")  # fmt: skip
         drop = self.overlap == "drop"
         return Note(f"{said}; {'left out of training' if drop else 'trained on all the same'}",
                     zh=f"{place}：这一条也被留出（{held}）；训练中有 {count} 行这样，"
@@ -363,16 +365,19 @@ def talk_of(item: Mapping[str, Any], place: str) -> Talk:
     """The conversation that a line of JSON holds; QkvError as `talk_rows` says."""
     if "messages" not in item:
         found = ", ".join(item) or "none"
-        raise QkvError(f"{place}: no key 'messages'{nearest('messages', item)} (found: {found})")
+        hint = nearest("messages", item)
+        raise QkvError(f"{place}: no key 'messages'{hint} (found: {found})",
+                       zh=f"{place}：没有键 'messages'{hint.zh}（有：{found}）")  # fmt: skip
     try:
         talk = tuple(checked(item["messages"]))
     except QkvError as e:
-        raise QkvError(f"{place}: {e}") from None
+        raise QkvError(f"{place}: {e}", zh=f"{place}：{e.note.zh}") from None
     talk = tuple({**m, "content": spoken(m, f"{place}: message {n} of {len(talk)}")} for n, m in enumerate(talk, 1))
     if not any(m["role"] == "assistant" for m in talk):
         found = ", ".join(dict.fromkeys(repr(m["role"]) for m in talk))
         raise QkvError(f"{place}: no message has the role 'assistant', so there is no answer to learn from (found: "
-                       f"{found})")  # fmt: skip
+                       f"{found})",
+                       zh=f"{place}：没有角色是 'assistant' 的消息，没有可学的回答（有：{found}）")  # fmt: skip
     return talk
 
 
