@@ -9,10 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import qkv
 from qkv import evaluate, hub
 from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.model import Model, voice
+from qkv.paths import bundled_dir
 from qkv.runs.shape import Shape
 from qkv.text.train import train
 
@@ -87,6 +89,62 @@ def test_perplexity_of_a_whole_window_is_what_score_says(tmp_path: Path) -> None
     assert -found.loss * found.tokens == pytest.approx(model.score(TEXT[:20]), rel=1e-5)
 
 
+PAIRS = "我喜欢苹果\tthe cat\n\n你\tthe mat sat.\n茶吗\tcat\n"
+
+
+@torch.no_grad()
+def slow(model: Model, source: list[int], target: list[int]) -> float:
+    """The loss of a target and its end after a source, everything read anew for each token."""
+    row, total = [model.special.start or 0], 0.0
+    for token in [*target, *model.special.eos[:1]]:
+        logits = model(source=torch.tensor([source]), target=torch.tensor([row])).logits
+        total, row = total - float(logits[0, -1].log_softmax(-1)[token]), [*row, token]
+    return total
+
+
+def test_the_perplexity_of_pairs_is_that_of_targets_after_their_sources(tmp_path: Path) -> None:
+    model = translator()
+    with torch.no_grad():
+        for p in model.core.parameters():
+            p.mul_(3.0 if p.ndim > 1 else 1.0)
+    heard: list[tuple[int, int]] = []
+    found = model.eval(ppl=put(tmp_path, "p.tsv", PAIRS), tell=lambda *n: heard.append(n))
+    rows = [line.split("\t") for line in PAIRS.splitlines() if line]
+    assert model.tokenizer
+    targets = [model.tokenizer.encode(target, special=False) for _, target in rows]
+    total = sum(slow(model, model.ids(source), ids) for (source, _), ids in zip(rows, targets, strict=True))
+    assert found.tokens == sum(len(ids) + 1 for ids in targets)
+    assert found.loss == pytest.approx(total / found.tokens, rel=1e-5)
+    assert found.perplexity == pytest.approx(math.exp(found.loss), rel=1e-9)
+    assert (found.words, found.bytes) == (6, sum(len(target) for _, target in rows))
+    assert found.bits_per_byte == pytest.approx(total / math.log(2) / found.bytes, rel=1e-5)
+    assert (found.window, found.stride, heard[-1]) == (None, None, (3, 3))
+
+
+def test_pairs_are_wanted_where_a_source_is_read_and_a_bad_one_is_named(tmp_path: Path) -> None:
+    model = translator()
+    with pytest.raises(QkvError, match=r"p.txt: .* expected lines of source TAB target in a \*.tsv"):
+        model.eval(ppl=put(tmp_path, "p.txt", PAIRS))
+    with pytest.raises(QkvError, match="a pair is read whole; leave window and stride away"):
+        model.eval(ppl=put(tmp_path, "p.tsv", PAIRS), window=4)
+    with pytest.raises(QkvError, match=r"p.tsv:5: found 1 column"):
+        model.eval(ppl=put(tmp_path, "p.tsv", PAIRS + "你\n"), stride=None)
+    long = PAIRS + "你\t" + "cat " * 8 + "\n"
+    with pytest.raises(QkvError, match=r"p.tsv:5: a text has 33 tokens, and the model reads at most 16") as error:
+        model.eval(ppl=put(tmp_path, "p.tsv", long))
+    assert error.value.zh.endswith("；请缩短或分开")
+
+
+@pytest.mark.skipif(not (bundled_dir() / "demo-moe").is_dir(), reason="demo-moe is not bundled")
+def test_a_prefix_decoder_reads_pairs_as_it_learnt_and_a_text_from_left_to_right(tmp_path: Path) -> None:
+    model = qkv.load("demo-moe")
+    found = model.eval(ppl=put(tmp_path, "p.tsv", "我喜欢苹果。\tI like apples.\n"))
+    assert -found.loss * found.tokens == pytest.approx(model.score(("我喜欢苹果。", "I like apples.")), rel=1e-5)
+    text = model.eval(ppl=put(tmp_path, "p.txt", "我喜欢苹果。\tI like apples.\n"))
+    assert text.window is not None
+    assert text.loss > found.loss + 1
+
+
 def test_a_window_that_forgets_its_past_would_be_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "windows", lambda n, w, s: ((i, i + 1) for i in range(0, n - w + 1, s)))
     with pytest.raises(AssertionError):
@@ -105,7 +163,7 @@ def test_bleu_and_chrf_are_those_of_sacrebleu(tmp_path: Path) -> None:
         assert how == {"beam": 2}
         return [said[t] for t in texts]
 
-    told = evaluate.Voice(model.core, model.ids, model.text, answer, own.classify)
+    told = evaluate.Voice(model.core, model.ids, model.text, answer, own.classify, own.said)
     source = put(tmp_path, "s", "我喜欢\n你\n\n茶吗\n")
     found = evaluate.evaluate(told, bleu=(source, put(tmp_path, "r", "\n".join(wanted) + "\n")), beam=2)
     assert isinstance(found, evaluate.Translation)
@@ -194,7 +252,7 @@ def test_a_source_longer_than_the_encoder_is_told_by_line(tmp_path: Path) -> Non
     source, target = put(tmp_path, "s", "我\n" + "我" * 40 + "\n"), put(tmp_path, "t", "a\nb\n")
     with pytest.raises(QkvError, match=r"s:2: 41 tokens, and the model reads at most 16"):
         translator().eval(bleu=(source, target))
-    with pytest.raises(QkvError, match="this is an encoder-decoder: use translate, and bleu"):
+    with pytest.raises(QkvError, match="what this model says follows a source; expected lines of source TAB target"):
         translator().eval(ppl=source)
 
 

@@ -36,6 +36,8 @@ class Voice:
     text: Callable[[list[int]], str]
     answer: Callable[..., list[str]]  # texts, and options of the search
     classify: Callable[..., list[str]]  # texts, in which a tab parts a pair, and the models that judge too
+    said: Callable[[str, str], tuple[float, int]]  # source, target -> its log-probability, its tokens with the end
+    after: bool = False  # whether what it says follows a source
     labels: tuple[str, ...] = ()
 
 
@@ -56,7 +58,8 @@ class Translation:
 class Perplexity:
     """exp of the mean loss in nats a token, the same a word (between spaces; None beyond any number), bits a byte.
 
-    Each token but the first is predicted once, from at least `window - stride` tokens where so many come before it.
+    Each token but the first is predicted once, from at least `window - stride` tokens where so many come before it. Of
+    pairs each target is predicted whole, its end too, after its source; `window` and `stride` are None then.
     """
 
     perplexity: float
@@ -66,8 +69,8 @@ class Perplexity:
     tokens: int
     words: int
     bytes: int
-    window: int
-    stride: int
+    window: int | None
+    stride: int | None
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ def evaluate(
     accuracy: str | Path | None = None, tell: Tell | None = None, **how: Any,
 ) -> Translation | Perplexity | Accuracy:  # fmt: skip
     """One evaluation: `bleu` (sources, references), `ppl` of a text file, or `accuracy` on `text TAB label` or JSONL.
+
+    A model that writes after a source has the perplexity of pairs: `source TAB target` in a *.tsv.
 
     Raises:
         QkvError: none or several of the three are given; a file is broken; the model cannot do it.
@@ -187,19 +192,21 @@ def fits(voice: Voice, texts: Sequence[str], name: str) -> None:
 def perplexity(
     voice: Voice, path: Path, *, window: int | None = None, stride: int | None = None, tell: Tell | None = None
 ) -> Perplexity:
-    """The perplexity of a whole text under a decoder, read in windows that overlap.
+    """The perplexity of a whole text under a decoder, read in windows that overlap; of pairs where a source is read.
 
     `window` is the context by default (at most 1,024 where nothing bounds it), `stride` half of it.
 
     Raises:
-        QkvError: no decoder that continues a text; a window or stride that cannot be; a text of less than two tokens.
+        QkvError: no decoder that says words; a window or stride that cannot be; a text of less than two tokens.
     """
     core = voice.core
-    if core.spec.encoder or core.spec.decoder is None or core.spec.head is None:
+    if core.spec.decoder is None or core.spec.head is None:
         what, zh = kind(core.spec)
-        raise QkvError(f"ppl needs a decoder that says words; this is {what}"
-                       + (", and bleu to measure it" if core.spec.encoder and core.spec.decoder else ""),
-                       zh=f"ppl 要能说出词的解码器；这是{zh}")  # fmt: skip
+        raise QkvError(f"ppl needs a decoder that says words; this is {what}", zh=f"ppl 要能说出词的解码器；这是{zh}")
+    if voice.after and (core.spec.encoder or path.suffix.lower() == ".tsv"):
+        if window or stride:
+            raise QkvError("ppl: a pair is read whole; leave window and stride away")
+        return of_pairs(voice, path, tell)
     text = sources.document(path)
     ids = voice.ids(text)
     if len(ids) < 2:
@@ -219,6 +226,40 @@ def perplexity(
         exponential(total / count) or math.inf, exponential(total / words), total / math.log(2) / max(1, seen),
         total / count, count, words, max(1, seen), min(window, len(ids)), stride,
     )  # fmt: skip
+
+
+def of_pairs(voice: Voice, path: Path, tell: Tell | None = None) -> Perplexity:
+    """The perplexity of the targets of a file of pairs, each after its source.
+
+    Raises:
+        QkvError: another file than *.tsv; a row that is no pair, or too long (file and line).
+    """
+    if path.suffix.lower() != ".tsv":
+        raise QkvError(f"{path}: what this model says follows a source; expected lines of source TAB target in a *.tsv",
+                       zh=f"{path}：这个模型在源文之后写；应是 *.tsv，每行“源文 制表符 译文”")  # fmt: skip
+    rows = list(sources.tsv_rows(path))
+    total, tokens = 0.0, 0
+    for n, (number, pair) in enumerate(rows, 1):
+        try:
+            chance, count = voice.said(*pair)
+        except QkvError as e:
+            raise QkvError(f"{path}:{number}: {e}", zh=f"{path}:{number}：{e.note.zh}") from e
+        total, tokens = total - chance, tokens + count
+        if tell:
+            tell(n, len(rows))
+    finite(total)
+    words, size = (sum(map(measure, (target for _, (_, target) in rows)))
+                   for measure in (lambda text: len(text.split()), lambda text: len(text.encode("utf-8"))))  # fmt: skip
+    return Perplexity(
+        exponential(total / tokens) or math.inf, exponential(total / words), total / math.log(2) / size,
+        total / tokens, tokens, words, size, None, None,
+    )  # fmt: skip
+
+
+def finite(total: float) -> None:
+    """QkvError for a loss that is no number."""
+    if not math.isfinite(total):
+        raise QkvError("ppl: the model's loss is not a finite number; `qkv check` scans its weights")
 
 
 def exponential(value: float) -> float | None:
@@ -242,8 +283,7 @@ def loss_of(core: Transformer, ids: Sequence[int], *, window: int, stride: int, 
             total += summed(core, states, read[row, first - start :])
         if tell:
             tell(part[-1][0] + width, len(ids))
-    if not math.isfinite(total):
-        raise QkvError("ppl: the model's loss is not a finite number; `qkv check` scans its weights")
+    finite(total)
     return total
 
 

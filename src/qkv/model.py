@@ -21,7 +21,7 @@ from qkv.spec import Spec
 from qkv.text import chat as chats
 from qkv.text.tokenizer import Tokenizer
 from qkv.uses import kind
-from qkv.writing import Ask, Prompt, Result, chance, render, way_of
+from qkv.writing import Ask, Prompt, Result, chance, free, render, way_of, whole
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace
@@ -314,8 +314,12 @@ def voice(model: Model) -> evaluate.Voice:
     def classify(texts: list[Any], **how: Any) -> list[str]:
         return [verdict.label for verdict in model.classify([divided(model, text) for text in texts], **how)]
 
+    def said(source: str, target: str) -> tuple[float, int]:
+        return chance(model, (source, target)), len(whole(model, target))
+
     labels = tuple(map(str, range(ANSWERS))) if compares(model) else model.labels
-    return evaluate.Voice(model.core, model.ids, model.text, answer, classify, labels)
+    after = model.encoder_decoder or free(model.spec)
+    return evaluate.Voice(model.core, model.ids, model.text, answer, classify, said, after, labels)
 
 
 def well_formed(**given: Tensor | None) -> None:

@@ -25,7 +25,8 @@ FILE = click.Path(path_type=Path)
 @option(
     "--bleu", type=(FILE, FILE), metavar="SRC REF", zh="翻译 SRC，与 REF 比较", en="translate SRC, compare with REF"
 )
-@option("--ppl", type=FILE, metavar="FILE", zh="一个文本文件的困惑度", en="perplexity of a text file")
+@option("--ppl", type=FILE, metavar="FILE", zh="一个文本文件的困惑度；模型在源文之后写的，给句对（*.tsv）",
+        en="perplexity of a text file, or of pairs (*.tsv) by a model that writes after a source")  # fmt: skip
 @option(
     "--accuracy",
     type=FILE,
@@ -104,7 +105,7 @@ def told_perplexity(common: Common, found: Any, _: Path | None) -> None:
         ("每字节比特数", "bits per byte", f"{found.bits_per_byte:.4f}"),
         ("损失，纳特每词元", "loss in nats per token", f"{found.loss:.4f}"),
         ("词元，词，字节", "tokens, words, bytes", f"{found.tokens:,}, {found.words:,}, {found.bytes:,}"),
-        ("窗口，步幅", "window, stride", f"{found.window}, {found.stride}"),
+        *([("窗口，步幅", "window, stride", f"{found.window}, {found.stride}")] if found.window else []),
     )
     for zh, en, value in rows:
         click.echo(f"{common.say(zh, en):<38} {value}")
