@@ -11,14 +11,16 @@ import torch
 import qkv
 from qkv import recipes
 from qkv.core.step import Given, begin
-from qkv.data import corrupt
+from qkv.data import corrupt, shards
 from qkv.data.collate import IGNORED, Batch
+from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.runs import assemble, holes
 from qkv.runs.own import from_toml
 from qkv.runs.run import Run, Vocabulary
 from qkv.runs.shape import Shape
 from qkv.runs.splits import Splits, text_splits
+from qkv.text.train import train
 from qkv.training.settings import Settings
 
 WORDS = [("old", "new", "big", "red"), ("cat", "dog", "man", "car"), ("tree", "house", "ball")]
@@ -142,6 +144,63 @@ def joined(t: Any, source: list[int], row: list[int], labels: list[int], b: Batc
 @pytest.mark.parametrize("objective", SHAPES)
 def test_what_goes_in_and_what_comes_out_make_up_the_text(objective: str) -> None:
     restored(objective)
+
+
+def packed(text: str, tokenizer: Any, folder: Path) -> Mixture:
+    """A text as one shard, without an end symbol."""
+    found = tokenizer.encode(text, special=False)
+    shards.write(folder, [found], vocabulary=len(tokenizer), save=tokenizer.save)
+    return Mixture((shards.read(folder),))
+
+
+@pytest.mark.parametrize("objective", SHAPES)
+def test_token_shards_have_the_batches_of_their_text(objective: str, tmp_path: Path) -> None:
+    a, _ = made(objective)
+    whole = Splits(*(packed(text, a.model.tokenizer, tmp_path / name)
+                     for name, text in (("train", a.splits.train), ("valid", a.splits.valid))))  # fmt: skip
+    b = assemble.assemble(dataclasses.replace(a.run, splits=lambda: whole), device="cpu")
+    assert b.model.tokenizer
+    assert b.model.tokenizer.vocabulary == a.model.tokenizer.vocabulary
+    for epoch in range(3):
+        for one, other in zip(a.plan.order(epoch), b.plan.order(epoch), strict=True):
+            same(a.plan.make(one), b.plan.make(other))
+    count = len(b.valid[0].target)
+    assert count in (len(a.valid[0].target), len(a.valid[0].target) - 1)  # the short end of the text stands behind
+    same(a.valid[0], b.valid[0], rows=count)
+    assert b.plan.identity["shards"][0][0] == whole.train.shards[0].index["sha256"]
+
+
+def same(one: Batch, other: Batch, rows: int | None = None) -> None:
+    """Two batches hold the same, but for rows behind so many."""
+    assert rows or one.rows.keys() == other.rows.keys()
+    for name, value in other.rows.items():
+        assert torch.equal(one.rows[name][:rows], value), name
+
+
+@pytest.mark.parametrize("objective", SHAPES)
+def test_a_vocabulary_without_marks_gets_them_behind_its_own_tokens(objective: str, tmp_path: Path) -> None:
+    bare = train([TEXT], kind="word", size=200, specials=("</s>", "<unk>"))
+    whole = Splits(packed(TEXT, bare, tmp_path / "train"), packed(TEXT[-600:], bare, tmp_path / "valid"))
+    run = dataclasses.replace(run_of(objective), splits=lambda: whole)
+    done = recipes.train(run, out=tmp_path / "run", device="cpu")
+    tokenizer = done.model.tokenizer
+    assert tokenizer
+    assert {**tokenizer.vocabulary, **bare.vocabulary} == tokenizer.vocabulary
+    assert tokenizer.encode(SAID[0], special=False) == bare.encode(SAID[0])
+    assert len(tokenizer.encode("")) == {"masked": 2, "spans": 1, "denoise": 1}.get(objective, 0)
+    if objective == "masked":
+        assert done.model.fill("The old [MASK] sees a tree.", top=1)[0]
+    again = dataclasses.replace(run, base=str(tmp_path / "run"))
+    assert assemble.assemble(again, device="cpu").plan.identity["shards"]
+    longer = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=9))
+    assert recipes.train(longer, out=tmp_path / "run", device="cpu", resume=True).outcome.steps == 9
+
+
+def test_shards_of_too_few_tokens_for_holes_are_told(tmp_path: Path) -> None:
+    bare = train([TEXT], kind="word", size=200, specials=("</s>", "<unk>"))
+    whole = Splits(packed(TEXT, bare, tmp_path / "train"), packed("The old cat", bare, tmp_path / "valid"))
+    with pytest.raises(QkvError, match="windows of 3 ids are too short to lack some; found 3 ids of text"):
+        assemble.assemble(dataclasses.replace(run_of("spans"), splits=lambda: whole), device="cpu")
 
 
 def test_blanks_that_all_stand_in_one_place_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_a_model_of_another_vocabulary_is_refused(packed: Path) -> None:
     Path("mine.toml").write_text(
         'base = "run"\n' + TOML.replace('"one", "two"]\nweights = [3, 1]', '"three"]'), encoding="utf-8"
     )
-    with pytest.raises(QkvError, match=r"the model knows 293; pack the text with --model .*run"):
+    with pytest.raises(QkvError, match=r"another vocabulary \(\d+ tokens\) than the model's \(293\); pack .*run"):
         assemble(recipes.configure("mine.toml"), device="cpu")
 
 

@@ -172,7 +172,7 @@ def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         found = text.load(splits.train.shards[0].folder)
         if found is None:
             raise QkvError(f"{splits.train.shards[0].folder}: no tokenizer beside the tokens; pack the text again")
-        return found
+        return vocabulary.equipped(found, how["specials"], how["template"])
     if isinstance(splits.train, str):
         texts: Iterable[str] = [splits.train]
     elif splits.kind == "conversations":

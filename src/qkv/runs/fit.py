@@ -42,7 +42,7 @@ def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
     """
     kind = architecture(begun.spec) if begun else ""
     usual = LEARNS[kind] if begun else USUAL[run.model.family]
-    if begun and kind == "encoder-decoder" and splits.kind == "plain text":
+    if begun and kind == "encoder-decoder" and splits.kind in ("plain text", "token shards"):
         usual = restored(begun)
     name = run.objective or ("chat" if splits.kind == "conversations" else usual)
     if name not in OBJECTIVES:

@@ -1,16 +1,18 @@
 """Plain text with something missing, to be put back: masked words, spans, infilling, blanks, a prefix to go on from.
 
-Windows of one long text are drawn anew for each step, as a language model's are, and spoilt by data/corrupt.py; a draw
-is a function of (seed, step, row), so that a resumed run repeats it. Next: tuning.py.
+Windows of one long text, or of token shards, are drawn anew for each step, as a language model's are, and spoilt by
+data/corrupt.py; a draw is a function of (seed, step, row), so that a resumed run repeats it. Next: tuning.py.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from qkv.data import collate, corrupt, pack
+from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.generation.rows import PIECE
 from qkv.model import Model
@@ -24,6 +26,7 @@ from qkv.training.plan import Plan
 from qkv.writing import start_of
 
 SENTINELS = tuple(f"<extra_id_{i}>" for i in range(100))  # as T5 calls them
+LEAST = 8  # ids of a window that can lack some
 STOPS = (".", "!", "?", "。", "！", "？", "…", "\n")
 
 
@@ -38,26 +41,33 @@ class Spoiler:
     def plan(self, run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
         """The batches of a long text; an epoch is as many windows as cover the text once."""
         tokenizer, s = base.tokenizer_for(model), run.training
-        assert isinstance(splits.train, str)
-        ids = np.array(tokenizer.encode(splits.train, special=False), dtype=np.int32)
-        length = min(self.length, len(ids))
-        if length < 8:
-            raise QkvError(f"{run.name}: windows of {length} ids are too short to lack some; found {len(ids)} ids of "
+        if isinstance(splits.train, Mixture):
+            ids, room = base.mixture(run, splits, model), base.shortest(splits)
+            windows, who = ids.windows, base.identity(run) | ids.identity
+        else:
+            ids = np.array(tokenizer.encode(str(splits.train), special=False), dtype=np.int32)
+            windows, who, room = partial(pack.windows, ids), base.identity(run, ids), len(ids)
+        length = min(self.length, room)
+        if length < LEAST:
+            raise QkvError(f"{run.name}: windows of {length} ids are too short to lack some; found {room} ids of "
                            f"text and model.context {run.model.context}, expected at least 12 of both")  # fmt: skip
         rows = max(1, s.tokens // length)
         each = max(1, len(ids) // (rows * length))
 
         def make(key: int) -> collate.Batch:
-            cut = pack.windows(ids, length=length - 1, rows=rows, seed=s.seed, step=key).tolist()
+            cut = windows(length=length - 1, rows=rows, seed=s.seed, step=key).tolist()
             return self.lay([self.spoil(row, corrupt.Draw(s.seed, key, i)) for i, row in enumerate(cut)])
 
-        def held(text: str) -> Batches:
-            found = tokenizer.encode(text, special=False)[: 64 * rows * length]
-            cut = [found[at : at + length] for at in range(0, len(found) - 7, length)]
+        def held(part: str | Mixture) -> Batches:
+            if isinstance(part, Mixture):
+                cut: list[list[int]] = part.held(length=length - 1, most=64 * rows).tolist()
+            else:
+                found = tokenizer.encode(part, special=False)[: 64 * rows * length]
+                cut = [found[at : at + length] for at in range(0, len(found) - LEAST + 1, length)]
             spoilt = [self.spoil(row, corrupt.Draw(0, base.HELD, i)) for i, row in enumerate(cut)]
             return tuple(self.lay(spoilt[at : at + rows]) for at in range(0, len(spoilt), rows))
 
-        return Plan(lambda epoch: range(epoch * each, (epoch + 1) * each), make, base.identity(run, ids)), held
+        return Plan(lambda epoch: range(epoch * each, (epoch + 1) * each), make, who), held
 
 
 def of_spans(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
@@ -107,7 +117,7 @@ def of_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 
 def of_masks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Masked words (Devlin et al. 2018, section 3.1) of a long text, or of labelled ones."""
-    if not isinstance(splits.train, str):
+    if splits.kind == "pairs":
         return base.of_labelled(run, splits, model)
     read = base.masker(run, model)
     tokenizer = read.tokenizer
@@ -124,7 +134,7 @@ def of_masks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 
 def of_continuations(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """A prefix that is seen freely, and what follows it: of pairs, or a window of a text cut at a random place."""
-    if not isinstance(splits.train, str):
+    if splits.kind == "pairs":
         return base.of_prefixes(run, splits, model)
     tokenizer, start = base.tokenizer_for(model), start_of(model)
 
@@ -163,13 +173,15 @@ def sentences(ids: Sequence[int], stops: frozenset[int]) -> list[list[int]]:
 
 
 ENDED = base.ENDED
-SPANS = Objective("plain text", (*ENDED, *SENTINELS), "eos", of_spans, measure, base.translated)
-NOISE = Objective("plain text", (*ENDED, "<mask>"), "eos", of_noise, measure, base.translated)
+TEXTS = "plain text or token shards"
+BOTH = "pairs or plain text or token shards"
+SPANS = Objective(TEXTS, (*ENDED, *SENTINELS), "eos", of_spans, measure, base.translated)
+NOISE = Objective(TEXTS, (*ENDED, "<mask>"), "eos", of_noise, measure, base.translated)
 BLANKS = Objective(
-    "plain text", (*ENDED, "[MASK]", *PIECE), "none", of_blanks, measure, base.continued, models=("prefix decoder",)
+    TEXTS, (*ENDED, "[MASK]", *PIECE), "none", of_blanks, measure, base.continued, models=("prefix decoder",)
 )
-MASKS = Objective("pairs or plain text", base.BERT, "cls", of_masks, measure, base.named, "labels", ("encoder",))
+MASKS = Objective(BOTH, base.BERT, "cls", of_masks, measure, base.named, "labels", ("encoder",))
 CONTINUATIONS = Objective(
-    "pairs or plain text", (*ENDED, "<s>"), "none", of_continuations, measure, base.continued,
+    BOTH, (*ENDED, "<s>"), "none", of_continuations, measure, base.continued,
     models=("prefix decoder",),
 )  # fmt: skip

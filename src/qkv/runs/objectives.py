@@ -23,7 +23,7 @@ from qkv.model import Model
 from qkv.runs.run import Run
 from qkv.runs.splits import Pair, Splits
 from qkv.text.recut import Recut, Trials
-from qkv.text.tokenizer import Tokenizer
+from qkv.text.tokenizer import Tokenizer, load
 from qkv.text.train import Template
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
@@ -48,7 +48,9 @@ class Objective:
     `models` are the architectures that can learn it, as `architecture` calls them.
     """
 
-    data: Literal["pairs", "plain text", "plain text or token shards", "pairs or plain text", "conversations"]
+    data: Literal[
+        "pairs", "plain text", "plain text or token shards", "pairs or plain text or token shards", "conversations"
+    ]
     specials: tuple[str, ...]
     template: Template
     batches: Callable[[Run, Splits, Model], tuple[Plan, Held]]
@@ -262,16 +264,10 @@ def recut_text(run: Run, tokenizer: Tokenizer, text: str) -> Callable[[int], np.
 
 def of_shards(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Windows of token shards, as of one long text; an epoch is as many as cover all shards once."""
-    data, valid, s = splits.train, splits.valid, run.training
-    assert isinstance(data, shards.Mixture)
-    assert isinstance(valid, shards.Mixture)
-    known, first = len(tokenizer_for(model)), data.shards[0]
-    if first.index["vocabulary"] != known:
-        raise QkvError(f"{first.folder}: these ids are of {first.index['vocabulary']} tokens, the model knows {known}; "
-                       f"pack the text with --model {run.base}")  # fmt: skip
-    length = min(run.model.context, data.shortest - 1, max(map(len, valid.shards)) - 1)
+    data, s = mixture(run, splits, model), run.training
+    length = min(run.model.context, shortest(splits) - 1)
     if length < 1:
-        raise QkvError(f"{run.name}: a shard has {data.shortest} tokens to train on and {valid.shortest} to validate")
+        raise QkvError(f"{run.name}: the shards leave {length + 1} tokens to a window, expected two or more")
     rows = max(1, s.tokens // length)
     each = max(1, len(data) // (rows * length))
 
@@ -281,8 +277,28 @@ def of_shards(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     def held(part: shards.Mixture) -> Batches:
         return tuple(map(collate.causal, part.held(length=length, most=64 * rows).split(rows)))
 
-    who = identity(run, np.zeros(0, dtype=np.int64)) | data.identity
-    return Plan(lambda epoch: range(epoch * each, (epoch + 1) * each), make, who), held
+    return Plan(lambda epoch: range(epoch * each, (epoch + 1) * each), make, identity(run) | data.identity), held
+
+
+def mixture(run: Run, splits: Splits, model: Model) -> shards.Mixture:
+    """The shards that are trained on; QkvError where their ids are not the model's."""
+    assert isinstance(splits.train, shards.Mixture)
+    known, first = tokenizer_for(model), splits.train.shards[0]
+    own, size = load(first.folder), first.index["vocabulary"]
+    alike = size == len(known) if own is None else own.vocabulary.items() <= known.vocabulary.items()
+    if not alike:
+        raise QkvError(f"{first.folder}: these ids are of another vocabulary ({size:,} tokens) than the model's "
+                       f"({len(known):,}); pack the text with --model {run.base}",
+                       zh=f"{first.folder}：这些词元出自另一个词表（{size:,} 个），不是模型的（{len(known):,} 个）；"
+                       f"请用 --model {run.base} 重新 pack")  # fmt: skip
+    return splits.train
+
+
+def shortest(splits: Splits) -> int:
+    """The most tokens that each window of shards may have: all of training give such ones, one of validation does."""
+    assert isinstance(splits.train, shards.Mixture)
+    assert isinstance(splits.valid, shards.Mixture)
+    return min(splits.train.shortest, max(map(len, splits.valid.shards)))
 
 
 def of_labelled(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
@@ -405,8 +421,9 @@ def flat(rows: Any) -> np.ndarray:
     return np.fromiter((i for row in rows for i in row), dtype=np.int64)
 
 
-def identity(run: Run, ids: np.ndarray, classes: Sequence[int] = ()) -> dict[str, Any]:
+def identity(run: Run, ids: np.ndarray | None = None, classes: Sequence[int] = ()) -> dict[str, Any]:
     """What tells this run's data, vocabulary and order from another's; `classes` are the labels of its texts."""
+    ids = np.zeros(0, dtype=np.int64) if ids is None else ids
     order: dict[str, Any] = {"seed": run.training.seed, "batch": run.training.tokens}
     order |= {key: value for key in ("objective", "base") if (value := getattr(run, key))}
     order |= {"labels": zlib.crc32(np.array(classes).tobytes())} if len(classes) else {}

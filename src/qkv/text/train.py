@@ -142,6 +142,32 @@ def _spaced(tight: str) -> decoders.Decoder:
     return decoders.Sequence([join, decoders.Fuse(), decoders.Replace(Regex(tight), "")])
 
 
+def equipped(tokenizer: Tokenizer, specials: Sequence[str], template: Template) -> Tokenizer:
+    """The tokenizer with those special tokens that it lacks behind its own, and a template's ends where it has none.
+
+    Ids that it gave before stay as they are.
+
+    Raises:
+        QkvError: its files cannot say more tokens.
+    """
+    lacking = [token for token in specials if (token in NAMES and NAMES[token] not in tokenizer.roles)
+               or (token not in NAMES and tokenizer.id(token) is None)]  # fmt: skip
+    bare = template != "none" and not tokenizer.encode("")
+    if not lacking and not bare:
+        return tokenizer
+    if tokenizer.files:
+        what = f"lacks {', '.join(lacking[:5])}" if lacking else "ends no text"
+        raise QkvError(f"this vocabulary {what}, and its files cannot be added to; take another one")
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    backend.add_special_tokens([AddedToken(token, normalized=False) for token in lacking])
+    roles = {**tokenizer.roles, **{NAMES[token]: token for token in lacking if token in NAMES}}
+    if bare:
+        backend.post_processor = _ends(backend, template, roles)
+    made = Tokenizer(backend, target=None, **roles)
+    made.config = dict(tokenizer.config)
+    return made
+
+
 def framed(tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer with its end symbol before and behind each text, where it adds nothing of its own.
 
