@@ -288,6 +288,12 @@ def test_each_key_of_a_model_is_heeded_or_refused(family: str, key: str) -> None
     assert bool(told or any(spec != plain for spec in made)) == ((family, key) not in UNUSED)
 
 
+@pytest.mark.parametrize("family", ["marian", "gpt2", "llama", "bert", "t5", "bart", "glm_blank", "openai_gpt"])
+def test_the_feed_forward_part_is_four_times_as_wide_where_nobody_says(family: str) -> None:
+    made = [Shape(family, 48, 1, 4, **how).spec(100).stack.blocks[0].ffn for how in ({}, {"ffn": 192})]  # type: ignore[arg-type]
+    assert [ffn.width for ffn in made if ffn] == [192, 192]
+
+
 def test_a_llama_with_experts_is_a_mixtral_and_a_bias_may_steer_them(tmp_path: Path) -> None:
     words = ["model.family=llama", "model.experts=4", "training.steer=0.01"]
     run = recipes.configure("demo_lm", [*words, "training.precision=fp32"], smoke=True)

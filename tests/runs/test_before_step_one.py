@@ -108,7 +108,7 @@ def test_a_prompt_that_cannot_be_continued_is_told(prompt: str, here: Path) -> N
      "training.clip=nan", "training.agree=nan", "training.weight_decay=nan", "training.spike=nan",
      "training.seconds=inf", "training.ema=1", "training.evaluate_every=-2", "training.save_every=-1",
      "training.threads=-1", "training.threads=99999", "data.valid=-3", "data.test=-1", "data.columns=[-1,0]",
-     "data.columns=[0,0]", "training.seed=99999999999999999999999", "model.width=0", "model.heads=0", "model.ffn=0",
+     "data.columns=[0,0]", "training.seed=99999999999999999999999", "model.width=0", "model.heads=0", "model.ffn=-1",
      "model.layers=0", "model.context=0", "model.groups=-1", "model.dropout=1", "model.dropout=1.5",
      "model.attention_dropout=1", "model.dropout=nan", "check.beam=0", "check.sentences=-1", "check.longest=-3",
      "check.samples=-1", "check.length_penalty=nan", "check.ngrams=-2"],

@@ -151,8 +151,7 @@ def shortened(run: Run) -> Run:
         often = None if whole.often is None else np.ones(len(cut["train"]))
         return dataclasses.replace(whole, often=often, **cut)  # type: ignore[arg-type]
 
-    ffn = 128 if run.model.family in ("openai_gpt", "glm_blank") else 64  # these know no other than 4 · width
-    narrow = {"width": 32, "layers": 2, "heads": 2, "groups": 0, "ffn": ffn, "context": min(run.model.context, 64)}
+    narrow = {"width": 32, "layers": 2, "heads": 2, "groups": 0, "ffn": 0, "context": min(run.model.context, 64)}
     model = dataclasses.replace(run.model, **narrow)
     every = {"evaluate_every": 3, "save_every": 0, "log_every": 1, "patience": 0}
     training = dataclasses.replace(run.training, steps=6, epochs=0, tokens=512, warmup=2, precision="fp32", **every)

@@ -35,7 +35,7 @@ class Shape:
     layers: int = 4
     heads: int = 4
     groups: int = 0  # key/value heads of llama and prefix; 0: as many as heads
-    ffn: int = 1024
+    ffn: int = 0  # the width within the feed-forward part; 0: four times `width`
     experts: int = 0  # of llama (which is Mixtral then) and prefix (with one more that reads every token); 0: dense
     chosen: int = 2
     steered: bool = False  # a bias of each expert, moved by training.steer, decides with its score (Wang et al. 2024)
@@ -47,10 +47,15 @@ class Shape:
 
     def __post_init__(self) -> None:
         sound("model", self)
-        bounded("model", self, "1 or more", lambda n: n >= 1, "width", "layers", "heads", "ffn", "context", "chosen")
-        bounded("model", self, "0 or more", lambda n: n >= 0, "groups", "experts")
+        bounded("model", self, "1 or more", lambda n: n >= 1, "width", "layers", "heads", "context", "chosen")
+        bounded("model", self, "0 or more", lambda n: n >= 0, "groups", "experts", "ffn")
         drops = [key for key in ("dropout", "attention_dropout") if getattr(self, key) is not None]
         bounded("model", self, "a share from 0 to below 1", lambda n: 0 <= n < 1, *drops)
+
+    @property
+    def inner(self) -> int:
+        """The width within the feed-forward part."""
+        return self.ffn or 4 * self.width
 
     @property
     def drop(self) -> float:
@@ -104,12 +109,12 @@ class Shape:
 
     def bert(self) -> dict[str, Any]:
         drops = {"hidden_dropout_prob": self.drop, "attention_probs_dropout_prob": self.attention_dropout}
-        return {**drops, "hidden_size": self.width, "num_hidden_layers": self.layers, "intermediate_size": self.ffn,
+        return {**drops, "hidden_size": self.width, "num_hidden_layers": self.layers, "intermediate_size": self.inner,
                 "num_attention_heads": self.heads, "hidden_act": self.activation or "gelu",
                 "max_position_embeddings": self.context, "type_vocab_size": 2}  # fmt: skip
 
     def t5(self) -> dict[str, Any]:
-        return {"d_model": self.width, "num_layers": self.layers, "num_heads": self.heads, "d_ff": self.ffn,
+        return {"d_model": self.width, "num_layers": self.layers, "num_heads": self.heads, "d_ff": self.inner,
                 "d_kv": self.width // self.heads, "feed_forward_proj": self.activation or "relu",
                 "dropout_rate": self.drop}  # fmt: skip
 
@@ -118,13 +123,13 @@ class Shape:
 
     def openai_gpt(self) -> dict[str, Any]:
         made = self.gpt2()
-        if self.ffn != 4 * self.width:
+        if self.inner != 4 * self.width:
             raise QkvError(f"model.ffn: found {self.ffn}, expected four times the width: {4 * self.width}")
         return {key: made[key] for key in made if key not in ("n_inner", "activation_function")} | {
             "model_type": "openai-gpt", "afn": self.activation or "gelu"}  # fmt: skip
 
     def glm_blank(self) -> dict[str, Any]:
-        if self.ffn != 4 * self.width:
+        if self.inner != 4 * self.width:
             raise QkvError(f"model.ffn: found {self.ffn}, expected four times the width: {4 * self.width}")
         return {"model_type": "glm", "block_position_encoding": True, "hidden_size": self.width,
                 "num_layers": self.layers, "num_attention_heads": self.heads, "max_sequence_length": self.context,
@@ -132,7 +137,7 @@ class Shape:
                 "attention_dropout_prob": self.attention_dropout}  # fmt: skip
 
     def marian(self) -> dict[str, Any]:
-        both = {"layers": self.layers, "attention_heads": self.heads, "ffn_dim": self.ffn}
+        both = {"layers": self.layers, "attention_heads": self.heads, "ffn_dim": self.inner}
         sides = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in both.items()}
         drops = {"dropout": self.drop, "attention_dropout": self.attention_dropout}
         return {**sides, **drops, "d_model": self.width, "activation_function": self.activation or "relu",
@@ -140,13 +145,13 @@ class Shape:
 
     def gpt2(self) -> dict[str, Any]:
         drops = {"attn_pdrop": self.attention_dropout, "resid_pdrop": self.drop, "embd_pdrop": self.drop}
-        return {**drops, "n_embd": self.width, "n_layer": self.layers, "n_head": self.heads, "n_inner": self.ffn,
+        return {**drops, "n_embd": self.width, "n_layer": self.layers, "n_head": self.heads, "n_inner": self.inner,
                 "n_positions": self.context, "activation_function": self.activation or "gelu_new"}  # fmt: skip
 
     def llama(self) -> dict[str, Any]:
         sparse = {"model_type": "mixtral", "num_local_experts": self.experts, "num_experts_per_tok": self.chosen}
         return {"hidden_size": self.width, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
-                "num_key_value_heads": self.groups or self.heads, "intermediate_size": self.ffn,
+                "num_key_value_heads": self.groups or self.heads, "intermediate_size": self.inner,
                 "hidden_act": self.activation or "silu", "max_position_embeddings": self.context,
                 "attention_dropout": self.attention_dropout,
                 **(sparse if self.experts and self.family == "llama" else {})}  # fmt: skip
