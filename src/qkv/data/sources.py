@@ -63,9 +63,11 @@ class Sieve:
         known = ("error", "skip", "quarantine")
         if self.policy not in known:
             hint = nearest(self.policy, known)
-            raise QkvError(f"on_bad_row: found {self.policy!r}{hint} (known: {', '.join(known)})")
+            raise QkvError(f"on_bad_row: found {self.policy!r}{hint} (known: {', '.join(known)})",
+                           zh=f"on_bad_row：没有 {self.policy!r}{hint.zh}（有：{', '.join(known)}）")  # fmt: skip
         if self.policy == "quarantine" and self.aside is None:
-            raise QkvError("on_bad_row: a quarantine needs a file to put bad rows into")
+            raise QkvError("on_bad_row: a quarantine needs a file to put bad rows into",
+                           zh="on_bad_row：quarantine 要有放坏行的文件")  # fmt: skip
         if self.policy == "quarantine" and TRIED.get():
             self.policy = "skip"
 
@@ -129,7 +131,8 @@ def refuse_other(aside: Path) -> None:
         earlier = False
     if not earlier:
         raise QkvError(f"{aside}: is no quarantine of ours and would be written over; name another file: "
-                       "data.quarantine=FILE")  # fmt: skip
+                       "data.quarantine=FILE",
+                       zh=f"{aside}：不是我们写的坏行文件，会被覆盖；请用别的文件：data.quarantine=文件")  # fmt: skip
 
 
 def _kept(path: Path, line: Line, why: str) -> dict[str, str | int]:

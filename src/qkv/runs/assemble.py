@@ -57,8 +57,10 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
     notes = fit.overruled(run, begun)
     if run.tokenizer.of and (begun or isinstance(splits.train, Mixture)):
-        whose = f"the base's ({run.base})" if begun else "that of the token shards"
-        raise QkvError(f"tokenizer.of={run.tokenizer.of}: this run's vocabulary is {whose}; take tokenizer.of away")
+        whose = Note("that of the token shards", zh="词元文件的")
+        whose = Note(f"the base's ({run.base})", zh=f"基础模型 {run.base} 的") if begun else whose
+        raise QkvError(f"tokenizer.of={run.tokenizer.of}: this run's vocabulary is {whose}; take tokenizer.of away",
+                       zh=f"tokenizer.of={run.tokenizer.of}：这次训练的词表是{whose.zh}；请去掉它")  # fmt: skip
     if begun is not None:
         context = min(run.model.context, begun.spec.context or run.model.context)
         run = replace(run, model=replace(run.model, context=context))
@@ -66,7 +68,8 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     tokenizer = text.load(directory) if directory and directory.is_dir() else None
     tokenizer = tokenizer or (begun.tokenizer if begun else tokenizer_of(run, splits, objective))
     if tokenizer is None:
-        raise QkvError(f"base {run.base!r} has no tokenizer to read text with")
+        raise QkvError(f"base {run.base!r} has no tokenizer to read text with",
+                       zh=f"基础模型 {run.base!r} 没有词表，读不了文本")  # fmt: skip
     judged = objective.answers == "labels" and splits.kind == "pairs"
     labels: list[str] = sorted({label for _, label in splits.train}) if judged else []  # type: ignore[union-attr]
     if begun and set(begun.labels) == set(labels):  # what its outputs stand for
@@ -100,10 +103,13 @@ def read(run: Run) -> Splits:
     if splits.train and splits.valid:
         return splits
     if splits.train and run.data and not run.data.valid:
-        raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no file of them is named either")
-    lacking = "validate with" if splits.train else "train on"
+        raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no file of them is named either",
+                       zh="data.valid：读到 0，应留出 1 行或更多；也没有写验证文件")  # fmt: skip
+    lacking, zh = ("validate with", "验证") if splits.train else ("train on", "训练")
     raise QkvError(f"{run.name}: no data to {lacking}; rows with one and the same text are kept together, so a set of "
-                   "few different ones needs a file for each purpose")  # fmt: skip
+                   "few different ones needs a file for each purpose",
+                   zh=f"{run.name}：没有数据可{zh}；同一文本的行放在一起，所以不同的行太少时，"
+                   "训练与验证要各有文件")  # fmt: skip
 
 
 def counted_alike(numbers: Sequence[float]) -> list[list[float]]:
@@ -131,7 +137,8 @@ def grown(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
 def adapt(model: Model, run: Run) -> None:
     """Put adapters on a model, and freeze the rest; QkvError without a base, as there is nothing to stand beside."""
     if not run.base:
-        raise QkvError("training.lora: an adapter stands beside a trained model; say which: base = a directory or name")
+        raise QkvError("training.lora: an adapter stands beside a trained model; say which: base = a directory or name",
+                       zh="training.lora：适配器附在训练好的模型上；请写是哪个：base = 目录或名字")  # fmt: skip
     model.base = run.base
     lora.attach(model.core, run.training.lora, seed=run.training.seed)
 
@@ -171,7 +178,9 @@ def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
     if isinstance(splits.train, Mixture):
         found = text.load(splits.train.shards[0].folder)
         if found is None:
-            raise QkvError(f"{splits.train.shards[0].folder}: no tokenizer beside the tokens; pack the text again")
+            place = splits.train.shards[0].folder
+            raise QkvError(f"{place}: no tokenizer beside the tokens; pack the text again",
+                           zh=f"{place}：词元旁边没有词表；请重新 pack")  # fmt: skip
         return vocabulary.equipped(found, how["specials"], how["template"])
     if isinstance(splits.train, str):
         texts: Iterable[str] = [splits.train]
@@ -197,17 +206,19 @@ def taken(name: str, specials: Sequence[str], template: str) -> Tokenizer:
     """
     found = text.load(name if Path(name).is_dir() else hub.locate(name))
     if found is None:
-        raise QkvError(f"tokenizer.of={name}: no tokenizer there")
+        raise QkvError(f"tokenizer.of={name}: no tokenizer there", zh=f"tokenizer.of={name}：那里没有词表")
     known = {t: getattr(found, f"{NAMES[t]}_id") if t in NAMES else found.id(t) for t in specials}
     lacking = [token for token, number in known.items() if number is None and NAMES.get(token) != "unk"]
+    other = Note(f"tokenizer.of={name}: made for something else,", zh=f"tokenizer.of={name}：用途不同，")
     if lacking:
-        raise QkvError(f"tokenizer.of={name}: made for something else, that vocabulary lacks {', '.join(lacking[:5])}")
+        some = ", ".join(lacking[:5])
+        raise QkvError(f"{other} that vocabulary lacks {some}", zh=f"{other.zh}那个词表没有 {some}")
     end = found.sep_id if template == "cls" else found.eos_id
     ended, what = found.encode("a")[-1:] == [end], "" if end is None else found.token(end)
     if template in ("eos", "cls") and not ended:
-        raise QkvError(f"tokenizer.of={name}: made for something else, it ends no text with {what}")
+        raise QkvError(f"{other} it ends no text with {what}", zh=f"{other.zh}它的文本不以 {what} 结尾")
     if template == "none" and ended:
-        raise QkvError(f"tokenizer.of={name}: made for something else, it ends every text with {what}")
+        raise QkvError(f"{other} it ends every text with {what}", zh=f"{other.zh}它的文本都以 {what} 结尾")
     return found
 
 

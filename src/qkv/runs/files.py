@@ -15,7 +15,7 @@ from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError, nearest
 from qkv.runs.splits import Splits, Talk, held_out, text_splits
 from qkv.text.chat import checked
-from qkv.training.settings import bounded, sound
+from qkv.training.settings import NONE, bounded, sound
 
 Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
 
@@ -57,8 +57,9 @@ class Data:
                 object.__setattr__(self, key, (value,) if value else ())
         sound("data", self)
         if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
-            raise QkvError(f"data.columns: found {list(self.columns)}, expected two different ones, counted from 0")
-        bounded("data", self, "0 or more rows to hold out", lambda n: n >= 0, "valid", "test")
+            raise QkvError(f"data.columns: found {list(self.columns)}, expected two different ones, counted from 0",
+                           zh=f"data.columns：读到 {list(self.columns)}，应是不同的两列，从 0 数起")  # fmt: skip
+        bounded("data", self, NONE, lambda n: n >= 0, "valid", "test")
 
     def splits(self, folder: Path) -> Splits:
         """The files' content, split.
@@ -70,9 +71,11 @@ class Data:
         named = [k for k in kinds if getattr(self, k)]
         if len(named) != 1 or bool(self.source) != bool(self.target):
             found = ", ".join(named) or "none"
-            raise QkvError(f"data: found {found}, expected one of: source and target, {', '.join(kinds[1:])}")
+            raise QkvError(f"data: found {found}, expected one of: source and target, {', '.join(kinds[1:])}",
+                           zh=f"data：有 {found}，应是其中之一：source 与 target，{', '.join(kinds[1:])}")  # fmt: skip
         if len(self.keys) != 2 and not (self.dataset and len(self.keys) == 1):
-            raise QkvError(f"data.keys: found {len(self.keys)} keys, expected two; one for the texts of a dataset")
+            raise QkvError(f"data.keys: found {len(self.keys)} keys, expected two; one for the texts of a dataset",
+                           zh=f"data.keys：有 {len(self.keys)} 个键，应是两个；数据集的文本则一个")  # fmt: skip
         self.refuse_unread(named[0])
         if self.shards:
             return self.mixed(folder)
@@ -121,15 +124,20 @@ class Data:
         """QkvError for files that do not belong together, or weights that are not those of several sets of rows."""
         if len(self.source) != len(self.target):
             raise QkvError(f"data: found {len(self.source)} source and {len(self.target)} target files, expected as "
-                           "many; file n of one belongs to file n of the other")  # fmt: skip
+                           "many; file n of one belongs to file n of the other",
+                           zh=f"data：源文文件 {len(self.source)} 个，译文文件 {len(self.target)} 个，应一样多，"
+                           "逐个对应")  # fmt: skip
         if not self.weights:
             return
         if self.text or self.dataset:
-            raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of texts")
+            raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of texts",
+                           zh="data.weights：用于词元文件、句对和对话；文本请先 `qkv data pack`")  # fmt: skip
         count = len(list(self.each()))
         if len(self.weights) != count or not all(math.isfinite(w) and w > 0 for w in self.weights):
             raise QkvError(f"data.weights: found {list(self.weights)} for {count} sets of rows, expected as many "
-                           "numbers above 0")  # fmt: skip
+                           "numbers above 0",
+                           zh=f"data.weights：读到 {list(self.weights)}，共 {count} 组数据，"
+                           "应有一样多的正数")  # fmt: skip
 
     def refuse_unread(self, kind: str) -> None:
         """QkvError for a held-out file that data of this kind would not read."""
@@ -194,7 +202,8 @@ class Data:
         local = folder / self.dataset
         found = tables.opened(str(local) if local.exists() else self.dataset)
         if "train" not in found:
-            raise QkvError(f"data.dataset {self.dataset!r}: no split 'train' (found: {', '.join(found)})")
+            raise QkvError(f"data.dataset {self.dataset!r}: no split 'train' (found: {', '.join(found)})",
+                           zh=f"data.dataset {self.dataset!r}：没有 'train'（有：{', '.join(found)}）")  # fmt: skip
         names = {part: f"{self.dataset}/{part}" for part in PARTS if part in found}
         rows = {part: list(tables.rows(found[part], self.keys, name=name, sieve=sieve)) for part, name in names.items()}
         train, valid, test = ([row for _, row in rows.get(part, ())] for part in PARTS)
@@ -302,9 +311,11 @@ class Data:
         """The same kind of data in the files of a split of its own; None where no file is named."""
         one, two, file = (getattr(self, f"{which}_{part}") for part in ("source", "target", "file"))
         if file and self.source:
-            raise QkvError(f"data: {which}_file goes with tsv or jsonl; name {which}_source and {which}_target")
+            raise QkvError(f"data: {which}_file goes with tsv or jsonl; name {which}_source and {which}_target",
+                           zh=f"data：{which}_file 配 tsv 或 jsonl；请写 {which}_source 和 {which}_target")  # fmt: skip
         if bool(one) != bool(two):
-            raise QkvError(f"data: {which}_source and {which}_target belong together; found only one of them")
+            raise QkvError(f"data: {which}_source and {which}_target belong together; found only one of them",
+                           zh=f"data：{which}_source 与 {which}_target 要一起写；只有其中一个")  # fmt: skip
         if file:
             kind = "messages" if self.messages else "tsv" if self.tsv else "jsonl"
             return replace(self, **{kind: file})
@@ -338,7 +349,8 @@ def times(names: Sequence[str], sizes: Sequence[int], weights: Sequence[float]) 
         QkvError: a set of which no row is left.
     """
     if 0 in sizes:
-        raise QkvError(f"{names[sizes.index(0)]}: no row is left to train on")
+        name = names[sizes.index(0)]
+        raise QkvError(f"{name}: no row is left to train on", zh=f"{name}：没有剩下可训练的行")
     return [sum(sizes) * weight / sum(weights) / size for weight, size in zip(weights, sizes, strict=True)]
 
 

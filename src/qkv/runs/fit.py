@@ -46,7 +46,9 @@ def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
         usual = restored(begun)
     name = run.objective or ("chat" if splits.kind == "conversations" else usual)
     if name not in OBJECTIVES:
-        raise QkvError(f"objective: found {name!r}{nearest(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})")
+        hint, known = nearest(name, OBJECTIVES), ", ".join(OBJECTIVES)
+        raise QkvError(f"objective: found {name!r}{hint} (known: {known})",
+                       zh=f"objective：没有 {name!r}{hint.zh}（有：{known}）")  # fmt: skip
     if splits.kind in OBJECTIVES[name].data.split(" or "):
         return OBJECTIVES[name]
     fit = [known for known, o in OBJECTIVES.items() if splits.kind in o.data.split(" or ") and (
@@ -54,10 +56,21 @@ def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
     if run.objective or begun:
         whose = f"; for these and this base ({kind})" if kind else "; for these"
         raise QkvError(f"objective {name!r} takes {OBJECTIVES[name].data}, found {splits.kind}{whose} there are: "
-                       f"{', '.join(fit) or 'none'}; say objective = one of them")  # fmt: skip
+                       f"{', '.join(fit) or 'none'}; say objective = one of them",
+                       zh=f"objective {name!r} 学的是{in_chinese(OBJECTIVES[name].data)}，这里是"
+                       f"{in_chinese(splits.kind)}；可用的有：{', '.join(fit) or '无'}；"
+                       "请写 objective = 其中之一")  # fmt: skip
     families = ", ".join(repr(family) for family, usual in USUAL.items() if usual in fit)
     raise QkvError(f"model.family {run.model.family!r} does not fit {splits.kind}; these do: {families}; or say what "
-                   f"it shall learn: objective = one of {', '.join(fit)}")  # fmt: skip
+                   f"it shall learn: objective = one of {', '.join(fit)}",
+                   zh=f"model.family {run.model.family!r} 不能学{in_chinese(splits.kind)}；可以的有：{families}；"
+                   f"或写明学什么：objective = {', '.join(fit)} 之一")  # fmt: skip
+
+
+def in_chinese(kinds: str) -> str:
+    """The names of kinds of data in Chinese."""
+    names = {"pairs": "句对", "plain text": "纯文本", "token shards": "词元文件", "conversations": "对话"}
+    return "或".join(names[kind] for kind in kinds.split(" or "))
 
 
 def restored(begun: Model) -> str:
@@ -80,40 +93,52 @@ def architecture(spec: Any) -> str:
 def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
     """QkvError where a setting would not be heeded, or does not go with the objective, the model or another setting."""
     if run.tokenizer.dropout and (not objective.recuts or isinstance(splits.train, Mixture)):
-        what = "token shards are cut already" if objective.recuts else "these texts are not cut anew"
+        what = Note("token shards are cut already", zh="词元文件已经切好") if objective.recuts else (
+            Note("these texts are not cut anew", zh="这些文本不会重新切分"))  # fmt: skip
         fit = ", ".join(name for name, o in OBJECTIVES.items() if o.recuts)
-        raise QkvError(f"tokenizer.dropout={run.tokenizer.dropout}: {what}; take it away (it goes with {fit})")
+        raise QkvError(f"tokenizer.dropout={run.tokenizer.dropout}: {what}; take it away (it goes with {fit})",
+                       zh=f"tokenizer.dropout={run.tokenizer.dropout}：{what.zh}；请去掉（它用于 {fit}）")  # fmt: skip
     if run.training.word_dropout and objective not in (objectives.PAIRS, *tuning.JUDGING):
         raise QkvError(f"training.word_dropout={run.training.word_dropout}: words are left out of labelled texts and "
-                       "of pairs alone; take it away")  # fmt: skip
+                       "of pairs alone; take it away",
+                       zh=f"training.word_dropout={run.training.word_dropout}："
+                       "只用于带标签的文本和句对；请去掉")  # fmt: skip
     if run.training.word_dropout and run.training.sampled:
         raise QkvError("training.sampled: the model guesses from true words, which training.word_dropout makes "
-                       "unknown; take one of them away")  # fmt: skip
+                       "unknown; take one of them away",
+                       zh="training.sampled：模型由真词来猜，而 training.word_dropout 把词变成未知；"
+                       "请去掉一个")  # fmt: skip
     if run.training.agree and not drops(as_json(model.spec)):
         raise QkvError(f"training.agree={run.training.agree}: two passes of a model without dropout agree already; "
-                       "give it some (model.dropout=0.1), or take agree away")  # fmt: skip
+                       "give it some (model.dropout=0.1), or take agree away",
+                       zh=f"training.agree={run.training.agree}：没有 dropout，两遍本来就一致；请给一些"
+                       "（model.dropout=0.1），或去掉 agree")  # fmt: skip
     if run.training.outputs == "seen" and objective is objectives.PAIRS:
         refuse_seen(run, model)
     if architecture(model.spec) not in objective.models:
         fit = " or ".join(objective.models)
         name = next(name for name, known in OBJECTIVES.items() if known is objective)
         raise QkvError(f"{run.name}: objective {name!r} needs a model of kind {fit}; this one is: "
-                       f"{architecture(model.spec)}")  # fmt: skip
+                       f"{architecture(model.spec)}",
+                       zh=f"{run.name}：objective {name!r} 要的模型是 {fit}，"
+                       f"这个是 {architecture(model.spec)}")  # fmt: skip
 
 
 def refuse_seen(run: Run, model: Model) -> None:
     """QkvError where the words that targets hold are not all known beforehand, or a model cannot keep from others."""
-    why = ""
+    why = Note("")
     if run.tokenizer.dropout:
-        why = "with tokenizer.dropout each epoch has other words"
+        why = Note("with tokenizer.dropout each epoch has other words", zh="有 tokenizer.dropout 时每轮的词都不同")
     elif run.training.optimizer == "adafactor":
-        why = "adafactor measures its steps by all of the output's biases, and those of the others are large"
+        why = Note("adafactor measures its steps by all of the output's biases, and those of the others are large",
+                   zh="adafactor 的步长取自输出的所有偏置，而其余词的偏置很大")  # fmt: skip
     elif run.training.lora.rank:
-        why = "adapters leave the output's bias as it is"
+        why = Note("adapters leave the output's bias as it is", zh="适配器不改输出的偏置")
     elif model.spec.head is None or not model.spec.head.bias:
-        why = "this model's output has no bias to keep the others unsaid by (those of marian and bart have one)"
+        why = Note("this model's output has no bias to keep the others unsaid by (those of marian and bart have one)",
+                   zh="这个模型的输出没有偏置，无法不说其余的词（marian 和 bart 有）")  # fmt: skip
     if why:
-        raise QkvError(f"training.outputs=seen: {why}; take it away")
+        raise QkvError(f"training.outputs=seen: {why}; take it away", zh=f"training.outputs=seen：{why.zh}；请去掉")
 
 
 def drops(part: Any) -> bool:
@@ -130,7 +155,9 @@ def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model
         if not prompt.strip() or not fits(model, prompt):
             found = f"{len(model.ids(prompt))} tokens" if prompt.strip() else "an empty text"
             raise QkvError(f"check.prompts: found {found} ({prompt[:40]!r}), expected a text that fits into the "
-                           f"context of {run.model.context} tokens and leaves room to continue it")  # fmt: skip
+                           f"context of {run.model.context} tokens and leaves room to continue it",
+                           zh=f"check.prompts：{prompt[:40]!r} 应放得进 {run.model.context} 个词元的上下文，"
+                           "并留出续写的位置")  # fmt: skip
     if not valid or run.training.metric == "loss":
         return
     known = [*objective.measure(model.core, [placed(valid[0], model.device)])]

@@ -50,7 +50,9 @@ class Spoiler:
         length = min(self.length, room)
         if length < LEAST:
             raise QkvError(f"{run.name}: windows of {length} ids are too short to lack some; found {room} ids of "
-                           f"text and model.context {run.model.context}, expected at least 12 of both")  # fmt: skip
+                           f"text and model.context {run.model.context}, expected at least 12 of both",
+                           zh=f"{run.name}：{length} 个词元的窗口太短；文本有 {room} 个，model.context 是 "
+                           f"{run.model.context}，都至少要 12")  # fmt: skip
         rows = max(1, s.tokens // length)
         each = max(1, len(ids) // (rows * length))
 
@@ -75,7 +77,8 @@ def of_spans(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     tokenizer = base.tokenizer_for(model)
     found = [i for token in SENTINELS if (i := tokenizer.id(token)) is not None]
     if len(found) < 2:
-        raise QkvError(f"{run.name}: the vocabulary lacks {SENTINELS[0]}, {SENTINELS[1]}, …, which stand for spans")
+        raise QkvError(f"{run.name}: the vocabulary lacks {SENTINELS[0]}, {SENTINELS[1]}, …, which stand for spans",
+                       zh=f"{run.name}：词表没有代替片段的 {SENTINELS[0]}、{SENTINELS[1]} 等")  # fmt: skip
     end, length = ending(tokenizer), min(run.model.context - 8, 20 * (len(found) - 2))
 
     def spoil(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
@@ -88,7 +91,7 @@ def of_spans(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 def of_noise(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Sentences in a random order, spans of them under one mask each, to be written anew (Lewis et al. 2020, 2.2)."""
     tokenizer = base.tokenizer_for(model)
-    mask, end, length = masking(run, tokenizer), ending(tokenizer), run.model.context - 2
+    mask, end, length = base.masking(run, tokenizer), ending(tokenizer), run.model.context - 2
     stops = frozenset(i for i in range(len(tokenizer)) if tokenizer.decode([i]).rstrip(" ").endswith(STOPS))
 
     def spoil(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
@@ -101,9 +104,10 @@ def of_noise(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 def of_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Blanks in a text that is seen freely, filled one after another in a random order (Du et al. 2022, 2.1)."""
     tokenizer = base.tokenizer_for(model)
-    mask, (start, end) = masking(run, tokenizer), (tokenizer.id(token) for token in PIECE)
+    mask, (start, end) = base.masking(run, tokenizer), (tokenizer.id(token) for token in PIECE)
     if start is None or end is None:
-        raise QkvError(f"{run.name}: the vocabulary lacks {' or '.join(PIECE)}, which begin and end what fills a blank")
+        raise QkvError(f"{run.name}: the vocabulary lacks {' or '.join(PIECE)}, which begin and end what fills a blank",
+                       zh=f"{run.name}：词表没有填空开头与结尾的 {'、'.join(PIECE)}")  # fmt: skip
     pad = tokenizer.pad_id or 0
 
     def spoil(ids: list[int], draw: corrupt.Draw) -> corrupt.Blanks:
@@ -147,13 +151,6 @@ def of_continuations(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held
 def ending(tokenizer: Tokenizer) -> list[int]:
     """The end symbol, where there is one."""
     return [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-
-
-def masking(run: Run, tokenizer: Tokenizer) -> int:
-    """The id that hides words; QkvError where there is none."""
-    if tokenizer.mask_id is None:
-        raise QkvError(f"{run.name}: the vocabulary has no mask token to hide words with; add [MASK] to it")
-    return tokenizer.mask_id
 
 
 def translating(tokenizer: Tokenizer) -> Callable[[list[Any]], collate.Batch]:

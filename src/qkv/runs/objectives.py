@@ -150,7 +150,8 @@ def blurred(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
     unknown = tokenizer.unk_id
     if unknown is None:
         raise QkvError(f"training.word_dropout={s.word_dropout}: the vocabulary has no token for the unknown to put in "
-                       "a word's place; take it away")  # fmt: skip
+                       "a word's place; take it away",
+                       zh=f"training.word_dropout={s.word_dropout}：词表没有表示未知的词元；请去掉")  # fmt: skip
 
     def order(epoch: int) -> Sequence[tuple[int, int, Any]]:
         return [(epoch, number, key) for number, key in enumerate(plan.order(epoch))]
@@ -224,9 +225,8 @@ def of_text(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     ids, last = (np.array(tokenizer.encode(t, special=False), dtype=np.int32) for t in (splits.train, splits.valid))  # type: ignore[arg-type]
     length = min(length, len(ids) - 1, len(last) - 1)
     if length < 1:
-        raise QkvError(
-            f"{run.name}: the text has {len(ids)} tokens to train on and {len(last)} to validate; give more text"
-        )
+        raise QkvError(f"{run.name}: the text has {len(ids)} tokens to train on and {len(last)} to validate; give more",
+                       zh=f"{run.name}：文本有 {len(ids)} 个词元可训练，{len(last)} 个可验证；请多给一些")  # fmt: skip
     rows = max(1, s.tokens // length)
     each = max(1, len(ids) // (rows * length))
 
@@ -267,7 +267,8 @@ def of_shards(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     data, s = mixture(run, splits, model), run.training
     length = min(run.model.context, shortest(splits) - 1)
     if length < 1:
-        raise QkvError(f"{run.name}: the shards leave {length + 1} tokens to a window, expected two or more")
+        raise QkvError(f"{run.name}: the shards leave {length + 1} tokens to a window, expected two or more",
+                       zh=f"{run.name}：词元文件里每个窗口只有 {length + 1} 个词元，至少要两个")  # fmt: skip
     rows = max(1, s.tokens // length)
     each = max(1, len(data) // (rows * length))
 
@@ -361,10 +362,17 @@ class Masker:
 def masker(run: Run, model: Model) -> Masker:
     """What masks texts for a model: special tokens are never hidden nor put in a hidden word's place."""
     tokenizer = tokenizer_for(model)
-    if tokenizer.mask_id is None:
-        raise QkvError(f"{run.name}: the vocabulary has no mask token to hide words with; add [MASK] to it")
+    mask = masking(run, tokenizer)
     special = frozenset(i for token in tokenizer.roles.values() if (i := tokenizer.id(token)) is not None)
-    return Masker(run, tokenizer, corrupt.Marks(tokenizer.mask_id, special, len(tokenizer)), model.labels)
+    return Masker(run, tokenizer, corrupt.Marks(mask, special, len(tokenizer)), model.labels)
+
+
+def masking(run: Run, tokenizer: Tokenizer) -> int:
+    """The id that hides words; QkvError where there is none."""
+    if tokenizer.mask_id is None:
+        raise QkvError(f"{run.name}: the vocabulary has no mask token to hide words with; add [MASK] to it",
+                       zh=f"{run.name}：词表没有用来遮词的词元；请加上 [MASK]")  # fmt: skip
+    return tokenizer.mask_id
 
 
 def of_prefixes(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:

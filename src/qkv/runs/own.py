@@ -107,7 +107,9 @@ def lined(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
         if values := keyed(row, [str(path) for path in paths], data.get("keys")):
             return values
     raise QkvError(f"{path}:{number}: found the keys {', '.join(first) or 'none'}; which of them to learn from is said "
-                   "by data.keys='[\"A\", \"B\"]'")  # fmt: skip
+                   "by data.keys='[\"A\", \"B\"]'",
+                   zh=f"{path}:{number}：有这些键：{', '.join(first) or '无'}；"
+                   "请用 data.keys='[\"A\", \"B\"]' 说学哪些")  # fmt: skip
 
 
 def keyed(row: Mapping[str, object], names: list[str], said: object) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from qkv.runs.shape import Shape
 from qkv.runs.splits import Splits, shared
 from qkv.text.recut import Ranks, merges_of
 from qkv.text.train import Kind
-from qkv.training.settings import Settings, assignments, bounded, changed, sound
+from qkv.training.settings import NONE, ONE, SHARE, Settings, assignments, bounded, changed, sound
 from qkv.training.watch import Watching
 
 
@@ -40,7 +40,8 @@ class Vocabulary:
     def __post_init__(self) -> None:
         sound("tokenizer", self)
         if not 0 <= self.dropout <= 1:
-            raise QkvError(f"tokenizer.dropout: found {self.dropout}, expected a share from 0 to 1")
+            raise QkvError(f"tokenizer.dropout: found {self.dropout}, expected {SHARE}",
+                           zh=f"tokenizer.dropout：读到 {self.dropout}，应是 {SHARE.zh}")  # fmt: skip
 
     def ranks(self) -> Ranks | None:
         """The merges of the file; None where none is named, as a vocabulary of kind bpe has its own."""
@@ -65,10 +66,11 @@ class Check:
 
     def __post_init__(self) -> None:
         sound("check", self)
-        bounded("check", self, "1 or more", lambda n: n >= 1, "beam", "longest")
-        bounded("check", self, "0 or more", lambda n: n >= 0, "sentences", "samples")
-        bounded("check", self, "a number", math.isfinite, "length_penalty")
-        bounded("check", self, "an order such as 3, or 0 for none", lambda n: n >= 0, "ngrams")
+        bounded("check", self, ONE, lambda n: n >= 1, "beam", "longest")
+        bounded("check", self, NONE, lambda n: n >= 0, "sentences", "samples")
+        bounded("check", self, Note("a number", zh="数"), math.isfinite, "length_penalty")
+        order = Note("an order such as 3, or 0 for none", zh="阶数，如 3；0 为不用")
+        bounded("check", self, order, lambda n: n >= 0, "ngrams")
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def asked(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
             raise QkvError(f"{key}: unknown key{hint} (parts: {', '.join(parts)})",
                            zh=f"{key}：没有这个键{hint.zh}（各部分：{', '.join(parts)}）")  # fmt: skip
         if not isinstance(value, dict):
-            raise QkvError(f"{key}={value}: names a part, expected a key in it such as {key}.…=…")
+            raise QkvError(f"{key}={value}: names a part, expected a key in it such as {key}.…=…",
+                           zh=f"{key}={value}：{key} 是一部分，应写其中的键，如 {key}.…=…")  # fmt: skip
     misplaced(values)
     return values
 

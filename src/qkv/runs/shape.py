@@ -8,7 +8,7 @@ from qkv.baselines import recurrence
 from qkv.convert.checkpoint import spec_of
 from qkv.errors import QkvError
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
-from qkv.training.settings import bounded, sound
+from qkv.training.settings import BELOW, NONE, ONE, bounded, sound
 
 HEADLESS = ("lstm", "lstm-attention")
 DROPLESS = ("llama", "prefix")  # they know dropout of attention weights alone
@@ -47,10 +47,10 @@ class Shape:
 
     def __post_init__(self) -> None:
         sound("model", self)
-        bounded("model", self, "1 or more", lambda n: n >= 1, "width", "layers", "heads", "context", "chosen")
-        bounded("model", self, "0 or more", lambda n: n >= 0, "groups", "experts", "ffn")
+        bounded("model", self, ONE, lambda n: n >= 1, "width", "layers", "heads", "context", "chosen")
+        bounded("model", self, NONE, lambda n: n >= 0, "groups", "experts", "ffn")
         drops = [key for key in ("dropout", "attention_dropout") if getattr(self, key) is not None]
-        bounded("model", self, "a share from 0 to below 1", lambda n: 0 <= n < 1, *drops)
+        bounded("model", self, BELOW, lambda n: 0 <= n < 1, *drops)
 
     @property
     def inner(self) -> int:
@@ -73,11 +73,16 @@ class Shape:
         if self.dropout and self.family in DROPLESS:
             fit = ", ".join(f for f in typing.get_args(typing.get_type_hints(Shape)["family"]) if f not in DROPLESS)
             raise QkvError(f"model.dropout={self.dropout}: {self.family} has no dropout of states and would learn "
-                           f"without; say model.dropout=0, or take a family that has it: {fit}")  # fmt: skip
+                           f"without; say model.dropout=0, or take a family that has it: {fit}",
+                           zh=f"model.dropout={self.dropout}：{self.family} 的状态没有 dropout；请写 model.dropout=0，"
+                           f"或换有它的家族：{fit}")  # fmt: skip
         self.refuse_idle()
         if self.width % self.heads and self.family not in HEADLESS:
-            raise QkvError(f"model.width: found {self.width}, which {self.heads} heads do not divide; take "
-                           f"{self.width + -self.width % self.heads}, or another number of model.heads")  # fmt: skip
+            near = self.width + -self.width % self.heads
+            raise QkvError(f"model.width: found {self.width}, which {self.heads} heads do not divide; take {near}, or "
+                           "another number of model.heads",
+                           zh=f"model.width：{self.width} 不能被 {self.heads} 个头整除；请用 {near}，"
+                           "或改 model.heads")  # fmt: skip
         if self.family in ("lstm", "lstm-attention"):
             attention = "additive" if self.family == "lstm-attention" else "none"
             return recurrence(vocabulary, width=self.width, layers=self.layers, attention=attention,
@@ -100,12 +105,22 @@ class Shape:
             known = typing.get_args(typing.get_type_hints(Shape)["family"])
             fit = SHARING if idle in ("groups", "experts") else [f for f in known if idle not in LACKS.get(f, ())]
             raise QkvError(f"model.{idle}={getattr(self, idle)}: {self.family} does not heed it; take it away, or take "
-                           f"a family that does: {', '.join(fit)}")  # fmt: skip
+                           f"a family that does: {', '.join(fit)}",
+                           zh=f"model.{idle}={getattr(self, idle)}：对 {self.family} 无效；请去掉，或换一个家族："
+                           f"{', '.join(fit)}")  # fmt: skip
         if self.steered and not self.experts:
-            raise QkvError("model.steered=true: there are no experts to steer; say how many: model.experts=8")
+            raise QkvError("model.steered=true: there are no experts to steer; say how many: model.experts=8",
+                           zh="model.steered=true：没有专家可调；请说有几个：model.experts=8")  # fmt: skip
         if self.chosen != Shape.chosen and not self.experts:
             raise QkvError(f"model.chosen={self.chosen}: there are no experts to choose from; say how many: "
-                           "model.experts=8")  # fmt: skip
+                           "model.experts=8",
+                           zh=f"model.chosen={self.chosen}：没有专家可选；请说有几个：model.experts=8")  # fmt: skip
+
+    def refuse_narrow(self) -> None:
+        """Refuse a feed-forward part of another width than this family knows."""
+        if self.inner != 4 * self.width:
+            raise QkvError(f"model.ffn: found {self.ffn}, expected four times the width: {4 * self.width}",
+                           zh=f"model.ffn：读到 {self.ffn}，应是 width 的四倍：{4 * self.width}")  # fmt: skip
 
     def bert(self) -> dict[str, Any]:
         drops = {"hidden_dropout_prob": self.drop, "attention_probs_dropout_prob": self.attention_dropout}
@@ -123,14 +138,12 @@ class Shape:
 
     def openai_gpt(self) -> dict[str, Any]:
         made = self.gpt2()
-        if self.inner != 4 * self.width:
-            raise QkvError(f"model.ffn: found {self.ffn}, expected four times the width: {4 * self.width}")
+        self.refuse_narrow()
         return {key: made[key] for key in made if key not in ("n_inner", "activation_function")} | {
             "model_type": "openai-gpt", "afn": self.activation or "gelu"}  # fmt: skip
 
     def glm_blank(self) -> dict[str, Any]:
-        if self.inner != 4 * self.width:
-            raise QkvError(f"model.ffn: found {self.ffn}, expected four times the width: {4 * self.width}")
+        self.refuse_narrow()
         return {"model_type": "glm", "block_position_encoding": True, "hidden_size": self.width,
                 "num_layers": self.layers, "num_attention_heads": self.heads, "max_sequence_length": self.context,
                 "output_dropout_prob": self.drop, "embedding_dropout_prob": self.drop,

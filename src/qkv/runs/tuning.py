@@ -151,11 +151,14 @@ def parted(
     """The rows of a text; QkvError where there are not as many as of the first, or the label is none of the choices."""
     rows = rows_of(text)
     if len(rows) != each or (rows_of is swapped and MARK not in text) or (rows_of is choices and each < 2):
-        parts = "two texts" if rows_of is swapped else f"a question and {max(each, 2)} answers"
-        raise QkvError(f"{text[:60]!r}: expected {parts} with {MARK.strip()} between")
+        parts, zh = ("two texts", "两个文本") if rows_of is swapped else (
+            f"a question and {max(each, 2)} answers", f"一个问题和 {max(each, 2)} 个答案")  # fmt: skip
+        raise QkvError(f"{text[:60]!r}: expected {parts} with {MARK.strip()} between",
+                       zh=f"{text[:60]!r}：应是{zh}，以 {MARK.strip()} 隔开")  # fmt: skip
     if rows_of is choices and label not in known:
         raise QkvError(f"{text[:60]!r}: found the label {label!r}, expected the number of the right answer, 0 to "
-                       f"{each - 1}")  # fmt: skip
+                       f"{each - 1}",
+                       zh=f"{text[:60]!r}：标签是 {label!r}，应是正确答案的序号，0 到 {each - 1}")  # fmt: skip
     return rows
 
 
@@ -229,7 +232,9 @@ def talk_row(tokenizer: Tokenizer, talk: Talk, number: int) -> Row:
         after = template.ids(tokenizer, talk[: n + 1], add_generation_prompt=False)
         if after[: len(before)] != before or ids[: len(after)] != after:
             raise QkvError(f"conversation {number}, message {n + 1}: the chat template writes this turn otherwise when "
-                           "more follows, so the answer cannot be told from the rest")  # fmt: skip
+                           "more follows, so the answer cannot be told from the rest",
+                           zh=f"对话 {number} 的消息 {n + 1}：后面还有消息时，聊天模板对这一轮的写法不同，"
+                           "分不出回答")  # fmt: skip
         own = range(len(before), len(after))
         control = [i for i in own if after[i] in special or tokenizer.decode([after[i]]) == ""]
         end = control[-1] + 1 if control else len(after)  # a line's end behind the last symbol is not the answer's
@@ -246,7 +251,7 @@ def side_by_side(
     """
     s, width = run.training, run.model.context
     if not rows:
-        raise QkvError(f"{run.name}: no text to train on")
+        raise QkvError(f"{run.name}: no text to train on", zh=f"{run.name}：没有文本可训练")
     pad, count = base.tokenizer_for(model).pad_id or 0, max(1, s.tokens // width)
 
     def laid(found: list[Row]) -> collate.Batch:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import numbers
 import os
+import re
 import tomllib
 import types
 import typing
@@ -12,10 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from qkv.adapt.lora import Lora
-from qkv.errors import QkvError, nearest
+from qkv.errors import Note, QkvError, nearest
 
 Part = TypeVar("Part")
 THREADS = 1024  # more end the process without a word
+BARE = re.compile(r"[-+]?(?:\d+\.|\.\d+)(?:[eE][-+]?\d+)?")  # .1 and 1., which people write and TOML does not know
+ONE, NONE = Note("1 or more", zh="1 或更大"), Note("0 or more", zh="0 或更大")
+SHARE = Note("a share from 0 to 1", zh="0 到 1 的比例")
+BELOW = Note("a share from 0 to below 1", zh="0 到 1（不含 1）的比例")
 
 
 @dataclass(frozen=True)
@@ -67,25 +72,30 @@ class Settings:
         sound("training", self)
         if not (self.steps or self.epochs or self.seconds):
             object.__setattr__(self, "epochs", 1)
-        bounded("training", self, "1 or more", lambda n: n >= 1, "tokens", "accumulate", "log_every")
-        bounded("training", self, "0 or more", lambda n: n >= 0, "steps", "epochs", "seconds", "patience", "warmup",
+        bounded("training", self, ONE, lambda n: n >= 1, "tokens", "accumulate", "log_every")
+        bounded("training", self, NONE, lambda n: n >= 0, "steps", "epochs", "seconds", "patience", "warmup",
                 "lr", "clip", "average", "weight_decay", "balance", "steer", "auxiliary", "sampled_ramp",
                 "spike", "agree", "evaluate_every", "save_every")  # fmt: skip
-        bounded("training", self, "a number above 0 (1e-8, say), as Adam divides by it", lambda n: n > 0, "eps")
-        bounded("training", self, "a share from 0 to 1", lambda n: 0 <= n <= 1, "smoothing", "decay", "floor",
+        above = Note("a number above 0 (1e-8, say), as Adam divides by it", zh="大于 0 的数（如 1e-8），Adam 要除以它")
+        bounded("training", self, above, lambda n: n > 0, "eps")
+        bounded("training", self, SHARE, lambda n: 0 <= n <= 1, "smoothing", "decay", "floor",
                 "sampled")  # fmt: skip
-        bounded("training", self, "a share from 0 to below 1", lambda n: 0 <= n < 1, "ema", "word_dropout")
-        bounded("training", self, f"0 (the usual) to {THREADS}", lambda n: 0 <= n <= THREADS, "threads")
-        bounded("training", self, "a whole number of at most 63 bits", lambda n: abs(n) < 1 << 63, "seed")
+        bounded("training", self, BELOW, lambda n: 0 <= n < 1, "ema", "word_dropout")
+        usual = Note(f"0 (the usual) to {THREADS}", zh=f"0（照常）到 {THREADS}")
+        bounded("training", self, usual, lambda n: 0 <= n <= THREADS, "threads")
+        whole = Note("a whole number of at most 63 bits", zh="不超过 63 位的整数")
+        bounded("training", self, whole, lambda n: abs(n) < 1 << 63, "seed")
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise QkvError(f"training.betas: found {list(self.betas)}, expected two shares from 0 to below 1")
+            raise QkvError(f"training.betas: found {list(self.betas)}, expected two shares from 0 to below 1",
+                           zh=f"training.betas：读到 {list(self.betas)}，应是两个 0 到 1（不含）的数")  # fmt: skip
 
     def better(self, new: Mapping[str, Any], old: Mapping[str, Any] | None) -> bool:
         """Whether the metrics `new` beat `old` in the one that counts."""
         if self.metric not in new:
             known = ", ".join(new) or "none"
             hint = nearest(self.metric, new)
-            raise QkvError(f"training.metric: evaluation gives no {self.metric!r}{hint} (it gives: {known})")
+            raise QkvError(f"training.metric: evaluation gives no {self.metric!r}{hint} (it gives: {known})",
+                           zh=f"training.metric：评估里没有 {self.metric!r}{hint.zh}（有：{known}）")  # fmt: skip
         if old is None:
             return True
         new_score, old_score = (worth(self.metric, m.get(self.metric)) for m in (new, old))
@@ -111,12 +121,13 @@ def spelt(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def bounded(where: str, part: Any, wanted: str, fit: Callable[[float], bool], *keys: str) -> None:
+def bounded(where: str, part: Any, wanted: Note, fit: Callable[[float], bool], *keys: str) -> None:
     """QkvError for the first of the `keys` of `part` whose value is not `wanted`: infinite, no number, or no `fit`."""
     for key in keys:
         value = getattr(part, key)
         if not (math.isfinite(value) and fit(value)):
-            raise QkvError(f"{where}.{key}: found {value}, expected {wanted}")
+            raise QkvError(f"{where}.{key}: found {value}, expected {wanted}",
+                           zh=f"{where}.{key}：读到 {value}，应是 {wanted.zh}")  # fmt: skip
 
 
 def worth(metric: str, value: float | None) -> float:
@@ -172,9 +183,10 @@ def fitting(kind: Any, value: Any, name: str) -> Any:
         if isinstance(value, list | tuple) and (args[-1] is ... or len(value) == len(args)):
             kinds = (args[0],) * len(value) if args[-1] is ... else args
             return tuple(fitting(k, v, name) for k, v in zip(kinds, value, strict=True))
-        wanted = 'text or a list such as ["a", "b"]' if args == (str, ...) else (
-            "a list such as [0, 1]" if args[0] is int else "a list such as [0.9, 0.98]")  # fmt: skip
-        raise QkvError(f"{name}: found {value!r}, expected {wanted}")
+        some = '["a", "b"]' if args == (str, ...) else "[0, 1]" if args[0] is int else "[0.9, 0.98]"
+        text, zh = ("text or ", "文本，或") if args == (str, ...) else ("", "")
+        raise QkvError(f"{name}: found {value!r}, expected {text}a list such as {some}",
+                       zh=f"{name}：读到 {value!r}，应是{zh}列表，如 {some}")  # fmt: skip
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
@@ -197,14 +209,15 @@ def assignments(words: typing.Iterable[str]) -> dict[str, Any]:
         for parent in parents:
             inner = inner.setdefault(parent, {})
             if not isinstance(inner, dict):
-                raise QkvError(f"{word!r}: {parent} was given a value before, so it has no keys")
+                raise QkvError(f"{word!r}: {parent} was given a value before, so it has no keys",
+                               zh=f"{word!r}：{parent} 前面已经是一个值，里面没有键")  # fmt: skip
         inner[key] = value_of(text)
     return found
 
 
 def value_of(text: str) -> Any:
-    """A TOML value, or the text itself where it is none."""
+    """A TOML value, a number such as .1, or the text itself where it is none."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
-        return text
+        return float(text) if BARE.fullmatch(text) else text
