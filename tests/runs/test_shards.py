@@ -1,5 +1,6 @@
 """Text that was packed trains as the same text does, from one folder or several, and goes on exactly."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -9,11 +10,14 @@ import torch
 
 from qkv import recipes
 from qkv.cli import main
-from qkv.data import sources
+from qkv.core.step import Given, begin
+from qkv.data import shards, sources
+from qkv.data.collate import IGNORED
 from qkv.errors import QkvError
 from qkv.runs.assemble import assemble
 from qkv.runs.files import Data
-from qkv.training import checkpoint
+from qkv.text.train import train
+from qkv.training import checkpoint, losses
 
 TEXT = "the tea is warm and the soup is cold .\n" * 120
 MORE = "a book is old , a song is new .\n" * 120
@@ -108,3 +112,58 @@ def test_held_out_shards_that_are_trained_on_are_told(packed: Path) -> None:
     assert ["four: " in note for note in found.notes] == [True]
     done = recipes.train("mine.toml", overrides=["data.test_file=four"], out="tested", device="cpu")
     assert done.test["loss"] > 0
+
+
+WORDS = [("old", "new", "big"), ("cat", "book", "song"), ("warm", "cold")]
+SAID = [f"the {a} {b} is {c} ." for a, b, c in itertools.product(*WORDS)]
+
+
+@pytest.fixture
+def sayings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A shard of many short texts, each ended."""
+    monkeypatch.chdir(tmp_path)
+    Path("s.jsonl").write_text("".join(json.dumps({"text": x}) + "\n" for x in SAID * 20), encoding="utf-8")
+    assert main(["data", "pack", "s.jsonl", "--size", "280", "--out", "one", "--quiet"]) == 0
+    Path("mine.toml").write_text(
+        'objective = "documents"\n' + TOML.replace('"one", "two"]\nweights = [3, 1]', '"one"]'), encoding="utf-8"
+    )
+    return tmp_path
+
+
+def test_texts_of_a_shard_do_not_see_each_other(sayings: Path) -> None:
+    a = assemble(recipes.configure("mine.toml", ["model.context=48", "model.family=llama"]), device="cpu")
+    assert a.model.tokenizer
+    core, end, several = a.model.core.eval(), a.model.tokenizer.eos_id, 0
+    assert end is not None
+    for b in [*map(a.plan.make, a.plan.order(0)), *a.valid]:
+        assert b.documents is not None
+        logits = core.head(losses.states(core, b))
+        for row, ids in enumerate(b.target.tolist()):
+            at = [0, *(i + 1 for i, token in enumerate(ids) if token == end), len(ids)]
+            for begins, ends in itertools.pairwise(at):
+                if begins == ends:
+                    continue
+                alone = b.target[row : row + 1, begins:ends]
+                want = core(alone, begin(core.decoder, alone, Given()))[0]
+                assert torch.allclose(logits[row, begins:ends], want, atol=1e-5)
+                inside = b.labels[row, begins:ends].tolist()
+                assert inside[:-1] == ids[begins + 1 : ends]
+                assert (inside[-1] == IGNORED) == (ids[ends - 1] == end), "nobody guesses the next text from this one"
+            several += len(at) > 3
+        assert b.tokens == int((b.labels != IGNORED).sum())
+    assert several
+
+
+def test_texts_of_a_shard_train_and_go_on_bit_for_bit(sayings: Path) -> None:
+    whole = recipes.train("mine.toml", out="whole", device="cpu")
+    recipes.train("mine.toml", overrides=["training.steps=4"], out="parts", device="cpu")
+    parts = recipes.train("mine.toml", out="parts", device="cpu", resume=True)
+    mine, theirs = (checkpoint.weights(t.model.core) for t in (whole, parts))
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_a_shard_whose_texts_have_no_end_is_told(sayings: Path) -> None:
+    bare = train(SAID, kind="word", size=60, specials=("<unk>",))
+    shards.write(sayings / "bare", (bare.encode(x) for x in SAID * 20), vocabulary=len(bare), save=bare.save)
+    with pytest.raises(QkvError, match=r"bare: its vocabulary has no end symbol, .*: objective=text"):
+        assemble(recipes.configure("mine.toml", ["data.shards=bare"]), device="cpu")

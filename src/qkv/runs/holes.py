@@ -170,15 +170,13 @@ def sentences(ids: Sequence[int], stops: frozenset[int]) -> list[list[int]]:
 
 
 ENDED = base.ENDED
-TEXTS = "plain text or token shards"
-BOTH = "pairs or plain text or token shards"
-SPANS = Objective(TEXTS, (*ENDED, *SENTINELS), "eos", of_spans, measure, base.translated)
-NOISE = Objective(TEXTS, (*ENDED, "<mask>"), "eos", of_noise, measure, base.translated)
+SPANS = Objective(base.TEXTS, (*ENDED, *SENTINELS), "eos", of_spans, measure, base.translated)
+NOISE = Objective(base.TEXTS, (*ENDED, "<mask>"), "eos", of_noise, measure, base.translated)
 BLANKS = Objective(
-    TEXTS, (*ENDED, "[MASK]", *PIECE), "none", of_blanks, measure, base.continued, models=("prefix decoder",)
+    base.TEXTS, (*ENDED, "[MASK]", *PIECE), "none", of_blanks, measure, base.continued, models=("prefix decoder",)
 )
-MASKS = Objective(BOTH, base.BERT, "cls", of_masks, measure, base.named, "labels", ("encoder",))
+MASKS = Objective(base.BOTH, base.BERT, "cls", of_masks, measure, base.named, "labels", ("encoder",))
 CONTINUATIONS = Objective(
-    BOTH, (*ENDED, "<s>"), "none", of_continuations, measure, base.continued,
+    base.BOTH, (*ENDED, "<s>"), "none", of_continuations, measure, base.continued,
     models=("prefix decoder",),
 )  # fmt: skip

@@ -48,9 +48,7 @@ class Objective:
     `models` are the architectures that can learn it, as `architecture` calls them.
     """
 
-    data: Literal[
-        "pairs", "plain text", "plain text or token shards", "pairs or plain text or token shards", "conversations"
-    ]
+    data: Literal["pairs", "plain text or token shards", "pairs or plain text or token shards", "conversations"]
     specials: tuple[str, ...]
     template: Template
     batches: Callable[[Run, Splits, Model], tuple[Plan, Held]]
@@ -262,7 +260,9 @@ def recut_text(run: Run, tokenizer: Tokenizer, text: str) -> Callable[[int], np.
     return cuts
 
 
-def of_shards(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
+def of_shards(
+    run: Run, splits: Splits, model: Model, lay: Callable[[torch.Tensor], collate.Batch] = collate.causal
+) -> tuple[Plan, Held]:
     """Windows of token shards, as of one long text; an epoch is as many as cover all shards once."""
     data, s = mixture(run, splits, model), run.training
     length = min(run.model.context, shortest(splits) - 1)
@@ -273,10 +273,10 @@ def of_shards(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     each = max(1, len(data) // (rows * length))
 
     def make(key: int) -> collate.Batch:
-        return collate.causal(data.windows(length=length, rows=rows, seed=s.seed, step=key))
+        return lay(data.windows(length=length, rows=rows, seed=s.seed, step=key))
 
     def held(part: shards.Mixture) -> Batches:
-        return tuple(map(collate.causal, part.held(length=length, most=64 * rows).split(rows)))
+        return tuple(map(lay, part.held(length=length, most=64 * rows).split(rows)))
 
     return Plan(lambda epoch: range(epoch * each, (epoch + 1) * each), make, identity(run) | data.identity), held
 
@@ -473,6 +473,8 @@ def shortened(rows: list[list[int]], longest: int | None) -> list[list[int]]:
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ENDED = ("<pad>", "</s>", "<unk>")
 SPEAKS = ("decoder",)
+TEXTS: Literal["plain text or token shards"] = "plain text or token shards"
+BOTH: Literal["pairs or plain text or token shards"] = "pairs or plain text or token shards"
 PAIRS = Objective("pairs", ENDED, "eos", of_pairs, spoken, translated, recuts=True)
-TEXT = Objective("plain text or token shards", ("</s>", "<unk>"), "none", of_text, spoken, continued, models=SPEAKS,
+TEXT = Objective(TEXTS, ("</s>", "<unk>"), "none", of_text, spoken, continued, models=SPEAKS,
                  recuts=True)  # fmt: skip

@@ -15,6 +15,7 @@ import torch
 from qkv.data import bucket, collate, pack
 from qkv.data.collate import IGNORED
 from qkv.data.order import generator, permutation, repeats
+from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError
 from qkv.inputs import MARK
 from qkv.model import Model
@@ -187,8 +188,13 @@ def decided(
 
 
 def of_documents(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
-    """Documents, which blank lines part, packed side by side in rows; none sees another."""
+    """Documents, which blank lines part, packed side by side in rows; none sees another.
+
+    Of token shards windows are drawn, in which end symbols part them.
+    """
     tokenizer = base.tokenizer_for(model)
+    if isinstance(splits.train, Mixture):
+        return base.of_shards(run, splits, model, partial(enclosed, end=ending(splits.train, tokenizer)))
 
     def read(text: Any) -> list[Row]:
         parts = [part.strip("\n") for part in text.split("\n\n") if part.strip()]
@@ -197,6 +203,22 @@ def of_documents(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
         return [(row[:-1], row[1:]) for row in ids if len(row) > 1]
 
     return side_by_side(run, model, read(splits.train), read)
+
+
+def ending(data: Mixture, tokenizer: Tokenizer) -> int:
+    """The id that ends each text of shards; QkvError where none does."""
+    place, end = data.shards[0].folder, tokenizer.eos_id
+    if end is None or end >= data.shards[0].index["vocabulary"]:
+        raise QkvError(f"{place}: its vocabulary has no end symbol, so nothing parts its texts; learn them as one: "
+                       "objective=text",
+                       zh=f"{place}：它的词表没有结束符，分不开各个文本；请当作一个文本学：objective=text")  # fmt: skip
+    return end
+
+
+def enclosed(windows: torch.Tensor, end: int) -> collate.Batch:
+    """Windows [B, T + 1] in which each `end` closes a text: none sees another, or is to be guessed from another."""
+    closed = (windows == end).long()
+    return collate.packed(windows, closed.cumsum(1) - closed)
 
 
 def of_talks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
@@ -308,5 +330,5 @@ SIMILAR, CHOICES = (
     for rows in (swapped, choices)
 )  # fmt: skip
 JUDGING = (LABELS, SIMILAR, CHOICES)  # these learn the labels of texts, and words beside them at most
-DOCUMENTS = Objective("plain text", base.ENDED, "none", of_documents, base.spoken, base.continued, models=base.SPEAKS)
+DOCUMENTS = Objective(base.TEXTS, base.ENDED, "none", of_documents, base.spoken, base.continued, models=base.SPEAKS)
 TALKS = Objective("conversations", base.ENDED, "none", of_talks, base.spoken, answered, models=base.SPEAKS)
