@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -388,3 +389,13 @@ def test_a_tab_parts_what_is_given_from_what_is_scored(fake: Fake, capsys: pytes
         code, _, err = run(capsys, "score", "m", wrong)
         assert code == 2, err
         assert "expected one" in err
+
+
+@pytest.mark.parametrize(
+    ("own", "found"), [({}, "5000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")]
+)
+def test_threads_give_way_unless_somebody_says_otherwise(own: dict[str, str], found: str) -> None:
+    code = "import os; from qkv.cli import main; main(['--version']); print(os.environ.get('GOMP_SPINCOUNT'))"
+    environ = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", code], env=environ | own, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == found

@@ -21,7 +21,8 @@ from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Ffn, Mask, Norm, Spec, Stack
-from qkv.training import checkpoint, crossentropy, log, losses, optim, precision, schedule
+from qkv.training import checkpoint, crossentropy, log, loop, losses, optim, precision, schedule
+from qkv.training.plan import Plan
 from qkv.training.settings import Settings, assignments, changed
 
 RATE = Settings(lr=0.005, warmup=2000)
@@ -257,3 +258,39 @@ def test_differences_name_each_leaf() -> None:
     old, new = {"a": {"b": [1, 2]}, "c": "x"}, {"a": {"b": [1, 3]}, "d": 0}
     expected = ["a.b[1]: was 2, now 3", 'c: was "x", now null', "d: was null, now 0"]
     assert list(checkpoint.differences(old, new)) == expected
+
+
+def test_threads_that_hinder_each_other_are_measured_and_left_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, batch = small(), collate.causal(torch.randint(0, 23, (16, 9), generator=torch.Generator().manual_seed(2)))
+    asked: list[tuple[int, int]] = []
+    now = [1]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: now.__setitem__(0, n))
+
+    def passed(core: Any, batch: Any, low: bool) -> float:
+        asked.append((now[0], len(batch.target)))
+        return 3.0 * now[0]
+
+    monkeypatch.setattr(precision, "passed", passed)
+    assert (precision.slower(core, batch, low=True), asked) == (1.0, [])
+    now[0] = 2
+    assert (precision.slower(core, batch, low=True), now, set(asked)) == (2.0, [2], {(1, 2), (2, 2)})
+
+    def broken(*_: Any) -> float:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(precision, "passed", broken)
+    with pytest.raises(RuntimeError):
+        precision.slower(core, batch, low=True)
+    assert now == [2]
+
+
+@pytest.mark.parametrize(("times", "told"), [(1.1, False), (2.0, True)])
+def test_a_run_says_where_one_thread_is_faster(monkeypatch: pytest.MonkeyPatch, times: float, told: bool) -> None:
+    batch = collate.causal(torch.randint(0, 23, (8, 9), generator=torch.Generator().manual_seed(2)))
+    events: list[dict[str, Any]] = []
+    monkeypatch.setattr(precision, "slower", lambda *_, **__: times)
+    settings = Settings(steps=1, warmup=0, precision="fp32")
+    loop.train(small(), Plan(lambda epoch: [0], lambda key: batch), settings, report=events.append)
+    notes = [event["text"] for event in events if event["kind"] == "note" and "--threads 1" in event["text"]]
+    assert [" threads take 2.0 times as long as one here" in note for note in notes] == [True] * told

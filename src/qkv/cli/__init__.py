@@ -38,6 +38,7 @@ VERBS = {
     "lab": ("把论断跑出来：列表与结论", "claims as experiments that you can run, and their verdicts"),
     "doctor": ("这台机器能做什么", "what this machine can do"),
 }
+SPINS = "5000"  # of a loop that looks whether the others are done; some 15 microseconds
 
 
 class Verbs(click.Group):
@@ -91,9 +92,20 @@ def verbs(ctx: click.Context, version: bool) -> None:
         click.echo(ctx.get_help())
 
 
+def _give_way() -> None:
+    """Let threads that wait for one another leave their core soon.
+
+    GNU's OpenMP lets them wait on it for a millisecond and more: nothing where the cores are idle, but beside another
+    program a step of training takes 25 times as long then (docs/LOG.md, 2026-11-24). It reads this when torch loads it.
+    """
+    if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code: 0 ok, 1 failed, 2 usage, 3 not finite, 130 interrupted."""
     args = list(sys.argv[1:] if argv is None else argv)
+    _give_way()
     _reopen()
     for stream in (sys.stdout, sys.stderr):
         if (getattr(stream, "encoding", None) or "utf-8").lower() != "utf-8" and hasattr(stream, "reconfigure"):

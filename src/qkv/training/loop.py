@@ -164,7 +164,7 @@ class Loop:
             self.ranks.spread(self.core)
         if self.log and self.log.exists():
             log.cut(self.log, self.at.step)
-        notes += [] if self.at.precision else [self.narrow()]
+        notes += [] if self.at.precision else [self.narrow(), *self.crowded()]
         self.order = self.groups(self.at.epoch)
         self.each = len(self.groups(0))
         self.shown = (self.at.tokens, self.at.seconds)
@@ -194,6 +194,19 @@ class Loop:
         measured = f" (a pass in bf16 is {gain:.2f} times as fast here)" if gain else ""
         zh = f"（在这里 bf16 一遍的速度是 fp32 的 {gain:.2f} 倍）" if gain else ""
         return Note(f"precision {self.at.precision}{measured}", zh=f"精度 {self.at.precision}{zh}")
+
+    def crowded(self) -> list[Note]:
+        """What is said where the threads of this process hinder each other; nothing where they do not."""
+        batch = placed(self.plan.make(self.groups(0)[0][0]), self.device)
+        alone = self.ranks.size == 1  # other processes are meant to share the cores
+        times = precision.slower(self.core, batch, low=self.at.precision == "bf16") if alone else 1.0
+        if times < precision.CROWDED:
+            return []
+        count = torch.get_num_threads()
+        return [Note(f"{count} threads take {times:.1f} times as long as one here: is something else using the cores, "
+                     "or the model too small to share? --threads 1 is faster now",
+                     zh=f"这里 {count} 个线程用的时间是一个线程的 {times:.1f} 倍：有别的程序在用这些核，或模型太小？"
+                     "现在 --threads 1 更快")]  # fmt: skip
 
     def note(self, text: str) -> None:
         """Tell what no number says."""

@@ -1,4 +1,4 @@
-"""Whether bf16 pays on this machine: both are tried on a piece of a real batch, never assumed.
+"""Whether bf16 pays on this machine, and all its threads: both are tried on a piece of a real batch, never assumed.
 
 Matrix products alone mislead: they may be four times as fast while the casts around them eat the gain.
 """
@@ -14,6 +14,7 @@ from qkv.core.model import Transformer
 from qkv.data.collate import Batch
 from qkv.training.losses import token_loss
 
+CROWDED = 1.2  # how much longer all threads take than one where it is told
 WORTH = 1.1  # how much faster bf16 must be to be chosen: its rounding is not free
 
 
@@ -31,6 +32,24 @@ def choose(wanted: str, core: Transformer, batch: Batch, *, rounds: int = 2) -> 
             times[low] = min(times[low], passed(core, piece, low))
     gain = times[False] / times[True]
     return ("bf16" if gain >= WORTH else "fp32"), gain
+
+
+def slower(core: Transformer, batch: Batch, *, low: bool) -> float:
+    """How many times as long as one CPU thread all of them take: above 1 where others use the cores, or there is little
+    to share.
+    """
+    count, piece = torch.get_num_threads(), part(batch, max(1, len(batch.target) // 8))
+    if count == 1 or core.embed.weight.device.type != "cpu":
+        return 1.0
+    times = {1: float("inf"), count: float("inf")}
+    try:
+        for _ in range(2):
+            for threads in times:
+                torch.set_num_threads(threads)
+                times[threads] = min(times[threads], passed(core, piece, low))
+    finally:
+        torch.set_num_threads(count)
+    return times[count] / times[1]
 
 
 def passed(core: Transformer, batch: Batch, low: bool) -> float:
