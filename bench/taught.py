@@ -41,6 +41,7 @@ def main() -> None:
         found: dict[str, Any] = {name: reached(path, smoke=given.smoke) for name, path in told.items()}
         if not given.smoke:
             found["teachers_together"] = judged(*forth)
+            found["student_and_teachers_together"] = judged(renumbered(told["taught"], forth[0], Path(aside)), *forth)
         if not given.smoke and not given.out:
             shutil.copy(folder / "true" / "train" / "test.hyp", RESULTS / "taught.test2016.hyp")
     # no path of this machine in the file
@@ -74,11 +75,31 @@ def beside(whole: Any, forth: Sequence[Path | str], back: Sequence[Path | str], 
     for n, name in enumerate([*forth, *back]):
         place = folder / f"teacher{n}.json"
         if not place.exists():
-            how = {} if n < len(forth) else {"writes": "source", "nbest": 2}
+            how: dict[str, Any] = {} if n < len(forth) else {"writes": "source", "nbest": 2}
             many = Teacher(qkv.load(name), **how).pairs(whole.train)
             place.write_text(json.dumps([pair for each in many for pair in each]), encoding="utf-8")
         found += [(source, target) for source, target in json.loads(place.read_text(encoding="utf-8"))]
     return replace(whole, train=found)
+
+
+def renumbered(student: Path, teacher: Path, folder: Path) -> Path:
+    """The student with its words in the order of the teacher's vocabulary, which holds the same ones."""
+    from safetensors.torch import load_file, save_file
+
+    from qkv.text.tokenizer import load
+
+    own, wanted = (found.vocabulary for found in map(load, (student, teacher)) if found)
+    assert own.keys() == wanted.keys()
+    rows = [own[word] for word in sorted(wanted, key=wanted.__getitem__)]
+    shutil.copytree(teacher, folder / "renumbered", ignore=shutil.ignore_patterns("train", "model.safetensors"))
+    weights = load_file(student / "model.safetensors")
+    for name, found in weights.items():
+        if len(found) == len(rows):
+            weights[name] = found[rows].contiguous()
+        elif found.shape[-1] == len(rows) and len(found) == 1:
+            weights[name] = found[:, rows].contiguous()
+    save_file(weights, folder / "renumbered" / "model.safetensors")
+    return folder / "renumbered"
 
 
 def reached(directory: Path, *, smoke: bool) -> dict[str, Any]:

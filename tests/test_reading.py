@@ -109,7 +109,7 @@ def test_fill_gives_the_distribution_at_each_mask():
     ("gqa", lambda m: m(torch.tensor([[0.5]])), r"ids: found \[1, 1\] of float32, expected whole numbers"),
     ("encoder", lambda m: m.score([3, 4]), "a decoder that says words; this is an encoder"),
     ("seq2seq", lambda m: reading.fill(m.core, [3], 3), "this is an encoder-decoder: use translate"),
-    ("seq2seq", lambda m: m.eval(ppl="x"), "this is an encoder-decoder: use translate, and bleu to measure it"),
+    ("seq2seq", lambda m: m.eval(ppl="x"), "what this model says follows a source; expected lines of source TAB"),
     ("gqa", lambda m: m.translate("x"), "this is a decoder, which continues"),
     ("gqa", lambda m: m.eval(foo=1), r"found none \(and foo=1\), expected one of bleu"),
     ("gqa", lambda m: m.eval(pp="x"), "did you mean 'ppl'"),
