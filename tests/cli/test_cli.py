@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qkv
+from qkv import cli
 from qkv.cli import VERBS, main
 from qkv.cli.common import Arriving, batches, choose, plain
 from qkv.errors import QkvError
@@ -391,11 +392,38 @@ def test_a_tab_parts_what_is_given_from_what_is_scored(fake: Fake, capsys: pytes
         assert "expected one" in err
 
 
-@pytest.mark.parametrize(
-    ("own", "found"), [({}, "5000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")]
-)
-def test_threads_give_way_unless_somebody_says_otherwise(own: dict[str, str], found: str) -> None:
-    code = "import os; from qkv.cli import main; main(['--version']); print(os.environ.get('GOMP_SPINCOUNT'))"
+@pytest.mark.parametrize(("own", "others", "found"), [
+    ({}, False, "5000"), ({}, True, "1000"),
+    ({"GOMP_SPINCOUNT": "7"}, True, "7"), ({"OMP_WAIT_POLICY": "active"}, True, "None"),
+])  # fmt: skip
+def test_threads_give_way_unless_somebody_says_otherwise(own: dict[str, str], others: bool, found: str) -> None:
+    code = (f"import os; from qkv import cli; cli._others_run = lambda: {others}; cli.main(['--version']); "
+            "print(os.environ.get('GOMP_SPINCOUNT'))")  # fmt: skip
     environ = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run([sys.executable, "-c", code], env=environ | own, capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == found
+
+
+@pytest.mark.parametrize(("looks", "others"), [
+    (["0.1 0.1 0.1 1/90 7"], False),
+    (["3.0 2.0 1.0 2/90 7", "3.0 2.0 1.0 1/90 7"], False),  # only for a moment
+    (["3.0 2.0 1.0 3/90 7"] * 3, True),
+    (["nothing"], False),
+])  # fmt: skip
+def test_others_run_where_each_look_finds_more_than_this_process(
+    monkeypatch: pytest.MonkeyPatch, looks: list[str], others: bool
+) -> None:
+    told = iter(looks)
+    monkeypatch.setattr(cli.Path, "read_text", lambda *_, **__: next(told))
+    assert cli._others_run() is others
+
+
+@pytest.mark.parametrize("wrong", [FileNotFoundError, PermissionError])
+def test_nobody_is_told_where_the_machine_does_not_say(
+    monkeypatch: pytest.MonkeyPatch, wrong: type[OSError]
+) -> None:
+    def absent(*_: object, **__: object) -> str:
+        raise wrong
+
+    monkeypatch.setattr(cli.Path, "read_text", absent)
+    assert not cli._others_run()
