@@ -68,17 +68,17 @@ def test_each_note_has_its_chinese_words() -> None:
     assert found > 12
 
 
-def test_each_mistake_about_data_or_settings_is_told_in_chinese() -> None:
-    """Elsewhere the commoner errors have Chinese words, the rarer ones English alone."""
-    named = ("data/check.py", "data/sources.py", "training/settings.py")
-    files = [*(size.PACKAGE / "runs").glob("*.py"), *(size.PACKAGE / name for name in named)]
+def test_each_mistake_is_told_in_chinese_too() -> None:
+    """All but those of a spec that is made by hand, so that the core stays small."""
     found = 0
-    for path in files:
+    for path in size.PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "QkvError":
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "QkvError"):
+                continue
+            if path != size.PACKAGE / "spec.py":
                 assert any(k.arg == "zh" for k in node.keywords), f"{path}:{node.lineno}"
                 found += 1
-    assert found > 80
+    assert found > 500
 
 
 def test_a_run_in_chinese_tells_its_notes_in_chinese_and_keeps_them_in_english(

@@ -101,7 +101,9 @@ def evaluate(
     for key in how:
         if key not in known:
             raise QkvError(f"eval: unknown option {key!r} of {name}{nearest(key, known)} "
-                           f"(known: {', '.join(known) or 'none'})")  # fmt: skip
+                           f"(known: {', '.join(known) or 'none'})",
+                           zh=f"eval：{name} 没有选项 {key!r}{nearest(key, known).zh}"
+                           f"（有的：{', '.join(known) or '无'}）")  # fmt: skip
     if bleu is not None:
         return translation(voice, *bleu, tell=tell, **how)
     if ppl is not None:
@@ -115,13 +117,17 @@ def asked_for(asked: dict[str, Any], how: dict[str, Any]) -> str:
     named = [name for name, value in asked.items() if value is not None]
     if len(named) != 1:
         odd = "".join(f" (and {key}={value!r:.40}{nearest(key, asked)})" for key, value in [*how.items()][:1])
-        raise QkvError(f"eval: found {' and '.join(named) or 'none' + odd}, expected one of bleu, ppl, accuracy")
+        raise QkvError(f"eval: found {' and '.join(named) or 'none' + odd}, expected one of bleu, ppl, accuracy",
+                       zh=f"eval：要了 {' 和 '.join(named) or '零项' + odd}，"
+                       "应是 bleu、ppl、accuracy 之一")  # fmt: skip
     for name in ("ppl", "accuracy"):
         if not isinstance(asked[name], str | Path | None):
-            raise QkvError(f"eval: {name} is {asked[name]!r:.60}, expected the path of a file")
+            raise QkvError(f"eval: {name} is {asked[name]!r:.60}, expected the path of a file",
+                           zh=f"eval：{name} 是 {asked[name]!r:.60}，应是文件的路径")  # fmt: skip
     both = asked["bleu"]
     if both is not None and (isinstance(both, str | Path) or len(both) != 2):
-        raise QkvError(f"eval: bleu is {both!r:.60}, expected (sources, references): two files, or two lists of lines")
+        raise QkvError(f"eval: bleu is {both!r:.60}, expected (sources, references): two files, or two lists of lines",
+                       zh=f"eval：bleu 是 {both!r:.60}，应是（原文，参考译文）：两个文件，或两个行的列表")  # fmt: skip
     return named[0]
 
 
@@ -144,7 +150,7 @@ def translation(
                               min(len(texts), len(wanted)) + 1)  # fmt: skip
     real = [i for i, text in enumerate(texts) if text.strip()]
     if not real:
-        raise QkvError(f"{names[0]}: the file is empty, expected text")
+        raise QkvError(f"{names[0]}: the file is empty, expected text", zh=f"{names[0]}：文件是空的，应有文本")
     fits(voice, texts, names[0])
     said = [""] * len(texts)
     for part in in_parts(real, texts, tell):
@@ -186,7 +192,9 @@ def fits(voice: Voice, texts: Sequence[str], name: str) -> None:
     longest = voice.core.encoder.spec.longest if voice.core.spec.encoder and voice.core.spec.decoder else None
     for number, text in enumerate(texts, 1):
         if longest is not None and len(text) > longest // 8 and (count := len(voice.ids(text))) > longest:
-            raise QkvError(f"{name}:{number}: {count} tokens, and the model reads at most {longest}; split the line")
+            raise QkvError(f"{name}:{number}: {count} tokens, and the model reads at most {longest}; split the line",
+                           zh=f"{name}:{number}：{count} 个 token，而模型最多读 {longest} 个；"
+                           "请拆开这一行")  # fmt: skip
 
 
 def perplexity(
@@ -205,19 +213,23 @@ def perplexity(
         raise QkvError(f"ppl needs a decoder that says words; this is {what}", zh=f"ppl 要能说出词的解码器；这是{zh}")
     if voice.after and (core.spec.encoder or path.suffix.lower() == ".tsv"):
         if window or stride:
-            raise QkvError("ppl: a pair is read whole; leave window and stride away")
+            raise QkvError("ppl: a pair is read whole; leave window and stride away",
+                           zh="ppl：句对是整个读的；请去掉 window 和 stride")  # fmt: skip
         return of_pairs(voice, path, tell)
     text = sources.document(path)
     ids = voice.ids(text)
     if len(ids) < 2:
-        raise QkvError(f"{path}: {len(ids)} token, expected at least two: the first is given, the others are predicted")
+        raise QkvError(f"{path}: {len(ids)} token, expected at least two: the first is given, the others are predicted",
+                       zh=f"{path}：{len(ids)} 个 token，至少要两个：第一个是给定的，其余由模型预测")  # fmt: skip
     longest = core.spec.context
     window = window or longest or 1024
     if (longest is not None and window > longest) or window < 2:
-        raise QkvError(f"window: found {window}, expected 2 to {longest}, the model's context")
+        raise QkvError(f"window: found {window}, expected 2 to {longest}, the model's context",
+                       zh=f"window：是 {window}，应在 2 到 {longest}（模型的上下文）之间")  # fmt: skip
     stride = stride or window // 2
     if not 1 <= stride < window:
-        raise QkvError(f"stride: found {stride}, expected 1 to {window - 1}: a window must begin within the one before")
+        raise QkvError(f"stride: found {stride}, expected 1 to {window - 1}: a window must begin within the one before",
+                       zh=f"stride：是 {stride}，应在 1 到 {window - 1} 之间：一个窗口须在前一个之内开始")  # fmt: skip
     total = loss_of(core, ids, window=window, stride=stride, tell=tell)
     count = len(ids) - 1
     seen = len(text.encode("utf-8")) - len(voice.text(ids[:1]).encode("utf-8"))  # the first token is given
@@ -259,7 +271,8 @@ def of_pairs(voice: Voice, path: Path, tell: Tell | None = None) -> Perplexity:
 def finite(total: float) -> None:
     """QkvError for a loss that is no number."""
     if not math.isfinite(total):
-        raise QkvError("ppl: the model's loss is not a finite number; `qkv check` scans its weights")
+        raise QkvError("ppl: the model's loss is not a finite number; `qkv check` scans its weights",
+                       zh="ppl：模型的损失不是有限的数；`qkv check` 会检查它的权重")  # fmt: skip
 
 
 def exponential(value: float) -> float | None:
@@ -311,7 +324,8 @@ def labelling(voice: Voice, path: Path, *, tell: Tell | None = None, **how: Any)
         QkvError: the model has no labels; a row with a label that it does not have (file and line).
     """
     if not voice.labels:
-        raise QkvError("accuracy needs a model with labels: it was not made to classify")
+        raise QkvError("accuracy needs a model with labels: it was not made to classify",
+                       zh="accuracy 要有标签的模型：这个模型不是用来分类的")  # fmt: skip
     numbers, rows = zip(*sources.labelled_rows(path, voice.labels), strict=True)
     texts = [text for text, _ in rows]
     said = [""] * len(rows)

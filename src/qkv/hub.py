@@ -183,7 +183,9 @@ def special_of(directory: Path, config: dict[str, Any], tokenizer: Tokenizer | N
         for number in found:
             if not isinstance(number, int):
                 raise QkvError(f"{directory}: {key} is {value!r} in its configs, expected a token's number or a list "
-                               "of them")  # fmt: skip
+                               "of them",
+                               zh=f"{directory}：{key} 在配置里是 {value!r}，"
+                               "应是一个 token 的编号或编号的列表")  # fmt: skip
         return tuple(found)
 
     def one(key: str, own: int | None = None) -> int | None:
@@ -211,7 +213,9 @@ def spec_of(name: str | Path | Model) -> Spec:
         known = [*checkpoint.modules(), *(a for m in checkpoint.modules().values() for a in getattr(m, "ALSO", ()))]
         family, size = str(name).split(":", 1)
         raise QkvError(f"{name}: there is no family {family!r}{nearest(family, known)} with a size {size!r} (families: "
-                       f"{', '.join(known)})")  # fmt: skip
+                       f"{', '.join(known)})",
+                       zh=f"{name}：没有带规格 {size!r} 的家族 {family!r}{nearest(family, known).zh}（有的："
+                       f"{', '.join(known)}）")  # fmt: skip
     if config is None:
         directory = locate(name, wanted=("config.json", peft.CONFIG))
         if (directory / peft.CONFIG).is_file() and not (directory / "config.json").is_file():
@@ -258,10 +262,12 @@ def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise QkvError(f"unknown device {name!r} (known: auto, cpu, cuda, cuda:0, mps)") from None
+        raise QkvError(f"unknown device {name!r} (known: auto, cpu, cuda, cuda:0, mps)",
+                       zh=f"没有设备 {name!r}（有的：auto、cpu、cuda、cuda:0、mps）") from None  # fmt: skip
     count = {"cuda": torch.cuda.device_count, "mps": torch.backends.mps.is_available}.get(device.type)
     if count and (device.index or 0) >= (there := int(count())):
-        raise QkvError(f"device {name!r}: this machine, or this build of PyTorch, has {there} such; take --device cpu")
+        raise QkvError(f"device {name!r}: this machine, or this build of PyTorch, has {there} such; take --device cpu",
+                       zh=f"设备 {name!r}：这台机器或这个 PyTorch 有 {there} 个；请用 --device cpu")  # fmt: skip
     return device
 
 
@@ -272,5 +278,6 @@ DTYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": t
 def dtype_of(name: str) -> torch.dtype | None:
     """The dtype of a name; auto is None: the checkpoint decides."""
     if name not in DTYPES:
-        raise QkvError(f"unknown dtype {name!r}{nearest(name, DTYPES)} (known: {', '.join(DTYPES)})")
+        raise QkvError(f"unknown dtype {name!r}{nearest(name, DTYPES)} (known: {', '.join(DTYPES)})",
+                       zh=f"没有数值类型 {name!r}{nearest(name, DTYPES).zh}（有的：{', '.join(DTYPES)}）")  # fmt: skip
     return DTYPES[name]

@@ -79,7 +79,8 @@ def judge(
         step = begin(core.encoder if core.spec.encoder else core.decoder, ids, given, mode="prefill")
         return core.classify(ids, step).float()
     if start is None:
-        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
+        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json",
+                       zh="这个编码器-解码器没有说 decoder_start_token_id；请写进它的 config.json")  # fmt: skip
     memory = states(core, ids, given)
     ids = F.pad(ids[:, :-1], (1, 0), value=start)
     step = begin(core.decoder, ids, Given(real=given.real, memory=memory, memory_real=given.real), mode="prefill")
@@ -98,7 +99,8 @@ def fill(core: Transformer, ids: Sequence[int], mask: int) -> Tensor:
                        zh=f"fill 要能说出词的编码器；这是{kind(core.spec)[1]}")  # fmt: skip
     places = [i for i, token in enumerate(ids) if token == mask]
     if not places:
-        raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is missing")
+        raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is missing",
+                       zh="文本里没有要填的空：请在缺词处放 [MASK]（分词器的 mask token）")  # fmt: skip
     return core.head(states(core, *read(core, [ids]))[0, places]).float().softmax(-1)
 
 
@@ -129,7 +131,8 @@ def chance(
     elif not source:
         source, said = said[:1], said[1:]
     if not said:
-        raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored")
+        raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored",
+                       zh="score 至少要两个 token 的文本：第一个是给定的，其余打分")  # fmt: skip
     row, limit = torch.tensor([[*source, *start, *said[:-1]]], device=core.embed.weight.device), stack.spec.longest
     if limit is not None and row.shape[1] > limit:
         raise QkvError(f"a text has {row.shape[1]} tokens, and the model reads at most {limit}; shorten or split it",

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import qkv
 from qkv import cli
 from qkv.cli import VERBS, main
 from qkv.cli.common import Arriving, batches, choose, plain
+from qkv.cli.usage import chinese
 from qkv.errors import QkvError
 
 
@@ -76,7 +78,8 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
 
 
 def test_every_verb_has_its_file_and_every_file_its_verb() -> None:
-    here = {p.stem for p in Path(main.__code__.co_filename).parent.glob("*.py")} - {"__init__", "__main__", "common"}
+    here = {p.stem for p in Path(main.__code__.co_filename).parent.glob("*.py")}
+    here -= {"__init__", "__main__", "common", "usage"}
     assert here == set(VERBS)
 
 
@@ -427,3 +430,46 @@ def test_nobody_is_told_where_the_machine_does_not_say(
 
     monkeypatch.setattr(cli.Path, "read_text", absent)
     assert not cli._others_run()
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["train", "--foo"], "没有选项 --foo"),
+    (["train", "--ouut", "x"], "是不是"),
+    (["translate"], "缺 'MODEL'。"),
+    (["runs", "--metric"], "选项 '--metric' 要有一个值。"),
+    (["chat", "--quiet=yes"], "不带值"),
+    (["generate", "demo-lm", "a", "b"], "多出了"),
+    (["generate", "demo-lm", "a", "--top-p", "3"], "'--top-p' 的值不对：3.0 不在范围 0<x<=1 之内。"),
+    (["generate", "demo-lm", "a", "--top-p", "x"], "'x' 不是数。"),
+    (["generate", "demo-lm", "a", "--max-new-tokens", "x"], "'x' 不是整数。"),
+    (["data", "nosuch"], "'nosuch' 不是 'check', 'get', 'pack', 'distil' 之一。"),
+    (["nosuch"], "没有动词 'nosuch'；有："),
+    (["trane"], "是不是 train 或 translate？"),
+    (["eval", "demo"], "给了 0 个"),
+    (["look", "demo"], "缺 TEXT"),
+])  # fmt: skip
+def test_a_wrong_command_line_is_told_in_chinese(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    code, _, err = run(capsys, "--lang", "zh", *words)
+    assert code == 2
+    assert told in err, err
+    english = [word for word in re.findall(r"[A-Za-z]+", err.splitlines()[0]) if word in USAGE_WORDS]
+    assert not english, err
+
+
+USAGE_WORDS = {"Invalid", "Missing", "such", "valid", "requires", "Got", "range", "Did", "you", "one", "the", "found"}
+
+
+@pytest.mark.parametrize(("said", "zh"), [
+    ("No such option: --foo", "没有选项 --foo。"),  # before click 8.2
+    ("No such option: --foo (Possible options: --out, --on)", "没有选项 --foo。 是不是其中之一：--out, --on？"),
+    ("Invalid value for 'X': File 'a' does not exist.", "'X' 的值不对：文件 'a' 不存在。"),
+    ("Invalid value for 'X': Path 'a' does not exist.", "'X' 的值不对：路径 'a' 不存在。"),
+    ("Invalid value for 'X': File 'a' is a directory.", "'X' 的值不对：'a' 是目录，应是文件。"),
+    ("Invalid value for 'X': Directory 'a' is not writable.", "'X' 的值不对：目录 'a' 不可写。"),
+    ("Invalid value for 'X': 'a' is not a valid frob.", "'X' 的值不对：'a' 不是 frob。"),
+    ("Something else.", "Something else."),
+])  # fmt: skip
+def test_what_click_says_is_known(said: str, zh: str) -> None:
+    assert chinese(said).replace(" ", "") == zh.replace(" ", "")

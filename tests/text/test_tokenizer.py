@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models
 
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 from qkv.text import files
 from qkv.text.tokenizer import Spelling, Tokenizer, load
 from qkv.text.train import train
@@ -69,9 +69,9 @@ def test_a_decoder_that_is_not_understood_is_asked_itself(monkeypatch: pytest.Mo
 
 def test_a_panic_of_the_backend_is_an_error_for_people() -> None:
     panic = type("PanicException", (BaseException,), {})
-    with pytest.raises(QkvError, match=r"cannot read.*boom"), files.guarded("cannot read"):
+    with pytest.raises(QkvError, match=r"cannot read.*boom"), files.guarded(Note("cannot read", zh="读不了")):
         raise panic("boom")
-    with pytest.raises(KeyboardInterrupt), files.guarded("cannot read"):
+    with pytest.raises(KeyboardInterrupt), files.guarded(Note("cannot read", zh="读不了")):
         raise KeyboardInterrupt
     with pytest.raises(QkvError, match="half of a character"):
         fallback().encode("\ud800")

@@ -23,7 +23,7 @@ from qkv.cli import train as cli_train
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
 from qkv.training import checkpoint, log, loop, parallel
 from qkv.training.plan import Plan
@@ -285,8 +285,9 @@ def test_a_process_that_dies_ends_the_others_with_a_word(two: Path) -> None:
 
 def test_processes_with_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel.Ranks, "most", lambda self, numbers: [max(n, 7.0) for n in numbers])
-    with pytest.raises(QkvError, match="the 2 processes differ in data"):
-        parallel.Ranks(0, 2).alike("data", "rows 40")
+    with pytest.raises(QkvError, match="the 2 processes differ in data") as found:
+        parallel.Ranks(0, 2).alike(Note("data", zh="数据"), "rows 40")
+    assert "2 个进程的数据不同" in found.value.zh
 
 
 CHILD = "from qkv.training import parallel\nwith parallel.joined('cpu') as r:\n    r.total([1])\n    "

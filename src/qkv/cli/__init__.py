@@ -16,7 +16,8 @@ from pathlib import Path
 import click
 
 from qkv.cli.common import Talk, choose
-from qkv.errors import QkvError
+from qkv.cli.usage import chinese
+from qkv.errors import Note, QkvError
 
 # verb: what it does, in Chinese and in English. The file qkv/cli/<verb>.py holds it, as `command`.
 VERBS = {
@@ -57,8 +58,11 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in VERBS and not args[0].startswith("-"):
             close = get_close_matches(args[0], VERBS, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"the verbs are {', '.join(VERBS)}."
-            raise click.UsageError(f"there is no verb {args[0]!r}; {hint}", ctx)
+            hint = Note(f"the verbs are {', '.join(VERBS)}.", zh=f"有：{', '.join(VERBS)}。")
+            if close:
+                hint = Note(f"did you mean {' or '.join(close)}?", zh=f"是不是 {' 或 '.join(close)}？")
+            said = Note(f"there is no verb {args[0]!r}; {hint}", zh=f"没有动词 {args[0]!r}；{hint.zh}")
+            raise click.UsageError(said, ctx)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -132,7 +136,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.ClickException as error:
-        return _told(error.format_message(), error.exit_code, _where(error, talk), talk=talk)
+        said = error.format_message()
+        return _told(talk.say(chinese(said), said), error.exit_code, _where(error, talk), talk=talk)
     except (KeyboardInterrupt, click.Abort):
         return _told(talk.say("已中断", "interrupted"), 130, talk=talk)
     except BrokenPipeError:

@@ -25,7 +25,8 @@ def command(common: Common, model: str, against: str | None) -> int:
     directory = hub.locate(model, common.revision)
     adapters = (directory / peft.CONFIG).is_file()
     if adapters and against:
-        raise QkvError("--against hf: these are adapters; qkv convert writes them and their base as one model to check")
+        raise QkvError("--against hf: these are adapters; qkv convert writes them and their base as one model to check",
+                       zh="--against hf：这是适配器；qkv convert 会把它们和底座写成一个模型，再来检查")  # fmt: skip
     report: dict[str, Any] = {"model": model, "files": examine.hashes(directory)}
     report["base"] = peft.base_of(directory) if adapters else None
     report["not_finite"] = examine.unsound(directory, *[peft.WEIGHTS] * adapters)
@@ -82,7 +83,9 @@ def parity(directory: Path, loaded: Any) -> dict[str, Any]:
         fast, want = both
         ours = own(loaded, ids, "labels" if want.ndim == 2 else name)
     if ours.shape != want.shape:
-        raise QkvError(f"--against hf: {type(oracle).__name__} gives {list(want.shape)}, we give {list(ours.shape)}")
+        raise QkvError(f"--against hf: {type(oracle).__name__} gives {list(want.shape)}, we give {list(ours.shape)}",
+                       zh=f"--against hf：{type(oracle).__name__} 给出 {list(want.shape)}，"
+                       f"我们给出 {list(ours.shape)}")  # fmt: skip
     spread, difference = want.std().item(), (ours - want).abs().max().item()
     bound = max(1e-5 * spread, 3 * (fast - want).abs().max().item())
     return {"transformers": version, "difference": difference, "spread": spread, "bound": bound,
@@ -105,7 +108,8 @@ def theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
     try:
         transformers: Any = import_module("transformers")  # by name: its index alone costs a type check 10 s
     except ImportError:
-        raise QkvError("--against hf needs transformers: pip install transformers") from None
+        raise QkvError("--against hf needs transformers: pip install transformers",
+                       zh="--against hf 需要 transformers：pip install transformers") from None  # fmt: skip
     import torch
 
     transformers.utils.logging.set_verbosity_error()
@@ -113,7 +117,9 @@ def theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
     config = loaded.config or {}
     if config.get("model_type") == "qkv":
         raise QkvError("--against hf: transformers does not know the type 'qkv'; qkv convert --family NAME writes it "
-                       "as one that it knows, or says what does not fit")  # fmt: skip
+                       "as one that it knows, or says what does not fit",
+                       zh="--against hf：transformers 不认识 'qkv' 类型；qkv convert --family NAME 会写成它认识的，"
+                       "或说明哪里不合")  # fmt: skip
     kind: Any = getattr(transformers, (config.get("architectures") or [""])[0], None)
     known = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
     if not known or (loaded.encoder_decoder and loaded.spec.head is None):
@@ -122,4 +128,6 @@ def theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
         return kind.from_pretrained(directory, dtype=torch.float32).eval(), transformers.__version__
     except (ValueError, OSError, KeyError) as error:
         reason = str(error).splitlines()[0]
-        raise QkvError(f"--against hf: transformers {transformers.__version__} cannot load it: {reason}") from None
+        raise QkvError(f"--against hf: transformers {transformers.__version__} cannot load it: {reason}",
+                       zh=f"--against hf：transformers {transformers.__version__} 读不了它："
+                       f"{reason}") from None  # fmt: skip

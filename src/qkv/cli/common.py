@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 
 PIECE = 1 << 20  # bytes of standard input at a time
 BATCH = 32  # lines of standard input that are worked on together
@@ -216,7 +216,8 @@ def read_lines(text: str | None, to: str = "") -> Iterator[str]:
             raise QkvError(f"TEXT is empty: there is nothing to {to}", zh="TEXT 是空的：没有可读的内容")
         return iter([text])
     if text is None and sys.stdin.isatty():
-        raise click.UsageError("TEXT is missing; give it in quotes, or - to read lines from standard input")
+        raise click.UsageError(Note("TEXT is missing; give it in quotes, or - to read lines from standard input",
+                                    zh="缺 TEXT；请用引号给出，或写 - 从标准输入读行"))  # fmt: skip
     return Arriving(sys.stdin.buffer)
 
 

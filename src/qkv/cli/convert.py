@@ -39,7 +39,8 @@ def command(
 
     groups = groups_of(attention) if attention else None
     if groups == 0:
-        raise QkvError("--attention mha: heads that share keys cannot be taken apart again; expected mqa or gqa:N")
+        raise QkvError("--attention mha: heads that share keys cannot be taken apart again; expected mqa or gqa:N",
+                       zh="--attention mha：共用键的头不能再分开；应是 mqa 或 gqa:N")  # fmt: skip
     vacant(target)
     model = common.model(source)
     words = document(Path(text)) if text else ""
@@ -88,7 +89,8 @@ def vacant(target: str) -> None:
     """
     path = Path(target)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise QkvError(f"{target}: exists already; name a new directory, or remove this one first")
+        raise QkvError(f"{target}: exists already; name a new directory, or remove this one first",
+                       zh=f"{target}：已经存在；请另给一个目录，或先删掉它")  # fmt: skip
 
 
 def stored_dtype(directory: Path) -> Any:
@@ -115,10 +117,13 @@ def loss(model: Any, text: str) -> float:
     """The mean loss per token of a text, in windows without a past, in nats."""
     if model.spec.encoder:
         raise QkvError("--text: the loss of plain text is that of a causal decoder; leave --text out, and measure this "
-                       "model before and after with qkv eval (--bleu or --accuracy)")  # fmt: skip
+                       "model before and after with qkv eval (--bleu or --accuracy)",
+                       zh="--text：纯文本的损失属于因果解码器；请去掉 --text，"
+                       "用 qkv eval（--bleu 或 --accuracy）在转换前后测量这个模型")  # fmt: skip
     ids = model.ids(text)
     size = min(model.spec.context or CONTEXT, CONTEXT)
     windows = [w for i in range(0, len(ids), size) if len(w := ids[i : i + size]) > 1]
     if not windows:
-        raise QkvError("the text has fewer than two tokens: there is no loss to measure")
+        raise QkvError("the text has fewer than two tokens: there is no loss to measure",
+                       zh="文本不到两个 token：没有可测的损失")  # fmt: skip
     return -sum(model.score(w) for w in windows) / sum(len(w) - 1 for w in windows)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, counted, ensemble, option, verb
+from qkv.errors import Note
 
 
 @verb(
@@ -62,19 +63,22 @@ def command(
     if what == "get":
         return get(common, names, out)
     if not names:
-        raise click.UsageError(f"{what} needs FILES")
+        raise click.UsageError(Note(f"{what} needs FILES", zh=f"{what} 要有文件"))
     if what == "check":
         return check(common, names, **how)
     if out is None:
-        raise click.UsageError(f"{what} needs --out FOLDER")
+        raise click.UsageError(Note(f"{what} needs --out FOLDER", zh=f"{what} 要有 --out 目录"))
     if what == "pack":
         return pack(common, names, out, how["model"], size)
     if how["model"] is None:
-        raise click.UsageError("distil needs --model MODEL, the translator that writes")
+        raise click.UsageError(Note("distil needs --model MODEL, the translator that writes",
+                                    zh="distil 要有 --model，即写译文的翻译模型"))  # fmt: skip
     if how["kind"] != "auto":
-        raise click.UsageError("distil goes by the names of the files; leave --kind away")
+        raise click.UsageError(Note("distil goes by the names of the files; leave --kind away",
+                                    zh="distil 看文件名；请去掉 --kind"))  # fmt: skip
     if nbest > beam:
-        raise click.UsageError(f"--nbest {nbest} needs --beam {nbest} or more; --beam is {beam}")
+        raise click.UsageError(Note(f"--nbest {nbest} needs --beam {nbest} or more; --beam is {beam}",
+                                    zh=f"--nbest {nbest} 要 --beam 不小于 {nbest}；--beam 是 {beam}"))  # fmt: skip
     teacher = {"writes": "source" if back else "target", "beam": beam, "nbest": nbest}
     return distil(common, names, out, how, teacher | {"ensemble": ensemble})
 
@@ -106,7 +110,8 @@ def two_columns(said: str) -> tuple[int, int]:
     """The two columns that --columns names."""
     found = [part.strip() for part in said.split(",")]
     if len(found) != 2 or not all(part.isdigit() for part in found):
-        raise click.UsageError(f"--columns {said}: expected two numbers such as 0,1")
+        raise click.UsageError(Note(f"--columns {said}: expected two numbers such as 0,1",
+                                    zh=f"--columns {said}：应是两个数，如 0,1"))  # fmt: skip
     return int(found[0]), int(found[1])
 
 
@@ -121,7 +126,8 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
     run = from_files([Path(name) for name in names], words)
     assert run.data is not None
     if run.objective:
-        raise QkvError(f"{names[0]}: these rows have labels, expected pairs of texts")
+        raise QkvError(f"{names[0]}: these rows have labels, expected pairs of texts",
+                       zh=f"{names[0]}：这些行有标签，应是文本对")  # fmt: skip
     making.free(run.data, out)
     teacher |= common.models(teacher.pop("ensemble"))
 
@@ -159,7 +165,8 @@ def pack(common: Common, names: tuple[str, ...], out: Path, model: str | None, s
     else:
         found = tokenizer.load(model if Path(model).is_dir() else hub.locate(model, common.revision))
         if found is None:
-            raise QkvError(f"{model}: no tokenizer there; leave --model away to train one")
+            raise QkvError(f"{model}: no tokenizer there; leave --model away to train one",
+                           zh=f"{model}：那里没有分词器；要训练一个，请去掉 --model")  # fmt: skip
         made = found
     end = [] if made.eos_id is None else [made.eos_id]
     ids = ((*made.encode(text, special=False), *(end if last else [])) for text, last in pieces())
@@ -183,7 +190,8 @@ def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], in
 
     made = tokenizer.load(hub.locate(model, common.revision))
     if made is None:
-        raise QkvError(f"{model}: no tokenizer there; leave --model away to count characters")
+        raise QkvError(f"{model}: no tokenizer there; leave --model away to count characters",
+                       zh=f"{model}：那里没有分词器；要数字符，请去掉 --model")  # fmt: skip
     return lambda text: len(made.encode(text)), hub.spec_of(model).context or 1000
 
 

@@ -120,11 +120,13 @@ def command(
     browser: bool | None,
 ) -> int:  # fmt: skip
     if text is not None and not text.strip():
-        raise QkvError("--text is empty: there is nothing to translate")
+        raise QkvError("--text is empty: there is nothing to translate", zh="--text 是空的：没有可翻译的")
     if not page.parent.is_dir():
-        raise QkvError(f"--page {page}: the directory {page.parent} does not exist")
+        raise QkvError(f"--page {page}: the directory {page.parent} does not exist",
+                       zh=f"--page {page}：目录 {page.parent} 不存在")  # fmt: skip
     if page.is_dir():
-        raise QkvError(f"--page {page}: a directory; name a file in it, such as {page / 'qkv-demo.html'}")
+        raise QkvError(f"--page {page}: a directory; name a file in it, such as {page / 'qkv-demo.html'}",
+                       zh=f"--page {page}：是目录；请写其中的文件，如 {page / 'qkv-demo.html'}")  # fmt: skip
     out = None if model else begun(out or free(Path("runs/demo")))
     story = Story(common, own=text)
     with shown_live(story, out or Path("runs"), on_screen(common) if browser is None else browser):
@@ -136,11 +138,14 @@ def begun(out: Path) -> Path:
     """The directory of a run that begins here; what stands against it is told before anything else happens."""
     if (out / "train" / "run.json").is_file():
         raise QkvError(f"--out {out}: a run lies there; give another directory, or show it with `qkv demo --model "
-                       f"{out}`, or go on with `qkv train demo --resume auto --out {out}`")  # fmt: skip
+                       f"{out}`, or go on with `qkv train demo --resume auto --out {out}`",
+                       zh=f"--out {out}：那里已有一次训练；请另给目录，或用 `qkv demo --model {out}` 来看，"
+                       f"或用 `qkv train demo --resume auto --out {out}` 接着训练")  # fmt: skip
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise QkvError(f"--out {out}: cannot be made ({error.strerror})") from None
+        raise QkvError(f"--out {out}: cannot be made ({error.strerror})",
+                       zh=f"--out {out}：建不了（{error.strerror}）") from None  # fmt: skip
     return out
 
 
@@ -184,7 +189,8 @@ def translating(common: Common, name: str) -> Any:
     """The model of --model, which must translate."""
     model = common.model(name)
     if not model.encoder_decoder:
-        raise QkvError(f"--model {name}: it has no encoder and decoder, so it cannot translate; the bundled `demo` can")
+        raise QkvError(f"--model {name}: it has no encoder and decoder, so it cannot translate; the bundled `demo` can",
+                       zh=f"--model {name}：它没有编码器和解码器，不能翻译；自带的 `demo` 可以")  # fmt: skip
     return model
 
 
@@ -475,7 +481,8 @@ def timed(model: Any) -> list[list[float]]:
             said.append(model.generate(PROMPT, max_new_tokens=tokens, cache=cache).tokens)
             took.append(round((time.perf_counter() - start) * 1000, 1))
         if said[0] != said[1]:
-            raise QkvError(f"cache: {tokens} tokens with and without it differ, which they must not")
+            raise QkvError(f"cache: {tokens} tokens with and without it differ, which they must not",
+                           zh=f"缓存：{tokens} 个 token 有缓存与没有缓存不同，本不该如此")  # fmt: skip
         rows.append([len(said[0]), *took])
     return rows
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, counted, ensemble, given, option, verb
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 
 FILE = click.Path(path_type=Path)
 
@@ -61,16 +61,21 @@ def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, .
     what = given(**typed)
     kinds = [kind for kind in ("bleu", "ppl", "accuracy") if kind in what]
     if len(kinds) != 1:
-        raise click.UsageError(f"give one of --bleu, --ppl, --accuracy; found {len(kinds)}")
+        raise click.UsageError(Note(f"give one of --bleu, --ppl, --accuracy; found {len(kinds)}",
+                                    zh=f"请给 --bleu、--ppl、--accuracy 之一；给了 {len(kinds)} 个"))  # fmt: skip
     kind = kinds[0]
     if kind != "bleu":
         what = {k: v for k, v in what.items() if (k, v) not in (("tokenize", "auto"), ("lowercase", False))}
     if out is not None and kind != "bleu":
-        raise click.UsageError("--out takes translations: it goes with --bleu")
+        raise click.UsageError(Note("--out takes translations: it goes with --bleu",
+                                    zh="--out 存的是译文：与 --bleu 同用"))  # fmt: skip
     if ensemble and kind == "ppl":
-        raise click.UsageError("--ensemble is of models that translate or classify: it goes with --bleu, --accuracy")
+        raise click.UsageError(Note("--ensemble is of models that translate or classify: it goes with --bleu, "
+                                    "--accuracy",
+                                    zh="--ensemble 是能翻译或分类的模型：与 --bleu、--accuracy 同用"))  # fmt: skip
     if out is not None and any(out.resolve() == Path(name).resolve() for name in what["bleu"]):
-        raise QkvError(f"--out {out}: is a file that is compared with, and would be written over; name another")
+        raise QkvError(f"--out {out}: is a file that is compared with, and would be written over; name another",
+                       zh=f"--out {out}：是要与之比较的文件，会被覆盖；请另给一个")  # fmt: skip
     loaded = common.model(model)
     what |= common.models(ensemble)
     with counted(common) as tell:

@@ -26,7 +26,8 @@ def command(common: Common, model: str, text: str | None, top: int) -> None:
         try:
             places = loaded.fill(line, top=top) if line.strip() else []
         except QkvError as error:
-            raise error if single else QkvError(f"standard input, line {number}: {error}") from None
+            raise error if single else QkvError(f"standard input, line {number}: {error}",
+                                                zh=f"标准输入第 {number} 行：{error.note.zh}") from None  # fmt: skip
         if common.json:
             guesses = [[{"word": w, "probability": round(p, 6)} for w, p in place] for place in places]
             common.emit({"text": line, "masks": guesses})

@@ -61,7 +61,8 @@ def command(
     if names == ("misconceptions",):
         return misconceptions(common)
     if html is not None and not html.parent.is_dir():
-        raise QkvError(f"--html {html}: the directory {html.parent} does not exist")
+        raise QkvError(f"--html {html}: the directory {html.parent} does not exist",
+                       zh=f"--html {html}：目录 {html.parent} 不存在")  # fmt: skip
     from qkv import labs
 
     free = cores()  # before torch is imported: some builds let go of the processors that `taskset` gave
@@ -161,7 +162,8 @@ def one(common: Common, name: str, lab: "Lab", how: How) -> "Result":
     if how.saved:
         kept = labs.saved(name, how.out) or labs.saved(name)
         if kept is None:
-            raise QkvError(f"{name}: no saved result; run it without --saved")
+            raise QkvError(f"{name}: no saved result; run it without --saved",
+                           zh=f"{name}：没有存下的结果；请去掉 --saved 来运行")  # fmt: skip
         return from_json(kept, f"the saved result of {name}")
     jobs = how.jobs or (min(how.seeds, how.cores) if lab.kind == "trained" else 1)
     if jobs > 1:

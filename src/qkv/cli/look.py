@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, option, verb
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 
 SHADES = " ░▒▓█"
 SHOWS = (  # those of explore/tables.py, which is not imported for --help
@@ -76,21 +76,28 @@ def command(
 ) -> None:  # fmt: skip
     if how["moved"] or (step is not None and not (text or serve)):
         if show or how["word"] or html or how["figures"]:
-            raise click.UsageError("TEXT is missing: what was recorded is shown whole; --show, --word, --html and "
-                                   "--figures look at a text")  # fmt: skip
+            raise click.UsageError(Note("TEXT is missing: what was recorded is shown whole; --show, --word, --html and "
+                                        "--figures look at a text",
+                                        zh="缺 TEXT：记录是整个显示的；--show、--word、--html 和 "
+                                        "--figures 看的是一段文本"))  # fmt: skip
         return recorded(common, model, step or 0, how["moved"])
     if not (text or serve):
-        raise click.UsageError("TEXT is missing; give it in quotes, or --serve to type it on a page")
+        raise click.UsageError(Note("TEXT is missing; give it in quotes, or --serve to type it on a page",
+                                    zh="缺 TEXT；请用引号给出，或用 --serve 在网页上输入"))  # fmt: skip
     if empty := [t for t in text if not t.strip()]:
-        raise QkvError(f"TEXT is empty ({empty[0]!r}): there is nothing to look into")
+        raise QkvError(f"TEXT is empty ({empty[0]!r}): there is nothing to look into",
+                       zh=f"TEXT 是空的（{empty[0]!r}）：没有可看的")  # fmt: skip
     loaded = common.model(model) if step is None else common.past(model, step)
     if loaded.tokenizer is None:
-        raise QkvError(f"{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights")
+        raise QkvError(f"{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights",
+                       zh=f"{model}：没有分词器，文本不能变成 token；请在权重旁存一个")  # fmt: skip
     if not loaded.spec.stack.blocks:
         asked = {"figures": how["figures"], "html": html, "serve": serve, "show": show}
         if other := next((name for name in asked if asked[name]), ""):
             raise QkvError(f"--{other}: an LSTM has no layers of attention to look into; qkv look {model} TEXT shows "
-                           f"where one with attention looked, qkv translate {model} TEXT what it writes")  # fmt: skip
+                           f"where one with attention looked, qkv translate {model} TEXT what it writes",
+                           zh=f"--{other}：LSTM 没有可看的注意力层；qkv look {model} TEXT 显示带注意力的看了哪里，"
+                           f"qkv translate {model} TEXT 显示它写了什么")  # fmt: skip
         return before(common, loaded, text, how)
     if how["figures"]:
         return pictured(common, loaded, text, how)
@@ -232,7 +239,7 @@ def readouts(
             ask = tables.asked(common.say, loaded, part, how, traces)
             if name == "diff":
                 if len(traces) != 2:
-                    raise QkvError("diff: give two texts")
+                    raise QkvError("diff: give two texts", zh="diff：请给两段文本")
                 sheets, data = tables.diff(traces[0], traces[1], ask)
             else:
                 sheets, data = tables.SHOWS[name](traces[0] if traces else loaded.trace(), ask)
@@ -284,7 +291,8 @@ def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
     part, side = ("encoder", "source") if translation else ("decoder", "target")
     tokens = scene[side][: len(scene["attention"][part][0][0])]
     if how["word"] and not any(how["word"] in token for token in tokens):
-        raise QkvError(f"--word {how['word']}: not among the tokens {' '.join(map(name, tokens))}")
+        raise QkvError(f"--word {how['word']}: not among the tokens {' '.join(map(name, tokens))}",
+                       zh=f"--word {how['word']}：不在这些 token 之中：{' '.join(map(name, tokens))}")  # fmt: skip
     if translation:
         heading(common, scene)
         weight = scene["alignment"]["weight"]
@@ -310,7 +318,8 @@ def check(scene: dict[str, Any], name: str, number: int | None) -> None:
     for part, layers in scene["attention"].items():
         size = len(layers) if name == "layer" else len(layers[0])
         if number and number > size:
-            raise QkvError(f"--{name} {number}: the {part} has {name}s 1 to {size}")
+            raise QkvError(f"--{name} {number}: the {part} has {name}s 1 to {size}",
+                           zh=f"--{name} {number}：{part} 的 {name} 从 1 到 {size}")  # fmt: skip
 
 
 def chosen(layers: list[Any], how: dict[str, Any]) -> list[list[float]]:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, option, verb
+from qkv.errors import Note
 
 EVERY = 10.0  # seconds between two plain lines
 Say = Callable[[str, str], str]  # of the Chinese and the English words the ones to be shown
@@ -74,7 +75,8 @@ def command(
     words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
     run = recipes.configure(recipe, words, smoke=smoke)
     if dry_run and processes > 1:
-        raise click.UsageError("--dry-run measures one process; leave --processes away")
+        raise click.UsageError(Note("--dry-run measures one process; leave --processes away",
+                                    zh="--dry-run 测的是一个进程；请去掉 --processes"))  # fmt: skip
     if dry_run:
         return plan(common, run)
     with tempfile.TemporaryDirectory() as folder:

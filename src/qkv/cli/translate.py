@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from qkv.cli.common import BATCH, Common, answered, ensemble, given, option, read_lines, verb
+from qkv.errors import Note
 
 ROWS = 1024  # hypotheses of the lines that are read together: enough lines to sort by length, and memory for them
 
@@ -33,7 +34,9 @@ def command(
     from qkv.text.train import closed
 
     if how["nbest"] > how["beam"]:
-        raise click.UsageError(f"--nbest {how['nbest']} needs --beam {how['nbest']} or more; --beam is {how['beam']}")
+        raise click.UsageError(Note(
+            f"--nbest {how['nbest']} needs --beam {how['nbest']} or more; --beam is {how['beam']}",
+            zh=f"--nbest {how['nbest']} 要 --beam 不小于 {how['nbest']}；--beam 是 {how['beam']}"))  # fmt: skip
     lines, loaded, others = read_lines(text, "translate"), common.model(model), common.models(ensemble)
     how = given(**how, **({"align": True} if align else {})) | others
     blank = loaded.tokenizer is not None and closed(loaded.tokenizer)

@@ -35,7 +35,9 @@ def family_of(config: Mapping[str, Any], where: object) -> ModuleType:
     if chosen not in known or "+" in model_type:
         listed = sorted({t.partition("+")[0] for t in known})
         hint = nearest(model_type, listed)
-        raise QkvError(f"{where}: model_type is {model_type!r}{hint} (known: {', '.join(listed)}, qkv)")
+        raise QkvError(f"{where}: model_type is {model_type!r}{hint} (known: {', '.join(listed)}, qkv)",
+                       zh=f"{where}：model_type 是 {model_type!r}{hint.zh}（有的："
+                       f"{', '.join(listed)}, qkv）")  # fmt: skip
     return known[chosen]
 
 
@@ -47,7 +49,8 @@ def called(name: str) -> ModuleType | None:
 def spec_of(config: dict[str, Any], where: object) -> Spec:
     """The spec that a config describes; every key is read, explained or an error."""
     if "model_type" not in config:
-        raise QkvError(f"{where}: the key 'model_type' is missing; is this a model's config?")
+        raise QkvError(f"{where}: the key 'model_type' is missing; is this a model's config?",
+                       zh=f"{where}：缺键 'model_type'；这是模型的配置吗？")  # fmt: skip
     if config["model_type"] in OWN:
         return from_json(Spec | Recurrence, config.get("spec"), f"{where}: spec")
     family, reader = family_of(config, where), Reader(config, str(where))
@@ -58,9 +61,10 @@ def spec_of(config: dict[str, Any], where: object) -> Spec:
     try:
         spec = family.spec(reader)
     except (TypeError, ZeroDivisionError, AttributeError) as e:
-        raise QkvError(f"{where}: a value has the wrong type ({e})") from None
+        raise QkvError(f"{where}: a value has the wrong type ({e})", zh=f"{where}：有一个值的类型不对（{e}）") from None
     except QkvError as e:
-        raise QkvError(str(e) if str(where) in str(e) else f"{where}: {e}") from None
+        raise QkvError(str(e) if str(where) in str(e) else f"{where}: {e}",
+                       zh=e.note.zh if str(where) in e.note.zh else f"{where}：{e.note.zh}") from None  # fmt: skip
     reader.finish(family.IGNORE)
     return spec
 
@@ -82,7 +86,9 @@ def named(name: str) -> dict[str, Any] | None:
         return None
     sizes: dict[str, dict[str, Any]] = module.SIZES
     if size not in sizes:
-        raise QkvError(f"{family} has no size {size!r}{nearest(size, sizes)} (known: {', '.join(sizes)})")
+        raise QkvError(f"{family} has no size {size!r}{nearest(size, sizes)} (known: {', '.join(sizes)})",
+                       zh=f"{family} 没有规格 {size!r}{nearest(size, sizes).zh}（有的："
+                       f"{', '.join(sizes)}）")  # fmt: skip
     return {"model_type": module.TYPES[0].partition("+")[0]} | sizes[size]
 
 
@@ -115,7 +121,7 @@ def read(directory: Path, *, device: torch.device, dtype: torch.dtype | None) ->
             buffer.data = buffer.data.float()
         table.load(core, names, tensors, ignore)
     except QkvError as e:
-        raise QkvError(f"{directory}: {e}") from None
+        raise QkvError(f"{directory}: {e}", zh=f"{directory}：{e.note.zh}") from None
     return core.eval(), config
 
 
@@ -162,10 +168,13 @@ def write(
     spec, chosen = core.spec, config
     if family is not None:
         if family not in modules():
-            raise QkvError(f"unknown family {family!r}{nearest(family, modules())} (known: {', '.join(modules())})")
+            raise QkvError(f"unknown family {family!r}{nearest(family, modules())} (known: {', '.join(modules())})",
+                           zh=f"没有家族 {family!r}{nearest(family, modules()).zh}（有的："
+                           f"{', '.join(modules())}）")  # fmt: skip
         said = says(modules()[family], spec)
         if isinstance(said, str):
-            raise QkvError(f"cannot save as {family}: {said}; leave out family= to save it as type 'qkv'")
+            raise QkvError(f"cannot save as {family}: {said}; leave out family= to save it as type 'qkv'",
+                           zh=f"不能存为 {family}：{said}；请去掉 family=，存为 'qkv' 类型")  # fmt: skip
         chosen = {**(config or {}), **said} if config and config.get("model_type") == said["model_type"] else said
     elif config is None or spec_of(config, "config") != spec:
         options = (says(m, spec) for m in modules().values())

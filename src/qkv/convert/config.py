@@ -26,7 +26,8 @@ class Reader:
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.values:
-            raise QkvError(f"{self.where}: the key {key!r} is missing{nearest(key, self.values)}")
+            raise QkvError(f"{self.where}: the key {key!r} is missing{nearest(key, self.values)}",
+                           zh=f"{self.where}：缺键 {key!r}{nearest(key, self.values).zh}")  # fmt: skip
         self.read.add(key)
         return self.checked(key)
 
@@ -58,7 +59,8 @@ class Reader:
 
     def error(self, key: str, found: object, expected: str) -> QkvError:
         """An error that names the key, what was found and what was expected."""
-        return QkvError(f"{self.where}: {key!r} is {found!r}, expected {expected}")
+        return QkvError(f"{self.where}: {key!r} is {found!r}, expected {expected}",
+                        zh=f"{self.where}：{key!r} 是 {found!r}，应是 {expected}")  # fmt: skip
 
     def unread(self, ignore: Iterable[str] = ()) -> dict[str, Any]:
         """What nobody read and nobody explained, with its values."""
@@ -73,6 +75,8 @@ class Reader:
             keys = "; ".join(f"{k} = {v!r}{nearest(k, self.read)}" for k, v in told.items())
             raise QkvError(
                 f"{self.where}: keys that we do not read and that may change the model: {keys}. "
-                f"Remove them, or list them in the family's IGNORE with the reason why they are harmless"
+                f"Remove them, or list them in the family's IGNORE with the reason why they are harmless",
+                zh=f"{self.where}：有我们不读、却可能改变模型的键：{keys}。请删掉，"
+                "或写进家族的 IGNORE 并说明为何无害",
             )
         return sorted(left)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import QkvError, nearest
+from qkv.errors import Note, QkvError, nearest
 
 
 class Slot(NamedTuple):
@@ -120,7 +120,9 @@ def inward(theirs: Tensor, slot: Slot, sizes: list[int], heads: int = 1) -> list
     if "split" in slot.ops:
         if sum(sizes) != theirs.shape[0]:
             raise QkvError(
-                f"{slot.theirs[0]}: found {theirs.shape[0]} rows, expected {sum(sizes)} ({' + '.join(map(str, sizes))})"
+                f"{slot.theirs[0]}: found {theirs.shape[0]} rows, expected {sum(sizes)} "
+                f"({' + '.join(map(str, sizes))})",
+                zh=f"{slot.theirs[0]}：有 {theirs.shape[0]} 行，应有 {sum(sizes)}（{' + '.join(map(str, sizes))}）",
             )
         if "weave" in slot.ops:
             theirs = theirs.unflatten(0, (heads, len(sizes), -1)).transpose(0, 1).flatten(0, 2)
@@ -173,31 +175,37 @@ def load(core: nn.Module, names: str, tensors: Mapping[str, Callable[[], Tensor]
     skip = [re.compile(p) for p in ignore]
     unread = [t for t in tensors if t not in read and not any(p.fullmatch(t) for p in skip)]
     if missing or unread:
-        raise QkvError(both_sides(missing, unread))
+        said = both_sides(missing, unread)
+        raise QkvError(said, zh=said.zh)
 
 
 def place(name: str, ours: Tensor, part: Tensor, spelled: str, *, again: bool) -> None:
     """Copy one tensor into its parameter; where a tied twin was filled before, the two must agree."""
     if part.shape != ours.shape:
-        raise QkvError(f"{spelled}: found the shape {list(part.shape)}, expected {list(ours.shape)} for {name}")
+        raise QkvError(f"{spelled}: found the shape {list(part.shape)}, expected {list(ours.shape)} for {name}",
+                       zh=f"{spelled}：形状是 {list(part.shape)}，{name} 应是 {list(ours.shape)}")  # fmt: skip
     if again:
         if not part.is_meta and not torch.equal(ours, part.to(ours)):
-            raise QkvError(f"{spelled}: the config ties it to the embedding, but the two tensors differ")
+            raise QkvError(f"{spelled}: the config ties it to the embedding, but the two tensors differ",
+                           zh=f"{spelled}：配置说它与嵌入共用，但两个张量不同")  # fmt: skip
         return
     ours.copy_(part)
 
 
-def both_sides(missing: list[str], unread: list[str], most: int = 8) -> str:
+def both_sides(missing: list[str], unread: list[str], most: int = 8) -> Note:
     """The two lists of a load that does not fit, shortened, with the nearest name where one was likely meant."""
 
-    def listed(names: list[str], others: list[str]) -> str:
-        shown = [f"{n}{nearest(n, others)}" for n in names[:most]]
-        return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")
+    def listed(names: list[str], others: list[str]) -> Note:
+        shown, more = [(n, nearest(n, others)) for n in names[:most]], len(names) - most
+        rest = Note(f" and {more} more", zh=f"，另有 {more} 个") if more > 0 else Note("")
+        return Note((", ".join(f"{n}{hint}" for n, hint in shown) or "none") + rest,
+                    zh=("、".join(f"{n}{hint.zh}" for n, hint in shown) or "无") + rest.zh)  # fmt: skip
 
-    return (
-        f"the checkpoint does not fit the config. Missing ({len(missing)}): {listed(missing, unread) or 'none'}. "
-        f"Never read ({len(unread)}): {listed(unread, missing) or 'none'}"
-    )
+    lacks, besides = listed(missing, unread), listed(unread, missing)
+    return Note(f"the checkpoint does not fit the config. Missing ({len(missing)}): {lacks}. "
+                f"Never read ({len(unread)}): {besides}",
+                zh=f"检查点与配置不合。缺 {len(missing)} 个：{lacks.zh}。没有读到的 {len(unread)} 个："
+                f"{besides.zh}")  # fmt: skip
 
 
 def save(core: nn.Module, names: str) -> dict[str, Tensor]:
@@ -213,5 +221,6 @@ def save(core: nn.Module, names: str) -> dict[str, Tensor]:
         theirs |= zip(every, tensor.unbind() if "stack" in slot.ops else [tensor], strict=True)
     left = [n for n, p in ours.items() if id(p) not in written]
     if left:
-        raise QkvError(f"the family has no names for these parameters: {', '.join(left)}; save it without family=")
+        raise QkvError(f"the family has no names for these parameters: {', '.join(left)}; save it without family=",
+                       zh=f"这个家族没有给这些参数的名字：{', '.join(left)}；请去掉 family= 再存")  # fmt: skip
     return theirs

@@ -69,7 +69,8 @@ def find(name: str) -> Set:
     """The data set of a name; QkvError names the nearest."""
     known = sets()
     if name not in known:
-        raise QkvError(f"{name}: no such data set{nearest(name, known)} (known: {', '.join(known)})")
+        raise QkvError(f"{name}: no such data set{nearest(name, known)} (known: {', '.join(known)})",
+                       zh=f"{name}：没有这个数据集{nearest(name, known).zh}（有的：{', '.join(known)}）")  # fmt: skip
     return known[name]
 
 
@@ -83,7 +84,8 @@ def get(name: str, folder: Path | None = None, *, base: str | None = None, tell:
     folder = Path(folder) if folder else cache_dir() / "data"
     base = base or os.environ.get("QKV_DATA_URL") or BASE
     if urlsplit(base).scheme not in ("http", "https"):
-        raise QkvError(f"QKV_DATA_URL: found {base!r}, expected an address that begins with https:// or http://")
+        raise QkvError(f"QKV_DATA_URL: found {base!r}, expected an address that begins with https:// or http://",
+                       zh=f"QKV_DATA_URL：是 {base!r}，应是以 https:// 或 http:// 开头的地址")  # fmt: skip
     return [fetched(file, folder, base.rstrip("/"), tell) for file in found.files]
 
 
@@ -104,7 +106,8 @@ def fetched(file: File, folder: Path, base: str, tell: Tell | None = None) -> Pa
             download(file, url, part, tell)
         put(file, url, part, target)
     except OSError as e:
-        raise QkvError(f"{target}: could not be written ({e}); make room, or name another folder: --out") from None
+        raise QkvError(f"{target}: could not be written ({e}); make room, or name another folder: --out",
+                       zh=f"{target}：写不了（{e}）；请腾出空间，或用 --out 另给一处") from None  # fmt: skip
     return target
 
 
@@ -140,10 +143,13 @@ def download(file: File, url: str, part: Path, tell: Tell | None) -> None:
 def unreachable(url: str, reason: str, part: Path) -> QkvError:
     """What to say, and what to do, when an address does not answer."""
     host, kept = urlsplit(url).netloc, part.stat().st_size if part.is_file() else 0
-    rest = f" {kept:,} bytes are kept, and the same command goes on behind them." if kept else ""
+    rest = Note(f" {kept:,} bytes are kept, and the same command goes on behind them.",
+                zh=f"已留下 {kept:,} 字节，同一条命令会接着取。") if kept else Note("")  # fmt: skip
     return QkvError(
         f"{url}: could not be fetched ({reason}).{rest} Without a network: copy the folder {part.parent} from "
-        f"a machine that has it. QKV_DATA_URL names a mirror of {host}, HTTPS_PROXY a proxy"
+        f"a machine that has it. QKV_DATA_URL names a mirror of {host}, HTTPS_PROXY a proxy",
+        zh=f"{url}：取不到（{reason}）。{rest.zh}没有网络时：从有它的机器上复制目录 {part.parent}。"
+        f"QKV_DATA_URL 指定 {host} 的镜像，HTTPS_PROXY 指定代理",
     )
 
 
@@ -175,7 +181,9 @@ def put(file: File, url: str, part: Path, target: Path) -> None:
     part.unlink(missing_ok=True)
     raise QkvError(
         f"{url}: the SHA-256 of {target.name} is {found}, expected {file.sha256}: these are other bytes than the known "
-        "ones, and were not kept. Try again; a mirror in QKV_DATA_URL must hold the same files"
+        "ones, and were not kept. Try again; a mirror in QKV_DATA_URL must hold the same files",
+        zh=f"{url}：{target.name} 的 SHA-256 是 {found}，应是 {file.sha256}：与已知的内容不同，"
+        "没有留下。请再试一次；QKV_DATA_URL 的镜像须有同样的文件",
     )
 
 

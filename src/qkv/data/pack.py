@@ -20,7 +20,8 @@ def windows(ids: NDArray[np.integer] | Tensor, *, length: int, rows: int, seed: 
     """
     if len(ids) <= length:
         raise QkvError(
-            f"the text has {len(ids)} tokens, a window needs {length + 1}: give more text or a shorter length"
+            f"the text has {len(ids)} tokens, a window needs {length + 1}: give more text or a shorter length",
+            zh=f"文本有 {len(ids)} 个 token，一个窗口要 {length + 1} 个：请给更多文本，或缩短长度",
         )
     starts = integers(len(ids) - length, rows, seed=seed, epoch=0, index=step)
     index = starts[:, None] + np.arange(length + 1)  # B T

@@ -26,7 +26,8 @@ def opened(name: str) -> Mapping[str, Table]:
     try:
         datasets: Any = import_module("datasets")
     except ImportError:
-        raise QkvError(f"data.dataset {name!r} needs the datasets library: pip install datasets") from None
+        raise QkvError(f"data.dataset {name!r} needs the datasets library: pip install datasets",
+                       zh=f"data.dataset {name!r} 需要 datasets 库：pip install datasets") from None  # fmt: skip
     place = Path(name)
     try:
         if any((place / file).is_file() for file in SAVED):
@@ -40,7 +41,8 @@ def opened(name: str) -> Mapping[str, Table]:
             path, _, config = name.partition(":")
             found = datasets.load_dataset(path, config or None)
     except Exception as e:  # its errors have no common ancestor
-        raise QkvError(f"data.dataset {name!r}: {type(e).__name__}: {str(e)[:300]}") from None
+        raise QkvError(f"data.dataset {name!r}: {type(e).__name__}: {str(e)[:300]}",
+                       zh=f"data.dataset {name!r}：{type(e).__name__}: {str(e)[:300]}") from None  # fmt: skip
     return dict(found) if isinstance(found, Mapping) else {"train": found}
 
 

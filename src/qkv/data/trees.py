@@ -45,22 +45,25 @@ def tree(text: str, labels: int, place: str) -> list[Phrase]:
             held.append((label(part, labels, where), []))
             opened = False
         elif done and not held:
-            raise QkvError(f"{where}: found {part!r} behind the end of the tree, expected one tree a line")
+            raise QkvError(f"{where}: found {part!r} behind the end of the tree, expected one tree a line",
+                           zh=f"{where}：树结束之后还有 {part!r}，应是每行一棵树")  # fmt: skip
         elif part == "(":
             opened = True
         elif not held:
-            raise QkvError(f"{where}: found {part!r}, expected a tree such as (3 (2 a) (4 film))")
+            raise QkvError(f"{where}: found {part!r}, expected a tree such as (3 (2 a) (4 film))",
+                           zh=f"{where}：是 {part!r}，应是这样的树：(3 (2 a) (4 film))")  # fmt: skip
         elif part == ")":
             number, words = held.pop()
             if not words:
-                raise QkvError(f"{where}: a node ends without a word")
+                raise QkvError(f"{where}: a node ends without a word", zh=f"{where}：一个节点没有词就结束了")
             done.append((" ".join(words), number))
             if held:
                 held[-1][1].append(done[-1][0])
         else:
             held[-1][1].append(unescaped(part))
     if held or opened:
-        raise QkvError(f"{place}: the line ends with {len(held) + opened} bracket(s) open")
+        raise QkvError(f"{place}: the line ends with {len(held) + opened} bracket(s) open",
+                       zh=f"{place}：这一行结束时还有 {len(held) + opened} 个括号没有合上")  # fmt: skip
     return done
 
 
@@ -68,4 +71,5 @@ def label(text: str, labels: int, where: str) -> int:
     """The number behind a bracket."""
     if text.isascii() and text.isdigit() and int(text) < labels:
         return int(text)
-    raise QkvError(f"{where}: found {text!r} behind a bracket, expected a label from 0 to {labels - 1}")
+    raise QkvError(f"{where}: found {text!r} behind a bracket, expected a label from 0 to {labels - 1}",
+                   zh=f"{where}：括号后面是 {text!r}，应是 0 到 {labels - 1} 的标签")  # fmt: skip

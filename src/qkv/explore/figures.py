@@ -70,11 +70,14 @@ def figures(
     """
     if model.spec.head is None or (model.spec.decoder is None and (not model.tokenizer or not model.tokenizer.mask_id)):
         raise QkvError("figures: they follow a model while it learns which word comes next, or is hidden; this one "
-                       "names no words: take one with a head")  # fmt: skip
+                       "names no words: take one with a head",
+                       zh="图：跟着模型学下一个词或被遮的词；这个模型不说词："
+                       "请用有输出层的")  # fmt: skip
     stack = model.spec.encoder or model.spec.stack
     layers, heads = len(stack.blocks), stack.blocks[0].attn.heads
     if not (-layers <= layer < layers and 0 <= head < heads):
-        raise QkvError(f"figures: this model has layers 1 to {layers} and heads 1 to {heads}")
+        raise QkvError(f"figures: this model has layers 1 to {layers} and heads 1 to {heads}",
+                       zh=f"图：这个模型的层从 1 到 {layers}，头从 1 到 {heads}")  # fmt: skip
     read = [Scene(model, traced(model, text, ["walk"], {}), layer % layers, head, say) for text in texts[:TEXTS]]
     with lettered():
         return {
@@ -267,7 +270,8 @@ def learnt(model: Model, ids: list[int], token: int, seed: int) -> tuple[list[Te
         QkvError: one token, which nothing comes after.
     """
     if len(ids) < 2:
-        raise QkvError("figures: the text is one token, from which nothing can be learnt; give a longer one")
+        raise QkvError("figures: the text is one token, from which nothing can be learnt; give a longer one",
+                       zh="图：文本只有一个 token，学不到什么；请给长些的")  # fmt: skip
     core = Transformer(model.spec)
     initialise(core, seed)
     said = model.translate(model.text(ids), beam=1).tokens if model.encoder_decoder else []

@@ -393,8 +393,10 @@ def bound(port: int | None) -> socket.socket:
         listening.listen(128)  # now, so that nobody else can
         return listening
     if port is None:
-        raise QkvError(f"ports {PORT} to {PORT + 63} are all taken; choose one with --port")
-    raise QkvError(f"--port {port}: something else listens there (or it is not allowed); {free(port)} is free")
+        raise QkvError(f"ports {PORT} to {PORT + 63} are all taken; choose one with --port",
+                       zh=f"端口 {PORT} 到 {PORT + 63} 都被占了；请用 --port 选一个")  # fmt: skip
+    raise QkvError(f"--port {port}: something else listens there (or it is not allowed); {free(port)} is free",
+                   zh=f"--port {port}：已有别的在听（或不允许）；{free(port)} 空着")  # fmt: skip
 
 
 def free(port: int) -> int:

@@ -169,7 +169,7 @@ def neighbours(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
 def analogy(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
     """a is to b as c is to…"""
     if len(ask.anchors) != 3:
-        raise QkvError("analogy: give three words, such as 中国 北京 日本")
+        raise QkvError("analogy: give three words, such as 中国 北京 日本", zh="类比：请给三个词，如 中国 北京 日本")
     a, b, c = ask.anchors
     found = words.analogy(t.core, t.tokenizer, a, b, c, side="source")
     return [Sheet(f"{a} : {b} = {c} : ?", near(found))], found
@@ -332,14 +332,16 @@ def asked(
     part, spec = how.get("part"), model.spec
     stack = spec.encoder if part == "encoder" else spec.stack
     if stack is None or (part == "cross" and not stack.blocks[0].cross) or (part == "decoder" and not spec.decoder):
-        raise QkvError(f"--part {part}: this model has none")
+        raise QkvError(f"--part {part}: this model has none", zh=f"--part {part}：这个模型没有")
     layers = len(stack.blocks)
     layer, head = (how.get("layer") or layers) - 1, (how.get("head") or 1) - 1
     if layer >= layers:
-        raise QkvError(f"--layer {layer + 1}: this model has layers 1 to {layers}")
+        raise QkvError(f"--layer {layer + 1}: this model has layers 1 to {layers}",
+                       zh=f"--layer {layer + 1}：这个模型的层从 1 到 {layers}")  # fmt: skip
     heads = stack.blocks[layer].attn.heads
     if head >= heads:
-        raise QkvError(f"--head {head + 1}: layer {layer + 1} has heads 1 to {heads}")
+        raise QkvError(f"--head {head + 1}: layer {layer + 1} has heads 1 to {heads}",
+                       zh=f"--head {head + 1}：第 {layer + 1} 层的头从 1 到 {heads}")  # fmt: skip
     pos = place(how.get("word"))
     if pos is None:
         pos = first(model, texts[0], traces[0]) if traces else 0

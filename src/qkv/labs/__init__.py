@@ -57,8 +57,9 @@ def find(name: str) -> "Lab":
     """
     if name not in names():
         close = get_close_matches(name, names(), n=3, cutoff=0.4)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise QkvError(f"there is no lab {name!r}{hint} (`qkv lab` lists all {len(names())})")
+        hint, zh = (f"; did you mean {' or '.join(close)}?", f"；是不是 {' 或 '.join(close)}？") if close else ("", "")
+        raise QkvError(f"there is no lab {name!r}{hint} (`qkv lab` lists all {len(names())})",
+                       zh=f"没有实验 {name!r}{zh}（`qkv lab` 列出全部 {len(names())} 个）")  # fmt: skip
     return import_module(f"qkv.labs.{name.replace('-', '_')}").LAB
 
 

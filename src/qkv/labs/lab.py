@@ -251,7 +251,8 @@ def from_json(found: Mapping[str, Any], where: str) -> Result:
         return Result(found["name"], tuple(found["seeds"]), found["steps"], tuple(found["numbers"]), verdict,
                       found["seconds"], found["stopped"], found["torch"], found.get("cpu", 0.0))  # fmt: skip
     except (KeyError, IndexError, TypeError) as e:
-        raise QkvError(f"{where}: not a lab's result ({type(e).__name__}: {e}); run the lab again") from None
+        raise QkvError(f"{where}: not a lab's result ({type(e).__name__}: {e}); run the lab again",
+                       zh=f"{where}：不是实验的结果（{type(e).__name__}: {e}）；请重新运行实验") from None  # fmt: skip
 
 
 def write(lab: Lab, result: Result, directory: Path) -> Path:
@@ -269,7 +270,8 @@ def write(lab: Lab, result: Result, directory: Path) -> Path:
         sync(aside)
         os.replace(aside, target)
     except OSError as e:
-        raise QkvError(f"{target}: cannot be written ({e.strerror or e}); give another directory by --out") from e
+        raise QkvError(f"{target}: cannot be written ({e.strerror or e}); give another directory by --out",
+                       zh=f"{target}：写不了（{e.strerror or e}）；请用 --out 另给目录") from e  # fmt: skip
     finally:
         aside.unlink(missing_ok=True)
     return target

@@ -51,11 +51,13 @@ def choices(
 ) -> Stages:
     """What the model could say after a position, and what temperature, top-k, top-p and min-p leave of it, in turn."""
     if "logits" not in t.needed:
-        raise QkvError('choices: the logits were not saved; add them: save=["choices"]')
+        raise QkvError('choices: the logits were not saved; add them: save=["choices"]',
+                       zh='选择：没有存 logits；请加上：save=["choices"]')  # fmt: skip
     slot = where.spot(t, pos, row=row, run=run)
     start, logits = t.start("logits", run=run), t.get("logits", run=run)[row]
     if slot < start:
-        raise QkvError(f"choices: no logits were made at position {slot}: generation asks from {start} on")
+        raise QkvError(f"choices: no logits were made at position {slot}: generation asks from {start} on",
+                       zh=f"选择：位置 {slot} 没有做出 logits：生成从 {start} 开始才要")  # fmt: skip
     found = stages(logits[slot - start], sampling or Sampling(temperature=1.0))
     return Stages(replace(s, words=tuple(where.word(t, i) for i in s.top()[0])) for s in found)
 

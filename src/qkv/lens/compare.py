@@ -67,17 +67,19 @@ class Graft:
 def diff(a: Trace, b: Trace, *, row: int = 0, run: int | None = None) -> Diff:
     """Where two runs of one model differ, over the tokens that both texts have, in their order."""
     if a.core is not b.core and a.core.spec != b.core.spec:
-        raise QkvError("diff: the two runs are of different models; compare two texts in one model")
+        raise QkvError("diff: the two runs are of different models; compare two texts in one model",
+                       zh="比较：两次运行是不同的模型；请在一个模型里比较两段文本")  # fmt: skip
     dot = where.dot(a)
     names = (f"{dot}embed", *(f"{dot}layers.{i}.resid_out" for i in range(len(a.core.spec.stack.blocks))))
     for t in (a, b):
         if not set(names) <= t.needed:
-            raise QkvError('diff: the states after each layer were not saved; add them to both: save=["diff"]')
+            raise QkvError('diff: the states after each layer were not saved; add them to both: save=["diff"]',
+                           zh='比较：没有存每层之后的状态；请给两次都加上：save=["diff"]')  # fmt: skip
     one, two = (where.passed(t, index=run).ids[row].tolist() for t in (a, b))
     blocks = SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks()
     pairs = tuple((m.a + i, m.b + i) for m in blocks for i in range(m.size))
     if not pairs:
-        raise QkvError("diff: the two texts have no token in common")
+        raise QkvError("diff: the two texts have no token in common", zh="比较：两段文本没有共同的 token")
     left, right = ([p[side] for p in pairs] for side in (0, 1))
     x = torch.stack([a.get(n, run=run)[row, left].float() for n in names])  # L N D
     y = torch.stack([b.get(n, run=run)[row, right].float() for n in names])

@@ -216,7 +216,9 @@ def blank(wide: float, tall: float) -> "Figure":
         from matplotlib.figure import Figure
     except ImportError:
         raise QkvError("a figure needs matplotlib: pip install 'qkv[plot]'; in a notebook a readout shows itself"
-                       " without it") from None  # fmt: skip
+                       " without it",
+                       zh="画图需要 matplotlib：pip install 'qkv[plot]'；"
+                       "在笔记本里读数自己就能显示") from None  # fmt: skip
 
     class Paper(Figure):
         """A figure that shows itself where no pyplot was imported; letters that no font has are boxes, unsaid."""

@@ -67,7 +67,8 @@ def gradient(
     """
     both = bool(core.spec.encoder and core.spec.decoder)
     if core.spec.head is None or both != (source is not None):
-        raise QkvError("gradient: this needs a head, and source= exactly where an encoder reads for a decoder")
+        raise QkvError("gradient: this needs a head, and source= exactly where an encoder reads for a decoder",
+                       zh="梯度：要有输出层；有编码器供解码器读时才给 source=，也必须给")  # fmt: skip
     ear, device = Ear("encoder.embed" if both else "embed"), core.embed.weight.device
     heard = listener.set(ear)
     try:

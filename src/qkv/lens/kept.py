@@ -65,7 +65,8 @@ def cache(t: "Trace", *, run: int | None = None) -> Shelf:
         QkvError: an encoder alone, which reads its text once and keeps nothing.
     """
     if t.core.spec.decoder is None:
-        raise QkvError("cache: an encoder alone reads its text once and keeps nothing")
+        raise QkvError("cache: an encoder alone reads its text once and keeps nothing",
+                       zh="缓存：只有编码器的模型把文本读一次，什么也不留")  # fmt: skip
     passed, spec = where.passed(t, index=run), t.core.spec
     size = t.core.embed.weight.element_size()
     counted = cost.count(spec)

@@ -115,5 +115,6 @@ def passed(t: "Trace", path: str, run: int | None) -> "list[Call]":
 def rule(t: "Trace", path: str):
     """The rule by which an attention looks; a QkvError where there is no such attention."""
     if path not in t.attentions:
-        raise QkvError(f"no attention is called {path!r}{nearest(path, t.attentions)}")
+        raise QkvError(f"no attention is called {path!r}{nearest(path, t.attentions)}",
+                       zh=f"没有叫 {path!r} 的注意力{nearest(path, t.attentions).zh}")  # fmt: skip
     return t.attentions[path].spec.mask

@@ -65,7 +65,8 @@ class Parts(Drawn):
         """The push of a part, or the sum over all parts whose name begins so: `["layers.3.attn"]`."""
         found = [p.push for p in self.parts if p.name == name or p.name.startswith(f"{name}.")]
         if not found:
-            raise QkvError(f"no part is called {name!r}; parts look like {self.parts[-1].name!r}")
+            raise QkvError(f"no part is called {name!r}; parts look like {self.parts[-1].name!r}",
+                           zh=f"没有叫 {name!r} 的部分；部分的名字像 {self.parts[-1].name!r}")  # fmt: skip
         return sum(found)
 
     @property
@@ -94,7 +95,8 @@ class Spot:
     def __call__(self, name: str) -> Tensor:
         """What a tap carried here, in fp64: [D], or [H, W]."""
         if name not in self.t.needed:
-            raise QkvError(f'parts: {name} was not saved; add it: save=["parts"]')
+            raise QkvError(f'parts: {name} was not saved; add it: save=["parts"]',
+                           zh=f'部分：{name} 没有存；请加上：save=["parts"]')  # fmt: skip
         x = self.t.stitched(self.run, name)[self.row]
         return wide(x[:, self.pos] if x.dim() == 3 else x[self.pos])
 
@@ -155,7 +157,8 @@ def neurons(
     path = f"{where.dot(t)}layers.{layer}.ffn"
     block = stack_of(t).layers[layer] if 0 <= layer < len(stack_of(t).layers) else None
     if not isinstance(block, Block) or block.spec.ffn is None:
-        raise QkvError(f"neurons: there is no {path}; experts are parts of their own")
+        raise QkvError(f"neurons: there is no {path}; experts are parts of their own",
+                       zh=f"神经元：没有 {path}；专家自成一部分")  # fmt: skip
     pulls: dict[str, Tensor] = {}
     traced(at, first, second, pulls)
     pull = pulls[path]  # D
@@ -169,7 +172,7 @@ def asked(
 ) -> tuple[Spot, tuple[int, int | None], float]:  # fmt: skip
     """The spot, the tokens, and the logit (or difference of two) that the model said there."""
     if t.core.spec.head is None:
-        raise QkvError("parts: this model has no head, so it says no logit")
+        raise QkvError("parts: this model has no head, so it says no logit", zh="部分：这个模型没有输出层，不说 logit")
     at = Spot(t, where.passed(t, index=run), row, where.spot(t, pos, row=row, run=run))
     state = at(f"{where.dot(t)}final_norm")
     with torch.no_grad():

@@ -84,7 +84,7 @@ def paths(spec: Spec, part: Part) -> list[str]:
     """The same for a model of that spec."""
     stack = spec.encoder if part == "encoder" else spec.decoder
     if stack is None or (part == "cross" and stack.blocks[0].cross is None):
-        raise QkvError(f"this model has no {part}")
+        raise QkvError(f"this model has no {part}", zh=f"这个模型没有 {part}")
     dot = ("encoder." if part == "encoder" else "decoder.") if spec.encoder and spec.decoder else ""
     return [f"{dot}layers.{i}.{'cross' if part == 'cross' else 'attn'}" for i in range(len(stack.blocks))]
 
@@ -100,12 +100,14 @@ def logits(
     """
     core, spec = t.core, t.core.spec
     if spec.head is None:
-        raise QkvError("lens: this model has no head, so its layers guess no tokens")
+        raise QkvError("lens: this model has no head, so its layers guess no tokens",
+                       zh="lens：这个模型没有输出层，各层不猜 token")  # fmt: skip
     stack = core.decoder if spec.decoder else core.encoder
     dot = "decoder." if spec.encoder and spec.decoder else ""
     taps = (f"{dot}embed", *(f"{dot}layers.{i}.resid_out" for i in range(len(stack.layers))))
     if not set(taps) <= t.needed:
-        raise QkvError('lens: the states after each layer were not saved; add them: save=["lens"]')
+        raise QkvError('lens: the states after each layer were not saved; add them: save=["lens"]',
+                       zh='lens：没有存每层之后的状态；请加上：save=["lens"]')  # fmt: skip
     states = torch.stack([t.get(n, run=run)[row, places] for n in taps])  # L T D
     return taps, core.head(stack.final_norm(states)).float()
 

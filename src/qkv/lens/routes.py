@@ -59,12 +59,14 @@ def routes(t: "Trace", *, row: int = 0, run: int | None = None) -> Routes:
         QkvError: the model has no experts, or their taps were not saved.
     """
     if not modules(t):
-        raise QkvError("routes: this model has no experts; every token passes the same feed-forward networks")
+        raise QkvError("routes: this model has no experts; every token passes the same feed-forward networks",
+                       zh="路由：这个模型没有专家；每个 token 都经过同样的前馈网络")  # fmt: skip
     found: list[Route] = []
     for path, moe in modules(t).items():
         for name in ("logits", "index", "weight"):
             if f"{path}.{name}" not in t.needed:
-                raise QkvError(f'routes: {path}.{name} was not saved; add it: save=["routes"]')
+                raise QkvError(f'routes: {path}.{name} was not saved; add it: save=["routes"]',
+                               zh=f'路由：{path}.{name} 没有存；请加上：save=["routes"]')  # fmt: skip
         logits, index, weight = (t.get(f"{path}.{n}", run=run)[row] for n in ("logits", "index", "weight"))
         score = logits.softmax(-1) if moe.spec.score == "softmax" else logits.sigmoid()
         choice = score + moe.bias if moe.spec.balance == "bias" else score

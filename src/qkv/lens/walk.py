@@ -65,7 +65,8 @@ class Walk(Drawn):
         """The strip of a name, such as "score" or "z", whichever step it belongs to."""
         every = {s.name: s for step in self.steps.values() for s in step}
         if name not in every:
-            raise QkvError(f"this walk has no {name!r}{nearest(name, every)}; it has {', '.join(every)}")
+            raise QkvError(f"this walk has no {name!r}{nearest(name, every)}; it has {', '.join(every)}",
+                           zh=f"这一路没有 {name!r}{nearest(name, every).zh}；有 {', '.join(every)}")  # fmt: skip
         return every[name]
 
 
@@ -100,7 +101,8 @@ class Place:
     def take(self, label: str, name: str, index: str, letters: str) -> Strip:
         """A strip cut out of a tap: `index` as Python writes it, over row, head, query, key."""
         if name not in self.t.needed:
-            raise QkvError(f'walk: {name} was not saved; add it: save=["walk"]')
+            raise QkvError(f'walk: {name} was not saved; add it: save=["walk"]',
+                           zh=f'一路：{name} 没有存；请加上：save=["walk"]')  # fmt: skip
         whole = self.t.get(name, run=self.run)
         spots = tuple(slice(None) if part == ":" else int(part) for part in index.split(", "))
         return Strip(label, f"{self.line(name)}[{index}]", whole[spots], letters, tuple(whole.shape))
@@ -126,9 +128,11 @@ def walk(
         QkvError: no such attention, head or position; what it needs was not saved.
     """
     if path not in t.attentions:
-        raise QkvError(f"no attention is called {path!r}{nearest(path, t.attentions)}")
+        raise QkvError(f"no attention is called {path!r}{nearest(path, t.attentions)}",
+                       zh=f"没有叫 {path!r} 的注意力{nearest(path, t.attentions).zh}")  # fmt: skip
     if not 0 <= head < t.attentions[path].spec.heads:
-        raise QkvError(f"{path} has heads 0 to {t.attentions[path].spec.heads - 1}, found {head}")
+        raise QkvError(f"{path} has heads 0 to {t.attentions[path].spec.heads - 1}, found {head}",
+                       zh=f"{path} 的头从 0 到 {t.attentions[path].spec.heads - 1}，却要 {head}")  # fmt: skip
     memory = "encoder." if path.endswith(".cross") else path
     at = Place(
         t, path, row, head, where.spot(t, query, path=path, row=row, run=run),

@@ -69,7 +69,7 @@ def table(core: Transformer, side: str = "target") -> Tensor:
 def vector(core: Transformer, tokenizer: Any, word: str, side: str = "target") -> tuple[Tensor, list[int]]:
     """A word's row of the embedding table [D], the mean of its pieces' where it has several; and their ids."""
     if tokenizer is None:
-        raise QkvError("words need a tokenizer: this model has none")
+        raise QkvError("words need a tokenizer: this model has none", zh="词要有分词器：这个模型没有")
     ids = where.spelt(tokenizer, word, side)
     return table(core, side)[ids].float().mean(0), ids
 
@@ -115,12 +115,14 @@ def shift(
     have no common axes. The state of a word is that of its last piece.
     """
     if not anchors:
-        raise QkvError("shift: name at least one anchor, such as a word that the meaning might move to")
+        raise QkvError("shift: name at least one anchor, such as a word that the meaning might move to",
+                       zh="移动：至少说一个锚，如词义可能移向的词")  # fmt: skip
     prefix = side if side and t.core.spec.decoder and t.core.spec.encoder else where.dot(t)
     stack = t.core.encoder if where.side(t, prefix) == "encoder" else t.core.decoder
     names = (f"{prefix}embed", *(f"{prefix}layers.{i}.resid_out" for i in range(len(stack.layers))))
     if not set(names) <= t.needed:
-        raise QkvError('shift: the states after each layer were not saved; add them: save=["shift"]')
+        raise QkvError('shift: the states after each layer were not saved; add them: save=["shift"]',
+                       zh='移动：没有存每层之后的状态；请加上：save=["shift"]')  # fmt: skip
     slot = where.spot(t, pos, path=prefix, row=row, run=run)
     states = torch.stack([t.get(name, run=run)[row, slot].float() for name in names])  # L D
     goals = torch.stack([alone(t, word, names) for word in anchors], 1)  # L N D
@@ -144,7 +146,8 @@ def alone(t: "Trace", word: str, names: tuple[str, ...]) -> Tensor:
     stack = core.encoder if encoder else core.decoder
     table = core.source_embed if encoder and core.spec.sources else core.embed
     if stack.spec.blocks[0].cross:
-        raise QkvError("shift: a decoder that reads a source says nothing of a word alone; look at side='encoder.'")
+        raise QkvError("shift: a decoder that reads a source says nothing of a word alone; look at side='encoder.'",
+                       zh="移动：读原文的解码器单凭一个词说不了什么；请看 side='encoder.'")  # fmt: skip
     with Trace(core, save=list(names)) as heard:
         stack(table(ids), begin(stack, ids, mode="prefill"))
     return torch.stack([heard[name][0, -1].float() for name in names])

@@ -52,11 +52,15 @@ def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
         return own.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
     if path.suffix.lower() in (".csv", ".json"):
         raise QkvError(f"{path}: expected columns with tabs between (*.tsv) or an object a line (*.jsonl); with the "
-                       f"library `datasets` a TOML file may name it: dataset = \"{path}\" under [data]")  # fmt: skip
+                       f"library `datasets` a TOML file may name it: dataset = \"{path}\" under [data]",
+                       zh=f"{path}：应是以制表符分列的文件（*.tsv），或每行一个对象（*.jsonl）；有 datasets 库时，"
+                       f"TOML 文件可以在 [data] 下写它：dataset = \"{path}\"")  # fmt: skip
     if path.suffix == ".toml" or path.is_file():
         return own.from_toml(path, words)
     raise QkvError(f"{name}: no such recipe{nearest(str(name), names())} (known: {', '.join(names())}; or a TOML file, "
-                   "or your data: *.txt, *.tsv, *.jsonl, or two parallel files)")  # fmt: skip
+                   "or your data: *.txt, *.tsv, *.jsonl, or two parallel files)",
+                   zh=f"{name}：没有这个配方{nearest(str(name), names()).zh}（有的：{', '.join(names())}；"
+                   "或一个 TOML 文件，或你的数据：*.txt、*.tsv、*.jsonl，或两个平行文件）")  # fmt: skip
 
 
 def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smoke: bool = False) -> "Run":

@@ -24,7 +24,8 @@ def rows(split: str) -> Iterator[Pair]:
     for number, line in enumerate(sources.lines(path), 1):
         label, _, text = line.partition(" ")
         if label not in NAMES:
-            raise QkvError(f"{path}:{number}: found {label!r} before the sentence, expected 0 or 1")
+            raise QkvError(f"{path}:{number}: found {label!r} before the sentence, expected 0 or 1",
+                           zh=f"{path}:{number}：句子前是 {label!r}，应是 0 或 1")  # fmt: skip
         yield text, NAMES[label]
 
 

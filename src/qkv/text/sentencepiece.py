@@ -51,7 +51,8 @@ def read(path: Path) -> Pieces:
     try:
         return _parse(path.read_bytes(), path)
     except (IndexError, UnicodeDecodeError, struct.error, TypeError, AttributeError) as e:
-        raise QkvError(f"{path}: not a sentencepiece model, or cut short ({e})") from None
+        raise QkvError(f"{path}: not a sentencepiece model, or cut short ({e})",
+                       zh=f"{path}：不是 sentencepiece 模型，或不完整（{e}）") from None  # fmt: skip
 
 
 def _parse(data: bytes, path: Path) -> Pieces:
@@ -69,10 +70,12 @@ def _parse(data: bytes, path: Path) -> Pieces:
             charsmap, prefix, collapse = _bytes(part.get(2, b"")), bool(part.get(3, 1)), bool(part.get(4, 1))
     if not any(t == UNKNOWN for _, _, t in pieces):
         raise QkvError(
-            f"{path}: found {len(pieces)} pieces and none for the unknown: not a sentencepiece model, or cut short"
+            f"{path}: found {len(pieces)} pieces and none for the unknown: not a sentencepiece model, or cut short",
+            zh=f"{path}：有 {len(pieces)} 段，却没有表示未知的：不是 sentencepiece 模型，或不完整",
         )
     if kind not in KINDS:
-        raise QkvError(f"{path}: a sentencepiece model of kind {kind}, expected 1 (unigram) or 2 (BPE)")
+        raise QkvError(f"{path}: a sentencepiece model of kind {kind}, expected 1 (unigram) or 2 (BPE)",
+                       zh=f"{path}：是 {kind} 类 sentencepiece 模型，应是 1（unigram）或 2（BPE）")  # fmt: skip
     names, scores, types = zip(*pieces, strict=True)
     return Pieces(names, scores, types, KINDS[kind], charsmap, prefix, collapse)
 
@@ -132,9 +135,11 @@ def read_plain(path: Path) -> Pieces:
             scores.append(score)
             at += 8 + size
     except (struct.error, UnicodeDecodeError) as e:
-        raise QkvError(f"{path}: not a llama2.c tokenizer, or cut short ({e})") from None
+        raise QkvError(f"{path}: not a llama2.c tokenizer, or cut short ({e})",
+                       zh=f"{path}：不是 llama2.c 的分词器，或不完整（{e}）") from None  # fmt: skip
     if len(names) < 3:
-        raise QkvError(f"{path}: found {len(names)} pieces, expected a llama2.c tokenizer")
+        raise QkvError(f"{path}: found {len(names)} pieces, expected a llama2.c tokenizer",
+                       zh=f"{path}：有 {len(names)} 段，应是 llama2.c 的分词器")  # fmt: skip
     return plain(names, scores)
 
 

@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 import tokenizers
 
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 from qkv.text import control, files
 from qkv.text.files import ROLES, guarded
 
 KEPT = ("chat_template", "model_max_length", "padding_side")  # of a loaded tokenizer_config.json
+UNREAD = Note("the tokenizer cannot read this text", zh="分词器读不了这段文本")
 Side = Literal["source", "target"]
 
 
@@ -109,7 +110,8 @@ class Tokenizer:
         else:
             found = self.backend.id_to_token(id) if id >= 0 else None
         if found is None:
-            raise QkvError(f"no token has the id {id}; this tokenizer has {len(self)} tokens")
+            raise QkvError(f"no token has the id {id}; this tokenizer has {len(self)} tokens",
+                           zh=f"没有编号是 {id} 的 token；这个分词器有 {len(self)} 个")  # fmt: skip
         return found
 
     def encode(self, text: str, *, special: bool = True, side: Side = "source") -> list[int]:
@@ -123,7 +125,7 @@ class Tokenizer:
             if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
                 raise QkvError(f"{text[:40]!a}: holds bytes that are no UTF-8, or half of a character",
                                zh=f"{text[:40]!a}：含有不是 UTF-8 的字节或半个字符")  # fmt: skip
-        with guarded("the tokenizer cannot read this text"):
+        with guarded(UNREAD):
             if self._numbers is None:
                 return [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=special)]
             found = backend.encode_batch(list(texts), add_special_tokens=special)
@@ -139,9 +141,10 @@ class Tokenizer:
         """
         if self._control is None:
             if self._numbers is not None:
-                raise QkvError("a tokenizer with one model for each side has no control tokens; encode the text")
+                raise QkvError("a tokenizer with one model for each side has no control tokens; encode the text",
+                               zh="两边各用一个模型的分词器没有控制 token；请直接编码文本")  # fmt: skip
             self._control = control.of(self.backend, frozenset(self.roles.values()))
-        with guarded("the tokenizer cannot read this text"):
+        with guarded(UNREAD):
             return self._control.encode(parts)
 
     def _renumbered(self, text: str, found: tokenizers.Encoding) -> list[int]:
@@ -159,7 +162,7 @@ class Tokenizer:
         size = len(self)
         kept = [i for i in ids if 0 <= i < size and (special or i not in self._special)]
         if self._spelling is None:
-            with guarded("the tokenizer cannot spell these ids"):
+            with guarded(Note("the tokenizer cannot spell these ids", zh="分词器写不出这些编号")):
                 return self.backend.decode(kept, skip_special_tokens=False)
         text = b"".join(self._spelling.spell(self.token(i)) for i in kept).decode("utf-8", "replace")
         return text.removeprefix(" ") if self._spelling.lead else text
@@ -190,12 +193,12 @@ class Tokenizer:
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Where in `text` (from, to, in characters) each id of `encode(text)` lies; (0, 0) for the template's own."""
-        with guarded("the tokenizer cannot read this text"):
+        with guarded(UNREAD):
             return self.backend.encode(text).offsets
 
     def unknown(self, text: str) -> list[str]:
         """The parts of a text that the vocabulary lacks, in their order."""
-        with guarded("the tokenizer cannot read this text"):
+        with guarded(UNREAD):
             found = self.backend.encode(text, add_special_tokens=False)
         ids = found.ids if self._numbers is None else self._renumbered(text, found)
         spans = [span for i, span in zip(ids, found.offsets, strict=True) if i == self.unk_id]
@@ -214,7 +217,9 @@ class Tokenizer:
         if top >= vocabulary:
             raise QkvError(
                 f"the tokenizer does not fit the model: it has {len(self)} tokens (the last, {token!r}, is id {top}), "
-                f"the embedding has {vocabulary} rows; are both from one checkpoint?"
+                f"the embedding has {vocabulary} rows; are both from one checkpoint?",
+                zh=f"分词器与模型不合：它有 {len(self)} 个 token（最后的 {token!r} 编号 {top}），"
+                f"嵌入有 {vocabulary} 行；两者出自同一个检查点吗？",
             )
 
     def save(self, directory: str | Path) -> None:
@@ -225,7 +230,7 @@ class Tokenizer:
             (directory / name).write_bytes(data)
         if self.files:
             return
-        with guarded(f"{directory}: the tokenizer cannot be written"):
+        with guarded(Note(f"{directory}: the tokenizer cannot be written", zh=f"{directory}：写不了分词器")):
             text = self.backend.to_str(pretty=True)
         (directory / "tokenizer.json").write_text(text, encoding="utf-8")
         config = {

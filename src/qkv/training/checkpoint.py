@@ -68,11 +68,16 @@ def fill(core: nn.Module, values: Mapping[str, Tensor]) -> None:
     wrong = sorted(n for n in own.keys() & values.keys() if own[n].shape != values[n].shape)
     if own.keys() != values.keys() or wrong:
         missing, extra = sorted(own.keys() - values.keys()), sorted(values.keys() - own.keys())
-        found = [(f"it lacks {', '.join(missing[:5])}", missing), (f"it has {', '.join(extra[:5])} besides", extra)]
-        found += [(f"{n} was {list(values[n].shape)}, now {list(own[n].shape)}", wrong) for n in wrong[:5]]
-        told = "; ".join(text for text, some in found if some)
-        raise QkvError(f"checkpoint: its weights are of another model, or of another training.lora: {told}. Give "
-                       "another --out to start anew")  # fmt: skip
+        lacks, besides = ", ".join(missing[:5]), ", ".join(extra[:5])
+        found = [Note(f"it lacks {lacks}", zh=f"缺 {lacks}")] if missing else []
+        found += [Note(f"it has {besides} besides", zh=f"多出 {besides}")] if extra else []
+        found += [Note(f"{n} was {list(values[n].shape)}, now {list(own[n].shape)}",
+                       zh=f"{n} 原是 {list(values[n].shape)}，"
+                       f"现在是 {list(own[n].shape)}") for n in wrong[:5]]  # fmt: skip
+        raise QkvError(f"checkpoint: its weights are of another model, or of another training.lora: "
+                       f"{'; '.join(found)}. Give another --out to start anew",
+                       zh="检查点：权重属于另一个模型，或另一种 training.lora："
+                       f"{'；'.join(n.zh for n in found)}。要重新开始请另给 --out")  # fmt: skip
     for name, tensor in own.items():
         tensor.copy_(values[name])
 
@@ -93,9 +98,12 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
         os.replace(aside, path)
         sync(path.parent)
     except (OSError, SafetensorError) as e:
-        kept = "the checkpoint before it is whole" if path.exists() else "there was none before it"
+        kept = Note("the checkpoint before it is whole", zh="之前的检查点完好") if path.exists() else Note(
+            "there was none before it", zh="之前没有检查点")
         raise QkvError(f"{path}: could not be saved ({e}); {kept}. Make room (or name an --out that can be "
-                       "written) and run again with --resume auto") from e  # fmt: skip
+                       "written) and run again with --resume auto",
+                       zh=f"{path}：存不了（{e}）；{kept.zh}。请腾出空间（或给一处可写的 --out），"
+                       "再用 --resume auto 运行") from e  # fmt: skip
     finally:
         aside.unlink(missing_ok=True)
 
@@ -118,10 +126,12 @@ def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if found.get("crc32", now := checksum(tensors, found["state"])) != now:
             raise QkvError(f"{path}: spoilt since it was saved (its checksum is another); go on from a copy, or delete "
-                           "it to start anew")  # fmt: skip
+                           "it to start anew",
+                           zh=f"{path}：存好之后坏了（校验和不同）；请从备份接着训练，或删掉它重新开始")  # fmt: skip
         return tensors, state
     except (OSError, SafetensorError, json.JSONDecodeError) as e:
-        raise QkvError(f"{path}: not a whole checkpoint of a run ({e}); delete it to start anew") from None
+        raise QkvError(f"{path}: not a whole checkpoint of a run ({e}); delete it to start anew",
+                       zh=f"{path}：不是完整的检查点（{e}）；请删掉它重新开始") from None  # fmt: skip
 
 
 @dataclass

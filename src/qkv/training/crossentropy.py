@@ -93,7 +93,8 @@ def offered(
     places = torch.searchsorted(words, labels).clamp_max(len(words) - 1)
     if labels.device.type == "cpu" and not torch.equal(words[places], labels):
         lacking = labels[words[places] != labels]
-        raise QkvError(f"label {int(lacking[0])} is none of the {len(words)} words that answers are chosen among")
+        raise QkvError(f"label {int(lacking[0])} is none of the {len(words)} words that answers are chosen among",
+                       zh=f"标签 {int(lacking[0])} 不在可选的 {len(words)} 个答案词之中")  # fmt: skip
     bias = None if head.bias is None else head.bias.index_select(0, words)
     return head.weight.index_select(0, words), bias, places
 

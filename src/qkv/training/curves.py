@@ -19,7 +19,8 @@ def bounds(curves: Curves) -> tuple[float, float, float, float]:
     """The least and greatest x and y of all points; never an empty range."""
     points = [p for curve in curves.values() for p in curve if math.isfinite(p[0]) and math.isfinite(p[1])]
     if not points:
-        raise QkvError("nothing to draw: no run has a finite number of this metric")
+        raise QkvError("nothing to draw: no run has a finite number of this metric",
+                       zh="没有可画的：没有一次训练有这个指标的有限值")  # fmt: skip
     xs, ys = [x for x, _ in points], [y for _, y in points]
     low, high = min(ys), max(ys)
     if low == high:
@@ -108,11 +109,13 @@ def png(curves: Curves, path: Path, *, x: str, y: str) -> None:
     """
     bounds(curves)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise QkvError(f"{path}: expected a name that ends in .png, .svg or .pdf")
+        raise QkvError(f"{path}: expected a name that ends in .png, .svg or .pdf",
+                       zh=f"{path}：名字应以 .png、.svg 或 .pdf 结尾")  # fmt: skip
     try:
         plots = import_module("matplotlib.figure")
     except ImportError:
-        raise QkvError("--png needs matplotlib: pip install 'qkv[plot]'; --html needs nothing") from None
+        raise QkvError("--png needs matplotlib: pip install 'qkv[plot]'; --html needs nothing",
+                       zh="--png 需要 matplotlib：pip install 'qkv[plot]'；--html 什么都不需要") from None  # fmt: skip
     figure = plots.Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
     for i, (name, curve) in enumerate(curves.items()):

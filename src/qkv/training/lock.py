@@ -33,7 +33,9 @@ def held(folder: Path) -> Iterator[None]:
             file.seek(0)
             who = file.read().strip() or "another"
             raise QkvError(f"{folder.parent}: process {who} is training here; wait for it, stop it, or give another "
-                           "--out") from None  # fmt: skip
+                           "--out",
+                           zh=f"{folder.parent}：进程 {who} 正在这里训练；请等它、停它，"
+                           "或另给 --out") from None  # fmt: skip
         except OSError:  # this file system has no locks
             yield
             return

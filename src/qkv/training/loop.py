@@ -142,7 +142,9 @@ class Loop:
     def begin(self, resume: bool) -> None:
         """Fill in what an earlier part of the run left, and choose what is chosen once."""
         if self.store.last and not resume:
-            raise QkvError(f"{self.store.last}: a run lies here; go on with --resume auto or give another --out")
+            raise QkvError(f"{self.store.last}: a run lies here; go on with --resume auto or give another --out",
+                           zh=f"{self.store.last}：这里已有一次训练；请用 --resume auto 接着训练，"
+                           "或另给 --out")  # fmt: skip
         if self.ranks.first:
             self.store.sweep()
         notes: list[str] = []
@@ -159,7 +161,8 @@ class Loop:
                                      zh=f"没有要做的了：这次训练已由 training.{why} 结束；要继续，就改它"))  # fmt: skip
         elif self.log:
             self.log.unlink(missing_ok=True)
-        self.ranks.alike("data, model or checkpoint", json.dumps([self.at.step, self.store.identity], default=str))
+        self.ranks.alike(Note("data, model or checkpoint", zh="数据、模型或检查点"),
+                         json.dumps([self.at.step, self.store.identity], default=str))
         if not self.shards:
             self.ranks.spread(self.core)
         if self.log and self.log.exists():
@@ -183,7 +186,8 @@ class Loop:
             self.tell(event)
         if self.settings.on_bad_step == "rewind":
             if not self.store.folder:
-                raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back to")
+                raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back to",
+                               zh="training.on_bad_step=rewind：没有目录的训练没有可退回的检查点")  # fmt: skip
             self.save()
 
     def narrow(self) -> Note:
@@ -216,7 +220,8 @@ class Loop:
         """The batches of an epoch in their order, `accumulate` of them to a step of each process."""
         keys, n = list(self.plan.order(epoch)), self.micro
         if not keys:
-            raise QkvError("training: no batch in an epoch; is the data empty, or every row longer than the context?")
+            raise QkvError("training: no batch in an epoch; is the data empty, or every row longer than the context?",
+                           zh="training：一轮里没有一个批；数据是空的吗，还是每行都长于上下文？")  # fmt: skip
         return [keys[i : i + n] for i in range(0, len(keys), n)]
 
     def total(self) -> int:
@@ -278,7 +283,7 @@ class Loop:
                 return loss(batch, smoothing=s.smoothing, even=s.balance, agree=s.agree, drop=drop)
         except QkvError as e:
             place = f"step {self.at.step + 1} (epoch {self.at.epoch}, rows {str(key)[:80]})"
-            raise QkvError(f"training: {place}: {e}") from e
+            raise QkvError(f"training: {place}: {e}", zh=f"training：{place}：{e.note.zh}") from e
 
     def summed(self, keys: Sequence[Any]) -> float:
         """The loss of all ranks, whose gradients are summed too."""

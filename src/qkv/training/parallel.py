@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 
 PATIENCE = timedelta(hours=6)  # ranks wait this long for one that evaluates; a rank that dies is noticed at once
 GRACE = 20  # seconds in which the other processes should end by themselves, on a busy machine too; nothing is lost then
@@ -94,13 +94,15 @@ class Ranks:
                 for tensor in (*core.parameters(), *core.buffers()):
                     dist.broadcast(tensor.detach(), 0)
 
-    def alike(self, what: str, value: str) -> None:
+    def alike(self, what: Note, value: str) -> None:
         """Raise a QkvError on all ranks unless they hold the same value."""
         sign = zlib.crc32(value.encode())
         high, low = self.most([sign, -sign])
         if high != -low:
             raise QkvError(f"training: the {self.size} processes differ in {what} (here, process {self.rank}: "
-                           f"{value[:200]}); give all the same files, folder and settings")  # fmt: skip
+                           f"{value[:200]}); give all the same files, folder and settings",
+                           zh=f"training：{self.size} 个进程的{what.zh}不同（这里是进程 {self.rank}："
+                           f"{value[:200]}）；请给它们同样的文件、目录和设置")  # fmt: skip
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
@@ -117,7 +119,8 @@ class Ranks:
             what = str(error) if isinstance(error, QkvError) else f"process {failed}: {type(error).__name__}: {error}"
             own = what.encode()[:WORDS] if self.rank == failed else b""
             said = bytes(map(int, self.total([*own, *[0] * (WORDS - len(own))]))).rstrip(b"\0")
-            raise error or QkvError(said.decode("utf-8", "ignore"))
+            told = said.decode("utf-8", "ignore")  # the language of the first that failed
+            raise error or QkvError(told, zh=told)
 
 
 @contextmanager
@@ -153,11 +156,14 @@ def meet(device: str, local: int, address: str = "env://", *, rank: int = -1, si
     backend = "gloo"
     if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
         if local >= torch.cuda.device_count():
-            raise QkvError(f"training: process {local} finds {torch.cuda.device_count()} GPUs here; start one a GPU")
+            raise QkvError(f"training: process {local} finds {torch.cuda.device_count()} GPUs here; start one a GPU",
+                           zh=f"training：进程 {local} 在这里找到 {torch.cuda.device_count()} 个 GPU；"
+                           "请每个 GPU 启动一个进程")  # fmt: skip
         torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl"
     elif device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
-        raise QkvError("training: several processes need CPUs or NVIDIA GPUs; add --device cpu")
+        raise QkvError("training: several processes need CPUs or NVIDIA GPUs; add --device cpu",
+                       zh="training：多个进程要有 CPU 或 NVIDIA GPU；请加上 --device cpu")  # fmt: skip
     with peers():
         dist.init_process_group(backend, address, timeout=PATIENCE, world_size=size, rank=rank)
 

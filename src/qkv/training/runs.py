@@ -175,7 +175,9 @@ def shared_metric(runs: Sequence[Summary], metric: str = "") -> str:
     known = list(dict.fromkeys(name for run in runs for name in run.metrics))
     if metric:
         if metric not in known:
-            raise QkvError(f"--metric {metric}: no run has it{nearest(metric, known)} (there are: {', '.join(known)})")
+            raise QkvError(f"--metric {metric}: no run has it{nearest(metric, known)} (there are: {', '.join(known)})",
+                           zh=f"--metric {metric}：没有一次训练有它{nearest(metric, known).zh}（有的："
+                           f"{', '.join(known)}）")  # fmt: skip
         return metric
     counts = {name: sum(len(run.curve(name)) > 1 for run in runs) for name in known}
     return max(counts, key=lambda name: (counts[name], name != "train_loss", name == "loss"))

@@ -70,11 +70,13 @@ class Sharded(nn.Module):
 def fit(settings: "Settings", core: Transformer) -> None:
     """Refuse what sharded weights cannot do yet."""
     if not core.spec.stack.blocks:
-        raise QkvError("training.shard: an LSTM has no blocks to part; leave it away, its weights stay whole")
+        raise QkvError("training.shard: an LSTM has no blocks to part; leave it away, its weights stay whole",
+                       zh="training.shard：LSTM 没有可分的块；请去掉它，权重保持完整")  # fmt: skip
     asked = [f"training.{key}" for key in ALONE if getattr(settings, key)]
     asked += [] if settings.optimizer in ("adam", "adamw") else [f"training.optimizer={settings.optimizer}"]
     if asked:
-        raise QkvError(f"training.shard does not go with {', '.join(asked)} yet: leave one of them away")
+        raise QkvError(f"training.shard does not go with {', '.join(asked)} yet: leave one of them away",
+                       zh=f"training.shard 还不能与 {'、'.join(asked)} 同用：请去掉其一")  # fmt: skip
 
 
 def is_part(tensor: Tensor) -> bool:
@@ -141,7 +143,9 @@ def unsaved(place: Path) -> Iterator[None]:
     except (OSError, CheckpointException) as e:
         cause = min(e.failures.items())[1][0] if isinstance(e, CheckpointException) else e
         raise QkvError(f"{place}: could not be saved ({str(cause)[:300]}); the checkpoint before it is whole. Make "
-                       "room and run again with --resume auto") from e  # fmt: skip
+                       "room and run again with --resume auto",
+                       zh=f"{place}：存不了（{str(cause)[:300]}）；之前的检查点完好。请腾出空间，"
+                       "再用 --resume auto 运行") from e  # fmt: skip
 
 
 def forget(pointer: Path) -> None:
@@ -182,4 +186,5 @@ def read(pointer: Path, core: nn.Module) -> tuple[dict[str, Tensor], dict[str, A
             dcp.load(found, storage_reader=reader, no_dist=not dist.is_initialized())
         return found, state
     except (OSError, ValueError, KeyError, dcp.CheckpointException) as e:
-        raise QkvError(f"{pointer}: not a whole checkpoint of a run ({str(e)[:300]}); delete it to start anew") from e
+        raise QkvError(f"{pointer}: not a whole checkpoint of a run ({str(e)[:300]}); delete it to start anew",
+                       zh=f"{pointer}：不是完整的检查点（{str(e)[:300]}）；请删掉它重新开始") from e  # fmt: skip

@@ -30,11 +30,15 @@ def opened(name: str, directory: Path) -> Report:
     known = sorted({*OWN, *others})
     if name not in known:
         raise QkvError(f"--track {name}: no such tracker{nearest(name, known)} (known: {', '.join(known)}; a package "
-                       f"brings others by the entry points of {GROUP})")  # fmt: skip
+                       f"brings others by the entry points of {GROUP})",
+                       zh=f"--track {name}：没有这个记录器{nearest(name, known).zh}（有的：{', '.join(known)}；"
+                       "别的包可以"
+                          f"用 {GROUP} 入口点带来更多）")  # fmt: skip
     try:
         return (others[name].load() if name in others else OWN[name])(directory)
     except ImportError as e:
-        raise QkvError(f"--track {name}: {e}; pip install {name}") from None
+        raise QkvError(f"--track {name}: {e}; pip install {name}",
+                       zh=f"--track {name}：{e}；pip install {name}") from None  # fmt: skip
 
 
 def tensorboard(directory: Path) -> Report:
