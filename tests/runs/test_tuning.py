@@ -147,6 +147,18 @@ def test_a_run_begins_with_the_weights_and_the_words_of_its_base(tmp_path: Path)
     assert not any(torch.equal(old[n], moved[n]) for n in old if "attn.q.weight" in n)
 
 
+def test_labels_are_learnt_from_an_encoder_whose_words_are_left_behind(tmp_path: Path) -> None:
+    """A trained encoder loses its head and gets labels: demo-bert, and what was fine-tuned from it."""
+    first = tmp_path / "first"
+    for base, out in (("demo-bert", first), (str(first), tmp_path / "second")):
+        result = recipes.train(run_of("labels", base=base), out=out, device="cpu")
+        model = qkv.load(out)
+        assert model.spec.head is None
+        assert model.labels == ("down", "up")
+        assert model.classify("good great").label in model.labels
+        assert result.outcome.steps == 6
+
+
 def test_a_base_that_knows_the_labels_keeps_their_order(tmp_path: Path) -> None:
     first = recipes.train(run_of("labels"), out=tmp_path / "pre", device="cpu")
     config = json.loads((tmp_path / "pre" / "config.json").read_text(encoding="utf-8"))

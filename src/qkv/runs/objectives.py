@@ -127,7 +127,7 @@ def awake(run: Run, model: Model) -> tuple[Note, ...]:
 
     Adapters stand beside a base that stays as it is.
     """
-    bias = getattr(model.core.head, "bias", None)
+    bias = getattr(getattr(model.core, "head", None), "bias", None)  # a classifier has no head
     if not run.base or run.training.lora.rank or bias is None:
         return ()
     with torch.no_grad():
