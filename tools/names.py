@@ -21,7 +21,8 @@ PARTICIPLE_WORDS = """
     stood struck sunk taken taught thought thrown told torn understood unsaid untaught woven worn written unwritten
     unheard unseen unread
 """
-PARTICIPLES = set(PARTICIPLE_WORDS.split()) - {"cut", "let", "put", "read", "run", "set", "shut", "split", "spread"}  # these are verbs as well
+ALSO_VERBS = {"cut", "let", "put", "read", "run", "set", "shut", "split", "spread"}
+PARTICIPLES = set(PARTICIPLE_WORDS.split()) - ALSO_VERBS
 OTHER_WORDS = """
     able about above absent again ahead aged alike alone along aloud already also anew apart as at awake aware away
     back backward bad bare because before behind below beneath beside best better between beyond big both broad busiest
@@ -39,7 +40,7 @@ OTHER_WORDS = """
     warm weak well what when where whether which while whole why wide wider with within without worse worst worth
     wrong young
 """
-OTHERS = set(OTHER_WORDS.split()) - {"back", "clean", "clear", "close", "free", "mean", "open", "warm"}  # these are verbs as well
+OTHERS = set(OTHER_WORDS.split()) - {"back", "clean", "clear", "close", "free", "mean", "open", "warm"}  # verbs as well
 VERBS_IN_ED = {"embed", "feed", "need", "seed", "shed", "speed", "proceed", "exceed", "shred", "bleed", "breed", "wed"}
 # A name that many modules share on purpose, since each stands for the same thing there.
 PROTOCOLS = {
