@@ -43,7 +43,8 @@ def measured(given: Any, dtype: str, causal: bool, length: int, peak: float) -> 
     from qkv.core import kernels
     from qkv.core.attention import Attention, attend
     from qkv.core.masks import Seen
-    from qkv.core.step import Given, begin
+    from qkv.core.model import build_step
+    from qkv.core.step import Inputs
 
     kind = torch.float32 if dtype == "fp32" else torch.bfloat16
     at = Attention(
@@ -58,7 +59,7 @@ def measured(given: Any, dtype: str, causal: bool, length: int, peak: float) -> 
     pad[: batch // 2, ..., length - length // 8 :] = torch.finfo(torch.float32).min
     seen = Seen(None, causal=True) if causal else Seen(pad, causal=False)
     plain = spec.Stack(8, (spec.Block(spec.Attention(1, 1, 8, spec.Mask("causal")), spec.Ffn(8, "relu")),))
-    step = begin(made(plain), torch.zeros(1, 1, dtype=torch.long), Given())
+    step = build_step(made(plain), torch.zeros(1, 1, dtype=torch.long), Inputs())
 
     def passed(run: Any) -> Any:
         for x in (q, k, v):

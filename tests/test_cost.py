@@ -13,7 +13,8 @@ from qkv import cost
 from qkv.core import attention, kernels
 from qkv.core.cache import Static
 from qkv.core.masks import Cells, reasons
-from qkv.core.step import Given, begin
+from qkv.core.model import build_step
+from qkv.core.step import Inputs
 from qkv.cost import count, report, shapes
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Latent, Mask, Norm, Rotary, Spec, Stack, Table
@@ -120,23 +121,29 @@ def counted(spec: Spec, tokens: int, past: int = 0) -> int:
     core, cache = zoo.made(spec).requires_grad_(False), Static(5) if past else None
     ids = zoo.words(1, past + tokens)
 
-    def step(stack: object, ids: torch.Tensor, given: Given | None = None, mode: str = "prefill") -> object:
-        made = begin(stack, ids, given, cache=cache, mode=mode)  # type: ignore[arg-type]
+    def step(stack: object, ids: torch.Tensor, given: Inputs | None = None, mode: str = "prefill") -> object:
+        made = build_step(stack, ids, given, cache=cache, mode=mode)  # type: ignore[arg-type]
         return dataclasses.replace(made, attend=attention.attend)
 
+    def logits(ids: torch.Tensor, step: object) -> None:
+        states = core.run_stack(ids, step)  # type: ignore[arg-type]
+        if spec.head:
+            core.head(states)
+
     with FlopCounterMode(display=False) as counter:
-        given = Given()
+        given = Inputs()
         if spec.encoder and spec.decoder:
             source = ids[:, : past or tokens]
-            open_maths = dataclasses.replace(begin(core.encoder, source), attend=attention.attend)
-            given = Given(memory=core.encode(source, open_maths))
-        stack = core.decoder if spec.decoder else core.encoder
+            open_maths = dataclasses.replace(build_step(core.encoder, source), attend=attention.attend)
+            table = core.source_embed if spec.sources else core.embed
+            given = Inputs(memory=core.encoder(table(source), open_maths))
+        stack = core.stack
         if past:
-            core(ids[:, :past], step(stack, ids[:, :past], given))  # type: ignore[arg-type]
+            logits(ids[:, :past], step(stack, ids[:, :past], given))
             before = counter.get_total_flops()
-            core(ids[:, past:], step(stack, ids[:, past:], given, "decode"))  # type: ignore[arg-type]
+            logits(ids[:, past:], step(stack, ids[:, past:], given, "decode"))
             return counter.get_total_flops() - before
-        core(ids, step(stack, ids, given))  # type: ignore[arg-type]
+        logits(ids, step(stack, ids, given))
     return counter.get_total_flops()
 
 
@@ -198,10 +205,10 @@ def test_activations_are_what_a_real_backward_pass_keeps(name: str, monkeypatch:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         source = zoo.words(1, tokens)
-        given = Given()
+        given = Inputs()
         if spec.encoder and spec.decoder:
-            given = Given(memory=core.encode(source, begin(core.encoder, source)))
-        core.hidden(source, begin(core.decoder if spec.decoder else core.encoder, source, given))
+            given = Inputs(memory=core.encode(source))
+        core.hidden(source, given)
     real = sum(n for n, _ in kept.values()) / tokens
     found = count(spec).activation_bytes_per_token(tokens)
     if name in ("gqa", "relative"):  # PyTorch on a CPU copies shared heads, and keeps patterns where the bias is learnt

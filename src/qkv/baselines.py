@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.core.model import build_step
 from qkv.core.recurrent import Recurrent
-from qkv.core.step import Given, Step, begin
+from qkv.core.step import Inputs, Step
 from qkv.data.collate import IGNORED, Batch, filled
 from qkv.errors import QkvError
 from qkv.spec import Head, Init, Recurrence, Stack
@@ -41,8 +42,8 @@ class Written:
 def over(core: Recurrent, sources: Sequence[Sequence[int]], ids: Tensor) -> Step:
     """The step of a decoder that reads `ids` with these sources as its memory."""
     source, real = filled(sources, ids.device)
-    memory = core.encode(source, begin(core.encoder, source, Given(real=real)))
-    return begin(core.decoder, ids, Given(memory=memory, memory_real=real), mode="decode")
+    memory = core.encode(source, Inputs(padding_mask=real))
+    return build_step(core.decoder, ids, Inputs(memory=memory, source_padding_mask=real), mode="decode")
 
 
 @torch.inference_mode()

@@ -13,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec as parts
-from qkv.core.attention import Attention, Norm
+from qkv.core.attention import Attention
 from qkv.core.experts import Bank, Experts
 from qkv.core.latent import Latent
 from qkv.core.masks import Seen
-from qkv.core.model import Stack, Transformer
+from qkv.core.model import Stack, Transformer, build_step
+from qkv.core.norm import Norm
 from qkv.core.recurrent import core_of
-from qkv.core.step import Given, Step, begin
+from qkv.core.step import Inputs, Step
 from qkv.errors import QkvError, nearest
 
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "fp64": 8, "float64": 8, "int8": 1}
@@ -212,16 +213,16 @@ def saved(core: Transformer, tokens: int) -> int:
     def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, *_: object) -> Tensor:
         return Fused.apply(q, k, v, seen.bias)  # type: ignore[no-any-return]
 
-    def step(stack: Stack, given: Given | None = None) -> Step:
-        return dataclasses.replace(begin(stack, ids, given), attend=attend)
+    def step(stack: Stack, given: Inputs | None = None) -> Step:
+        return dataclasses.replace(build_step(stack, ids, given), attend=attend)
 
     ids = torch.zeros(1, tokens, dtype=torch.int64, device="meta")
     unpack: Callable[[Tensor], Tensor] = lambda x: x  # noqa: E731
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        given = Given()
+        memory = None
         if core.spec.encoder and core.spec.decoder:
-            given = Given(memory=core.encode(ids, step(core.encoder)))
-        core.hidden(ids, step(core.decoder if core.spec.decoder else core.encoder, given))
+            memory = core.encoder((core.source_embed if core.spec.sources else core.embed)(ids), step(core.encoder))
+        core.run_stack(ids, step(core.stack, Inputs(memory=memory)))
     return total
 
 

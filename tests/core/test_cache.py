@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qkv.core.cache import Cache, Static
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 
 sys.path.insert(0, str(Path(__file__).parent))
 import zoo
@@ -61,10 +61,10 @@ def test_left_padding_equals_alone(name: str) -> None:
         prompt[row, 8 - n :] = ids[row, :n]
     real = torch.arange(8)[None] >= 8 - torch.tensor(lengths)[:, None]
     cache = Static(3, capacity=4)
-    out = [core(prompt, begin(core.decoder, prompt, Given(real=real), cache=cache, mode="prefill"))[:, -1:]]
+    out = [core(prompt, Inputs(padding_mask=real), cache=cache, mode="prefill").logits[:, -1:]]
     more = torch.stack([ids[row, n : n + 3] for row, n in enumerate(lengths)])
     for part in more.split(1, 1):
-        out.append(core(part, begin(core.decoder, part, cache=cache, mode="decode")))
+        out.append(core(part, cache=cache, mode="decode").logits)
     for row, n in enumerate(lengths):
         alone = zoo.run(core, ids[row : row + 1, : n + 3])[0, n - 1 :]
         assert (torch.cat(out, 1)[row] - alone).abs().max() <= 1e-5
@@ -105,10 +105,10 @@ def test_reordered_rows_continue_their_parents(name: str, index: list[int]) -> N
 def test_kept_rows_go_on_and_the_memory_is_shared_by_beams() -> None:
     core, beams = zoo.made(zoo.seq2seq()), 2
     source, ids = zoo.words(3, 7, seed=9), zoo.words(3 * beams, 6)
-    memory = core.encode(source, begin(core.encoder, source))
+    memory = core.encode(source)
 
     def run(part: torch.Tensor, rows: torch.Tensor, cache: Any = None) -> torch.Tensor:
-        return core(part, begin(core.decoder, part, Given(memory=memory[rows]), cache=cache, mode="decode"))
+        return core(part, Inputs(memory=memory[rows]), cache=cache, mode="decode").logits
 
     cache = Static(2)
     first = run(ids[:, :4], torch.arange(3), cache)

@@ -15,8 +15,8 @@ from qkv.core import experts
 from qkv.core.dropout import dropper
 from qkv.core.experts import Experts, choose
 from qkv.core.init import initialise
-from qkv.core.model import Transformer
-from qkv.core.step import Step, begin
+from qkv.core.model import Transformer, build_step
+from qkv.core.step import Step
 from qkv.spec import Attention, Block, Ffn, Mask, Norm, Spec, Stack
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -54,7 +54,7 @@ def made(s: spec.Experts, seed: int = 0) -> tuple[Experts, Step]:
             p.normal_(0.0, 0.5)
         for b in moe.buffers():
             b.normal_(0.0, 0.5)
-    return moe, begin(core.decoder, torch.zeros(3, 7, dtype=torch.int64))
+    return moe, build_step(core.decoder, torch.zeros(3, 7, dtype=torch.int64))
 
 
 def states(seed: int = 1) -> Tensor:

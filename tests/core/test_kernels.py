@@ -13,7 +13,7 @@ from qkv import spec
 from qkv.core import kernels
 from qkv.core.attention import Attention, attend
 from qkv.core.masks import Cells, Seen, seen
-from qkv.core.step import begin
+from qkv.core.model import build_step
 
 ROWS, QUERIES, HEADS, DIM = 3, 6, 6, 32
 MASKS = {
@@ -43,7 +43,7 @@ def begin_nothing() -> Any:
         masks: tuple[spec.Mask, ...] = ()
         rotaries: tuple[spec.Rotary, ...] = ()
 
-    return begin(Empty(), torch.zeros(1, 1, dtype=torch.int64))  # type: ignore[arg-type]
+    return build_step(Empty(), torch.zeros(1, 1, dtype=torch.int64))  # type: ignore[arg-type]
 
 
 CASES = [

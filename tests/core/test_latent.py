@@ -14,8 +14,8 @@ from qkv.core import attention, kernels, latent
 from qkv.core.cache import Static
 from qkv.core.latent import Latent
 from qkv.core.masks import Cells, Seen, seen
-from qkv.core.model import Transformer
-from qkv.core.step import Given, begin, listener
+from qkv.core.model import Transformer, build_step
+from qkv.core.step import Inputs, listener
 from qkv.spec import Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
 from qkv.spec import Latent as Part
 
@@ -89,7 +89,7 @@ def gap_to_paper(m: Latent, *, mode: str, right: Latent | None = None) -> float:
     class Alone:
         masks, rotaries = (m.spec.mask,), (m.spec.rotary,)
 
-    step = begin(Alone(), torch.zeros(2, 7, dtype=torch.int64), mode=mode)  # type: ignore[arg-type]
+    step = build_step(Alone(), torch.zeros(2, 7, dtype=torch.int64), mode=mode)  # type: ignore[arg-type]
     with torch.no_grad():
         got = m(x, step)
         return float((got - torch.stack([paper(right or m, row) for row in x])).abs().max())
@@ -139,9 +139,9 @@ def test_absorbed_decoding_equals_the_expanded_forward(name: str, chunks: str, f
 def test_absorbed_equals_expanded_under_every_mask_padded(mask: Mask) -> None:
     core, ids = model(replace(PARTS["v2"], mask=mask)), zoo.words(3, 11)
     real = torch.arange(11)[None] >= torch.tensor([0, 2, 5])[:, None]
-    given = Given(real=real, prefix=torch.tensor([4, 3, 2]) if mask.kind == "prefix" else None)
+    given = Inputs(padding_mask=real, prefix_len=torch.tensor([4, 3, 2]) if mask.kind == "prefix" else None)
     with torch.no_grad():
-        both = [core(ids, begin(core.decoder, ids, given, mode=mode)) for mode in ("prefill", "decode")]  # type: ignore[arg-type]
+        both = [core(ids, given, mode=mode).logits for mode in ("prefill", "decode")]  # type: ignore[arg-type]
     assert (both[0] - both[1])[real].abs().max() <= 1e-5
 
 

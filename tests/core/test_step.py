@@ -12,7 +12,8 @@ from torch import nn
 
 from qkv.core import dropout
 from qkv.core.dropout import dropper, keep
-from qkv.core.step import Given, Step, begin, listener, silent
+from qkv.core.model import build_step
+from qkv.core.step import Inputs, Step, listener, silent
 
 sys.path.insert(0, str(Path(__file__).parent))
 import zoo
@@ -152,13 +153,13 @@ def test_no_graph_break_and_the_same_logits(name: str, ear: Any) -> None:
     core, ids = zoo.made(zoo.ALL[name]()), zoo.words(2, 6)
     torch._dynamo.reset()
     with torch.no_grad():
-        memory = core.encode(ids, begin(core.encoder, ids)) if hasattr(core, "encoder") else None
+        memory = core.encode(ids) if hasattr(core, "encoder") else None
     token = listener.set(ear)
-    step = begin(core.decoder, ids, Given(memory=memory))
+    step = build_step(core.decoder, ids, Inputs(memory=memory))
     listener.reset(token)
     with torch.no_grad():
-        compiled = torch.compile(core, backend="eager", fullgraph=True)
-        assert torch.equal(compiled(ids, step), core(ids, step))
+        compiled = torch.compile(core.run_stack, backend="eager", fullgraph=True)
+        assert torch.equal(compiled(ids, step), core.run_stack(ids, step))
 
 
 def test_a_tap_that_breaks_the_graph_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +190,9 @@ def test_padding_of_either_side_changes_no_real_position(name: str) -> None:
 
     def run(x: torch.Tensor, mask: Any, source: torch.Tensor, source_mask: Any) -> torch.Tensor:
         if name != "seq2seq":
-            return core(x, begin(core.decoder if name == "gqa" else core.encoder, x, Given(real=mask)))
-        memory = core.encode(source, begin(core.encoder, source, Given(real=source_mask)))
-        return core(x, begin(core.decoder, x, Given(real=mask, memory=memory, memory_real=source_mask)))
+            return core(x, Inputs(padding_mask=mask)).logits
+        memory = core.encode(source, Inputs(padding_mask=source_mask))
+        return core(x, Inputs(padding_mask=mask, memory=memory, source_padding_mask=source_mask)).logits
 
     got, alone = run(padded, real, source, source_real)[:, :6], run(ids, None, source[:, :7], None)
     assert (got - alone).abs().max() <= 1e-5
@@ -201,6 +202,6 @@ def test_packed_documents_are_as_separate_ones() -> None:
     spec = zoo.gqa()
     core, one, two = zoo.made(spec), zoo.words(1, 5), zoo.words(1, 4, seed=2)
     ids, documents = torch.cat((one, two), 1), torch.tensor([[0] * 5 + [1] * 4])
-    got = core(ids, begin(core.decoder, ids, Given(documents=documents)))
+    got = core(ids, Inputs(document_ids=documents)).logits
     expected = torch.cat((zoo.run(core, one), zoo.run(core, two)), 1)  # rotary: only the distance counts
     assert (got - expected).abs().max() <= 1e-5

@@ -7,7 +7,7 @@ from qkv.core.cache import Cache
 from qkv.core.dropout import Drop, keep
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Given, Mode, begin
+from qkv.core.step import Inputs, Mode
 from qkv.spec import (
     Attention,
     Block,
@@ -206,13 +206,12 @@ def run(
     drop: Drop = keep,
 ) -> Tensor:  # fmt: skip
     """Logits of any of them; `source` (three rows of seven words by default) goes to an encoder-decoder only."""
-    given = Given()
+    given = Inputs()
     if hasattr(core, "encoder") and hasattr(core, "decoder"):
         source = words(len(ids), 7, seed=9) if source is None else source
-        given = Given(memory=core.encode(source, begin(core.encoder, source, mode=mode, drop=drop)))
+        given = Inputs(source=source)
     elif any(m.kind == "prefix" for m in core.decoder.masks) if hasattr(core, "decoder") else False:
-        given = Given(prefix=torch.full((len(ids),), 3), blank=torch.full((len(ids),), 1))
+        given = Inputs(prefix_len=torch.full((len(ids),), 3), blank_pos=torch.full((len(ids),), 1))
     elif hasattr(core, "encoder") and hasattr(core.encoder, "segments"):
-        given = Given(segments=(torch.arange(ids.shape[1]) > 4).long().expand(len(ids), -1))
-    stack = core.decoder if hasattr(core, "decoder") else core.encoder
-    return core(ids, begin(stack, ids, given, cache=cache, mode=mode, drop=drop))
+        given = Inputs(segments=(torch.arange(ids.shape[1]) > 4).long().expand(len(ids), -1))
+    return core(ids, given, cache, mode=mode, drop=drop).logits

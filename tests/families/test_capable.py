@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from qkv import cost, hub
 from qkv.adapt.pack import pack
 from qkv.convert import checkpoint
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.fold import show
 from qkv.model import Special
 from qkv.writing import start_of
@@ -139,11 +139,11 @@ def test_the_folded_text_computes_the_same(family, drawn, record):
     with torch.no_grad():
         both = []
         for core in (folded, model.core):
-            ids, given = at["ids"], Given(real=at["real"])
+            ids, given = at["ids"], Inputs(padding_mask=at["real"])
             if "target" in at:
-                memory = core.encode(ids, begin(core.encoder, ids, given))
-                ids, given = at["target"], Given(memory=memory, memory_real=at["real"])
-            both.append(core(ids, begin(core.decoder if model.spec.decoder else core.encoder, ids, given)))
+                memory = core.encode(ids, given)
+                ids, given = at["target"], Inputs(memory=memory, source_padding_mask=at["real"])
+            both.append(core(ids, given).logits)
     assert torch.equal(*both)
     record(family, "shows", True)
 

@@ -12,7 +12,7 @@ from qkv import hub
 from qkv.convert import checkpoint, store
 from qkv.convert.config import Reader
 from qkv.core.cache import Static
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.model import Model
 
@@ -163,16 +163,15 @@ def test_cached_and_chunked_equal_uncached(family, number, tmp_path, record):
     core, ids = model.core, at.get("target", at["ids"])
     if not model.spec.decoder:
         pytest.skip("an encoder keeps no cache")
-    given = Given()
+    given = Inputs()
     with torch.no_grad():
         if "target" in at:
-            memory = core.encode(at["ids"], begin(core.encoder, at["ids"], Given(real=at["real"])))
-            given = Given(memory=memory, memory_real=at["real"])
-        whole = core(ids, begin(core.decoder, ids, given))
+            memory = core.encode(at["ids"], Inputs(padding_mask=at["real"]))
+            given = Inputs(memory=memory, source_padding_mask=at["real"])
+        whole = core(ids, given).logits
         cache, parts = Static(len(core.decoder.layers), capacity=4), []
         for a, b in ((0, 3), (3, 4), (4, 5), (5, ids.shape[1])):
-            step = begin(core.decoder, ids[:, a:b], given, cache=cache, mode="prefill" if a == 0 else "decode")
-            parts.append(core(ids[:, a:b], step))
+            parts.append(core(ids[:, a:b], given, cache, mode="prefill" if a == 0 else "decode").logits)
     off = (torch.cat(parts, 1) - whole).abs().max().item()
     assert off <= 1e-5 * max(1.0, whole.std().item())
     record(family, "cached", off)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qkv import sample
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin, listener
+from qkv.core.step import Inputs, listener
 from qkv.errors import QkvError
 from qkv.generation import rows as rows_module
 from qkv.generation.engine import generate, stream
@@ -63,12 +63,11 @@ def followers(core: Transformer, prompt: list[int], tokens: list[int]) -> torch.
     """Log probabilities [V] of what follows, everything read again in one pass, no cache, no padding, no batch."""
     if core.spec.encoder:
         source = torch.tensor([prompt])
-        memory = core.encode(source, begin(core.encoder, source))
+        memory = core.encode(source)
         ids = torch.tensor([[1, *tokens]])
-        return core(ids, begin(core.decoder, ids, Given(memory=memory)))[0, -1].log_softmax(-1)
+        return core(ids, Inputs(memory=memory)).logits[0, -1].log_softmax(-1)
     ids = torch.tensor([[*prompt, *tokens]])
-    step = begin(core.decoder, ids, Given(prefix=torch.tensor([len(prompt)])))
-    return core(ids, step)[0, -1].log_softmax(-1)
+    return core(ids, Inputs(prefix_len=torch.tensor([len(prompt)]))).logits[0, -1].log_softmax(-1)
 
 
 def plainly(core: Transformer, prompt: list[int], n: int) -> tuple[list[int], list[float]]:

@@ -262,10 +262,10 @@ def test_influence_is_the_jacobian():
     way = torch.randn(8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def top(x):
-        from qkv.core.step import begin
+        from qkv.core.model import build_step
 
         stack = model.core.decoder
-        return stack.layers[0](x, begin(stack, ids))[0, 2] @ way
+        return stack.layers[0](x, build_step(stack, ids))[0, 2] @ way
 
     with model.trace(save=["embed"]) as t:
         model(ids)

@@ -10,7 +10,7 @@ import torch
 
 import qkv
 from qkv import recipes
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
 from qkv.runs import assemble, fit, tuning
@@ -60,10 +60,9 @@ def slowly(a: assemble.Assembly, b: Batch, share: float) -> float:
     for i, ids in enumerate(b.target):
         count = len(ids) if b.target_real is None else int(b.target_real[i].sum())
         row = ids[None, :count]
-        stack = core.decoder if core.spec.decoder else core.encoder
         segments = None if b.segments is None else b.segments[i : i + 1, :count]
-        step = begin(stack, row, Given(segments=segments))
-        states = core.hidden(row, step)
+        step = core.begin(row, Inputs(segments=segments))
+        states = core.run_stack(row, step)
         assert b.classes is not None
         total -= core.labels(states, step)[0].log_softmax(-1)[b.classes[i]].item()
         if share:
@@ -227,7 +226,7 @@ def alone(core: Any, b: Batch, row: int) -> dict[int, torch.Tensor]:
     found = dict[int, torch.Tensor]()
     for number in set(b.documents[row].tolist()) - {-1}:
         ids = b.target[row, b.documents[row] == number][None]
-        found[number] = core(ids, begin(core.decoder, ids, Given()))[0]
+        found[number] = core(ids, Inputs()).logits[0]
     return found
 
 

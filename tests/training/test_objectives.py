@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin, listener
+from qkv.core.step import Inputs, listener
 from qkv.data import collate, corrupt
 from qkv.data.collate import IGNORED, Batch
 from qkv.runs.shape import Shape
@@ -63,13 +63,12 @@ def slowly(core: Transformer, batch: Batch) -> float:
     for i, ids in enumerate(batch.target):
         real = len(ids) if batch.target_real is None else int(batch.target_real[i].sum())
         row = ids[None, :real]
-        given = Given(
+        given = Inputs(
             segments=None if batch.segments is None else batch.segments[i : i + 1, :real],
-            prefix=None if batch.prefix is None else batch.prefix[i : i + 1],
+            prefix_len=None if batch.prefix is None else batch.prefix[i : i + 1],
         )
-        stack = core.decoder if core.spec.decoder else core.encoder
-        step = begin(stack, row, given)
-        states = core.hidden(row, step)
+        step = core.begin(row, given)
+        states = core.run_stack(row, step)
         chances = core.head(states)[0].log_softmax(-1)
         total -= sum(chances[t, label].item() for t, label in enumerate(batch.labels[i].tolist()) if label != IGNORED)
         if batch.classes is not None and batch.classes[i] != IGNORED:
@@ -157,8 +156,7 @@ def routes(core: Transformer, batch: Batch) -> list[tuple[Tensor, Tensor]]:
                 return x
 
         token = listener.set(Ear())
-        step = begin(core.decoder, ids[None, :real], Given(prefix=batch.prefix[i : i + 1]))
-        core.hidden(ids[None, :real], step)
+        core.hidden(ids[None, :real], Inputs(prefix_len=batch.prefix[i : i + 1]))
         listener.reset(token)
         for layer, (logits, index) in zip(core.decoder.layers, found, strict=True):
             logits.append(heard[layer.moe.path][0] @ layer.moe.router.weight.T)

@@ -3,38 +3,15 @@
 Letters: B batch, T queries, S keys, D width, H heads, G key/value groups, K head dim, W value head dim.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec
+from qkv.core.latent import Latent
 from qkv.core.masks import Seen
+from qkv.core.norm import Norm
 from qkv.core.positions import rotate
 from qkv.core.step import Step
-
-if TYPE_CHECKING:
-    from qkv.core.latent import Latent
-
-
-class Norm(nn.Module):
-    """LayerNorm or RMSNorm over the last dimension."""
-
-    def __init__(self, s: spec.Norm, width: int, path: str) -> None:
-        super().__init__()
-        self.spec, self.path = s, path
-        self.weight = nn.Parameter(torch.ones(width))
-        if s.kind == "layer":
-            self.bias = nn.Parameter(torch.zeros(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        s = self.spec
-        if s.kind == "rms":
-            return F.rms_norm(x, x.shape[-1:], self.weight, s.eps)
-        if s.kind == "unbiased":
-            return F.layer_norm(x, x.shape[-1:], self.weight, None, s.eps)
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, s.eps)
 
 
 class Attention(nn.Module):
@@ -92,7 +69,7 @@ class Attention(nn.Module):
         return z.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: "Attention | Latent", step: Step) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention | Latent, step: Step) -> Tensor:
     """softmax(q kᵀ · scale + mask) v, in the open (Vaswani et al. 2017, eq. 1): the oracle of every faster kernel."""
     s = at.spec
     if k.shape[1] < q.shape[1]:

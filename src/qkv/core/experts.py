@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec
+from qkv.core.ffn import ACTIVATIONS, Ffn
 from qkv.core.step import Step
 
 
@@ -33,8 +34,6 @@ class Experts(nn.Module):
 
     def __init__(self, s: spec.Experts, width: int, path: str) -> None:
         super().__init__()
-        from qkv.core.model import ACTIVATIONS, Ffn  # model.py imports this file
-
         self.spec, self.path = s, path
         self.act = ACTIVATIONS[s.expert.activation]
         if s.expert.gated:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from qkv.core.experts import Bank, Experts
-from qkv.core.model import Norm, Transformer
+from qkv.core.model import Transformer
+from qkv.core.norm import Norm
 
 
 def initialise(core: Transformer, seed: int = 0) -> None:

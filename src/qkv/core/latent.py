@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv import spec
-from qkv.core.attention import Norm
+from qkv.core.norm import Norm
 from qkv.core.positions import rotate
 from qkv.core.step import Step
 

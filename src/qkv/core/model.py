@@ -4,48 +4,24 @@ Letters: B batch, T queries, S keys, D width, H heads, G key/value groups, K hea
 `step` travels beside x and is built once per call (step.py): positions, masks, cache, memory, dropout, taps.
 """
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec
-from qkv.core.attention import Attention, Norm
+from qkv.core import attention, kernels
+from qkv.core.attention import Attention
+from qkv.core.cache import Cache
+from qkv.core.dropout import Drop, keep
 from qkv.core.experts import Experts
+from qkv.core.ffn import ACTIVATIONS, Ffn
 from qkv.core.latent import Latent
-from qkv.core.positions import buckets, sinusoid
-from qkv.core.step import Step
-
-ACTIVATIONS = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "tanh": torch.tanh,
-}
-
-
-class Ffn(nn.Module):
-    """Each position alone: up, activation (and gate), down."""
-
-    def __init__(self, s: spec.Ffn, width: int, path: str) -> None:
-        super().__init__()
-        self.spec, self.path = s, path
-        if s.gated:
-            self.gate = nn.Linear(width, s.width, bias=s.bias)
-        self.up = nn.Linear(width, s.width, bias=s.bias)
-        self.down = nn.Linear(s.width, width, bias=s.bias)
-
-    def forward(self, x: Tensor, step: Step) -> Tensor:
-        s = self.spec
-        x = step.tap(self, "norm", x)  # B T D
-        up = step.tap(self, "up", self.up(x))  # B T F
-        if s.gated:
-            gate = step.tap(self, "gate", self.gate(x))  # B T F
-            act = ACTIVATIONS[s.activation](gate) * up  # B T F
-        else:
-            act = ACTIVATIONS[s.activation](up)  # B T F
-        act = step.tap(self, "act", act)  # B T F
-        return step.tap(self, "out", self.down(step.drop(act, s.dropout)))  # B T D
+from qkv.core.masks import Cells, seen
+from qkv.core.norm import Norm
+from qkv.core.positions import angles, buckets, placed, since, sinusoid
+from qkv.core.step import Inputs, Mode, Step, listener, silent
 
 
 class Block(nn.Module):
@@ -200,6 +176,13 @@ class Labels(nn.Module):
         return step.tap(self, "out", self.out(step.drop(self.dense(x), s.dropout)))
 
 
+class Output(NamedTuple):
+    """What one forward pass gives: `logits` [B, T, V] (None without a head) and the last `hidden` states [B, T, D]."""
+
+    logits: Tensor
+    hidden: Tensor
+
+
 class Transformer(nn.Module):
     """Token ids to logits, in any of the four architectures that the spec describes."""
 
@@ -223,30 +206,112 @@ class Transformer(nn.Module):
         if s.labels:
             self.labels = Labels(s.labels, s.stack.width)
 
+    @property
+    def stack(self) -> Stack:
+        """The stack whose states become logits: the decoder where there is one."""
+        s = self.spec
+        return self.decoder if s.decoder else self.encoder
+
     def tie(self) -> None:
         """Let the head speak with the embedding's own matrix (Press & Wolf 2017), where the spec says so."""
         s = self.spec
         if s.head and s.head.kind == "tied":
             self.head.weight = self.embed.weight
 
-    def forward(self, ids: Tensor, step: Step) -> Tensor:
-        return step.tap(self, "logits", self.head(self.hidden(ids, step)))  # B T V
+    def forward(
+        self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
+        mode: Mode = "train", drop: Drop = keep, logits_to_keep: int = 0,
+    ) -> Output:  # fmt: skip
+        """The one door: ids [B, T] to logits [B, T, V], or of the last `logits_to_keep` positions alone (0: of all)."""
+        s = self.spec
+        step = self.begin(ids, inputs, cache, mode=mode, drop=drop)
+        x = self.run_stack(ids, step)  # B T D
+        if s.head:
+            return Output(step.tap(self, "logits", self.head(x[:, -logits_to_keep:])), x)
+        return Output(None, x)  # type: ignore[arg-type]
 
-    def hidden(self, ids: Tensor, step: Step) -> Tensor:
-        """The last states of the stack that speaks: the decoder, or the encoder where there is no decoder."""
+    def hidden(
+        self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
+        mode: Mode = "train", drop: Drop = keep,
+    ) -> Tensor:  # fmt: skip
+        """The last states [B, T, D] without the head."""
+        return self.run_stack(ids, self.begin(ids, inputs, cache, mode=mode, drop=drop))
+
+    def classify(
+        self, ids: Tensor, inputs: Inputs | None = None, *, mode: Mode = "train", drop: Drop = keep
+    ) -> Tensor:
+        """Logits over the labels of each text [B, labels]; texts are padded on the right."""
+        step = self.begin(ids, inputs, mode=mode, drop=drop)
+        return self.labels(self.run_stack(ids, step), step)
+
+    def encode(
+        self, source: Tensor, inputs: Inputs | None = None, *, mode: Mode = "train", drop: Drop = keep
+    ) -> Tensor:
+        """The encoder's states, which become the decoder's memory."""
+        s = self.spec
+        step = build_step(self.encoder, source, inputs, mode=mode, drop=drop)
+        if s.sources:
+            return self.encoder(self.source_embed(source), step)  # B T D
+        return self.encoder(self.embed(source), step)  # B T D
+
+    def begin(
+        self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
+        mode: Mode = "train", drop: Drop = keep,
+    ) -> Step:  # fmt: skip
+        """The step of `run_stack`; an encoder-decoder reads its source first."""
+        s = self.spec
+        if s.encoder and s.decoder:
+            inputs = read_source(self, inputs, mode, drop)
+        return build_step(self.decoder if s.decoder else self.encoder, ids, inputs, cache, mode=mode, drop=drop)
+
+    def run_stack(self, ids: Tensor, step: Step) -> Tensor:
+        """The last states of the stack whose states become logits."""
         s = self.spec
         x = self.embed(ids)  # B T D
         if s.decoder:
             return self.decoder(x, step)  # B T D
         return self.encoder(x, step)  # B T D
 
-    def classify(self, ids: Tensor, step: Step) -> Tensor:
-        """Logits over the labels of each text [B, labels]; texts are padded on the right."""
-        return self.labels(self.hidden(ids, step), step)
 
-    def encode(self, source: Tensor, step: Step) -> Tensor:
-        """The encoder's states, which become the decoder's memory."""
-        s = self.spec
-        if s.sources:
-            return self.encoder(self.source_embed(source), step)  # B T D
-        return self.encoder(self.embed(source), step)  # B T D
+def read_source(core: Transformer, inputs: Inputs | None, mode: Mode, drop: Drop) -> Inputs | None:
+    """The inputs with the encoder's states as memory, where they have a source and no memory yet."""
+    if inputs is None or inputs.source is None:
+        return inputs
+    memory = core.encode(inputs.source, Inputs(padding_mask=inputs.source_padding_mask), mode=mode, drop=drop)
+    return replace(inputs, memory=memory)
+
+
+def build_step(
+    stack: Stack, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
+    mode: Mode = "train", drop: Drop = keep,
+) -> Step:  # fmt: skip
+    """The step for `ids` [B, T] through `stack`; a tracer that is active in this context gets its taps."""
+    inputs, cache = inputs or Inputs(), cache or Cache()
+    (rows, tokens), start = ids.shape, cache.length
+    slots = torch.arange(start + tokens, device=ids.device)  # S
+    real = cache.see(inputs.padding_mask, rows, tokens)
+    positions = slots[None, start:] if real is None else (real.cumsum(1) - 1).clamp_min(0)[:, start:]  # B T
+    if inputs.document_ids is not None:
+        positions = since(inputs.document_ids)  # B T
+    free = inputs.prefix_len
+    if free is not None and real is not None:
+        free = free + real.int().argmax(1)  # a left-padded row's prefix begins at its first real slot
+    own = across = Cells(slots[start:], slots, real, inputs.document_ids, free)
+    if inputs.memory is not None:
+        source = torch.arange(inputs.memory.shape[1], device=ids.device)
+        across = Cells(slots[start:], source, inputs.source_padding_mask)
+    ear = listener.get()
+    place = placed(positions, inputs.segments, inputs.prefix_len, inputs.blank_pos)
+    step = Step(
+        place=place,
+        angles={r: angles(torch.stack(place[:2], -1) if r.axes == 2 else positions, r) for r in stack.rotaries},
+        mask={m: seen(m, across if m.kind == "memory" else own) for m in stack.masks},
+        cache=cache,
+        memory=ids if inputs.memory is None else inputs.memory,
+        mode=mode,
+        drop=drop,
+        attend=attention.attend if ear and ear.opens else kernels.attend,
+        tap=ear.tap if ear else silent,
+    )
+    begins = getattr(ear, "begins", None)  # a trace also asks what the call is given: its mask, its positions, its mode
+    return begins(stack, ids, step) if begins else step

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.explore.tables import traced
 from qkv.lens import where
@@ -294,14 +294,14 @@ def loss_of(core: Transformer, model: Model, ids: list[int], said: list[int]) ->
         target, hidden = torch.tensor([ids]), torch.arange(len(ids)) % 3 == 1
         assert model.tokenizer is not None
         given = target.masked_fill(hidden, model.tokenizer.mask_id or 0)
-        return F.cross_entropy(core(given, begin(core.encoder, given))[0, hidden], target[0, hidden])
+        return F.cross_entropy(core(given).logits[0, hidden], target[0, hidden])
     if model.encoder_decoder:
         source = torch.tensor([ids])
         start = [] if model.special.start is None else [model.special.start]
-        given, target = Given(memory=core.encode(source, begin(core.encoder, source))), torch.tensor([[*start, *said]])
+        given, target = Inputs(source=source), torch.tensor([[*start, *said]])
     else:
-        given, target = Given(), torch.tensor([ids])
-    logits = core(target[:, :-1], begin(core.decoder, target[:, :-1], given))
+        given, target = Inputs(), torch.tensor([ids])
+    logits = core(target[:, :-1], given).logits
     return F.cross_entropy(logits[0], target[0, 1:])
 
 

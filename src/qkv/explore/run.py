@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError, nearest
 from qkv.generation import beam as beams
 from qkv.generation import engine
@@ -395,10 +395,7 @@ class Loud(Rows):
     """Rows whose every position goes through the head: what a prompt would have said is shown as thrown away."""
 
     def forward(self, ids: Tensor, real: Tensor | None, *, head: bool = True, decode: bool = False) -> Tensor:
-        given = Given(real=real, prefix=self.prefix, blank=self.blank, memory=self.memory, memory_real=self.memory_real)
-        assert self.cache is not None
-        step = begin(self.core.decoder, ids, given, cache=self.cache, mode="decode" if decode else "prefill")
-        return self.core(ids, step)[:, -1]
+        return self.core(ids, self.inputs(real), self.cache, mode="decode" if decode else "prefill").logits[:, -1]
 
 
 def reread(model: Model, ids: list[int], written: list[int], question: Question) -> None:
@@ -428,8 +425,8 @@ def once(model: Model, ids: list[int]) -> None:
         raise Refused("这个编码器-解码器没有输出层，不写词", "this encoder-decoder has no head, so it writes no words")
     x = torch.tensor([ids], device=model.device)
     free = torch.tensor([len(ids)], device=model.device) if kind(model) == "prefix" else None
-    step = begin(core.decoder if core.spec.decoder else core.encoder, x, Given(prefix=free), mode="prefill")
-    hidden = core.hidden(x, step)
+    step = core.begin(x, Inputs(prefix_len=free), mode="prefill")
+    hidden = core.run_stack(x, step)
     if core.spec.head:
         step.tap(core, "logits", core.head(hidden))
     if core.spec.labels:

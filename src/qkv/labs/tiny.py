@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import qkv
 from qkv import spec as parts
 from qkv.core.cache import Static
-from qkv.core.step import begin, listener
+from qkv.core.step import listener
 from qkv.labs.lab import Tell, quiet
 
 
@@ -170,11 +170,11 @@ def pace(model: qkv.Model, context: int, seed: int = 0) -> tuple[float, float]:
 
     def read() -> None:
         cache.cut(0)
-        core.hidden(ids, begin(stack, ids, cache=cache, mode="prefill"))
+        core.hidden(ids, cache=cache, mode="prefill")
 
     def write() -> None:
         cache.cut(context)
-        core(ids[:, -1:], begin(stack, ids[:, -1:], cache=cache, mode="decode"))
+        core(ids[:, -1:], cache=cache, mode="decode")
 
     return clock(read, 3), clock(write, 5)
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from qkv.core.attention import Attention, Norm
+from qkv.core.attention import Attention
 from qkv.core.experts import Experts
+from qkv.core.ffn import ACTIVATIONS
 from qkv.core.latent import Latent
-from qkv.core.model import ACTIVATIONS, Block, Dense, Head, Stack
+from qkv.core.model import Block, Dense, Head, Stack
+from qkv.core.norm import Norm
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError
 from qkv.lens import where

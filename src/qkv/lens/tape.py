@@ -18,7 +18,7 @@ from qkv.core.cache import Cache
 from qkv.core.masks import Seen
 from qkv.core.model import Transformer
 from qkv.core.positions import Place
-from qkv.core.step import Given, begin, listener
+from qkv.core.step import Inputs, listener
 from qkv.errors import Note, QkvError
 from qkv.lens import select
 from qkv.spec import as_json
@@ -96,14 +96,7 @@ def per_token(core: Transformer) -> dict[str, int]:
 
     ids = torch.zeros(1, 2, dtype=torch.long, device=core.embed.weight.device)
     with unheard(), Trace(core, save=[n for n in names(core.spec) if not n.endswith((".score", ".pattern"))]) as t:
-        given = Given()
-        if core.spec.encoder and core.spec.decoder:
-            given = Given(memory=core.encode(ids, begin(core.encoder, ids)))
-        stack = core.decoder if core.spec.decoder else core.encoder
-        step = begin(stack, ids, given)
-        hidden = core.hidden(ids, step)
-        if core.spec.head:
-            step.tap(core, "logits", core.head(hidden))
+        core(ids, Inputs(source=ids if core.spec.encoder and core.spec.decoder else None))
     return {
         name: x.numel() * x.element_size() // 2
         for run in t.runs for call in run.calls for name, x in call.taps.items()

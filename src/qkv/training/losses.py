@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from qkv.core.dropout import Drop, keep
-from qkv.core.model import Head, Transformer
-from qkv.core.step import Given, begin
+from qkv.core.model import Head, Transformer, build_step
+from qkv.core.step import Inputs
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
 from qkv.training.crossentropy import linear_cross_entropy, offered
@@ -97,8 +97,8 @@ def text_logits(core: Transformer, states: Tensor, batch: Batch, drop: Drop = ke
     The orders of a text are added, and the one logit of each choice stands beside the others' (Radford et al. 2018,
     section 3.3): [B / orders, labels], or [B / choices, choices].
     """
-    stack = core.decoder if core.spec.decoder else core.encoder
-    logits = core.labels(states, begin(stack, batch.target, Given(real=batch.target_real), drop=drop)).float()
+    step = build_step(core.stack, batch.target, Inputs(padding_mask=batch.target_real), drop=drop)
+    logits = core.labels(states, step).float()
     if batch.orders > 1:
         logits = logits.unflatten(0, (-1, batch.orders)).sum(1)
     return logits.view(-1, batch.choices) if batch.choices > 1 else logits
@@ -127,20 +127,17 @@ def within(labels: Tensor, count: int, what: str) -> None:
 def states(core: Transformer, batch: Batch, drop: Drop = keep) -> Tensor:
     """The last states of the model over a batch [B, T, D]; with an encoder and a decoder, teacher forcing."""
     if batch.source is None:
-        stack = core.decoder if core.spec.decoder else core.encoder
         # what comes after a causal row cannot reach it, so its padding needs no mask
-        ahead = any(m.kind != "causal" for m in stack.masks)
-        given = Given(
-            real=batch.target_real if ahead else None, documents=batch.documents, segments=batch.segments,
-            prefix=batch.prefix, blank=batch.blank,
+        ahead = any(m.kind != "causal" for m in core.stack.masks)
+        given = Inputs(
+            padding_mask=batch.target_real if ahead else None, document_ids=batch.documents, segments=batch.segments,
+            prefix_len=batch.prefix, blank_pos=batch.blank,
         )  # fmt: skip
-        return core.hidden(batch.target, begin(stack, batch.target, given, drop=drop))
+        return core.hidden(batch.target, given, drop=drop)
     real = batch.source_real
     if real is not None and bool(real.all()):
         real = None
-    memory = core.encode(batch.source, begin(core.encoder, batch.source, Given(real=real), drop=drop))
-    given = Given(memory=memory, memory_real=real)
-    return core.hidden(batch.target, begin(core.decoder, batch.target, given, drop=drop))
+    return core.hidden(batch.target, Inputs(source=batch.source, source_padding_mask=real), drop=drop)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.core.experts import Bank
-from qkv.core.model import Norm
+from qkv.core.norm import Norm
 from qkv.training.muon import Muon
 from qkv.training.settings import Settings
 
