@@ -11,7 +11,7 @@ import torch
 import qkv
 from qkv import reading
 from qkv.errors import QkvError
-from qkv.text.train import train
+from qkv.tokenizers.vocabulary import train
 
 sys.path.insert(0, str(Path(__file__).parent / "core"))
 import zoo

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv import labs, sample
+from qkv import labs
+from qkv import sampling as sample
 from qkv.core import attention, kernels
 from qkv.core.attention import Attention
 from qkv.core.cache import Static
@@ -206,7 +207,7 @@ def test_a_private_import_is_caught():
     assert private("from qkv.core.model import Block") != []
     assert private("from qkv.core.step import Step") != []
     assert private("import qkv.generation.engine") != []
-    assert private("from qkv.core.step import begin\nfrom qkv import spec\nimport qkv") == []
+    assert private("from qkv.core.step import Inputs\nfrom qkv import spec\nimport qkv") == []
 
 
 @pytest.mark.parametrize("name", LABS)
