@@ -60,25 +60,24 @@ class Block(nn.Module):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
         x = step.tap(self, "resid_in", x)  # B T D
-        if s.residual == "normed":
-            x = self.attn_in(x)  # B T D
-            x = step.tap(self, "resid_mid", x * s.carry + step.drop(self.attn(x, step), s.dropout))  # B T D
-            x = self.ffn_in(x)  # B T D
-            f = (self.moe if s.moe else self.ffn)(x, step)  # B T D
-            return step.tap(self, "resid_out", x * s.carry + step.drop(f, s.dropout))  # B T D
-        a = self.attn_out(self.attn(self.attn_in(x), step))  # B T D
-        if s.residual == "parallel":
-            f = self.ffn_out((self.moe if s.moe else self.ffn)(self.ffn_in(x), step))  # B T D
-            return step.tap(self, "resid_out", x + step.drop(a, s.dropout) + step.drop(f, s.dropout))  # B T D
-        x = step.tap(self, "resid_mid", self.attn_sum(self.add(x, a, step)))  # B T D
+        h = self.attn_in(x)  # B T D
+        y = self.attn_sum(self.add(self.carry(x, h), self.attn_out(self.attn(h, step)), step))  # B T D
+        if s.residual != "parallel":
+            y = step.tap(self, "resid_mid", y)  # B T D
         if s.cross:
-            c = self.cross_out(self.cross(self.cross_in(x), step))  # B T D
-            x = step.tap(self, "resid_cross", self.cross_sum(self.add(x, c, step)))  # B T D
-        f = self.ffn_out((self.moe if s.moe else self.ffn)(self.ffn_in(x), step))  # B T D
-        return step.tap(self, "resid_out", self.ffn_sum(self.add(x, f, step)))  # B T D
+            c = self.cross_out(self.cross(self.cross_in(y), step))  # B T D
+            y = step.tap(self, "resid_cross", self.cross_sum(self.add(y, c, step)))  # B T D
+        h = self.ffn_in(x if s.residual == "parallel" else y)  # B T D
+        f = (self.moe if s.moe else self.ffn)(h, step)  # B T D
+        return step.tap(self, "resid_out", self.ffn_sum(self.add(self.carry(y, h), self.ffn_out(f), step)))  # B T D
+
+    def carry(self, x: Tensor, h: Tensor) -> Tensor:
+        """What a sub-layer's update is added to: the stream x, or in DeepNorm what the sub-layer reads, scaled."""
+        s = self.spec
+        return h * s.carry if s.residual == "normed" else x  # B T D
 
     def add(self, x: Tensor, update: Tensor, step: Step) -> Tensor:
-        """The residual connection (He et al. 2015): what was there, plus what the sub-layer says."""
+        """The residual connection (He et al. 2015)."""
         s = self.spec
         if s.residual == "none":
             return step.drop(update, s.dropout)  # B T D
