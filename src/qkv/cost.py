@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec as parts
+from qkv.baselines.lstm import build_core
 from qkv.core.attention import Attention
 from qkv.core.experts import Bank, Experts
 from qkv.core.latent import Latent
 from qkv.core.masks import Seen
 from qkv.core.model import Stack, Transformer, build_step
 from qkv.core.norm import Norm
-from qkv.core.recurrent import core_of
 from qkv.core.step import Inputs, Step
 from qkv.errors import QkvError, nearest
 
@@ -126,13 +126,13 @@ def width(dtype: str) -> int:
 def built(spec: parts.Spec) -> Transformer:
     """The core with shapes and without memory."""
     with torch.device("meta"):
-        return core_of(spec)
+        return build_core(spec)
 
 
 def count(spec: parts.Spec) -> Cost:
     """The cost of a spec, counted on the built core."""
     core = built(spec)
-    inside: tuple[str, ...] = ("attention", "ffn", "experts", "norms") if spec.stack.blocks else ("lstm", "attention")
+    inside: tuple[str, ...] = ("attention", "ffn", "experts", "norms") if spec.has_blocks else ("lstm", "attention")
     by_part: dict[str, int] = dict.fromkeys(("embedding", *inside, "head"), 0)
     owners = dict(core.named_modules())
     for name, parameter in core.named_parameters():  # a shared tensor comes once
@@ -249,4 +249,4 @@ def report(
         "kv_bytes": cost.kv_bytes_per_token(dtype) * context,
         "flops_per_token": flops.decode,
         "flops_per_token_prefill": flops.prefill,
-    } | ({"activation_bytes_per_token": cost.activation_bytes_per_token(context, dtype)} if spec.stack.blocks else {})
+    } | ({"activation_bytes_per_token": cost.activation_bytes_per_token(context, dtype)} if spec.has_blocks else {})

@@ -313,27 +313,14 @@ class Spec:
         return stack
 
     @property
+    def has_blocks(self) -> bool:
+        """Whether the stacks are made of blocks: not so in an LSTM baseline."""
+        return bool(self.stack.blocks)
+
+    @property
     def context(self) -> int | None:
         """The longest sequence of the stack whose states become logits."""
         return self.stack.longest
-
-
-@dataclass(frozen=True)
-class Recurrence(Spec):
-    """A model from before the Transformer: stacks without blocks, and how many LSTM layers stand in for them.
-
-    `attention` none: the decoder knows the source by one vector alone (Sutskever et al. 2014; here both ends of a
-    bidirectional encoder). additive: it looks at all of the source before each word (Bahdanau et al. 2014).
-    """
-
-    layers: int = 1
-    attention: Literal["none", "additive"] = "none"
-
-    def __post_init__(self) -> None:
-        if self.decoder is None or self.decoder.width % 2:
-            raise QkvError("an LSTM model needs a decoder, and an even width: each direction of its encoder is half")
-        if self.attention == "additive" and self.encoder is None:
-            raise QkvError("additive attention looks at a source; this model has no encoder")
 
 
 def as_json(part: Any) -> Any:

@@ -208,7 +208,7 @@ def ask(model: Model, question: Question, name: str = "model") -> Run:
     Raises:
         QkvError: no tokenizer, a selector out of range, what the model itself refuses.
     """
-    if not model.spec.stack.blocks:
+    if not model.spec.has_blocks:
         raise Refused(f"{name} 是 LSTM，没有可看的注意力层；qkv look {name} TEXT 显示它的对齐",
                       f"{name} is an LSTM: it has no layers of attention to look into; qkv look {name} TEXT shows its "
                       "alignment")  # fmt: skip

@@ -40,7 +40,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = {  # module: the names that a lab may ta
     "qkv.labs.tiny": (),
     "qkv.labs.antecedent": (),
     "qkv.labs.arms": (),
-    "qkv.baselines": ("alignment", "recurrence"),
+    "qkv.baselines.lstm": ("alignment", "lstm_spec"),
 }
 
 

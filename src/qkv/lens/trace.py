@@ -120,7 +120,7 @@ class Trace(Reads):
         self, core: Transformer, save: Sequence[str] = (), edit: Sequence[Edit] = (), tokenizer: Any = None, *,
         budget: str | int | None = None, to: Path | str | None = None, stop: bool = False,
     ) -> None:  # fmt: skip
-        if not core.spec.stack.blocks and READOUTS.keys() & set(save):
+        if not core.spec.has_blocks and READOUTS.keys() & set(save):
             raise QkvError("an LSTM has no layers to read; where one with attention looked, translate(align=True) says",
                            zh="LSTM 没有可读的层；有注意力的看了哪里，translate(align=True) 会说")  # fmt: skip
         self.core, self.tokenizer, self.edits = core, tokenizer, tuple(edit)
