@@ -76,10 +76,10 @@ def main() -> None:
 
 def counted(core: object, ids: object) -> int:
     """How many taps one pass goes through."""
-    from qkv.core.step import listener
+    from qkv.core.step import active_tracer
 
     class Ear:
-        opens = False
+        needs_eager_attention = False
         heard = 0
 
         def tap(self, module: object, name: str, x: object) -> object:
@@ -87,11 +87,11 @@ def counted(core: object, ids: object) -> int:
             return x
 
     ear = Ear()
-    token = listener.set(ear)  # type: ignore[arg-type]
+    token = active_tracer.set(ear)  # type: ignore[arg-type]
     try:
         core(ids)  # type: ignore[operator,attr-defined]
     finally:
-        listener.reset(token)
+        active_tracer.reset(token)
     return ear.heard
 
 

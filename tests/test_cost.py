@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from qkv import cost
 from qkv.core import attention, kernels
 from qkv.core.cache import Static
-from qkv.core.masks import Cells, reasons
+from qkv.core.masks import MaskContext, find_reasons
 from qkv.core.model import build_step
 from qkv.core.step import Inputs
 from qkv.cost import count, report, shapes
@@ -84,9 +84,9 @@ def test_stored_numbers_are_those_of_the_state_dict() -> None:
 def deepseek() -> Spec:
     """V3 of DeepSeek-AI 2024, section 4.2: 61 layers of 7168, the first three dense, 8 of 256 experts and a shared."""
     rms = Norm("rms", 1e-6)
-    attn = Latent(128, 1536, 512, 128, 128, Mask("causal"), Rotary(64, pairs="neighbours"), rms)
+    attn = Latent(128, 1536, 512, 128, 128, Mask("causal"), Rotary(64, pairs="interleaved"), rms)
     moe = Experts(
-        256, 8, Ffn(2048, "silu", gated=True), "sigmoid", scale=2.5, balance="bias", groups=8, open_groups=4,
+        256, 8, Ffn(2048, "silu", gated=True), "sigmoid", scale=2.5, balance="bias", groups=8, topk_groups=4,
         group_score="best two", shared=Ffn(2048, "silu", gated=True),
     )  # fmt: skip
     dense, sparse = Block(attn, Ffn(18432, "silu", gated=True), norm_in=rms), Block(attn, None, norm_in=rms, moe=moe)
@@ -160,7 +160,7 @@ def test_flops_are_those_that_torch_counts(name: str) -> None:
             window = mask.window or 99
             hidden = sum(j > i or i - j >= window for i in range(16) for j in range(16))
             pair = 4 * at.heads * at.head_dim if isinstance(at, Attention) else 2 * at.heads * (
-                at.plain_dim + at.rotary.dim + at.value_dim)  # fmt: skip
+                at.nope_head_dim + at.rotary.dim + at.value_dim)  # fmt: skip
             unseen += hidden * pair if mask.kind != "full" else 0
     found = count(spec).flops_per_token(tokens).prefill * tokens
     assert abs(counted(spec, tokens) - unseen - found) <= tokens * len(spec.stack.blocks)  # whole numbers are cut
@@ -177,7 +177,7 @@ def test_the_flops_of_a_decoded_token_are_those_that_torch_counts(name: str) -> 
 def test_keys_and_pairs_are_what_the_mask_shows(kind: str, window: int | None) -> None:
     slots = torch.arange(7)
     rule = Mask(kind, window)  # type: ignore[arg-type]
-    shown = reasons(rule, Cells(slots, slots))[0] == 0
+    shown = find_reasons(rule, MaskContext(slots, slots))[0] == 0
     assert [cost.keys(rule, q, 7) for q in range(7)] == shown.sum(1).tolist()
     assert cost.pairs(rule, 7) == int(shown.sum())
 

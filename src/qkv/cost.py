@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from qkv import spec as parts
 from qkv.baselines.lstm import build_core
 from qkv.core.attention import Attention
-from qkv.core.experts import Bank, Experts
+from qkv.core.experts import ExpertLinear, Experts
 from qkv.core.latent import Latent
-from qkv.core.masks import Seen
+from qkv.core.masks import AttentionBias
 from qkv.core.model import Stack, Transformer, build_step
 from qkv.core.norm import Norm
 from qkv.core.step import Inputs, Step
@@ -74,8 +74,8 @@ class Cost:
                 products = 2 * sum(p.numel() for p in module.parameters() if p.ndim > 1)
                 prefill += products
                 decode += 0 if once else products
-            elif isinstance(module, Bank):
-                products = 2 * module.weight[0].numel() * module.spec.chosen
+            elif isinstance(module, ExpertLinear):
+                products = 2 * module.weight[0].numel() * module.spec.top_k
                 prefill += products
                 decode += 0 if once else products
             elif isinstance(module, Attention | Latent):
@@ -100,7 +100,7 @@ def each(s: parts.Attention | parts.Latent) -> tuple[int, int]:
     """
     if isinstance(s, parts.Attention):
         return 4 * s.heads * s.head_dim, 4 * s.heads * s.head_dim
-    return 2 * s.heads * (s.plain_dim + s.rotary.dim + s.value_dim), 4 * s.heads * (s.kv_rank + s.rotary.dim)
+    return 2 * s.heads * (s.nope_head_dim + s.rotary.dim + s.value_dim), 4 * s.heads * (s.kv_rank + s.rotary.dim)
 
 
 def keys(mask: parts.Mask, query: int, context: int) -> int:
@@ -140,8 +140,8 @@ def count(spec: parts.Spec) -> Cost:
     total = sum(by_part.values())
     idle = kv = memory = 0
     for path, module in core.named_modules():
-        if isinstance(module, Bank):
-            idle += module.weight[0].numel() * (module.spec.count - module.spec.chosen)
+        if isinstance(module, ExpertLinear):
+            idle += module.weight[0].numel() * (module.spec.num_experts - module.spec.top_k)
         elif isinstance(module, Attention | Latent) and spec.decoder and not path.startswith("encoder."):
             s, across = module.spec, path.endswith(".cross")
             one = s.kv_rank + s.rotary.dim if isinstance(s, parts.Latent) else 2 * s.groups * s.head_dim
@@ -182,8 +182,8 @@ class Fused(torch.autograd.Function):
         return z
 
 
-def work(moe: Experts, x: Tensor, index: Tensor, weight: Tensor, step: Step) -> Tensor:
-    """As Experts.work, with all choices at one expert: without numbers nobody knows who chose whom."""
+def dispatch_to_one(moe: Experts, x: Tensor, index: Tensor, weight: Tensor, step: Step) -> Tensor:
+    """As Experts.dispatch, with all choices at one expert: without numbers nobody knows who chose whom."""
     s, token = moe.spec, torch.arange(len(x), device=x.device).repeat_interleave(index.shape[1])
     mine = x[token]  # M D
     up = F.linear(mine, moe.up.weight[0])  # M F
@@ -196,7 +196,7 @@ def saved(core: Transformer, tokens: int) -> int:
     """How many numbers autograd saves in one forward of one row of tokens."""
     for module in core.modules():
         if isinstance(module, Experts):
-            module.work = partial(work, module)  # this core is nobody else's
+            module.dispatch = partial(dispatch_to_one, module)  # this core is nobody else's
     seen: dict[int, torch.UntypedStorage] = {}
     total = 0
     for parameter in core.parameters():
@@ -210,7 +210,7 @@ def saved(core: Transformer, tokens: int) -> int:
             total += storage.nbytes() // x.element_size()
         return x
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, *_: object) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, seen: AttentionBias, *_: object) -> Tensor:
         return Fused.apply(q, k, v, seen.bias)  # type: ignore[no-any-return]
 
     def step(stack: Stack, given: Inputs | None = None) -> Step:

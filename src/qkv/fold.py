@@ -226,8 +226,8 @@ class Folder:
         usual = {"math": "import math\n", "torch": "import torch", "F": "import torch.nn.functional as F"}
         lines = [line for name, line in usual.items() if name in used]
         wanted: list[tuple[str, tuple[str, ...]]] = [
-            ("torch", ("Tensor", "nn")), ("qkv.core.cache", ("Cache",)), ("qkv.core.dropout", ("Drop", "keep")),
-            ("qkv.core.masks", ("Seen",)), ("qkv.core.model", ("Output", "build_step", "read_source")),
+            ("torch", ("Tensor", "nn")), ("qkv.core.cache", ("Cache",)), ("qkv.core.dropout", ("Drop", "no_dropout")),
+            ("qkv.core.masks", ("AttentionBias",)), ("qkv.core.model", ("Output", "build_step", "read_source")),
             ("qkv.core.step", ("Inputs", "Mode", "Step")), ("qkv.spec", ("Mask", "Rotary", "Scaling")),
         ]  # fmt: skip
         for place, known in wanted:
@@ -490,7 +490,7 @@ class Folder:
         name, args = ast.unparse(value.func), value.args
         if name == "step.cache.append":
             return ast.Tuple(args[1:], ast.Load())
-        return args[1].body if name == "step.cache.once" and isinstance(args[1], ast.Lambda) else value
+        return args[1].body if name == "step.cache.get_or_compute" and isinstance(args[1], ast.Lambda) else value
 
     def fork(self, node: ast.If, scope: Scope, indent: int) -> list[str]:
         known, space = self.known(node.test, scope), " " * indent
@@ -539,7 +539,7 @@ class Folder:
         if self.mode in ("prefill", "decode"):
             if isinstance(node, ast.Attribute) and node.attr == "requires_grad":
                 return False
-            if isinstance(node, ast.Compare) and ast.unparse(node) == "step.drop is keep":
+            if isinstance(node, ast.Compare) and ast.unparse(node) == "step.drop is no_dropout":
                 return True
         if any(n.id not in own | scope.known.keys() | SAFE.keys() for n in walk):
             return UNKNOWN

@@ -12,7 +12,7 @@ from qkv import evaluate, reading
 from qkv.adapt import lora
 from qkv.chat import template as chats
 from qkv.checkpoints import model_dir, peft, storage
-from qkv.core.dropout import Drop, keep
+from qkv.core.dropout import Drop, no_dropout
 from qkv.core.model import Output, Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
@@ -81,7 +81,8 @@ class Model:
 
     def __call__(
         self, ids: Tensor | None = None, *, source: Tensor | None = None, target: Tensor | None = None,
-        padding: Tensor | None = None, segments: Tensor | None = None, prefix: Tensor | None = None, drop: Drop = keep,
+        padding: Tensor | None = None, segments: Tensor | None = None, prefix: Tensor | None = None,
+        drop: Drop = no_dropout,
     ) -> Output:  # fmt: skip
         """One forward pass with autograd on: ids [B, T] -> logits [B, T, V].
 

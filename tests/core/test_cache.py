@@ -115,7 +115,7 @@ def test_kept_rows_go_on_and_the_memory_is_shared_by_beams() -> None:
     assert cache.memory[0][0].shape[0] == 3, "one row per source"
     each = torch.arange(3).repeat_interleave(beams)
     assert (first - run(ids[:, :4], each)).abs().max() <= 1e-5
-    cache.keep(torch.tensor([0, 1, 4, 5]), torch.tensor([0, 2]))
+    cache.select_rows(torch.tensor([0, 1, 4, 5]), torch.tensor([0, 2]))
     left = ids[[0, 1, 4, 5]]
     got = run(left[:, 4:], torch.tensor([0, 2]), cache)
     assert (got - run(left, torch.tensor([0, 0, 2, 2]))[:, 4:]).abs().max() <= 1e-5
@@ -125,10 +125,10 @@ def test_cut_forgets_the_end() -> None:
     core, ids = zoo.made(zoo.gqa()), zoo.words(2, 9)
     cache = Static(3)
     zoo.run(core, zoo.words(2, 8, seed=4), cache=cache)
-    cache.cut(0)
+    cache.truncate(0)
     zoo.run(core, ids[:, :6], cache=cache)
     zoo.run(core, zoo.words(2, 2, seed=4), cache=cache)
-    cache.cut(6)
+    cache.truncate(6)
     assert cache.length == 6
     assert (zoo.run(core, ids[:, 6:], cache=cache) - zoo.run(core, ids)[:, 6:]).abs().max() <= 1e-5
 
@@ -146,12 +146,12 @@ def test_rows_that_go_on_keep_their_bytes(rows: list[int], dtype: torch.dtype, s
     cache, keys = Static(1, capacity=8), torch.randn(5, 2, 6, size).to(dtype)
     memory = torch.randn(5, 2, 3, size).to(dtype)
     cache.append(0, keys, -keys)
-    cache.once(0, lambda: (memory.clone(), -memory))
-    cache.keep(torch.tensor(rows), torch.tensor(rows))
+    cache.get_or_compute(0, lambda: (memory.clone(), -memory))
+    cache.select_rows(torch.tensor(rows), torch.tensor(rows))
     k, v = cache.append(0, keys[rows][:, :, :1], keys[rows][:, :, :1])
     assert torch.equal(k[:, :, :6], keys[rows])
     assert torch.equal(v[:, :, :6], -keys[rows])
-    kept = cache.once(0, lambda: pytest.fail("made again"))  # type: ignore[arg-type]
+    kept = cache.get_or_compute(0, lambda: pytest.fail("made again"))  # type: ignore[arg-type]
     assert torch.equal(kept[0], memory[rows])
     cache.reorder(torch.zeros(len(rows), dtype=torch.long))
     assert cache.buffers[0] is not None

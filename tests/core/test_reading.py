@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from qkv.core import attention, ffn, kernels, model, norm
-from qkv.core.step import listener
+from qkv.core.step import active_tracer
 
 sys.path.insert(0, str(Path(__file__).parent))
 import zoo
 
 CORE = Path(str(model.__file__)).parent
 # one-line helpers and what stands behind an interface; the contract does not count them
-UNCOUNTED = {"tap", "silent", "append", "once", "rotate", "drop", "keep", "sinusoid", "split", "key", "value",
-             "add", "carry", "<lambda>"}
+UNCOUNTED = {"tap", "pass_through", "append", "get_or_compute", "rotate", "no_dropout", "sinusoid", "split_heads",
+             "project_kv", "add", "carry", "<lambda>"}
 
 
 class Opens:
-    opens = True
+    needs_eager_attention = True
 
     def tap(self, module: torch.nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -43,13 +43,13 @@ def entered(name: str) -> set[tuple[str, str]]:
         if event == "call" and here and code.co_name not in UNCOUNTED | {"begin"}:
             found.add((Path(code.co_filename).name, code.co_qualname))
 
-    token = listener.set(Opens())
+    token = active_tracer.set(Opens())
     sys.setprofile(hear)
     try:
         core(ids)
     finally:
         sys.setprofile(None)
-        listener.reset(token)
+        active_tracer.reset(token)
     return found
 
 

@@ -10,7 +10,7 @@ import torch
 
 from qkv.core import attention, cache, ffn, kernels, masks, model, positions, step
 from qkv.core.cache import Static
-from qkv.core.step import Inputs, listener
+from qkv.core.step import Inputs, active_tracer
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import zoo  # noqa: E402
@@ -20,7 +20,7 @@ CORE = (attention, cache, ffn, kernels, masks, model, positions, step)
 
 
 class Opens:
-    opens = True
+    needs_eager_attention = True
 
     def tap(self, module: torch.nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -33,9 +33,9 @@ def everything(name: str) -> None:
         zoo.run(core, ids)
         if core.spec.labels:
             core.classify(ids)
-        token = listener.set(Opens())
+        token = active_tracer.set(Opens())
         zoo.run(core, ids)
-        listener.reset(token)
+        active_tracer.reset(token)
         if hasattr(core, "decoder"):
             kept = Static(6, capacity=4)
             for part in (ids[:, :7], ids[:, 7:]):

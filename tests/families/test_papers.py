@@ -178,7 +178,7 @@ def test_a_band_of_another_width_or_in_other_layers_shows():
     assert (logits_of(swapped, ids) - want).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("fault", [{"residual": "serial"}, {"kind": "rms"}, {"pairs": "halves"}, {"scale": 1.0}])
+@pytest.mark.parametrize("fault", [{"residual": "serial"}, {"kind": "rms"}, {"pairs": "half"}, {"scale": 1.0}])
 def test_a_block_that_is_not_the_papers_shows(fault):
     core, ids = core_of("palm"), ids_of()
     s, block = core.spec, core.spec.decoder.blocks[0]
@@ -242,6 +242,6 @@ def test_the_reported_gpt4_is_marked_and_has_the_reported_counts():
     assert attention == pytest.approx(55e9, rel=0.02)
     assert cost.count(s).parameters == pytest.approx(1.8e12, rel=0.02)
     assert 2 * expert + attention == pytest.approx(280e9, rel=0.02)
-    assert (len(s.decoder.blocks), block.moe.count, block.moe.chosen, block.attn.groups) == (120, 16, 2, 1)
+    assert (len(s.decoder.blocks), block.moe.num_experts, block.moe.top_k, block.attn.groups) == (120, 16, 2, 1)
     assert "unpublished" in gpt4.UNPUBLISHED
     assert "not tell" in gpt3.UNPUBLISHED

@@ -10,7 +10,7 @@ import torch
 from qkv import hub
 from qkv.checkpoints import model_dir, storage
 from qkv.core.cache import Static
-from qkv.core.positions import placed
+from qkv.core.positions import resolve_positions
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.families import chatglm, glm_blank
@@ -146,9 +146,12 @@ def test_a_deliberate_fault_in_chatglm_shows(chat, fault, monkeypatch):
     tensors, ours = chat
     block = ours.core.decoder.layers[1]
     if fault == "carry":
-        object.__setattr__(block.spec, "carry", 2.4)
+        object.__setattr__(block.spec, "residual_scale", 2.4)
     elif fault == "axis":
-        monkeypatch.setattr("qkv.core.step.placed", lambda at, s, p, b: placed(at, s, p, b)._replace(blank=at * 0))
+        right = resolve_positions
+        monkeypatch.setattr(
+            "qkv.core.model.resolve_positions", lambda at, s, p, b: right(at, s, p, b)._replace(blank=at * 0)
+        )
     else:
         q = block.attn.q.weight
         with torch.no_grad():

@@ -58,7 +58,7 @@ def test_scaled_rotary_positions_equal_transformers_beyond_the_trained_length(na
 @pytest.mark.parametrize("name", [n for n in SCALINGS if "gain" not in n])
 def test_a_wrong_scaling_shows(name, tmp_path, monkeypatch):
     rope = {"rope_type": name.partition("-")[0], "rope_theta": 500.0, **SCALINGS[name]}
-    slowed = "qkv.core.positions.slowed"
+    slowed = "qkv.core.positions.scale_frequencies"
     monkeypatch.setattr(slowed, lambda exponent, positions, s, by: 1.0 / s.base**exponent / by.factor**0.5)
     assert gap(drawn("Llama", rope_parameters=rope), tmp_path, 120) > 1e-2
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qkv import sampling
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Inputs, listener
+from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.generation import rows as rows_module
 from qkv.generation.engine import generate, stream
@@ -250,7 +250,7 @@ def test_only_the_last_position_of_a_prompt_goes_through_the_head():
 
 def test_a_stream_keeps_the_listener_of_its_call_and_leaves_inference_mode():
     class Ear:
-        opens = False
+        needs_eager_attention = False
         heard = 0
 
         def tap(self, module, name, x):
@@ -258,14 +258,14 @@ def test_a_stream_keeps_the_listener_of_its_call_and_leaves_inference_mode():
             return x
 
     ear, other = Ear(), Ear()
-    token = listener.set(ear)
+    token = active_tracer.set(ear)
     events = stream(model("causal"), [[5]], limits=Limits(3))
-    listener.set(other)
+    active_tracer.set(other)
     try:
         for _ in events:
             assert not torch.is_inference_mode_enabled()
     finally:
-        listener.reset(token)
+        active_tracer.reset(token)
     assert (ear.heard, other.heard) == (3, 0)
 
 

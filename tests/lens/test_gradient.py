@@ -9,7 +9,7 @@ import torch
 import qkv
 from qkv.checkpoints import model_dir
 from qkv.core.model import Transformer
-from qkv.core.step import Inputs, listener
+from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.families import glm_blank
 from qkv.generation.engine import generate
@@ -49,7 +49,7 @@ def test_gradient_times_input_is_the_slope_along_each_embedding(name: str) -> No
               for h in 1e-5 * torch.eye(core.spec.stack.width, dtype=torch.float64)]  # fmt: skip
     assert float(found.size[last]) == pytest.approx(float(torch.tensor(slopes).norm()), rel=1e-4)
     assert all(p.grad is None for p in core.parameters())
-    assert listener.get() is None
+    assert active_tracer.get() is None
 
 
 def test_a_trace_asks_for_its_own_text_and_later_words_have_no_say() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qkv.core.cache import Static
-from qkv.core.masks import REASONS, Cells, reasons
+from qkv.core.masks import REASONS, MaskContext, find_reasons
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
@@ -45,10 +45,10 @@ def test_every_cell_has_the_reason_of_its_rule(row: int, real: torch.Tensor | No
         free = None
         if given.prefix_len is not None:
             free = given.prefix_len if real is None else given.prefix_len + real.int().argmax(1)
-        wanted = reasons(rule, Cells(SLOTS, SLOTS, real, given.document_ids, free))
+        wanted = find_reasons(rule, MaskContext(SLOTS, SLOTS, real, given.document_ids, free))
         got = told(name, given, row)
         assert torch.equal(got, wanted[pick if len(wanted) == 1 else row]), (name, row)
-    windowed = reasons(Mask("causal", 3), Cells(SLOTS, SLOTS, real))
+    windowed = find_reasons(Mask("causal", 3), MaskContext(SLOTS, SLOTS, real))
     got = told("window", Inputs(padding_mask=real), row, "layers.1.attn")
     assert torch.equal(got, windowed[row if len(windowed) > 1 else 0])
     assert REASONS.index("window") in got

@@ -59,7 +59,7 @@ def by_hand(core: Transformer, case: Case, query: int, key: int, only: int | Non
         memory = core.encoder(core.embed(source), changed)
     else:
         x = core.embed(source) * 6.0
-        x = x + sinusoid(step.place.token, 32, "neighbours")
+        x = x + sinusoid(step.positions.token, 32, "interleaved")
         for i, layer in enumerate(core.encoder.layers):
             x = layer(x, changed if i == only else step)
         memory = x

@@ -16,7 +16,7 @@ from qkv.core import kernels
 from qkv.core.cache import Static
 from qkv.core.init import initialise
 from qkv.core.model import Transformer, build_step
-from qkv.core.step import Inputs, listener
+from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
@@ -240,10 +240,10 @@ def test_a_trace_changes_no_bit_and_leaves_nothing_behind() -> None:
         on = translate(core, source, target)
     assert torch.equal(on, off)
     assert torch.equal(translate(core, source, target), off)
-    assert listener.get() is None
+    assert active_tracer.get() is None
     with contextlib.suppress(KeyError), Trace(core):
         raise KeyError
-    assert listener.get() is None
+    assert active_tracer.get() is None
 
 
 @torch.no_grad()
@@ -272,7 +272,7 @@ def test_a_trace_in_a_trace_of_one_core_lets_both_hear() -> None:
 
 def test_names_are_the_taps_that_fire() -> None:
     class Ear:
-        opens = True
+        needs_eager_attention = True
 
         def __init__(self) -> None:
             self.heard: list[str] = []
@@ -283,12 +283,12 @@ def test_names_are_the_taps_that_fire() -> None:
 
     for make in (lm, seq2seq, *zoo.ALL.values()):
         ear, core, ids = Ear(), made(make()), words(1, 5)
-        token = listener.set(ear)
+        token = active_tracer.set(ear)
         zoo.run(core, ids, words(1, 7))
         if core.spec.labels:
             ear.heard = [n for n in ear.heard if "layers" not in n and "embed" not in n and "norm" not in n]
             core.classify(ids)
-        listener.reset(token)
+        active_tracer.reset(token)
         assert sorted(ear.heard) == sorted(names(make()))
 
 
@@ -474,7 +474,7 @@ def test_a_trace_that_stops_has_every_map_and_nothing_behind_the_last_key_runs(n
         zoo.run(core, ids)
         raise AssertionError("the block goes on")
     assert after == []
-    assert listener.get() is None
+    assert active_tracer.get() is None
     for tap in whole.wanted:
         assert torch.equal(t[tap], whole[tap]), tap
 

@@ -125,7 +125,7 @@ def begin_place(b: Batch, i: int) -> Any:
     """The positions that the core gives to a row."""
     stack = assemble.hub.build(run_of("blanks").model.spec(200)).core.decoder
     given = Inputs(prefix_len=b.prefix[i : i + 1], blank_pos=b.blank[i : i + 1])  # type: ignore[index]
-    return build_step(stack, b.target[i : i + 1], given).place
+    return build_step(stack, b.target[i : i + 1], given).positions
 
 
 def unmasked(t: Any, source: list[int], row: list[int], labels: list[int], b: Batch, i: int) -> list[int]:

@@ -77,13 +77,13 @@ def test_loss_and_gradients_are_those_of_the_words_that_are_offered(smoothing: f
 
 
 def test_two_passes_that_shall_agree_do_so_over_those_words() -> None:
-    from qkv.core.dropout import dropper
+    from qkv.core.dropout import make_dropout
     from qkv.training.losses import states
 
-    core, b, drop = core_of(), batch(), dropper(5, 0, 0, 0, device="cpu")
+    core, b, drop = core_of(), batch(), make_dropout(5, 0, 0, 0, device="cpu")
     found = float(step_loss(core, b, agree=3.0, drop=drop)[0].detach())
     both = twice(b)
-    logits = core.head(states(core, both, dropper(5, 0, 0, 0, device="cpu")))[..., list(WORDS)].log_softmax(-1)
+    logits = core.head(states(core, both, make_dropout(5, 0, 0, 0, device="cpu")))[..., list(WORDS)].log_softmax(-1)
     total = 0.0
     for i in range(len(b.labels)):
         for at, label in enumerate(b.labels[i].tolist()):

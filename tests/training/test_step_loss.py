@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Inputs, listener
+from qkv.core.step import Inputs, active_tracer
 from qkv.data import collate, corrupt
 from qkv.data.collate import IGNORED, Batch
 from qkv.spec import Dense, Labels, Spec
@@ -149,16 +149,16 @@ def routes(core: Transformer, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         heard = dict[str, Tensor]()
 
         class Ear:
-            opens = False
+            needs_eager_attention = False
 
             def tap(self, module: torch.nn.Module, name: str, x: Tensor, heard: dict[str, Tensor] = heard) -> Tensor:
                 if name == "norm" and str(getattr(module, "path", "")).endswith("moe"):
                     heard[str(module.path)] = x
                 return x
 
-        token = listener.set(Ear())
+        token = active_tracer.set(Ear())
         core.hidden(ids[None, :real], Inputs(prefix_len=batch.prefix[i : i + 1]))
-        listener.reset(token)
+        active_tracer.reset(token)
         for layer, (logits, index) in zip(core.decoder.layers, found, strict=True):
             logits.append(heard[layer.moe.path][0] @ layer.moe.router.weight.T)
             index.append(logits[-1].topk(2, -1).indices)
@@ -209,7 +209,7 @@ def test_a_strong_balance_evens_the_experts_out() -> None:
 
 def test_who_listened_before_still_hears_and_nothing_stays_behind() -> None:
     class Ear:
-        opens = False
+        needs_eager_attention = False
 
         def __init__(self) -> None:
             self.names = set[str]()
@@ -219,9 +219,9 @@ def test_who_listened_before_still_hears_and_nothing_stays_behind() -> None:
             return x
 
     core, b, ear = decoder(), prefixed(), Ear()
-    token = listener.set(ear)
+    token = active_tracer.set(ear)
     step_loss(core, b)
-    assert listener.get() is ear
-    listener.reset(token)
+    assert active_tracer.get() is ear
+    active_tracer.reset(token)
     assert {"resid_in", "logits", "index", "z"} <= ear.names
     assert busiest(torch.tensor([[2.0, 2.0], [3.0, 1.0]])) == 1.5

@@ -254,10 +254,10 @@ def test_packed_conversations_are_as_separate_ones() -> None:
 
 @pytest.mark.parametrize("lost", ["documents", "positions"])
 def test_documents_that_see_each_other_or_count_on_are_found(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qkv.core import step
+    from qkv.core import model
 
     if lost == "positions":
-        monkeypatch.setattr(step, "since", lambda groups: torch.arange(groups.shape[1]).expand_as(groups))
+        monkeypatch.setattr(model, "position_in_run", lambda groups: torch.arange(groups.shape[1]).expand_as(groups))
     else:
         right = losses.states
         blind = lambda core, b, drop=losses.keep: right(core, dataclasses.replace(b, documents=None), drop)  # noqa: E731

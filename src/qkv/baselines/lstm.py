@@ -65,7 +65,7 @@ class LSTMEncoder(Stack):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
         x = step.drop(step.tap(self, "embed", x * s.embed_scale), s.dropout)  # B S D
-        lengths = (step.place.token.amax(1) + 1).expand(len(x)).cpu()
+        lengths = (step.positions.token.amax(1) + 1).expand(len(x)).cpu()
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=x.shape[1])
         return step.drop(states, s.dropout)  # B S D

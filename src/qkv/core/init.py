@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from qkv.core.experts import Bank, Experts
+from qkv.core.experts import ExpertLinear, Experts
 from qkv.core.model import Transformer
 from qkv.core.norm import Norm
 
@@ -25,7 +25,7 @@ def initialise(core: Transformer, seed: int = 0) -> None:
                 module.weight.normal_(0.0, width**-0.5 if init.kind == "xavier" else init.std, generator=generator)
             elif isinstance(module, Experts) and module.spec.balance == "bias":
                 module.bias.zero_()
-            elif isinstance(module, nn.Linear | Bank):
+            elif isinstance(module, nn.Linear | ExpertLinear):
                 if module.weight is not core.embed.weight:
                     writes = name.endswith((".out", ".down")) and init.depth_scaled
                     std = init.std / math.sqrt(2 * layers) if writes else init.std

@@ -14,14 +14,14 @@ from qkv import spec
 from qkv.core import attention, kernels
 from qkv.core.attention import Attention
 from qkv.core.cache import Cache
-from qkv.core.dropout import Drop, keep
+from qkv.core.dropout import Drop, no_dropout
 from qkv.core.experts import Experts
 from qkv.core.ffn import ACTIVATIONS, Ffn
 from qkv.core.latent import Latent
-from qkv.core.masks import Cells, seen
+from qkv.core.masks import MaskContext, build_mask
 from qkv.core.norm import Norm
-from qkv.core.positions import angles, buckets, placed, since, sinusoid
-from qkv.core.step import Inputs, Mode, Step, listener, silent
+from qkv.core.positions import bucket_distances, compute_angles, position_in_run, resolve_positions, sinusoid
+from qkv.core.step import Inputs, Mode, Step, active_tracer, pass_through
 
 
 class Block(nn.Module):
@@ -74,7 +74,7 @@ class Block(nn.Module):
     def carry(self, x: Tensor, h: Tensor) -> Tensor:
         """What a sub-layer's update is added to: the stream x, or in DeepNorm what the sub-layer reads, scaled."""
         s = self.spec
-        return h * s.carry if s.residual == "normed" else x  # B T D
+        return h * s.residual_scale if s.residual == "deepnorm" else x  # B T D
 
     def add(self, x: Tensor, update: Tensor, step: Step) -> Tensor:
         """The residual connection (He et al. 2015)."""
@@ -111,15 +111,16 @@ class Stack(nn.Module):
         x = x * s.embed_scale  # B T D
         if s.positions:
             if s.positions.kind == "learned":
-                x = x + self.positions(step.place.token + s.positions.offset)  # B T D
+                x = x + self.positions(step.positions.token + s.positions.offset)  # B T D
                 if s.positions.blanks == "counted":
-                    x = x + self.blanks(step.place.blank)  # B T D
+                    x = x + self.blanks(step.positions.blank)  # B T D
             else:
-                x = x + sinusoid(step.place.token, s.width, s.positions.layout).to(x.dtype)  # B T D
+                x = x + sinusoid(step.positions.token, s.width, s.positions.layout).to(x.dtype)  # B T D
         if s.segments:
-            x = x + self.segments(step.place.segment)  # B T D
+            x = x + self.segments(step.positions.segment)  # B T D
         if s.relative:
-            step = step.leaning(self.relative(buckets(step.cache.length, x.shape[1], s.relative, x.device)))
+            buckets = bucket_distances(step.cache.length, x.shape[1], s.relative, x.device)
+            step = step.with_attention_bias(self.relative(buckets))
         x = step.drop(step.tap(self, "embed", self.embed_norm(x)), s.dropout)  # B T D
         for layer in self.layers:
             x = layer(x, step)  # B T D
@@ -171,7 +172,7 @@ class Labels(nn.Module):
         if s.token == "first":
             x = x[:, 0]  # B D
         else:
-            x = x[torch.arange(len(x), device=x.device), step.place.token.argmax(1)]  # B D
+            x = x[torch.arange(len(x), device=x.device), step.positions.token.argmax(1)]  # B D
         return step.tap(self, "out", self.out(step.drop(self.dense(x), s.dropout)))
 
 
@@ -219,7 +220,7 @@ class Transformer(nn.Module):
 
     def forward(
         self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
-        mode: Mode = "train", drop: Drop = keep, logits_to_keep: int = 0,
+        mode: Mode = "train", drop: Drop = no_dropout, logits_to_keep: int = 0,
     ) -> Output:  # fmt: skip
         """The one door: ids [B, T] to logits [B, T, V], or of the last `logits_to_keep` positions alone (0: of all)."""
         s = self.spec
@@ -231,20 +232,20 @@ class Transformer(nn.Module):
 
     def hidden(
         self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
-        mode: Mode = "train", drop: Drop = keep,
+        mode: Mode = "train", drop: Drop = no_dropout,
     ) -> Tensor:  # fmt: skip
         """The last states [B, T, D] without the head."""
         return self.run_stack(ids, self.begin(ids, inputs, cache, mode=mode, drop=drop))
 
     def classify(
-        self, ids: Tensor, inputs: Inputs | None = None, *, mode: Mode = "train", drop: Drop = keep
+        self, ids: Tensor, inputs: Inputs | None = None, *, mode: Mode = "train", drop: Drop = no_dropout
     ) -> Tensor:
         """Logits over the labels of each text [B, labels]; texts are padded on the right."""
         step = self.begin(ids, inputs, mode=mode, drop=drop)
         return self.labels(self.run_stack(ids, step), step)
 
     def encode(
-        self, source: Tensor, inputs: Inputs | None = None, *, mode: Mode = "train", drop: Drop = keep
+        self, source: Tensor, inputs: Inputs | None = None, *, mode: Mode = "train", drop: Drop = no_dropout
     ) -> Tensor:
         """The encoder's states, which become the decoder's memory."""
         s = self.spec
@@ -255,7 +256,7 @@ class Transformer(nn.Module):
 
     def begin(
         self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
-        mode: Mode = "train", drop: Drop = keep,
+        mode: Mode = "train", drop: Drop = no_dropout,
     ) -> Step:  # fmt: skip
         """The step of `run_stack`; an encoder-decoder reads its source first."""
         s = self.spec
@@ -282,35 +283,35 @@ def read_source(core: Transformer, inputs: Inputs | None, mode: Mode, drop: Drop
 
 def build_step(
     stack: Stack, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
-    mode: Mode = "train", drop: Drop = keep,
+    mode: Mode = "train", drop: Drop = no_dropout,
 ) -> Step:  # fmt: skip
     """The step for `ids` [B, T] through `stack`; a tracer that is active in this context gets its taps."""
     inputs, cache = inputs or Inputs(), cache or Cache()
     (rows, tokens), start = ids.shape, cache.length
     slots = torch.arange(start + tokens, device=ids.device)  # S
-    real = cache.see(inputs.padding_mask, rows, tokens)
-    positions = slots[None, start:] if real is None else (real.cumsum(1) - 1).clamp_min(0)[:, start:]  # B T
+    padding = cache.extend_mask(inputs.padding_mask, rows, tokens)
+    at = slots[None, start:] if padding is None else (padding.cumsum(1) - 1).clamp_min(0)[:, start:]  # B T
     if inputs.document_ids is not None:
-        positions = since(inputs.document_ids)  # B T
-    free = inputs.prefix_len
-    if free is not None and real is not None:
-        free = free + real.int().argmax(1)  # a left-padded row's prefix begins at its first real slot
-    own = across = Cells(slots[start:], slots, real, inputs.document_ids, free)
+        at = position_in_run(inputs.document_ids)  # B T
+    prefix_end = inputs.prefix_len
+    if prefix_end is not None and padding is not None:
+        prefix_end = prefix_end + padding.int().argmax(1)  # a left-padded row's prefix begins at its first real slot
+    own = across = MaskContext(slots[start:], slots, padding, inputs.document_ids, prefix_end)
     if inputs.memory is not None:
         source = torch.arange(inputs.memory.shape[1], device=ids.device)
-        across = Cells(slots[start:], source, inputs.source_padding_mask)
-    ear = listener.get()
-    place = placed(positions, inputs.segments, inputs.prefix_len, inputs.blank_pos)
+        across = MaskContext(slots[start:], source, inputs.source_padding_mask)
+    positions = resolve_positions(at, inputs.segments, inputs.prefix_len, inputs.blank_pos)
+    tracer = active_tracer.get()
     step = Step(
-        place=place,
-        angles={r: angles(torch.stack(place[:2], -1) if r.axes == 2 else positions, r) for r in stack.rotaries},
-        mask={m: seen(m, across if m.kind == "memory" else own) for m in stack.masks},
+        positions=positions,
+        angles={r: compute_angles(torch.stack(positions[:2], -1) if r.axes == 2 else at, r) for r in stack.rotaries},
+        mask={m: build_mask(m, across if m.kind == "memory" else own) for m in stack.masks},
         cache=cache,
         memory=ids if inputs.memory is None else inputs.memory,
         mode=mode,
         drop=drop,
-        attend=attention.attend if ear and ear.opens else kernels.attend,
-        tap=ear.tap if ear else silent,
+        attend=attention.attend if tracer and tracer.needs_eager_attention else kernels.attend,
+        tap=tracer.tap if tracer else pass_through,
     )
-    begins = getattr(ear, "begins", None)  # a trace also asks what the call is given: its mask, its positions, its mode
-    return begins(stack, ids, step) if begins else step
+    on_forward = getattr(tracer, "on_forward", None)  # a trace also reads the call's mask, positions and mode
+    return on_forward(stack, ids, step) if on_forward else step

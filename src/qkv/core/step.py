@@ -10,28 +10,28 @@ from torch import Tensor, nn
 from qkv import spec
 from qkv.core.cache import Cache
 from qkv.core.dropout import Drop
-from qkv.core.masks import Seen, lean
-from qkv.core.positions import Place
+from qkv.core.masks import AttentionBias, add_position_bias
+from qkv.core.positions import Positions
 
 Mode = Literal["train", "prefill", "decode"]
 Tap = Callable[[nn.Module, str, Tensor], Tensor]
 
 
-class Listener(Protocol):
-    """Hears the taps of one run; `opens` says that it changes scores or patterns, so the maths must run in the open."""
+class Tracer(Protocol):
+    """Receives the taps of one run; it needs eager attention where it changes scores or patterns."""
 
-    opens: bool
+    needs_eager_attention: bool
 
     def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
-        """Take note of x, and give back x or what stands in for it."""
+        """Record x, and return x or its replacement."""
         ...
 
 
-listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+active_tracer: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
 
 
-def silent(module: nn.Module, name: str, x: Tensor) -> Tensor:
-    """Nobody listens: the identity."""
+def pass_through(module: nn.Module, name: str, x: Tensor) -> Tensor:
+    """No tracer is active: the identity."""
     return x
 
 
@@ -58,17 +58,18 @@ class Inputs:
 class Step:
     """One argument beside x: at most nine fields, the same for prefill, chunks, decode and training."""
 
-    place: Place
+    positions: Positions
     angles: dict[spec.Rotary, tuple[Tensor, Tensor]]
-    mask: dict[spec.Mask, Seen]
+    mask: dict[spec.Mask, AttentionBias]
     cache: Cache
     memory: Tensor  # B S D
     mode: Mode
     drop: Drop
     attend: Callable[..., Tensor]
-    tap: Tap = field(default=silent)
+    tap: Tap = field(default=pass_through)
 
-    def leaning(self, toward: Tensor) -> "Step":
-        """The step with a learned number for each distance [T, S, H] added to the scores within the sequence."""
-        bias = toward.float().permute(2, 0, 1)[None]  # B H T S
-        return replace(self, mask={m: at if m.kind == "memory" else lean(at, bias) for m, at in self.mask.items()})
+    def with_attention_bias(self, bias: Tensor) -> "Step":
+        """The step with a number for each distance [T, S, H] added to the scores within the sequence."""
+        bias = bias.float().permute(2, 0, 1)[None]  # B H T S
+        own = {m: add_position_bias(at, bias) for m, at in self.mask.items() if m.kind != "memory"}
+        return replace(self, mask=self.mask | own)

@@ -295,7 +295,7 @@ def numbers(t: Trace, name: str) -> int:
     if at is not None and last not in ("norm", "out"):
         s = at.spec
         if isinstance(s, Latent):
-            dim = s.plain_dim + s.rotary.dim
+            dim = s.nope_head_dim + s.rotary.dim
             sizes = {
                 "latent": s.kv_rank,
                 "k_rope": s.rotary.dim,
@@ -309,7 +309,7 @@ def numbers(t: Trace, name: str) -> int:
         assert stack is not None
         block = stack.blocks[int(name.split("layers.")[1].split(".")[0])]
         if block.moe and path.endswith("moe") and last in ("logits", "index", "weight"):
-            return block.moe.count if last == "logits" else 2 * block.moe.chosen
+            return block.moe.num_experts if last == "logits" else 2 * block.moe.top_k
         ffn = block.moe.shared if block.moe else block.ffn
         if ffn and last in ("up", "gate", "act"):
             return ffn.width
@@ -448,14 +448,14 @@ class Shelf:
     """The latest runs, at most `count` of them and `limit` bytes; the one asked for longest ago goes first."""
 
     def __init__(self, count: int = 8, limit: int = 2 * BUDGET) -> None:
-        self.count, self.limit = count, limit
+        self.num_experts, self.limit = count, limit
         self.runs: OrderedDict[str, Run] = OrderedDict()
 
     def get(self, name: str) -> Run:
         """A run that is kept; a Refused with status 404 where it was let go."""
         if name not in self.runs:
-            raise Refused(f"没有 {name}：只留最近的 {self.count} 次，请再问一次",
-                          f"there is no {name}: the last {self.count} are kept; ask again", 404)  # fmt: skip
+            raise Refused(f"没有 {name}：只留最近的 {self.num_experts} 次，请再问一次",
+                          f"there is no {name}: the last {self.num_experts} are kept; ask again", 404)  # fmt: skip
         self.runs.move_to_end(name)
         return self.runs[name]
 
@@ -464,7 +464,7 @@ class Shelf:
         if name not in self.runs:
             self.runs[name] = make()
         self.runs.move_to_end(name)
-        while len(self.runs) > self.count or (
+        while len(self.runs) > self.num_experts or (
             len(self.runs) > 1 and sum(r.bytes for r in self.runs.values()) > self.limit
         ):
             self.runs.popitem(last=False)

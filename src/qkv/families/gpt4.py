@@ -33,7 +33,7 @@ def config(s: Spec) -> dict[str, Any]:
     moe = stack.blocks[0].moe
     dense = replace(stack.blocks[0], ffn=moe.expert, moe=None)
     said = gpt3.config(replace(s, decoder=replace(stack, blocks=(dense,) * len(stack.blocks))))
-    return {**said, "spec": as_json(s), "experts": moe.count, "chosen": moe.chosen}
+    return {**said, "spec": as_json(s), "experts": moe.num_experts, "chosen": moe.top_k}
 
 
 SIZES = {

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.core.cache import Static
 from qkv.core.model import Transformer
-from qkv.core.step import Inputs, listener
+from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.generation.sequence import Limits
 from qkv.uses import fills_blanks
@@ -59,7 +59,7 @@ class Rows:
         """Read the sources of an encoder-decoder, right-padded."""
         ids, self.memory_real = padded(sources, "right", self.device)
         # on a CPU padding costs as much as words; whoever listens hears one pass
-        apart = self.device.type == "cpu" and listener.get() is None
+        apart = self.device.type == "cpu" and active_tracer.get() is None
         groups = by_length(sources, 4 * ids.shape[1]) if apart else []
         if len(groups) < 2:
             self.memory = self.encoded(ids, self.memory_real)
@@ -119,7 +119,7 @@ class Rows:
     def keep(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Row i continues row rows[i]; of the sources these stay, or all."""
         if self.cache is not None:
-            self.cache.keep(rows, sources)
+            self.cache.select_rows(rows, sources)
         else:
             self.ids = self.ids[rows]
             self.real = None if self.real is None else self.real[rows]

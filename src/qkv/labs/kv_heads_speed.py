@@ -20,7 +20,7 @@ def written(groups: int, context: int, seed: int) -> float:
         cache.append(layer, *torch.randn(2, 1, groups, context, SIZE, generator=torch.Generator().manual_seed(layer)))
 
     def write() -> None:
-        cache.cut(context)
+        cache.truncate(context)
         model.core(ids, cache=cache, mode="decode")
 
     return clock(write, 15)

@@ -27,11 +27,11 @@ def speeds(model: qkv.Model, rows: int, seed: int) -> tuple[float, float]:
     start, new = ids[:, :-1], ids[:, -1:]
 
     def read() -> None:
-        cache.cut(0)
+        cache.truncate(0)
         model.core.hidden(start, cache=cache, mode="prefill")
 
     def write() -> None:
-        cache.cut(CONTEXT)
+        cache.truncate(CONTEXT)
         model.core(new, cache=cache, mode="decode")
 
     return rows * CONTEXT / clock(read, 3), rows / clock(write, 5)

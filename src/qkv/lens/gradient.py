@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.core.model import Transformer
-from qkv.core.step import Inputs, listener
+from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.lens import where
 from qkv.lens.draw import Bars, Drawn, Form
@@ -43,7 +43,7 @@ class Saliency(Drawn):
 class Ear:
     """Puts a leaf in the place of what goes into the first layer, so that a gradient arrives there."""
 
-    opens = False
+    needs_eager_attention = False
 
     def __init__(self, name: str) -> None:
         self.name, self.leaf = name, torch.empty(0)
@@ -70,7 +70,7 @@ def gradient(
         raise QkvError("gradient: this needs a head, and source= exactly where an encoder reads for a decoder",
                        zh="梯度：要有输出层；有编码器供解码器读时才给 source=，也必须给")  # fmt: skip
     ear, device = Ear("encoder.embed" if both else "embed"), core.embed.weight.device
-    heard = listener.set(ear)
+    heard = active_tracer.set(ear)
     try:
         with torch.inference_mode(False), torch.enable_grad():
             given, x = given or Inputs(), torch.tensor([ids], device=device)
@@ -81,7 +81,7 @@ def gradient(
             wanted = int(logits.argmax()) if token is None else token
             (grad,) = torch.autograd.grad(logits[wanted], ear.leaf)
     finally:
-        listener.reset(heard)
+        active_tracer.reset(heard)
     return Saliency(wanted, float(logits[wanted].detach()), (grad * ear.leaf.detach()).sum(-1)[0], grad.norm(dim=-1)[0])
 
 
