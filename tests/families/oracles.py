@@ -102,3 +102,21 @@ def logits(model: Any, at: dict[str, torch.Tensor]) -> torch.Tensor:
             out = model(input_ids=at["ids"], attention_mask=mask, decoder_input_ids=at["target"])
             return out.logits.flatten(0, 1)
         return model(at["ids"], attention_mask=at["real"].long()).logits[at["real"]]
+
+
+def in_double(model: Any) -> Any:
+    """The same model in float64; its experts one by one, for the grouped way knows no double precision."""
+    if any("experts" in name for name, _ in model.named_parameters()):
+        model.set_experts_implementation("eager")
+    return model.double()
+
+
+def rounding(model: Any, at: dict[str, torch.Tensor]) -> float:
+    """How far rounding alone moves these logits on this machine: transformers' float32, eager and SDPA, and float64."""
+    found = []
+    for way in ("sdpa", "eager"):
+        model.set_attn_implementation(way)
+        found.append(logits(model, at))
+    found.append(logits(in_double(model), at))
+    model.float()
+    return max((a - b).abs().max().item() for a in found for b in found)
