@@ -106,6 +106,7 @@ def test_chosen_experts_and_weights_are_those_of_the_papers(kind: str) -> None:
         assert dict(zip(i.tolist(), w.tolist(), strict=True)) == pytest.approx(want, abs=1e-6)
 
 
+@pytest.mark.parity
 @kinds
 def test_work_equals_every_expert_on_every_token(kind: str) -> None:
     moe, step = made(KINDS[kind])

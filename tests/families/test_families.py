@@ -45,6 +45,7 @@ def pair(request, tmp_path):
     return oracle, hub.load(tmp_path / "theirs")
 
 
+@pytest.mark.parity
 @every
 @pytest.mark.parametrize("number", NUMBERS)
 def test_logits_equal_transformers(family, number, tmp_path, record):
@@ -165,6 +166,7 @@ def uncached_and_cached(model, at):
     return whole, torch.cat(parts, 1)
 
 
+@pytest.mark.parity
 @every
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_cached_and_chunked_equal_uncached(family, number, tmp_path, record):
@@ -192,6 +194,7 @@ def padded_and_alone(model, at):
                 yield model(at["ids"], padding=at["real"]).logits[row, :length], model(own).logits[0]
 
 
+@pytest.mark.parity
 @every
 def test_a_row_alone_equals_the_same_row_in_a_padded_batch(family, tmp_path):
     oracle = oracles.draw(family, 2)
