@@ -64,9 +64,8 @@ MASKED = ("我爱[MASK]。", "The [MASK] is on the table.", "他昨天[MASK]了�
 def draw(directory: Path) -> None:
     """Write the checkpoints that every later run reads: transformers' drawn models, and the families without one."""
     families = ROOT / "src" / "qkv" / "families"
-    for place in (ROOT / "tests" / "families", ROOT / "tests" / "support", ROOT / "tests"):
-        sys.path.insert(0, str(place))
-    import oracles
+    sys.path.insert(0, str(ROOT / "tests"))
+    from support import oracles
 
     for family in sorted(p.stem for p in families.glob("[a-z]*.py")):
         for number in DRAWS if family not in PAPERS else ():

@@ -1,18 +1,14 @@
 """Cached decoding equals the full forward; buffers grow by doubling; rows leave, move and are cut without a trace."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import zoo
 from support.rounding import assert_same
 
 from qkv.core.cache import Cache, Static
 from qkv.core.step import Given, begin
-
-sys.path.insert(0, str(Path(__file__).parent))
-import zoo
 
 DECODERS = [n for n in zoo.ALL if zoo.ALL[n]().decoder]
 CHUNKS = {"one by one": [1] * 11, "in chunks": [4, 1, 3, 3], "prefill, then one by one": [8, 1, 1, 1], "in one": [11]}

@@ -1,6 +1,5 @@
 """Latent attention against the paper's equations taken one token and one head at a time; absorbed equals expanded."""
 
-import sys
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from support import zoo
 from support.rounding import assert_same
+from support.shapes import checked, claims
 from torch import Tensor, nn
 
 from qkv.core import attention, kernels, latent
@@ -19,10 +20,6 @@ from qkv.core.model import Transformer
 from qkv.core.step import Given, begin, listener
 from qkv.spec import Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
 from qkv.spec import Latent as Part
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-import zoo  # noqa: E402
-from shapes import checked, claims  # noqa: E402
 
 RMS = Norm("rms", 1e-6)
 PARTS = {

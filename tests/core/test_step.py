@@ -1,22 +1,18 @@
 """What travels beside x: at most nine fields, dropout by counter, taps that cost nothing and break no graph."""
 
 import dataclasses
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import zoo
 from support.rounding import assert_same
 from torch import nn
 
 from qkv.core import dropout
 from qkv.core.dropout import dropper, keep
 from qkv.core.step import Given, Step, begin, listener, silent
-
-sys.path.insert(0, str(Path(__file__).parent))
-import zoo
 
 
 class Ear:

@@ -1,12 +1,11 @@
 """Every family in the folder: logits as transformers', both ways, cached as uncached; a new file is tested at once."""
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support import oracles
 from support.rounding import EXACT, ROOM, distance
 
 from qkv import hub
@@ -18,10 +17,6 @@ from qkv.errors import QkvError
 from qkv.model import Model
 
 pytest.importorskip("transformers")
-where = importlib.util.spec_from_file_location("oracles", Path(__file__).with_name("oracles.py"))
-oracles = importlib.util.module_from_spec(where)
-sys.modules["oracles"] = oracles
-where.loader.exec_module(oracles)
 
 KNOWN = sorted(model_dir.modules())
 FAMILIES = [f for f in KNOWN if oracles.draw(f, 0) is not None]  # the others: test_papers.py

@@ -1,26 +1,22 @@
 """transformers' own models at drawn shapes: the independent reference of every family test."""
 
-import importlib.util
+import importlib
 import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-import transformers
 
+transformers = pytest.importorskip("transformers")
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 
 def others() -> list[Any]:
     """The files oracles_*.py beside this one, each with a `draw` for some families."""
-    found = []
-    for path in sorted(Path(__file__).parent.glob("oracles_*.py")):
-        where = importlib.util.spec_from_file_location(path.stem, path)
-        module = importlib.util.module_from_spec(where)
-        where.loader.exec_module(module)
-        found.append(module)
-    return found
+    paths = sorted(Path(__file__).parent.glob("oracles_*.py"))
+    return [importlib.import_module(f"support.{path.stem}") for path in paths]
 
 
 def draw(family: str, seed: int) -> Any:
