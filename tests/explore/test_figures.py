@@ -1,7 +1,6 @@
 """The five figures of a chapter: five files from live tensors, the same ones from the same seed."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv.cli import main
@@ -17,9 +17,6 @@ from qkv.errors import QkvError
 from qkv.explore import figures
 from qkv.explore.tables import traced
 from qkv.model import Special
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 pytest.importorskip("matplotlib")
 NAMES = [f"ch12-{n}.png" for n in ("attention-shape", "attention-matrix", "concatenate", "transformer-block",
