@@ -27,7 +27,7 @@ from qkv.training.shape import Shape
 from qkv.training.splits import Splits, held_out
 
 NEEDS = {
-    **dict.fromkeys(("multi30k", "multi30k_longer", "multi30k_agreed", "multi30k_hour"), "mt/multi30k_bpe_en_de"),
+    **dict.fromkeys(("multi30k", "multi30k_longer", "multi30k_agreed"), "mt/multi30k_bpe_en_de"),
     **dict.fromkeys(("shakespeare", "shakespeare_longer", "shakespeare_longest"), "lm/tinyshakespeare"),
     "tatoeba_zh_en": "mt/tatoeba_cmn_eng",
     "chinese_novels": "lm/chinese_novels",
@@ -203,6 +203,12 @@ def test_a_bad_toml_file_is_told_by_key(tmp_path: Path, old: str, new: str, matc
         recipes.train(own(tmp_path, TOML.replace(old, new)), device="cpu")
 
 
+def test_a_removed_key_in_a_file_is_named_with_the_file(tmp_path: Path) -> None:
+    path = own(tmp_path, TOML.replace("[training]", '[training]\noutputs = "all"'))
+    with pytest.raises(QkvError, match=r"\.toml: training\.outputs: this key was removed"):
+        from_toml(path)
+
+
 def test_files_of_unequal_length_and_bad_bytes_are_told_by_line(tmp_path: Path) -> None:
     path = own(tmp_path)
     with (tmp_path / "a.fr").open("a", encoding="utf-8") as file:
@@ -220,6 +226,7 @@ def test_files_of_unequal_length_and_bad_bytes_are_told_by_line(tmp_path: Path) 
         (["lr=1"], "did you mean 'training.lr'"), (["training=1"], "expected a key in it"),
         (["modle.width=1"], "did you mean 'model"), (["splits=1"], "unknown key"),
         (["model.lr=1"], "^model.lr: unknown key; did you mean 'training.lr'"),
+        (["training.outputs=seen"], "^training.outputs: this key was removed"),
     ],
 )  # fmt: skip
 def test_an_unknown_override_names_the_nearest(words: list[str], match: str) -> None:
