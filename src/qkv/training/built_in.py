@@ -45,7 +45,8 @@ def list_words() -> list[str]:
 
 def read_sst2() -> Splits:
     """Sentences as the set cuts them: 6,920 to train on, 872 to validate, 1,821 to test."""
-    return Splits(*(list(read_sst2_rows(split)) for split in ("train", "dev", "test")))
+    train, valid, test = (list(read_sst2_rows(split)) for split in ("train", "dev", "test"))
+    return Splits(train, valid, test)
 
 
 def read_sst2_rows(split: str) -> Iterator[Row]:

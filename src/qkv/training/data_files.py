@@ -145,8 +145,8 @@ class Data:
 
     def refuse_unread(self, kind: str) -> None:
         """QkvError for a held-out file that data of this kind would not read."""
-        pairs = [f"{which}_{side}" for which in ("valid", "test") for side in ("source", "target")]
-        unread = dict.fromkeys(("text", "messages", "shards"), tuple(pairs))
+        pairs = tuple(f"{which}_{side}" for which in ("valid", "test") for side in ("source", "target"))
+        unread: dict[str, Sequence[str]] = dict.fromkeys(("text", "messages", "shards"), pairs)
         unread |= dict.fromkeys(("dataset", "corpus"), (*pairs, "valid_file", "test_file"))
         key = next((key for key in unread.get(kind, ()) if getattr(self, key)), "")
         if not key:

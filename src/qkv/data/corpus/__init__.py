@@ -68,7 +68,7 @@ def load_corpus() -> Corpus:
     """The bundled corpus: 40,000 training pairs and the held-out splits."""
     packed = json.loads(read_packed(PAIRS))
     pairs = {name: build_pairs(packed[name]) for name in ("train", "valid", "test", "longer", "showcase")}
-    swaps = (Swap(*texts, tuple(a), tuple(b)) for *texts, a, b in packed["swaps"])
+    swaps = [Swap(*texts, noun_a=tuple(a), noun_b=tuple(b)) for *texts, a, b in packed["swaps"]]
     small = tuple(pairs["train"][i] for i in packed["small"])
     words = {name: tuple(packed[name]) for name in ("words_zh", "words_en")}
     return Corpus(**pairs, swaps=tuple(swaps), small=small, **words)
