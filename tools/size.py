@@ -28,7 +28,7 @@ CORE_TOTAL = 1700
 FLOORS = {
     0: ("spec", "errors", "paths", "memory"),
     1: ("core", "families"),
-    2: ("convert", "text", "data", "adapt", "sample", "cost", "uses"),
+    2: ("convert", "text", "data", "adapt", "sample", "cost", "uses", "plots"),
     3: ("training", "generation", "lens", "fold", "reading", "inputs", "evaluate", "baselines"),
     4: ("writing", "judging", "model", "hub"),
     5: ("runs", "serve", "explore"),
