@@ -11,7 +11,8 @@ import click
 import pytest
 import torch
 
-from qkv import labs, sample
+from qkv import labs
+from qkv import sampling as sample
 from qkv.core import attention, kernels
 from qkv.core.attention import Attention
 from qkv.core.cache import Static

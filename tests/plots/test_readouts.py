@@ -16,7 +16,7 @@ from qkv.lens import parts, readout, words
 from qkv.plots import figure, forms, html
 from qkv.plots.forms import Bars, Drawn, Grid, Lines, Table
 from qkv.plots.text import number
-from qkv.sample import Sampling
+from qkv.sampling import Sampling
 
 TAPS = ["lens", "parts", "walk", "choices", "shift", "diff", "patterns"]
 

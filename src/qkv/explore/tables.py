@@ -17,7 +17,7 @@ from qkv.lens.trace import Trace
 from qkv.lens.walk import Strip
 from qkv.plots.forms import Cell, Table
 from qkv.plots.text import bar, signed, text
-from qkv.sample import Sampling
+from qkv.sampling import Sampling
 
 
 @dataclass(frozen=True)

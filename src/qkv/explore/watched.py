@@ -1,6 +1,6 @@
 """A watched run as tables: one recorded step, and what moved between two. The command is `qkv look RUN --step N`.
 
-The records are read by training/watch.py.
+The records are read by training/probes/watched.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from qkv.core.model import Transformer
 from qkv.plots.forms import Cell, Table
 from qkv.plots.text import bar, percent, text
 from qkv.training import losses
-from qkv.training.watch import Moved, Record, Watched
+from qkv.training.probes.watched import Moved, Record, Watched
 
 Say = Callable[[str, str], str]
 PARTS = (
