@@ -284,6 +284,8 @@ def manner(loaded: Any, how: dict[str, Any]) -> Any:
 
 def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
     """One text in the terminal."""
+    from qkv.explore import tables
+
     for kind in ("layer", "head"):
         check(scene, kind, how[kind])
     translation = scene["kind"] == "translation"
@@ -306,7 +308,8 @@ def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
                 "\n每层之后的猜测（括号里的被丢掉）", "\nguesses after each layer (those in brackets are thrown away)"
             )
         )
-        table(guesses(common, scene))
+        found = scene["guesses"]
+        table(tables.list_guesses(found["cells"], found["used"], scene["target"][: len(found["used"])], common.say))
         edges(common, scene, "decoder", scene["target"], how)
         bars(common, scene)
     effects(common, scene)
@@ -335,20 +338,6 @@ def grid(rows: Sequence[str], columns: Sequence[str], weight: list[list[float]])
     head = [("", 0.0), *((name(c), 0.0) for c in columns)]
     body = [[(name(r), 0.0), *map(percent, row)] for r, row in zip(rows, weight, strict=True)]
     return [head, *body]
-
-
-def guesses(common: Common, scene: dict[str, Any]) -> list[list[tuple[str, float]]]:
-    """The likeliest token after each layer at each position, the last layer first; the row below is what was read."""
-    cells, used = scene["guesses"]["cells"], scene["guesses"]["used"]
-    found: list[list[tuple[str, float]]] = []
-    for layer in reversed(range(len(cells))):
-        label = common.say(f"第 {layer} 层", f"layer {layer}") if layer else common.say("词向量", "embedding")
-        best = [(name(c[0][0]), c[0][1]) for c in cells[layer]]
-        shown = [
-            (f"{w} {100 * p:.0f}%" if u else f"({w})", p if u else -1.0) for (w, p), u in zip(best, used, strict=True)
-        ]
-        found.append([(label, 0.0), *shown])
-    return [*found, [(common.say("读到", "read"), 0.0), *((name(t), 0.0) for t in scene["target"][: len(used)])]]
 
 
 def edges(common: Common, scene: dict[str, Any], part: str, tokens: Sequence[str], how: dict[str, Any]) -> None:
@@ -407,7 +396,7 @@ def name(piece: str) -> str:
     """A token as it stands in a cell."""
     from qkv.plots.text import clean
 
-    return clean(piece.strip()) or "␣"
+    return clean(piece) or "␣"
 
 
 def table(rows: list[list[tuple[str, float]]]) -> None:

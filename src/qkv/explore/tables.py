@@ -259,6 +259,22 @@ def lens(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     return [Table(ask.say("每层之后的猜测", "guesses after each layer"), rows)], found
 
 
+def list_guesses(
+    cells: Any, used: Sequence[bool], tokens: Sequence[str], say: Callable[[str, str], str]
+) -> list[list[Cell]]:
+    """The likeliest token after each layer at each position, the last layer first; those thrown away in brackets.
+
+    `cells` lists by layer and position the likeliest (token, chance); the row below is what was read.
+    """
+    rows: list[list[Cell]] = []
+    for layer in reversed(range(len(cells))):
+        best = (cell[0] for cell in cells[layer])
+        shown = [(f"{text(w)[0]} {100 * p:.0f}%", p) if kept else (f"({text(w)[0]})", -1.0)
+                 for (w, p), kept in zip(best, used, strict=True)]  # fmt: skip
+        rows.append([text(say(f"第 {layer} 层", f"layer {layer}") if layer else say("词向量", "embedding")), *shown])
+    return [*rows, [text(say("读到", "read")), *map(text, tokens)]]
+
+
 def diff(t: Trace, other: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Where two texts part ways."""
     found, tokens = t.diff(other), read(t)

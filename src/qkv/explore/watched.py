@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from qkv.core.model import Transformer
+from qkv.explore.tables import list_guesses
 from qkv.plots.forms import Cell, Table
 from qkv.plots.text import bar, percent, text
 from qkv.training import losses
@@ -68,16 +69,9 @@ def aligned(r: Record, i: int, say: Say) -> Table:
 
 
 def guessed(said: dict[str, Any], say: Say) -> Table:
-    """The likeliest next token after each layer at each position; those thrown away stand in brackets."""
-    rows: list[list[Cell]] = []
-    for layer in reversed(range(len(said["cells"]))):
-        name = say(f"第 {layer} 层", f"layer {layer}") if layer else say("词向量", "embedding")
-        best = [cell[0] for cell in said["cells"][layer]]
-        shown = [(f"{text(w)[0]} {100 * p:.0f}%", p) if used else (f"({text(w)[0]})", -1.0)
-                 for (w, p), used in zip(best, said["used"], strict=True)]  # fmt: skip
-        rows.append([text(name), *shown])
-    read = [text(say("读到", "read")), *(text(piece) for piece in said["target"])]
-    return Table(say("每层之后的猜测", "guesses after each layer"), [*rows, read])
+    """The likeliest next token after each layer at each position."""
+    rows = list_guesses(said["cells"], said["used"], said["target"], say)
+    return Table(say("每层之后的猜测", "guesses after each layer"), rows)
 
 
 def near(said: dict[str, Any], say: Say) -> Table:

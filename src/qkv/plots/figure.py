@@ -88,9 +88,12 @@ def draw(forms: Sequence[Form | Sequence[Form]], title: Words = "") -> "Figure":
     fig = open_figure(max(sum(wide for wide, _ in row) for row in sizes), sum(heights) + 0.3 * bool(title))
     count = math.lcm(*map(len, rows))
     starts = [0, *accumulate(map(len, rows))]
-    names = [[starts[i] + j for j in range(len(row)) for _ in range(count // len(row))] for i, row in enumerate(rows)]
+    mosaic: list[Any] = [
+        [start + j for j in range(len(row)) for _ in range(count // len(row))]
+        for start, row in zip(starts, rows, strict=False)
+    ]
     with use_fonts():
-        axes = fig.subplot_mosaic(names, height_ratios=heights)
+        axes = fig.subplot_mosaic(mosaic, height_ratios=heights)
         for name, form in enumerate(form for row in rows for form in row):
             axes[name].set_title(write(form.title), fontsize=10, loc="left")
             AXES[type(form)](axes[name], form)
@@ -154,7 +157,7 @@ def measure_marks(form: Form) -> tuple[float, float]:
     if isinstance(form, Table):
         columns = (find_widest(column) for column in zip(*form.rows, strict=False))
         return max(4.0, 0.085 * sum(size + 2 for size in columns)), 0.6 + 0.22 * len(form.rows)
-    return 7.0, 3.2
+    return 6.4, 3.4
 
 
 def label_axes(ax: Any, form: Form) -> None:
