@@ -90,6 +90,7 @@ def test_a_row_that_sees_nothing_stays_finite() -> None:
 
 def test_a_window_that_is_one_too_wide_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right: Callable[..., object] = masks.find_blocked
-    monkeypatch.setattr(masks, "find_blocked", lambda rule, at: right(Mask(rule.kind, rule.window and rule.window + 1), at))
+    wide = lambda rule, at: right(Mask(rule.kind, rule.window and rule.window + 1), at)  # noqa: E731
+    monkeypatch.setattr(masks, "find_blocked", wide)
     with pytest.raises(AssertionError):
         test_every_cell_is_as_a_loop_says.hypothesis.inner_test(Mask("causal", 2), 5, 0, 1, False, False, False)

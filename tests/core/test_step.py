@@ -1,22 +1,19 @@
 """What travels beside x: at most nine fields, dropout by counter, taps that cost nothing and break no graph."""
 
 import dataclasses
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import zoo
+from support.rounding import assert_same
 from torch import nn
 
 from qkv.core import dropout
 from qkv.core.dropout import make_dropout, no_dropout
 from qkv.core.model import build_step
 from qkv.core.step import Inputs, Step, active_tracer, pass_through
-
-sys.path.insert(0, str(Path(__file__).parent))
-import zoo
 
 
 class Ear:
@@ -188,20 +185,27 @@ def test_padding_of_either_side_changes_no_real_position(name: str) -> None:
     real = torch.arange(9)[None] < 6
     source, source_real = zoo.words(1, 9, seed=3), torch.arange(9)[None] < 7
 
-    def run(x: torch.Tensor, mask: Any, source: torch.Tensor, source_mask: Any) -> torch.Tensor:
+    def run(core: Any, x: torch.Tensor, mask: Any, source: torch.Tensor, source_mask: Any) -> torch.Tensor:
         if name != "seq2seq":
             return core(x, Inputs(padding_mask=mask)).logits
         memory = core.encode(source, Inputs(padding_mask=source_mask))
         return core(x, Inputs(padding_mask=mask, memory=memory, source_padding_mask=source_mask)).logits
 
-    got, alone = run(padded, real, source, source_real)[:, :6], run(ids, None, source[:, :7], None)
-    assert (got - alone).abs().max() <= 1e-5
+    with torch.no_grad():
+        assert_same(
+            core,
+            lambda c: run(c, ids, None, source[:, :7], None),
+            lambda c: run(c, padded, real, source, source_real)[:, :6],
+        )
 
 
 def test_packed_documents_are_as_separate_ones() -> None:
     spec = zoo.gqa()
     core, one, two = zoo.made(spec), zoo.words(1, 5), zoo.words(1, 4, seed=2)
     ids, documents = torch.cat((one, two), 1), torch.tensor([[0] * 5 + [1] * 4])
-    got = core(ids, Inputs(document_ids=documents)).logits
-    expected = torch.cat((zoo.run(core, one), zoo.run(core, two)), 1)  # rotary: only the distance counts
-    assert (got - expected).abs().max() <= 1e-5
+    with torch.no_grad():
+        assert_same(
+            core,
+            lambda c: torch.cat((zoo.run(c, one), zoo.run(c, two)), 1),  # rotary: only the distance counts
+            lambda c: c(ids, Inputs(document_ids=documents)).logits,
+        )

@@ -31,7 +31,7 @@ def routes(run: Run, query: Query) -> Answer:
         arrays["choice"], lines["choice"] = one.choice.float(), f"{at}.choice"
     if s.groups > 1:
         arrays["left"] = mask_closed_groups(one.choice, s).float()  # minus infinity where its group is closed
-        lines["left"] = f"qkv.core.experts.within({at}.choice, {part}.spec)"
+        lines["left"] = f"qkv.core.experts.mask_closed_groups({at}.choice, {part}.spec)"
         best = 1 if s.group_score == "best" else 2
         arrays["judged"] = one.choice.float().unflatten(-1, (s.groups, -1)).topk(best, -1).values.sum(-1)
         lines["judged"] = f"{at}.choice.unflatten(-1, ({s.groups}, -1)).topk({best}, -1).values.sum(-1)"

@@ -20,7 +20,7 @@ from qkv.core.norm import Norm
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.lens.draw import Bars, Drawn, Form
+from qkv.plots.forms import Bars, Drawn, Form
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Run, Trace

@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.core.model import Transformer, build_step
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.lens.draw import Bars, Drawn, Form, Lines, Words
+from qkv.plots.forms import Bars, Drawn, Form, Lines, Words
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace
