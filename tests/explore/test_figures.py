@@ -1,7 +1,6 @@
 """The five figures of a chapter: five files from the tensors of one run, the same ones each time."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv.cli import main
@@ -17,9 +17,6 @@ from qkv.explore import figures
 from qkv.explore.tables import traced
 from qkv.model import Special
 from qkv.plots import figure
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 pytest.importorskip("matplotlib")
 NAMES = [f"ch12-{n}.png" for n in ("attention-shape", "attention-matrix", "concatenate", "transformer-block",
