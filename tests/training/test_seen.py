@@ -136,7 +136,7 @@ def run_of(**training: object) -> Run:
     )  # fmt: skip
 
 
-def test_a_run_says_only_what_its_targets_say_and_its_model_says_no_other_word(tmp_path: Path) -> None:
+def test_a_run_and_its_model_say_only_words_of_its_targets(tmp_path: Path) -> None:
     qkv.train(run_of(), out=tmp_path / "m", device="cpu")
     model = qkv.load(tmp_path / "m")
     assert model.tokenizer is not None
