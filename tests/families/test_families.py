@@ -143,7 +143,8 @@ def test_config_round_trip(family):
     module = model_dir.modules()[family]
     for size, config in module.SIZES.items():
         spec = module.spec(Reader(config, size))
-        assert module.spec(Reader(module.config(spec), size)) == spec
+        if hasattr(module, "config"):  # gpt4 is a spec alone
+            assert module.spec(Reader(module.config(spec), size)) == spec
 
 
 def uncached_and_cached(model, at):

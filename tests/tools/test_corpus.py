@@ -1,14 +1,17 @@
 """The bundled corpus: splits are honest, English is a function of the Chinese, 它 has one meaning."""
 
+import hashlib
 import random
 import re
 from collections import Counter
 
+import corpus as made  # tools/corpus
+import pack_corpus
 import pytest
+from corpus import Corpus, Pair, antecedent, corpus, grammar, lexicon, lm_text, phrase, words_en, words_zh
+from corpus.lm import rhymes
 
-from qkv.data import corpus as made
-from qkv.data.corpus import Corpus, Pair, antecedent, corpus, grammar, lexicon, lm_text, phrase, words_en, words_zh
-from qkv.data.corpus.lm import rhymes
+from qkv.data.corpus import PAIRS, TEXT, load_corpus, load_text, read_packed
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +25,25 @@ def draws() -> list[tuple[Pair, list[str]]]:
 
 
 def everything(c: Corpus) -> list[Pair]:
-    swaps = [Pair(z, e, "it") for s in c.swaps for z, e in ((s.zh_a, s.en_a), (s.zh_b, s.en_b))]
+    swaps = [Pair(z, e, "it", "it") for s in c.swaps for z, e in ((s.zh_a, s.en_a), (s.zh_b, s.en_b))]
     return [*c.train, *c.valid, *c.test, *c.longer, *swaps, *c.showcase]
+
+
+def test_what_the_package_ships_is_what_the_generator_makes() -> None:
+    made_anew = made.generate()
+    assert made_anew == load_corpus()
+    assert len(made_anew.small) == 2000
+    assert sha(pack_corpus.pack(made_anew)) == sha(read_packed(PAIRS))
+    assert sha(lm_text()) == sha(read_packed(TEXT)) == sha(load_text())
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def test_every_label_is_a_function_of_the_sentence(whole: Corpus) -> None:
+    assert len({p.label for p in whole.train}) == 10
+    assert all((p.label == "question") == p.zh.endswith("？") for p in everything(whole))
 
 
 def test_sizes_and_lengths(whole: Corpus) -> None:

@@ -1,20 +1,29 @@
-"""The labels of phrases: which are learnt, which left out, and what is said where the trees are not there."""
+"""bench/variants.py: every variant is a recipe with documented overrides; the labels of phrases."""
 
+import importlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qkv.data import download
 from qkv.errors import QkvError
 from qkv.training import recipes
-from qkv.training.recipes import sst2_phrases, sst2_sentences
 from qkv.training.splits import shared
+
+ROOT = Path(__file__).parents[1]
 
 TREES = """\
 (3 (2 A) (4 (4 Fine) (2 film)))
 (1 (1 (1 dull) (1 .)) (1 (2 -LRB-) (0 BAD)))
 (4 (3 dull) (3 fine))
 """
+
+
+@pytest.fixture
+def variants(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("variants")
 
 
 @pytest.fixture
@@ -30,11 +39,22 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_each_phrase_once_without_neutral_doubtful_and_judged_ones(folders: Path) -> None:
+def test_every_variant_is_a_recipe_and_its_overrides_are_documented(variants: Any) -> None:
+    for name, (recipe, overrides) in variants.VARIANTS.items():
+        run = variants.configure(name)
+        assert (run.name, recipe in recipes.names(), name in recipes.names()) == (name, True, False)
+        for page in ("docs/training.md", "docs/training.zh-CN.md"):
+            said = (ROOT / page).read_text(encoding="utf-8")
+            assert not name.startswith("sst2") or "bench/recipe.py --name sst2_phrases" in said
+            command = f"qkv train {recipe} {' '.join(variants.shorten(overrides))}"
+            assert name.startswith("sst2") or command in said, command
+
+
+def test_each_phrase_once_without_neutral_doubtful_and_judged_ones(folders: Path, variants: Any) -> None:
     place = folders / "cache" / "data" / "cls" / "sst_trees" / "train.txt"
     place.parent.mkdir(parents=True)
     place.write_text(TREES, encoding="utf-8")
-    found = sst2_phrases.read()
+    found = variants.read_phrases()
     assert isinstance(found.train, list)
     assert sorted(found.train) == [  # "a fine film" and "( bad" are judged, "dull" is called both, the rest neutral
         (".", "negative"), ("dull .", "negative"), ("dull . ( bad", "negative"), ("dull fine", "positive"),
@@ -51,29 +71,29 @@ def test_each_phrase_once_without_neutral_doubtful_and_judged_ones(folders: Path
                     "signs")  # fmt: skip
 
 
-def test_whole_sentences_come_after_spelt_as_phrases_are(folders: Path) -> None:
-    found = sst2_sentences.read()
+def test_whole_sentences_come_after_spelt_as_phrases_are(folders: Path, variants: Any) -> None:
+    found = variants.read_sentences()
     assert (found.train, found.often) == ([("never read", "positive")], None)
     assert found.valid == [("( bad !", "negative"), ("what a film", "positive")]
-    run = recipes.configure("sst2_sentences")
+    run = variants.configure("sst2_sentences")
     assert run.base == "./runs/sst2_phrases"
     with pytest.raises(QkvError, match=r"\./runs/sst2_phrases: no such directory"):
         recipes.train(run, device="cpu")
 
 
-def test_the_command_is_named_where_the_trees_are_not_there(folders: Path) -> None:
+def test_the_command_is_named_where_the_trees_are_not_there(folders: Path, variants: Any) -> None:
     with pytest.raises(QkvError, match=r"sst_trees.*no such file\. qkv data get sst-trees fetches it"):
-        recipes.configure("sst2_phrases").splits()
+        variants.configure("sst2_phrases").splits()
 
 
 @pytest.mark.needs_data
-def test_the_real_trees() -> None:
+def test_the_real_trees(variants: Any) -> None:
     try:
         shared("cls", "sst_trees", "train.txt")
         shared("cls", "sentconv", "stsa.binary.dev")
     except QkvError as e:
         pytest.skip(str(e))
-    found = sst2_phrases.read()
+    found = variants.read_phrases()
     assert isinstance(found.valid, list)
     assert (len(found.train), len(found.valid), len(found.test)) == (77_076, 872, 1_821)
     assert download.sets()["sst-trees"].files[0].path == "cls/sst_trees/train.txt"
