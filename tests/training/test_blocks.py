@@ -89,7 +89,7 @@ def _fresh() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("kind", "most"), [("speaker", 2), ("translator", 4)])
-def test_compiled_blocks_learn_the_same_from_one_graph_a_kind_and_one_more_for_other_lengths(
+def test_compiled_blocks_learn_the_same_from_two_graphs_a_kind_at_most(
     kind: str, most: int
 ) -> None:
     core, graphs = core_of(kind), Graphs()

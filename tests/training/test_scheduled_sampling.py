@@ -56,7 +56,7 @@ kinds = pytest.mark.parametrize("kind", BATCHES)
 
 
 @kinds
-def test_only_the_models_own_guesses_come_in_and_only_where_a_true_word_was_learnt(kind: str) -> None:
+def test_only_own_guesses_come_in_and_only_where_a_true_word_was_learnt(kind: str) -> None:
     core, batch = core_of(kind), BATCHES[kind]
     new = scheduled_sampling.mixed(core, batch, 0.5, 0, 0, 0, 0)
     guess = core.head(states(core, batch)).argmax(-1)
