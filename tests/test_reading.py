@@ -9,7 +9,6 @@ from support import zoo
 
 import qkv
 from qkv import reading
-from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.tokenizers.vocabulary import train
 
@@ -30,7 +29,7 @@ def states(made: qkv.Model, row: list[int]) -> torch.Tensor:
     ids, core = torch.tensor([row]), made.core
     with torch.no_grad():
         if made.encoder_decoder:
-            return core.encode(ids, begin(core.encoder, ids))[0]
+            return core.encode(ids)[0]
         return made(ids, prefix=torch.tensor([len(row)]) if made.spec.decoder else None).hidden[0]
 
 
