@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qkv.core.recurrent import Recurrent
 from qkv.core.step import Given, Step, begin
-from qkv.data.collate import IGNORED, Batch, filled
+from qkv.data.collate import IGNORED, Batch, pad_with_mask
 from qkv.errors import QkvError
 from qkv.spec import Head, Init, Recurrence, Stack
 
@@ -40,7 +40,7 @@ class Written:
 
 def over(core: Recurrent, sources: Sequence[Sequence[int]], ids: Tensor) -> Step:
     """The step of a decoder that reads `ids` with these sources as its memory."""
-    source, real = filled(sources, ids.device)
+    source, real = pad_with_mask(sources, ids.device)
     memory = core.encode(source, begin(core.encoder, source, Given(real=real)))
     return begin(core.decoder, ids, Given(memory=memory, memory_real=real), mode="decode")
 
