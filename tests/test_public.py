@@ -35,8 +35,8 @@ def test_the_version_is_the_package_s() -> None:
 
 
 # asked for where it is needed, with a way out
-OPTIONAL = {"check.py": {"transformers"}, "draw.py": {"matplotlib"}, "figures.py": {"matplotlib"},
-            "tables.py": {"datasets"}}  # fmt: skip
+OPTIONAL = {"check.py": {"transformers"}, "figure.py": {"matplotlib"}, "figures.py": {"matplotlib"},
+            "forms.py": {"matplotlib"}, "tables.py": {"datasets"}}  # fmt: skip
 
 
 def test_the_package_imports_nothing_but_its_dependencies() -> None:

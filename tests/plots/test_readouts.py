@@ -12,8 +12,10 @@ import torch
 
 import qkv
 from qkv.errors import QkvError
-from qkv.lens import draw, parts, readout, words
-from qkv.lens.draw import Bars, Drawn, Grid, Lines, Table
+from qkv.lens import parts, readout, words
+from qkv.plots import figure, forms, html
+from qkv.plots.forms import Bars, Drawn, Grid, Lines, Table
+from qkv.plots.text import number
 from qkv.sampling import Sampling
 
 TAPS = ["lens", "parts", "walk", "choices", "shift", "diff", "patterns"]
@@ -40,6 +42,9 @@ def found() -> dict[str, Drawn]:
     }  # fmt: skip
 
 
+EMPTY = ("rect", "line", "circle")
+
+
 class Tags(HTMLParser):
     """Reads HTML and keeps its tags, its cells, and whether every one was closed."""
 
@@ -52,11 +57,11 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.tags.add(tag)
-        if tag != "rect":
+        if tag not in EMPTY:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag != "rect":
+        if tag not in EMPTY:
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
@@ -71,13 +76,13 @@ def each(test: Callable[..., None]) -> Callable[..., None]:
 
 @each
 def test_a_notebook_shows_every_readout_without_script(found: dict[str, Drawn], name: str) -> None:
-    html = found[name]._repr_html_()
-    read = Tags(html)
+    shown = found[name]._repr_html_()
+    read = Tags(shown)
     assert read.open == []
     assert read.tags <= {"figure", "figcaption", "div", "table", "tr", "th", "td", "svg", "rect", "polyline", "text",
-                         "tspan", "title"}  # fmt: skip
-    assert not re.search(r"https?:|url\(|\bon\w+=|src=", html)
-    assert not re.search(r"[^-]color:(?!inherit)", html), "text has the notebook's own colour"
+                         "line", "circle", "title"}  # fmt: skip
+    assert not re.search(r"https?:|url\(|\bon\w+=|src=", shown)
+    assert not re.search(r"[^-]color:(?!inherit)", shown), "text has the notebook's own colour"
     assert len(read.texts) > 4
 
 
@@ -102,25 +107,27 @@ def test_what_is_drawn_is_what_the_readout_says(found: dict[str, Drawn]) -> None
     assert [float(grid.shade[0, i]) for i in (0, -1)] == [0.0, float(guesses.chances[-1, -1, 0])]
     sums, _ = pushed.forms()
     assert isinstance(sums, Bars)
-    assert abs(sum(sums.values) - pushed.logit) < 1e-4
+    assert abs(sum(sums.series[""]) - pushed.logit) < 1e-4
     assert pushed.goal in sums.title[1]
     near = found["neighbours"]
     assert isinstance(near, words.Nears)
-    assert draw.number(near[0].cosine) in near._repr_html_()
-    html = Tags(found["alignment"]._repr_html_()).texts
-    assert {"书", "茶", "它"} <= {x.strip() for x in html}
+    assert number(near[0].cosine, 4) in near._repr_html_()
+    texts = Tags(found["alignment"]._repr_html_()).texts
+    assert {"书", "茶", "它"} <= {x.strip() for x in texts}
     (square,) = found["mask"].forms()
     assert isinstance(square, Grid)
     assert square.cells[0][:2] == ["■", "·"]
 
 
 def test_words_of_the_text_cannot_become_html(found: dict[str, Drawn]) -> None:
-    html = draw.html(Table(("<i>", "<i>"), [["<b>", "&"], ["x", "<script>"]]))
-    assert "<i>" not in html
-    assert "<script>" not in html
+    table = html.render(Table(("<i>", "<i>"), [["<b>", "&"], ["x", "<script>"]]))
+    assert "<i>" not in table
+    assert "<script>" not in table
     for form in (Bars(("", ""), ["<b>"], [1.0]), Lines(("", ""), ["<b>", "c"], {"<b>": [1.0, 2.0]}),
+                 Bars("<b>", ["x"], {"<b>": [1.0], "<b>c": [2.0]}, "<b>", x_label="<b>", y_label="<b>"),
+                 Lines("<b>", (), {"<b>": [(1.0, 2.0)]}, "<b>", x_label="<b>", y_label="<b>"),
                  Grid(("", ""), ["<b>"], ["<b>"], torch.ones(1, 1), [["<b>"]])):  # fmt: skip
-        assert "<b>" not in draw.html(form)
+        assert "<b>" not in html.render(form)
 
 
 def test_text_is_readable_on_every_shade_in_light_and_in_dark() -> None:
@@ -130,7 +137,7 @@ def test_text_is_readable_on_every_shade_in_light_and_in_dark() -> None:
         parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
         return sum(c * w for c, w in zip(parts, (0.2126, 0.7152, 0.0722), strict=True))
 
-    for colour in (draw.BLUE, draw.ORANGE):
+    for colour in (html.BLUE, html.ORANGE):
         rgb = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         for paper in (0.0, 1.0):
             for share in (0.1, 0.5, 1.0):
@@ -140,23 +147,35 @@ def test_text_is_readable_on_every_shade_in_light_and_in_dark() -> None:
                 assert contrast >= 4.5, (colour, paper, share, contrast)
 
 
+class Pictures(Drawn):
+    """Some forms."""
+
+    def __init__(self, *made: forms.Form) -> None:
+        self.made = made
+
+    def forms(self) -> tuple[forms.Form, ...]:
+        return self.made
+
+
 def test_a_very_large_grid_shows_its_end_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = draw.MOST + 6
+    size = forms.MAX_CELLS + 6
     names = [f"w{i}" for i in range(size)]
-    html = draw.html(Grid(("", ""), names, names, torch.eye(size)))
-    assert f"the last {draw.MOST} of {size} × {size}" in html
-    assert f">w{size - 1}<" in html
-    assert ">w5<" not in html
+    shown = html.render(Grid(("", ""), names, names, torch.eye(size)))
+    assert f"the last {forms.MAX_CELLS} of {size} × {size}" in shown
+    assert f">w{size - 1}<" in shown
+    assert ">w5<" not in shown
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(draw, "chinese", lambda: ["DejaVu Sans"])
-    (ax,) = draw.plot([Grid(("题", "title"), names, names, torch.eye(size))]).axes
-    assert len(ax.get_yticks()) == draw.MOST
-    told = f"题（最后 {draw.MOST} 个，全部 {size} × {size}）\ntitle (the last {draw.MOST} of {size} × {size})"
+    monkeypatch.setattr(figure, "find_chinese", lambda: ["DejaVu Sans"])
+    (ax,) = Pictures(Grid(("题", "title"), names, names, torch.eye(size))).plot().axes
+    assert len(ax.get_yticks()) == forms.MAX_CELLS
+    told = (
+        f"题（最后 {forms.MAX_CELLS} 个，全部 {size} × {size}）\ntitle (the last {forms.MAX_CELLS} of {size} × {size})"
+    )
     assert ax.get_title(loc="left") == told
-    (whole,) = draw.plot([Grid(("题", "title"), names[:3], names[:3], torch.eye(3))]).axes
+    (whole,) = Pictures(Grid(("题", "title"), names[:3], names[:3], torch.eye(3))).plot().axes
     assert whole.get_title(loc="left") == "题\ntitle"
-    monkeypatch.setattr(draw, "chinese", list)
-    (bare,) = draw.plot([Grid(("题", "title"), names[:3], names[:3], torch.eye(3))]).axes
+    monkeypatch.setattr(figure, "find_chinese", list)
+    (bare,) = Pictures(Grid(("题", "title"), names[:3], names[:3], torch.eye(3))).plot().axes
     assert bare.get_title(loc="left") == "title", "no Chinese font is installed"
 
 
@@ -172,11 +191,11 @@ def test_without_matplotlib_the_error_says_what_to_install(
 @pytest.mark.parametrize("fault", ["escape", "style", "names"])
 def test_a_fault_would_be_seen(found: dict[str, Drawn], fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fault == "escape":
-        monkeypatch.setattr(draw, "escape", lambda text: text)
+        monkeypatch.setattr(html, "escape", lambda text: text)
         with pytest.raises(AssertionError):
             test_words_of_the_text_cannot_become_html(found)
     elif fault == "style":
-        monkeypatch.setattr(draw, "BLUE", "#003a70")
+        monkeypatch.setattr(html, "BLUE", "#003a70")
         with pytest.raises(AssertionError):
             test_text_is_readable_on_every_shade_in_light_and_in_dark()
     else:

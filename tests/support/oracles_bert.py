@@ -20,7 +20,7 @@ def draw(family: str, seed: int, head: str = "words") -> Any:
     """A random model of transformers with one of the family's heads; None for families that are not ours to draw."""
     if family not in FAMILIES or head not in FAMILIES[family]:
         return None
-    from oracles import shaken
+    from support.oracles import shaken
 
     pick = random.Random(f"{family} {seed}")
     if family == "bart" and head == "words" and pick.random() < 0.4:

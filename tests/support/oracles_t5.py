@@ -1,16 +1,12 @@
 """transformers' own T5, mT5 and GPT-Neo at drawn shapes; None for families that transformers does not have."""
 
-import importlib.util
 import random
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-where = importlib.util.spec_from_file_location("oracles", Path(__file__).with_name("oracles.py"))
-oracles = importlib.util.module_from_spec(where)
-where.loader.exec_module(oracles)
+from support import oracles
 
 
 def draw(family: str, seed: int) -> Any:

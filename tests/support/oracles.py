@@ -1,26 +1,22 @@
 """transformers' own models at drawn shapes: the independent reference of every family test."""
 
-import importlib.util
+import importlib
 import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-import transformers
 
+transformers = pytest.importorskip("transformers")
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 
 def others() -> list[Any]:
     """The files oracles_*.py beside this one, each with a `draw` for some families."""
-    found = []
-    for path in sorted(Path(__file__).parent.glob("oracles_*.py")):
-        where = importlib.util.spec_from_file_location(path.stem, path)
-        module = importlib.util.module_from_spec(where)
-        where.loader.exec_module(module)
-        found.append(module)
-    return found
+    paths = sorted(Path(__file__).parent.glob("oracles_*.py"))
+    return [importlib.import_module(f"support.{path.stem}") for path in paths]
 
 
 def draw(family: str, seed: int) -> Any:
@@ -102,3 +98,21 @@ def logits(model: Any, at: dict[str, torch.Tensor]) -> torch.Tensor:
             out = model(input_ids=at["ids"], attention_mask=mask, decoder_input_ids=at["target"])
             return out.logits.flatten(0, 1)
         return model(at["ids"], attention_mask=at["real"].long()).logits[at["real"]]
+
+
+def in_double(model: Any) -> Any:
+    """The same model in float64; its experts one by one, for the grouped way knows no double precision."""
+    if any("experts" in name for name, _ in model.named_parameters()):
+        model.set_experts_implementation("eager")
+    return model.double()
+
+
+def rounding(model: Any, at: dict[str, torch.Tensor]) -> float:
+    """How far rounding alone moves these logits on this machine: transformers' float32, eager and SDPA, and float64."""
+    found = []
+    for way in ("sdpa", "eager"):
+        model.set_attn_implementation(way)
+        found.append(logits(model, at))
+    found.append(logits(in_double(model), at))
+    model.float()
+    return max((a - b).abs().max().item() for a in found for b in found)

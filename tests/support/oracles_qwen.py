@@ -11,7 +11,7 @@ FAMILIES = ("mistral", "qwen2", "qwen3", "glm")
 
 def draw(family: str, seed: int) -> Any:
     """A random model of transformers with scaled rotary positions, or None."""
-    from oracles import shaken
+    from support.oracles import shaken
 
     if family not in FAMILIES:
         return None
