@@ -63,7 +63,7 @@ def plan() -> Plan:
         return [(i + 3 * epoch) % EACH for i in range(EACH)]
 
     def make(key: int) -> collate.Batch:
-        return collate.causal(ids[starts[key] : starts[key] + sizes[key]])
+        return collate.collate_windows(ids[starts[key] : starts[key] + sizes[key]])
 
     return Plan(order, make, {"rows": 40})
 

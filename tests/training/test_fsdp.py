@@ -66,7 +66,7 @@ def plan(drop: float) -> Plan:
     pairs = [([3 + i % 7, 5, 2], [5, 3 + i % 7, 4, 2]) for i in range(40)]
 
     def make(key: int) -> collate.Batch:
-        return collate.seq2seq(pairs[4 * key : 4 * key + 1 + key % 4], pad=0, start=1)
+        return collate.collate_pairs(pairs[4 * key : 4 * key + 1 + key % 4], pad=0, start=1)
 
     return Plan(lambda epoch: [(i + epoch) % p.EACH for i in range(p.EACH)], make, {"rows": 40})
 

@@ -18,7 +18,7 @@ import qkv
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
-from qkv.data.order import permutation
+from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
 from qkv.training import checkpoint, loop
@@ -48,10 +48,10 @@ def plan() -> Plan:
     rows = torch.randint(0, RARE, (24, 9), generator=torch.Generator().manual_seed(1))
 
     def order(epoch: int) -> list[tuple[int, ...]]:
-        mixed = permutation(24, seed=0, epoch=epoch).tolist()
+        mixed = draw_permutation(24, seed=0, epoch=epoch).tolist()
         return [tuple(mixed[i : i + 4]) for i in range(0, 24, 4)]
 
-    return Plan(order, lambda key: collate.causal(rows[list(key)]), {"rows": 24})
+    return Plan(order, lambda key: collate.collate_windows(rows[list(key)]), {"rows": 24})
 
 
 class Always(Recorder):
