@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
-from qkv.data.collate import filled
+from qkv.data.collate import pad_with_mask
 from qkv.errors import QkvError
 from qkv.uses import kind
 
@@ -24,13 +24,13 @@ def read(
     Raises:
         QkvError: a text is longer than the model reads.
     """
-    ids, real = filled(rows, core.embed.weight.device)
+    ids, real = pad_with_mask(rows, core.embed.weight.device)
     stack = core.encoder if core.spec.encoder else core.decoder
     limit = stack.spec.longest
     if limit is not None and ids.shape[1] > limit:
         raise QkvError(f"a text has {ids.shape[1]} tokens, and the model reads at most {limit}; shorten or split it",
                        zh=f"文本有 {ids.shape[1]} 个词元，而模型最多读 {limit} 个；请缩短或分开")  # fmt: skip
-    kinds = None if segments is None else filled(segments, ids.device)[0]
+    kinds = None if segments is None else pad_with_mask(segments, ids.device)[0]
     free = real.sum(1) if any(m.kind == "prefix" for m in stack.masks) else None
     return ids, Inputs(padding_mask=real, segments=kinds, prefix_len=free)
 
