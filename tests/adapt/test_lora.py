@@ -3,12 +3,12 @@
 import copy
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import zoo
 from torch import Tensor, nn
 
 import qkv
@@ -24,9 +24,6 @@ from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 V = 40
 FAMILIES = ("gpt2", "llama", "t5", "bert", "prefix", "glm_blank")
@@ -55,7 +52,7 @@ def drawn(core: Transformer, s: Lora) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_before_the_first_step_nothing_changes_and_merged_they_say_the_same(family: str) -> None:
+def test_before_the_first_step_nothing_changes_and_merged_says_the_same(family: str) -> None:
     core = core_of(family)
     plain = logits(core)
     names = lora.attach(core, Lora(3))
@@ -114,7 +111,7 @@ def test_a_merge_that_forgets_the_scale_is_found(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(lora, "merge", unscaled)
     with pytest.raises(AssertionError):
-        test_before_the_first_step_nothing_changes_and_merged_they_say_the_same("llama")
+        test_before_the_first_step_nothing_changes_and_merged_says_the_same("llama")
 
 
 def test_globs_choose_by_path_with_or_without_its_beginning() -> None:

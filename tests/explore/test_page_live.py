@@ -1,6 +1,5 @@
 """A real run is watched in a real browser while it learns: a reader's own sentence gets into its records."""
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import browsing
 
 import qkv
 from qkv.explore import server
 from qkv.training import recipes
 from qkv.training.probes.watched import FOLDER, WISHED, Watched
-
-sys.path.insert(0, str(Path(__file__).parent))
-import browsing  # pyright: ignore[reportMissingImports]
 
 SENTENCE = "我爱喝茶。"
 
@@ -50,7 +47,7 @@ def learning(folder: Path) -> Iterator[tuple[server.Page, threading.Thread]]:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_a_sentence_asked_for_while_a_run_learns_is_translated_in_its_next_record_and_shown(tmp_path: Path) -> None:
+def test_a_sentence_asked_for_in_training_is_in_the_next_record(tmp_path: Path) -> None:
     browsing.chromium()
     folder = tmp_path / "demo"
     with learning(folder) as (page, thread):

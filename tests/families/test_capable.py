@@ -1,28 +1,22 @@
 """What every family can do besides giving the right logits: write, learn, be traced, be shown, be counted."""
 
-import importlib.util
 import linecache
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 import torch.nn.functional as F
+from support import oracles
 
 from qkv import cost, hub
 from qkv.adapt.onednn_linear import pack
 from qkv.checkpoints import model_dir
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.fold import show
 from qkv.model import Special
 from qkv.writing import start_of
 
 pytest.importorskip("transformers")
-where = importlib.util.spec_from_file_location("oracles", Path(__file__).with_name("oracles.py"))
-oracles = importlib.util.module_from_spec(where)
-sys.modules["oracles"] = oracles
-where.loader.exec_module(oracles)
 
 FAMILIES = [f for f in sorted(model_dir.modules()) if oracles.draw(f, 0) is not None]
 every = pytest.mark.parametrize("family", FAMILIES)
@@ -139,11 +133,11 @@ def test_the_folded_text_computes_the_same(family, drawn, record):
     with torch.no_grad():
         both = []
         for core in (folded, model.core):
-            ids, given = at["ids"], Given(real=at["real"])
+            ids, given = at["ids"], Inputs(padding_mask=at["real"])
             if "target" in at:
-                memory = core.encode(ids, begin(core.encoder, ids, given))
-                ids, given = at["target"], Given(memory=memory, memory_real=at["real"])
-            both.append(core(ids, begin(core.decoder if model.spec.decoder else core.encoder, ids, given)))
+                memory = core.encode(ids, given)
+                ids, given = at["target"], Inputs(memory=memory, source_padding_mask=at["real"])
+            both.append(core(ids, given).logits)
     assert torch.equal(*both)
     record(family, "shows", True)
 

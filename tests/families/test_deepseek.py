@@ -1,8 +1,6 @@
 """What is special about DeepSeek: published sizes, the latent cache, layers left unread, configs that are refused."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,17 +10,15 @@ from qkv.checkpoints import storage
 from qkv.checkpoints.config import Reader
 from qkv.core.cache import Static
 from qkv.core.model import Transformer
-from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.families import deepseek
 
 
 def drawn(seed, path):
     pytest.importorskip("transformers")
-    where = importlib.util.spec_from_file_location("oracles_mla", Path(__file__).with_name("oracles_mla.py"))
-    oracles = importlib.util.module_from_spec(where)
-    where.loader.exec_module(oracles)
-    oracles.draw("deepseek", seed).save_pretrained(path)
+    from support import oracles_mla
+
+    oracles_mla.draw("deepseek", seed).save_pretrained(path)
     return hub.load(path)
 
 
@@ -43,7 +39,7 @@ def test_the_cache_holds_latents_only(seed, tmp_path):
     attn, layers = model.spec.stack.blocks[0].attn, len(model.spec.stack.blocks)
     cache, ids = Static(layers), torch.randint(3, 60, (2, 9))
     with torch.no_grad():
-        model.core(ids, begin(model.core.decoder, ids, cache=cache, mode="prefill"))
+        model.core(ids, cache=cache, mode="prefill")
     assert cache.bytes == 2 * 9 * layers * (attn.kv_rank + attn.rotary.dim) * 4
 
 

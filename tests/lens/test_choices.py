@@ -2,11 +2,10 @@
 
 import math
 import random
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
@@ -14,9 +13,6 @@ from qkv.generation.sequence import Limits
 from qkv.lens import choices
 from qkv.lens.trace import Trace
 from qkv.sampling import Sampling
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 def slow(logits: list[float], temperature: float, k: int | None, p: float | None, m: float | None) -> list[float]:
@@ -63,7 +59,7 @@ def test_every_stage_is_the_distribution_so_far(seed: int) -> None:
     assert chances == sorted(chances, reverse=True)
 
 
-def test_filters_that_are_off_are_not_shown_and_temperature_zero_is_certain() -> None:
+def test_filters_that_are_off_are_hidden_and_temperature_zero_is_certain() -> None:
     logits = torch.tensor([0.0, 2.0, 1.0])
     assert [s.name for s in choices.stages(logits, Sampling(temperature=1.0))] == ["model"]
     sure = choices.stages(logits, Sampling())[-1]

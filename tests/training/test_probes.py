@@ -18,8 +18,9 @@ from qkv import cli, hub
 from qkv.cli.look import printed
 from qkv.data.collate import IGNORED
 from qkv.errors import QkvError
-from qkv.explore.tables import Sheet, text
 from qkv.lens import words
+from qkv.plots.forms import Table
+from qkv.plots.text import text
 from qkv.training import assemble, checkpoint, recipes
 from qkv.training.losses import mean_loss
 from qkv.training.probes import recorder, watching
@@ -156,7 +157,7 @@ def test_words_keep_their_vectors_and_neighbours(runs: Any) -> None:
 def test_only_the_first_row_is_kept_without_its_padding() -> None:
     from qkv.data import collate
 
-    batch = collate.seq2seq([([5, 6, 2], [7, 2]), ([5, 6, 7, 8, 2], [9, 9, 9, 2])], pad=0, start=1)
+    batch = collate.collate_pairs([([5, 6, 2], [7, 2]), ([5, 6, 7, 8, 2], [9, 9, 9, 2])], pad=0, start=1)
     one = watching.only(batch)
     assert (one.source.tolist(), one.target.tolist(), one.labels.tolist()) == ([[5, 6, 2]], [[1, 7]], [[7, 2]])  # type: ignore[union-attr]
     assert one.tokens == 2
@@ -347,7 +348,7 @@ def test_texts_of_validation_that_are_too_long_are_not_watched() -> None:
 
 
 def test_a_vocabulary_of_bytes_shows_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    printed([Sheet("x", [[text("a\x1b[31mb\r"), text("行\n　二")]])])
+    printed([Table("x", [[text("a\x1b[31mb\r"), text("行\n　二")]])])
     assert capsys.readouterr().out.split() == ["x", "a\\x1b[31mb\\r", "行⏎", "二"]
 
 

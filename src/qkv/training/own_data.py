@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data import sources
+from qkv.data.bad_rows import BadRowPolicy
+from qkv.data.json_rows import parse_object
 from qkv.errors import QkvError
 from qkv.hub import spec_of
+from qkv.training.built_in import list_words
 from qkv.training.compatibility import architecture
-from qkv.training.data_files import Data
-from qkv.training.run import KINDS, PLAIN, Run, asked, elsewhere, misplaced
+from qkv.training.data_files import Data, read_shared
+from qkv.training.run import KINDS, PARTS, PLAIN, Run, asked, elsewhere, misplaced
 from qkv.training.settings import Settings, changed
 from qkv.training.shape import Shape
 
+ABOUT = ("about", "about_zh")  # what a recipe says of itself
 SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
 KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
 
@@ -43,18 +47,21 @@ FAMILIES: dict[str, Any] = {
 OWN = {"labels": OWN_LABELS, "similarity": OWN_LABELS, "choice": OWN_LABELS, "chat": OWN_CHAT}
 
 
-def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
+def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) -> Run:
     """The run that a TOML file describes: [data], and what differs from the defaults in [model], [training], ….
 
-    `words` such as data.valid=50 change any of it. Paths are relative to the file.
+    `words` such as data.valid=50 change any of it. Paths are relative to the file; those of a `recipe`, one of this
+    package, to the working directory or QKV_DATA.
 
     Raises:
         QkvError: not TOML (with the line), an unknown table or key (with the nearest), or a wrong value.
     """
     try:
-        values = tomllib.loads(sources.document(path))
+        values = tomllib.loads(sources.read_document(path))
     except tomllib.TOMLDecodeError as e:
         raise QkvError(f"{path}: not TOML: {e}", zh=f"{path}：不是 TOML：{e}") from None
+    for key in ABOUT:
+        values.pop(key, None)
     for key in values:
         if key not in (*KINDS, *PLAIN):
             what = f"table [{key}]" if isinstance(values[key], dict) else f"key {key!r}"
@@ -62,7 +69,7 @@ def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
             raise QkvError(f"{path}: unknown {what}{hint} (known: {known})",
                            zh=f"{path}：没有 {key!r} 这个表或键{hint.zh}（有：{known}）")  # fmt: skip
     misplaced(values, f"{path}: ")
-    return described(values, words, path, path.parent)
+    return described(values, words, path, Path() if recipe else path.parent, recipe=recipe)
 
 
 def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
@@ -101,7 +108,7 @@ def lined(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
     Keys that `data`, which was typed, names are those of pairs. Where it lets bad rows pass, the first good one counts.
     """
     path, lenient = paths[0], data.get("on_bad_row", "error") != "error"
-    found = sources.rows(path, sources.json_object, sieve=sources.Sieve("skip" if lenient else "error"))
+    found = sources.read_rows(path, parse_object, policy=BadRowPolicy("skip" if lenient else "error"))
     number, first = next(found)
     for row in chain([first], (row for _, row in found) if lenient else ()):
         if values := keyed(row, [str(path) for path in paths], data.get("keys")):
@@ -123,9 +130,11 @@ def keyed(row: Mapping[str, object], names: list[str], said: object) -> dict[str
     return values | ({"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {})
 
 
-def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path) -> Run:
+def described(
+    values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path, *, recipe: bool = False
+) -> Run:
     """The run of nested `values`, those of a file, then of typed `words`; errors of the former name the file."""
-    typed = asked(words, KINDS)
+    typed = asked(words, PARTS if recipe else KINDS)
     with told(path):
         data = changed(Data(), values.get("data", {}), "data")
     data = changed(data, typed.pop("data", {}), "data")
@@ -136,7 +145,9 @@ def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folde
     usual = OWN.get(objective, usual)
     if usual is OWN_PAIRS and hides([typed, values], shape.family, folder):
         usual = replace(usual, metric="loss")  # words are guessed, nothing is translated
-    run = Run(path.stem, partial(data.splits, folder), shape, training=usual, data=data)
+    read = partial(read_shared, data) if recipe else partial(data.splits, folder)
+    known = list_words if data.corpus else None
+    run = Run(path.stem, read, shape, training=usual, words=known, data=data)
     rest = {key: value for key, value in values.items() if key != "data"}
     with told(path):
         run = changed(run, lasting(placed(rest, folder)))

@@ -17,7 +17,7 @@ import torch
 
 from qkv.core.model import Transformer
 from qkv.data import bucket, collate, corrupt, packing, shards
-from qkv.data.order import generator
+from qkv.data.order import make_generator
 from qkv.errors import Note, QkvError
 from qkv.model import Model
 from qkv.tokenizers.bpe_dropout import Recut, Trials
@@ -36,7 +36,6 @@ Rows = tuple[list[int], ...]  # the ids of the texts that belong together
 Held = Callable[[Any], Batches]  # from held-out data to their batches, the same at every call
 ANEW = 0x6375_7473  # draws of cuts are another stream than those of order: seed ^ ANEW
 THIN = 0x7468_696E  # and so are those of words left out: seed ^ THIN
-SILENT = -30.0  # the bias of a word that is never said: e^-30 is nothing beside 1
 HELD = -1  # the epoch of validation's and the test's own draws: no epoch of training has this number
 
 
@@ -83,7 +82,7 @@ def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
             _, wide, long = boxes.shape(key)
             return min(wide, context), min(long, context)
 
-        return lambda key: collate.seq2seq([both[i] for i in key], pad=pad, start=pad, shape=box(key))
+        return lambda key: collate.collate_pairs([both[i] for i in key], pad=pad, start=pad, shape=box(key))
 
     def held(pairs: Sequence[Pair]) -> Batches:
         both = encoded(tokenizer, pairs)
@@ -98,46 +97,7 @@ def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
         plan = anew(cuts, partial(boxed, often=splits.often), maker, who)
         return blurred(dataclasses.replace(plan, notes=notes), s, tokenizer), held
     boxes = boxed(ids, splits.often)
-    plan = narrowed(Plan(boxes.batches, maker(ids, boxes), who, notes), run, model, [target for _, target in ids])
-    return blurred(plan, s, tokenizer), held
-
-
-def narrowed(plan: Plan, run: Run, model: Model, targets: Sequence[list[int]]) -> Plan:
-    """The plan of a run that says what its targets say, where it asks for that; the other words of `model` fall silent.
-
-    Their biases are so low that nothing of a softmax is left for them: what the loss leaves out is below its rounding.
-    """
-    if run.training.outputs == "all":
-        return plan
-    head: torch.nn.Linear = model.core.head
-    words = torch.from_numpy(np.unique(flat(targets)))
-    others = torch.ones(len(head.weight), dtype=torch.bool, device=head.weight.device)
-    others[words.to(others.device)] = False
-    with torch.no_grad():
-        head.bias.masked_fill_(others, SILENT)
-    told = Note(f"answers are chosen among the {len(words):,} of {len(others):,} words that training targets hold",
-                zh=f"答案只从训练目标中出现过的 {len(words):,} 个词元（共 {len(others):,} 个）里选")  # fmt: skip
-    return dataclasses.replace(
-        plan, make=lambda key: dataclasses.replace(plan.make(key), words=words), notes=(*plan.notes, told)
-    )
-
-
-def awake(run: Run, model: Model) -> tuple[Note, ...]:
-    """Let the words that a base was trained never to say be learnt again; tells how many, nothing where there are none.
-
-    Adapters stand beside a base that stays as it is.
-    """
-    bias = getattr(getattr(model.core, "head", None), "bias", None)  # a classifier has no head
-    if not run.base or run.training.lora.rank or bias is None:
-        return ()
-    with torch.no_grad():
-        silent = bias < SILENT / 2
-        count = int(silent.sum())
-        if count in (0, len(bias)):
-            return ()
-        bias[silent] = bias[~silent].mean()
-    return (Note(f"the base never says {count:,} of its {len(bias):,} words (outputs=seen): they can be learnt now",
-                 zh=f"基础模型从不说 {len(bias):,} 个词元中的 {count:,} 个（outputs=seen）：现在可以学"),)  # fmt: skip
+    return blurred(Plan(boxes.batches, maker(ids, boxes), who, notes), s, tokenizer), held
 
 
 def blurred(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
@@ -156,8 +116,10 @@ def blurred(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
 
     def make(place: tuple[int, int, Any]) -> collate.Batch:
         epoch, number, key = place
-        draws = generator(seed=s.seed ^ THIN, epoch=epoch, index=number)
-        return collate.blurred(plan.make(key), share=s.word_dropout, unknown=unknown, kept=sorted(kept), draws=draws)
+        draws = make_generator(seed=s.seed ^ THIN, epoch=epoch, index=number)
+        return collate.apply_word_dropout(
+            plan.make(key), share=s.word_dropout, unknown=unknown, kept=sorted(kept), draws=draws
+        )
 
     return dataclasses.replace(plan, order=order, make=make)
 
@@ -204,7 +166,7 @@ def recutting(
     def cuts(epoch: int) -> list[Rows]:
         found: list[Rows] = []
         for i, item in enumerate(read):
-            trials = Trials(generator(seed=seed, epoch=epoch, index=i), share)
+            trials = Trials(make_generator(seed=seed, epoch=epoch, index=i), share)
             new = tuple(recut.ids_of(text, trials) for text in item)
             found.append(new if max(map(len, new)) <= longest else usual[i])
         return found
@@ -234,15 +196,17 @@ def of_text(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     cuts = recut_text(run, tokenizer, str(splits.train)) if run.tokenizer.dropout else lambda epoch: ids
 
     def make(key: int) -> collate.Batch:
-        return collate.causal(packing.windows(cuts(key // each), length=length, rows=rows, seed=s.seed, step=key))
+        return collate.collate_windows(
+            packing.draw_windows(cuts(key // each), length=length, rows=rows, seed=s.seed, step=key)
+        )
 
     def held(text: str) -> Batches:
         found = np.array(tokenizer.encode(text, special=False), dtype=np.int64)
         if len(found) <= length:  # a test shorter than a window is one
-            return (collate.causal(torch.from_numpy(found)[None]),) if len(found) > 1 else ()
+            return (collate.collate_windows(torch.from_numpy(found)[None]),) if len(found) > 1 else ()
         count = min(len(found) // (length + 1), 64 * rows)
         fixed = torch.from_numpy(found[: count * (length + 1)]).view(count, length + 1)
-        return tuple(map(collate.causal, fixed.split(rows)))
+        return tuple(map(collate.collate_windows, fixed.split(rows)))
 
     return Plan(order, make, identity(run, ids)), held
 
@@ -254,14 +218,14 @@ def recut_text(run: Run, tokenizer: Tokenizer, text: str) -> Callable[[int], np.
 
     @lru_cache(maxsize=2)
     def cuts(epoch: int) -> np.ndarray:
-        draws = generator(seed=run.training.seed ^ ANEW, epoch=epoch, index=0)
+        draws = make_generator(seed=run.training.seed ^ ANEW, epoch=epoch, index=0)
         return np.array(recut.ids_of(read, Trials(draws, run.tokenizer.dropout)), dtype=np.int32)
 
     return cuts
 
 
 def of_shards(
-    run: Run, splits: Splits, model: Model, lay: Callable[[torch.Tensor], collate.Batch] = collate.causal
+    run: Run, splits: Splits, model: Model, lay: Callable[[torch.Tensor], collate.Batch] = collate.collate_windows
 ) -> tuple[Plan, Held]:
     """Windows of token shards, as of one long text; an epoch is as many as cover all shards once."""
     data, s = mixture(run, splits, model), run.training
@@ -333,7 +297,7 @@ class Masker:
 
     run: Run
     tokenizer: Tokenizer
-    marks: corrupt.Marks
+    marks: corrupt.TokenIds
     labels: tuple[str, ...]
 
     def texts(self, pairs: Sequence[Pair]) -> tuple[list[list[int]], list[int]]:
@@ -346,11 +310,11 @@ class Masker:
         self, rows: list[list[int]], classes: list[int], items: Sequence[int], draws: Iterable[corrupt.Draw], width: int
     ) -> collate.Batch:  # fmt: skip
         """The texts `items`, each with words hidden as a draw of its own says."""
-        hidden = [corrupt.masked(rows[i], self.marks, draw) for i, draw in zip(items, draws, strict=True)]
+        hidden = [corrupt.mask_words(rows[i], self.marks, draw) for i, draw in zip(items, draws, strict=True)]
         pad = self.tokenizer.pad_id or 0
         width = min(width, self.run.model.context)  # a box may be a little wider than the table of positions is long
-        batch = collate.masked(hidden, pad=pad, width=width, separator=self.tokenizer.sep_id)
-        return collate.labelled(batch, [classes[i] for i in items])
+        batch = collate.collate_masked(hidden, pad=pad, width=width, separator=self.tokenizer.sep_id)
+        return collate.add_labels(batch, [classes[i] for i in items])
 
     def held(self, pairs: Sequence[Pair]) -> Batches:
         """The batches of held-out texts, always with the same words hidden."""
@@ -364,7 +328,7 @@ def masker(run: Run, model: Model) -> Masker:
     tokenizer = tokenizer_for(model)
     mask = masking(run, tokenizer)
     special = frozenset(i for token in tokenizer.roles.values() if (i := tokenizer.id(token)) is not None)
-    return Masker(run, tokenizer, corrupt.Marks(mask, special, len(tokenizer)), model.labels)
+    return Masker(run, tokenizer, corrupt.TokenIds(mask, special, len(tokenizer)), model.labels)
 
 
 def masking(run: Run, tokenizer: Tokenizer) -> int:
@@ -385,7 +349,9 @@ def of_prefixes(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
         return [(a, b if eos is None else [*b, eos]) for a, b in encoded(tokenizer, pairs)]
 
     def maker(both: list[tuple[list[int], list[int]]], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
-        return lambda key: collate.prefixed([both[i] for i in key], pad=pad, start=start, width=boxes.shape(key)[2])
+        return lambda key: collate.collate_prefixes(
+            [both[i] for i in key], pad=pad, start=start, width=boxes.shape(key)[2]
+        )
 
     def joint(both: list[tuple[list[int], list[int]]]) -> list[list[int]]:
         return [[*a, *start, *b[:-1]] for a, b in both]
@@ -436,7 +402,6 @@ def identity(run: Run, ids: np.ndarray | None = None, classes: Sequence[int] = (
     order |= {key: value for key in ("objective", "base") if (value := getattr(run, key))}
     order |= {"labels": zlib.crc32(np.array(classes).tobytes())} if len(classes) else {}
     order |= {"word_dropout": run.training.word_dropout} if run.training.word_dropout else {}
-    order |= {"outputs": "seen"} if run.training.outputs == "seen" else {}
     apart = ("merges", "of", "kind", "size") if run.tokenizer.of else ("merges",)  # where it lies is not what it is
     cut = {key: value for key, value in dataclasses.asdict(run.tokenizer).items() if value and key not in apart}
     return {"ids": len(ids), "crc": zlib.crc32(ids.tobytes()), "tokenizer": cut, **order}
