@@ -14,11 +14,11 @@ from qkv.families import modules
 PACKAGE = size.PACKAGE
 FLOOR = {package: floor for floor, packages in size.FLOORS.items() for package in packages}
 # The command line is the door: its verbs run recipes and labs. errors is for everybody.
-SIDEWAYS = {("cli", "labs"), ("spec", "errors"), ("paths", "errors")}
+SIDEWAYS = {("cli", "labs"), ("spec", "errors"), ("paths", "errors"), ("options", "errors")}
 # hub makes a Model; a Model delegates to functions of a Model, which see it as a type alone.
 SIDEWAYS |= {("hub", "model"), ("hub", "writing"), ("model", "writing"), ("model", "judging")}
-# To go: what loading and writing share with training finds a lower floor.
-SIDEWAYS |= {("hub", "training"), ("writing", "training")}
+# To go: what loading shares with training finds a lower floor.
+SIDEWAYS |= {("hub", "training")}
 TYPES_ONLY = {("writing", "model"), ("judging", "model")}
 PUBLIC = {"load", "build", "Model", "Spec", "train", "show", "QkvError"}  # what `from qkv import x` brings from the top
 

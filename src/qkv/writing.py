@@ -14,11 +14,11 @@ from qkv.generation import beam as beams
 from qkv.generation import engine
 from qkv.generation.rows import BLANKS, PIECE, Feed, by_length, places
 from qkv.generation.sequence import Limits, Stops
+from qkv.options import coerce
 from qkv.sampling import Sampling
 from qkv.spec import Spec
 from qkv.tokenizers import tokenizer as text
 from qkv.tokenizers.tokenizer import Tokenizer
-from qkv.training.settings import fitting
 from qkv.uses import fills_blanks, kind
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Ask:
         options: dict[str, Any] = {**usual, **how, "stop": (stop,) if isinstance(stop, str) else stop}
         hints = get_type_hints(Ask)
         plain = {name: value.item() if hasattr(value, "item") else value for name, value in options.items()}
-        options = {name: fitting(hints[name], value, name) for name, value in plain.items()}
+        options = {name: coerce(hints[name], value, name) for name, value in plain.items()}
         if options.get("beam", 1) < 1:
             raise QkvError(f"beam: found {options['beam']}, expected at least 1",
                            zh=f"beam：是 {options['beam']}，至少是 1")  # fmt: skip

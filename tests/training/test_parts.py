@@ -20,10 +20,11 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.errors import QkvError
+from qkv.options import parse_assignments, replace_from_dict
 from qkv.spec import Attention, Block, Ffn, Mask, Norm, Spec, Stack
 from qkv.training import checkpoint, crossentropy, log, loop, losses, optim, precision, schedule
 from qkv.training.plan import Plan
-from qkv.training.settings import Settings, assignments, changed
+from qkv.training.settings import Settings
 
 RATE = Settings(lr=0.005, warmup=2000)
 
@@ -150,7 +151,7 @@ def test_clipping_keeps_the_direction_and_gives_the_norm_before() -> None:
 
 def test_settings_from_words_and_their_errors() -> None:
     words = ["lr=1e-3", "betas=[0.9, 0.95]", "schedule=wsd", "clip=1"]
-    s = changed(Settings(), assignments(words))
+    s = replace_from_dict(Settings(), parse_assignments(words))
     assert (s.lr, s.betas, s.schedule, s.clip) == (1e-3, (0.9, 0.95), "wsd", 1.0)
     for words, match in (
         (["warmpu=3"], "did you mean 'warmup'"), (["schedule=wsb"], "did you mean 'wsd'"), (["tokens=0"], "1 or more"),
@@ -158,7 +159,7 @@ def test_settings_from_words_and_their_errors() -> None:
         (["lr"], "key=value"),
     ):  # fmt: skip
         with pytest.raises(QkvError, match=match):
-            changed(Settings(), assignments(words))
+            replace_from_dict(Settings(), parse_assignments(words))
 
 
 def test_the_probe_measures_changes_nothing_and_an_order_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from qkv.data.check import LEAK, NAMED, leaked
 from qkv.data.familiar import RUN, familiar
 from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError, nearest
-from qkv.training.settings import NONE, bounded, sound
+from qkv.options import NOT_NEGATIVE, check_range, validate
 from qkv.training.splits import Splits, Talk, held_out, text_splits
 
 Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
@@ -55,11 +55,11 @@ class Data:
         for key in FILES:
             if isinstance(value := getattr(self, key), str):
                 object.__setattr__(self, key, (value,) if value else ())
-        sound("data", self)
+        validate("data", self)
         if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
             raise QkvError(f"data.columns: found {list(self.columns)}, expected two different ones, counted from 0",
                            zh=f"data.columns：读到 {list(self.columns)}，应是不同的两列，从 0 数起")  # fmt: skip
-        bounded("data", self, NONE, lambda n: n >= 0, "valid", "test")
+        check_range("data", self, NOT_NEGATIVE, lambda n: n >= 0, "valid", "test")
 
     def splits(self, folder: Path) -> Splits:
         """The files' content, split.

@@ -12,10 +12,11 @@ from typing import Any
 from qkv.data import sources
 from qkv.errors import QkvError
 from qkv.hub import spec_of
+from qkv.options import replace_from_dict
 from qkv.training.compatibility import architecture
 from qkv.training.data_files import Data
 from qkv.training.run import KINDS, PLAIN, Run, asked, elsewhere, misplaced
-from qkv.training.settings import Settings, changed
+from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 
 SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
@@ -127,8 +128,8 @@ def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folde
     """The run of nested `values`, those of a file, then of typed `words`; errors of the former name the file."""
     typed = asked(words, KINDS)
     with told(path):
-        data = changed(Data(), values.get("data", {}), "data")
-    data = changed(data, typed.pop("data", {}), "data")
+        data = replace_from_dict(Data(), values.get("data", {}), "data")
+    data = replace_from_dict(data, typed.pop("data", {}), "data")
     said = {**{key: values[key] for key in PLAIN if key in values}, **typed}
     objective = str(said.get("objective", ""))
     shape = Shape(family=FAMILIES.get(objective, "gpt2" if data.textual or data.messages else Shape.family))
@@ -139,10 +140,10 @@ def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folde
     run = Run(path.stem, partial(data.splits, folder), shape, training=usual, data=data)
     rest = {key: value for key, value in values.items() if key != "data"}
     with told(path):
-        run = changed(run, lasting(placed(rest, folder)))
+        run = replace_from_dict(run, lasting(placed(rest, folder)))
     own = values.get("training")
     chosen = isinstance(own, dict) and "epochs" in own  # the file's own epochs stay beside the steps that were typed
-    return changed(run, placed(typed, folder) if chosen else lasting(placed(typed, folder)))
+    return replace_from_dict(run, placed(typed, folder) if chosen else lasting(placed(typed, folder)))
 
 
 def hides(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from qkv.baselines import recurrence
 from qkv.checkpoints.model_dir import spec_of
 from qkv.errors import QkvError
+from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE_BELOW_1, check_range, validate
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
-from qkv.training.settings import BELOW, NONE, ONE, bounded, sound
 
 HEADLESS = ("lstm", "lstm-attention")
 DROPLESS = ("llama", "prefix")  # they know dropout of attention weights alone
@@ -46,11 +46,11 @@ class Shape:
     tied: bool = True
 
     def __post_init__(self) -> None:
-        sound("model", self)
-        bounded("model", self, ONE, lambda n: n >= 1, "width", "layers", "heads", "context", "chosen")
-        bounded("model", self, NONE, lambda n: n >= 0, "groups", "experts", "ffn")
+        validate("model", self)
+        check_range("model", self, AT_LEAST_ONE, lambda n: n >= 1, "width", "layers", "heads", "context", "chosen")
+        check_range("model", self, NOT_NEGATIVE, lambda n: n >= 0, "groups", "experts", "ffn")
         drops = [key for key in ("dropout", "attention_dropout") if getattr(self, key) is not None]
-        bounded("model", self, BELOW, lambda n: 0 <= n < 1, *drops)
+        check_range("model", self, SHARE_BELOW_1, lambda n: 0 <= n < 1, *drops)
 
     @property
     def inner(self) -> int:
