@@ -136,7 +136,7 @@ def test_a_verb_that_is_said_to_be_missing_is_missing(readme: str) -> None:
 @pytest.mark.parametrize("block", PYTHON.values(), ids=PYTHON.keys())
 def test_each_python_block_names_what_exists(block: str) -> None:
     from qkv.model import Model
-    from qkv.writing import Ask
+    from qkv.tasks.generate import GenerateOptions
 
     holders = {"qkv": set(qkv.__all__), "model": {*dir(Model), "core"}, "translator": set(dir(Model))}
     holders["encoder"] = holders["translator"]
@@ -144,7 +144,7 @@ def test_each_python_block_names_what_exists(block: str) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in holders:
             assert node.attr in holders[node.value.id]
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("model.generate", "model.stream"):
-            Ask.of({key.arg or "": None for key in node.keywords if key.arg != "sampling"}, {})
+            GenerateOptions.parse({key.arg or "": None for key in node.keywords if key.arg != "sampling"}, {})
 
 
 @pytest.mark.parametrize("block", PYTHON.values(), ids=PYTHON.keys())

@@ -16,14 +16,13 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.recurrent import core_of
 from qkv.errors import QkvError, nearest
-from qkv.generation.rows import PIECE
-from qkv.model import Model, Special
+from qkv.model import Model
 from qkv.spec import Spec
+from qkv.tasks.special_tokens import default_special_tokens, load_special_tokens
+from qkv.tasks.types import SpecialTokens
 from qkv.tokenizers import tokenizer as text
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training import checkpoint as training
-from qkv.uses import fills_blanks
-from qkv.writing import free
 
 
 def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Model:
@@ -62,8 +61,8 @@ def opened(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.Te
     if tokenizer is not None:
         tokenizer.fits(core.spec.sources or core.spec.vocabulary)
     file = directory / "generation_config.json"
-    habits = storage.read_json(file) if file.is_file() else {}
-    return Model(core, tokenizer, special_of(directory, config, tokenizer), config, habits)
+    generation_config = storage.read_json(file) if file.is_file() else {}
+    return Model(core, tokenizer, load_special_tokens(directory, config, tokenizer), config, generation_config)
 
 
 def adapted(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.Tensor] | None = None) -> Model:
@@ -90,7 +89,7 @@ def adapted(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.T
     lora.merge(core)
     pack(core.eval())
     tokenizer = text.load(directory) or begun.tokenizer
-    return Model(core, tokenizer, special_of(directory, config, tokenizer), config, begun.habits)
+    return Model(core, tokenizer, load_special_tokens(directory, config, tokenizer), config, begun.generation_config)
 
 
 def extended(core: Transformer, spec: Spec, seed: int) -> Transformer:
@@ -108,20 +107,16 @@ def extended(core: Transformer, spec: Spec, seed: int) -> Transformer:
     return made
 
 
-def build(spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, special: Special | None = None) -> Model:
+def build(
+    spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, special: SpecialTokens | None = None
+) -> Model:
     """A new model of a spec with first weights drawn from `seed`, in train mode."""
     if tokenizer is not None:
         tokenizer.fits(spec.sources or spec.vocabulary)
     core = core_of(spec)
     initialise(core, seed)
     if special is None and tokenizer is not None:
-        eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
-        start = tokenizer.pad_id if spec.encoder and spec.decoder else tokenizer.bos_id if free(spec) else None
-        piece = [i for token in PIECE if (i := tokenizer.id(token)) is not None]
-        if fills_blanks(spec) and len(piece) == len(PIECE):
-            start, eos = piece[0], (piece[1],)
-        forbid = () if start is None else (start,)
-        special = Special(tokenizer.bos_id, eos, tokenizer.pad_id, start, forbid)
+        special = default_special_tokens(spec, tokenizer)
     return Model(core.train(), tokenizer, special)
 
 
@@ -170,37 +165,6 @@ def download(name: str, revision: str | None, known: Sequence[str], wanted: Sequ
             f"hub 上也没有取到（{why}）。请检查名字，以及 HF_ENDPOINT、HF_HUB_OFFLINE、HF_TOKEN、HF_HOME；"
             f"写 ./{name} 表示路径",
         ) from None
-
-
-def special_of(directory: Path, config: dict[str, Any], tokenizer: Tokenizer | None) -> Special:
-    """Special ids: generation_config.json first, then config.json, then the tokenizer's own."""
-    file = directory / "generation_config.json"
-    stated = {**config, **(storage.read_json(file) if file.is_file() else {})}
-
-    def ids(key: str) -> tuple[int, ...]:
-        value = stated.get(key)
-        found = value if isinstance(value, list) else [] if value is None else [value]
-        for number in found:
-            if not isinstance(number, int):
-                raise QkvError(f"{directory}: {key} is {value!r} in its configs, expected a token's number or a list "
-                               "of them",
-                               zh=f"{directory}：{key} 在配置里是 {value!r}，"
-                               "应是一个 token 的编号或编号的列表")  # fmt: skip
-        return tuple(found)
-
-    def one(key: str, own: int | None = None) -> int | None:
-        return next(iter(ids(key)), own)
-
-    ends = ids("eos_token_id")
-    if not ends and tokenizer is not None and tokenizer.eos_id is not None:
-        ends = (tokenizer.eos_id,)
-    bad = tuple(int(w[0]) for w in stated.get("bad_words_ids") or () if len(w) == 1)
-    pad = one("pad_token_id", tokenizer.pad_id if tokenizer else None)
-    start = one("decoder_start_token_id")
-    if start is not None and start == pad and not bad:
-        bad = (start,)  # a decoder that starts with padding never says it
-    bos = one("bos_token_id", tokenizer.bos_id if tokenizer else None)
-    return Special(bos, ends, pad, start, bad, one("forced_bos_token_id"))
 
 
 def spec_of(name: str | Path | Model) -> Spec:

@@ -110,10 +110,10 @@ def path_as_text(value: Any) -> Any:
 def check_range(where: str, options: Any, wanted: Note, fit: Callable[[float], bool], *keys: str) -> None:
     """Check that the `keys` of `options` are finite numbers for which `fit` holds; `wanted` says so in words."""
     for key in keys:
-        value = getattr(options, key)
+        value, name = getattr(options, key), f"{where}.{key}" if where else key
         if not (math.isfinite(value) and fit(value)):
-            raise QkvError(f"{where}.{key}: found {value}, expected {wanted}",
-                           zh=f"{where}.{key}：读到 {value}，应是 {wanted.zh}")  # fmt: skip
+            raise QkvError(f"{name}: found {value}, expected {wanted}",
+                           zh=f"{name}：读到 {value}，应是 {wanted.zh}")  # fmt: skip
 
 
 def parse_assignments(words: typing.Iterable[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qkv
-from qkv import hub, inputs, reading
+from qkv import hub
 from qkv.checkpoints import storage
 from qkv.cli import main
 from qkv.core.model import Transformer
@@ -23,6 +23,8 @@ from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.paths import bundled_dir
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Spec, Stack, Table
+from qkv.tasks.classify import label_logits
+from qkv.tasks.task_format import format_pair
 from qkv.tokenizers.vocabulary import train
 from qkv.training.shape import Shape
 
@@ -140,14 +142,14 @@ def test_classify_says_label_probability_and_text(reads, monkeypatch, capsys):
 def test_a_tab_separates_a_pair_whose_texts_lie_in_two_segments(reads, monkeypatch, capsys):
     model = qkv.load(reads)
     made = model.tokenizer
-    ids, kinds = inputs.pair(
+    ids, kinds = format_pair(
         made.encode("我喜欢茶", special=False), made.encode("苹果", special=False), cls=made.cls_id, sep=made.sep_id
     )
     at = torch.tensor([ids])
     with torch.no_grad():
         step = begin(model.core.encoder, at, Given(segments=torch.tensor([kinds])))
         want = model.core.classify(at, step)[0].softmax(-1)
-        flat = reading.classify(model.core, [ids])[0]
+        flat = label_logits(model.core, [ids])[0].softmax(-1)
     verdict = model.classify(("我喜欢茶", "苹果"))
     assert list(verdict.probabilities.values()) == pytest.approx(want.tolist(), abs=1e-6)
     assert (want - flat).abs().max() > 1e-4, "the segments change nothing here: a poor test"

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv import hub, inputs
+from qkv import hub
 from qkv.checkpoints import name_table, storage
 from qkv.cli import main
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
+from qkv.tasks import task_format
 from qkv.tokenizers.vocabulary import train
 
 transformers = pytest.importorskip("transformers")
@@ -113,7 +114,7 @@ def test_states_of_a_bare_model_equal_transformers(family, head, tmp_path):
 def test_token_types_change_the_logits_of_masked_words(tmp_path):
     oracle = oracles_bert.draw("bert", 1)
     oracle.save_pretrained(tmp_path)
-    core, rows = hub.load(tmp_path).core, [inputs.pair([5, 6, 7], [8, 9], cls=3, sep=4) for _ in range(2)]
+    core, rows = hub.load(tmp_path).core, [task_format.format_pair([5, 6, 7], [8, 9], cls=3, sep=4) for _ in range(2)]
     ids, segments = (torch.tensor(part) for part in zip(*rows, strict=True))
     with torch.no_grad():
         want = oracle(ids, token_type_ids=segments).logits

@@ -15,8 +15,7 @@ from qkv.core.step import Given, begin
 from qkv.errors import QkvError
 from qkv.families import chatglm, glm_blank
 from qkv.generation.engine import generate
-from qkv.generation.rows import Feed
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 
 MASK, START = 5, 6
 where = importlib.util.spec_from_file_location("alone", Path(__file__).with_name("alone.py"))
@@ -175,7 +174,7 @@ def test_each_token_with_the_cache_equals_the_text_read_at_once(name, chat, mode
 def test_chatglm_writes_as_its_slow_reading(chat, cache):
     tensors, ours = chat
     prompts = [PREFIX, [20, 21, MASK], [60, MASK, 61, 62, 63]]
-    found = generate(ours.core, prompts, limits=Limits(4), feed=Feed((START,), cache=cache, blanks=(MASK,)))
+    found = generate(ours.core, prompts, options=DecodeOptions(4, start=(START,), blanks=(MASK,), cache=cache))
     for prompt, row in zip(prompts, found, strict=True):
         want = slow_chat(tensors, prompt, [START, *row.tokens[:-1]])[len(prompt) :].log_softmax(-1)
         assert len(row.tokens) == 4
@@ -289,7 +288,7 @@ def test_cached_in_chunks_equals_uncached(model):
 def test_writing_into_a_blank_follows_the_slow_reading(model, cache):
     tensors, ours = model
     prompts = [PREFIX, [20, MASK, 21], [MASK, 60, 61, 62, 63, MASK, 64, 65, 66]]
-    found = generate(ours.core, prompts, limits=Limits(6), feed=Feed((START,), cache=cache, blanks=(4, MASK)))
+    found = generate(ours.core, prompts, options=DecodeOptions(6, start=(START,), blanks=(4, MASK), cache=cache))
     for prompt, row in zip(prompts, found, strict=True):
         written = [START]
         for token, logprob in zip(row.tokens, row.logprobs, strict=True):
@@ -302,11 +301,11 @@ def test_writing_into_a_blank_follows_the_slow_reading(model, cache):
 
 
 def test_a_prompt_without_a_blank_and_one_too_long_are_named(model):
-    core, feed = model[1].core, Feed((START,), blanks=(MASK,))
+    core, options = model[1].core, DecodeOptions(2, start=(START,), blanks=(MASK,))
     with pytest.raises(QkvError, match="prompt 1: it holds no blank"):
-        generate(core, [PREFIX, [1, 2]], limits=Limits(2), feed=feed)
+        generate(core, [PREFIX, [1, 2]], options=options)
     with pytest.raises(QkvError, match="the context holds 41"):
-        generate(core, [[MASK] * 41], limits=Limits(2), feed=feed)
+        generate(core, [[MASK] * 41], options=options)
 
 
 def test_saved_under_the_release_names_and_read_again(model, tmp_path, record):

@@ -13,15 +13,16 @@ from typing import Any
 
 import torch
 
-from qkv import baselines, hub, inputs
+from qkv import baselines, hub
 from qkv.adapt import lora
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError
-from qkv.evaluate import cutting
-from qkv.generation.rows import by_length
+from qkv.generation.decoder import batch_by_length
 from qkv.model import Model
 from qkv.spec import Spec, as_json
+from qkv.tasks import task_format
+from qkv.tasks.evaluate import choose_tokenization
 from qkv.tokenizers import tokenizer as text
 from qkv.tokenizers import vocabulary
 from qkv.tokenizers.bpe_dropout import joined as whole_words
@@ -75,7 +76,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     labels: list[str] = sorted({label for _, label in splits.train}) if judged else []  # type: ignore[union-attr]
     if begun and set(begun.labels) == set(labels):  # what its outputs stand for
         labels = list(begun.labels)
-    labels = [inputs.RIGHT] if objective is tuning.CHOICES else labels  # one logit an answer
+    labels = [task_format.RIGHT] if objective is tuning.CHOICES else labels  # one logit an answer
     if begun:
         model = grown(begun, run, len(labels), words=objective not in tuning.JUDGING)
     else:
@@ -132,7 +133,7 @@ def grown(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
     head = spec.head if words or spec.decoder else None
     spec = replace(spec, head=head, labels=labelling(spec, labels, drop))
     core = hub.extended(begun.core, spec, run.training.seed)
-    return Model(core, begun.tokenizer, begun.special, named(spec, ()), begun.habits)
+    return Model(core, begun.tokenizer, begun.special, named(spec, ()), begun.generation_config)
 
 
 def adapt(model: Model, run: Run) -> None:
@@ -271,7 +272,7 @@ def score(run: Run, references: Sequence[str], said: Sequence[str]) -> dict[str,
 
     c = run.check
     references = [joined(r, c.joint) for r in references]
-    cut = cutting(references) if c.tokenize == "auto" else c.tokenize
+    cut = choose_tokenization(references) if c.tokenize == "auto" else c.tokenize
     metric = BLEU(tokenize=cut, lowercase=c.lowercase, force=True)
     bleu = metric.corpus_score(list(said), [references]).score
     exact = sum(a.strip() == b.strip() for a, b in zip(said, references, strict=True)) / len(references)
@@ -326,7 +327,7 @@ def many(a: Assembly, rows: Sequence[tuple[Any, str]]) -> list[tuple[Any, str]]:
     """The batch with the most rows among those in which a model answers `rows`."""
     rows = [row for row in rows if a.objective.answers == "labels" or fits(a.model, row[0])]
     ids = [a.model.ids(asks) if isinstance(asks, str) else a.model.conversation(asks) for asks, _ in rows]
-    boxes = by_length(ids, 2048)
+    boxes = batch_by_length(ids, 2048)
     return [rows[i] for i in max(boxes, key=len)] if boxes else []
 
 
