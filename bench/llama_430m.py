@@ -44,7 +44,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     if given.smoke:
         given.prompt, given.tokens = 24, 6
-    spec = model_dir.spec_of(CONFIG | (TINY if given.smoke else {}), "bench")
+    spec = model_dir.spec_from_config(CONFIG | (TINY if given.smoke else {}), "bench")
     model = hub.build(spec, special=SpecialTokens(1, (2,)))
     model.core.eval().to(torch.bfloat16)
     pack(model.core)  # as load() does

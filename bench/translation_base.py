@@ -65,7 +65,7 @@ def shape(smoke: bool) -> dict[str, Any]:
     """The config of the 2017 paper's base model, or a tiny one."""
     from qkv.checkpoints import model_dir
 
-    config = model_dir.named("marian:base")
+    config = model_dir.preset_config("marian:base")
     assert config is not None
     tiny = {
         "d_model": 128,
@@ -90,7 +90,7 @@ def counting(config: dict[str, Any], seed: int) -> Any:
 
     pad = config["vocab_size"] - 1
     special = SpecialTokens(eos=(EOS,), pad=pad, start=pad, forbid=(pad,))
-    model = hub.build(model_dir.spec_of(config, "bench"), seed=seed, special=special)
+    model = hub.build(model_dir.spec_from_config(config, "bench"), seed=seed, special=special)
     core = model.core.eval()
     at = int(core.spec.stack.width * 0.2257)  # sin(t / 62): it rises up to position 97
     with torch.no_grad():

@@ -17,8 +17,6 @@ FLOOR = {package: floor for floor, packages in size.FLOORS.items() for package i
 SIDEWAYS = {("cli", "labs"), ("spec", "errors"), ("paths", "errors"), ("options", "errors")}
 # hub makes a Model, a Model delegates to tasks, and tasks know of it only what their Protocol says.
 SIDEWAYS |= {("hub", "model"), ("hub", "tasks"), ("model", "tasks")}
-# To go: what loading shares with training finds a lower floor.
-SIDEWAYS |= {("hub", "training")}
 PUBLIC = {"load", "build", "Model", "Spec", "train", "show", "QkvError"}  # what `from qkv import x` brings from the top
 
 

@@ -105,12 +105,12 @@ class Model:
         if not str(directory):
             raise QkvError("save: the name of the directory is empty", zh="save：目录名是空的")
         directory = Path(directory)
-        with storage.replacing(directory) as aside:
+        with storage.replace_dir(directory) as aside:
             extra = self.special.keys
             if lora.adapters(self.core):
                 save_adapters(aside, self)
             else:
-                model_dir.write(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
+                model_dir.save_core(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
             never = {"bad_words_ids": [[i] for i in self.special.forbid]} if self.special.forbid else {}
             storage.write_json(aside / "generation_config.json", {**self.generation_config, **extra, **never})
             if self.tokenizer is not None:
@@ -258,6 +258,6 @@ def save_adapters(directory: Path, model: Model) -> None:
     inside = {f"{name}.{side}" for name in parts for side in "ab"}
     also = [n for n, p in model.core.named_parameters() if p.requires_grad and n not in inside]
     base = str(Path(model.base).resolve()) if Path(model.base).is_dir() else model.base
-    peft.write(directory, model.core, model.config or {}, parts, base=base, also=also)
+    peft.write_adapters(directory, model.core, model.config or {}, parts, base=base, also=also)
     if model.spec.labels:
         storage.write_json(directory / "config.json", model.config or {})

@@ -143,7 +143,7 @@ def test_a_step_of_a_run_brings_its_weights_back(
         checkpoint.fill((model := made("nmt")).core, kept)
         return model
 
-    monkeypatch.setattr(hub, "opened", opened)
+    monkeypatch.setattr(hub, "load_dir", opened)
     monkeypatch.setattr(hub, "locate", Path)
     core = made("nmt").core
     with torch.no_grad():

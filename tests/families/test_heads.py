@@ -76,7 +76,7 @@ def test_label_logits_equal_transformers_and_go_back(family, head, seed, tmp_pat
     assert want.shape == got.shape
     assert (got - want).abs().max() <= 3e-5 * max(1.0, want.std().item())
     model.save(tmp_path / "again")
-    first, second = storage.tensors(tmp_path / "theirs"), storage.tensors(tmp_path / "again")
+    first, second = storage.open_tensors(tmp_path / "theirs"), storage.open_tensors(tmp_path / "again")
     assert set(first) == set(second)
     assert all(torch.equal(first[n](), second[n]()) for n in first)
     model.config = None  # as for a model that we built
@@ -128,14 +128,14 @@ def test_checkpoints_that_say_gamma_and_beta_load(tmp_path):
     oracle = oracles_bert.draw("bert", 0)
     oracle.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
-    new = {n: t() for n, t in storage.tensors(tmp_path).items()}
+    new = {n: t() for n, t in storage.open_tensors(tmp_path).items()}
     old = {n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t.clone()
            for n, t in new.items()}  # fmt: skip
     extra = {"bert.pooler.dense.weight": torch.zeros(3), "cls.seq_relationship.bias": torch.zeros(2),
              "cls.predictions.decoder.weight": new["bert.embeddings.word_embeddings.weight"].clone(),
              "bert.embeddings.position_ids": torch.arange(64)[None]}  # fmt: skip
     path.unlink()
-    storage.write(tmp_path, old | extra)
+    storage.write_tensors(tmp_path, old | extra)
     at = oracles.batch(oracle, 0)
     with torch.no_grad():
         got = hub.load(tmp_path)(at["ids"], padding=at["real"]).logits[at["real"]]
@@ -259,5 +259,5 @@ def test_texts_that_do_not_belong_together_are_refused(marked, capsys):
 def test_a_row_is_read_only_where_its_condition_holds():
     ours = {"head.weight": torch.zeros(2), "labels.out.weight": torch.zeros(2)}
     names = "labels.out a with:head\nlabels.out b without:head"
-    assert [s.theirs for s in name_table.slots(names, ours)] == [("a.weight",)]
-    assert [s.theirs for s in name_table.slots(names, {"labels.out.weight": torch.zeros(2)})] == [("b.weight",)]
+    assert [s.theirs for s in name_table.expand_rows(names, ours)] == [("a.weight",)]
+    assert [s.theirs for s in name_table.expand_rows(names, {"labels.out.weight": torch.zeros(2)})] == [("b.weight",)]

@@ -50,7 +50,7 @@ def test_what_cannot_begin_a_stop_string_is_shown_at_once(text, stops):
 
 
 def test_without_holding_back_the_property_would_fail(monkeypatch):
-    monkeypatch.setattr(sequence, "tail", lambda text, stop: 0)
+    monkeypatch.setattr(sequence, "overlap", lambda text, stop: 0)
     assert "".join(pushed("xaby", [2], ("ab",))) != whole("xaby", ("ab",))
 
 

@@ -69,7 +69,7 @@ def test_a_free_prefix_is_read_freely(name: str) -> None:
     if name == "glm":
         torch.manual_seed(0)
         config = {"model_type": "glm"} | glm_blank.size(64, 3, 2, vocabulary=71, context=40)
-        spec = model_dir.spec_of(config, "here")
+        spec = model_dir.spec_from_config(config, "here")
         core = qkv.build(spec).core.eval()
         options, prompt = DecodeOptions(4, start=(6,), blanks=(5,)), [9, 11, 5, 14, 30]
     else:

@@ -15,8 +15,10 @@ import torch
 
 from qkv import baselines, hub
 from qkv.adapt import lora
+from qkv.checkpoints.locate import locate
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
+from qkv.devices import parse_device
 from qkv.errors import Note, QkvError
 from qkv.generation.decoder import batch_by_length
 from qkv.model import Model
@@ -89,7 +91,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     if run.training.lora.rank:
         adapt(model, run)
     notes = (*notes, *base.awake(run, model))
-    model.core.to(hub.device_of(device)).train()
+    model.core.to(parse_device(device)).train()
     plan, held = objective.batches(run, splits, model)
     valid = held(splits.valid)
     compatibility.refuse_unjudged(run, splits, objective, model, valid)
@@ -132,7 +134,7 @@ def grown(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
     spec, drop = begun.spec, begun.spec.stack.blocks[0].dropout
     head = spec.head if words or spec.decoder else None
     spec = replace(spec, head=head, labels=labelling(spec, labels, drop))
-    core = hub.extended(begun.core, spec, run.training.seed)
+    core = hub.copy_matching_weights(begun.core, spec, run.training.seed)
     return Model(core, begun.tokenizer, begun.special, named(spec, ()), begun.generation_config)
 
 
@@ -206,7 +208,7 @@ def taken(name: str, specials: Sequence[str], template: str) -> Tokenizer:
     Raises:
         QkvError: there is none, or it was made for something else.
     """
-    found = text.load(name if Path(name).is_dir() else hub.locate(name))
+    found = text.load(name if Path(name).is_dir() else locate(name))
     if found is None:
         raise QkvError(f"tokenizer.of={name}: no tokenizer there", zh=f"tokenizer.of={name}：那里没有词表")
     known = {t: getattr(found, f"{NAMES[t]}_id") if t in NAMES else found.id(t) for t in specials}

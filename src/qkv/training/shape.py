@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from qkv.baselines import recurrence
-from qkv.checkpoints.model_dir import spec_of
+from qkv.checkpoints.model_dir import spec_from_config
 from qkv.errors import QkvError
 from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE_BELOW_1, check_range, validate
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
@@ -92,7 +92,7 @@ class Shape:
                 "bart": self.bart, "glm_blank": self.glm_blank, "openai_gpt": self.openai_gpt}[kind]()  # fmt: skip
         common = {"model_type": kind, "vocab_size": vocabulary}
         common |= {} if kind == "glm_blank" else {"tie_word_embeddings": self.tied}
-        spec = spec_of(common | made, "model")
+        spec = spec_from_config(common | made, "model")
         spec = prefixed(spec, self) if self.family == "prefix" else spec
         spec = steered(spec) if self.steered else spec
         return replace(spec, labels=labelling(spec, labels, self.drop)) if labels else spec
