@@ -139,7 +139,7 @@ def test_a_full_disk_while_saving_leaves_the_old_checkpoint(saved, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for name in ("save_file", "write_json", "sync"):
+    for name in ("save_file", "write_json", "fsync_path"):
         with monkeypatch.context() as m:
             m.setattr(storage, name, full)
             with pytest.raises(QkvError, match=r"No space.*still whole"):

@@ -202,7 +202,7 @@ def test_a_log_keeps_what_a_crash_or_a_text_may_hold(tmp_path: Path) -> None:
     assert [e["text"] for e in log.events(path)] == said[:3]
 
 
-@pytest.mark.parametrize("act", ["sync", "replace"])
+@pytest.mark.parametrize("act", ["fsync_path", "replace"])
 def test_a_log_that_cannot_be_cut_is_as_it_was(act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log.jsonl"
     for step in (1, 2):
@@ -212,7 +212,7 @@ def test_a_log_that_cannot_be_cut_is_as_it_was(act: str, tmp_path: Path, monkeyp
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(log if act == "sync" else log.os, act, full)
+    monkeypatch.setattr(log if act == "fsync_path" else log.os, act, full)
     with pytest.raises(QkvError, match=r"log\.jsonl: could not be written \(.*No space left on device\); what"):
         log.cut(path, 1)
     assert path.read_bytes() == before
