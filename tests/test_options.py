@@ -43,6 +43,14 @@ def test_a_mistake_names_its_key(words: list[str], key: str) -> None:
         replace_from_dict(Outer(), parse_assignments(words))
 
 
+def test_who_knows_more_of_an_unknown_key_is_asked_first() -> None:
+    def explain(name: str) -> None:
+        raise QkvError(f"{name} is gone")
+
+    with pytest.raises(QkvError, match=r"inner\.speed is gone"):
+        replace_from_dict(Outer(), {"inner": {"speed": 1}}, on_unknown=explain)
+
+
 def test_values_that_are_given_in_python_are_checked_too() -> None:
     with pytest.raises(QkvError, match=r"outer\.kind: found 'up'"):
         Outer(kind="up")  # type: ignore[arg-type]

@@ -23,8 +23,12 @@ SHARE = Note("a share from 0 to 1", zh="0 到 1 的比例")
 SHARE_BELOW_1 = Note("a share from 0 to below 1", zh="0 到 1（不含 1）的比例")
 
 
-def replace_from_dict(options: Options, values: Mapping[str, Any], where: str = "") -> Options:
+def replace_from_dict(
+    options: Options, values: Mapping[str, Any], where: str = "", on_unknown: Callable[[str], None] = lambda name: None
+) -> Options:
     """Copy a frozen dataclass with the values of a nested mapping; errors put `where` before their keys.
+
+    `on_unknown` is told an unknown key first, and may raise an error that knows more of it (its new name, say).
 
     Raises:
         QkvError: an unknown key, with the nearest one, or a value of the wrong type.
@@ -38,12 +42,13 @@ def replace_from_dict(options: Options, values: Mapping[str, Any], where: str = 
     for key, value in values.items():
         name = f"{where}.{key}" if where else key
         if key not in hints:
+            on_unknown(name)
             hint, known = nearest(key, hints), ", ".join(hints)
             raise QkvError(f"{name}: unknown key{hint} (known: {known})",
                            zh=f"{name}：没有这个键{hint.zh}（有：{known}）")  # fmt: skip
         old = getattr(options, key)
         if dataclasses.is_dataclass(old):
-            new[key] = replace_from_dict(old, value, name)
+            new[key] = replace_from_dict(old, value, name, on_unknown)
         else:
             new[key] = coerce(hints[key], value, name)
     return dataclasses.replace(options, **new)  # type: ignore[type-var]

@@ -1,18 +1,14 @@
 """Texts that are read in one batch, and what a task refuses."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv.errors import QkvError
 from qkv.tasks.batches import last_states, prepare_batch
 from qkv.tasks.fill import fill_ids
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 def model(name: str) -> qkv.Model:

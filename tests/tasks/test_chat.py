@@ -1,15 +1,12 @@
 """A conversation is what the chat template writes, and what was typed stays text."""
 
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
+
+from support import zoo
 
 import qkv
 from qkv.tokenizers.vocabulary import train
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 TEXTS = ("one two three", "four", "five six seven eight nine ten")
 CHATML = (

@@ -1,16 +1,12 @@
 """Labels are read off one state of each text, whatever its padding."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv.core.step import begin
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 def model(name: str) -> qkv.Model:

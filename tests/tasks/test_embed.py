@@ -1,16 +1,12 @@
 """An embedding is the mean of the states of a text, whatever else is in its batch."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv.core.step import begin
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 def model(name: str) -> qkv.Model:

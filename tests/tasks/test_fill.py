@@ -1,16 +1,12 @@
 """Each mask has a distribution over the vocabulary."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv.tasks.fill import fill_ids
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 def model(name: str) -> qkv.Model:

@@ -1,17 +1,13 @@
 """The options of generate, and what its prompts may be."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv.errors import QkvError
 from qkv.tasks.generate import GenerateOptions
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 def model(name: str) -> qkv.Model:

@@ -13,12 +13,14 @@ from qkv.data import sources
 from qkv.errors import QkvError
 from qkv.hub import spec_of
 from qkv.options import replace_from_dict
+from qkv.training.built_in import list_words
 from qkv.training.compatibility import architecture
-from qkv.training.data_files import Data
+from qkv.training.data_files import Data, read_shared
 from qkv.training.run import KINDS, PLAIN, Run, asked, elsewhere, misplaced
-from qkv.training.settings import Settings
+from qkv.training.settings import Settings, refuse_old_key
 from qkv.training.shape import Shape
 
+ABOUT = ("about", "about_zh")  # what a recipe says of itself
 SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
 KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
 
@@ -44,10 +46,11 @@ FAMILIES: dict[str, Any] = {
 OWN = {"labels": OWN_LABELS, "similarity": OWN_LABELS, "choice": OWN_LABELS, "chat": OWN_CHAT}
 
 
-def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
+def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) -> Run:
     """The run that a TOML file describes: [data], and what differs from the defaults in [model], [training], ….
 
-    `words` such as data.valid=50 change any of it. Paths are relative to the file.
+    `words` such as data.valid=50 change any of it. Paths are relative to the file; those of a `recipe`, one of this
+    package, to the working directory or QKV_DATA.
 
     Raises:
         QkvError: not TOML (with the line), an unknown table or key (with the nearest), or a wrong value.
@@ -56,6 +59,8 @@ def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
         values = tomllib.loads(sources.document(path))
     except tomllib.TOMLDecodeError as e:
         raise QkvError(f"{path}: not TOML: {e}", zh=f"{path}：不是 TOML：{e}") from None
+    for key in ABOUT:
+        values.pop(key, None)
     for key in values:
         if key not in (*KINDS, *PLAIN):
             what = f"table [{key}]" if isinstance(values[key], dict) else f"key {key!r}"
@@ -63,7 +68,7 @@ def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
             raise QkvError(f"{path}: unknown {what}{hint} (known: {known})",
                            zh=f"{path}：没有 {key!r} 这个表或键{hint.zh}（有：{known}）")  # fmt: skip
     misplaced(values, f"{path}: ")
-    return described(values, words, path, path.parent)
+    return described(values, words, path, Path() if recipe else path.parent, recipe=recipe)
 
 
 def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
@@ -124,12 +129,14 @@ def keyed(row: Mapping[str, object], names: list[str], said: object) -> dict[str
     return values | ({"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {})
 
 
-def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path) -> Run:
+def described(
+    values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path, *, recipe: bool = False
+) -> Run:
     """The run of nested `values`, those of a file, then of typed `words`; errors of the former name the file."""
     typed = asked(words, KINDS)
     with told(path):
-        data = replace_from_dict(Data(), values.get("data", {}), "data")
-    data = replace_from_dict(data, typed.pop("data", {}), "data")
+        data = replace_from_dict(Data(), values.get("data", {}), "data", refuse_old_key)
+    data = replace_from_dict(data, typed.pop("data", {}), "data", refuse_old_key)
     said = {**{key: values[key] for key in PLAIN if key in values}, **typed}
     objective = str(said.get("objective", ""))
     shape = Shape(family=FAMILIES.get(objective, "gpt2" if data.textual or data.messages else Shape.family))
@@ -137,13 +144,16 @@ def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folde
     usual = OWN.get(objective, usual)
     if usual is OWN_PAIRS and hides([typed, values], shape.family, folder):
         usual = replace(usual, metric="loss")  # words are guessed, nothing is translated
-    run = Run(path.stem, partial(data.splits, folder), shape, training=usual, data=data)
+    read = partial(read_shared, data) if recipe else partial(data.splits, folder)
+    known = list_words if data.corpus else None
+    run = Run(path.stem, read, shape, training=usual, words=known, data=data)
     rest = {key: value for key, value in values.items() if key != "data"}
     with told(path):
-        run = replace_from_dict(run, lasting(placed(rest, folder)))
+        run = replace_from_dict(run, lasting(placed(rest, folder)), on_unknown=refuse_old_key)
     own = values.get("training")
     chosen = isinstance(own, dict) and "epochs" in own  # the file's own epochs stay beside the steps that were typed
-    return replace_from_dict(run, placed(typed, folder) if chosen else lasting(placed(typed, folder)))
+    typed = placed(typed, folder)
+    return replace_from_dict(run, typed if chosen else lasting(typed), on_unknown=refuse_old_key)
 
 
 def hides(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:

@@ -20,7 +20,7 @@ from qkv.tokenizers.bpe_dropout import Ranks, merges_of
 from qkv.tokenizers.vocabulary import Kind
 from qkv.training.data_files import Data
 from qkv.training.probes.watched import Watching
-from qkv.training.settings import Settings
+from qkv.training.settings import Settings, refuse_old_key
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits, shared
 
@@ -140,7 +140,7 @@ def misplaced(values: Mapping[str, Any], where: str = "") -> None:
 
 def configured(run: Run, words: Iterable[str]) -> Run:
     """The run with `a.b=c` put in; QkvError for a key that there is not."""
-    return replace_from_dict(run, asked(words, PARTS))
+    return replace_from_dict(run, asked(words, PARTS), on_unknown=refuse_old_key)
 
 
 def shortened(run: Run) -> Run:

@@ -10,6 +10,12 @@ from qkv.errors import Note, QkvError, nearest
 from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, SHARE_BELOW_1, check_range, validate
 
 THREADS = 1024  # more end the process without a word
+# Keys of earlier versions: the new name, or for one that was removed what to do instead.
+RENAMED: dict[str, str] = {}
+REMOVED: dict[str, Note] = {
+    "training.outputs": Note("a translation is chosen among all words of the vocabulary; delete the key",
+                             zh="译文总是从整个词表里选；请删去这个键"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,6 @@ class Settings:
     on_bad_step: Literal["stop", "skip", "rewind"] = "stop"  # a loss or gradient that is no number, or a spike
     spike: float = 0.0  # so many standard deviations above the last 64 steps a loss or gradient is a spike; 0: never
     smoothing: float = 0.0  # label smoothing
-    outputs: Literal["all", "seen"] = "all"  # the words that a translation is chosen among; seen: those of the targets
     agree: float = 0.0  # each batch is read with two dropouts, and differing costs so much (R-Drop: Liang et al. 2021)
     sampled: float = 0.0  # scheduled sampling: the share of true inputs that the model's own guesses replace at most
     sampled_ramp: int = 0  # steps over which that share grows from none
@@ -98,3 +103,11 @@ def worth(metric: str, value: float | None) -> float:
     if value is None or math.isnan(value):
         return -math.inf
     return -value if metric in ("loss", "perplexity") else value
+
+
+def refuse_old_key(name: str) -> None:
+    """QkvError for a key of an earlier version, which says its new name or that it was removed."""
+    if new := RENAMED.get(name):
+        raise QkvError(f"{name}: this key is called {new} now", zh=f"{name}：这个键现在叫 {new}")
+    if instead := REMOVED.get(name):
+        raise QkvError(f"{name}: this key was removed: {instead}", zh=f"{name}：这个键已删除：{instead.zh}")
