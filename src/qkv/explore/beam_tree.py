@@ -86,15 +86,12 @@ def grown(model: Model, question: Question) -> Tree:
         raise Refused("这一次没有用束搜索：把束宽设成 2 或更多", "no beams were searched here: ask with 2 or more")
     ids, options, _ = settled(model, model.ids(fitting(model, question.text)[0]), question)
     core = model.core
-    start = [list(options.start)] if model.encoder_decoder else [ids]
     limits = count_new_tokens(core, [ids], options)
-    decoder = Decoder(core, options, capacity=len(start[0]) + limits[0])
+    decoder = Decoder(core, options)
     heard = Heard(decoder, limits, search, options)
     edits = edits_of(model, question.cut)
     with Trace(core, edit=edits) if edits else nullcontext():
-        if model.encoder_decoder:
-            decoder.encode([ids])
-        tokens = heard.advance(decoder.prefill(start))
+        tokens = heard.advance(decoder.prefill([ids], limits[0]))
         while heard.beams.sources:
             tokens = heard.advance(decoder.decode(tokens))
     found = heard.found[0][: search.nbest]

@@ -30,7 +30,6 @@ from qkv.model import Model
 from qkv.sampling import Sampling
 from qkv.spec import Latent
 from qkv.tasks.generate import GenerateOptions, decode_options
-from qkv.tasks.special_tokens import start_ids
 from qkv.uses import is_prefix_decoder
 
 FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")
@@ -409,15 +408,11 @@ def reread(model: Model, ids: list[int], written: list[int], question: Question)
     """
     core, given = model.core, len(question.force)
     forced = written[:given] if given < len(written) else written[: given - 1]
-    prefix = kind(model) == "prefix"
-    options = decode_options(model, GenerateOptions())
-    prompt = [*start_ids(model), *forced] if core.spec.encoder else ids if prefix else [*ids, *forced]
-    options = replace(options, start=(*start_ids(model), *forced) if prefix else ())
+    options, goes_on = decode_options(model, GenerateOptions()), kind(model) == "decoder"
+    options = replace(options, start=() if goes_on else (*options.start, *forced))
     loud = (len(ids) + len(forced)) * core.spec.vocabulary * 4 <= LOGITS
-    decoder = (Loud if loud else Decoder)(core, options, capacity=len(prompt) + len(written) + 1)
-    if core.spec.encoder:
-        decoder.encode([ids])
-    decoder.prefill([prompt])
+    decoder = (Loud if loud else Decoder)(core, options)
+    decoder.prefill([[*ids, *forced] if goes_on else ids], len(written) + 1)
     for token in written[len(forced) : -1]:
         decoder.decode(torch.tensor([token], device=model.device))
 

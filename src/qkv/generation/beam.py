@@ -240,14 +240,10 @@ def beam(
     if not limits:
         return []
     memory.keep_freed()  # logits come and go at every step, and page faults took 5 to 8 % of the time
-    written = [options.start] * len(prompts) if core.spec.encoder else prompts
-    capacity = max(map(len, written)) + min(max(limits), 64)
-    members = [Decoder(one, options, capacity=capacity) for one in cores]
+    members = [Decoder(one, options) for one in cores]
     decoder = Ensemble(members) if ensemble else members[0]
     running = BeamSearch(decoder, limits, search, options)
-    if core.spec.encoder:
-        decoder.encode(prompts)
-    logits = decoder.prefill(written)
+    logits = decoder.prefill(prompts, min(max(limits), 64))
     while True:
         tokens = running.advance(logits)
         if not running.beams.sources:

@@ -25,10 +25,10 @@ class Decoder:
     position goes through the head. `select_rows` says which rows go on.
     """
 
-    def __init__(self, core: Transformer, options: DecodeOptions, *, capacity: int = 64) -> None:
+    def __init__(self, core: Transformer, options: DecodeOptions) -> None:
         self.core, self.options = core, options
         self.device = core.embed.weight.device
-        self.cache: Static | None = Static(len(core.decoder.layers), capacity=capacity) if options.cache else None
+        self.cache: Static | None = None
         self.memory: Tensor | None = None  # B S D
         self.memory_real: Tensor | None = None  # B S
         self.ids = torch.empty(0, 0, dtype=torch.long)  # B T
@@ -55,15 +55,23 @@ class Decoder:
         """The encoder's states of sources [B, S]."""
         return self.core.encode(ids, begin(self.core.encoder, ids, Given(real=real), mode="prefill"))
 
-    def prefill(self, prompts: Seq[Seq[int]]) -> Tensor:
-        """Logits [B, V] after the prompts, left-padded so that all end together."""
-        options = self.options
-        if is_prefix_decoder(self.core.spec):
+    def prefill(self, prompts: Seq[Seq[int]], room: int = 64) -> Tensor:
+        """Logits [B, V] after the prompts, left-padded so that all end together; of an encoder-decoder after its start.
+
+        The cache is made with space for `room` more tokens; it grows where they are not enough.
+        """
+        core, options = self.core, self.options
+        if core.spec.encoder:
+            self.encode(prompts)
+            prompts = [options.start] * len(prompts)
+        if options.cache:
+            self.cache = Static(len(core.decoder.layers), capacity=max(map(len, prompts)) + room)
+        if is_prefix_decoder(core.spec):
             if options.chunk:
                 raise QkvError("chunk: a free prefix sees itself whole, and cannot be read in chunks; leave chunk out",
                                zh="chunk：自由前缀整个互见，不能分块读；请去掉 chunk")  # fmt: skip
             self.prefix = torch.tensor([len(p) for p in prompts], device=self.device)
-            if fills_blanks(self.core.spec):
+            if fills_blanks(core.spec):
                 self.blank = torch.tensor(find_blanks(prompts, options.blanks), device=self.device)
             prompts = [[*p, *options.start] for p in prompts]
         ids, real = pad_rows(prompts, "left", self.device)
@@ -122,14 +130,9 @@ class Ensemble:
     def __init__(self, members: Seq[Decoder]) -> None:
         self.members, self.device = members, members[0].device
 
-    def encode(self, sources: Seq[Seq[int]]) -> None:
-        """Each reads the sources."""
-        for member in self.members:
-            member.encode(sources)
-
-    def prefill(self, prompts: Seq[Seq[int]]) -> Tensor:
+    def prefill(self, prompts: Seq[Seq[int]], room: int = 64) -> Tensor:
         """What all say after the prompts [B, V]."""
-        return self.mean([member.prefill(prompts) for member in self.members])
+        return self.mean([member.prefill(prompts, room) for member in self.members])
 
     def decode(self, tokens: Tensor) -> Tensor:
         """What all say after one more token per row, tokens [B]: [B, V]."""

@@ -38,7 +38,7 @@ class Batch:
     def __init__(
         self, core: Transformer, prompts: Seq[Seq[int]], sampling: Sampling, options: DecodeOptions
     ) -> None:
-        self.core, self.sampling, self.options = core, sampling, options
+        self.sampling = sampling
         self.forbid = torch.tensor(options.forbid, dtype=torch.long, device=core.embed.weight.device)
         self.timing = Timing()
         limits = count_new_tokens(core, prompts, options)
@@ -49,15 +49,18 @@ class Batch:
             if writer.limit == 0:
                 writer.sequence.finish_reason = "length"
         self.live = [i for i, writer in enumerate(self.writers) if writer.limit > 0]
-        self.decoder: Decoder | None = None
+        self.decoder = Decoder(core, options)
         self.last = torch.empty(0, dtype=torch.long)
 
     @torch.inference_mode()
     def advance(self) -> list[Event]:
         """Choose one token for each live row, first reading the prompts if that was not done."""
         began = time.perf_counter()
-        first = self.decoder is None
-        logits = self.prefill() if self.decoder is None else self.decoder.decode(self.last)
+        if first := self.timing.tokens == 0:
+            room = max(self.writers[i].limit for i in self.live)
+            logits = self.decoder.prefill([self.sequences[i].prompt for i in self.live], min(room, 256))
+        else:
+            logits = self.decoder.decode(self.last)
         tokens, token_logprobs = self.choose(logits)
         chosen, logprobs = tokens.tolist(), token_logprobs.tolist()
         events: list[Event] = []
@@ -79,16 +82,6 @@ class Batch:
             self.timing.decoded += len(events)
         return events
 
-    def prefill(self) -> Tensor:
-        """Read the prompts (and the sources of an encoder-decoder): the first logits [B, V]."""
-        prompts = [self.sequences[i].prompt for i in self.live]
-        written = [self.options.start] * len(prompts) if self.core.spec.encoder else prompts
-        limit = max(self.writers[i].limit for i in self.live)
-        self.decoder = Decoder(self.core, self.options, capacity=max(map(len, written)) + min(limit, 256))
-        if self.core.spec.encoder:
-            self.decoder.encode(prompts)
-        return self.decoder.prefill(written)
-
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """A token per row [B], and its logprob under the model [B]."""
         logprobs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))  # B V
@@ -108,7 +101,7 @@ class Batch:
             self.live = [self.live[n] for n in stay]
             index = torch.tensor(stay, dtype=torch.long, device=tokens.device)
             tokens = tokens[index]
-            if stay and self.decoder:
+            if stay:
                 self.decoder.select_rows(index, index)
         self.last = tokens
 
