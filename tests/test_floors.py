@@ -17,6 +17,8 @@ FLOOR = {package: floor for floor, packages in size.FLOORS.items() for package i
 SIDEWAYS = {("cli", "labs"), ("spec", "errors"), ("paths", "errors"), ("options", "errors")}
 # hub makes a Model, a Model delegates to tasks, and tasks know of it only what their Protocol says.
 SIDEWAYS |= {("hub", "model"), ("hub", "tasks"), ("model", "tasks")}
+# the LSTM baselines learn from the same batches; a checkpoint or a count may be of one
+SIDEWAYS |= {("baselines", "data"), ("checkpoints", "baselines"), ("cost", "baselines")}
 PUBLIC = {"load", "build", "Model", "Spec", "train", "show", "QkvError"}  # what `from qkv import x` brings from the top
 
 

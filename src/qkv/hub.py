@@ -10,11 +10,11 @@ from qkv import cost, fold
 from qkv.adapt import lora
 from qkv.adapt.group_heads import groups_of, regrouped
 from qkv.adapt.onednn_linear import pack
+from qkv.baselines.lstm import build_core
 from qkv.checkpoints import model_dir, peft, run_weights, storage
 from qkv.checkpoints.locate import locate
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.recurrent import core_of
 from qkv.devices import parse_device, parse_dtype
 from qkv.errors import QkvError, nearest
 from qkv.model import Model
@@ -98,7 +98,7 @@ def copy_matching_weights(core: Transformer, spec: Spec, seed: int) -> Transform
     """A core of a spec with the weights of another where both have them; the core itself where nothing is new."""
     if core.spec == spec:
         return core
-    made = core_of(spec)
+    made = build_core(spec)
     initialise(made, seed)
     made.to(core.embed.weight)
     old = dict(core.named_parameters())
@@ -115,7 +115,7 @@ def build(
     """A new model of a spec with first weights drawn from `seed`, in train mode."""
     if tokenizer is not None:
         tokenizer.fits(spec.sources or spec.vocabulary)
-    core = core_of(spec)
+    core = build_core(spec)
     initialise(core, seed)
     if special is None and tokenizer is not None:
         special = default_special_tokens(spec, tokenizer)

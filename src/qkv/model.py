@@ -1,7 +1,6 @@
 """`Model`: a core with its tokenizer and all that one can ask of it; its methods only delegate."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,9 @@ from torch import Tensor
 from qkv.adapt import lora
 from qkv.chat.template import Message
 from qkv.checkpoints import model_dir, peft, storage
-from qkv.core.dropout import Drop, keep
-from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.dropout import Drop, no_dropout
+from qkv.core.model import Output, Transformer
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.spec import Spec
 from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
@@ -22,14 +21,6 @@ from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace
-
-
-@dataclass(frozen=True)
-class Output:
-    """What one forward pass gives: `logits` [B, T, V] (None without a head) and the last `hidden` states [B, T, D]."""
-
-    logits: Tensor | None
-    hidden: Tensor
 
 
 class Model:
@@ -66,7 +57,8 @@ class Model:
 
     def __call__(
         self, ids: Tensor | None = None, *, source: Tensor | None = None, target: Tensor | None = None,
-        padding: Tensor | None = None, segments: Tensor | None = None, prefix: Tensor | None = None, drop: Drop = keep,
+        padding: Tensor | None = None, segments: Tensor | None = None, prefix: Tensor | None = None,
+        drop: Drop = no_dropout,
     ) -> Output:  # fmt: skip
         """One forward pass with autograd on: ids [B, T] -> logits [B, T, V].
 
@@ -82,17 +74,11 @@ class Model:
             if source is None or target is None:
                 raise QkvError("this model has an encoder and a decoder: call it with source= and target=",
                                zh="这个模型有编码器和解码器：请用 source= 和 target= 调用")  # fmt: skip
-            memory = core.encode(source, begin(core.encoder, source, Given(real=padding), drop=drop))
-            stack, ids, given = core.decoder, target, Given(memory=memory, memory_real=padding)
-        else:
-            if ids is None or source is not None or target is not None:
-                raise QkvError("this model has one stack: call it with ids (and padding=)",
-                               zh="这个模型只有一摞：请用 ids（和 padding=）调用")  # fmt: skip
-            stack = core.decoder if self.spec.decoder else core.encoder
-            given = Given(real=padding, segments=segments, prefix=prefix)
-        step = begin(stack, ids, given, drop=drop)
-        hidden = core.hidden(ids, step)
-        return Output(step.tap(core, "logits", core.head(hidden)) if self.spec.head else None, hidden)
+            return core(target, Inputs(source=source, source_padding_mask=padding), drop=drop)
+        if ids is None or source is not None or target is not None:
+            raise QkvError("this model has one stack: call it with ids (and padding=)",
+                           zh="这个模型只有一摞：请用 ids（和 padding=）调用")  # fmt: skip
+        return core(ids, Inputs(padding_mask=padding, segments=segments, prefix_len=prefix), drop=drop)
 
     def save(self, directory: str | Path, *, family: str | None = None, dtype: torch.dtype | None = None) -> Path:
         """Write a Hugging Face directory, whole or not at all; what other files it holds stays.

@@ -9,7 +9,7 @@ import torch
 
 import qkv
 from qkv import hub
-from qkv.baselines import recurrence
+from qkv.baselines.lstm import lstm_spec
 from qkv.cli import look, main
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
@@ -40,7 +40,7 @@ class Letters:
 
 def made(name: str) -> Model:
     if name in ("additive", "none"):
-        spec = recurrence(len(WORDS), width=16, attention="additive" if name == "additive" else "none", context=64)
+        spec = lstm_spec(len(WORDS), width=16, attention="additive" if name == "additive" else "none", context=64)
         return spelling(qkv.build(spec, special=SpecialTokens(eos=(1,), pad=0, start=0, forbid=(0,))))
     n, ff, t = Norm("layer"), Ffn(48, "relu"), Table("sinusoid", 64)
     if name == "lm":

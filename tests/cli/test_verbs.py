@@ -18,7 +18,7 @@ from qkv import hub
 from qkv.checkpoints import storage
 from qkv.cli import main
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.paths import bundled_dir
@@ -147,8 +147,7 @@ def test_a_tab_separates_a_pair_whose_texts_lie_in_two_segments(reads, monkeypat
     )
     at = torch.tensor([ids])
     with torch.no_grad():
-        step = begin(model.core.encoder, at, Given(segments=torch.tensor([kinds])))
-        want = model.core.classify(at, step)[0].softmax(-1)
+        want = model.core.classify(at, Inputs(segments=torch.tensor([kinds])))[0].softmax(-1)
         flat = label_logits(model.core, [ids])[0].softmax(-1)
     verdict = model.classify(("我喜欢茶", "苹果"))
     assert list(verdict.probabilities.values()) == pytest.approx(want.tolist(), abs=1e-6)

@@ -15,7 +15,7 @@ from support import zoo
 
 import qkv
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.explore import answers, heads
 from qkv.explore.answers import ANSWERS, answer
@@ -314,11 +314,11 @@ def test_the_trace_reads_the_whole_text_as_it_was_written(name: str) -> None:
     heard = run.t.ran()
     free = torch.tensor([len(run.first.ids)]) if kind(run.model) == "prefix" else None
     with torch.no_grad():
-        given = Given(prefix=free)
+        given = Inputs(prefix_len=free)
         if run.model.encoder_decoder:
             source = torch.tensor([run.first.ids])
-            given = Given(memory=core.encode(source, begin(core.encoder, source)))
-        logits = core(heard.ids, begin(core.decoder, heard.ids, given))
+            given = Inputs(memory=core.encode(source))
+        logits = core(heard.ids, given).logits
     assert (run.t["logits"] - logits).abs().max() < 1e-4
     assert heard.phases[-1] == "decode"
     assert heard.ids[0, -len(run.first.written) + 1 :].tolist() == run.first.written[:-1]

@@ -80,5 +80,5 @@ def test_a_router_that_is_told_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch)
         bias.neg_()  # told: another bias than the one that chose
         assert faults(run, "2")
         bias.neg_()
-    monkeypatch.setattr(routing, "within", lambda choice, s: experts.within(-choice, s))
+    monkeypatch.setattr(routing, "mask_closed_groups", lambda choice, s: experts.mask_closed_groups(-choice, s))
     assert any(one.startswith("left") for one in faults(run, "2"))

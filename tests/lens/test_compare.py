@@ -6,7 +6,6 @@ import pytest
 import torch
 from support import zoo
 
-from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import compare
 from qkv.lens.patch import Case
@@ -18,7 +17,7 @@ A, B = [5, 6, 7, 8, 9], [5, 6, 30, 31, 8, 9]
 @torch.no_grad()
 def traced(core, ids: list[int]) -> Trace:
     with Trace(core, save=["diff"]) as t:
-        core(torch.tensor([ids]), begin(core.decoder, torch.tensor([ids])))
+        core(torch.tensor([ids]))
     return t
 
 
@@ -56,7 +55,7 @@ def test_a_grafted_state_brings_the_donors_answer_and_an_earlier_one_does_not() 
     assert abs(some.after - some.donor) > 1e-3
     with torch.no_grad():
         ids = torch.tensor([donor.target[:4]])
-        real = core(ids, begin(core.decoder, ids))[0, -1].log_softmax(-1)
+        real = core(ids).logits[0, -1].log_softmax(-1)
     assert last.donor == pytest.approx(float(real[33]), abs=1e-5)
     assert last.instead == int(real.argmax())
 

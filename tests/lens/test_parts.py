@@ -7,8 +7,8 @@ import torch
 from support import zoo
 from torch import Tensor
 
-from qkv.core.attention import Norm
 from qkv.core.model import Transformer
+from qkv.core.norm import Norm
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
@@ -46,10 +46,10 @@ def made(spec: Spec) -> Transformer:
 
 
 def run(core: Transformer, ids: Tensor, source: Tensor) -> Tensor:
-    given = Given()
+    given = Inputs()
     if core.spec.encoder and core.spec.decoder:
-        given = Given(memory=core.encode(source, begin(core.encoder, source)))
-    return core(ids, begin(core.decoder if core.spec.decoder else core.encoder, ids, given))
+        given = Inputs(memory=core.encode(source))
+    return core(ids, given).logits
 
 
 SOURCE, IDS = torch.tensor([[3, 4, 5, 6, 7]]), torch.tensor([[1, 8, 9, 10]])
@@ -146,7 +146,7 @@ def test_a_layer_that_rests_on_the_end_token_covers_no_word(monkeypatch: pytest.
 def test_edges_are_those_of_their_row() -> None:
     core, ids = made(lm()), torch.tensor([[5, 6, 7], [9, 2, 40]])
     with Trace(core, save=["patterns"]) as t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     for row in (0, 1):
         best = readout.edges(t, 2, row=row, top=1)[0]
         assert best.weight == max(float(t[f"layers.{i}.attn.pattern"][row, :, 2].max()) for i in range(3))

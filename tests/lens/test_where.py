@@ -8,7 +8,6 @@ import torch
 from tokenizers import decoders, models, pre_tokenizers
 
 from qkv.core.model import Transformer
-from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import where
 from qkv.lens.trace import Trace
@@ -48,7 +47,7 @@ def test_a_word_is_found_where_its_last_piece_stands() -> None:
     core, made = Transformer(Spec(300, Stack(8, (block,)))).eval(), bytewise("我们")
     ids = torch.tensor([made.encode("书和茶，我看它")])
     with torch.no_grad(), Trace(core, tokenizer=made) as t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     assert where.spot(t, "书") == 2
     assert where.spot(t, "和茶") == 8
     assert where.spot(t, "它") == ids.shape[1] - 1 == where.spot(t, -1)
@@ -60,7 +59,7 @@ def test_a_word_is_found_where_its_last_piece_stands() -> None:
     with pytest.raises(QkvError, match="has no token"):
         where.token(t, "")
     with torch.no_grad(), t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     with pytest.raises(QkvError, match="ran 2 times"):
         where.spot(t, -1)
     assert where.spot(t, -1, run=1) == ids.shape[1] - 1

@@ -6,7 +6,6 @@ import torch
 from support import zoo
 
 import qkv
-from qkv.core.step import begin
 
 
 def model(name: str) -> qkv.Model:
@@ -19,7 +18,7 @@ def states(made: qkv.Model, row: list[int]) -> torch.Tensor:
     ids, core = torch.tensor([row]), made.core
     with torch.no_grad():
         if made.encoder_decoder:
-            return core.encode(ids, begin(core.encoder, ids))[0]
+            return core.encode(ids)[0]
         return made(ids, prefix=torch.tensor([len(row)]) if made.spec.decoder else None).hidden[0]
 
 

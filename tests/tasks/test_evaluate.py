@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import qkv
 from qkv import hub
-from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.paths import bundled_dir
@@ -74,7 +73,7 @@ def test_perplexity_is_the_slow_one(tmp_path: Path, window: int | None, stride: 
         begins = max(0, min(-(-max(0, at + 1 - wide) // step) * step, len(ids) - wide))
         row = torch.tensor([ids[begins : at + 1]])
         with torch.no_grad():
-            states = model.core.hidden(row[:, :-1], begin(model.core.decoder, row[:, :-1]))
+            states = model.core.hidden(row[:, :-1])
             total -= float(model.core.head(states)[0, -1].log_softmax(-1)[ids[at]])
     assert (found.tokens, found.window, found.stride) == (len(ids) - 1, wide, step)
     assert found.loss == pytest.approx(total / (len(ids) - 1), rel=1e-5)

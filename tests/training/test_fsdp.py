@@ -13,10 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from qkv.baselines import recurrence
+from qkv.baselines.lstm import build_core, lstm_spec
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.recurrent import core_of
 from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.training import checkpoint, distributed, fsdp, log, loop
@@ -216,7 +215,7 @@ def test_what_needs_whole_weights_is_refused(two: Path) -> None:
     with pytest.raises(QkvError, match=r"training\.optimizer=muon"):
         fsdp.fit(Settings(optimizer="muon"), Transformer(translator()))
     with pytest.raises(QkvError, match="an LSTM has no blocks"):
-        fsdp.fit(Settings(), core_of(recurrence(50, width=16, attention="none", context=64)))
+        fsdp.fit(Settings(), build_core(lstm_spec(50, width=16, attention="none", context=64)))
 
 
 def test_what_cannot_be_watched_is_told(two: Path) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from qkv import spec
-from qkv.core.experts import choose
+from qkv.core.experts import route
 from qkv.training import load_balancing as module
 from qkv.training.load_balancing import balance, load, rebalance
 
@@ -58,8 +58,8 @@ def evened(steps: int = 300) -> float:
     logits = torch.randn(400, 6, generator=torch.Generator().manual_seed(2)) + skew
     bias = torch.zeros(6)
     for _ in range(steps):
-        bias = module.rebalance(bias, load(choose(logits, bias, s)[0], 6), rate=0.005)
-    counts = load(choose(logits, bias, s)[0], 6)
+        bias = module.rebalance(bias, load(route(logits, bias, s)[0], 6), rate=0.005)
+    counts = load(route(logits, bias, s)[0], 6)
     return (counts.max() / counts.mean()).item()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.core.dropout import dropper
+from qkv.core.dropout import make_dropout
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
@@ -94,7 +94,7 @@ def test_the_coins_are_a_function_of_the_key() -> None:
 def test_the_coins_are_not_those_of_the_dropout_of_the_same_step() -> None:
     shape, key = torch.Size((40, 40)), (0, 1, 2, 3)
     mine = scheduled_sampling.coins(shape, 0.5, *key, device=torch.device("cpu"))
-    dropped = dropper(*key, device=torch.device("cpu"))(torch.ones(shape), 0.5) == 0
+    dropped = make_dropout(*key, device=torch.device("cpu"))(torch.ones(shape), 0.5) == 0
     assert 0.4 < float((mine == dropped).float().mean()) < 0.6
 
 

@@ -23,14 +23,13 @@ from typing import Any
 import pytest
 import torch
 
+from qkv.baselines.lstm import LSTMModel, LSTMSpec
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.recurrent import Recurrent
 from qkv.data import collate, corrupt, packing
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import permutation
 from qkv.errors import QkvError
-from qkv.spec import Recurrence
 from qkv.training import checkpoint, fsdp, log, loop, losses, optim
 from qkv.training.compatibility import OBJECTIVES, architecture
 from qkv.training.plan import Plan
@@ -70,7 +69,7 @@ def shape_of(family: str, drop: float = 0.0) -> Shape:
 
 def core_of(family: str, drop: float = 0.0, seed: int = 0, labels: int = 3) -> Transformer:
     spec = shape_of(family, drop).spec(V, labels=labels)
-    core = Recurrent(spec) if isinstance(spec, Recurrence) else Transformer(spec)
+    core = LSTMModel(spec) if isinstance(spec, LSTMSpec) else Transformer(spec)
     initialise(core, seed)
     return core
 

@@ -173,7 +173,7 @@ def test_norms_and_rows_are_those_of_the_step(tmp_path: Path) -> None:
 
 
 def test_the_gradients_are_those_before_clipping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "dropper", lambda *key, **how: lambda x, p: x)
+    monkeypatch.setattr(loop, "make_dropout", lambda *key, **how: lambda x, p: x)
     trained(tmp_path)
     w, core = Watched(tmp_path), speaker()
     checkpoint.fill(core, w.weights(0))

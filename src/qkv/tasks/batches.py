@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.core.model import Stack, Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.data.collate import filled
 from qkv.errors import QkvError
 from qkv.generation.decoder import batch_by_length
@@ -21,7 +21,7 @@ BATCH_TOKENS = 4096  # read in one pass, padding included
 
 def prepare_batch(
     core: Transformer, rows: Sequence[Row], segments: Sequence[Row] | None = None
-) -> tuple[Tensor, Given]:
+) -> tuple[Tensor, Inputs]:
     """The ids of texts [B, T], padded on the right, with their mask; a prefix decoder's prefix is all of a text.
 
     Raises:
@@ -32,7 +32,7 @@ def prepare_batch(
     check_length(ids.shape[1], stack)
     kinds = None if segments is None else filled(segments, ids.device)[0]
     prefix = real.sum(1) if is_prefix_decoder(core.spec) else None
-    return ids, Given(real=real, segments=kinds, prefix=prefix)
+    return ids, Inputs(padding_mask=real, segments=kinds, prefix_len=prefix)
 
 
 def check_length(tokens: int, stack: Stack) -> None:
@@ -43,10 +43,9 @@ def check_length(tokens: int, stack: Stack) -> None:
                        zh=f"文本有 {tokens} 个词元，而模型最多读 {limit} 个；请缩短或分开")  # fmt: skip
 
 
-def last_states(core: Transformer, ids: Tensor, given: Given) -> Tensor:
+def last_states(core: Transformer, ids: Tensor, inputs: Inputs) -> Tensor:
     """The last states of texts [B, T, D]: of the encoder where there is one, else of the decoder."""
-    step = begin(core.encoder if core.spec.encoder else core.decoder, ids, given, mode="prefill")
-    return core.encode(ids, step) if core.spec.encoder else core.hidden(ids, step)
+    return (core.encode if core.spec.encoder else core.hidden)(ids, inputs, mode="prefill")
 
 
 def map_batches(

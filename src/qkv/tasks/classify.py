@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.tasks import task_format
-from qkv.tasks.batches import Row, last_states, map_batches, prepare_batch
+from qkv.tasks.batches import Row, map_batches, prepare_batch
 from qkv.tasks.types import Model, as_list, check_not_empty, is_text_tuple
 
 
@@ -82,17 +82,15 @@ def label_logits(
     if core.spec.labels is None:
         raise QkvError("this model has no labels: it was not made to classify; train one, or load a classifier",
                        zh="这个模型没有类别，不是分类器；请训练一个，或换一个分类模型")  # fmt: skip
-    ids, given = prepare_batch(core, rows, segments)
+    ids, inputs = prepare_batch(core, rows, segments)
     if not (core.spec.encoder and core.spec.decoder):
-        step = begin(core.encoder if core.spec.encoder else core.decoder, ids, given, mode="prefill")
-        return core.classify(ids, step).float()
+        return core.classify(ids, inputs, mode="prefill").float()
     if start is None:
         raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json",
                        zh="这个编码器-解码器没有说 decoder_start_token_id；请写进它的 config.json")  # fmt: skip
-    memory = last_states(core, ids, given)
-    ids = F.pad(ids[:, :-1], (1, 0), value=start)
-    step = begin(core.decoder, ids, Given(real=given.real, memory=memory, memory_real=given.real), mode="prefill")
-    return core.classify(ids, step).float()
+    target, mask = F.pad(ids[:, :-1], (1, 0), value=start), inputs.padding_mask
+    both = Inputs(padding_mask=mask, source=ids, source_padding_mask=mask)
+    return core.classify(target, both, mode="prefill").float()
 
 
 def encode_example(

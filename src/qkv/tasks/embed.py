@@ -25,8 +25,8 @@ def embed(model: Model, text: Any) -> Tensor:
 @torch.inference_mode()
 def embed_ids(core: Transformer, rows: Sequence[Row]) -> Tensor:
     """One vector of length 1 for each text [B, D]: the mean of its states (Reimers & Gurevych 2019, section 3)."""
-    ids, given = prepare_batch(core, rows)
-    assert given.real is not None
-    real = given.real[..., None]  # B T 1
-    mean = (last_states(core, ids, given).float() * real).sum(1) / real.sum(1)  # B D
+    ids, inputs = prepare_batch(core, rows)
+    assert inputs.padding_mask is not None
+    real = inputs.padding_mask[..., None]  # B T 1
+    mean = (last_states(core, ids, inputs).float() * real).sum(1) / real.sum(1)  # B D
     return F.normalize(mean, dim=-1)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from qkv.core.model import Transformer
-from qkv.core.step import begin
 from qkv.data import sources
 from qkv.errors import QkvError, nearest
 from qkv.tasks.classify import classify, is_multiple_choice, split_line
@@ -287,7 +286,7 @@ def sum_window_losses(
     for at in range(0, len(places), rows):
         part = places[at : at + rows]
         read = torch.stack([all_ids[start : start + width] for start, _ in part])  # B T
-        hidden = core.hidden(read, begin(core.decoder, read))  # B T D
+        hidden = core.hidden(read)  # B T D
         for row, (start, first) in enumerate(part):
             states = hidden[row, first - start - 1 : width - 1]
             total += sum_losses(core, states, read[row, first - start :])

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from qkv.core.recurrent import Recurrent
 from qkv.errors import QkvError
 from qkv.generation import engine
 from qkv.generation.beam import Hypothesis, Search, beam
@@ -79,7 +78,7 @@ def stream(model: Model, prompt: Prompt, **given: Any) -> Iterator[str]:
 
 def decode_options(model: Model, options: GenerateOptions) -> DecodeOptions:
     """The options as generation/ takes them, with the special tokens and the tokenizer of the model."""
-    if isinstance(model.core, Recurrent):
+    if not model.spec.has_blocks:
         raise QkvError("an LSTM baseline translates, or is measured; it does not continue texts",
                        zh="LSTM 基线能翻译，也能测量；它不续写文本")  # fmt: skip
     special, tokenizer = model.special, model.tokenizer

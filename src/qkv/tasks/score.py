@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.decoder import find_blanks
 from qkv.tasks.batches import Row, check_length, last_states, prepare_batch
@@ -60,19 +60,19 @@ def logprob_of_ids(
     if spec.decoder is None or spec.head is None:
         raise QkvError(f"score needs a decoder that says words; this is {kind(spec)[0]}",
                        zh=f"score 要能说出词的解码器；这是{kind(spec)[1]}")  # fmt: skip
-    stack, given, device = core.decoder, Given(), core.embed.weight.device
+    inputs, device = Inputs(), core.embed.weight.device
     if spec.encoder:
-        given, source = Given(memory=last_states(core, *prepare_batch(core, [source]))), ()
+        inputs, source = Inputs(memory=last_states(core, *prepare_batch(core, [source]))), ()
     elif source and is_prefix_decoder(spec):
-        given = Given(prefix=torch.tensor([len(source)], device=device),
-                      blank=None if blank is None else torch.tensor([blank], device=device))  # fmt: skip
+        place = None if blank is None else torch.tensor([blank], device=device)
+        inputs = Inputs(prefix_len=torch.tensor([len(source)], device=device), blank_pos=place)
     elif not source:
         source, target = target[:1], target[1:]
     if not target:
         raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored",
                        zh="score 至少要两个 token 的文本：第一个是给定的，其余打分")  # fmt: skip
     row = torch.tensor([[*source, *start, *target[:-1]]], device=device)
-    check_length(row.shape[1], stack)
-    state = core.hidden(row, begin(stack, row, given, mode="prefill"))[0, -len(target) :]  # T D
+    check_length(row.shape[1], core.decoder)
+    state = core.hidden(row, inputs, mode="prefill")[0, -len(target) :]  # T D
     logprobs = core.head(state).float().log_softmax(-1)  # T V
     return logprobs.gather(-1, torch.tensor(target, device=device)[:, None]).sum().item()

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from qkv import baselines
-from qkv.core.recurrent import Recurrent
-from qkv.core.step import Given, begin
+from qkv.baselines import lstm
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.beam import Hypothesis, Search, beam
 from qkv.generation.decoder import batch_by_length
@@ -61,7 +60,7 @@ def check_ensemble(model: Model, other: Model) -> None:
         QkvError: one does not translate by beams, or a number is not the same token to both; the first such is named.
     """
     for each in (model, other):
-        if not each.encoder_decoder or isinstance(each.core, Recurrent):
+        if not each.encoder_decoder or not each.spec.has_blocks:
             raise QkvError(f"ensemble: {each!r} does not translate by beam search, so it cannot be one of several",
                            zh=f"集成：{each!r} 不用束搜索翻译，不能成为其中之一")  # fmt: skip
     if (model.special, start_ids(model)) != (other.special, start_ids(other)):
@@ -84,13 +83,13 @@ def search_translations(
 ) -> list[list[Hypothesis]]:
     """The best translations of each source by the beams of one model, or of several together."""
     core = models[0].core
-    if isinstance(core, Recurrent):
-        return translate_greedily(core, sources, search, options)
+    if not core.spec.has_blocks:
+        return translate_greedily(cast("lstm.LSTMModel", core), sources, search, options)
     return beam(core, sources, search=search, options=options, ensemble=[other.core for other in models[1:]])
 
 
 def translate_greedily(
-    core: Recurrent, sources: list[list[int]], search: Search, options: DecodeOptions
+    core: lstm.LSTMModel, sources: list[list[int]], search: Search, options: DecodeOptions
 ) -> list[list[Hypothesis]]:
     """The one translation of each source that an LSTM baseline gives."""
     if search.nbest > 1:
@@ -99,7 +98,7 @@ def translate_greedily(
                        zh=f"nbest：是 {search.nbest}，但 LSTM 基线只作贪心翻译，每段文本一个译文；"
                        "请去掉它")  # fmt: skip
     longest = options.max_new_tokens or min(core.spec.context or 512, 50 + 2 * max(map(len, sources)))
-    found = baselines.translate(core, sources, start=options.start[0], ends=options.eos, longest=longest,
+    found = lstm.translate(core, sources, start=options.start[0], ends=options.eos, longest=longest,
                                 forbid=options.forbid)  # fmt: skip
     return [[Hypothesis(w.tokens, sum(w.logprobs), w.logprobs, "stop" if w.ended else "length")] for w in found]
 
@@ -108,12 +107,10 @@ def align_tokens(model: Model, source: list[int], tokens: list[int]) -> Tensor:
     """Which source token each written token looked at: [T, S], mean over the heads of the last cross-attention."""
     core, start = model.core, start_ids(model)
     target = [*start, *tokens[:-1]]
-    if isinstance(core, Recurrent):
-        return baselines.alignment(core, source, target)
+    if not core.spec.has_blocks:
+        return lstm.alignment(cast("lstm.LSTMModel", core), source, target)
     name = f"decoder.layers.{len(core.decoder.layers) - 1}.cross.pattern"
     with Trace(core, save=[name]) as trace, torch.inference_mode():
-        ids = torch.tensor([source], device=model.device)
-        memory = core.encode(ids, begin(core.encoder, ids, Given()))
-        ids = torch.tensor([target], device=model.device)
-        core.hidden(ids, begin(core.decoder, ids, Given(memory=memory)))
+        ids, read = (torch.tensor([row], device=model.device) for row in (target, source))
+        core(ids, Inputs(source=read))
     return trace[name][0].mean(0)[len(start) - 1 :]
