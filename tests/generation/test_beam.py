@@ -289,5 +289,5 @@ def test_sources_of_unequal_length_are_read_apart_and_nothing_changes():
     for n, source in enumerate(sources):
         ids = torch.tensor([source])
         alone = core.encode(ids)
-        assert (rows.memory[n, : len(source)] - alone[0]).abs().max() <= 1e-5
-        assert rows.memory_real[n].tolist() == [True] * len(source) + [False] * (30 - len(source))
+        assert (rows.inputs.memory[n, : len(source)] - alone[0]).abs().max() <= 1e-5
+        assert rows.inputs.source_padding_mask[n].tolist() == [True] * len(source) + [False] * (30 - len(source))

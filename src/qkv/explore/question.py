@@ -395,7 +395,8 @@ class Loud(Decoder):
     """A decoder whose every position goes through the head: what a prompt would have said is shown as thrown away."""
 
     def forward(self, ids: Tensor, real: Tensor | None, *, head: bool = True, decode: bool = False) -> Tensor:
-        return self.core(ids, self.inputs(real), self.cache, mode="decode" if decode else "prefill").logits[:, -1]
+        inputs, mode = replace(self.inputs, padding_mask=real), "decode" if decode else "prefill"
+        return self.core(ids, inputs, self.cache, mode=mode).logits[:, -1]
 
 
 def reread(model: Model, ids: list[int], written: list[int], question: Question) -> None:

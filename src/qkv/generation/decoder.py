@@ -5,6 +5,7 @@ V vocabulary.
 """
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from functools import reduce
 
 import torch
@@ -29,27 +30,25 @@ class Decoder:
         self.core, self.options = core, options
         self.device = core.embed.weight.device
         self.cache: Static | None = None
-        self.memory: Tensor | None = None  # B S D
-        self.memory_real: Tensor | None = None  # B S
-        self.ids = torch.empty(0, 0, dtype=torch.long)  # B T
+        self.inputs = Inputs()  # what stays the same from call to call: memory, prefix, blank
+        self.ids = torch.empty(0, 0, dtype=torch.long)  # B T, without a cache
         self.real: Tensor | None = None  # B T
-        self.prefix: Tensor | None = None  # B
-        self.blank: Tensor | None = None  # B
 
     def encode(self, sources: Seq[Seq[int]]) -> None:
         """Read the sources of an encoder-decoder, right-padded."""
-        ids, self.memory_real = pad_rows(sources, "right", self.device)
+        ids, real = pad_rows(sources, "right", self.device)
         # on a CPU padding costs as much as words; whoever listens hears one pass
         apart = self.device.type == "cpu" and active_tracer.get() is None
         groups = batch_by_length(sources, 4 * ids.shape[1]) if apart else []
         if len(groups) < 2:
-            self.memory = self.encode_batch(ids, self.memory_real)
+            self.inputs = Inputs(memory=self.encode_batch(ids, real), source_padding_mask=real)
             return
         batches = [pad_rows([sources[r] for r in rows], "right", self.device) for rows in groups]
         parts = [self.encode_batch(*batch) for batch in batches]  # B S D
-        self.memory = parts[0].new_zeros(*ids.shape, parts[0].shape[-1])
+        memory = parts[0].new_zeros(*ids.shape, parts[0].shape[-1])
         for rows, part in zip(groups, parts, strict=True):
-            self.memory[torch.tensor(rows, device=self.device), : part.shape[1]] = part
+            memory[torch.tensor(rows, device=self.device), : part.shape[1]] = part
+        self.inputs = Inputs(memory=memory, source_padding_mask=real)
 
     def encode_batch(self, ids: Tensor, real: Tensor | None) -> Tensor:
         """The encoder's states of sources [B, S]."""
@@ -70,9 +69,10 @@ class Decoder:
             if options.chunk:
                 raise QkvError("chunk: a free prefix sees itself whole, and cannot be read in chunks; leave chunk out",
                                zh="chunk：自由前缀整个互见，不能分块读；请去掉 chunk")  # fmt: skip
-            self.prefix = torch.tensor([len(p) for p in prompts], device=self.device)
+            self.inputs = Inputs(prefix_len=torch.tensor([len(p) for p in prompts], device=self.device))
             if fills_blanks(core.spec):
-                self.blank = torch.tensor(find_blanks(prompts, options.blanks), device=self.device)
+                places = torch.tensor(find_blanks(prompts, options.blanks), device=self.device)
+                self.inputs = replace(self.inputs, blank_pos=places)
             prompts = [[*p, *options.start] for p in prompts]
         ids, real = pad_rows(prompts, "left", self.device)
         if self.cache is None:
@@ -97,15 +97,10 @@ class Decoder:
 
     def forward(self, ids: Tensor, real: Tensor | None, *, head: bool = True, decode: bool = False) -> Tensor:
         """The last states of the decoder through the head: ids [B, T] -> [B, V]."""
-        mode = "decode" if decode else "prefill"
+        inputs, mode = replace(self.inputs, padding_mask=real), "decode" if decode else "prefill"
         if not head:
-            return self.core.hidden(ids, self.inputs(real), self.cache, mode=mode)
-        return self.core(ids, self.inputs(real), self.cache, mode=mode, logits_to_keep=1).logits[:, 0]
-
-    def inputs(self, real: Tensor | None) -> Inputs:
-        """What the core is told of the rows' next ids, of which these are `real`."""
-        return Inputs(padding_mask=real, prefix_len=self.prefix, blank_pos=self.blank, memory=self.memory,
-                      source_padding_mask=self.memory_real)  # fmt: skip
+            return self.core.hidden(ids, inputs, self.cache, mode=mode)
+        return self.core(ids, inputs, self.cache, mode=mode, logits_to_keep=1).logits[:, 0]
 
     def select_rows(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Row i continues row rows[i]; of the sources these stay, or all."""
@@ -114,11 +109,10 @@ class Decoder:
         else:
             self.ids = self.ids[rows]
             self.real = None if self.real is None else self.real[rows]
-        self.prefix = None if self.prefix is None else self.prefix[rows]
-        self.blank = None if self.blank is None else self.blank[rows]
-        if sources is not None and self.memory is not None:
-            self.memory = self.memory[sources]
-            self.memory_real = None if self.memory_real is None else self.memory_real[sources]
+        chosen = {"prefix_len": rows, "blank_pos": rows, "memory": sources, "source_padding_mask": sources}
+        kept = {name: getattr(self.inputs, name) for name in chosen}
+        moved = {n: x[i] for n, x in kept.items() if x is not None and (i := chosen[n]) is not None}
+        self.inputs = replace(self.inputs, **moved)
 
     def reorder(self, parents: Tensor) -> None:
         """Row i continues row parents[i], all sources stay: only rows that change are copied."""
