@@ -74,7 +74,7 @@ def main() -> None:
 def made(steps: int, tokens: int) -> list[Any]:
     """Batches as the recipe's: pairs as long as Multi30k's (about 14 pieces), bucketed by length."""
     from qkv.data.bucket import Buckets
-    from qkv.data.collate import seq2seq
+    from qkv.data.collate import collate_pairs
 
     draw = random.Random(0)
     pairs = []
@@ -86,7 +86,7 @@ def made(steps: int, tokens: int) -> list[Any]:
     found = []
     for indices in buckets.batches(0)[:steps]:
         _, s, t = buckets.shape(indices)
-        found.append(seq2seq([pairs[i] for i in indices], pad=PAD, start=2, shape=(s, t)))
+        found.append(collate_pairs([pairs[i] for i in indices], pad=PAD, start=2, shape=(s, t)))
     return found
 
 

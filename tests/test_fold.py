@@ -160,7 +160,7 @@ def test_training_has_no_cache_and_decoding_no_dropout() -> None:
     assert "step.drop" not in show(zoo.seq2seq(dropout=0.1), mode="decode")
 
 
-def test_latents_are_absorbed_in_decoding_alone_and_experts_say_only_what_they_do() -> None:
+def test_latents_are_absorbed_in_decoding_and_experts_say_what_they_do() -> None:
     assert "def attend_absorbed" not in show(zoo.mixed(), mode="train")
     assert "def expand" not in show(zoo.mixed(), mode="decode")
     assert "step.mode" in show(zoo.mixed())

@@ -19,7 +19,7 @@ from qkv.baselines import lstm, ngrams
 from qkv.baselines.lstm import LSTMDecoder, LSTMModel
 from qkv.core.init import initialise
 from qkv.data import collate
-from qkv.data.order import permutation
+from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
 from qkv.training import assemble, loop, recipes
 from qkv.training.losses import mean_loss
@@ -48,10 +48,10 @@ PAIRS = reversals(120)
 
 def plan(pairs: Sequence[tuple[list[int], list[int]]] = PAIRS, rows: int = 24) -> Plan:
     def order(epoch: int) -> list[tuple[int, ...]]:
-        mixed = permutation(len(pairs), seed=0, epoch=epoch).tolist()
+        mixed = draw_permutation(len(pairs), seed=0, epoch=epoch).tolist()
         return [tuple(mixed[i : i + rows]) for i in range(0, len(mixed), rows)]
 
-    return Plan(order, lambda key: collate.seq2seq([pairs[i] for i in key], pad=0, start=START), {})
+    return Plan(order, lambda key: collate.collate_pairs([pairs[i] for i in key], pad=0, start=START), {})
 
 
 def small(kind: Any, **more: Any) -> LSTMModel:
@@ -100,7 +100,7 @@ def test_greedy_is_what_the_whole_pass_says(kind: str, trained: dict[str, LSTMMo
     core = trained[kind]
     for source, _ in PAIRS[:5]:
         (written,) = lstm.translate(core, [source], start=START, ends=[END], longest=12)
-        batch = collate.seq2seq([(source, written.tokens)], pad=0, start=START)
+        batch = collate.collate_pairs([(source, written.tokens)], pad=0, start=START)
         assert mean_loss(core, [batch]) * len(written.tokens) == pytest.approx(-sum(written.logprobs), abs=1e-4)
 
 
@@ -108,8 +108,8 @@ def test_greedy_is_what_the_whole_pass_says(kind: str, trained: dict[str, LSTMMo
 def test_a_batch_is_its_rows_alone(kind: str) -> None:
     core = small(kind, layers=2).double()
     rows = PAIRS[:6]
-    alone = sum(mean_loss(core, [collate.seq2seq([r], pad=0, start=START)]) * len(r[1]) for r in rows)
-    batch = collate.seq2seq(rows, pad=0, start=START, shape=(11, 9))
+    alone = sum(mean_loss(core, [collate.collate_pairs([r], pad=0, start=START)]) * len(r[1]) for r in rows)
+    batch = collate.collate_pairs(rows, pad=0, start=START, shape=(11, 9))
     assert batch.source_real is not None
     assert mean_loss(core, [batch]) * batch.tokens == pytest.approx(alone, rel=1e-6)
 
@@ -319,8 +319,10 @@ def test_shapes_that_make_no_sense_are_refused() -> None:
 def test_a_language_model_without_a_source_is_trained_too() -> None:
     ids = torch.arange(3, 15).repeat(4)[None, :33]
     core = small("none", source=False)
-    loop.train(core, Plan(lambda epoch: [0], lambda key: collate.causal(ids)), dataclasses.replace(SETTINGS, steps=80))
-    assert mean_loss(core, [collate.causal(ids)]) < 0.2
+    loop.train(
+        core, Plan(lambda epoch: [0], lambda key: collate.collate_windows(ids)), dataclasses.replace(SETTINGS, steps=80)
+    )
+    assert mean_loss(core, [collate.collate_windows(ids)]) < 0.2
 
 
 def kneser_ney(grams: list[tuple[int, ...]], order: int, vocabulary: int) -> Any:
@@ -355,8 +357,8 @@ ROWS = [[1, 4, 5, 4, 6, 2], [1, 4, 5, 3, 2], [1, 5, 5, 4, 5, 3, 7], [1, 3, 3, 4,
 def batches(rows: Sequence[Sequence[int]] = ROWS) -> list[collate.Batch]:
     """Rows of unequal length, each word asked for behind those before it; the first behind the edge's stand-in 8."""
     width = max(map(len, rows))
-    target = collate.padded([[8, *r[:-1]] for r in rows], 0, width=width)
-    return [collate.Batch(target, collate.padded(rows, collate.IGNORED, width=width), tokens=sum(map(len, rows)))]
+    target = collate.pad_rows([[8, *r[:-1]] for r in rows], 0, width=width)
+    return [collate.Batch(target, collate.pad_rows(rows, collate.IGNORED, width=width), tokens=sum(map(len, rows)))]
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])

@@ -59,7 +59,7 @@ def theirs_of(module, source, target):
 
 
 @switched
-def test_the_whole_transformer_equals_pytorchs_with_padding_and_causal_masks(first, activation, bias):
+def test_the_transformer_equals_pytorchs_with_padding_and_causal_masks(first, activation, bias):
     module = transformer(first, activation, bias)
     core = Transformer(torch_nn.model_spec(module, vocabulary=11)).eval()
     torch_nn.load_into(core, module.state_dict())

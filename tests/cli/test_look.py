@@ -156,7 +156,7 @@ def test_a_step_of_a_run_brings_its_weights_back(
     assert told[0] != told[1]
 
 
-def test_the_page_of_a_run_begins_with_the_sentences_that_it_was_watched_with(tmp_path: Path) -> None:
+def test_the_page_of_a_run_begins_with_its_watched_sentences(tmp_path: Path) -> None:
     index = {"format": watched.FORMAT, "texts": ["我昨天喝了茶。"], "steps": []}
     watched.write(tmp_path / watched.FOLDER / "index.json", index)
     assert look.examples(str(tmp_path)) == ("我昨天喝了茶。",)

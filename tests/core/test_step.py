@@ -72,7 +72,7 @@ def test_every_eighth_of_a_draw_is_as_random_as_the_others(traceable: bool) -> N
 
 
 @both_kinds
-def test_the_draws_of_one_pass_and_of_neighbouring_steps_know_nothing_of_each_other(traceable: bool) -> None:
+def test_draws_of_one_pass_and_of_neighbouring_steps_are_independent(traceable: bool) -> None:
     steps = [make_dropout(0, 0, n, 0, traceable=traceable) for n in range(4)]
     drawn = torch.stack([drop(torch.ones(40_000), 0.5) != 0 for drop in steps for _ in range(3)]).float()
     shifted = torch.cat((drawn, drawn[:1].roll(1, 1), drawn[:1].roll(64, 1)))

@@ -265,7 +265,7 @@ def test_words_worth_looking_at_are_chosen_from_the_text() -> None:
     assert asked(run, "proof", side="encoder").keys["turned"] == []
 
 
-def test_a_shift_is_held_against_the_word_alone_and_the_anchors_against_each_other() -> None:
+def test_a_shift_is_held_against_the_word_alone_and_anchors_to_each_other() -> None:
     alone = ask(model_of("demo"), Question("它"), "demo")
     same = asked(alone, "shift", pos="0", part="encoder", anchors="书,书").keys
     assert same["itself"].tolist() == pytest.approx([1.0] * 4, abs=0.2)  # but for the end that a text is given

@@ -66,7 +66,7 @@ def faults(run: Run, layer: str) -> list[str]:
     ("demo-moe", "3", {"logits", "score"}), ("experts", "0", {"logits", "score"}),
     ("mixed", "2", {"logits", "score", "bias", "choice", "left", "judged"}),
 ])  # fmt: skip
-def test_scores_biases_groups_weights_and_shares_are_those_that_the_logits_give(
+def test_scores_groups_weights_and_shares_are_those_that_the_logits_give(
     name: str, layer: str, told: set[str]
 ) -> None:
     assert set(answer(run_of(name), "routes", {"layer": layer}).arrays) == told

@@ -77,7 +77,7 @@ def test_a_translations_numbers_are_those_of_the_model_alone() -> None:
 
 
 @torch.no_grad()
-def test_a_continuation_marks_thrown_away_guesses_and_proves_on_the_decoder() -> None:
+def test_a_continuation_marks_rejected_guesses_and_proves_on_the_decoder() -> None:
     core = made(both=False)
     scene = described(core, Letters(), ["书和茶"], How(max_new_tokens=4))[0]
     assert scene["prompt"] == 4

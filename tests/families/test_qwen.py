@@ -49,7 +49,7 @@ def gap(model, tmp_path, length):
 
 
 @pytest.mark.parametrize("name", SCALINGS)
-def test_scaled_rotary_positions_equal_transformers_beyond_the_trained_length(name, tmp_path):
+def test_scaled_rotary_positions_equal_transformers_beyond_training(name, tmp_path):
     rope = {"rope_type": name.partition("-")[0], "rope_theta": 500.0, **SCALINGS[name]}
     # angles are rounded speeds times positions up to 120
     assert gap(drawn("Llama", rope_parameters=rope), tmp_path, 120) <= 5e-5

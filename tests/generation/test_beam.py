@@ -122,7 +122,7 @@ def test_beams_equal_a_brute_force_search(kind, beams, stop):
         compare(model(kind, seed), s)
 
 
-def test_the_trials_hold_both_ends_and_sources_that_leave_at_different_times():
+def test_the_trials_hold_both_ends_and_sources_that_leave_at_other_times():
     found = [h for seed in range(5) for kind in ("decoder", "translator")
              for hs in compare(model(kind, seed), Search(3, 3)) for h in hs]  # fmt: skip
     assert {h.finish_reason for h in found} == {"stop", "length"}

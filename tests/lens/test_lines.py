@@ -116,7 +116,7 @@ def test_a_lost_parent_would_be_noticed() -> None:
 
 
 @pytest.mark.parametrize("name", ["demo-moe", "demo"])
-def test_texts_of_a_batch_in_a_prefix_decoder_with_experts_and_in_a_translator(name: str) -> None:
+def test_texts_of_a_batch_in_a_prefix_decoder_and_in_a_translator(name: str) -> None:
     model = qkv.load(name, device="cpu", dtype="fp32")
     dot = "decoder." if model.encoder_decoder else ""
     names = [f"{dot}layers.1.{tap}" for tap in ("attn.pattern", "resid_out")]

@@ -57,7 +57,7 @@ def test_a_rule_that_takes_padding_for_the_future_is_found(monkeypatch: pytest.M
 
 
 @torch.no_grad()
-def test_a_cached_run_has_the_mask_of_one_pass_and_the_memory_hides_padding_only() -> None:
+def test_a_cached_run_has_the_mask_of_one_pass_and_memory_hides_padding() -> None:
     core, ids, cache = zoo.made(zoo.gqa(window=3)), zoo.words(2, 9), Static(3)
     with Trace(core) as whole:
         core(ids)

@@ -159,7 +159,7 @@ def test_impossible_cases_and_cuts_are_errors() -> None:
         list(patch.measured(made(lm()), [Case((), (0, 1), 1)], [Cut(0, 0)], side="encoder"))
 
 
-def test_a_written_words_edge_to_the_source_equals_cross_attention_masked_by_hand() -> None:
+def test_a_cut_edge_to_the_source_equals_cross_attention_masked_by_hand() -> None:
     core, case = made(seq2seq()), CASES[0]
     source, target = torch.tensor([case.source]), torch.tensor([case.target])
     with torch.no_grad():

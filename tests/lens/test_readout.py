@@ -96,7 +96,7 @@ def test_guesses_inside_the_prompt_are_thrown_away_and_later_ones_are_said() -> 
 
 
 @torch.no_grad()
-def test_the_strongest_edges_are_the_largest_weights_of_all_layers_and_heads() -> None:
+def test_the_strongest_edges_are_the_largest_weights_of_all_heads() -> None:
     core = made(seq2seq())
     with Trace(core, save=["patterns"]) as t:
         run(core, IDS, SOURCE)
@@ -115,7 +115,7 @@ def test_the_strongest_edges_are_the_largest_weights_of_all_layers_and_heads() -
 
 
 @torch.no_grad()
-def test_alignment_is_the_mean_of_a_layers_heads_and_prefers_the_layer_that_covers_the_source() -> None:
+def test_alignment_is_the_mean_of_heads_of_the_layer_that_covers_most() -> None:
     core = made(seq2seq())
     core.decoder.layers[0].cross.q.weight.mul_(0)  # looks everywhere alike: covers every word badly
     core.decoder.layers[1].cross.q.weight.mul_(20)

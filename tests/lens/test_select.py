@@ -80,7 +80,7 @@ def test_logits_of_the_words_that_were_written() -> None:
 
 
 @torch.no_grad()
-def test_a_cross_pattern_cut_by_head_and_query_and_the_memory_by_its_own_positions() -> None:
+def test_a_cross_pattern_is_cut_by_head_query_and_memory_position() -> None:
     core = zoo.made(zoo.seq2seq())
     source, target = zoo.words(2, 7), zoo.words(2, 5, seed=1)
     name, memory = "decoder.layers.0.cross.pattern", "decoder.layers.0.cross.v"

@@ -103,7 +103,7 @@ def sdpa_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @torch.no_grad()
-def test_patterns_rebuilt_while_sdpa_runs_equal_a_slow_loop_for_rotary_grouped_causal(sdpa_only: None) -> None:
+def test_patterns_rebuilt_under_sdpa_equal_a_slow_loop_for_rotary_groups(sdpa_only: None) -> None:
     core, ids = made(lm()), words(2, 7)
     with Trace(core, save=["layers.1.attn.*"]) as t:
         core(ids)
@@ -145,7 +145,7 @@ def test_encoder_decoder_and_cross_patterns_equal_a_slow_loop_with_padding(sdpa_
 
 
 @torch.no_grad()
-def test_one_row_of_a_map_is_that_row_where_hypotheses_share_a_source_and_where_calls_are_cached() -> None:
+def test_one_row_of_a_map_is_that_row_for_shared_sources_and_cached_calls() -> None:
     core, source, target = made(seq2seq()), words(2, 6), words(6, 1, 1)  # three hypotheses of each source
     real = torch.arange(6) < torch.tensor([[6], [4]])
     with Trace(core, save=["patterns"]) as t:
@@ -197,7 +197,7 @@ def test_prefill_chunks_and_decode_stitch_to_one_full_pass() -> None:
     assert max(t.check().values()) < 1e-5
 
 
-def test_generation_stitches_and_its_logits_begin_at_the_last_word_of_the_prompt() -> None:
+def test_generation_stitches_and_logits_begin_at_the_last_prompt_token() -> None:
     core = made(lm())
     with Trace(core, save=["check", "logits"]) as t:
         written = generate(core, [[5, 6, 7, 8]], options=DecodeOptions(5))[0].tokens
@@ -211,7 +211,7 @@ def test_generation_stitches_and_its_logits_begin_at_the_last_word_of_the_prompt
     assert max(t.check().values()) < 1e-5
 
 
-def test_a_translation_stitches_cross_attention_and_beams_say_that_they_cannot() -> None:
+def test_a_translation_stitches_cross_attention_and_beams_refuse() -> None:
     core = made(seq2seq())
     how = {"options": DecodeOptions(4, start=(0,))}
     with Trace(core, save=["check"]) as t:
@@ -320,7 +320,7 @@ def test_patterns_hold_over_a_prefill_and_decoding(name: str) -> None:
 
 
 @torch.no_grad()
-def test_a_rebuilt_map_that_forgets_distances_or_takes_other_latents_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuilt_map_without_distances_or_with_other_latents_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     core, ids = zoo.made(zoo.relative()), zoo.words(1, 9)
     with monkeypatch.context() as patch, Trace(core, save=["check"]) as t:
         patch.setattr(trace, "leant", lambda stack, ids, step: dict(step.mask))
@@ -458,7 +458,7 @@ def donor_all(core: Transformer, ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", zoo.ALL)
-def test_a_trace_that_stops_has_every_map_and_nothing_behind_the_last_key_runs(name: str) -> None:
+def test_a_trace_that_stops_has_every_map_and_nothing_later_runs(name: str) -> None:
     core, ids = zoo.made(zoo.ALL[name]()), zoo.words(2, 9)
     with Trace(core, save=["patterns"]) as whole:
         zoo.run(core, ids)

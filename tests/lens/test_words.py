@@ -124,7 +124,7 @@ def test_a_sources_word_is_looked_at_in_the_encoder_and_mistakes_are_named() -> 
         bare.shift(1, ["书"])
 
 
-def test_a_word_that_the_vocabulary_lacks_is_refused_where_its_stand_in_would_be_compared() -> None:
+def test_an_unknown_word_is_refused_where_its_stand_in_would_be_compared() -> None:
     demo = qkv.load("demo", device="cpu")
     assert words.analogy(demo.core, demo.tokenizer, "I", "me", "he")[0].piece.strip() == "him"
     for wrong in (("king", "me", "he"), ("I", "king", "he"), ("I", "me", "king")):

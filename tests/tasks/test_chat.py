@@ -15,7 +15,7 @@ CHATML = (
 )
 
 
-def test_a_conversation_is_written_by_the_template_and_typed_control_tokens_stay_text():
+def test_the_template_writes_a_conversation_and_typed_tokens_stay_text():
     tokenizer = train(TEXTS, kind="bpe", size=300, specials=("</s>", "<unk>", "<|im_start|>", "<|im_end|>"))
     tokenizer.config["chat_template"] = CHATML
     made = qkv.Model(zoo.made(replace(zoo.ALL["gqa"](), vocabulary=len(tokenizer))), tokenizer)

@@ -137,7 +137,7 @@ def test_pairs_are_wanted_where_a_source_is_read_and_a_bad_one_is_named(tmp_path
 
 
 @pytest.mark.skipif(not (bundled_dir() / "demo-moe").is_dir(), reason="demo-moe is not bundled")
-def test_a_prefix_decoder_reads_pairs_as_it_learnt_and_a_text_from_left_to_right(tmp_path: Path) -> None:
+def test_a_prefix_decoder_reads_pairs_as_learnt_and_a_text_left_to_right(tmp_path: Path) -> None:
     model = qkv.load("demo-moe")
     found = model.eval(ppl=put(tmp_path, "p.tsv", "我喜欢苹果。\tI like apples.\n"))
     assert -found.loss * found.tokens == pytest.approx(model.score(("我喜欢苹果。", "I like apples.")), rel=1e-5)

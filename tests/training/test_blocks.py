@@ -52,9 +52,9 @@ def core_of(kind: str) -> Transformer:
 def batch_of(kind: str, length: int) -> collate.Batch:
     ids = torch.randint(3, WORDS, (4, length + 1), generator=torch.Generator().manual_seed(length))
     if kind != "translator":
-        return collate.causal(ids)
+        return collate.collate_windows(ids)
     rows = [row[: length - n].tolist() for n, row in enumerate(ids)]
-    return collate.seq2seq([(row, row[1:]) for row in rows], pad=0, start=1)
+    return collate.collate_pairs([(row, row[1:]) for row in rows], pad=0, start=1)
 
 
 def learnt(kind: str, length: int, way: Blocks | None, core: Transformer, *, traceable: bool) -> list[Tensor]:
@@ -89,7 +89,7 @@ def _fresh() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("kind", "most"), [("speaker", 2), ("translator", 4)])
-def test_compiled_blocks_learn_the_same_from_one_graph_a_kind_and_one_more_for_other_lengths(
+def test_compiled_blocks_learn_the_same_from_two_graphs_a_kind_at_most(
     kind: str, most: int
 ) -> None:
     core, graphs = core_of(kind), Graphs()
@@ -175,7 +175,7 @@ def test_a_run_with_fast_blocks_ends_where_a_plain_one_does(
     how = {"compile": "blocks"} if compiled else {}
     how |= {"recompute": "blocks"} if recomputed else {}
     monkeypatch.setattr(loop, "Blocks", functools.partial(Blocks, backend="eager"))
-    true: Callable[..., Any] = loop.dropper
+    true: Callable[..., Any] = loop.make_dropout
     monkeypatch.setattr(loop, "make_dropout", lambda *key, **_: true(*key, traceable=True))
     plan = Plan(lambda _: [9, 14, 11], lambda length: batch_of("speaker", length))
     base = Settings(steps=4, lr=1e-3, precision="fp32", clip=1.0)

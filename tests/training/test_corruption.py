@@ -150,8 +150,8 @@ def test_what_goes_in_and_what_comes_out_make_up_the_text(objective: str) -> Non
 def packed(text: str, tokenizer: Any, folder: Path) -> Mixture:
     """A text as one shard, without an end symbol."""
     found = tokenizer.encode(text, special=False)
-    shards.write(folder, [found], vocabulary=len(tokenizer), save=tokenizer.save)
-    return Mixture((shards.read(folder),))
+    shards.write_shard(folder, [found], vocabulary=len(tokenizer), save=tokenizer.save)
+    return Mixture((shards.read_shard(folder),))
 
 
 @pytest.mark.parametrize("objective", SHAPES)
@@ -205,21 +205,21 @@ def test_shards_of_too_few_tokens_for_holes_are_told(tmp_path: Path) -> None:
 
 
 def test_blanks_that_all_stand_in_one_place_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = corruption.collate.blanked
+    right = corruption.collate.collate_blanks
 
     def first(rows: Any, *, pad: int) -> Batch:
         b = right(rows, pad=pad)
         assert b.blank is not None
         return dataclasses.replace(b, blank=b.blank.amax(1))
 
-    monkeypatch.setattr(corruption.collate, "blanked", first)
+    monkeypatch.setattr(corruption.collate, "collate_blanks", first)
     with pytest.raises((AssertionError, KeyError)):
         restored("blanks")
 
 
 def test_sentences_are_permuted_and_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without infilling, a noised text is the same sentences in another order."""
-    monkeypatch.setattr(corrupt, "infilled", lambda ids, mask, draw: list(ids))
+    monkeypatch.setattr(corrupt, "infill_spans", lambda ids, mask, draw: list(ids))
     a, batches = made("denoise")
     stop = a.model.tokenizer.id(".") if a.model.tokenizer else None
     moved = 0

@@ -129,9 +129,9 @@ def test_a_bad_row_is_told(objective: str, row: tuple[str, str], said: str) -> N
 
 
 def test_labels_that_do_not_fit_their_rows_are_refused() -> None:
-    batch = collate.causal(torch.zeros(4, 5, dtype=torch.long))
+    batch = collate.collate_windows(torch.zeros(4, 5, dtype=torch.long))
     with pytest.raises(QkvError, match="found 3 labels for 4 texts, expected 2 rows each"):
-        collate.labelled(batch, [0, 1, 0], orders=2)
+        collate.add_labels(batch, [0, 1, 0], orders=2)
 
 
 def test_a_toml_file_asks_for_it(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_the_gradient_is_that_of_transformers() -> None:
     assert torch.allclose(mine.grad, theirs.grad, atol=1e-8)
 
 
-def test_an_even_router_costs_the_chosen_and_one_that_collapsed_all_experts() -> None:
+def test_an_even_router_costs_the_chosen_and_a_collapsed_one_all_experts() -> None:
     index = torch.arange(8).reshape(4, 2) % 4
     assert balance(torch.zeros(4, 4), index, 4).item() == pytest.approx(2)
     one = torch.tensor([50.0, 0, 0, 0]).expand(4, 4)

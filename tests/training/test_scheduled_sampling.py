@@ -48,15 +48,15 @@ def pairs(rows: int = 12) -> list[tuple[list[int], list[int]]]:
 
 
 BATCHES = {
-    "both": collate.seq2seq(pairs(), pad=0, start=1),
-    "causal": collate.causal(torch.randint(3, WORDS, (8, 12), generator=torch.Generator().manual_seed(1))),
-    "prefix": collate.prefixed(pairs(), pad=0, start=[1]),
+    "both": collate.collate_pairs(pairs(), pad=0, start=1),
+    "causal": collate.collate_windows(torch.randint(3, WORDS, (8, 12), generator=torch.Generator().manual_seed(1))),
+    "prefix": collate.collate_prefixes(pairs(), pad=0, start=[1]),
 }
 kinds = pytest.mark.parametrize("kind", BATCHES)
 
 
 @kinds
-def test_only_the_models_own_guesses_come_in_and_only_where_a_true_word_was_learnt(kind: str) -> None:
+def test_only_own_guesses_come_in_and_only_where_a_true_word_was_learnt(kind: str) -> None:
     core, batch = core_of(kind), BATCHES[kind]
     new = scheduled_sampling.mixed(core, batch, 0.5, 0, 0, 0, 0)
     guess = core.head(states(core, batch)).argmax(-1)
@@ -137,7 +137,7 @@ def test_it_changes_what_is_learnt() -> None:
 def test_an_encoder_that_guesses_hidden_words_is_refused() -> None:
     rows = [([4, 5, 6, 2], [IGNORED, 7, 8, IGNORED])]
     with pytest.raises(QkvError, match="hidden words"):
-        scheduled_sampling.mixed(core_of("full"), collate.masked(rows, pad=0), 0.5, 0)
+        scheduled_sampling.mixed(core_of("full"), collate.collate_masked(rows, pad=0), 0.5, 0)
 
 
 @pytest.mark.parametrize(("key", "value"), [("sampled", 1.5), ("sampled_ramp", -1)])

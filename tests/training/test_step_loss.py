@@ -20,7 +20,7 @@ from qkv.training.shape import Shape
 from qkv.training.step_loss import busiest, measure, step_loss
 
 V, PAD, CLS, SEP, MASK = 40, 0, 1, 2, 3
-MARKS = corrupt.Marks(MASK, frozenset({PAD, CLS, SEP, MASK}), V)
+MARKS = corrupt.TokenIds(MASK, frozenset({PAD, CLS, SEP, MASK}), V)
 
 
 def encoder() -> Transformer:
@@ -49,13 +49,13 @@ def words(seed: int, count: int = 6) -> list[list[int]]:
 
 def masked() -> Batch:
     rows = [[CLS, *w, SEP, *reversed(w[:3]), SEP] for w in words(0)]
-    hidden = [corrupt.masked(row, MARKS, corrupt.Draw(0, 0, i), share=0.3) for i, row in enumerate(rows)]
-    return collate.labelled(collate.masked(hidden, pad=PAD, separator=SEP), [0, 1, 2, 3, IGNORED, 1])
+    hidden = [corrupt.mask_words(row, MARKS, corrupt.Draw(0, 0, i), share=0.3) for i, row in enumerate(rows)]
+    return collate.add_labels(collate.collate_masked(hidden, pad=PAD, separator=SEP), [0, 1, 2, 3, IGNORED, 1])
 
 
 def prefixed() -> Batch:
     pairs = [(w[: 2 + i % 3], [*w[2 + i % 3 :], SEP]) for i, w in enumerate(words(1))]
-    return collate.prefixed(pairs, pad=PAD, start=(CLS,))
+    return collate.collate_prefixes(pairs, pad=PAD, start=(CLS,))
 
 
 def slowly(core: Transformer, batch: Batch) -> float:
@@ -87,7 +87,7 @@ def test_the_loss_is_that_of_the_slow_sum(core: Callable[[], Transformer], batch
 
 def test_a_prefix_that_is_not_seen_freely_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = losses.states
-    blind = lambda core, batch, drop=losses.keep: right(core, replace(batch, prefix=None), drop)  # noqa: E731
+    blind = lambda core, batch, drop=losses.no_dropout: right(core, replace(batch, prefix=None), drop)  # noqa: E731
     monkeypatch.setattr(losses, "states", blind)
     with pytest.raises(AssertionError):
         test_the_loss_is_that_of_the_slow_sum(decoder, prefixed)
@@ -95,7 +95,7 @@ def test_a_prefix_that_is_not_seen_freely_is_found(monkeypatch: pytest.MonkeyPat
 
 def test_segments_that_are_forgotten_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = losses.states
-    blind = lambda core, batch, drop=losses.keep: right(core, replace(batch, segments=None), drop)  # noqa: E731
+    blind = lambda core, batch, drop=losses.no_dropout: right(core, replace(batch, segments=None), drop)  # noqa: E731
     monkeypatch.setattr(losses, "states", blind)
     with pytest.raises(AssertionError):
         test_the_loss_is_that_of_the_slow_sum(encoder, masked)
@@ -123,7 +123,7 @@ def test_a_classifier_without_a_head_for_words_learns_labels() -> None:
     spec = encoder().spec
     model = made(replace(spec, head=None, labels=Labels(4, dense=Dense("tanh"))))
     texts = [([CLS, *w, SEP], [IGNORED] * (len(w) + 2)) for w in words(2)]
-    b = collate.labelled(collate.masked(texts, pad=PAD), [0, 1, 2, 3, 0, 1])
+    b = collate.add_labels(collate.collate_masked(texts, pad=PAD), [0, 1, 2, 3, 0, 1])
     loss, loads = step_loss(model, b)
     assert loads is None
     assert loss.item() / 6 == pytest.approx(1.4, abs=0.5)  # log 4, as nothing is learnt yet
@@ -131,7 +131,7 @@ def test_a_classifier_without_a_head_for_words_learns_labels() -> None:
 
 def test_all_labels_left_out_cost_nothing_and_are_no_nan() -> None:
     model = encoder()
-    b = collate.labelled(collate.masked([([CLS, 5, SEP], [IGNORED] * 3)], pad=PAD), [IGNORED])
+    b = collate.add_labels(collate.collate_masked([([CLS, 5, SEP], [IGNORED] * 3)], pad=PAD), [IGNORED])
     loss, _ = step_loss(model, b)
     loss.backward()
     assert (loss.item(), b.tokens) == (0.0, 0)

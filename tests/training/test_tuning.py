@@ -107,7 +107,7 @@ def test_labels_are_learnt_and_the_saved_model_gives_them(family: str, tmp_path:
     assert [v.label for v in model.classify(["good great", "poor cold bad"])] == ["up", "down"]
 
 
-def test_a_decoder_reads_its_texts_between_two_end_symbols_and_long_ones_keep_theirs() -> None:
+def test_a_decoder_reads_texts_between_end_symbols_that_long_ones_keep() -> None:
     rows = [("good " * 100, "up"), ("bad", "down")] * 5
     run = dataclasses.replace(run_of("labels"), splits=lambda: Splits(rows, rows))
     a = assemble.assemble(run, device="cpu")
@@ -260,7 +260,7 @@ def test_documents_that_see_each_other_or_count_on_are_found(lost: str, monkeypa
         monkeypatch.setattr(model, "position_in_run", lambda groups: torch.arange(groups.shape[1]).expand_as(groups))
     else:
         right = losses.states
-        blind = lambda core, b, drop=losses.keep: right(core, dataclasses.replace(b, documents=None), drop)  # noqa: E731
+        blind = lambda core, b, drop=losses.no_dropout: right(core, dataclasses.replace(b, documents=None), drop)  # noqa: E731
         monkeypatch.setattr(losses, "states", blind)
     with pytest.raises(AssertionError):
         check_packed("gpt2")

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from qkv import spec
 from qkv.core.model import Stack, Transformer
 from qkv.core.step import Inputs, Step
-from qkv.data.collate import filled
+from qkv.data.collate import pad_with_mask
 from qkv.errors import QkvError
 
 
@@ -174,7 +174,7 @@ class Written:
 
 def begin_decoding(core: LSTMModel, sources: Sequence[Sequence[int]], ids: Tensor) -> Step:
     """The step of a decoder that reads `ids` with these sources as its memory."""
-    source, real = filled(sources, ids.device)
+    source, real = pad_with_mask(sources, ids.device)
     return core.begin(ids, Inputs(source=source, source_padding_mask=real), mode="decode")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import qkv
 from qkv import spec as parts
 from qkv.baselines.lstm import lstm_spec
-from qkv.data.collate import Batch, prefixed, seq2seq
+from qkv.data.collate import Batch, collate_pairs, collate_prefixes
 from qkv.labs.lab import Tell, quiet
 from qkv.tasks.types import SpecialTokens
 from qkv.training.loop import train
@@ -102,8 +102,8 @@ def arm(shape: Shape, *, vocabulary: int, width: int = 64, layers: int = 2, seed
 def batch(shape: Shape, rows: Sequence[tuple[Ids, Ids]]) -> Batch:
     """Pairs as a shape learns them: a source beside the target, or before it in one row."""
     if shape in ("lstm", "attention", "transformer"):
-        return seq2seq(rows, pad=PAD, start=START)
-    return prefixed(rows, pad=PAD, start=[START])
+        return collate_pairs(rows, pad=PAD, start=START)
+    return collate_prefixes(rows, pad=PAD, start=[START])
 
 
 def learn(

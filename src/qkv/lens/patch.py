@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv import spec as parts
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
-from qkv.data.collate import filled
+from qkv.data.collate import pad_with_mask
 from qkv.errors import QkvError
 from qkv.lens.edit import Edit, ablate, hide
 from qkv.lens.trace import Trace
@@ -81,7 +81,7 @@ class Said:
 @torch.no_grad()
 def said(core: Transformer, cases: Sequence[Case], edits: Sequence[Edit] = ()) -> Said:
     """What the model says of every target token of every case, with edits."""
-    target, real = filled([c.target for c in cases], core.embed.weight.device)
+    target, real = pad_with_mask([c.target for c in cases], core.embed.weight.device)
     with Trace(core, edit=edits):
         logits = core(target, asked(core, cases), mode="prefill").logits[:, :-1].float()  # N T V
     chance = logits.log_softmax(-1).gather(-1, target[:, 1:, None])[..., 0] * real[:, 1:]
@@ -97,7 +97,7 @@ def answer(
     With `once` equal sources are encoded together, as the edits leave the encoder alone.
     """
     device = core.embed.weight.device
-    target, _ = filled([c.target for c in cases], device)
+    target, _ = pad_with_mask([c.target for c in cases], device)
     rows, at = torch.arange(len(cases), device=device), torch.tensor([c.at for c in cases], device=device)
     with Trace(core, edit=edits):
         given = asked(core, cases, once=once)
@@ -113,7 +113,7 @@ def asked(core: Transformer, cases: Sequence[Case], *, once: bool = False) -> In
         free = [c.free for c in cases]
         return Inputs(prefix_len=torch.tensor(free, device=device) if any(free) else None)
     read = list(dict.fromkeys(sources)) if once else sources
-    source, there = filled(read, device)
+    source, there = pad_with_mask(read, device)
     memory = core.encode(source, Inputs(padding_mask=there), mode="prefill")
     if len(read) < len(sources):
         place = {ids: row for row, ids in enumerate(read)}

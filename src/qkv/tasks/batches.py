@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.core.model import Stack, Transformer
 from qkv.core.step import Inputs
-from qkv.data.collate import filled
+from qkv.data.collate import pad_with_mask
 from qkv.errors import QkvError
 from qkv.generation.decoder import batch_by_length
 from qkv.uses import is_prefix_decoder
@@ -27,10 +27,10 @@ def prepare_batch(
     Raises:
         QkvError: a text is longer than the model reads.
     """
-    ids, real = filled(rows, core.embed.weight.device)
+    ids, real = pad_with_mask(rows, core.embed.weight.device)
     stack = core.encoder if core.spec.encoder else core.decoder
     check_length(ids.shape[1], stack)
-    kinds = None if segments is None else filled(segments, ids.device)[0]
+    kinds = None if segments is None else pad_with_mask(segments, ids.device)[0]
     prefix = real.sum(1) if is_prefix_decoder(core.spec) else None
     return ids, Inputs(padding_mask=real, segments=kinds, prefix_len=prefix)
 

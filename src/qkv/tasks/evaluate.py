@@ -16,6 +16,7 @@ from torch import Tensor
 
 from qkv.core.model import Transformer
 from qkv.data import sources
+from qkv.data.labels import read_labelled_rows
 from qkv.errors import QkvError, nearest
 from qkv.tasks.classify import classify, is_multiple_choice, split_line
 from qkv.tasks.generate import generate
@@ -139,7 +140,7 @@ def evaluate_translation(
     names = [str(given) if isinstance(given, str | Path) else word
              for given, word in ((source, "the source"), (reference, "the reference"))]  # fmt: skip
     if len(texts) != len(wanted):
-        raise sources.unequal((Path(names[0]), len(texts)), (Path(names[1]), len(wanted)),
+        raise sources.explain_unequal((Path(names[0]), len(texts)), (Path(names[1]), len(wanted)),
                               min(len(texts), len(wanted)) + 1)  # fmt: skip
     real = [i for i, text in enumerate(texts) if text.strip()]
     if not real:
@@ -210,7 +211,7 @@ def evaluate_perplexity(
             raise QkvError("ppl: a pair is read whole; leave window and stride away",
                            zh="ppl：句对是整个读的；请去掉 window 和 stride")  # fmt: skip
         return evaluate_pairs(model, path, tell)
-    text = sources.document(path)
+    text = sources.read_document(path)
     ids = model.ids(text)
     if len(ids) < 2:
         raise QkvError(f"{path}: {len(ids)} token, expected at least two: the first is given, the others are predicted",
@@ -243,7 +244,7 @@ def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perple
     if path.suffix.lower() != ".tsv":
         raise QkvError(f"{path}: what this model says follows a source; expected lines of source TAB target in a *.tsv",
                        zh=f"{path}：这个模型在源文之后写；应是 *.tsv，每行“源文 制表符 译文”")  # fmt: skip
-    rows = list(sources.tsv_rows(path))
+    rows = list(sources.read_tsv_rows(path))
     total, tokens = 0.0, 0
     for n, (number, pair) in enumerate(rows, 1):
         try:
@@ -323,7 +324,7 @@ def evaluate_accuracy(model: Model, path: Path, *, tell: Tell | None = None, **h
     if not names:
         raise QkvError("accuracy needs a model with labels: it was not made to classify",
                        zh="accuracy 要有标签的模型：这个模型不是用来分类的")  # fmt: skip
-    numbers, rows = zip(*sources.labelled_rows(path, names), strict=True)
+    numbers, rows = zip(*read_labelled_rows(path, names), strict=True)
     texts = [text for text, _ in rows]
     said = [""] * len(rows)
     for part in iter_parts(range(len(rows)), texts, tell):
@@ -360,4 +361,5 @@ def join_parts(line: str, joint: str) -> str:
 
 
 def read_lines(given: Lines) -> list[str]:
-    return sources.lines(Path(given)) if isinstance(given, str | Path) else list(given)
+    """The lines of a file, or those given."""
+    return sources.read_lines(Path(given)) if isinstance(given, str | Path) else list(given)

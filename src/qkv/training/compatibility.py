@@ -200,14 +200,14 @@ def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[
     adam = s.optimizer != "adafactor"
     worded = objective in tuning.JUDGING and model.spec.decoder and model.spec.head
     falls = s.schedule in ("cosine", "linear", "wsd")
-    sure = not textual and not data.messages
+    rows = not textual and not data.corpus
+    sure = rows and not data.messages
     heeded = {
         "training.balance": experts, "training.steer": steered, "training.auxiliary": worded, "training.floor": falls,
         "training.decay": s.schedule == "wsd", "training.sampled_ramp": s.sampled, "check.prompts": textual,
         "training.betas": adam, "training.eps": adam,
         "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
-        "data.overlap": not textual, "data.valid": not textual,
-        "data.test": not textual and not data.dataset,
+        "data.overlap": rows, "data.valid": rows, "data.test": rows and not data.dataset,
     }  # fmt: skip
     parts: dict[str, tuple[Any, Any]] = {
         "training": (s, Settings()), "check": (check, Check()), "data": (data, Data()),

@@ -14,7 +14,7 @@ from qkv.core.dropout import Drop, no_dropout
 from qkv.core.experts import Experts
 from qkv.core.model import Transformer
 from qkv.core.step import Tracer, active_tracer
-from qkv.data.collate import IGNORED, Batch, twice
+from qkv.data.collate import IGNORED, Batch, duplicate_rows
 from qkv.training.crossentropy import likeliest
 from qkv.training.load_balancing import balance, load
 from qkv.training.losses import states, summed, text_logits, token_loss
@@ -63,7 +63,7 @@ def step_loss(
     for each counted token; padding is left out of it. With `agree` the batch is read twice, and the loss is half the
     sum of both plus what their predictions differ (losses.token_loss).
     """
-    batch, passes = (twice(batch), 2) if agree else (batch, 1)
+    batch, passes = (duplicate_rows(batch), 2) if agree else (batch, 1)
     if not any(block.moe for block in core.spec.stack.blocks):
         return token_loss(core, batch, smoothing=smoothing, agree=agree, drop=drop) / passes, None
     with routed() as routes:

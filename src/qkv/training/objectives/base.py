@@ -17,7 +17,7 @@ import torch
 
 from qkv.core.model import Transformer
 from qkv.data import bucket, collate, corrupt, packing, shards
-from qkv.data.order import generator
+from qkv.data.order import make_generator
 from qkv.errors import Note, QkvError
 from qkv.model import Model
 from qkv.tasks.special_tokens import start_ids
@@ -82,7 +82,7 @@ def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
             _, wide, long = boxes.shape(key)
             return min(wide, context), min(long, context)
 
-        return lambda key: collate.seq2seq([both[i] for i in key], pad=pad, start=pad, shape=box(key))
+        return lambda key: collate.collate_pairs([both[i] for i in key], pad=pad, start=pad, shape=box(key))
 
     def held(pairs: Sequence[Pair]) -> Batches:
         both = encoded(tokenizer, pairs)
@@ -116,8 +116,10 @@ def blurred(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
 
     def make(place: tuple[int, int, Any]) -> collate.Batch:
         epoch, number, key = place
-        draws = generator(seed=s.seed ^ THIN, epoch=epoch, index=number)
-        return collate.blurred(plan.make(key), share=s.word_dropout, unknown=unknown, kept=sorted(kept), draws=draws)
+        draws = make_generator(seed=s.seed ^ THIN, epoch=epoch, index=number)
+        return collate.apply_word_dropout(
+            plan.make(key), share=s.word_dropout, unknown=unknown, kept=sorted(kept), draws=draws
+        )
 
     return dataclasses.replace(plan, order=order, make=make)
 
@@ -164,7 +166,7 @@ def recutting(
     def cuts(epoch: int) -> list[Rows]:
         found: list[Rows] = []
         for i, item in enumerate(read):
-            trials = Trials(generator(seed=seed, epoch=epoch, index=i), share)
+            trials = Trials(make_generator(seed=seed, epoch=epoch, index=i), share)
             new = tuple(recut.ids_of(text, trials) for text in item)
             found.append(new if max(map(len, new)) <= longest else usual[i])
         return found
@@ -194,15 +196,17 @@ def of_text(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     cuts = recut_text(run, tokenizer, str(splits.train)) if run.tokenizer.dropout else lambda epoch: ids
 
     def make(key: int) -> collate.Batch:
-        return collate.causal(packing.windows(cuts(key // each), length=length, rows=rows, seed=s.seed, step=key))
+        return collate.collate_windows(
+            packing.draw_windows(cuts(key // each), length=length, rows=rows, seed=s.seed, step=key)
+        )
 
     def held(text: str) -> Batches:
         found = np.array(tokenizer.encode(text, special=False), dtype=np.int64)
         if len(found) <= length:  # a test shorter than a window is one
-            return (collate.causal(torch.from_numpy(found)[None]),) if len(found) > 1 else ()
+            return (collate.collate_windows(torch.from_numpy(found)[None]),) if len(found) > 1 else ()
         count = min(len(found) // (length + 1), 64 * rows)
         fixed = torch.from_numpy(found[: count * (length + 1)]).view(count, length + 1)
-        return tuple(map(collate.causal, fixed.split(rows)))
+        return tuple(map(collate.collate_windows, fixed.split(rows)))
 
     return Plan(order, make, identity(run, ids)), held
 
@@ -214,14 +218,14 @@ def recut_text(run: Run, tokenizer: Tokenizer, text: str) -> Callable[[int], np.
 
     @lru_cache(maxsize=2)
     def cuts(epoch: int) -> np.ndarray:
-        draws = generator(seed=run.training.seed ^ ANEW, epoch=epoch, index=0)
+        draws = make_generator(seed=run.training.seed ^ ANEW, epoch=epoch, index=0)
         return np.array(recut.ids_of(read, Trials(draws, run.tokenizer.dropout)), dtype=np.int32)
 
     return cuts
 
 
 def of_shards(
-    run: Run, splits: Splits, model: Model, lay: Callable[[torch.Tensor], collate.Batch] = collate.causal
+    run: Run, splits: Splits, model: Model, lay: Callable[[torch.Tensor], collate.Batch] = collate.collate_windows
 ) -> tuple[Plan, Held]:
     """Windows of token shards, as of one long text; an epoch is as many as cover all shards once."""
     data, s = mixture(run, splits, model), run.training
@@ -293,7 +297,7 @@ class Masker:
 
     run: Run
     tokenizer: Tokenizer
-    marks: corrupt.Marks
+    marks: corrupt.TokenIds
     labels: tuple[str, ...]
 
     def texts(self, pairs: Sequence[Pair]) -> tuple[list[list[int]], list[int]]:
@@ -306,11 +310,11 @@ class Masker:
         self, rows: list[list[int]], classes: list[int], items: Sequence[int], draws: Iterable[corrupt.Draw], width: int
     ) -> collate.Batch:  # fmt: skip
         """The texts `items`, each with words hidden as a draw of its own says."""
-        hidden = [corrupt.masked(rows[i], self.marks, draw) for i, draw in zip(items, draws, strict=True)]
+        hidden = [corrupt.mask_words(rows[i], self.marks, draw) for i, draw in zip(items, draws, strict=True)]
         pad = self.tokenizer.pad_id or 0
         width = min(width, self.run.model.context)  # a box may be a little wider than the table of positions is long
-        batch = collate.masked(hidden, pad=pad, width=width, separator=self.tokenizer.sep_id)
-        return collate.labelled(batch, [classes[i] for i in items])
+        batch = collate.collate_masked(hidden, pad=pad, width=width, separator=self.tokenizer.sep_id)
+        return collate.add_labels(batch, [classes[i] for i in items])
 
     def held(self, pairs: Sequence[Pair]) -> Batches:
         """The batches of held-out texts, always with the same words hidden."""
@@ -324,7 +328,7 @@ def masker(run: Run, model: Model) -> Masker:
     tokenizer = tokenizer_for(model)
     mask = masking(run, tokenizer)
     special = frozenset(i for token in tokenizer.roles.values() if (i := tokenizer.id(token)) is not None)
-    return Masker(run, tokenizer, corrupt.Marks(mask, special, len(tokenizer)), model.labels)
+    return Masker(run, tokenizer, corrupt.TokenIds(mask, special, len(tokenizer)), model.labels)
 
 
 def masking(run: Run, tokenizer: Tokenizer) -> int:
@@ -345,7 +349,9 @@ def of_prefixes(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
         return [(a, b if eos is None else [*b, eos]) for a, b in encoded(tokenizer, pairs)]
 
     def maker(both: list[tuple[list[int], list[int]]], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
-        return lambda key: collate.prefixed([both[i] for i in key], pad=pad, start=start, width=boxes.shape(key)[2])
+        return lambda key: collate.collate_prefixes(
+            [both[i] for i in key], pad=pad, start=start, width=boxes.shape(key)[2]
+        )
 
     def joint(both: list[tuple[list[int], list[int]]]) -> list[list[int]]:
         return [[*a, *start, *b[:-1]] for a, b in both]

@@ -45,7 +45,7 @@ class Spoiler:
             windows, who = ids.windows, base.identity(run) | ids.identity
         else:
             ids = np.array(tokenizer.encode(str(splits.train), special=False), dtype=np.int32)
-            windows, who, room = partial(packing.windows, ids), base.identity(run, ids), len(ids)
+            windows, who, room = partial(packing.draw_windows, ids), base.identity(run, ids), len(ids)
         length = min(self.length, room)
         if length < LEAST:
             raise QkvError(f"{run.name}: windows of {length} ids are too short to lack some; found {room} ids of "
@@ -81,7 +81,7 @@ def of_spans(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     end, length = ending(tokenizer), min(run.model.context - 8, 20 * (len(found) - 2))
 
     def spoil(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
-        source, target = corrupt.spans(ids, found, draw)
+        source, target = corrupt.corrupt_spans(ids, found, draw)
         return [*source, *end], [*target, *end]
 
     return Spoiler(length, spoil, translating(tokenizer)).plan(run, splits, model)
@@ -94,8 +94,8 @@ def of_noise(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     stops = frozenset(i for i in range(len(tokenizer)) if tokenizer.decode([i]).rstrip(" ").endswith(STOPS))
 
     def spoil(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
-        mixed = corrupt.permuted(sentences(ids, stops), draw)
-        return [*corrupt.infilled(mixed, mask, draw)[: length + 1], *end], [*ids, *end]
+        mixed = corrupt.permute_sentences(sentences(ids, stops), draw)
+        return [*corrupt.infill_spans(mixed, mask, draw)[: length + 1], *end], [*ids, *end]
 
     return Spoiler(length, spoil, translating(tokenizer)).plan(run, splits, model)
 
@@ -111,10 +111,10 @@ def of_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     pad = tokenizer.pad_id or 0
 
     def spoil(ids: list[int], draw: corrupt.Draw) -> corrupt.Blanks:
-        return corrupt.blanks(ids, mask, (start, end), draw)
+        return corrupt.blank_spans(ids, mask, (start, end), draw)
 
     def lay(rows: list[corrupt.Blanks]) -> collate.Batch:
-        return collate.blanked(rows, pad=pad)
+        return collate.collate_blanks(rows, pad=pad)
 
     return Spoiler(int(run.model.context / 1.31) - 1, spoil, lay).plan(run, splits, model)
 
@@ -128,10 +128,10 @@ def of_masks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     around = [[i] if i is not None else [] for i in (tokenizer.cls_id, tokenizer.sep_id)]
 
     def spoil(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
-        return corrupt.masked([*around[0], *ids, *around[1]], read.marks, draw)
+        return corrupt.mask_words([*around[0], *ids, *around[1]], read.marks, draw)
 
     def lay(rows: list[tuple[list[int], list[int]]]) -> collate.Batch:
-        return collate.masked(rows, pad=tokenizer.pad_id or 0)
+        return collate.collate_masked(rows, pad=tokenizer.pad_id or 0)
 
     return Spoiler(run.model.context - 2, spoil, lay).plan(run, splits, model)
 
@@ -143,9 +143,9 @@ def of_continuations(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held
     tokenizer, start = base.tokenizer_for(model), start_ids(model)
 
     def lay(rows: list[tuple[list[int], list[int]]]) -> collate.Batch:
-        return collate.prefixed(rows, pad=tokenizer.pad_id or 0, start=start)
+        return collate.collate_prefixes(rows, pad=tokenizer.pad_id or 0, start=start)
 
-    return Spoiler(run.model.context - len(start), corrupt.divided, lay).plan(run, splits, model)
+    return Spoiler(run.model.context - len(start), corrupt.split_prefix, lay).plan(run, splits, model)
 
 
 def ending(tokenizer: Tokenizer) -> list[int]:
@@ -156,7 +156,7 @@ def ending(tokenizer: Tokenizer) -> list[int]:
 def translating(tokenizer: Tokenizer) -> Callable[[list[Any]], collate.Batch]:
     """Rows of (source, target) as a batch for teacher forcing."""
     pad = tokenizer.pad_id or 0
-    return lambda rows: collate.seq2seq(rows, pad=pad, start=pad)
+    return lambda rows: collate.collate_pairs(rows, pad=pad, start=pad)
 
 
 def sentences(ids: Sequence[int], stops: frozenset[int]) -> list[list[int]]:

@@ -15,7 +15,7 @@ import torch
 from qkv.chat import template as chats
 from qkv.data import bucket, collate, packing
 from qkv.data.collate import IGNORED
-from qkv.data.order import generator, permutation, repeats
+from qkv.data.order import draw_permutation, draw_repeats, make_generator
 from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError
 from qkv.model import Model
@@ -91,7 +91,7 @@ class Labeller:
             # a box may be a little wider than the table of positions is long
             width = min(boxes.shape(key)[2], self.run.model.context)
             made = framed(self.tokenizer, [row for i in key for row in rows[i]], self.share, width)
-            return collate.labelled(made, [classes[i] for i in key], **shape)
+            return collate.add_labels(made, [classes[i] for i in key], **shape)
 
         return batch
 
@@ -135,7 +135,7 @@ def thinned(rows: list[Rows], *, tokenizer: Tokenizer, share: float, seed: int, 
     """
     if not share:
         return rows
-    draws = generator(seed=seed ^ base.THIN, epoch=epoch, index=0)
+    draws = make_generator(seed=seed ^ base.THIN, epoch=epoch, index=0)
     special = {tokenizer.id(token) for token in tokenizer.roles.values()} - {tokenizer.unk_id}
 
     def some(row: list[int]) -> list[int]:
@@ -167,9 +167,9 @@ def framed(tokenizer: Tokenizer, rows: list[list[int]], share: float, width: int
     """Rows of ids as a batch in which no word is learnt, or each by its share."""
     pad = tokenizer.pad_id or 0
     if share:
-        return collate.spoken(rows, pad=pad, share=share, width=width)
+        return collate.collate_labelled_text(rows, pad=pad, share=share, width=width)
     silent = [(row, [IGNORED] * len(row)) for row in rows]
-    return collate.masked(silent, pad=pad, width=width, separator=tokenizer.sep_id)
+    return collate.collate_masked(silent, pad=pad, width=width, separator=tokenizer.sep_id)
 
 
 @torch.inference_mode()
@@ -218,7 +218,7 @@ def ending(data: Mixture, tokenizer: Tokenizer) -> int:
 def enclosed(windows: torch.Tensor, end: int) -> collate.Batch:
     """Windows [B, T + 1] in which each `end` closes a text: none sees another, or is to be guessed from another."""
     closed = (windows == end).long()
-    return collate.packed(windows, closed.cumsum(1) - closed)
+    return collate.collate_documents(windows, closed.cumsum(1) - closed)
 
 
 def of_talks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
@@ -278,27 +278,29 @@ def side_by_side(
 
     def laid(found: list[Row]) -> collate.Batch:
         found = [(ids[:width], labels[:width]) for ids, labels in found] if notes else found
-        ids, numbers = packing.pack([ids for ids, _ in found], width, pad=pad)
-        labels, _ = packing.pack([labels for _, labels in found], width, pad=IGNORED)  # as long, so laid alike
-        return collate.laid(ids, labels, numbers)
+        ids, numbers = packing.pack_documents([ids for ids, _ in found], width, pad=pad)
+        labels, _ = packing.pack_documents(
+            [labels for _, labels in found], width, pad=IGNORED
+        )  # as long, so laid alike
+        return collate.collate_packed_labels(ids, labels, numbers)
 
     def part(whole: collate.Batch, index: torch.Tensor) -> collate.Batch:
         assert whole.documents is not None
-        return collate.laid(whole.target[index], whole.labels[index], whole.documents[index])
+        return collate.collate_packed_labels(whole.target[index], whole.labels[index], whole.documents[index])
 
     whole = laid(rows)
 
     @lru_cache(maxsize=2)
     def mixed(epoch: int) -> collate.Batch:
         assert often is not None
-        times = repeats(often, seed=s.seed, epoch=epoch)
+        times = draw_repeats(often, seed=s.seed, epoch=epoch)
         return laid([row for row, n in zip(rows, times, strict=True) for _ in range(n)])
 
     def of(epoch: int) -> collate.Batch:
         return whole if often is None else mixed(epoch)
 
     def order(epoch: int) -> list[tuple[int, tuple[int, ...]]]:
-        index = permutation(len(of(epoch).target), seed=s.seed, epoch=epoch).tolist()
+        index = draw_permutation(len(of(epoch).target), seed=s.seed, epoch=epoch).tolist()
         return [(epoch, tuple(index[i : i + count])) for i in range(0, len(index), count)]
 
     def make(key: tuple[int, tuple[int, ...]]) -> collate.Batch:
