@@ -184,7 +184,7 @@ class Model:
 
     def conversation(self, messages: str | Sequence[chats.Message]) -> list[int]:
         """The ids of a conversation up to where the model answers, as its chat template writes them."""
-        template = chats.of(self.tokenizer) if self.tokenizer else None
+        template = chats.find_template(self.tokenizer) if self.tokenizer else None
         if template is None or self.tokenizer is None:
             raise QkvError("this model has no chat template; it was not made to converse: use generate",
                            zh="这个模型没有对话模板；它不是用来聊天的：请用 generate")  # fmt: skip

@@ -233,7 +233,9 @@ def render(
         batch = [ids[r] for r in rows]
         found = way.search([model, *ensemble], batch, search, limits)
         for r, hypotheses in zip(rows, found, strict=True):
-            missing = tuple(model.tokenizer.unknown(texts[r])) if model.tokenizer and isinstance(texts[r], str) else ()
+            missing = (
+                tuple(model.tokenizer.find_unknown(texts[r])) if model.tokenizer and isinstance(texts[r], str) else ()
+            )
             result = of_hypotheses(model, hypotheses, missing)
             results[r] = replace(result, alignment=way.align(model, ids[r], result.tokens)) if align else result
     return [r for r in results if r is not None]

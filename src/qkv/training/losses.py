@@ -21,8 +21,8 @@ def token_loss(
     Label smoothing is that of Szegedy et al. 2016, section 7: the label has its own share of ε (in fairseq it has not).
     It is a sum, to be divided once by the tokens of the whole step, so that splitting a step changes nothing.
 
-    With `agree` the batch is one that stands twice in its rows (collate.duplicate_rows), under two draws of dropout, and agree/2
-    times the divergence of their predictions, both ways, is added (R-Drop: Liang et al. 2021, equation 3).
+    With `agree` the batch is one that stands twice in its rows (collate.duplicate_rows), under two draws of dropout,
+    and agree/2 times the divergence of their predictions, both ways, is added (R-Drop: Liang et al. 2021, equation 3).
     """
     return summed(core, states(core, batch, drop), batch, smoothing=smoothing, agree=agree, drop=drop)
 
