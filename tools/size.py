@@ -25,19 +25,19 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 214, "errors": 22, "paths": 10, "memory": 22, "core": 990, "families": 1270, "checkpoints": 755,
-    "tokenizers": 1076, "data": 1634, "adapt": 242, "sampling": 100, "cost": 174, "uses": 21, "plots": 502,
-    "chat": 375, "generation": 578, "lens": 2333, "fold": 595, "reading": 93, "inputs": 80, "evaluate": 262,
-    "baselines": 126, "writing": 241, "judging": 112, "model": 208, "hub": 211, "training": 4919, "explore": 2605,
-    "labs": 3401, "cli": 2673, "__init__": 24, "__main__": 3,
+    "spec": 220, "errors": 22, "paths": 10, "memory": 22, "core": 954, "families": 1271, "checkpoints": 755,
+    "tokenizers": 1076, "data": 1634, "adapt": 242, "baselines": 224, "sampling": 100, "cost": 175, "uses": 21,
+    "plots": 502, "chat": 375, "generation": 580, "lens": 2328, "fold": 602, "reading": 90, "inputs": 80,
+    "evaluate": 261, "writing": 241, "judging": 112, "model": 199, "hub": 211, "training": 4919, "explore": 2602,
+    "labs": 3399, "cli": 2672, "__init__": 24, "__main__": 3,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size
 GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}
 FLOORS = {
     0: ("spec", "errors", "paths", "memory"),
     1: ("core", "families"),
-    2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "uses", "plots"),
-    3: ("chat", "generation", "lens", "fold", "reading", "inputs", "evaluate", "baselines"),
+    2: ("checkpoints", "tokenizers", "data", "adapt", "baselines", "sampling", "cost", "uses", "plots"),
+    3: ("chat", "generation", "lens", "fold", "reading", "inputs", "evaluate"),
     4: ("writing", "judging", "model", "hub"),
     5: ("training", "serve"),
     6: ("explore",),

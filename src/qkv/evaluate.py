@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from qkv.core.model import Transformer
-from qkv.core.step import begin
 from qkv.data import sources
 from qkv.data.labels import read_labelled_rows
 from qkv.errors import QkvError, nearest
@@ -291,7 +290,7 @@ def loss_of(core: Transformer, ids: Sequence[int], *, window: int, stride: int, 
     for at in range(0, len(places), rows):
         part = places[at : at + rows]
         read = torch.stack([all_ids[start : start + width] for start, _ in part])  # B T
-        hidden = core.hidden(read, begin(core.decoder, read))  # B T D
+        hidden = core.hidden(read)  # B T D
         for row, (start, first) in enumerate(part):
             states = hidden[row, first - start - 1 : width - 1]
             total += summed(core, states, read[row, first - start :])

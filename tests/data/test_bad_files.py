@@ -79,7 +79,7 @@ def kept(found: Any) -> int:
 
 
 @pytest.mark.parametrize(("kind", "row", "told"), CASES, ids=[f"{k}-{i}" for i, (k, *_) in enumerate(CASES)])
-def test_a_bad_row_is_told_by_file_and_line_and_left_out_only_where_one_says_so(
+def test_a_bad_row_is_named_by_line_and_left_out_only_when_asked(
     kind: str, row: bytes, told: str, tmp_path: Path
 ) -> None:
     name = KINDS[kind][1]
@@ -197,6 +197,6 @@ def test_a_fault_in_a_held_out_file_names_that_file(tmp_path: Path) -> None:
 def test_rows_that_would_be_taken_unread_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "refuse_blank_side", lambda pair, *_: pair)
     with pytest.raises(BaseException, match="DID NOT RAISE"):
-        test_a_bad_row_is_told_by_file_and_line_and_left_out_only_where_one_says_so(
+        test_a_bad_row_is_named_by_line_and_left_out_only_when_asked(
             "tsv", b"x\t ", "the column 2 is empty", tmp_path
         )

@@ -104,7 +104,7 @@ def test_labels_of_texts_are_counted_but_for_those_of_none() -> None:
         add_labels(b, [1])
 
 
-def test_a_prefix_has_no_loss_and_what_follows_is_answered_from_the_start_on() -> None:
+def test_a_prefix_has_no_loss_and_the_rest_is_answered_from_the_start() -> None:
     b = collate_prefixes([([5, 6, 7], [8, 9, 1]), ([5], [8, 1])], pad=0, start=(3,))
     assert b.target.tolist() == [[5, 6, 7, 3, 8, 9], [5, 3, 8, 0, 0, 0]]
     assert b.labels.tolist() == [[-100, -100, -100, 8, 9, 1], [-100, 8, 1, -100, -100, -100]]

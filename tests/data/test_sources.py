@@ -178,7 +178,7 @@ def test_unequal_files_are_an_error_whatever_the_sieve_says(tmp_path: Path) -> N
         read_pairs(a, b, policy=BadRowPolicy("skip"))
 
 
-def test_a_file_with_no_good_row_is_an_error_and_so_is_a_policy_that_is_none(tmp_path: Path) -> None:
+def test_a_file_without_a_good_row_and_an_unknown_policy_are_errors(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match=r"all 2 rows are bad; the first: .*f\.tsv:1"):
         read_tsv(put(tmp_path, "f.tsv", "a\nb\n"), policy=BadRowPolicy("skip"))
     with pytest.raises(QkvError, match="did you mean 'skip'"):

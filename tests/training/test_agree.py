@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.core.dropout import Drop, dropper
+from qkv.core.dropout import Drop, make_dropout
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
@@ -67,7 +67,7 @@ def teller() -> Transformer:
 
 
 def drop() -> Drop:
-    return dropper(5, 0, 0, 0, device="cpu")
+    return make_dropout(5, 0, 0, 0, device="cpu")
 
 
 def slowly(core: Transformer, batch: Batch, agree: float, smoothing: float) -> Tensor:

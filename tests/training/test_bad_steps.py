@@ -141,7 +141,7 @@ def test_a_full_folder_of_bad_batches_takes_no_more(tmp_path: Path, monkeypatch:
     assert [f.name for f in tmp_path.iterdir()] == ["step-1.0.safetensors"]
 
 
-def test_a_run_that_goes_back_takes_the_last_checkpoint_and_goes_on_behind_the_bad_batch(tmp_path: Path) -> None:
+def test_a_run_that_goes_back_resumes_behind_the_bad_batch(tmp_path: Path) -> None:
     settings = dataclasses.replace(BASE, on_bad_step="rewind", steps=14, save_every=4, ema=0.5, log_every=1)
     plan = plan_of(reversals(100), 4)  # more batches than steps
     with pytest.MonkeyPatch.context() as patch:

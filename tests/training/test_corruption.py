@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import qkv
-from qkv.core.step import Given, begin
+from qkv.core.model import build_step
+from qkv.core.step import Inputs
 from qkv.data import corrupt, shards
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.shards import Mixture
@@ -123,8 +124,8 @@ def filled(t: Any, source: list[int], row: list[int], labels: list[int], b: Batc
 def begin_place(b: Batch, i: int) -> Any:
     """The positions that the core gives to a row."""
     stack = assemble.hub.build(run_of("blanks").model.spec(200)).core.decoder
-    given = Given(prefix=b.prefix[i : i + 1], blank=b.blank[i : i + 1])  # type: ignore[index]
-    return begin(stack, b.target[i : i + 1], given).place
+    given = Inputs(prefix_len=b.prefix[i : i + 1], blank_pos=b.blank[i : i + 1])  # type: ignore[index]
+    return build_step(stack, b.target[i : i + 1], given).positions
 
 
 def unmasked(t: Any, source: list[int], row: list[int], labels: list[int], b: Batch, i: int) -> list[int]:
@@ -305,9 +306,9 @@ def slow_fill(a: assemble.Assembly, ids: list[int], place: int, count: int) -> l
     for _ in range(count):
         own = [-1] * len(ids) + [place] * (len(row) - len(ids))
         table = torch.tensor([row])
-        given = Given(prefix=torch.tensor([len(ids)]), blank=torch.tensor([own]))
+        given = Inputs(prefix_len=torch.tensor([len(ids)]), blank_pos=torch.tensor([own]))
         with torch.no_grad():
-            logits = core.head(core.hidden(table, begin(core.decoder, table, given)))[0, -1]
+            logits = core.head(core.hidden(table, given))[0, -1]
         logits[list(a.model.special.forbid)] = -torch.inf
         row.append(int(logits.argmax()))
         if row[-1] in a.model.special.eos:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv.cli import main
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.training import assemble, losses, precision, recipes
@@ -70,10 +70,8 @@ def slowly(a: assemble.Assembly, b: collate.Batch) -> float:
         for i in range(n * each, (n + 1) * each):
             count = b.target.shape[1] if b.target_real is None else int(b.target_real[i].sum())
             row = b.target[i : i + 1, :count]
-            stack = core.decoder if core.spec.decoder else core.encoder
             segments = None if b.segments is None else b.segments[i : i + 1, :count]
-            step = begin(stack, row, Given(segments=segments))
-            logits.append(core.labels(core.hidden(row, step), step)[0])
+            logits.append(core.classify(row, Inputs(segments=segments))[0])
         both = torch.stack(logits)  # rows labels
         scores = both.sum(0) if b.orders > 1 else both[:, 0]
         total -= scores.log_softmax(-1)[label].item()

@@ -173,7 +173,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(spec: Spec, tmp
 
 def test_dropout_from_consumed_state_would_be_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     true, calls = loop.dropper, iter(range(1000))
-    monkeypatch.setattr(loop, "dropper", lambda *key, **how: true(next(calls), **how))
+    monkeypatch.setattr(loop, "make_dropout", lambda *key, **how: true(next(calls), **how))
     plan, settings = plan_of(reversals(56), 4), dataclasses.replace(BASE, steps=6)
     whole = core_of(translator(0.2))
     loop.train(whole, plan, settings)
@@ -191,7 +191,7 @@ def test_a_finished_run_resumes_to_the_same_end(tmp_path: Path) -> None:
     assert same(values(one), values(two))
 
 
-def test_a_run_is_not_overwritten_and_another_model_is_refused_with_the_difference(tmp_path: Path) -> None:
+def test_a_run_is_not_overwritten_and_another_model_is_refused(tmp_path: Path) -> None:
     plan = plan_of(reversals())
     loop.train(core_of(translator()), plan, BASE, directory=tmp_path)
     with pytest.raises(QkvError, match="--resume auto"):
@@ -253,7 +253,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyte
     assert same(values(core), values(whole))
 
 
-def test_the_average_is_the_mean_of_the_last_snapshots_and_the_best_metric_wins(tmp_path: Path) -> None:
+def test_the_average_is_of_the_last_snapshots_and_the_best_metric_wins(tmp_path: Path) -> None:
     plan = plan_of(reversals())
     seen = list[dict[str, torch.Tensor]]()
 
@@ -394,7 +394,7 @@ def test_a_signal_that_comes_twice_at_once_saves_as_one_does(tmp_path: Path) -> 
 
 
 @not_windows
-def test_for_half_a_second_a_signal_is_the_first_once_more_though_all_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_half_a_second_a_second_signal_counts_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept, others = [7.0], [], []
 
     def sleep(seconds: float) -> None:  # what was to be saved is; the terminal's second copy comes now

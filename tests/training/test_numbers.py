@@ -28,7 +28,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe"])
-def test_bits_a_character_count_the_characters_of_the_text_and_not_its_tokens(
+def test_bits_a_character_count_characters_and_not_tokens(
     bench: Any, kind: Any, tmp_path: Path
 ) -> None:
     text = "却说宋江，黛玉却说。" * 12

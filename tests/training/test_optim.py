@@ -122,7 +122,7 @@ def check_orthogonal(moved: dict[str, torch.Tensor]) -> None:
     assert float(outside.max() / outside.min()) > 1.5, "AdamW's step is no rotation"
 
 
-def test_muon_turns_the_matrices_of_the_layers_and_those_of_experts_one_by_one() -> None:
+def test_muon_turns_the_layers_matrices_and_those_of_experts_one_by_one() -> None:
     check_orthogonal(stepped())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.core.dropout import dropper
+from qkv.core.dropout import make_dropout
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
@@ -56,7 +56,7 @@ kinds = pytest.mark.parametrize("kind", BATCHES)
 
 
 @kinds
-def test_only_the_models_own_guesses_come_in_and_only_where_a_true_word_was_learnt(kind: str) -> None:
+def test_only_own_guesses_come_in_and_only_where_a_true_word_was_learnt(kind: str) -> None:
     core, batch = core_of(kind), BATCHES[kind]
     new = scheduled_sampling.mixed(core, batch, 0.5, 0, 0, 0, 0)
     guess = core.head(states(core, batch)).argmax(-1)
@@ -94,7 +94,7 @@ def test_the_coins_are_a_function_of_the_key() -> None:
 def test_the_coins_are_not_those_of_the_dropout_of_the_same_step() -> None:
     shape, key = torch.Size((40, 40)), (0, 1, 2, 3)
     mine = scheduled_sampling.coins(shape, 0.5, *key, device=torch.device("cpu"))
-    dropped = dropper(*key, device=torch.device("cpu"))(torch.ones(shape), 0.5) == 0
+    dropped = make_dropout(*key, device=torch.device("cpu"))(torch.ones(shape), 0.5) == 0
     assert 0.4 < float((mine == dropped).float().mean()) < 0.6
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv.cli import main
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.data import shards, sources
 from qkv.data.collate import IGNORED
 from qkv.errors import QkvError
@@ -143,7 +143,7 @@ def test_texts_of_a_shard_do_not_see_each_other(sayings: Path) -> None:
                 if begins == ends:
                     continue
                 alone = b.target[row : row + 1, begins:ends]
-                want = core(alone, begin(core.decoder, alone, Given()))[0]
+                want = core(alone, Inputs()).logits[0]
                 assert torch.allclose(logits[row, begins:ends], want, atol=1e-5)
                 inside = b.labels[row, begins:ends].tolist()
                 assert inside[:-1] == ids[begins + 1 : ends]

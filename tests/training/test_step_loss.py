@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin, listener
+from qkv.core.step import Inputs, active_tracer
 from qkv.data import collate, corrupt
 from qkv.data.collate import IGNORED, Batch
 from qkv.spec import Dense, Labels, Spec
@@ -64,13 +64,12 @@ def slowly(core: Transformer, batch: Batch) -> float:
     for i, ids in enumerate(batch.target):
         real = len(ids) if batch.target_real is None else int(batch.target_real[i].sum())
         row = ids[None, :real]
-        given = Given(
+        given = Inputs(
             segments=None if batch.segments is None else batch.segments[i : i + 1, :real],
-            prefix=None if batch.prefix is None else batch.prefix[i : i + 1],
+            prefix_len=None if batch.prefix is None else batch.prefix[i : i + 1],
         )
-        stack = core.decoder if core.spec.decoder else core.encoder
-        step = begin(stack, row, given)
-        states = core.hidden(row, step)
+        step = core.begin(row, given)
+        states = core.run_stack(row, step)
         chances = core.head(states)[0].log_softmax(-1)
         total -= sum(chances[t, label].item() for t, label in enumerate(batch.labels[i].tolist()) if label != IGNORED)
         if batch.classes is not None and batch.classes[i] != IGNORED:
@@ -150,17 +149,16 @@ def routes(core: Transformer, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         heard = dict[str, Tensor]()
 
         class Ear:
-            opens = False
+            needs_eager_attention = False
 
             def tap(self, module: torch.nn.Module, name: str, x: Tensor, heard: dict[str, Tensor] = heard) -> Tensor:
                 if name == "norm" and str(getattr(module, "path", "")).endswith("moe"):
                     heard[str(module.path)] = x
                 return x
 
-        token = listener.set(Ear())
-        step = begin(core.decoder, ids[None, :real], Given(prefix=batch.prefix[i : i + 1]))
-        core.hidden(ids[None, :real], step)
-        listener.reset(token)
+        token = active_tracer.set(Ear())
+        core.hidden(ids[None, :real], Inputs(prefix_len=batch.prefix[i : i + 1]))
+        active_tracer.reset(token)
         for layer, (logits, index) in zip(core.decoder.layers, found, strict=True):
             logits.append(heard[layer.moe.path][0] @ layer.moe.router.weight.T)
             index.append(logits[-1].topk(2, -1).indices)
@@ -211,7 +209,7 @@ def test_a_strong_balance_evens_the_experts_out() -> None:
 
 def test_who_listened_before_still_hears_and_nothing_stays_behind() -> None:
     class Ear:
-        opens = False
+        needs_eager_attention = False
 
         def __init__(self) -> None:
             self.names = set[str]()
@@ -221,9 +219,9 @@ def test_who_listened_before_still_hears_and_nothing_stays_behind() -> None:
             return x
 
     core, b, ear = decoder(), prefixed(), Ear()
-    token = listener.set(ear)
+    token = active_tracer.set(ear)
     step_loss(core, b)
-    assert listener.get() is ear
-    listener.reset(token)
+    assert active_tracer.get() is ear
+    active_tracer.reset(token)
     assert {"resid_in", "logits", "index", "z"} <= ear.names
     assert busiest(torch.tensor([[2.0, 2.0], [3.0, 1.0]])) == 1.5

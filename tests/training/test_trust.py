@@ -23,14 +23,13 @@ from typing import Any
 import pytest
 import torch
 
+from qkv.baselines.lstm import LSTMModel, LSTMSpec
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.recurrent import Recurrent
 from qkv.data import collate, corrupt, packing
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
-from qkv.spec import Recurrence
 from qkv.training import checkpoint, fsdp, log, loop, losses, optim
 from qkv.training.compatibility import OBJECTIVES, architecture
 from qkv.training.plan import Plan
@@ -70,7 +69,7 @@ def shape_of(family: str, drop: float = 0.0) -> Shape:
 
 def core_of(family: str, drop: float = 0.0, seed: int = 0, labels: int = 3) -> Transformer:
     spec = shape_of(family, drop).spec(V, labels=labels)
-    core = Recurrent(spec) if isinstance(spec, Recurrence) else Transformer(spec)
+    core = LSTMModel(spec) if isinstance(spec, LSTMSpec) else Transformer(spec)
     initialise(core, seed)
     return core
 
@@ -137,7 +136,7 @@ def side_by_side(rows: list[list[int]], *, silent: int, width: int | None) -> Ba
     return collate.collate_packed_labels(ids, labels, numbers)
 
 
-def test_the_matrix_holds_every_family_with_every_objective_that_it_can_learn() -> None:
+def test_the_matrix_holds_every_family_with_every_objective_it_can_learn() -> None:
     families = [f for f in typing.get_args(typing.get_type_hints(Shape)["family"]) if f]
     kinds = {family: architecture(shape_of(family).spec(V)) for family in families}
     able = {(name, f) for name, o in OBJECTIVES.items() for f, kind in kinds.items() if kind in o.models}
@@ -395,7 +394,7 @@ def died(folder: str) -> None:
             return
 
 
-def test_killed_at_any_moment_of_a_write_the_old_or_the_new_checkpoint_loads(tmp_path: Path) -> None:
+def test_killed_during_a_write_the_old_or_the_new_checkpoint_loads(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in in_another_process("t.died(sys.argv[1])", str(tmp_path)).splitlines()]
     assert len(rows) >= 10
     assert rows[-1][3]
@@ -405,7 +404,7 @@ def test_killed_at_any_moment_of_a_write_the_old_or_the_new_checkpoint_loads(tmp
     assert set(fills) == {1.0, 2.0}
 
 
-def test_a_full_disk_at_any_moment_of_a_write_leaves_the_old_checkpoint_or_the_new(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_checkpoint_or_the_new(tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
     seen = set[float]()
     for at in range(1, 40):
@@ -595,4 +594,4 @@ def test_a_write_in_place_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The deliberate fault: the file itself is written, not one beside it."""
     monkeypatch.setattr(Path, "with_name", lambda self, name: self)
     with pytest.raises((AssertionError, QkvError, FileNotFoundError)):
-        test_a_full_disk_at_any_moment_of_a_write_leaves_the_old_checkpoint_or_the_new(tmp_path)
+        test_a_full_disk_leaves_the_old_checkpoint_or_the_new(tmp_path)

@@ -173,7 +173,7 @@ def test_norms_and_rows_are_those_of_the_step(tmp_path: Path) -> None:
 
 
 def test_the_gradients_are_those_before_clipping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "dropper", lambda *key, **how: lambda x, p: x)
+    monkeypatch.setattr(loop, "make_dropout", lambda *key, **how: lambda x, p: x)
     trained(tmp_path)
     w, core = Watched(tmp_path), speaker()
     checkpoint.fill(core, w.weights(0))
@@ -248,7 +248,7 @@ def test_early_steps_are_dense() -> None:
     assert max(b - a for a, b in itertools.pairwise([*found, 204])) <= 20
 
 
-def test_a_resumed_run_forgets_what_came_after_its_checkpoint_and_records_it_again(tmp_path: Path) -> None:
+def test_a_resumed_run_records_again_what_came_after_its_checkpoint(tmp_path: Path) -> None:
     trained(tmp_path / "whole")
     part = tmp_path / "part"
     trained(part, stop=lambda step: step == 6)
@@ -303,7 +303,7 @@ def test_weights_beyond_the_limit_are_let_go_evenly_and_never_the_ends(tmp_path:
         w.weights(3)
 
 
-def test_weights_that_are_let_go_leave_the_disk_and_twice_their_size_is_needed(tmp_path: Path) -> None:
+def test_released_weights_leave_the_disk_and_twice_their_size_is_needed(tmp_path: Path) -> None:
     size = sum(p.numel() * 4 for p in speaker().parameters())
     core, eye = speaker(), Always({}, ALWAYS, {})
     for megabytes, kept in ((3.5 * size / 1e6, 3), (1.9 * size / 1e6, 0)):  # no whole number: a core this small

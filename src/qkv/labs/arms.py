@@ -13,7 +13,7 @@ from torch import Tensor
 
 import qkv
 from qkv import spec as parts
-from qkv.baselines import recurrence
+from qkv.baselines.lstm import lstm_spec
 from qkv.data.collate import Batch, collate_pairs, collate_prefixes
 from qkv.labs.lab import Tell, quiet
 from qkv.model import Special
@@ -81,7 +81,7 @@ def arm(shape: Shape, *, vocabulary: int, width: int = 64, layers: int = 2, seed
     special = Special(eos=(END,), pad=PAD, start=START, forbid=(PAD, START))
     if shape in ("lstm", "attention"):
         kind = "additive" if shape == "attention" else "none"
-        return qkv.build(recurrence(vocabulary, width=width, attention=kind, context=256), seed=seed, special=special)
+        return qkv.build(lstm_spec(vocabulary, width=width, attention=kind, context=256), seed=seed, special=special)
     norm = parts.Norm()
 
     def stack(mask: Any, cross: bool, count: int) -> parts.Stack:

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from qkv import baselines, hub, inputs
+from qkv import hub, inputs
 from qkv.adapt import lora
+from qkv.baselines.ngrams import count_ngrams
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError
@@ -349,7 +350,7 @@ def ngrams(a: Assembly, *, order: int = 3) -> dict[str, Any]:
     if s.word_dropout:  # whole texts are counted, as whole ones are judged
         plan, _ = a.objective.batches(replace(a.run, training=replace(s, word_dropout=0.0)), a.splits, a.model)
     batches = (plan.make(key) for key in plan.order(0))
-    model = baselines.counted(batches, order=order, vocabulary=a.model.spec.vocabulary)
+    model = count_ngrams(batches, order=order, vocabulary=a.model.spec.vocabulary)
     loss = model.loss(a.valid)
     return {"order": order, "loss": loss, "perplexity": math.exp(loss)}
 

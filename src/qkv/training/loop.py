@@ -20,7 +20,7 @@ import torch
 
 from qkv import memory
 from qkv.adapt.onednn_linear import pack
-from qkv.core.dropout import Drop, dropper, keep
+from qkv.core.dropout import Drop, make_dropout, no_dropout
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
 from qkv.errors import Note, QkvError
@@ -135,7 +135,7 @@ class Loop:
         self.loss, self.shown, self.saved = math.nan, (0, 0.0), -1
         self.work, self.worked, self.top = Work(core.spec), 0.0, 0.0  # operations since they were last told; a second
         self.watch: Recorder | None = None
-        counts = [b.moe.count for b in core.spec.stack.blocks if b.moe]
+        counts = [b.moe.num_experts for b in core.spec.stack.blocks if b.moe]
         self.loads = torch.zeros(len(counts), max(counts, default=0))  # L E, tokens of the last step by expert
         self.mean = optim.Mean(checkpoint.weights(core), settings.ema) if settings.ema else None
 
@@ -243,7 +243,7 @@ class Loop:
         lr = schedule.rate(s, at.step + 1, total=self.total(), width=self.core.spec.stack.width)
         self.loss, loads = 0.0, torch.zeros_like(self.loads)
         for micro, batch in zip(mine, batches, strict=True):
-            drop = dropper(s.seed, at.epoch, at.done, micro, device=self.device, traceable=self.blocks.compiles)
+            drop = make_dropout(s.seed, at.epoch, at.done, micro, device=self.device, traceable=self.blocks.compiles)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=at.precision == "bf16"):
                 if s.sampled:
                     part = share(at.step, most=s.sampled, ramp=s.sampled_ramp)
@@ -292,7 +292,7 @@ class Loop:
         if 0 < len(keys) % self.ranks.size <= self.ranks.rank:  # parts of weights are gathered by all ranks or by none
             spare = placed(self.plan.make(keys[0]), self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.at.precision == "bf16"):
-                loss, _ = self.loss_of(spare, keys[0], keep)
+                loss, _ = self.loss_of(spare, keys[0], no_dropout)
             (loss * 0).backward()
         return self.ranks.total([self.loss])[0]
 

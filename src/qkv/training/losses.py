@@ -5,31 +5,32 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from qkv.core.dropout import Drop, keep
-from qkv.core.model import Head, Transformer
-from qkv.core.step import Given, begin
+from qkv.core.dropout import Drop, no_dropout
+from qkv.core.model import Head, Transformer, build_step
+from qkv.core.step import Inputs
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
 from qkv.training.crossentropy import linear_cross_entropy
 
 
 def token_loss(
-    core: Transformer, batch: Batch, *, smoothing: float = 0.0, agree: float = 0.0, drop: Drop = keep
+    core: Transformer, batch: Batch, *, smoothing: float = 0.0, agree: float = 0.0, drop: Drop = no_dropout
 ) -> Tensor:
     """The sum over counted tokens of (1 - ε)·(-log p) + ε·mean over the vocabulary of (-log p).
 
     Label smoothing is that of Szegedy et al. 2016, section 7: the label has its own share of ε (in fairseq it has not).
     It is a sum, to be divided once by the tokens of the whole step, so that splitting a step changes nothing.
 
-    With `agree` the batch is one that stands twice in its rows (collate.duplicate_rows), under two draws of dropout,
-    and agree/2 times the divergence of their predictions, both ways, is added (R-Drop: Liang et al. 2021, equation 3).
+    With `agree` the batch stands twice in its rows (collate.duplicate_rows), under two draws of dropout, and agree/2
+    times the divergence of their predictions, both ways, is added (R-Drop: Liang et al. 2021, equation 3).
     """
     return summed(core, states(core, batch, drop), batch, smoothing=smoothing, agree=agree, drop=drop)
 
 
 def summed(
-    core: Transformer, states: Tensor, batch: Batch, *, smoothing: float = 0.0, agree: float = 0.0, drop: Drop = keep
-) -> Tensor:
+    core: Transformer, states: Tensor, batch: Batch, *, smoothing: float = 0.0, agree: float = 0.0,
+    drop: Drop = no_dropout,
+) -> Tensor:  # fmt: skip
     """The loss of a batch whose last `states` [B, T, D] are known: of its words, and of texts with a label."""
     within(batch.labels, core.spec.vocabulary, "word")
     hidden, labels = states.flatten(0, 1), batch.labels.flatten()  # N D, N
@@ -79,7 +80,7 @@ def apart(logits: Tensor, agree: float, counts: Tensor | float = 1.0) -> Tensor:
 
 
 def text_loss(
-    core: Transformer, states: Tensor, batch: Batch, smoothing: float = 0.0, agree: float = 0.0, drop: Drop = keep
+    core: Transformer, states: Tensor, batch: Batch, smoothing: float = 0.0, agree: float = 0.0, drop: Drop = no_dropout
 ) -> Tensor:
     """The sum over labelled texts of -log p(label), from the last states [B, T, D]; see token_loss."""
     assert batch.classes is not None
@@ -89,14 +90,14 @@ def text_loss(
     return total + apart(logits[classes != IGNORED], agree) if agree else total
 
 
-def text_logits(core: Transformer, states: Tensor, batch: Batch, drop: Drop = keep) -> Tensor:
+def text_logits(core: Transformer, states: Tensor, batch: Batch, drop: Drop = no_dropout) -> Tensor:
     """The logits of the labels of each text [B, labels], from the last states [B, T, D].
 
     The orders of a text are added, and the one logit of each choice stands beside the others' (Radford et al. 2018,
     section 3.3): [B / orders, labels], or [B / choices, choices].
     """
-    stack = core.decoder if core.spec.decoder else core.encoder
-    logits = core.labels(states, begin(stack, batch.target, Given(real=batch.target_real), drop=drop)).float()
+    step = build_step(core.stack, batch.target, Inputs(padding_mask=batch.target_real), drop=drop)
+    logits = core.labels(states, step).float()
     if batch.orders > 1:
         logits = logits.unflatten(0, (-1, batch.orders)).sum(1)
     return logits.view(-1, batch.choices) if batch.choices > 1 else logits
@@ -122,23 +123,20 @@ def within(labels: Tensor, count: int, what: str) -> None:
                        f"没有标签则是 {IGNORED}：数据是用别的词表或别的标签做的吗？")  # fmt: skip
 
 
-def states(core: Transformer, batch: Batch, drop: Drop = keep) -> Tensor:
+def states(core: Transformer, batch: Batch, drop: Drop = no_dropout) -> Tensor:
     """The last states of the model over a batch [B, T, D]; with an encoder and a decoder, teacher forcing."""
     if batch.source is None:
-        stack = core.decoder if core.spec.decoder else core.encoder
         # what comes after a causal row cannot reach it, so its padding needs no mask
-        ahead = any(m.kind != "causal" for m in stack.masks)
-        given = Given(
-            real=batch.target_real if ahead else None, documents=batch.documents, segments=batch.segments,
-            prefix=batch.prefix, blank=batch.blank,
+        ahead = any(m.kind != "causal" for m in core.stack.masks)
+        given = Inputs(
+            padding_mask=batch.target_real if ahead else None, document_ids=batch.documents, segments=batch.segments,
+            prefix_len=batch.prefix, blank_pos=batch.blank,
         )  # fmt: skip
-        return core.hidden(batch.target, begin(stack, batch.target, given, drop=drop))
+        return core.hidden(batch.target, given, drop=drop)
     real = batch.source_real
     if real is not None and bool(real.all()):
         real = None
-    memory = core.encode(batch.source, begin(core.encoder, batch.source, Given(real=real), drop=drop))
-    given = Given(memory=memory, memory_real=real)
-    return core.hidden(batch.target, begin(core.decoder, batch.target, given, drop=drop))
+    return core.hidden(batch.target, Inputs(source=batch.source, source_padding_mask=real), drop=drop)
 
 
 @torch.no_grad()

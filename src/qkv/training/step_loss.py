@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.core.dropout import Drop, keep
+from qkv.core.dropout import Drop, no_dropout
 from qkv.core.experts import Experts
 from qkv.core.model import Transformer
-from qkv.core.step import Listener, listener
+from qkv.core.step import Tracer, active_tracer
 from qkv.data.collate import IGNORED, Batch, duplicate_rows
 from qkv.training.crossentropy import likeliest
 from qkv.training.load_balancing import balance, load
@@ -26,12 +26,12 @@ class Routes:
     Whoever listened before hears all the same.
     """
 
-    def __init__(self, outer: Listener | None = None) -> None:
-        self.outer, self.opens = outer, bool(outer and outer.opens)
+    def __init__(self, outer: Tracer | None = None) -> None:
+        self.outer, self.needs_eager_attention = outer, bool(outer and outer.needs_eager_attention)
         self.heard: dict[str, dict[str, Tensor]] = {}
-        begins = getattr(outer, "begins", None)
+        begins = getattr(outer, "on_forward", None)
         if begins:
-            self.begins = begins
+            self.on_forward = begins
 
     def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
         """Take note of a router's decisions."""
@@ -45,17 +45,18 @@ class Routes:
 @contextmanager
 def routed() -> Iterator[Routes]:
     """Listen to the routers of what runs within."""
-    routes = Routes(listener.get())
-    token = listener.set(routes)
+    routes = Routes(active_tracer.get())
+    token = active_tracer.set(routes)
     try:
         yield routes
     finally:
-        listener.reset(token)
+        active_tracer.reset(token)
 
 
 def step_loss(
-    core: Transformer, batch: Batch, *, smoothing: float = 0.0, even: float = 0.0, agree: float = 0.0, drop: Drop = keep
-) -> tuple[Tensor, Tensor | None]:
+    core: Transformer, batch: Batch, *, smoothing: float = 0.0, even: float = 0.0, agree: float = 0.0,
+    drop: Drop = no_dropout,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """(the loss summed over what is learnt, how many tokens chose each expert of each layer [L, E] or None).
 
     With experts, `even` times the loss that evens them out (Fedus et al. 2021, equation 4), mean over layers, is added
