@@ -175,7 +175,7 @@ def test_a_run_with_fast_blocks_ends_where_a_plain_one_does(
     how = {"compile": "blocks"} if compiled else {}
     how |= {"recompute": "blocks"} if recomputed else {}
     monkeypatch.setattr(loop, "Blocks", functools.partial(Blocks, backend="eager"))
-    true: Callable[..., Any] = loop.dropper
+    true: Callable[..., Any] = loop.make_dropout
     monkeypatch.setattr(loop, "make_dropout", lambda *key, **_: true(*key, traceable=True))
     plan = Plan(lambda _: [9, 14, 11], lambda length: batch_of("speaker", length))
     base = Settings(steps=4, lr=1e-3, precision="fp32", clip=1.0)

@@ -172,7 +172,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(spec: Spec, tmp
 
 
 def test_dropout_from_consumed_state_would_be_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    true, calls = loop.dropper, iter(range(1000))
+    true, calls = loop.make_dropout, iter(range(1000))
     monkeypatch.setattr(loop, "make_dropout", lambda *key, **how: true(next(calls), **how))
     plan, settings = plan_of(reversals(56), 4), dataclasses.replace(BASE, steps=6)
     whole = core_of(translator(0.2))
