@@ -22,7 +22,7 @@ def main() -> None:
     from qkv.checkpoints import model_dir
     from qkv.core.init import initialise
     from qkv.core.model import Transformer
-    from qkv.fold import show
+    from qkv.specialize.core_text import print_core
 
     torch.set_num_threads(given.threads)
     if given.smoke:
@@ -30,7 +30,7 @@ def main() -> None:
     spec = model_dir.spec_from_config(CONFIG | (TINY if given.smoke else {}), "bench")
     core = Transformer(spec)
     initialise(core)
-    folded = typed(show(spec, mode="decode"))
+    folded = typed(print_core(spec, mode="decode"))
     folded.load_state_dict(core.state_dict(), strict=True)
     ids = torch.randint(spec.vocabulary, (1, given.prompt), generator=torch.Generator().manual_seed(0))
     models = {"core": core, "folded": folded}

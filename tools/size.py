@@ -37,7 +37,7 @@ FLOORS = {
     0: ("spec", "errors", "options", "paths", "memory"),
     1: ("core", "families"),
     2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "uses", "devices", "plots", "baselines"),
-    3: ("chat", "generation", "lens", "fold"),
+    3: ("chat", "generation", "lens", "specialize"),
     4: ("tasks", "model", "hub"),
     5: ("training", "serve"),
     6: ("explore",),

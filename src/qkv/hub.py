@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from qkv import cost, fold
+from qkv import cost
 from qkv.adapt import lora
 from qkv.adapt.group_heads import groups_of, regrouped
 from qkv.adapt.onednn_linear import pack
@@ -19,6 +19,8 @@ from qkv.devices import parse_device, parse_dtype
 from qkv.errors import QkvError, nearest
 from qkv.model import Model
 from qkv.spec import Spec
+from qkv.specialize.core_text import print_core
+from qkv.specialize.program import print_program
 from qkv.tasks.special_tokens import default_special_tokens, load_special_tokens
 from qkv.tasks.types import SpecialTokens
 from qkv.tokenizers import tokenizer as text
@@ -145,12 +147,33 @@ def spec_of(name: str | Path | Model) -> Spec:
 
 
 def show(name: str | Path | Model, *, mode: Any = None, taps: bool = False) -> str:
-    """The core folded into the single-model forward pass that one would have written by hand, as Python text.
+    """One model as a Python program that stands alone: its classes, a loader of its weights, a greedy loop.
 
-    A comment comes first where the family's numbers were never published.
+    `mode` core, train, prefill or decode gives the core's own text instead, with the forks of this model decided;
+    `taps` keeps its taps. A comment comes first where the family's numbers were never published.
     """
-    text, note = fold.show(spec_of(name), mode=mode, taps=taps), unpublished_note(name)
+    spec, note = spec_of(name), unpublished_note(name)
+    if mode is None and not taps:
+        text = print_program(spec, checkpoint_names(name))
+    else:
+        text = print_core(spec, mode=None if mode == "core" else mode, taps=taps)
     return f"# {note}\n{text}" if note else text
+
+
+def checkpoint_names(name: str | Path | Model) -> str:
+    """The table of the names of a model's checkpoints; empty where they are our own."""
+    family = None if isinstance(name, Model) else model_dir.find_family(str(name).partition(":")[0])
+    if family is not None and (isinstance(name, Model) or not Path(name).exists()):
+        return str(family.NAMES)
+    config = name.config if isinstance(name, Model) else None
+    if not isinstance(name, Model):
+        directory = locate(name, wanted=("config.json", peft.CONFIG))
+        if (directory / peft.CONFIG).is_file() and not (directory / "config.json").is_file():
+            return checkpoint_names(peft.base_of_adapter(directory))
+        config = storage.read_json(directory / "config.json")
+    if config is None or config["model_type"] in model_dir.OWN:
+        return ""
+    return str(model_dir.family_of_config(config, name).NAMES)
 
 
 def unpublished_note(name: str | Path | Model) -> str | None:

@@ -12,7 +12,7 @@ from qkv import cost, hub
 from qkv.adapt.onednn_linear import pack
 from qkv.checkpoints import model_dir
 from qkv.core.step import Inputs
-from qkv.fold import show
+from qkv.specialize.core_text import print_core
 from qkv.tasks.special_tokens import start_ids
 from qkv.tasks.types import SpecialTokens
 
@@ -123,7 +123,7 @@ def test_the_trace_explains_what_ran(family, drawn, record):
 @every
 def test_the_folded_text_computes_the_same(family, drawn, record):
     _, model, at = drawn
-    text = show(model.spec, mode="train")
+    text = print_core(model.spec, mode="train")
     module = ModuleType("folded")
     linecache.cache["folded.py"] = (len(text), None, text.splitlines(True), "folded.py")
     exec(compile(text, "folded.py", "exec"), vars(module))

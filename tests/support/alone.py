@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from qkv import cost
-from qkv.fold import show
 from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens.trace import Trace
+from qkv.specialize.core_text import print_core
 
 
 def everything(family, core, ids, given, record, feed=None):
@@ -26,7 +26,7 @@ def everything(family, core, ids, given, record, feed=None):
     assert max(found.values()) <= 1e-4
     record(family, "traces", True)
 
-    text, module = show(core.spec, mode="train"), ModuleType("folded")
+    text, module = print_core(core.spec, mode="train"), ModuleType("folded")
     linecache.cache["folded.py"] = (len(text), None, text.splitlines(True), "folded.py")
     exec(compile(text, "folded.py", "exec"), vars(module))
     folded = module.Model()

@@ -34,7 +34,7 @@ VERBS = {
     "data": ("检查你的数据，或下载公开数据集", "check your data, or get a public set"),
     "runs": ("比较训练：表和曲线", "compare runs: table and plot"),
     "look": ("在终端里看模型的内部", "look inside a model in the terminal"),
-    "show": ("为一个模型打印化简后的前向代码", "print the forward pass of one model, folded from the core"),
+    "show": ("把一个模型打印成一份独立的 PyTorch 程序", "print one model as a PyTorch program that stands alone"),
     "info": ("参数量、计算量、内存", "parameters, FLOPs and bytes"),
     "check": ("检查一个模型：严格加载、哈希、坏数、对照", "strict load, hashes, NaN scan, parity"),
     "convert": ("换注意力头、数值类型或家族", "other key/value heads, dtype or family"),

@@ -1,0 +1,246 @@
+"""The classes and functions that a model needs, each written once: calls become text or are put in place."""
+
+import ast
+import inspect
+import re
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from qkv import spec as parts
+from qkv.core.model import Stack, Transformer
+from qkv.specialize.cleanup import Substitute
+from qkv.specialize.functions import Functions, Written
+from qkv.specialize.source import annotate, belongs_to_core, parse, read_source
+from qkv.specialize.values import (
+    Code,
+    Frame,
+    Function,
+    Known,
+    Part,
+    is_plain,
+    load_names,
+    residual,
+)
+
+ROLES = {"cross": "CrossAttention", "shared": "SharedFfn"}
+
+
+class Classes(Functions):
+    """Collects what is written, callees first."""
+
+    merged = True  # a stack is no class of its own
+    open_attributes: tuple[str, ...] = ()
+
+    def __init__(self, s: parts.Spec) -> None:
+        self.spec = s
+        with torch.device("meta"):
+            self.core = Transformer(s)
+        self.done: dict[str, Any] = {}  # definitions by name
+        self.methods: dict[str, dict[str, Written]] = {}  # of each class
+        self.attributes: dict[tuple[Any, str], Any] = {}
+        self.ours = [(p, m) for p, m in self.core.named_modules() if belongs_to_core(type(m))]
+        self.titles = self.name_classes()
+        self.owner: Any = None
+        self.target: Any = None  # of the assignment that is read
+        self.layer = 0
+
+    # ---- names ---------------------------------------------------------------------------------------------------
+
+    def name_classes(self) -> dict[tuple[Any, ...], str]:
+        """A name for each distinct part: by its role, then by its stack, then by number."""
+        roles: dict[str, dict[tuple[Any, ...], set[str]]] = {}
+        for path, module in self.ours:
+            role = self.name_role(path, module)
+            if isinstance(module, Stack):
+                role = path.capitalize()
+            roles.setdefault(role, {}).setdefault(self.key(module), set()).add(path.split(".")[0].capitalize())
+        titles: dict[tuple[Any, ...], str] = {}
+        for role, variants in roles.items():
+            for key, stacks in variants.items():
+                shared = len(variants) == 1 or len(stacks) > 1 or not (self.spec.encoder and self.spec.decoder)
+                title = role if shared else f"{min(stacks)}{role}"
+                taken = sum(re.sub(r"\d+$", "", t) == title for t in titles.values())
+                titles.setdefault(key, f"{title}{taken + 1}" if taken else title)
+        return titles
+
+    def name_role(self, path: str, module: Any) -> str:
+        """What a part is called if no other part has its role."""
+        return ROLES.get(path.rpartition(".")[2], type(module).__name__)
+
+    # ---- modules -------------------------------------------------------------------------------------------------
+
+    def part_attribute(self, part: Part, name: str) -> Any:
+        module = part.module
+        if (self.key(module), name) in self.attributes:
+            return self.attributes[self.key(module), name]
+        found, node = getattr(module, name), ast.Attribute(part.node, part.prefix + name, ast.Load())
+        if isinstance(found, nn.Module):
+            if isinstance(found, Stack) and self.merged:
+                return Part([found], part.node, f"{name}_" if self.spec.encoder and self.spec.decoder else "")
+            inside = belongs_to_core(type(found)) or isinstance(found, nn.Identity | nn.ModuleList)
+            return Part([getattr(m, name) for m in part.modules], node) if inside else Code(node)
+        method = inspect.getattr_static(type(module), name, None)
+        if isinstance(method, FunctionType) and belongs_to_core(method):
+            source = read_source(method.__module__)
+            definition = source.find_function(method)
+            defaults = {k: Known(p.default) for k, p in inspect.signature(method).parameters.items()
+                        if p.default is not inspect.Parameter.empty}  # fmt: skip
+            return Function(definition, source, owner=part, defaults=defaults)
+        if name not in self.open_attributes and (is_plain(found) or callable(found)) and not inspect.ismethod(found):
+            return self.lift(found)
+        return Code(node)
+
+    def call_part(self, part: Part, args: list[Any], f: Frame) -> Any:
+        if isinstance(part.module, nn.Identity):
+            return args[0]
+        if not belongs_to_core(type(part.module)) or self.is_torch(part.module):
+            return Code(ast.Call(part.node, [residual(args[0])], []))
+        if isinstance(part.module, Stack) and self.merged:
+            return self.invoke(self.part_attribute(part, "forward"), args, {}, f)
+        methods = [self.part_attribute(Part([m], part.node), "forward") for m in part.modules]
+        written = [self.write_method(m, method, args) for m, method in zip(part.modules, methods, strict=True)]
+        used = set[str]().union(*(w.used for w in written))
+        for one in written:
+            one.used = used
+        return Code(ast.Call(part.node, self.pass_leaves(written[0], methods[0], args, {}), []))
+
+    def is_torch(self, module: nn.Module) -> bool:
+        """Whether PyTorch has the module as it stands."""
+        return False
+
+    def build(self, kind: type, args: list[Any], f: Frame) -> Any:
+        module = getattr(self.owner, self.target.attr)
+        if isinstance(module, nn.ModuleList):
+            return self.make(module[self.layer], kind, args, f)
+        return self.make(module, kind, args, f)
+
+    def make(self, module: Any, kind: type, args: list[Any], f: Frame) -> Any:
+        """The call that makes a module; its class is written first if it was not yet."""
+        title = self.titles[self.key(module)]
+        source = read_source(kind.__module__)
+        definition: Any = next(n for n in source.find_class(kind.__name__).body if getattr(n, "name", "") == "__init__")
+        function = Function(definition, source, owner=Part([module], ast.Name("self", ast.Load())))
+        given = self.open_arguments(module, dict(zip(list_parameters(definition), args, strict=False)))
+        methods = self.methods.setdefault(title, {})
+        if "__init__" not in methods:
+            methods["__init__"] = self.in_module(module, lambda: self.define(function, [], given))
+        nodes = {a: residual(v) for a, v in zip(given, args, strict=True)}
+        return Code(
+            ast.Call(ast.Name(title, ast.Load()), [nodes[a] for a in nodes if a in methods["__init__"].used], [])
+        )
+
+    def open_arguments(self, module: Any, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a class that is made, open where its modules differ."""
+        return given
+
+    def in_module(self, module: Any, work: Any) -> Any:
+        """Do some work while `module` is the one being made."""
+        before = self.owner, self.target, self.layer
+        self.owner = module
+        found = work()
+        self.owner, self.target, self.layer = before
+        return found
+
+    def read_call(self, node: ast.Call, f: Frame) -> Any:
+        if ast.unparse(node.func) == "nn.ModuleList":
+            return self.make_layers(node.args[0], f)
+        return super().read_call(node, f)
+
+    def make_layers(self, node: Any, f: Frame) -> Any:
+        """nn.ModuleList(Block(…) for …): a range where all blocks are alike, a list where they differ."""
+        made: list[ast.expr] = []
+        loop = node.generators[0]
+        for number, one in enumerate(self.list_values(self.value(loop.iter, f)) or []):
+            self.layer = number
+            inner = Frame(f.source, dict(f.names), f.taken)
+            self.bind(loop.target, one, inner)
+            inner.names["i"] = Known(self.layer, ast.Name("i", ast.Load()))
+            made.append(residual(self.value(node.elt, inner)))
+        return Code(ast.Call(parse("nn.ModuleList"), [self.repeat(made)], []))
+
+    def repeat(self, made: list[ast.expr]) -> ast.expr:
+        """One call for each layer: a comprehension, or a list of what differs."""
+        texts = [ast.unparse(m) for m in made]
+        if len(set(texts)) == 1:
+            name = "i" if "i" in load_names(made[0]) else "_"
+            return parse(f"({texts[0]} for {name} in range({self.count_layers(len(made))}))")
+        numbered = [Substitute({"i": ast.Constant(n)}).visit(m) for n, m in enumerate(made)]
+        return self.group(numbered)
+
+    def count_layers(self, count: int) -> str:
+        """How the text calls the number of layers."""
+        return str(count)
+
+    def group(self, made: list[ast.expr]) -> ast.expr:
+        """A list of calls that differ."""
+        return ast.List(made, ast.Load())
+
+    def assign_attribute(self, target: ast.Attribute, value: Any, f: Frame) -> ast.expr | None:
+        owner = self.value(target.value, f)
+        module = getattr(owner, "module", None)
+        made = getattr(module, target.attr, None) if module is not None else None
+        if isinstance(made, nn.Identity) or value is None:
+            return None
+        if isinstance(owner, Part) and not isinstance(value, Code) and target.attr not in self.open_attributes:
+            if isinstance(value, Known) and value.node is not None:
+                self.attributes[self.key(module), target.attr] = value
+            return None
+        if isinstance(owner, Part):
+            target.attr = owner.prefix + target.attr
+        return residual(value)
+
+    def find_method(self, kind: type, name: str, part: Part) -> Function:
+        """A method of a class of the core as it stands in its file."""
+        source = read_source(kind.__module__)
+        definition = next(n for n in source.find_class(kind.__name__).body if getattr(n, "name", "") == name)
+        return Function(definition, source, owner=part)  # type: ignore[arg-type]
+
+    def finish_class(self, name: str, module: Any) -> ast.ClassDef:
+        """The definition of a class with the methods that the model uses."""
+        kind = type(module)
+        node = read_source(kind.__module__).find_class(kind.__name__)
+        order = [n.name for n in node.body if isinstance(n, ast.FunctionDef)]
+        methods = self.methods[name]
+        new = ast.ClassDef(name, node.bases, [], [methods[n].finish() for n in order if n in methods], [])
+        annotate(new)
+        new.kind = kind.__name__  # type: ignore[attr-defined]
+        new.doc = self.describe(module, (ast.get_docstring(node) or "").split("\n\n")[0])  # type: ignore[attr-defined]
+        return new
+
+    def describe(self, module: Any, doc: str) -> str:
+        """A docstring of the core without the cases that this model is not."""
+        s, where = getattr(module, "spec", None), " where there is a memory"
+        without = {
+            f" cross-attention{where},": isinstance(s, parts.Block) and not s.cross,
+            where: isinstance(s, parts.Block) and s.cross,
+            ", key/value heads shared as in Ainslie et al. 2023": isinstance(s, parts.Attention)
+            and s.groups == s.heads,
+            ", and by a shared one": isinstance(s, parts.Experts) and not s.shared,
+            " (and gate)": isinstance(s, parts.Ffn) and not s.gated,
+            ", and a norm where the spec has one": isinstance(s, parts.Dense) and not s.norm,
+            " where the spec has one": isinstance(s, parts.Dense) and s.norm,
+            ", in any of the four architectures that the spec describes": isinstance(s, parts.Spec),
+        }
+        for phrase in (p for p, gone in without.items() if gone):
+            doc = doc.replace(phrase, "")
+        return doc.replace("(and gate)", "and gate").replace(
+            "Self-attention, feed-forward;", "Self-attention and feed-forward;"
+        )
+
+
+def prune(definitions: list[Any]) -> list[Any]:
+    """The definitions without functions that nothing calls."""
+    while True:
+        used = {n for d in definitions for n in load_names(d) if n != d.name}
+        kept = [d for d in definitions if isinstance(d, ast.ClassDef) or d.name in used]
+        if len(kept) == len(definitions):
+            return kept
+        definitions = kept
+
+
+def list_parameters(definition: Any) -> list[str]:
+    """The parameters of a definition but self."""
+    return [a.arg for a in (*definition.args.args, *definition.args.kwonlyargs) if a.arg != "self"]

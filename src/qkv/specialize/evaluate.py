@@ -1,0 +1,341 @@
+"""Partial evaluation of the core's expressions and statements: what is decided is computed, the rest is written."""
+
+import ast
+import builtins
+import copy
+import dataclasses
+import inspect
+import operator
+from types import FunctionType, ModuleType
+from typing import Any
+
+from qkv.specialize.source import annotate, belongs_to_core, name_function, parse, read_source
+from qkv.specialize.values import (
+    Code,
+    Frame,
+    Function,
+    Items,
+    Known,
+    Part,
+    Record,
+    is_plain,
+    residual,
+)
+
+SAFE = "tuple dict enumerate len bool range zip isinstance getattr max min sum float"
+PURE = {getattr(builtins, n) for n in SAFE.split()}
+OPERATORS: dict[type, Any] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Pow: operator.pow, ast.Mod: operator.mod, ast.USub: operator.neg,
+    ast.LShift: operator.lshift, ast.Not: operator.not_, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_,
+    ast.IsNot: operator.is_not, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+REWRITTEN = (ast.Attribute, ast.Call, ast.Compare, ast.BinOp, ast.IfExp, ast.Subscript)
+NEUTRAL = {(ast.Mult, 1.0), (ast.Add, 0)}
+RETURNED: Any = object()  # every way through the statements has returned already
+
+
+class Evaluator:
+    """Expressions to values, statements to the text that remains of them."""
+
+    rewrites: dict[str, str]  # what holds in the text to be written, though the core's own text asks
+    constants: dict[tuple[Any, str], str]  # how the text calls a number of the spec
+
+    # ---- expressions ---------------------------------------------------------------------------------------------
+
+    def value(self, node: ast.AST, f: Frame) -> Any:
+        """What an expression is worth."""
+        if self.rewrites and isinstance(node, REWRITTEN):
+            instead = self.rewrites.get(ast.unparse(node))
+            if instead is not None:
+                return self.value(parse(instead), f)
+        read = getattr(self, f"read_{type(node).__name__.lower()}", None)
+        return read(node, f) if read else Code(self.rebuild(node, f))
+
+    def rebuild(self, node: Any, f: Frame) -> Any:
+        """A node whose parts are replaced by what they are worth."""
+        new = copy.copy(node)
+        for name, child in ast.iter_fields(node):
+            if isinstance(child, ast.expr):
+                setattr(new, name, residual(self.value(child, f)))
+            elif isinstance(child, list):
+                setattr(new, name, [residual(self.value(c, f)) if isinstance(c, ast.expr) else self.rebuild(c, f)
+                                    if isinstance(c, ast.AST) else c for c in child])  # fmt: skip
+            elif isinstance(child, ast.keyword | ast.comprehension):
+                setattr(new, name, self.rebuild(child, f))
+        return new
+
+    def lift(self, value: Any, node: ast.expr | None = None) -> Any:
+        """A Python object as a value; `node` says how the text calls it."""
+        if node is None and callable(value) and not belongs_to_core(value):
+            node = name_function(value)
+        return Known(value, None if is_plain(value) else node)
+
+    def read_constant(self, node: ast.Constant, f: Frame) -> Any:
+        return Known(node.value)
+
+    def read_name(self, node: ast.Name, f: Frame) -> Any:
+        if node.id in f.names:
+            return f.names[node.id]
+        if node.id in f.source.names:
+            return self.lift(f.source.names[node.id], node)
+        return self.lift(getattr(builtins, node.id), node)
+
+    def read_attribute(self, node: ast.Attribute, f: Frame) -> Any:
+        return self.attribute(self.value(node.value, f), node.attr)
+
+    def attribute(self, value: Any, name: str) -> Any:
+        """One attribute of a value."""
+        if isinstance(value, Part):
+            return self.part_attribute(value, name)
+        if isinstance(value, Record):
+            if name in value.fields:
+                return value.fields[name]
+            found = inspect.getattr_static(value.kind, name, None)
+            if isinstance(found, FunctionType):
+                source = read_source(found.__module__)
+                return Function(source.find_function(found), source, owner=value)
+            if is_plain(found) and found is not None and value.node is None:
+                return Known(found)
+        if isinstance(value, Known):
+            found = getattr(value.value, name)
+            known = self.lift(found, ast.Attribute(value.node, name, ast.Load()) if value.node else None)
+            if isinstance(value.value, ModuleType):
+                known.node = ast.Attribute(residual(value), name, ast.Load())  # torch.inf
+            if dataclasses.is_dataclass(value.value) and (value.value, name) in self.constants:
+                known.node = parse(self.constants[value.value, name])
+            return known
+        if isinstance(value, Items):
+            return Known(getattr(value.values, name))
+        return Code(ast.Attribute(residual(value), name, ast.Load()))
+
+    def part_attribute(self, part: Part, name: str) -> Any:
+        """One attribute of a module of the core."""
+        raise NotImplementedError
+
+    def read_subscript(self, node: ast.Subscript, f: Frame) -> Any:
+        value, index = self.value(node.value, f), self.value(node.slice, f)
+        if isinstance(value, Record) and value.node is None:
+            value = Items(list(value.fields.values()))
+        if isinstance(index, Known) and isinstance(value, Items):
+            found = value.values[index.value]
+            return Items(found, value.kind) if isinstance(found, list) else found
+        if isinstance(index, Known) and isinstance(value, Known):
+            return self.lift(value.value[index.value])
+        if isinstance(index, Known) and isinstance(index.value, slice):
+            index = Code(full_slice()) if index.value == slice(None) else Code(self.rebuild(node.slice, f))
+        at = residual(index)
+        every = at.elts if isinstance(at, ast.Tuple) else [at]
+        while every and is_full(every[-1]):
+            every = every[:-1]  # x[:, :] is x
+        if not every:
+            return value
+        if isinstance(at, ast.Tuple):
+            at = ast.Tuple(every, ast.Load()) if len(every) > 1 else every[0]
+        return Code(ast.Subscript(residual(value), at, ast.Load()))
+
+    def read_slice(self, node: ast.Slice, f: Frame) -> Any:
+        ends = [self.value(p, f) if p else Known(None) for p in (node.lower, node.upper, node.step)]
+        if isinstance(ends[0], Known) and ends[0].value == 0:
+            ends[0] = Known(None)
+        if all(isinstance(e, Known) and e.node is None for e in ends):
+            return Known(slice(*(e.value for e in ends)))
+        nodes = [None if isinstance(e, Known) and e.value is None else residual(e) for e in ends]
+        return Code(ast.Slice(*nodes))  # type: ignore[arg-type]
+
+    def read_tuple(self, node: ast.Tuple | ast.List, f: Frame) -> Any:
+        found: list[Any] = []
+        for one in node.elts:
+            if isinstance(one, ast.Starred):
+                found += self.list_values(self.value(one.value, f)) or []
+            else:
+                found.append(self.value(one, f))
+        if any(isinstance(v, Known) and isinstance(v.value, slice) for v in found):  # an index
+            return Code(ast.Tuple([slice_node(v) for v in found], ast.Load()))
+        if isinstance(node, ast.Tuple) and all(isinstance(v, Known) and v.node is None for v in found):
+            return Known(tuple(v.value for v in found))
+        return Items(found, tuple if isinstance(node, ast.Tuple) else list)
+
+    read_list = read_tuple
+
+    def read_lambda(self, node: ast.Lambda, f: Frame) -> Any:
+        return Function(node, f.source, f.names)
+
+    def read_ifexp(self, node: ast.IfExp, f: Frame) -> Any:
+        truth = self.truth(self.value(node.test, f))
+        if truth is None:
+            return Code(self.rebuild(node, f))
+        return self.value(node.body if truth else node.orelse, f)
+
+    def truth(self, value: Any) -> bool | None:
+        """Whether a value counts as true; None where that is open."""
+        if isinstance(value, Known):
+            return bool(value.value)
+        if isinstance(value, Items):
+            return bool(value.values)
+        return None if isinstance(value, Code) or getattr(value, "node", None) is not None else True
+
+    def read_boolop(self, node: ast.BoolOp, f: Frame) -> Any:
+        either, left = isinstance(node.op, ast.Or), list[Any]()
+        for one in node.values:
+            value = self.value(one, f)
+            truth = self.truth(value)
+            if truth is either:
+                if not left:
+                    return value
+                if isinstance(value, Known):
+                    return Known(either)
+            if truth is None or one is node.values[-1]:
+                left.append(value)
+        left = [v for v in left[:-1] if self.truth(v) is None] + left[-1:]
+        if len(left) > 1 and self.truth(left[-1]) is not None:
+            left.pop()
+        return left[0] if len(left) == 1 else Code(ast.BoolOp(node.op, [residual(v) for v in left]))
+
+    def read_unaryop(self, node: ast.UnaryOp, f: Frame) -> Any:
+        value = self.value(node.operand, f)
+        if isinstance(node.op, ast.Not) and self.truth(value) is not None:
+            return Known(not self.truth(value))
+        if isinstance(value, Known):
+            return Known(OPERATORS[type(node.op)](value.value), value.node and ast.UnaryOp(node.op, residual(value)))
+        return Code(ast.UnaryOp(node.op, residual(value)))
+
+    def read_binop(self, node: ast.BinOp, f: Frame) -> Any:
+        left, right = self.value(node.left, f), self.value(node.right, f)
+        if isinstance(left, Items) and isinstance(right, Items) and left.kind is right.kind is dict:
+            return Items(left.values | right.values, dict)
+        if isinstance(node.op, ast.Sub) and isinstance(right, Known) and right.value == 0:
+            return left
+        for one, other in ((left, right), (right, left)):
+            if (
+                isinstance(other, Known)
+                and isinstance(other.value, int | float)
+                and (type(node.op), other.value) in NEUTRAL
+            ):
+                return one
+        if isinstance(left, Known) and isinstance(right, Known):
+            named = left.node or right.node or isinstance(node.op, ast.LShift)
+            return Known(OPERATORS[type(node.op)](left.value, right.value),
+                         ast.BinOp(residual(left), node.op, residual(right)) if named else None)  # fmt: skip
+        return Code(ast.BinOp(residual(left), node.op, residual(right)))
+
+    def read_compare(self, node: ast.Compare, f: Frame) -> Any:
+        left, right, op = self.value(node.left, f), self.value(node.comparators[0], f), node.ops[0]
+        if isinstance(left, Known) and isinstance(right, Known):
+            return Known(OPERATORS[type(op)](left.value, right.value))
+        if isinstance(op, ast.Is | ast.IsNot) and not (isinstance(left, Code) and self.may_be_none(left)):
+            return Known(isinstance(op, ast.IsNot))
+        return Code(ast.Compare(residual(left), [op], [residual(right)]))
+
+    def may_be_none(self, value: Code) -> bool:
+        """Whether an open value may turn out to be None."""
+        return True
+
+    def read_joinedstr(self, node: ast.JoinedStr, f: Frame) -> Any:
+        found = [self.value(v.value if isinstance(v, ast.FormattedValue) else v, f) for v in node.values]
+        if all(isinstance(v, Known) for v in found):
+            return Known("".join(str(v.value) for v in found))
+        return Code(self.rebuild(node, f))
+
+    def read_listcomp(self, node: Any, f: Frame) -> Any:
+        rounds = self.list_values(self.value(node.generators[0].iter, f))
+        inner = dataclasses.replace(f, names=dict(f.names))
+        if rounds is None:
+            new = copy.copy(node)
+            head = residual(self.value(node.generators[0].iter, f))
+            bind_open(node.generators[0].target, inner)
+            new.elt = residual(self.value(node.elt, inner))
+            new.generators = [ast.comprehension(node.generators[0].target, head, [], 0)]
+            return Code(new)
+        found = self.go_through(node, 0, inner)
+        if isinstance(node, ast.DictComp):
+            return Items(dict(found), dict)
+        if all(isinstance(v, Known) and v.node is None for v in found):
+            return Known([v.value for v in found])
+        return Items(found, list)
+
+    def go_through(self, node: Any, depth: int, f: Frame) -> list[Any]:
+        """The elements of a comprehension whose loops are decided."""
+        if depth == len(node.generators):
+            if isinstance(node, ast.DictComp):
+                return [(self.value(node.key, f).value, self.value(node.value, f))]
+            return [self.value(node.elt, f)]
+        found: list[Any] = []
+        loop = node.generators[depth]
+        for one in self.list_values(self.value(loop.iter, f)) or []:
+            self.bind(loop.target, one, f)
+            if all(self.truth(self.value(test, f)) for test in loop.ifs):
+                found += self.go_through(node, depth + 1, f)
+        return found
+
+    read_generatorexp = read_dictcomp = read_listcomp  # type: ignore[assignment]
+
+    def list_values(self, value: Any) -> list[Any] | None:
+        """The values that a loop goes through, None where that is open."""
+        if isinstance(value, Items):
+            return [Known(k) for k in value.values] if value.kind is dict else list(value.values)
+        if isinstance(value, Record) and value.node is None:
+            return list(value.fields.values())
+        if isinstance(value, Known) and hasattr(value.value, "__iter__"):
+            return [v if isinstance(v, Known | Code | Record | Items) else self.wrap(v) for v in value.value]
+        return None
+
+    def wrap(self, value: Any) -> Any:
+        """A Python object whose own parts may be values, as `dict.items()` gives them."""
+        if isinstance(value, tuple) and any(isinstance(v, Known | Code | Record | Items | Part) for v in value):
+            return Items([v if isinstance(v, Known | Code | Record | Items | Part) else self.lift(v) for v in value])
+        return self.lift(value)
+
+    # ---- names ---------------------------------------------------------------------------------------------------
+
+    def bind(self, target: ast.expr, value: Any, f: Frame) -> None:
+        """Remember what the names of a target are worth."""
+        if isinstance(target, ast.Name):
+            f.names[target.id] = value
+        elif isinstance(target, ast.Tuple):
+            for one, part in zip(target.elts, self.list_values(value) or [], strict=True):
+                self.bind(one, part, f)
+
+
+def bind_open(target: ast.expr, f: Frame) -> None:
+    """The names of a target stand for what they will be when the text runs."""
+    for one in ast.walk(target):
+        if isinstance(one, ast.Name):
+            new = f.renamed.get(one.id, one.id)
+            f.names[one.id] = Code(ast.Name(new, ast.Load()))
+            f.taken.add(new)
+
+
+def place(target: Any, f: Frame) -> Any:
+    """A target as it stands in the text."""
+    new = copy.deepcopy(target)
+    for one in ast.walk(new):
+        if isinstance(one, ast.Name):
+            one.id = f.renamed.get(one.id, one.id)
+    return new
+
+
+def short_lived(node: Any) -> Any:
+    """A statement that may be put into the one place where its name is read."""
+    annotate(node)
+    node.fresh = True
+    return node
+
+
+def full_slice() -> ast.Slice:
+    """`:`."""
+    return ast.Slice(None, None, None)
+
+
+def is_full(node: ast.expr) -> bool:
+    """Whether an index takes all."""
+    return isinstance(node, ast.Slice) and node.lower is node.upper is node.step is None
+
+
+def slice_node(value: Any) -> ast.expr:
+    """A part of an index as it is typed."""
+    if isinstance(value, Known) and isinstance(value.value, slice):
+        s = value.value
+        return ast.Slice(*(None if e is None else residual(Known(e)) for e in (s.start, s.stop, s.step)))  # type: ignore[arg-type]
+    return residual(value)

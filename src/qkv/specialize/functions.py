@@ -1,0 +1,222 @@
+"""The functions and methods that a model needs, each written once: a call becomes text or is put in place."""
+
+import ast
+from dataclasses import dataclass, field
+from typing import Any
+
+from qkv.specialize.cleanup import Substitute, clean
+from qkv.specialize.evaluate import RETURNED
+from qkv.specialize.source import annotate
+from qkv.specialize.statements import Runner
+from qkv.specialize.values import (
+    Code,
+    Frame,
+    Function,
+    Items,
+    Known,
+    Part,
+    Record,
+    describe,
+    is_atomic,
+    load_names,
+    map_leaves,
+    residual,
+)
+
+PAIRS = {"angles": "tuple[Tensor, Tensor]"}
+
+
+@dataclass
+class Written:
+    """One function of the text: its definition, and the values that each of its open parameters was given."""
+
+    node: ast.FunctionDef
+    leaves: list[tuple[str, str]]  # name, annotation
+    used: set[str] = field(default_factory=set)
+    door: ast.arguments | None = None  # the parameters of a way into the model, as they stand
+
+    def finish(self) -> ast.FunctionDef:
+        """The definition with the parameters that are used."""
+        if self.door:
+            self.node.args = self.door
+            return self.node
+        kept = [ast.arg(n, ast.parse(a, mode="eval").body) for n, a in self.leaves if n in self.used]
+        own = [ast.arg("self")] if self.node.args.args and self.node.args.args[0].arg == "self" else []
+        self.node.args = ast.arguments([], own + kept, None, [], [], None, [])
+        return self.node
+
+
+class Functions(Runner):
+    """Calls of the core's functions."""
+
+    titles: dict[tuple[Any, ...], str]  # of classes
+    methods: dict[str, dict[str, Written]]  # of each class
+    done: dict[str, Any]  # definitions by name
+
+    def key(self, module: Any) -> tuple[Any, ...]:
+        """What modules of one class of the text have in common."""
+        return type(module), getattr(module, "spec", None)
+
+    def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
+        values = bind_arguments(function, args, given)
+        if isinstance(function.definition, ast.Lambda):
+            return self.value(
+                function.definition.body, Frame(function.source, function.names | values, f.taken, f.body)
+            )
+        inlined = self.put_in_place(function, values, f)
+        if inlined is not None:
+            return inlined
+        if isinstance(function.owner, Part):
+            module, name = function.owner.module, function.definition.name
+            written = self.write_method(module, function, args, given)
+            target: ast.expr = ast.Attribute(function.owner.node, name, ast.Load())
+        else:
+            target, written = self.write_function(function, args, given)
+        return Code(ast.Call(target, self.pass_leaves(written, function, args, given), []))
+
+    def put_in_place(self, function: Function, values: dict[str, Any], f: Frame) -> Any:
+        """What a call is worth where its function's text stands in place of it, None where it has to be a call."""
+        definition: Any = function.definition
+        stored = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        over = {n for n, v in values.items() if isinstance(v, Code) and isinstance(v.node, ast.Name) and v.node.id == n}
+        clash = (stored & f.taken) - over
+        names = {n: Code(ast.Name(f"_{n}", ast.Load())) if isinstance(v, Code) and not is_atomic(v.node) else v
+                 for n, v in values.items()}  # fmt: skip
+        places = {f"_{n}": values[n].node for n in names if names[n] is not values[n]}
+        taken = set(f.taken)
+        renamed = {n: self.find_free_name(n, Frame(f.source, {}, taken)) for n in sorted(clash)}
+        inner = Frame(function.source, names, taken, inner=True, renamed=renamed)
+        result = self.run(definition.body, inner)
+        if inner.yields:
+            result = Items(inner.yields)
+        if result is RETURNED or any(isinstance(n, ast.Return) for s in inner.body for n in ast.walk(s)):
+            return None
+        is_open = isinstance(result, Code) or (isinstance(result, Items) and result.kind is tuple and all(
+            isinstance(v, Code) for v in result.values) and not inner.yields)  # fmt: skip
+        if is_open:
+            last = ast.Return(residual(result))
+            annotate(last)
+            inner.body = clean([*inner.body, last])
+            inner.body.pop()
+            if not isinstance(result, Items) or not isinstance(last.value, ast.Tuple):
+                result = Code(last.value)  # type: ignore[arg-type]
+            else:
+                result = Items([Code(e) for e in last.value.elts])
+            if inner.body and (clash or not self.may_splice(function)):
+                return None
+        counts = list(load_names(inner.body)) + ([n for v in leaves_of(result) for n in load_names(v)])
+        for place, node in places.items():
+            if counts.count(place) > 1:
+                if is_open and not self.may_splice(function):
+                    return None
+                if is_open and place[1:] in f.taken:
+                    return None
+                name = self.find_free_name(place[1:], f)
+                let = ast.Assign([ast.Name(name, ast.Store())], node)
+                annotate(let)
+                let.fresh = True  # type: ignore[attr-defined]
+                inner.body.insert(0, let)
+                places[place] = ast.Name(name, ast.Load())
+        put = Substitute(places)
+        f.body += [put.visit(s) for s in inner.body]
+        f.taken |= taken
+        return map_leaves(result, lambda _, c: Code(put.visit(c.node))) if result is not None else Known(None)
+
+    def may_splice(self, function: Function) -> bool:
+        """Whether a function of several statements is put in place of its call."""
+        return isinstance(function.owner, Part | Record)
+
+    def write_method(
+        self, module: Any, function: Function, args: list[Any], given: dict[str, Any] | None = None
+    ) -> Written:
+        """A method of a class of the text, written once."""
+        methods = self.methods.setdefault(self.titles[self.key(module)], {})
+        name = function.definition.name  # type: ignore[union-attr]
+        if name not in methods:
+            own = Function(function.definition, function.source, owner=Part([module], ast.Name("self", ast.Load())),
+                           defaults=function.defaults)  # fmt: skip
+            methods[name] = self.define(own, args, given or {})
+            self.done.setdefault(self.titles[self.key(module)], module)
+        return methods[name]
+
+    def write_function(self, function: Function, args: list[Any], given: dict[str, Any]) -> tuple[ast.expr, Written]:
+        """A function of the text, written once for what is decided of its arguments."""
+        name = first = function.definition.name  # type: ignore[union-attr]
+        values, number = bind_arguments(function, args, given), 2
+        key = id(function.definition), *((k, describe(v)) for k, v in values.items())
+        while name in self.done and self.done[name][0] != key:
+            name, number = f"{first}{number}", number + 1
+        if name not in self.done:
+            written = self.define(function, args, given)
+            written.node.name = name
+            self.done[name] = key, written
+        return ast.Name(name, ast.Load()), self.done[name][1]
+
+    def define(self, function: Function, args: list[Any], given: dict[str, Any]) -> Written:
+        """A definition with what is decided of its arguments folded in."""
+        definition: Any = function.definition
+        names, leaves = flatten(function, bind_arguments(function, args, given))
+        f = Frame(function.source, names, {n for n, *_ in leaves})
+        result = self.run(definition.body, f)
+        if result is not RETURNED and result is not None:
+            f.body.append(annotate(ast.Return(residual(result)), f.returns[-1].beside if f.returns else ""))  # type: ignore[attr-defined]
+        body = clean(f.body)
+        node = ast.FunctionDef(definition.name, definition.args, body, [], definition.returns)
+        annotate(node)
+        node.doc = (ast.get_docstring(definition) or "").split("\n\n")[0]  # type: ignore[attr-defined]
+        used = set(load_names(body)) & {n for n, *_ in leaves}
+        return Written(node, [(n, a) for n, a, _ in leaves], used)
+
+    def pass_leaves(
+        self, written: Written, function: Function, args: list[Any], given: dict[str, Any]
+    ) -> list[ast.expr]:
+        """The arguments of a call: what the definition uses of those that it was given."""
+        _, leaves = flatten(function, bind_arguments(function, args, given))
+        return [node for (name, _), (_, _, node) in zip(written.leaves, leaves, strict=True) if name in written.used]
+
+
+def bind_arguments(function: Function, args: list[Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a function with their values."""
+    names = [a.arg for a in (*function.definition.args.args, *function.definition.args.kwonlyargs)]
+    found = {} if function.owner is None else {"self": function.owner}
+    values = function.defaults | found | dict(zip([n for n in names if n not in found], args, strict=False)) | given
+    return {n: values[n] for n in names}
+
+
+def flatten(function: Function, values: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str, ast.expr]]]:
+    """The values as a definition knows them, and its open parameters: name, annotation, what the caller passes."""
+    arguments = function.definition.args
+    notes = {
+        a.arg: ast.unparse(a.annotation) if a.annotation else "Tensor" for a in (*arguments.args, *arguments.kwonlyargs)
+    }
+    names: dict[str, Any] = {}
+    leaves: list[tuple[str, str, ast.expr]] = []
+    for name, value in values.items():
+        if name == "self" or isinstance(value, Known | Part | Function):
+            names[name] = value
+        elif isinstance(value, Record) and value.node is not None:
+            leaves.append((name, notes[name], value.node))
+            names[name] = Record(value.kind, value.fields, ast.Name(name, ast.Load()))
+        elif isinstance(value, Code):
+            leaves.append((name, notes[name].replace("Tensor | None", "Tensor"), value.node))
+            names[name] = Code(ast.Name(name, ast.Load()))
+        else:
+
+            def leaf(where: str, code: Code) -> Code:
+                new = code.node.id.rstrip("0123456789") if isinstance(code.node, ast.Name) else where or name  # noqa: B023
+                if any(n == new and ast.unparse(c) != ast.unparse(code.node) for n, _, c in leaves):
+                    new = code.node.id  # type: ignore[attr-defined]
+                if new not in (n for n, *_ in leaves):
+                    leaves.append((new, PAIRS.get(where, "Tensor"), code.node))
+                return Code(ast.Name(new, ast.Load()))
+
+            names[name] = map_leaves(value, leaf, name)
+    return names, leaves
+
+
+def leaves_of(value: Any) -> list[ast.expr]:
+    """The open expressions of a value."""
+    found: list[ast.expr] = []
+    if value is not None:
+        map_leaves(value, lambda _, c: found.append(c.node) or c)
+    return found

@@ -1,0 +1,258 @@
+"""One model as a program that stands alone: the classes of the model, a loader of its weights, a way to run it."""
+
+import ast
+import re
+from typing import Any
+
+from qkv import spec as parts
+from qkv.core import kernels
+from qkv.core.dropout import no_dropout
+from qkv.core.experts import ExpertLinear
+from qkv.core.model import Stack
+from qkv.core.norm import Norm
+from qkv.core.step import Inputs
+from qkv.errors import QkvError
+from qkv.specialize import layout, loader, unify
+from qkv.specialize.classes import Classes, prune
+from qkv.specialize.cleanup import clean
+from qkv.specialize.constants import name_constants
+from qkv.specialize.functions import bind_arguments
+from qkv.specialize.naming import derive_naming
+from qkv.specialize.source import parse
+from qkv.specialize.tidy import drop_defaults, join_parts, print_numbers
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load_names, residual
+
+REWRITES = {  # what holds in one pass over whole texts of one length, without a cache and outside of autocast
+    "rule.window >= keys": "False",
+    "queries == keys": "True",
+    "queries == 1": "False",
+    "blank.ndim == 2": "False",
+    "x.is_meta": "False",
+    "torch.compiler.is_compiling()": "False",
+    "torch.autocast": "",
+    "x.to(torch.promote_types(x.dtype, torch.float32))": "x.float()",
+    "self.cross_attend(q, k, v, step)": "step.attend(q, k, v, step.mask[s.mask], self, step)",
+    "k.shape[1] < q.shape[1]": "getattr(at.spec, 'groups', at.spec.heads) < at.spec.heads",
+    "mask.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)": "mask.bias.to(q.dtype)",
+}
+EVEN = {"torch.cat(pair, -1)[..., :width]": "torch.cat(pair, -1)", "(width + 1) // 2": "width // 2",
+        "torch.stack(pair, -1).flatten(-2)[..., :width]": "torch.stack(pair, -1).flatten(-2)"}  # fmt: skip
+WHOLE = {  # where every head is turned from end to end
+    "s.dim < x.shape[-1]": "False",
+    "x[..., s.dim // 2:s.dim]": "x[..., s.dim // 2:]",
+    "x[..., 0:s.dim:2]": "x[..., ::2]",
+    "x[..., 1:s.dim:2]": "x[..., 1::2]",
+}
+SELF = ast.Name("self", ast.Load())
+
+
+def print_program(s: parts.Spec, names: str) -> str:
+    """The program of a model, which needs torch and safetensors; `names` is the table of its family's checkpoints."""
+    if not s.has_blocks:
+        raise QkvError("show prints Transformers; an LSTM has no forks to decide: read baselines/lstm.py",
+                       zh="show 打印的是 Transformer；LSTM 没有要决定的分叉：请读 baselines/lstm.py")  # fmt: skip
+    return Program(s).module(names)
+
+
+class Program(Classes):
+    """The core for one pass over whole texts: no step, no cache, no taps, no dropout; a stack is its model's own."""
+
+    def __init__(self, s: parts.Spec) -> None:
+        super().__init__(s)
+        self.constants, self.numbers = name_constants(s)
+        self.both = bool(s.encoder and s.decoder)
+        attention = [a for t in (s.encoder, s.decoder) if t for b in t.blocks for a in (b.attn, b.cross) if a]
+        partly = any(isinstance(a, parts.Attention) and a.rotary and a.rotary.dim * a.rotary.axes < a.head_dim
+                     for a in attention)  # fmt: skip
+        self.rewrites = REWRITES | ({"s.dim < x.shape[-1]": "True"} if partly else WHOLE)
+        self.rewrites |= EVEN if s.stack.width % 2 == 0 else {}
+
+    def name_role(self, path: str, module: Any) -> str:
+        """Blocks and attention of which the model has several kinds are called by what tells them apart."""
+        name, s = super().name_role(path, module), getattr(module, "spec", None)
+        blocks = [b for t in (self.spec.encoder, self.spec.decoder) if t for b in t.blocks]
+        attn = s.attn if isinstance(s, parts.Block) else s
+        if isinstance(s, parts.Block) and s.moe and any(b.ffn for b in blocks):
+            name = f"Expert{name}"
+        if isinstance(attn, parts.Attention) and attn.mask.window and any(not b.attn.mask.window for b in blocks):
+            name = f"Local{name}"
+        return name
+
+    # ---- what differs from the core ------------------------------------------------------------------------------
+
+    def is_torch(self, module: Any) -> bool:
+        return isinstance(module, Norm)
+
+    def may_be_none(self, value: Code) -> bool:
+        return False
+
+    def make(self, module: Any, kind: type, args: list[Any], f: Frame) -> Any:
+        if isinstance(module, Norm):
+            s = module.spec
+            eps = (
+                [ast.keyword("eps", residual(self.attribute(args[0], "eps")))]
+                if s.eps != 1e-5 or s.kind == "rms"
+                else []
+            )
+            bias = [ast.keyword("bias", ast.Constant(False))] if s.kind == "unbiased" else []
+            return Code(
+                ast.Call(parse("nn.RMSNorm" if s.kind == "rms" else "nn.LayerNorm"), [residual(args[1])], eps + bias)
+            )
+        if not isinstance(module, ExpertLinear | Stack):
+            return super().make(module, kind, args, f)
+        stack = isinstance(module, Stack)
+        part = self.part_attribute(Part([self.core], SELF), self.target.attr) if stack else Part([module], SELF)
+        function = self.find_method(kind, "__init__", part)
+        inner = Frame(function.source, bind_arguments(function, args, {}), set(), inner=True)
+        self.in_module(module, lambda: self.run(function.definition.body, inner))  # type: ignore[arg-type]
+        if not stack:  # one tensor
+            parameter = inner.body[-1].value  # type: ignore[attr-defined]
+            parameter.args[0] = parameter.args[0].func.value
+            return Code(parameter)
+        f.body += inner.body
+        return None
+
+    def call_part(self, part: Part, args: list[Any], f: Frame) -> Any:
+        if isinstance(part.module, ExpertLinear):
+            return Code(ast.Call(ast.Attribute(part.node, "unbind", ast.Load()), [], []))
+        return super().call_part(part, args, f)
+
+    def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
+        if function.definition is function.source.names.get("") or getattr(function.definition, "name", "") == "attend":
+            function = Function(function.source.find_function(kernels.sdpa), function.source)
+        return super().invoke(function, args, given, f)
+
+    def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
+        """Attention takes no argument that is its default."""
+        if isinstance(function, Known) and getattr(function.value, "__name__", "") == "scaled_dot_product_attention":
+            s = f.names["at"].module.spec
+            if s.scale is None:
+                given = {k: v for k, v in given.items() if k != "scale"}
+            if len(args) > 3:
+                given = {"attn_mask": args.pop(), **given}
+        return super().write_call(function, args, given, f)
+
+    def count_layers(self, count: int) -> str:
+        known = self.constants.get((getattr(self.owner, "spec", None), "blocks"))
+        return known or str(count)
+
+    def group(self, made: list[ast.expr]) -> ast.expr:
+        """Runs of equal calls: [DenseBlock() for _ in range(3)] + [MoeBlock() …]."""
+        texts = [ast.unparse(m) for m in made]
+        kinds = list(dict.fromkeys(texts))
+        firsts = [texts.index(k) for k in kinds]
+        if texts == sorted(texts, key=kinds.index) and len(kinds) < len(texts):
+            pieces = [f"[{k} for _ in range({texts.count(k)})]" if texts.count(k) > 1 else f"[{k}]" for k in kinds]
+            return parse(" + ".join(pieces))
+        period = next(
+            (n for n in range(2, len(texts)) if len(texts) % n == 0 and texts == texts[:n] * (len(texts) // n)), 0
+        )
+        if period and len(firsts) > 1:
+            return parse(f"(block() for _ in range({len(texts) // period}) for block in "
+                         f"({', '.join(t.removesuffix('()') for t in texts[:period])}))")  # fmt: skip
+        return super().group(made)
+
+    # ---- the model -----------------------------------------------------------------------------------------------
+
+    def write_model(self) -> dict[str, str]:
+        """Write the Transformer; what its methods give, by name."""
+        s, given = self.spec, {"cache": Known(None)}
+        fields: dict[str, Any] = {k: Known(None) for k in Inputs.__dataclass_fields__}
+        part = Part([self.core], SELF)
+        methods = self.methods.setdefault("Transformer", {})
+        init = self.find_method(type(self.core), "__init__", part)
+        methods["__init__"] = self.in_module(self.core, lambda: self.define(init, [Known(s)], {}))
+        if self.both:
+            fields["memory"] = name_code("memory")
+            self.write_root("encode", ["source"], {})
+        if s.stack.segments:
+            fields["segments"] = name_code("segments")
+        if has_prefix(s):
+            fields["prefix_len"] = name_code("prefix_len")
+            if fills_blanks(s):
+                fields["blank_pos"] = name_code("blank_pos")
+        inputs = {"inputs": Record(Inputs, fields)}
+        if s.head or not s.labels:
+            self.write_root("forward", ["ids"], inputs | given)
+        if s.labels:
+            self.write_root("classify", ["ids"], inputs)
+        return {}
+
+    def write_root(self, name: str, args: list[str], given: dict[str, Any]) -> None:
+        """One of the ways into the model, for a single pass that learns nothing."""
+        function: Any = self.part_attribute(Part([self.core], SELF), name)
+        given = {"mode": Known("prefill"), "drop": Known(no_dropout)} | given
+        names = {a.arg for a in (*function.definition.args.args, *function.definition.args.kwonlyargs)}
+        given = {k: v for k, v in given.items() if k in names}
+        written = self.write_method(self.core, function, [name_code(a) for a in args], given)
+        last: Any = written.node.body[-1]
+        if name == "forward":
+            last.value = last.value.args[0 if self.spec.head else 1]  # of Output
+            written.node.returns = ast.Name("Tensor", ast.Load())
+            written.node.doc = "Token ids [B, T] to " + ("logits [B, T, V]." if self.spec.head else "states [B, T, D].")  # type: ignore[attr-defined]
+            clean(written.node.body)
+            written.used &= set(load_names(written.node.body))
+
+    def module(self, names: str) -> str:
+        """The whole text."""
+        self.write_model()
+        for title_of in self.titles.values():  # parts that are made and never called do not appear
+            self.methods.setdefault(title_of, {})
+        self.done["Transformer"] = self.done.pop("Transformer")  # last
+        definitions = [
+            self.finish_class(n, m) if not isinstance(m, tuple) else m[1].finish() for n, m in self.done.items()
+        ]
+        definitions = unify.merge_classes(prune(definitions))
+        for d in definitions:
+            drop_defaults(d)
+            for node in ast.walk(d):  # nn.Linear's own name for it
+                if isinstance(node, ast.arg) and node.arg == "input":
+                    node.arg = "x"
+                elif isinstance(node, ast.Name) and node.id == "input":
+                    node.id = "x"
+            if isinstance(d, ast.ClassDef) and isinstance(d.body[0], ast.FunctionDef):
+                d.body[0].body = join_parts(d.body[0].body)
+        naming = derive_naming(self.core, names, self.spell_parameter)
+        body = ["\n".join(layout.print_statement(d)) for d in definitions]
+        body += loader.print_loader(naming)
+        body += loader.print_main(self.spec, free=has_prefix(self.spec), blanks=fills_blanks(self.spec))
+        text = "\n\n\n".join(body)
+        for name in ("WIDTH", "HEAD_DIM"):
+            text = re.sub(rf"\b{self.numbers.get(name)}\*\*", f"{name}**", text)
+        words = set(re.findall(r"\w+", text))
+        numbers = print_numbers({n: v for n, v in self.numbers.items() if n in words})
+        if "s.dim < x.shape[-1]" in WHOLE and self.rewrites.get("s.dim < x.shape[-1]") == "False":
+            text = text.replace(", the rest passes", "").replace(
+                "Turn the first P numbers of each head", "Turn each head"
+            )
+        return f'"""{self.header()}"""\n\n{loader.print_imports(text)}\n\n{numbers}\n\n\n{text}\n'
+
+    def header(self) -> str:
+        """What stands above the text."""
+        towers = [(n, t) for n, t in (("encoder", self.spec.encoder), ("decoder", self.spec.decoder)) if t]
+        said = " and ".join(f"{n} of {len(t.blocks)} layers" for n, t in towers)
+        return f"A Transformer ({said}, width {self.spec.stack.width}): python model.py DIRECTORY PROMPT."
+
+    def spell_parameter(self, name: str) -> str:
+        """A parameter of the core by its name in the program."""
+        name = (
+            re.sub(r"\.(gate|up|down)\.weight$", r".\1", name) if ".moe." in name and ".shared." not in name else name
+        )
+        return re.sub(r"^(encoder|decoder)\.", r"\1_", name) if self.both else name
+
+
+def name_code(name: str) -> Code:
+    """A name as an open value."""
+    return Code(ast.Name(name, ast.Load()))
+
+
+def has_prefix(s: parts.Spec) -> bool:
+    """Whether the model sees a part of the text freely."""
+    return any(b.attn.mask.kind == "prefix" for b in s.stack.blocks)
+
+
+def fills_blanks(s: parts.Spec) -> bool:
+    """Whether positions count within a blank that is filled."""
+    table = s.stack.positions
+    rotary = [b.attn.rotary for b in s.stack.blocks if b.attn.rotary]
+    return bool(table and table.blanks == "counted") or any(r.axes == 2 for r in rotary)
