@@ -127,13 +127,13 @@ def limits(smoke: bool) -> dict[str, float]:
     """What the machine gives at best, measured now: products in fp32 and bf16 (FLOP/s), reading memory (bytes/s)."""
     import torch
 
-    from qkv.adapt import pack
+    from qkv.adapt import onednn_linear
 
     size, found = 256 if smoke else 2048, {}
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         a, b = torch.randn(size, size, dtype=dtype), torch.randn(size, size, dtype=dtype)
         ways = {"torch": lambda a=a, b=b: a @ b}
-        if pack.fits(b):  # PyTorch's own product may use half of the processor
+        if onednn_linear.fits(b):  # PyTorch's own product may use half of the processor
             ways["oneDNN"] = lambda a=a, b=b: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
         with torch.inference_mode():
             best = min(t for turns in in_turn(ways, 5).values() for t, _ in turns)
@@ -164,7 +164,7 @@ def write(script: str, claim: str, given: argparse.Namespace, **content: Any) ->
 def judged(directory: Path, *others: Path) -> dict[str, float]:
     """BLEU of Multi30k's three test sets, English to German, of one model or of several together."""
     import qkv
-    from qkv.runs.splits import shared
+    from qkv.training.splits import shared
 
     model, bleu = qkv.load(directory), {}
     how = {"tokenize": "none", "joint": "@@ ", "beam": 5, "length_penalty": 1.0}

@@ -30,8 +30,7 @@ def child(part: str, recipe: str, words: list[str], clock: str) -> dict[str, Any
 
 def inside(part: str, recipe: str, clock: str, *words: str) -> dict[str, Any]:
     """The work of such a process."""
-    from qkv import recipes
-    from qkv.training import estimate, loop
+    from qkv.training import estimate, loop, recipes
 
     if clock == "cpu":
         loop.time = types.SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment]

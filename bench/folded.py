@@ -19,7 +19,7 @@ def main() -> None:
     given = options(__doc__ or "", prompt=(64, "tokens read first"), tokens=(32, "decoding steps that are timed"))
     import torch
 
-    from qkv.convert import checkpoint
+    from qkv.checkpoints import model_dir
     from qkv.core.init import initialise
     from qkv.core.model import Transformer
     from qkv.fold import show
@@ -27,7 +27,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     if given.smoke:
         given.prompt, given.tokens = 8, 4
-    spec = checkpoint.spec_of(CONFIG | (TINY if given.smoke else {}), "bench")
+    spec = model_dir.spec_of(CONFIG | (TINY if given.smoke else {}), "bench")
     core = Transformer(spec)
     initialise(core)
     folded = typed(show(spec, mode="decode"))

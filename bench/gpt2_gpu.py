@@ -45,7 +45,7 @@ def trained(given: Any, device: str, compiled: Any) -> dict[str, Any]:
     """Steps of the true loop: seconds of the first, tokens a second of the others, the memory at its highest."""
     import torch
 
-    from qkv.convert import checkpoint
+    from qkv.checkpoints import model_dir
     from qkv.core.init import initialise
     from qkv.core.model import Transformer
     from qkv.data.collate import causal
@@ -54,7 +54,7 @@ def trained(given: Any, device: str, compiled: Any) -> dict[str, Any]:
     from qkv.training.settings import Settings
 
     config = CONFIG | (TINY if given.smoke else {})
-    core = Transformer(checkpoint.spec_of(config, "bench")).to(device).train()
+    core = Transformer(model_dir.spec_of(config, "bench")).to(device).train()
     initialise(core)
     draw = torch.Generator().manual_seed(0)
     windows = torch.randint(config["vocab_size"], (given.rows, config["n_positions"] + 1), generator=draw)

@@ -1,8 +1,8 @@
 """What int8 with a scale for each row would save of the products in a decoding step of Transformer-base in bf16.
 
 Every layer has its own weights, read in the order of a step: q, k and v of one input, out, the cross-attention's q and
-out, up, down, then the vocabulary. "bf16" is what `adapt/pack.py` does. "int8 products" are the bare ones of oneDNN on
-bytes that are there already: the limit. "int8" makes the bytes of each row from its own smallest and largest number
+out, up, down, then the vocabulary. "bf16" is what adapt/onednn_linear.py does. "int8 products" are the bare ones of
+oneDNN on bytes that are there: the limit. "int8" makes the bytes of each row from its own smallest and largest number
 (fbgemm), once for q, k and v, and scales the sums back, so that no row depends on its neighbours. The rest of a step
 (attention, norms, the choice of tokens) is the same in each and is not in these times.
 """

@@ -1,4 +1,4 @@
-"""A linear layer in fp32 as `adapt/pack.py` multiplies it, beside PyTorch's own, which is MKL on x86: 1 to 512 rows.
+"""A linear layer in fp32 as adapt/onednn_linear.py multiplies it, beside PyTorch's own (MKL on x86): 1 to 512 rows.
 
 Every call of a round reads other weights, as the layers of a model are read one after another. Without a gradient.
 The error is the largest difference from the product in fp64, so that it can be seen that neither rounds more.
@@ -17,14 +17,15 @@ def main() -> None:
     given = options(__doc__ or "")
     import torch
 
-    from qkv.adapt import pack
+    from qkv.adapt import onednn_linear
 
     torch.set_num_threads(given.threads)
     draw = torch.Generator().manual_seed(0)
     shapes, counts = (((64, 64),), (4,)) if given.smoke else (SHAPES, (1, 4, 32, 128, 512))
     with torch.inference_mode():
         rows = [measured(given, shape, count, draw) for shape in shapes for count in counts]
-    write("linear", __doc__ or "", given, onednn_is_taken_here=pack.wide(), rows=rows, limit=limits(given.smoke))
+    taken = onednn_linear.wide()
+    write("linear", __doc__ or "", given, onednn_is_taken_here=taken, rows=rows, limit=limits(given.smoke))
 
 
 def measured(given: Any, shape: tuple[int, int], count: int, draw: Any) -> dict[str, Any]:

@@ -37,14 +37,14 @@ def main() -> None:
     import torch
 
     from qkv import hub
-    from qkv.adapt.pack import pack
-    from qkv.convert import checkpoint
+    from qkv.adapt.onednn_linear import pack
+    from qkv.checkpoints import model_dir
     from qkv.model import Special
 
     torch.set_num_threads(given.threads)
     if given.smoke:
         given.prompt, given.tokens = 24, 6
-    model = hub.build(checkpoint.spec_of(CONFIG | (TINY if given.smoke else {}), "bench"), special=Special(1, (2,)))
+    model = hub.build(model_dir.spec_of(CONFIG | (TINY if given.smoke else {}), "bench"), special=Special(1, (2,)))
     model.core.eval().to(torch.bfloat16)
     pack(model.core)  # as load() does
     prompt = torch.randint(

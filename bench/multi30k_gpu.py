@@ -25,8 +25,8 @@ def main() -> None:
     if not torch.cuda.is_available() and not given.smoke:
         print("skipped: no GPU here, so nothing was measured and nothing written")
         return
-    from qkv import recipes
     from qkv.cli.train import Plain
+    from qkv.training import recipes
 
     words = [f"training.seconds={given.seconds}", f"training.tokens={given.tokens}", f"training.seed={given.seed}",
              "training.compile=never", "training.evaluate_every=1000"]  # fmt: skip

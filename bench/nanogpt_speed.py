@@ -95,12 +95,11 @@ def raced(p: Preset, given: Any, text: str, peer: Any, most: dict[str, float]) -
 
 def ours(p: Preset, text: str) -> tuple[Any, int]:
     """A run of the trainer that has begun, and how many parameters it trains."""
-    from qkv.runs import assemble
-    from qkv.runs.run import Run, Vocabulary
-    from qkv.runs.shape import Shape
-    from qkv.runs.splits import Splits
-    from qkv.training import log, loop
+    from qkv.training import assemble, log, loop
+    from qkv.training.run import Run, Vocabulary
     from qkv.training.settings import Settings
+    from qkv.training.shape import Shape
+    from qkv.training.splits import Splits
 
     cut = len(text) * 9 // 10
     shape = Shape("gpt2", p.width, p.layers, p.heads, ffn=4 * p.width, dropout=p.dropout,

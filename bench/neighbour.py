@@ -85,10 +85,10 @@ def step(family: Any, layers: int, ffn: int, words: int, rows: int, long: int, *
     from qkv.core.init import initialise
     from qkv.core.model import Transformer
     from qkv.data import collate
-    from qkv.runs.shape import Shape
     from qkv.training.loop import ENDLESS, Loop
     from qkv.training.plan import Plan
     from qkv.training.settings import Settings
+    from qkv.training.shape import Shape
 
     core = Transformer(Shape(family, 128, layers, 4, ffn=ffn, dropout=0.1, context=64).spec(words)).train()
     initialise(core)

@@ -24,7 +24,7 @@ def main() -> None:
 
     import qkv
     from qkv.explore import record, server
-    from qkv.explore.run import Question
+    from qkv.explore.question import Question
 
     torch.set_num_threads(given.threads)
     static = Path(server.__file__).parent / "static"
@@ -72,15 +72,15 @@ def seen(address: str, times: int) -> dict[str, Any]:
 def overview(smoke: bool) -> dict[str, Any]:
     """What is sent so that 24 layers of 14 heads are seen at a glance, for a text of about 1,000 tokens."""
     import qkv
-    from qkv.convert import checkpoint
+    from qkv.checkpoints import model_dir
     from qkv.explore import answers
-    from qkv.explore.run import Question, ask
+    from qkv.explore.question import Question, ask
 
     layers, words = (2, 40) if smoke else (24, 1000)
     lm = qkv.load("demo-lm", device="cpu")
     config = {"model_type": "gpt2", "vocab_size": len(lm.tokenizer), "n_embd": 112, "n_layer": layers, "n_head": 14,
               "n_positions": 1100}  # fmt: skip
-    model = qkv.build(checkpoint.spec_of(config, "here"), tokenizer=lm.tokenizer)
+    model = qkv.build(model_dir.spec_of(config, "here"), tokenizer=lm.tokenizer)
     model.core.eval()
     run = ask(model, Question(" ".join(["one"] * words), max_new_tokens=1), "long")
     found = answers.answer(run, "thumbs", {"part": "decoder"})

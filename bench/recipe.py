@@ -39,8 +39,8 @@ def main() -> None:
         CLAIM, name=("multi30k", "the recipe"), run=("", "finished runs' directories, commas between: only write"),
         of=(0, "of every so many runs, the one that does best on validation"),
     )  # fmt: skip
-    from qkv import recipes
     from qkv.cli.train import Plain
+    from qkv.training import recipes
 
     run = recipes.configure("demo_lm" if given.smoke else given.name, smoke=given.smoke)
     with tempfile.TemporaryDirectory() as folder:

@@ -46,8 +46,8 @@ def main() -> None:
 
 def trained(given: Any, changes: tuple[str, ...], folder: Path) -> dict[str, Any]:
     """One of them, as `qkv train` trains it; curve: step, loss, BLEU of the validation sentences."""
-    from qkv import recipes
     from qkv.cli.train import Plain
+    from qkv.training import recipes
 
     run = recipes.configure(
         given.recipe,
@@ -70,8 +70,7 @@ def trained(given: Any, changes: tuple[str, ...], folder: Path) -> dict[str, Any
 
 def counted(given: Any) -> dict[str, Any]:
     """What trigrams of the target side are worth on the validation sentences, per token in nats."""
-    from qkv import recipes
-    from qkv.runs import assemble
+    from qkv.training import assemble, recipes
 
     a = assemble.assemble(recipes.configure(given.recipe, smoke=given.smoke), device="cpu")
     found = assemble.ngrams(a, order=3)

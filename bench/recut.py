@@ -17,8 +17,7 @@ def main() -> None:
     given = options(__doc__ or "")
     import torch
 
-    from qkv import recipes
-    from qkv.runs import assemble
+    from qkv.training import assemble, recipes
     from qkv.training.loop import Loop
 
     torch.set_num_threads(given.threads)

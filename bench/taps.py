@@ -12,7 +12,7 @@ def main() -> None:
     given = options(__doc__ or "")
     import torch
 
-    from qkv.convert import checkpoint
+    from qkv.checkpoints import model_dir
     from qkv.core.init import initialise
     from qkv.core.model import Transformer
     from qkv.core.step import begin
@@ -27,7 +27,7 @@ def main() -> None:
         "intermediate_size": 96,
         "max_position_embeddings": 64,
     }
-    core = Transformer(checkpoint.spec_of(config, "bench"))
+    core = Transformer(model_dir.spec_of(config, "bench"))
     initialise(core)
     ids = torch.arange(12)[None]
     step, x = begin(core.decoder, ids), torch.zeros(1)

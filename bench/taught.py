@@ -51,8 +51,8 @@ def main() -> None:
 
 def trained(folder: Path, forth: Sequence[Path], back: Sequence[Path], given: Any) -> None:
     """The two runs, where they have not ended yet: with the teachers' pairs, then without."""
-    from qkv import recipes
     from qkv.cli.train import Plain
+    from qkv.training import recipes
 
     name, seed = "demo" if given.smoke else "multi30k_longer", f"training.seed={given.seed}"
     first, last = folder / "taught", folder / "true"
@@ -69,7 +69,7 @@ def trained(folder: Path, forth: Sequence[Path], back: Sequence[Path], given: An
 def beside(whole: Any, forth: Sequence[Path | str], back: Sequence[Path | str], folder: Path) -> Any:
     """The data with the pairs that teachers write of the training pairs beside the true ones."""
     import qkv
-    from qkv.runs.distil import Teacher
+    from qkv.training.distil import Teacher
 
     found = [*whole.train]
     for n, name in enumerate([*forth, *back]):
@@ -86,7 +86,7 @@ def renumbered(student: Path, teacher: Path, folder: Path) -> Path:
     """The student with its words in the order of the teacher's vocabulary, which holds the same ones."""
     from safetensors.torch import load_file, save_file
 
-    from qkv.text.tokenizer import load
+    from qkv.tokenizers.tokenizer import load
 
     own, wanted = (found.vocabulary for found in map(load, (student, teacher)) if found)
     assert own.keys() == wanted.keys()

@@ -94,8 +94,8 @@ def ours(batches: list[Any], low: bool) -> Any:
     """Our loop's own step: its dropout, its loss, its optimiser."""
     import torch
 
-    from qkv.adapt.pack import pack
-    from qkv.convert import checkpoint
+    from qkv.adapt.onednn_linear import pack
+    from qkv.checkpoints import model_dir
     from qkv.core.dropout import dropper
     from qkv.core.init import initialise
     from qkv.core.model import Transformer
@@ -103,7 +103,7 @@ def ours(batches: list[Any], low: bool) -> Any:
     from qkv.training.losses import token_loss
     from qkv.training.settings import Settings
 
-    core = Transformer(checkpoint.spec_of({"model_type": "marian", **CONFIG}, "bench")).train()
+    core = Transformer(model_dir.spec_of({"model_type": "marian", **CONFIG}, "bench")).train()
     initialise(core)
     pack(core)  # as the loop does
     optimizer = optim.make(core, Settings(steps=1, lr=1e-4))

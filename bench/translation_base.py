@@ -63,9 +63,9 @@ def main() -> None:
 
 def shape(smoke: bool) -> dict[str, Any]:
     """The config of the 2017 paper's base model, or a tiny one."""
-    from qkv.convert import checkpoint
+    from qkv.checkpoints import model_dir
 
-    config = checkpoint.named("marian:base")
+    config = model_dir.named("marian:base")
     assert config is not None
     tiny = {
         "d_model": 128,
@@ -85,12 +85,12 @@ def counting(config: dict[str, Any], seed: int) -> Any:
     import torch
 
     from qkv import hub
-    from qkv.convert import checkpoint
+    from qkv.checkpoints import model_dir
     from qkv.model import Special
 
     pad = config["vocab_size"] - 1
     special = Special(eos=(EOS,), pad=pad, start=pad, forbid=(pad,))
-    model = hub.build(checkpoint.spec_of(config, "bench"), seed=seed, special=special)
+    model = hub.build(model_dir.spec_of(config, "bench"), seed=seed, special=special)
     core = model.core.eval()
     at = int(core.spec.stack.width * 0.2257)  # sin(t / 62): it rises up to position 97
     with torch.no_grad():
@@ -170,7 +170,7 @@ def ours(model: Any, batches: list[Any]) -> dict[str, Any]:
 
     import torch
 
-    from qkv.adapt.pack import pack
+    from qkv.adapt.onednn_linear import pack
     from qkv.generation.beam import Search, beam
     from qkv.generation.rows import Feed
     from qkv.generation.sequence import Limits, Stops

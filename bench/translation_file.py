@@ -20,7 +20,7 @@ def main() -> None:
     given = options(__doc__ or "", lines=(512, "lines of the file"), seed=(0, "of weights and sentences"))
     import torch
 
-    from qkv.adapt.pack import pack
+    from qkv.adapt.onednn_linear import pack
     from qkv.cli.common import BATCH, batches
     from qkv.cli.translate import ROWS
 

@@ -79,7 +79,7 @@ def raced(given: Any, folder: Path, hear: Any, watcher: Any) -> dict[str, Any]:
 
 def told_of(loop: Any, folder: Path, spent: Spent, plain: Spent) -> dict[str, Any]:
     """The ratios of a run to the plain one (the clock's, the processor's), and its records."""
-    from qkv.training.watch import Watched
+    from qkv.training.probes.watched import Watched
 
     w = Watched(folder)
     size = sum(path.stat().st_size for path in w.folder.rglob("*") if path.is_file())
@@ -111,9 +111,8 @@ def told(watcher: Any, step: int) -> tuple[dict[str, Any], float]:
 
 def begun(given: Any, folder: Path, *, watched: bool, hear: Any = None) -> tuple[Any, Spent]:
     """A run that has begun, and the time that its beginning took over that of no record; `hear` gets its events."""
-    from qkv import recipes
-    from qkv.runs import assemble, watching
-    from qkv.training import log, loop
+    from qkv.training import assemble, log, loop, recipes
+    from qkv.training.probes import watching
 
     run = recipes.configure(given.recipe, [f"watch.times={given.times}", f"watch.share={given.share}"],
                             smoke=given.smoke)  # fmt: skip

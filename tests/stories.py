@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from qkv.paths import data_dir
-from qkv.text import files, sentencepiece
-from qkv.text.tokenizer import Tokenizer
+from qkv.tokenizers import backends, sentencepiece
+from qkv.tokenizers.tokenizer import Tokenizer
 
 HEADER = ("dim", "hidden", "layers", "heads", "groups", "vocabulary", "context")
 
@@ -77,6 +77,6 @@ def convert(directory: Path) -> Path:
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     backend = sentencepiece.build(sentencepiece.read_plain(source() / "tok512.bin"))
-    backend.post_processor = files.template(("<s>", 1), None)
+    backend.post_processor = backends.template(("<s>", 1), None)
     Tokenizer(backend, bos="<s>", eos="</s>", unk="<unk>").save(directory)
     return directory

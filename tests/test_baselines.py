@@ -15,20 +15,19 @@ from torch import Tensor
 
 import qkv
 import qkv.hub
-from qkv import baselines, recipes
+from qkv import baselines
 from qkv.core.init import initialise
 from qkv.core.recurrent import Recurrent, Writer
 from qkv.data import collate
 from qkv.data.order import permutation
 from qkv.errors import QkvError
-from qkv.runs import assemble
-from qkv.runs.run import Check, Run, Vocabulary
-from qkv.runs.shape import Shape
-from qkv.runs.splits import Splits
-from qkv.training import loop
+from qkv.training import assemble, loop, recipes
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
+from qkv.training.run import Check, Run, Vocabulary
 from qkv.training.settings import Settings
+from qkv.training.shape import Shape
+from qkv.training.splits import Splits
 
 WORDS, END, START = 20, 2, 1
 KINDS = ("none", "additive")

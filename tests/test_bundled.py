@@ -11,7 +11,7 @@ import qkv
 from qkv.data.corpus import corpus
 from qkv.labs import two_it
 from qkv.paths import bundled_dir
-from qkv.recipes.demo_bert import label
+from qkv.training.recipes.demo_bert import label
 
 TOOL = Path(__file__).parents[1] / "tools" / "bundle.py"
 needs = pytest.mark.skipif(not (bundled_dir() / "demo").is_dir(), reason="the bundled models were not made yet")

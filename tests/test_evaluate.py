@@ -15,8 +15,8 @@ from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.model import Model, voice
 from qkv.paths import bundled_dir
-from qkv.runs.shape import Shape
-from qkv.text.train import train
+from qkv.tokenizers.vocabulary import train
+from qkv.training.shape import Shape
 
 TEXT = "我喜欢苹果。你喜欢茶吗？the cat sat on the mat. 小帅在学校读书，我在家。\n" * 6
 

@@ -14,9 +14,11 @@ from qkv.families import modules
 PACKAGE = size.PACKAGE
 FLOOR = {package: floor for floor, packages in size.FLOORS.items() for package in packages}
 # The command line is the door: its verbs run recipes and labs. errors is for everybody.
-SIDEWAYS = {("cli", "recipes"), ("cli", "labs"), ("spec", "errors"), ("paths", "errors")}
+SIDEWAYS = {("cli", "labs"), ("spec", "errors"), ("paths", "errors")}
 # hub makes a Model; a Model delegates to functions of a Model, which see it as a type alone.
 SIDEWAYS |= {("hub", "model"), ("hub", "writing"), ("model", "writing"), ("model", "judging")}
+# To go: what loading and writing share with training finds a lower floor.
+SIDEWAYS |= {("hub", "training"), ("writing", "training")}
 TYPES_ONLY = {("writing", "model"), ("judging", "model")}
 PUBLIC = {"load", "build", "Model", "Spec", "train", "show", "QkvError"}  # what `from qkv import x` brings from the top
 
@@ -76,7 +78,7 @@ def wrong_imports(name: str, source: str) -> list[str]:
             if allowed is not None and top not in sys.stdlib_module_names | allowed:
                 wrong.append(f"{name}:{line} {package} may not import {top}")
         elif not target or target in PUBLIC:
-            if FLOOR[package] < 6:
+            if FLOOR[package] < 7:
                 wrong.append(f"{name}:{line} imports the public names; import from the module itself")
         elif target in FLOOR and target != package:
             beside = SIDEWAYS | TYPES_ONLY if line in types else SIDEWAYS
@@ -89,17 +91,17 @@ def wrong_imports(name: str, source: str) -> list[str]:
 
 
 def unsafe(name: str, source: str) -> list[str]:
-    """Pickle, and code that comes with a checkpoint: only convert/store.py may read, and weights only."""
+    """Pickle, and code that comes with a checkpoint: only checkpoints/storage.py may read, and weights only."""
     tree = ast.parse(source)
     wrong = [
         f"{name}:{line} imports {module}"
         for line, module in imported(tree)
-        if module.split(".")[0] in ("pickle", "cloudpickle", "dill", "joblib") and name != "convert.store"
+        if module.split(".")[0] in ("pickle", "cloudpickle", "dill", "joblib") and name != "checkpoints.storage"
     ]
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "torch.save"):
             only = any(k.arg == "weights_only" and ast.unparse(k.value) == "True" for k in node.keywords)
-            if not (name == "convert.store" and only):
+            if not (name == "checkpoints.storage" and only):
                 wrong.append(f"{name}:{node.lineno} calls {ast.unparse(node.func)}")
         if isinstance(node, ast.keyword) and node.arg in ("trust_remote_code", "allow_pickle"):
             wrong.append(f"{name}:{node.lineno} passes {node.arg}")
@@ -177,9 +179,9 @@ def test_the_core_names_no_family(name: str) -> None:
     assert named_families(FILES[name], family_names()) == []
 
 
-def test_only_runs_recipes_and_labs_choose_a_family_by_its_name() -> None:
+def test_only_training_and_labs_choose_a_family_by_its_name() -> None:
     names = {t for module in modules().values() for t in module.TYPES} | set(family_names())
-    free = {name for name in FILES if name.split(".")[0] not in ("families", "runs", "recipes", "labs")}
+    free = {name for name in FILES if name.split(".")[0] not in ("families", "training", "labs")}
     assert {name: hits for name in free if (hits := words_of_code(FILES[name]) & names)} == {}
 
 
@@ -188,19 +190,18 @@ def test_only_runs_recipes_and_labs_choose_a_family_by_its_name() -> None:
     [
         ("core.model", "from qkv.families import gpt2"),
         ("core.model", "import numpy"),
-        ("core.model", "from qkv import text"),
+        ("core.model", "from qkv import tokenizers"),
         ("core.model", "def f():\n    from qkv.paths import data_dir"),
         ("families.gpt2", "import torch"),
         ("families.gpt2", "from qkv.core.model import Block"),
-        ("text.tokenizer", "from qkv.data import pack"),
-        ("training.loop", "from qkv.generation.beam import search"),
-        ("training.loop", "import qkv.hub"),
-        ("training.loop", "import qkv"),
+        ("tokenizers.tokenizer", "from qkv.data import packing"),
+        ("generation.beam", "from qkv.training.loop import Loop"),
+        ("generation.beam", "import qkv.hub"),
+        ("generation.beam", "import qkv"),
         ("lens.trace", "from qkv import load"),
-        ("recipes.demo", "from qkv.cli import main"),
-        ("runs.run", "from qkv.recipes import demo"),
+        ("training.run", "from qkv.labs import lab"),
         ("spec", "from qkv.core import model"),
-        ("data.corpus.grammar", "from ...text import tokenizer"),
+        ("data.corpus.grammar", "from ...tokenizers import tokenizer"),
         ("data.order", "from ..hub import load"),
         ("model", "from qkv.hub import load"),
         ("writing", "from qkv.model import Model"),
@@ -217,8 +218,8 @@ def test_a_wrong_import_is_caught(name: str, source: str) -> None:
     [
         ("core.model", "import torch.nn.functional as F\nfrom qkv.spec import Spec\nfrom qkv.core.step import Step"),
         ("families.qwen", "import math\nfrom qkv.families import llama\nfrom qkv.errors import QkvError"),
-        ("cli.demo", "from qkv.recipes import demo\nimport qkv"),
-        ("hub", "from qkv.training import loop\nfrom qkv import text"),
+        ("cli.demo", "from qkv.training.recipes import demo\nimport qkv"),
+        ("hub", "from qkv.generation import engine\nfrom qkv import tokenizers"),
         ("judging", "if TYPE_CHECKING:\n    from qkv.model import Model"),
         ("data.corpus.__init__", "from .grammar import pairs\nfrom ..order import batch"),
     ],
@@ -229,9 +230,9 @@ def test_a_right_import_passes(name: str, source: str) -> None:
 
 def test_the_other_rules_catch_their_faults() -> None:
     assert unsafe("training.checkpoint", "import torch\ntorch.save(x, 'f')") != []
-    assert unsafe("convert.store", "import torch\ntorch.load('f')") != []
-    assert unsafe("convert.store", "import torch\ntorch.load('f', weights_only=True)") == []
-    assert unsafe("text.tokenizer", "f(trust_remote_code=True)") != []
+    assert unsafe("checkpoints.storage", "import torch\ntorch.load('f')") != []
+    assert unsafe("checkpoints.storage", "import torch\ntorch.load('f', weights_only=True)") == []
+    assert unsafe("tokenizers.tokenizer", "f(trust_remote_code=True)") != []
     assert unsafe("data.sources", "import pickle") != []
     assert heavy_at_start("cli.doctor", "import torch") != []
     assert heavy_at_start("cli.doctor", "import click\ndef f():\n    import torch") == []

@@ -62,7 +62,7 @@ def test_bad_input_is_named():
 
 def test_marks_come_from_a_vocabulary():
     tokenizers = pytest.importorskip("tokenizers")
-    from qkv.text.tokenizer import Tokenizer
+    from qkv.tokenizers.tokenizer import Tokenizer
 
     words = {"_start_": 4, "_delimiter_": 5, "_classify_": 6, "a": 0, "[UNK]": 1}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))

@@ -12,7 +12,7 @@ import qkv
 from qkv import reading
 from qkv.core.step import begin
 from qkv.errors import QkvError
-from qkv.text.train import train
+from qkv.tokenizers.vocabulary import train
 
 sys.path.insert(0, str(Path(__file__).parent / "core"))
 import zoo

@@ -82,7 +82,7 @@ def test_each_command_line_is_understood(line: list[str]) -> None:
     args = own(line)
     found = parsed(args)
     if args[0] == "train":
-        from qkv import recipes
+        from qkv.training import recipes
 
         if args[1:] and not args[1].endswith(".toml"):
             recipes.configure(found["recipe"], found["overrides"])
@@ -157,7 +157,7 @@ def test_each_python_block_runs(block: str, tmp_path: Path, monkeypatch) -> None
 
 @every
 def test_each_toml_block_describes_a_run(readme: str, tmp_path: Path) -> None:
-    from qkv import recipes
+    from qkv.training import recipes
 
     for name in ("train.zh", "train.en", "book.txt"):
         (tmp_path / name).write_text("".join(f"{name} {i}\n" for i in range(40)), encoding="utf-8")
@@ -186,7 +186,7 @@ def test_links_and_the_tree_point_at_what_is_there(readme: str) -> None:
 
 
 def test_the_family_that_is_shown_as_an_example_goes_both_ways() -> None:
-    from qkv.convert.config import Reader
+    from qkv.checkpoints.config import Reader
 
     family: dict[str, Any] = {}
     exec(blocks("src/qkv/families/README.md", "python")[0], family)

@@ -11,7 +11,7 @@ import qkv
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
 from qkv.model import Special
-from qkv.text.train import train
+from qkv.tokenizers.vocabulary import train
 from qkv.writing import whole
 
 sys.path.insert(0, str(Path(__file__).parent / "core"))

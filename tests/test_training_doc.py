@@ -18,15 +18,15 @@ from typing import Any
 import click
 import pytest
 
-from qkv import paths, recipes
+from qkv import paths
 from qkv.adapt.lora import Lora
 from qkv.cli import VERBS, main
 from qkv.cli.common import Talk
-from qkv.runs import own
-from qkv.runs import run as runs
-from qkv.runs.fit import OBJECTIVES
+from qkv.training import own_data, recipes
+from qkv.training import run as runs
+from qkv.training.compatibility import OBJECTIVES
+from qkv.training.probes.watched import Watched, Watching
 from qkv.training.settings import Settings, fitting
-from qkv.training.watch import Watched, Watching
 
 DOCS = Path(__file__).parents[1] / "docs"
 ENGLISH, CHINESE = ((DOCS / name).read_text(encoding="utf-8") for name in ("training.md", "training.zh-CN.md"))
@@ -36,7 +36,9 @@ PARTS = {
     "data": runs.Data(), "model": runs.Shape(), "tokenizer": runs.Vocabulary(), "training": Settings(steps=1),
     "training.lora": Lora(), "check": runs.Check(), "watch": Watching(),
 }  # fmt: skip
-USUAL = {"pairs": own.OWN_PAIRS, "text": own.OWN_TEXT, "labels": own.OWN_LABELS, "chat": own.OWN_CHAT}
+USUAL = {
+    "pairs": own_data.OWN_PAIRS, "text": own_data.OWN_TEXT, "labels": own_data.OWN_LABELS, "chat": own_data.OWN_CHAT,
+}  # fmt: skip
 
 pages = pytest.mark.parametrize("page", [ENGLISH, CHINESE], ids=["en", "zh"])
 Item = tuple[str, str, str]  # kind (file, python, line), name of the file, content

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 import qkv
-from qkv import recipes
 from qkv.cli.train import Plain
+from qkv.training import recipes
 
 RECIPES = {"demo": "demo", "demo-lm": "demo_lm", "demo-bert": "demo_bert", "demo-moe": "demo_moe"}
 MOST = 12_000_000  # bytes of safetensors, all together

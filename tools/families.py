@@ -68,13 +68,13 @@ def lines_of(path: Path) -> int:
 
 def page(found: dict[str, dict[str, Any]], *, nightly: bool) -> str:
     """The page's text."""
-    from qkv.convert import checkpoint
+    from qkv.checkpoints import model_dir
 
     how = ", 20 drawn models a family" if nightly else ", 3 drawn models a family"
     shared = ", ".join(f"`{p.name}` {lines_of(p)}" for p in sorted((size.PACKAGE / "families").glob("_*.py")))
     text = HEAD.format(how=how, shared=shared, ticks=" | ".join(TICKS), rules="---|" * len(TICKS))
     notes: list[str] = []
-    for name, module in sorted(checkpoint.modules().items()):
+    for name, module in sorted(model_dir.modules().items()):
         lines = lines_of(Path(str(module.__file__)))
         types = ", ".join(f"`{t}`" for t in module.TYPES)
         own = found.get(name, {})

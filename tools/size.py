@@ -28,11 +28,12 @@ CORE_TOTAL = 1700
 FLOORS = {
     0: ("spec", "errors", "paths", "memory"),
     1: ("core", "families"),
-    2: ("convert", "text", "data", "adapt", "sample", "cost", "uses"),
-    3: ("training", "generation", "lens", "fold", "reading", "inputs", "evaluate", "baselines"),
+    2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "uses"),
+    3: ("chat", "generation", "lens", "fold", "reading", "inputs", "evaluate", "baselines"),
     4: ("writing", "judging", "model", "hub"),
-    5: ("runs", "serve", "explore"),
-    6: ("recipes", "labs", "cli"),
+    5: ("training", "serve"),
+    6: ("explore",),
+    7: ("labs", "cli"),
 }
 _SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 

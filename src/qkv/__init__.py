@@ -8,8 +8,8 @@ from qkv.errors import QkvError
 if TYPE_CHECKING:
     from qkv.hub import build, load, show
     from qkv.model import Model
-    from qkv.recipes import train
     from qkv.spec import Spec
+    from qkv.training.recipes import train
 
 __version__ = "0.1.0"
 __all__ = ["load", "build", "Model", "Spec", "train", "show", "QkvError", "__version__"]
@@ -20,7 +20,7 @@ _HOME = {
     "build": "qkv.hub",
     "Model": "qkv.model",
     "Spec": "qkv.spec",
-    "train": "qkv.recipes",
+    "train": "qkv.training.recipes",
     "show": "qkv.hub",
 }
 

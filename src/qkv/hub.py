@@ -9,9 +9,9 @@ import torch
 
 from qkv import cost, fold, paths
 from qkv.adapt import lora
-from qkv.adapt.pack import pack
-from qkv.convert import checkpoint, peft, store
-from qkv.convert.heads import groups_of, regrouped
+from qkv.adapt.group_heads import groups_of, regrouped
+from qkv.adapt.onednn_linear import pack
+from qkv.checkpoints import model_dir, peft, storage
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.recurrent import core_of
@@ -19,8 +19,8 @@ from qkv.errors import QkvError, nearest
 from qkv.generation.rows import PIECE
 from qkv.model import Model, Special
 from qkv.spec import Spec
-from qkv.text import tokenizer as text
-from qkv.text.tokenizer import Tokenizer
+from qkv.tokenizers import tokenizer as text
+from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training import checkpoint as training
 from qkv.uses import fills_blanks
 from qkv.writing import free
@@ -54,7 +54,7 @@ def opened(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.Te
     """The model of a directory, with the weights that learnt as a run of it kept them where they are given."""
     if (directory / peft.CONFIG).is_file():
         return adapted(directory, device, dtype, kept)
-    core, config = checkpoint.read(directory, device=device_of(device), dtype=dtype_of(dtype))
+    core, config = model_dir.read(directory, device=device_of(device), dtype=dtype_of(dtype))
     if kept:
         training.fill(core, kept)
     pack(core)
@@ -62,7 +62,7 @@ def opened(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.Te
     if tokenizer is not None:
         tokenizer.fits(core.spec.sources or core.spec.vocabulary)
     file = directory / "generation_config.json"
-    habits = store.read_json(file) if file.is_file() else {}
+    habits = storage.read_json(file) if file.is_file() else {}
     return Model(core, tokenizer, special_of(directory, config, tokenizer), config, habits)
 
 
@@ -75,8 +75,8 @@ def adapted(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.T
         said = directory / peft.CONFIG
         raise QkvError(f"{said}: {directory} holds adapters of a model, which is not to be had: {e}",
                        zh=f"{said}：{directory} 是适配器，它的模型读不到：{e.zh or e}") from e  # fmt: skip
-    config = store.read_json(file) if file.is_file() else begun.config or {}
-    core = extended(begun.core, checkpoint.spec_of(config, file), 0)
+    config = storage.read_json(file) if file.is_file() else begun.config or {}
+    core = extended(begun.core, model_dir.spec_of(config, file), 0)
     parts, whole = peft.read(directory, core, config)
     if kept:
         scale = peft.scale(directory)
@@ -175,7 +175,7 @@ def download(name: str, revision: str | None, known: Sequence[str], wanted: Sequ
 def special_of(directory: Path, config: dict[str, Any], tokenizer: Tokenizer | None) -> Special:
     """Special ids: generation_config.json first, then config.json, then the tokenizer's own."""
     file = directory / "generation_config.json"
-    stated = {**config, **(store.read_json(file) if file.is_file() else {})}
+    stated = {**config, **(storage.read_json(file) if file.is_file() else {})}
 
     def ids(key: str) -> tuple[int, ...]:
         value = stated.get(key)
@@ -207,10 +207,10 @@ def spec_of(name: str | Path | Model) -> Spec:
     """The spec of a model, of `family:size`, of a family (its first size), or of a MODEL's config; loads no weights."""
     if isinstance(name, Model):
         return name.spec
-    family = checkpoint.called(str(name))
-    config = checkpoint.named(str(name)) or (checkpoint.named(f"{name}:{next(iter(family.SIZES))}") if family else None)
+    family = model_dir.called(str(name))
+    config = model_dir.named(str(name)) or (model_dir.named(f"{name}:{next(iter(family.SIZES))}") if family else None)
     if config is None and ":" in str(name) and not Path(name).exists():
-        known = [*checkpoint.modules(), *(a for m in checkpoint.modules().values() for a in getattr(m, "ALSO", ()))]
+        known = [*model_dir.modules(), *(a for m in model_dir.modules().values() for a in getattr(m, "ALSO", ()))]
         family, size = str(name).split(":", 1)
         raise QkvError(f"{name}: there is no family {family!r}{nearest(family, known)} with a size {size!r} (families: "
                        f"{', '.join(known)})",
@@ -220,8 +220,8 @@ def spec_of(name: str | Path | Model) -> Spec:
         directory = locate(name, wanted=("config.json", peft.CONFIG))
         if (directory / peft.CONFIG).is_file() and not (directory / "config.json").is_file():
             return spec_of(peft.base_of(directory))
-        return checkpoint.spec_of(store.read_json(directory / "config.json"), directory / "config.json")
-    return checkpoint.spec_of(config, name)
+        return model_dir.spec_of(storage.read_json(directory / "config.json"), directory / "config.json")
+    return model_dir.spec_of(config, name)
 
 
 def show(name: str | Path | Model, *, mode: Any = None, taps: bool = False) -> str:
@@ -235,7 +235,7 @@ def show(name: str | Path | Model, *, mode: Any = None, taps: bool = False) -> s
 
 def unpublished(name: str | Path | Model) -> str | None:
     """What a family says of numbers that nobody published and that it has all the same."""
-    return getattr(checkpoint.called(str(name).partition(":")[0]), "UNPUBLISHED", None)
+    return getattr(model_dir.called(str(name).partition(":")[0]), "UNPUBLISHED", None)
 
 
 def report(

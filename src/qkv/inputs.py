@@ -11,7 +11,7 @@ from typing import Literal
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.text.tokenizer import Tokenizer
+from qkv.tokenizers.tokenizer import Tokenizer
 
 SPELLED = ("_start_", "_delimiter_", "_classify_")  # as the authors' own code spells them
 MARK = " ||| "  # stands between two texts where a vocabulary has no token for it: so our own runs lay them

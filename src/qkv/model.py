@@ -10,7 +10,8 @@ from torch import Tensor
 
 from qkv import evaluate, reading
 from qkv.adapt import lora
-from qkv.convert import checkpoint, peft, store
+from qkv.chat import template as chats
+from qkv.checkpoints import model_dir, peft, storage
 from qkv.core.dropout import Drop, keep
 from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
@@ -18,8 +19,7 @@ from qkv.errors import QkvError
 from qkv.generation import engine
 from qkv.judging import by_batches, compares, divided, parted, present, together
 from qkv.spec import Spec
-from qkv.text import chat as chats
-from qkv.text.tokenizer import Tokenizer
+from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.uses import kind
 from qkv.writing import Ask, Prompt, Result, chance, free, render, way_of, whole
 
@@ -128,14 +128,14 @@ class Model:
         if not str(directory):
             raise QkvError("save: the name of the directory is empty", zh="save：目录名是空的")
         directory = Path(directory)
-        with store.replacing(directory) as aside:
+        with storage.replacing(directory) as aside:
             extra = self.special.keys
             if lora.adapters(self.core):
                 save_adapters(aside, self)
             else:
-                checkpoint.write(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
+                model_dir.write(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
             never = {"bad_words_ids": [[i] for i in self.special.forbid]} if self.special.forbid else {}
-            store.write_json(aside / "generation_config.json", {**self.habits, **extra, **never})
+            storage.write_json(aside / "generation_config.json", {**self.habits, **extra, **never})
             if self.tokenizer is not None:
                 self.tokenizer.save(aside)
         return directory
@@ -349,4 +349,4 @@ def save_adapters(directory: Path, model: Model) -> None:
     base = str(Path(model.base).resolve()) if Path(model.base).is_dir() else model.base
     peft.write(directory, model.core, model.config or {}, parts, base=base, also=also)
     if model.spec.labels:
-        store.write_json(directory / "config.json", model.config or {})
+        storage.write_json(directory / "config.json", model.config or {})

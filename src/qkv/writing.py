@@ -14,10 +14,10 @@ from qkv.generation import beam as beams
 from qkv.generation import engine
 from qkv.generation.rows import BLANKS, PIECE, Feed, by_length, places
 from qkv.generation.sequence import Limits, Stops
-from qkv.sample import Sampling
+from qkv.sampling import Sampling
 from qkv.spec import Spec
-from qkv.text import tokenizer as text
-from qkv.text.tokenizer import Tokenizer
+from qkv.tokenizers import tokenizer as text
+from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.settings import fitting
 from qkv.uses import fills_blanks, kind
 

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 
 import qkv
-from qkv import cli, recipes
+from qkv import cli
 from qkv.adapt import lora
 from qkv.adapt.lora import Lora
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
-from qkv.runs.own import OWN_LABELS
-from qkv.runs.run import Run, Vocabulary
-from qkv.runs.shape import Shape
-from qkv.runs.splits import Splits
-from qkv.training import checkpoint
+from qkv.training import checkpoint, recipes
+from qkv.training.own_data import OWN_LABELS
+from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
+from qkv.training.shape import Shape
+from qkv.training.splits import Splits
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 import zoo

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from qkv import recipes
 from qkv.data import download, sources
 from qkv.data.download import File, Set
 from qkv.errors import Note
 from qkv.paths import bundled_dir
+from qkv.training import recipes
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_cli import run

@@ -8,8 +8,8 @@ import torch
 
 import qkv
 from qkv.adapt import lora
+from qkv.checkpoints.model_dir import modules
 from qkv.cli import main
-from qkv.convert.checkpoint import modules
 
 
 def unpublished() -> list[str]:

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 import qkv
 from qkv import hub, inputs, reading
+from qkv.checkpoints import storage
 from qkv.cli import main
-from qkv.convert import store
 from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.paths import bundled_dir
-from qkv.runs.shape import Shape
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Spec, Stack, Table
-from qkv.text.train import train
+from qkv.tokenizers.vocabulary import train
+from qkv.training.shape import Shape
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_cli import feed, run
@@ -72,8 +72,8 @@ def reads(tmp_path_factory: pytest.TempPathFactory) -> str:
     made = train(TEXTS, kind="char", size=200, specials=SPECIALS, template="cls")
     folder = tmp_path_factory.mktemp("reads")
     shaken(hub.build(encoder(len(made)), tokenizer=made)).save(folder)
-    config = store.read_json(folder / "config.json")
-    store.write_json(folder / "config.json", config | {"id2label": {"0": "yes", "1": "no"}})
+    config = storage.read_json(folder / "config.json")
+    storage.write_json(folder / "config.json", config | {"id2label": {"0": "yes", "1": "no"}})
     return str(folder)
 
 
@@ -318,9 +318,9 @@ def test_chat_names_the_line_that_is_not_utf_8(talks, monkeypatch, capsys):
 def altered(source: Path, target: Path, change) -> str:
     """A copy of a model whose tensors a function has changed."""
     shutil.copytree(source, target)
-    tensors = {name: read().clone() for name, read in store.tensors(source).items()}
+    tensors = {name: read().clone() for name, read in storage.tensors(source).items()}
     (target / "model.safetensors").unlink()
-    store.write(target, change(tensors))
+    storage.write(target, change(tensors))
     return str(target)
 
 
@@ -505,14 +505,14 @@ def test_what_lies_there_already_is_not_touched(capsys, tmp_path):
 @bundled["demo-lm"]
 def test_dtype_and_family_stay_unless_asked(capsys, tmp_path):
     def kinds(name):
-        return {read().dtype for read in store.tensors(tmp_path / name).values()}
+        return {read().dtype for read in storage.tensors(tmp_path / name).values()}
 
     assert run(capsys, "convert", "demo-lm", str(tmp_path / "same"), "--attention", "gqa:2")[0] == 0
     assert run(capsys, "convert", "demo-lm", str(tmp_path / "wide"), "--to-dtype", "fp32")[0] == 0
     assert run(capsys, "convert", str(tmp_path / "wide"), str(tmp_path / "slim"), "--to-dtype", "bf16")[0] == 0
     assert kinds("same") == kinds("slim") == {torch.bfloat16}
     assert kinds("wide") == {torch.float32}
-    first, last = store.tensors(bundled_dir() / "demo-lm"), store.tensors(tmp_path / "slim")
+    first, last = storage.tensors(bundled_dir() / "demo-lm"), storage.tensors(tmp_path / "slim")
     assert all(torch.equal(first[n](), last[n]()) for n in first)
     _, out, _ = run(capsys, "convert", "demo-lm", str(tmp_path / "other"), "--family", "mistral", "--json")
     assert told(out)[0]["model_type"] == "mistral"
@@ -578,7 +578,7 @@ def judge(folder: Path, seed: int, texts: tuple[str, ...], labels: dict[str, str
     made = train(texts, kind="char", size=200, specials=SPECIALS, template="cls")
     torch.manual_seed(seed)
     shaken(hub.build(encoder(len(made)), tokenizer=made, seed=seed)).save(folder)
-    store.write_json(folder / "config.json", store.read_json(folder / "config.json") | {"id2label": labels})
+    storage.write_json(folder / "config.json", storage.read_json(folder / "config.json") | {"id2label": labels})
     return str(folder)
 
 
@@ -675,7 +675,7 @@ def test_nothing_to_read_and_no_name_are_no_accident(
     assert "the name of the model is empty" in run(capsys, "classify", "", "x")[2]
     with pytest.raises(QkvError, match="bytes that are no UTF-8, or half of a character"):
         model.classify("a\udcff")
-    store.write_json(Path("generation_config.json"), {"eos_token_id": "x"})
+    storage.write_json(Path("generation_config.json"), {"eos_token_id": "x"})
     code, _, err = run(capsys, "classify", ".", "x")
     assert (code, "eos_token_id is 'x' in its configs" in err) == (2, True)
     with pytest.raises(QkvError, match=r"^/proc/none/x: cannot be written .*is /proc/none a folder"):

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from qkv import recipes
 from qkv.data import sources
 from qkv.errors import QkvError
+from qkv.training import recipes
 
 TALK = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
 KINDS: dict[str, tuple[str, str, list[str]]] = {  # what [data] says, the file that is spoilt, its good rows

@@ -7,7 +7,7 @@ import torch
 
 from qkv.data.bucket import Buckets
 from qkv.data.collate import causal, labelled, masked, packed, prefixed, seq2seq
-from qkv.data.pack import pack
+from qkv.data.packing import pack
 from qkv.errors import QkvError
 
 PAIRS = [([5, 6, 1], [7, 8, 9, 1]), ([5, 1], [7, 1])]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.data import pack, shards
+from qkv.data import packing, shards
 from qkv.errors import QkvError
 
 
@@ -81,7 +81,7 @@ def test_a_damaged_shard_is_told(tmp_path: Path) -> None:
 def test_one_shard_gives_the_windows_of_the_same_text_in_memory(tmp_path: Path) -> None:
     shard = made(tmp_path / "a", 0)
     mine = shards.Mixture((shard,)).windows(length=8, rows=6, seed=3, step=11)
-    assert torch.equal(mine, pack.windows(np.arange(1000), length=8, rows=6, seed=3, step=11))
+    assert torch.equal(mine, packing.windows(np.arange(1000), length=8, rows=6, seed=3, step=11))
 
 
 def mixed(tmp_path: Path, *weights: float) -> shards.Mixture:

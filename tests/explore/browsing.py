@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qkv.explore.run import Shelf
+from qkv.explore.question import Shelf
 
 WEB = Path(__file__).parents[2] / "web"
 

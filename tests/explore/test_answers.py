@@ -21,7 +21,7 @@ from qkv.errors import QkvError
 from qkv.explore import answers, heads
 from qkv.explore.answers import ANSWERS, answer
 from qkv.explore.body import Answer, Query, dumped
-from qkv.explore.run import BUDGET, Cut, Question, Refused, Run, Shelf, ask, kind, longest, per_token
+from qkv.explore.question import BUDGET, Cut, Question, Refused, Run, Shelf, ask, kind, longest, per_token
 from qkv.model import Model, Special
 from qkv.spec import Labels
 
@@ -393,7 +393,7 @@ def test_what_a_trace_keeps_is_what_was_planned() -> None:
 
 def test_a_model_too_large_for_everything_keeps_attention_and_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = model_of("demo-lm")
-    monkeypatch.setattr("qkv.explore.run.BUDGET", 30 * per_token(lm.core, ("patterns", "lens", "routes")))
+    monkeypatch.setattr("qkv.explore.question.BUDGET", 30 * per_token(lm.core, ("patterns", "lens", "routes")))
     run = ask(lm, Question(TEXTS["demo-lm"]))
     assert not run.first.full
     assert not {"walk", "parts", "shift"} & set(answers.panels(run))

@@ -7,7 +7,7 @@ import pytest
 
 import qkv
 from qkv.explore import answers, grafts
-from qkv.explore.run import Question, Refused, Run, ask
+from qkv.explore.question import Question, Refused, Run, ask
 from qkv.lens import compare
 
 READ, DRUNK = "书和茶都在桌上，我看完了它。", "书和茶都在桌上，我喝完了它。"

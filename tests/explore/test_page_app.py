@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from qkv.explore import server
-from qkv.explore.run import Shelf
+from qkv.explore.question import Shelf
 
 sys.path.insert(0, str(Path(__file__).parent))
 import browsing  # pyright: ignore[reportMissingImports]

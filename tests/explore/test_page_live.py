@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import qkv
-from qkv import recipes
 from qkv.explore import server
-from qkv.training.watch import FOLDER, WISHED, Watched
+from qkv.training import recipes
+from qkv.training.probes.watched import FOLDER, WISHED, Watched
 
 sys.path.insert(0, str(Path(__file__).parent))
 import browsing  # pyright: ignore[reportMissingImports]

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 import qkv
 from qkv.explore import server
-from qkv.explore.run import Shelf
+from qkv.explore.question import Shelf
 
 sys.path.insert(0, str(Path(__file__).parent))
 import browsing  # pyright: ignore[reportMissingImports]
@@ -19,7 +19,7 @@ EXAMPLES = {"demo": ["我爱学习。"], "demo-moe": ["我看完了那本书。"
 
 
 def watched(folder: Path) -> Path:
-    """A folder with a run of two recorded steps, as training/recorder.py lays it out."""
+    """A folder with a run of two recorded steps, as training/probes/recorder.py lays it out."""
     home = folder / "toy" / "train" / "watch"
     home.mkdir(parents=True)
     matrices = [{"name": "a", "part": "W_Q"}, {"name": "b", "part": "FFN"}]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import qkv
-from qkv import recipes
 from qkv.explore import server
-from qkv.explore.run import Shelf
-from qkv.training import recorder
-from qkv.training.watch import Watched
+from qkv.explore.question import Shelf
+from qkv.training import recipes
+from qkv.training.probes import recorder
+from qkv.training.probes.watched import Watched
 
 sys.path.insert(0, str(Path(__file__).parent))
 import browsing  # pyright: ignore[reportMissingImports]
@@ -27,8 +27,8 @@ EXAMPLES = {
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run that recorded itself."""
-    sys.path.insert(0, str(ROOT / "tests" / "runs"))
-    from test_watching import run_of  # pyright: ignore[reportMissingImports]
+    sys.path.insert(0, str(ROOT / "tests" / "training"))
+    from test_probes import run_of  # pyright: ignore[reportMissingImports]
 
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:

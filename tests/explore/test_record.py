@@ -15,9 +15,9 @@ import qkv
 from qkv.errors import QkvError
 from qkv.explore import record, replay
 from qkv.explore.answers import answer, panels
-from qkv.explore.run import Cut, Question, ask
+from qkv.explore.question import Cut, Question, ask
 from qkv.model import Model
-from qkv.training.watch import Watched
+from qkv.training.probes.watched import Watched
 
 INDEX = """<!doctype html>
 <html lang="en"><head>

@@ -11,7 +11,7 @@ import torch
 from qkv.core import experts
 from qkv.explore import routing
 from qkv.explore.answers import answer
-from qkv.explore.run import Run
+from qkv.explore.question import Run
 from qkv.lens.routes import modules
 
 sys.path.insert(0, str(Path(__file__).parent))

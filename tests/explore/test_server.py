@@ -26,7 +26,7 @@ from qkv.errors import QkvError
 from qkv.explore import replay, server
 from qkv.explore.server import Desk, Events, app
 from qkv.model import Model
-from qkv.training.watch import Watched
+from qkv.training.probes.watched import Watched
 
 PORT, TOKEN = 8123, "secret"
 HERE = f"http://127.0.0.1:{PORT}"
@@ -385,7 +385,7 @@ def test_a_stream_brings_events_as_they_come_and_ends_with_the_server(lm: Model)
 
 
 def watched_run(folder: Path) -> Path:
-    """A run of two recorded steps, as training/recorder.py lays it out."""
+    """A run of two recorded steps, as training/probes/recorder.py lays it out."""
     run = folder / "toy"
     (run / "train" / "watch").mkdir(parents=True)
     rows = []

@@ -15,7 +15,7 @@ import pytest
 import qkv
 from qkv.errors import QkvError
 from qkv.explore import answers, server
-from qkv.explore.run import Question, ask
+from qkv.explore.question import Question, ask
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_server import PORT, ROW, TOKEN, Browser

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from qkv import cost, hub
-from qkv.adapt.pack import pack
-from qkv.convert import checkpoint
+from qkv.adapt.onednn_linear import pack
+from qkv.checkpoints import model_dir
 from qkv.core.step import Given, begin
 from qkv.fold import show
 from qkv.model import Special
@@ -24,7 +24,7 @@ oracles = importlib.util.module_from_spec(where)
 sys.modules["oracles"] = oracles
 where.loader.exec_module(oracles)
 
-FAMILIES = [f for f in sorted(checkpoint.modules()) if oracles.draw(f, 0) is not None]
+FAMILIES = [f for f in sorted(model_dir.modules()) if oracles.draw(f, 0) is not None]
 every = pytest.mark.parametrize("family", FAMILIES)
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from qkv import hub
-from qkv.convert import checkpoint, store
-from qkv.convert.config import Reader
+from qkv.checkpoints import model_dir, storage
+from qkv.checkpoints.config import Reader
 from qkv.core.cache import Static
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
@@ -22,7 +22,7 @@ oracles = importlib.util.module_from_spec(where)
 sys.modules["oracles"] = oracles
 where.loader.exec_module(oracles)
 
-KNOWN = sorted(checkpoint.modules())
+KNOWN = sorted(model_dir.modules())
 FAMILIES = [f for f in KNOWN if oracles.draw(f, 0) is not None]  # the others: test_papers.py
 EXACT = ("gpt2", "bert", "bart", "openai_gpt")  # transformers computes these in the precision that it is given
 NUMBERS = [0, 1, 2, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(3, 20))]
@@ -121,7 +121,7 @@ def test_a_deliberate_fault_shows(family, fault, tmp_path):
 def test_saved_is_bit_equal_to_loaded(pair, tmp_path, record, request):
     model = pair[1]
     model.save(tmp_path / "again")
-    first, second = store.tensors(tmp_path / "theirs"), store.tensors(tmp_path / "again")
+    first, second = storage.tensors(tmp_path / "theirs"), storage.tensors(tmp_path / "again")
     assert set(first) == set(second)
     assert all(torch.equal(first[n](), second[n]()) for n in first)
     record(request.node.callspec.params["pair"][0], "loads", True)
@@ -148,7 +148,7 @@ def test_transformers_loads_what_we_save_and_agrees(pair, tmp_path, record, requ
 
 @pytest.mark.parametrize("family", KNOWN)
 def test_config_round_trip(family):
-    module = checkpoint.modules()[family]
+    module = model_dir.modules()[family]
     for size, config in module.SIZES.items():
         spec = module.spec(Reader(config, size))
         assert module.spec(Reader(module.config(spec), size)) == spec
@@ -222,7 +222,7 @@ def test_bfloat16_errs_no_more_over_twenty_models(family, tmp_path, record):
 
 
 def test_no_family_name_in_the_core():
-    core = Path(checkpoint.__file__).parents[1] / "core"
+    core = Path(model_dir.__file__).parents[1] / "core"
     text = "\n".join(p.read_text(encoding="utf-8") for p in [*core.glob("*.py"), core.parent / "spec.py"]).lower()
     assert not [name for name in KNOWN if name in text]
 

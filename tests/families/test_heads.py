@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from qkv import hub, inputs
+from qkv.checkpoints import name_table, storage
 from qkv.cli import main
-from qkv.convert import store, table
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
-from qkv.text.train import train
+from qkv.tokenizers.vocabulary import train
 
 transformers = pytest.importorskip("transformers")
 
@@ -75,7 +75,7 @@ def test_label_logits_equal_transformers_and_go_back(family, head, seed, tmp_pat
     assert want.shape == got.shape
     assert (got - want).abs().max() <= 3e-5 * max(1.0, want.std().item())
     model.save(tmp_path / "again")
-    first, second = store.tensors(tmp_path / "theirs"), store.tensors(tmp_path / "again")
+    first, second = storage.tensors(tmp_path / "theirs"), storage.tensors(tmp_path / "again")
     assert set(first) == set(second)
     assert all(torch.equal(first[n](), second[n]()) for n in first)
     model.config = None  # as for a model that we built
@@ -127,14 +127,14 @@ def test_checkpoints_that_say_gamma_and_beta_load(tmp_path):
     oracle = oracles_bert.draw("bert", 0)
     oracle.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
-    new = {n: t() for n, t in store.tensors(tmp_path).items()}
+    new = {n: t() for n, t in storage.tensors(tmp_path).items()}
     old = {n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t.clone()
            for n, t in new.items()}  # fmt: skip
     extra = {"bert.pooler.dense.weight": torch.zeros(3), "cls.seq_relationship.bias": torch.zeros(2),
              "cls.predictions.decoder.weight": new["bert.embeddings.word_embeddings.weight"].clone(),
              "bert.embeddings.position_ids": torch.arange(64)[None]}  # fmt: skip
     path.unlink()
-    store.write(tmp_path, old | extra)
+    storage.write(tmp_path, old | extra)
     at = oracles.batch(oracle, 0)
     with torch.no_grad():
         got = hub.load(tmp_path)(at["ids"], padding=at["real"]).logits[at["real"]]
@@ -155,9 +155,9 @@ def test_checkpoints_that_say_gamma_and_beta_load(tmp_path):
 )
 def test_what_would_change_the_numbers_is_refused(family, change, said, tmp_path):
     oracles_bert.draw(family, 1).save_pretrained(tmp_path)
-    config = store.read_json(tmp_path / "config.json")
+    config = storage.read_json(tmp_path / "config.json")
     (tmp_path / "config.json").unlink()
-    store.write_json(tmp_path / "config.json", config | change)
+    storage.write_json(tmp_path / "config.json", config | change)
     with pytest.raises(QkvError, match=said):
         hub.load(tmp_path)
 
@@ -258,5 +258,5 @@ def test_texts_that_do_not_belong_together_are_refused(marked, capsys):
 def test_a_row_is_read_only_where_its_condition_holds():
     ours = {"head.weight": torch.zeros(2), "labels.out.weight": torch.zeros(2)}
     names = "labels.out a with:head\nlabels.out b without:head"
-    assert [s.theirs for s in table.slots(names, ours)] == [("a.weight",)]
-    assert [s.theirs for s in table.slots(names, {"labels.out.weight": torch.zeros(2)})] == [("b.weight",)]
+    assert [s.theirs for s in name_table.slots(names, ours)] == [("a.weight",)]
+    assert [s.theirs for s in name_table.slots(names, {"labels.out.weight": torch.zeros(2)})] == [("b.weight",)]

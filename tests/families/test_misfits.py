@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv import hub
-from qkv.convert.checkpoint import spec_of
+from qkv.checkpoints.model_dir import spec_of
 from qkv.errors import QkvError
 
 pytest.importorskip("transformers")

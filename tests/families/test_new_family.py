@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from qkv import cost, families, hub
+from qkv.checkpoints import model_dir
 from qkv.cli import main
-from qkv.convert import checkpoint
 from qkv.errors import QkvError
 
 pytest.importorskip("transformers")
@@ -36,10 +36,10 @@ def thrown_in(tmp_path):
     folder.mkdir()
     (folder / f"{NAME}.py").write_text(FAMILY, encoding="utf-8")
     families.__path__.append(str(folder))
-    checkpoint.modules.cache_clear()
+    model_dir.modules.cache_clear()
     yield folder
     families.__path__.remove(str(folder))
-    checkpoint.modules.cache_clear()
+    model_dir.modules.cache_clear()
     sys.modules.pop(f"qkv.families.{NAME}", None)
     vars(families).pop(NAME, None)
 
@@ -68,7 +68,7 @@ def gap(oracle, folder) -> float:
 
 @pytest.mark.usefixtures("thrown_in")
 def test_it_is_found_loaded_equal_shown_counted_and_written(oracle, tmp_path, capsys):
-    assert NAME in checkpoint.modules()
+    assert NAME in model_dir.modules()
     theirs = tmp_path / "theirs"
     assert gap(oracle, theirs) <= 3e-5
     model = hub.load(theirs)
@@ -86,15 +86,15 @@ def test_it_is_found_loaded_equal_shown_counted_and_written(oracle, tmp_path, ca
 
 
 def test_before_and_after_nobody_knows_it(oracle, tmp_path, request):
-    known = checkpoint.modules()
+    known = model_dir.modules()
     with pytest.raises(QkvError, match="model_type is 'phi3'"):
         hub.load(tmp_path / "theirs")
     request.getfixturevalue("thrown_in")
-    assert set(checkpoint.modules()) - set(known) == {NAME}
+    assert set(model_dir.modules()) - set(known) == {NAME}
 
 
 def test_nothing_was_left_behind():
-    assert NAME not in checkpoint.modules()
+    assert NAME not in model_dir.modules()
     assert f"qkv.families.{NAME}" not in sys.modules
     assert not hasattr(families, NAME)
     assert len(families.__path__) == 1

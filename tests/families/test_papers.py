@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv import cost, hub
-from qkv.convert.config import Reader
+from qkv.checkpoints.config import Reader
 from qkv.core.cache import Static
 from qkv.core.model import Transformer
 from qkv.core.step import begin

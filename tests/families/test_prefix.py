@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qkv import hub
-from qkv.convert import checkpoint, store
+from qkv.checkpoints import model_dir, storage
 from qkv.core.cache import Static
 from qkv.core.positions import placed
 from qkv.core.step import Given, begin
@@ -42,8 +42,8 @@ def drawn(high, **tables):
 def stored(tensors, config, where):
     """The tensors with the model that we load from them."""
     where.mkdir()
-    store.write(where, tensors)
-    store.write_json(where / "config.json", config)
+    storage.write(where, tensors)
+    storage.write_json(where / "config.json", config)
     return tensors, hub.load(where)
 
 
@@ -189,15 +189,15 @@ def test_chatglm_is_saved_as_it_was_read_and_counts_its_parameters(chat, tmp_pat
     for kept in (ours.config, None):
         ours.config = kept
         ours.save(tmp_path / str(kept is None))
-        again = store.tensors(tmp_path / str(kept is None))
+        again = storage.tensors(tmp_path / str(kept is None))
         assert set(again) == set(tensors)
         assert all(torch.equal(again[n](), tensors[n]) for n in tensors)
     assert hub.load(tmp_path / "True").spec == ours.spec
     with torch.device("meta"):
-        core = checkpoint.Transformer(checkpoint.spec_of(checkpoint.named("chatglm:6b"), "6b"))
+        core = model_dir.Transformer(model_dir.spec_of(model_dir.named("chatglm:6b"), "6b"))
     assert sum(p.numel() for p in core.parameters()) == 6_173_286_400
     with pytest.raises(QkvError, match="only ChatGLM-6B"):
-        checkpoint.spec_of({"model_type": "chatglm", "multi_query_attention": True}, "config.json")
+        model_dir.spec_of({"model_type": "chatglm", "multi_query_attention": True}, "config.json")
     record("chatglm", "loads", True)
     record("chatglm", "saves", True)
 
@@ -312,7 +312,7 @@ def test_a_prompt_without_a_blank_and_one_too_long_are_named(model):
 def test_saved_under_the_release_names_and_read_again(model, tmp_path, record):
     tensors, ours = model
     ours.save(tmp_path / "again")
-    again = store.tensors(tmp_path / "again")
+    again = storage.tensors(tmp_path / "again")
     assert set(again) == set(tensors)
     assert all(torch.equal(again[n](), tensors[n]) for n in tensors)
     ours.config = None
@@ -325,10 +325,10 @@ def test_saved_under_the_release_names_and_read_again(model, tmp_path, record):
 
 
 def test_one_key_tells_it_from_the_younger_family_of_the_same_type():
-    assert checkpoint.family_of(CONFIG, "config.json") is glm_blank
-    assert checkpoint.family_of({"model_type": "glm"}, "config.json") is checkpoint.modules()["glm"]
+    assert model_dir.family_of(CONFIG, "config.json") is glm_blank
+    assert model_dir.family_of({"model_type": "glm"}, "config.json") is model_dir.modules()["glm"]
     with pytest.raises(QkvError, match="did you mean 'glm'"):
-        checkpoint.family_of({"model_type": "glm+"}, "config.json")
+        model_dir.family_of({"model_type": "glm+"}, "config.json")
 
 
 RELEASED = {  # what a released config holds beside the shape
@@ -341,18 +341,18 @@ RELEASED = {  # what a released config holds beside the shape
 
 
 def test_a_released_config_is_read_and_other_ways_of_positions_are_refused():
-    assert checkpoint.spec_of({**CONFIG, **RELEASED}, "config.json") == checkpoint.spec_of(CONFIG, "config.json")
+    assert model_dir.spec_of({**CONFIG, **RELEASED}, "config.json") == model_dir.spec_of(CONFIG, "config.json")
     with pytest.raises(QkvError, match="relative_encoding"):
-        checkpoint.spec_of({**CONFIG, "relative_encoding": True}, "config.json")
+        model_dir.spec_of({**CONFIG, "relative_encoding": True}, "config.json")
     with pytest.raises(QkvError, match="block_position_encoding"):
-        checkpoint.spec_of({**CONFIG, "block_position_encoding": False}, "config.json")
+        model_dir.spec_of({**CONFIG, "block_position_encoding": False}, "config.json")
 
 
 @pytest.mark.parametrize(("name", "billions"), [
     ("10b", 9.88), ("10b-chinese", 9.88), ("2b", 1.92), ("335m", 0.335), ("110m", 0.109),
 ])  # fmt: skip
 def test_sizes_have_about_the_published_parameters(name, billions):
-    config = checkpoint.named(f"glm_blank:{name}")
+    config = model_dir.named(f"glm_blank:{name}")
     with torch.device("meta"):
-        core = checkpoint.Transformer(checkpoint.spec_of(config, name))
+        core = model_dir.Transformer(model_dir.spec_of(config, name))
     assert sum(p.numel() for p in core.parameters()) / 1e9 == pytest.approx(billions, rel=0.005)

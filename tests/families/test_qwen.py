@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from qkv import hub
-from qkv.convert import checkpoint
-from qkv.convert.config import Reader
+from qkv.checkpoints import model_dir
+from qkv.checkpoints.config import Reader
 from qkv.errors import QkvError
 
 transformers = pytest.importorskip("transformers")
@@ -65,7 +65,7 @@ def test_a_wrong_scaling_shows(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", SCALINGS)
 def test_a_scaling_survives_the_way_through_a_config(name):
-    family = checkpoint.modules()["llama"]
+    family = model_dir.modules()["llama"]
     rope = {"rope_type": name.partition("-")[0], **SCALINGS[name]}
     s = family.spec(Reader({**COMMON, "rope_theta": 1e4, "rope_scaling": rope}, "config"))
     assert s.stack.blocks[0].attn.rotary.scaling.kind == rope["rope_type"].replace("llama3", "wavelength")
@@ -144,4 +144,4 @@ def test_a_bare_model_loads(tmp_path):
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_named(family, change, says):
     with pytest.raises(QkvError, match=says):
-        checkpoint.spec_of({"model_type": family, **COMMON, **change}, "config.json")
+        model_dir.spec_of({"model_type": family, **COMMON, **change}, "config.json")

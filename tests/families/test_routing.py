@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from qkv import hub
-from qkv.convert import checkpoint
-from qkv.convert.config import Reader
+from qkv.checkpoints import model_dir
+from qkv.checkpoints.config import Reader
 from qkv.core import experts
 
 transformers = pytest.importorskip("transformers")
@@ -23,12 +23,12 @@ where.loader.exec_module(oracles)
 
 def mixes(family: str) -> bool:
     """Has the family a size with experts?"""
-    module = checkpoint.modules()[family]
+    module = model_dir.modules()[family]
     sizes = (module.spec(Reader(config, size)) for size, config in module.SIZES.items())
     return any(b.moe for s in sizes for b in s.stack.blocks)
 
 
-FAMILIES = [f for f in sorted(checkpoint.modules()) if mixes(f) and oracles.draw(f, 0) is not None]
+FAMILIES = [f for f in sorted(model_dir.modules()) if mixes(f) and oracles.draw(f, 0) is not None]
 every = pytest.mark.parametrize("family", FAMILIES)
 
 

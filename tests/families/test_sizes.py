@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from qkv import cost, hub
-from qkv.convert import checkpoint
-from qkv.convert.heads import groups_of, regrouped
+from qkv.adapt.group_heads import groups_of, regrouped
+from qkv.checkpoints import model_dir
 
 transformers = pytest.importorskip("transformers")
 
 PEERLESS = {"chatglm", "glm_blank", "gpt3", "gpt4", "palm"}  # transformers has no such model: see test_papers.py
-NAMED = [f"{family}:{size}" for family, module in sorted(checkpoint.modules().items()) for size in module.SIZES]
+NAMED = [f"{family}:{size}" for family, module in sorted(model_dir.modules().items()) for size in module.SIZES]
 PUBLISHED = {
     "gpt2:124m": 124_439_808, "gpt2:355m": 354_823_168, "gpt2:774m": 774_030_080, "gpt2:1.5b": 1_557_611_200,
     "llama:7b": 6_738_415_616, "llama:2-70b": 68_976_648_192, "llama:3-8b": 8_030_261_248,
@@ -49,16 +49,16 @@ def theirs(config: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize("name", [name for name in NAMED if name.partition(":")[0] not in PEERLESS])
 def test_a_named_size_has_the_parameters_that_transformers_counts(name: str) -> None:
-    config = checkpoint.named(name)
+    config = model_dir.named(name)
     assert config
-    ours = cost.count(checkpoint.spec_of(config, name)).parameters
+    ours = cost.count(model_dir.spec_of(config, name)).parameters
     assert ours == theirs(config) == PUBLISHED.get(name, ours)
 
 
 def test_every_name_that_people_ask_for_is_there() -> None:
     assert set(PUBLISHED) <= set(NAMED)
     for name in ASKED:
-        assert checkpoint.named(name), name
+        assert model_dir.named(name), name
 
 
 @pytest.mark.parametrize(("name", "attention", "held"), CACHED)

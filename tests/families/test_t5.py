@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv import cost, hub
-from qkv.convert.config import Reader
+from qkv.checkpoints.config import Reader
 from qkv.core import positions
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError

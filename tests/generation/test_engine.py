@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv import sample
+from qkv import sampling
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Given, begin, listener
@@ -16,7 +16,7 @@ from qkv.generation import rows as rows_module
 from qkv.generation.engine import generate, stream
 from qkv.generation.rows import Feed, Rows, by_length
 from qkv.generation.sequence import Limits, Stops
-from qkv.sample import Sampling
+from qkv.sampling import Sampling
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 
 PROMPTS = [[5, 9, 11], [7], [3, 4, 8, 12, 13, 2, 90], [61, 62, 63, 64]]
@@ -313,5 +313,5 @@ def test_each_token_is_drawn_from_the_model_at_its_own_position():
     core, warm = model("causal"), Sampling(0.8, top_k=20, seed=5)
     (row,) = generate(core, [PROMPTS[0]], sampling=warm, limits=Limits(10))
     for n, token in enumerate(row.tokens):
-        probs = sample.distribution(followers(core, PROMPTS[0], row.tokens[:n])[None], warm)
-        assert sample.draw(probs, [row.seed], [n]).item() == token
+        probs = sampling.distribution(followers(core, PROMPTS[0], row.tokens[:n])[None], warm)
+        assert sampling.draw(probs, [row.seed], [n]).item() == token

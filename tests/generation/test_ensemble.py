@@ -14,8 +14,8 @@ from qkv.cli import main
 from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.paths import bundled_dir
-from qkv.runs.distil import Teacher
-from qkv.text.train import train
+from qkv.tokenizers.vocabulary import train
+from qkv.training.distil import Teacher
 
 TEXTS = ["我爱学习。", "妈妈买了书。", "书和茶都在桌上，我看完了它。"]
 needs_demo = pytest.mark.skipif(not (bundled_dir() / "demo").is_dir(), reason="demo is not bundled")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv import labs, sample
+from qkv import labs
+from qkv import sampling as sample
 from qkv.core import attention, kernels
 from qkv.core.attention import Attention
 from qkv.core.cache import Static

@@ -6,8 +6,8 @@ import torch
 from qkv.data.corpus import corpus
 from qkv.errors import QkvError
 from qkv.labs import two_it
-from qkv.recipes.demo import run as demo
-from qkv.runs.assemble import assemble
+from qkv.training.assemble import assemble
+from qkv.training.recipes.demo import run as demo
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from qkv.generation.engine import generate
 from qkv.generation.sequence import Limits
 from qkv.lens import choices
 from qkv.lens.trace import Trace
-from qkv.sample import Sampling
+from qkv.sampling import Sampling
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 import zoo

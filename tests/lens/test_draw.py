@@ -14,7 +14,7 @@ import qkv
 from qkv.errors import QkvError
 from qkv.lens import draw, parts, readout, words
 from qkv.lens.draw import Bars, Drawn, Grid, Lines, Table
-from qkv.sample import Sampling
+from qkv.sampling import Sampling
 
 TAPS = ["lens", "parts", "walk", "choices", "shift", "diff", "patterns"]
 

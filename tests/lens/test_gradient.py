@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.convert import checkpoint
+from qkv.checkpoints import model_dir
 from qkv.core.model import Transformer
 from qkv.core.step import Given, begin, listener
 from qkv.errors import QkvError
@@ -70,7 +70,7 @@ def test_a_free_prefix_is_read_freely(name: str) -> None:
     if name == "glm":
         torch.manual_seed(0)
         config = {"model_type": "glm"} | glm_blank.size(64, 3, 2, vocabulary=71, context=40)
-        spec = checkpoint.spec_of(config, "here")
+        spec = model_dir.spec_of(config, "here")
         core = qkv.build(spec).core.eval()
         feed, prompt = Feed((6,), blanks=(5,)), [9, 11, 5, 14, 30]
     else:

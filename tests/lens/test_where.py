@@ -14,7 +14,7 @@ from qkv.lens import where
 from qkv.lens.trace import Trace
 from qkv.paths import data_dir
 from qkv.spec import Attention, Block, Ffn, Mask, Spec, Stack
-from qkv.text.tokenizer import BYTE_OF, Tokenizer, load
+from qkv.tokenizers.tokenizer import BYTE_OF, Tokenizer, load
 
 
 def bytewise(*merged: str) -> Tokenizer:

@@ -15,13 +15,12 @@ from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.collate import IGNORED, Batch, twice
 from qkv.errors import QkvError
-from qkv.runs import assemble
-from qkv.runs.run import Run, Vocabulary
-from qkv.runs.shape import Shape
-from qkv.runs.splits import Splits
-from qkv.training import crossentropy, loop, losses
-from qkv.training.objectives import step_loss
+from qkv.training import assemble, crossentropy, loop, losses
+from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
+from qkv.training.shape import Shape
+from qkv.training.splits import Splits
+from qkv.training.step_loss import step_loss
 
 V, PAD = 40, 0
 

@@ -10,11 +10,11 @@ from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
-from qkv.runs.shape import Shape
 from qkv.training import loop, losses
-from qkv.training.objectives import measure, step_loss
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
+from qkv.training.shape import Shape
+from qkv.training.step_loss import measure, step_loss
 
 V = 30
 

@@ -11,8 +11,8 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.collate import Batch
-from qkv.runs.shape import Shape
-from qkv.training import crossentropy, losses, objectives, sampled
+from qkv.training import crossentropy, losses, scheduled_sampling, step_loss
+from qkv.training.shape import Shape
 
 V, ROWS = 61, 3
 
@@ -45,8 +45,8 @@ def batch() -> Batch:
 JUDGES: dict[str, Callable[[Transformer, Batch], Any]] = {
     "loss": lambda core, one: losses.mean_loss(core, [one]),
     "smoothed": lambda core, one: losses.mean_loss(core, [one], smoothing=0.1),
-    "accuracy": lambda core, one: objectives.measure(core, [one]),
-    "sampled": lambda core, one: sampled.mixed(core, one, 0.5, 1).target.tolist(),
+    "accuracy": lambda core, one: step_loss.measure(core, [one]),
+    "sampled": lambda core, one: scheduled_sampling.mixed(core, one, 0.5, 1).target.tolist(),
 }
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from qkv import recipes
 from qkv.errors import QkvError
-from qkv.runs.run import Run, Vocabulary
-from qkv.runs.shape import Shape
-from qkv.runs.splits import Splits
-from qkv.training import lock
+from qkv.training import lock, recipes
+from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
+from qkv.training.shape import Shape
+from qkv.training.splits import Splits
 
 HOLDER = """
 import sys, time

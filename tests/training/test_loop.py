@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.adapt import pack
+from qkv.adapt import onednn_linear
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
@@ -24,7 +24,7 @@ from qkv.data.order import permutation
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.training import checkpoint, log, loop
-from qkv.training.guard import NonFinite
+from qkv.training.bad_steps import NonFinite
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
@@ -107,14 +107,14 @@ def test_layers_learn_by_onednn_where_it_is_faster_and_to_the_same_weights(
     says: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trained(wide: bool) -> tuple[dict[str, torch.Tensor], set[type]]:
-        monkeypatch.setattr(pack, "wide", lambda: wide)
-        monkeypatch.setattr(pack, "LEAST", 1)
+        monkeypatch.setattr(onednn_linear, "wide", lambda: wide)
+        monkeypatch.setattr(onednn_linear, "LEAST", 1)
         core = core_of(translator())
         loop.train(core, plan_of(reversals(32)), dataclasses.replace(BASE, eps=1e-4))
         return values(core), {type(m) for m in core.modules() if isinstance(m, torch.nn.Linear)}
 
     (plain, _), (found, kinds) = trained(False), trained(says)
-    assert (pack.Packed in kinds) is says
+    assert (onednn_linear.Packed in kinds) is says
     assert gap(plain, found) <= 1e-4
 
 

@@ -12,11 +12,11 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.order import permutation
-from qkv.runs.shape import Shape
 from qkv.training import checkpoint, loop, muon, optim
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
+from qkv.training.shape import Shape
 
 V = 29
 KINDS = ("adam", "adamw", "muon", "adafactor")

@@ -19,20 +19,17 @@ import numpy as np
 import pytest
 import torch
 
-from qkv import recipes
 from qkv.data.order import permutation
 from qkv.errors import QkvError
-from qkv.runs import assemble
-from qkv.runs.objectives import THIN
-from qkv.runs.run import Run, Vocabulary
-from qkv.runs.shape import Shape
-from qkv.runs.splits import Splits
-from qkv.training import checkpoint, guard, log, loop, objectives
+from qkv.training import assemble, bad_steps, checkpoint, log, loop, recipes, step_loss
+from qkv.training.objectives.base import THIN
 from qkv.training.plan import Plan
+from qkv.training.run import Run, Vocabulary
+from qkv.training.shape import Shape
+from qkv.training.splits import Splits
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
-import test_recut as cuts
+import test_bpe_dropout_runs as cuts
 import test_trust as t
 import test_tuning as tuning
 
@@ -50,8 +47,8 @@ OFTEN = ("plain", "averages", "all", "bf16", "spikes")  # with every test; the o
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "ENOUGH", 3)  # steps from which one may be called a spike
-    monkeypatch.setattr(guard, "ROW", 99)  # however many follow one another
+    monkeypatch.setattr(bad_steps, "ENOUGH", 3)  # steps from which one may be called a spike
+    monkeypatch.setattr(bad_steps, "ROW", 99)  # however many follow one another
 
 
 def some(every: Iterable[Any], often: Container[Any]) -> list[Any]:
@@ -72,7 +69,7 @@ def plan(objective: str, family: str) -> Plan:
 
 def poisoned(core: Any, batch: Any, **how: Any) -> Any:
     """The loss, which some batches make a spike."""
-    loss, busy = objectives.step_loss(core, batch, **how)
+    loss, busy = step_loss.step_loss(core, batch, **how)
     return loss * (9 if odd(batch) else 1), busy
 
 

@@ -15,13 +15,14 @@ from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.collate import Batch, twice
 from qkv.errors import QkvError
-from qkv.runs import assemble, objectives, watching
-from qkv.runs.run import Run, Vocabulary
-from qkv.runs.shape import Shape
-from qkv.runs.splits import Splits
-from qkv.training import crossentropy, peak, precision
-from qkv.training.objectives import step_loss
+from qkv.training import assemble, crossentropy, precision, utilization
+from qkv.training.objectives import base as objectives
+from qkv.training.probes import watching
+from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Lora, Settings
+from qkv.training.shape import Shape
+from qkv.training.splits import Splits
+from qkv.training.step_loss import step_loss
 
 V, WORDS = 48, (3, 5, 6, 9, 12, 17, 20, 31, 40, 47)
 
@@ -217,6 +218,6 @@ def test_where_there_are_no_pairs_it_is_said_to_do_nothing() -> None:
 
 
 def test_operations_that_are_not_made_are_not_counted() -> None:
-    b, work = batch(), peak.Work(core_of().spec)
+    b, work = batch(), utilization.Work(core_of().spec)
     with_all = work.of(replace(b, words=None))
     assert with_all - work.of(b) == 3 * int(b.target_real.sum()) * 2 * 64 * (V - len(WORDS))  # type: ignore[union-attr]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from qkv.errors import QkvError
-from qkv.runs.files import Data
-from qkv.runs.run import Check, Vocabulary
-from qkv.runs.shape import Shape
+from qkv.training.data_files import Data
+from qkv.training.run import Check, Vocabulary
 from qkv.training.settings import Settings, value_of
+from qkv.training.shape import Shape
 
 
 @pytest.mark.parametrize(("made", "message"), [

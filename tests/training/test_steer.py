@@ -10,7 +10,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
-from qkv.training import balance, checkpoint, loop
+from qkv.training import checkpoint, load_balancing, loop
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
 
@@ -59,7 +59,7 @@ def run(core: Transformer, split: int, **how: object) -> list[torch.Tensor]:
 
 def test_each_step_moves_each_bias_by_its_rate_against_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[torch.Tensor] = []
-    right = balance.steer
+    right = load_balancing.steer
 
     def steer(core: Transformer, loads: torch.Tensor, *, rate: float) -> None:
         heard.append(loads.clone())

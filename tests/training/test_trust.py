@@ -26,16 +26,16 @@ import torch
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.recurrent import Recurrent
-from qkv.data import collate, corrupt, pack
+from qkv.data import collate, corrupt, packing
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import permutation
 from qkv.errors import QkvError
-from qkv.runs.fit import OBJECTIVES, architecture
-from qkv.runs.shape import DROPLESS, LACKS, Shape
 from qkv.spec import Recurrence
-from qkv.training import checkpoint, log, loop, losses, optim, shard
+from qkv.training import checkpoint, fsdp, log, loop, losses, optim
+from qkv.training.compatibility import OBJECTIVES, architecture
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
+from qkv.training.shape import DROPLESS, LACKS, Shape
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork, limits and signals differ on Windows")
 V, PAD, EOS, MASK, START, END = 40, 0, 1, 2, 3, 4
@@ -129,8 +129,8 @@ def judged(objective: str, rows: list[list[int]], *, encoder: bool, width: int |
 def side_by_side(rows: list[list[int]], *, silent: int, width: int | None) -> Batch:
     """Documents packed into rows, of which the first words are not learnt; one alone has no padding."""
     wide = width or (32 if len(rows) > 1 else len(rows[0]) - 1)
-    ids, numbers = pack.pack([row[:-1] for row in rows], wide, pad=PAD)
-    labels, _ = pack.pack([[IGNORED] * silent + row[1 + silent :] for row in rows], wide, pad=IGNORED)
+    ids, numbers = packing.pack([row[:-1] for row in rows], wide, pad=PAD)
+    labels, _ = packing.pack([[IGNORED] * silent + row[1 + silent :] for row in rows], wide, pad=IGNORED)
     return collate.laid(ids, labels, numbers)
 
 
@@ -365,7 +365,7 @@ def faulty(at: int, fault: Callable[[], None]) -> Iterator[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save_file", around("save_file", checkpoint.save_file))
-        for module in (checkpoint, log, shard):
+        for module in (checkpoint, log, fsdp):
             patch.setattr(module, "sync", around("sync", module.sync))
         patch.setattr(log, "line", around("line", log.line))
         patch.setattr(checkpoint.os, "replace", around("replace", os.replace))
@@ -501,7 +501,7 @@ def one_part(folder: str, before: str, after: str, fault: str) -> None:
     import torch.distributed as dist
     from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
-    from qkv.training.parallel import Ranks
+    from qkv.training.distributed import Ranks
 
     torch.set_num_threads(1)
 
@@ -539,7 +539,7 @@ def one_part(folder: str, before: str, after: str, fault: str) -> None:
         end = child(lambda place=place, at=at: over(place, at))
         last = checkpoint.Store(place, {}).last
         assert last is not None
-        read = checkpoint.read if last.suffix == ".safetensors" else partial(shard.read, core=torch.nn.Linear(40, 40))
+        read = checkpoint.read if last.suffix == ".safetensors" else partial(fsdp.read, core=torch.nn.Linear(40, 40))
         tensors, state = read(last)
         step = state["progress"]["step"]
         alike = bool((tensors["weight:weight"] == step).all() and (tensors["weight:bias"] == -step).all())

@@ -1,7 +1,7 @@
 """LoRA (Hu et al. 2021): small matrices beside frozen ones, put on from outside by module name and merged away again.
 
 A layer with an adapter computes x Wᵀ + scale · (x Aᵀ) Bᵀ with A [rank, in] and B [out, rank]. B begins at 0, so that
-nothing changes before the first step. How it is stored: convert/peft.py. Next: pack.py.
+nothing changes before the first step. How it is stored: checkpoints/peft.py. Next: pack.py.
 """
 
 import math
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.adapt.pack import multiply
+from qkv.adapt.onednn_linear import multiply
 from qkv.errors import QkvError, nearest
 
 

@@ -20,16 +20,16 @@ from qkv.errors import QkvError
 @option("--against", type=click.Choice(["hf"]), zh="对照谁", en="compare logits with transformers'")
 def command(common: Common, model: str, against: str | None) -> int:
     from qkv import hub
-    from qkv.convert import examine, peft
+    from qkv.checkpoints import integrity, peft
 
     directory = hub.locate(model, common.revision)
     adapters = (directory / peft.CONFIG).is_file()
     if adapters and against:
         raise QkvError("--against hf: these are adapters; qkv convert writes them and their base as one model to check",
                        zh="--against hf：这是适配器；qkv convert 会把它们和底座写成一个模型，再来检查")  # fmt: skip
-    report: dict[str, Any] = {"model": model, "files": examine.hashes(directory)}
+    report: dict[str, Any] = {"model": model, "files": integrity.hashes(directory)}
     report["base"] = peft.base_of(directory) if adapters else None
-    report["not_finite"] = examine.unsound(directory, *[peft.WEIGHTS] * adapters)
+    report["not_finite"] = integrity.unsound(directory, *[peft.WEIGHTS] * adapters)
     loaded = hub.load(directory, device="cpu", dtype="fp32")
     report["parameters"] = sum(p.numel() for p in loaded.core.parameters())
     report["loads"] = True

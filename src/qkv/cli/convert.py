@@ -33,7 +33,7 @@ def command(
     text: str | None,
 ) -> None:  # fmt: skip
     from qkv import hub
-    from qkv.convert.heads import grouped, groups_of
+    from qkv.adapt.group_heads import grouped, groups_of
     from qkv.data.sources import document
     from qkv.model import Model
 
@@ -96,21 +96,21 @@ def vacant(target: str) -> None:
 def stored_dtype(directory: Path) -> Any:
     """The dtype in which a model's weights are stored; beside adapters, those of their base."""
     from qkv import hub
-    from qkv.convert import peft, store
+    from qkv.checkpoints import peft, storage
 
     while (directory / peft.CONFIG).is_file():
         directory = hub.locate(peft.base_of(directory))
-    return next(iter(store.tensors(directory).values()))().dtype
+    return next(iter(storage.tensors(directory).values()))().dtype
 
 
 def same_family(model: Any) -> str | None:
     """The family that the model was loaded as, where it can still say what the model is now."""
-    from qkv.convert import checkpoint
+    from qkv.checkpoints import model_dir
 
     if (model.config or {}).get("model_type", "qkv") == "qkv":
         return None
-    family = checkpoint.family_of(model.config, "config")
-    return None if isinstance(checkpoint.says(family, model.spec), str) else family.__name__.rpartition(".")[2]
+    family = model_dir.family_of(model.config, "config")
+    return None if isinstance(model_dir.says(family, model.spec), str) else family.__name__.rpartition(".")[2]
 
 
 def loss(model: Any, text: str) -> float:

@@ -89,7 +89,7 @@ def check(
 ) -> int:  # fmt: skip
     """Report on files; 1 where something must be mended."""
     from qkv.data import check as checks
-    from qkv.runs.files import talk_of
+    from qkv.training.data_files import talk_of
 
     places = two_columns(columns)
     measure, bound = lengths(common, model)
@@ -118,8 +118,8 @@ def two_columns(said: str) -> tuple[int, int]:
 def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, Any], teacher: dict[str, Any]) -> int:
     """Write pairs that a translator makes of pairs."""
     from qkv.errors import QkvError
-    from qkv.runs import distil as making
-    from qkv.runs.own import from_files
+    from qkv.training import distil as making
+    from qkv.training.own_data import from_files
 
     words = [f"data.columns={list(two_columns(how['columns']))}"]
     words += [f"data.keys={[k.strip() for k in how['keys'].split(',')]}"] if how["keys"] else []
@@ -155,13 +155,13 @@ def pack(common: Common, names: tuple[str, ...], out: Path, model: str | None, s
     from qkv import hub
     from qkv.data import shards, sources
     from qkv.errors import QkvError
-    from qkv.text import tokenizer, train
+    from qkv.tokenizers import tokenizer, vocabulary
 
     def pieces() -> Iterator[tuple[str, bool]]:
         return (piece for name in names for piece in sources.pieces(Path(name)))
 
     if model is None:
-        made = train.train((text for text, _ in pieces()), kind="bpe", size=size, specials=("</s>", "<unk>"))
+        made = vocabulary.train((text for text, _ in pieces()), kind="bpe", size=size, specials=("</s>", "<unk>"))
     else:
         found = tokenizer.load(model if Path(model).is_dir() else hub.locate(model, common.revision))
         if found is None:
@@ -186,7 +186,7 @@ def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], in
         return len, 1000
     from qkv import hub
     from qkv.errors import QkvError
-    from qkv.text import tokenizer
+    from qkv.tokenizers import tokenizer
 
     made = tokenizer.load(hub.locate(model, common.revision))
     if made is None:

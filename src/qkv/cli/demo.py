@@ -213,7 +213,7 @@ def shown_live(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
         yield
         return
     from qkv.explore import server
-    from qkv.recipes import demo
+    from qkv.training.recipes import demo
 
     names, examples = ["demo", "demo-lm", "demo-moe", "demo-bert"], {"demo": demo.WATCH.texts, "demo-lm": (PROMPT,)}
     try:
@@ -273,8 +273,8 @@ def watching(story: Story, run: Any) -> Any:
 
 def trained(story: Story, target: Path, changes: Mapping[str, int | None], data: Any) -> tuple[Any, list[str]]:
     """Train the recipe with a live line; the model, and its translations of the test sentences."""
-    from qkv import recipes
     from qkv.cli.train import shown
+    from qkv.training import recipes
     from qkv.training.loop import Interrupted
 
     run = recipes.configure("demo", [f"{key}={value}" for key, value in changes.items() if value is not None])
@@ -493,8 +493,8 @@ def write_page(story: Story, path: Path, models: Mapping[str, Any], proved: Any,
     `models` by name, the translator first and the language model after it.
     """
     from qkv.explore import record
-    from qkv.explore.run import Question
-    from qkv.training.watch import Watched
+    from qkv.explore.question import Question
+    from qkv.training.probes.watched import Watched
 
     (home, translator), (speaker, _) = models.items()
     pair = next((e for e in proved.edges if e.moved["written"]), proved.edges[0]).pair

@@ -79,7 +79,7 @@ def matmul_gflops(dtype: str, seconds: float = 0.4, size: int = 1024) -> float:
     """The speed of a linear layer in use on the CPU in GFLOP/s, the best of the repeats that fit the time."""
     import torch
 
-    from qkv.adapt.pack import pack
+    from qkv.adapt.onednn_linear import pack
 
     number = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
     layer, x = torch.nn.Linear(size, size, bias=False, dtype=number), torch.ones(size, size, dtype=number)

@@ -182,7 +182,7 @@ EXAMPLES = {
 
 def question(loaded: Any, line: str, how: dict[str, Any]) -> Any:
     """A text as the page asks it, with the options that were typed."""
-    from qkv.explore.run import Question
+    from qkv.explore.question import Question
 
     beam = how["beam"] if loaded.encoder_decoder and how["beam"] != 4 else None  # 4 is what it does anyway
     return Question(line, max_new_tokens=how["max_new_tokens"], beam=beam)
@@ -190,7 +190,7 @@ def question(loaded: Any, line: str, how: dict[str, Any]) -> Any:
 
 def examples(name: str) -> tuple[str, ...]:
     """Sentences to begin with: those of a bundled model, those with which a run was watched, or any."""
-    from qkv.training.watch import FOLDER, Watched
+    from qkv.training.probes.watched import FOLDER, Watched
 
     if name in EXAMPLES:
         return tuple(EXAMPLES[name])
@@ -252,7 +252,7 @@ def readouts(
 def recorded(common: Common, model: str, step: int, moved: tuple[int, int] | None) -> None:
     """What a run recorded of itself at a step, or what moved between two."""
     from qkv.explore import watched
-    from qkv.training.watch import Watched
+    from qkv.training.probes.watched import Watched
 
     run = Watched(model)
     if moved:

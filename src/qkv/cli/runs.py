@@ -28,8 +28,8 @@ from qkv.cli.common import Common, option, verb
     "--png", type=click.Path(path_type=Path), zh="写成图片（要 matplotlib）", en="write a picture (needs matplotlib)"
 )
 def command(common: Common, folder: Path, metric: str | None, x: str, page: Path | None, png: Path | None) -> int:
+    from qkv.training import compare as found
     from qkv.training import curves as plots
-    from qkv.training import runs as found
 
     runs = found.summaries(folder)
     drawn = found.shared_metric(runs, metric or "")
@@ -64,7 +64,7 @@ AXES = {"steps": ("步", "steps"), "seconds": ("秒", "seconds")}
 
 def table(common: Common, runs: Any, drawn: str) -> list[list[str]]:
     """The runs as rows of words; the first row is the head. The best has the metric that is drawn beside its own."""
-    from qkv.training.runs import differing
+    from qkv.training.compare import differing
 
     head = common.say("名称,步,词元,秒,词元/秒,最佳,测试,训练损失,结束,不同的设置",
                       "name,steps,tokens,seconds,tok/s,best,test,loss,ended,other settings")  # fmt: skip

@@ -64,7 +64,7 @@ def command(
     common: Common, recipe: str | None, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str,
     smoke: bool, seed: int | None, processes: int, track: tuple[str, ...],
 ) -> int:  # fmt: skip
-    from qkv import recipes
+    from qkv.training import recipes
 
     if recipe is None:
         return listed(common)
@@ -91,7 +91,7 @@ def command(
 
 def listed(common: Common) -> int:
     """The recipes, and what else there is to train on."""
-    from qkv import recipes
+    from qkv.training import recipes
 
     known = recipes.about()
     if common.json:
@@ -109,12 +109,12 @@ def together(common: Common, processes: int, words: list[str]) -> Iterator[None]
     """This process as the first of several that share the cores; the others are this verb with the same `words`."""
     import torch
 
-    from qkv.training import parallel
+    from qkv.training import distributed
 
-    threads = common.threads or max(1, parallel.cores() // processes)
+    threads = common.threads or max(1, distributed.cores() // processes)
     torch.set_num_threads(threads)
     own = ["train", "--quiet", f"--device={common.device}", f"--threads={threads}", *words]
-    with parallel.started(processes, [sys.executable, "-m", "qkv.cli", *own], device=common.device):
+    with distributed.started(processes, [sys.executable, "-m", "qkv.cli", *own], device=common.device):
         yield
 
 
@@ -122,8 +122,7 @@ def learn(
     common: Common, run: Any, out: Path, resume: str, *, kept: bool = True, track: tuple[str, ...] = ()
 ) -> int:  # fmt: skip
     """Train, and tell how it went."""
-    from qkv import recipes
-    from qkv.training import track as trackers
+    from qkv.training import recipes, trackers
     from qkv.training.loop import Interrupted
 
     first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started
@@ -147,7 +146,7 @@ def learn(
 
 def plan(common: Common, run: Any) -> int:
     """What the run would take."""
-    from qkv import recipes
+    from qkv.training import recipes
 
     free = room(common.device)
     found = recipes.estimate(run, device=common.device)

@@ -31,7 +31,7 @@ ROWS = 1024  # hypotheses of the lines that are read together: enough lines to s
 def command(
     common: Common, model: str, text: str | None, scores: bool, align: bool, ensemble: tuple[str, ...], **how: Any
 ) -> None:
-    from qkv.text.train import closed
+    from qkv.tokenizers.vocabulary import closed
 
     if how["nbest"] > how["beam"]:
         raise click.UsageError(Note(

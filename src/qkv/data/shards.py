@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.data import pack
+from qkv.data import packing
 from qkv.data.order import generator
 from qkv.errors import QkvError
 
@@ -189,7 +189,7 @@ class Mixture:
     def windows(self, *, length: int, rows: int, seed: int, step: int) -> Tensor:
         """Windows of `length + 1` ids [rows, length + 1], a function of (seed, step): first which shard, then where."""
         if len(self.shards) == 1:
-            return pack.windows(self.shards[0].ids, length=length, rows=rows, seed=seed, step=step)
+            return packing.windows(self.shards[0].ids, length=length, rows=rows, seed=seed, step=step)
         if self.shortest <= length:
             short = min(self.shards, key=len)
             raise QkvError(f"{short.folder} has {len(short)} tokens, a window needs {length + 1}: leave it out, or "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import click
 import torch
 
-from qkv.explore.run import kind
+from qkv.explore.question import kind
 from qkv.model import Model
 from qkv.writing import start_of
 

@@ -14,11 +14,11 @@ import torch
 from qkv import cost as counts
 from qkv import hub
 from qkv.errors import nearest
-from qkv.explore import grafts, guesses, heads, meanings, routing, scenes, trees
+from qkv.explore import beam_tree, grafts, guesses, heads, meanings, routing, scenes
 from qkv.explore.body import Answer, Query, tokens
 from qkv.explore.guesses import faithful
 from qkv.explore.heads import listed
-from qkv.explore.run import Refused, Run, kind, longest, searching, spoken
+from qkv.explore.question import Refused, Run, kind, longest, searching, spoken
 from qkv.lens import where
 from qkv.lens.routes import modules
 from qkv.model import Model
@@ -105,7 +105,7 @@ def how(run: Run) -> str:
         if value not in (None, ()):
             made.append(f", {name}={value!r}")
     lines = (
-        "import qkv", "from qkv.explore.run import ask, Cut, Question", f"model = qkv.load({run.name!r})",
+        "import qkv", "from qkv.explore.question import ask, Cut, Question", f"model = qkv.load({run.name!r})",
         f"t = ask(model, Question({q.text!r}{''.join(made)})).t",
     )  # fmt: skip
     return "\n".join(lines)
@@ -222,7 +222,7 @@ ANSWERS: dict[str, tuple[Callable[[Run, Query], Answer], tuple[str, ...]]] = {
     "parts": (guesses.parts, ("pos", "token", "vs", "by", "layer")), "gradient": (guesses.gradient, ("pos", "token")),
     "diff": (guesses.diff, ()), "proof": (guesses.proof, ("side", "ask")),
     "shift": (meanings.shift, ("pos", "anchors", "part")),
-    "beams": (trees.beams, ()), "patch": (grafts.patch, ("part", "layer", "source", "pos")),
+    "beams": (beam_tree.beams, ()), "patch": (grafts.patch, ("part", "layer", "source", "pos")),
 }  # fmt: skip
 TABLES: dict[str, Callable[[Model, Query], Answer]] = {
     "neighbours": meanings.neighbours, "analogy": meanings.analogy, "cost": cost,

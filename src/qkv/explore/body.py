@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import nearest
-from qkv.explore.run import Refused
+from qkv.explore.question import Refused
 from qkv.lens import where
 
 JSON, ARRAYS = "application/json", "application/x-qkv"

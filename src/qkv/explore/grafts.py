@@ -6,7 +6,7 @@ The measure is that of lens/compare.py. Read run.py before.
 from typing import Any
 
 from qkv.explore.body import Answer, Query
-from qkv.explore.run import Pass, Refused, Run, kind, read
+from qkv.explore.question import Pass, Refused, Run, kind, read
 from qkv.lens import compare, edit, where
 from qkv.lens.patch import Case
 from qkv.model import Model

@@ -14,10 +14,10 @@ from torch import Tensor
 from qkv.explore import grafts, scenes
 from qkv.explore.body import Answer, Query, tokens
 from qkv.explore.meanings import PLAIN
-from qkv.explore.run import Pass, Refused, Run, kind
+from qkv.explore.question import Pass, Refused, Run, kind
 from qkv.lens import readout, where
 from qkv.lens.patch import Case
-from qkv.sample import Sampling
+from qkv.sampling import Sampling
 from qkv.writing import start_of
 
 WORK = 5e10  # multiply-adds of the head that one lens may take: more, and only the last positions are shown
@@ -107,7 +107,7 @@ def choices(run: Run, query: Query) -> Answer:
     """The whole vocabulary's distribution after a position, and what each filter leaves, in the order they act."""
     pos, s = position(run, query), sampling_of(query)
     found = run.t.choices(pos, sampling=s)
-    line = f"t.choices({pos}, sampling=qkv.sample.Sampling({s.temperature!r}, {s.top_k!r}, {s.top_p!r}, {s.min_p!r}))"
+    line = f"t.choices({pos}, sampling=qkv.sampling.Sampling({s.temperature!r}, {s.top_k!r}, {s.top_p!r}, {s.min_p!r}))"
     stages: list[dict[str, Any]] = []
     for n, stage in enumerate(found):
         ids, chances = stage.top(query.whole("top", 20, low=1, high=200))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qkv.core.masks import REASONS
 from qkv.explore.body import Answer, Query
-from qkv.explore.run import Pass, Refused, Run, attentions, place
+from qkv.explore.question import Pass, Refused, Run, attentions, place
 from qkv.lens import where
 from qkv.lens.mask import LOW
 from qkv.lens.mask import reasons as why

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.explore.body import Answer, Query, tokens
-from qkv.explore.run import Refused, Run
+from qkv.explore.question import Refused, Run
 from qkv.lens import where, words
 from qkv.model import Model
 

@@ -18,10 +18,10 @@ from qkv.explore.guesses import believed
 from qkv.explore.heads import asked as read_by
 from qkv.explore.heads import asking, heads_of, listed
 from qkv.explore.meanings import whole_words
-from qkv.explore.run import Question, Run, ask, attentions, spoken
+from qkv.explore.question import Question, Run, ask, attentions, spoken
 from qkv.lens import where
 from qkv.model import Model
-from qkv.training.watch import Watched
+from qkv.training.probes.watched import Watched
 
 STATIC = Path(__file__).parent / "static"
 LIMIT = 5_000_000  # bytes of the file

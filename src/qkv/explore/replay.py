@@ -1,4 +1,4 @@
-"""What a run recorded of itself while it learnt, as answers of the page: training/watch.py reads the records.
+"""What a run recorded of itself while it learnt, as answers of the page: training/probes/watched.py reads the records.
 
 Letters: S recorded steps, N matrices, W watched words.
 """
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from qkv.explore.body import Answer
-from qkv.explore.run import Refused
+from qkv.explore.question import Refused
 from qkv.training import log
-from qkv.training.watch import FOLDER, Watched, runs
+from qkv.training.probes.watched import FOLDER, Watched, runs
 
 POINTS = 1000  # of a curve, at most
 NORMS = ("weight", "gradient", "update")
@@ -28,7 +28,7 @@ def listed(folder: Path | None) -> Answer:
     """The watched runs in a folder, the one that recorded last at the end."""
     directories = runs(folder) if folder and folder.is_dir() else []
     found = [row(Watched(directory)) for directory in sorted(directories, key=recorded)]
-    return Answer({"runs": found, "line": f"qkv.training.watch.runs({str(folder)!r})"})
+    return Answer({"runs": found, "line": f"qkv.training.probes.watched.runs({str(folder)!r})"})
 
 
 def recorded(directory: Path) -> float:
@@ -52,7 +52,7 @@ def watched(folder: Path | None, name: str) -> Watched:
 
 def line(w: Watched) -> str:
     """The Python that opens the records."""
-    return f"qkv.training.watch.Watched({str(w.directory)!r})"
+    return f"qkv.training.probes.watched.Watched({str(w.directory)!r})"
 
 
 def steps(w: Watched) -> Answer:

@@ -5,7 +5,7 @@ Letters: T positions, E experts, J chosen experts, N which layer of those that h
 
 from qkv.core.experts import within
 from qkv.explore.body import Answer, Query, tokens
-from qkv.explore.run import Refused, Run
+from qkv.explore.question import Refused, Run
 from qkv.lens import where
 from qkv.lens.routes import modules
 

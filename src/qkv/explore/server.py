@@ -31,7 +31,7 @@ from starlette.routing import Route
 from qkv.errors import QkvError, nearest
 from qkv.explore import answers, record, replay
 from qkv.explore.body import Answer, Query, dumped
-from qkv.explore.run import Question, Refused, Run, Shelf, ask
+from qkv.explore.question import Question, Refused, Run, Shelf, ask
 from qkv.model import Model
 
 HOST, PORT = "127.0.0.1", 8123

@@ -16,7 +16,7 @@ from qkv.errors import QkvError
 from qkv.lens import where, words
 from qkv.lens.trace import Trace
 from qkv.lens.walk import Strip
-from qkv.sample import Sampling
+from qkv.sampling import Sampling
 
 Cell = tuple[str, float]
 

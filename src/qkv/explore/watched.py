@@ -1,6 +1,6 @@
 """A watched run as tables: one recorded step, and what moved between two. The command is `qkv look RUN --step N`.
 
-Cells and sheets are those of tables.py; the records are read by training/watch.py.
+Cells and sheets are those of tables.py; the records are read by training/probes/watched.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import torch
 from qkv.core.model import Transformer
 from qkv.explore.tables import Cell, Sheet, bar, text
 from qkv.training import losses
-from qkv.training.watch import Moved, Record, Watched
+from qkv.training.probes.watched import Moved, Record, Watched
 
 Say = Callable[[str, str], str]
 SHADES = " ░▒▓█"

@@ -20,7 +20,7 @@ def modules() -> dict[str, ModuleType]:
 
 
 class Config(Protocol):
-    """A config that remembers which of its keys were read (convert/config.py)."""
+    """A config that remembers which of its keys were read (checkpoints/config.py)."""
 
     def __getitem__(self, key: str) -> Any:
         """The value of a key that must be there."""

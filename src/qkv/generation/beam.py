@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from qkv import memory, sample
+from qkv import memory, sampling
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.generation.rows import Ensemble, Feed, Rows, rooms
@@ -125,7 +125,7 @@ class Searcher:
         """
         sources, beams = self.beams.sums.shape
         wanted = self.search.beams * (1 + max(1, len(self.eos)))
-        logprobs, ids = sample.likeliest(logits, wanted, self.forbid)  # BM C
+        logprobs, ids = sampling.likeliest(logits, wanted, self.forbid)  # BM C
         each = ids.shape[-1]
         sums = (self.beams.sums[:, :, None] + logprobs.view(sources, beams, each)).flatten(1)  # B MC
         top = sums.topk(min(wanted, sums.shape[1]))

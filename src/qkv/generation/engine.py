@@ -14,12 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv import sample
+from qkv import sampling as sample
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.generation.rows import Feed, Rows, rooms
 from qkv.generation.sequence import Finish, Limits, Sequence, Stops, Timing, Writer
-from qkv.sample import Sampling
+from qkv.sampling import Sampling
 
 
 class Event(NamedTuple):

@@ -20,7 +20,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = {  # module: the names that a lab may ta
     "qkv": (),
     "qkv.spec": (),
     "qkv.cost": (),
-    "qkv.sample": (),
+    "qkv.sampling": (),
     "qkv.errors": (),
     "qkv.data.corpus": (),
     "qkv.lens": (),

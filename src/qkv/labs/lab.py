@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from qkv.convert.store import sync
+from qkv.checkpoints.storage import sync
 from qkv.errors import QkvError
 
 Words = tuple[str, str]  # Chinese, English

@@ -6,7 +6,7 @@ import math
 import torch
 
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.sample import Sampling, distribution
+from qkv.sampling import Sampling, distribution
 
 LOGITS, STATED = (15.8, 5.1, -3.2), (0.85, 0.10, 0.00001)  # "study", "apple" and a third word, of 50,000
 MATCH = (9.5, 0.2)  # said to give 98 % and 1 %

@@ -7,7 +7,7 @@ import torch
 
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import exact, guesses
-from qkv.sample import Sampling, distribution
+from qkv.sampling import Sampling, distribution
 
 PROMPTS = ("One, Two,", "书放在桌上，它很", "今天天气")
 TEMPERATURES, MASSES = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0), (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)

@@ -8,7 +8,7 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.lens import where
 from qkv.lens.draw import Bars, Drawn, Form
-from qkv.sample import Sampling, distribution
+from qkv.sampling import Sampling, distribution
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qkv.lens.trace import Run, Trace
     from qkv.lens.walk import Walk
     from qkv.lens.words import Nears, Shift
-    from qkv.sample import Sampling
+    from qkv.sampling import Sampling
 
 Where = int | str
 

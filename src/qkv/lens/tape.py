@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qkv.convert import store
+from qkv.checkpoints import storage
 from qkv.core.cache import Cache
 from qkv.core.masks import Seen
 from qkv.core.model import Transformer
@@ -34,7 +34,7 @@ class Shelf(Mapping[str, Tensor]):
     """The taps of one call in a safetensors file; each is read when it is asked for."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.read = path, {k[4:]: v for k, v in store.safe(path).items() if k.startswith("tap.")}
+        self.path, self.read = path, {k[4:]: v for k, v in storage.safe(path).items() if k.startswith("tap.")}
 
     def __getitem__(self, name: str) -> Tensor:
         return self.read[name]()
@@ -167,7 +167,7 @@ def spill(trace: "Trace", directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for call in (c for run in trace.runs for c in run.calls if not isinstance(c.taps, Shelf)):
         path = directory / f"{len(list(directory.glob('*.safetensors'))):05d}.safetensors"
-        store.write_file(packed(call), path)
+        storage.write_file(packed(call), path)
         call.taps = Shelf(path)
     trace.held = 0
 
@@ -188,9 +188,9 @@ def save(trace: "Trace", directory: Path | str) -> Path:
     """
     directory = Path(directory)
     fresh(directory)
-    with store.replacing(directory) as aside:
+    with storage.replacing(directory) as aside:
         for n, call in enumerate(c for run in trace.runs for c in run.calls):
-            store.write_file(packed(call), aside / f"{n:05d}.safetensors")
+            storage.write_file(packed(call), aside / f"{n:05d}.safetensors")
         index(trace, aside)
     return directory
 
@@ -202,7 +202,7 @@ def index(trace: "Trace", directory: Path) -> None:
             for n, (number, stack, call) in enumerate(calls)]  # fmt: skip
     names = {"wanted": sorted(trace.wanted), "needed": sorted(trace.needed)}
     content = {"format": FORMAT, "spec": as_json(trace.core.spec), **names, "calls": rows}
-    store.write_json(directory / "index.json", content)
+    storage.write_json(directory / "index.json", content)
 
 
 def called(call: "Call", n: int, directory: Path) -> str:
@@ -234,7 +234,7 @@ def load(directory: Path | str, core: Transformer, tokenizer: Any = None) -> "Tr
     from qkv.lens.trace import Call, Run, Trace
 
     directory = Path(directory)
-    index = store.read_json(directory / "index.json")
+    index = storage.read_json(directory / "index.json")
     if index.get("format") != FORMAT:
         raise QkvError(f"{directory}: a trace of format {index.get('format')}, expected {FORMAT}",
                        zh=f"{directory}：记录的格式是 {index.get('format')}，应是 {FORMAT}")  # fmt: skip
@@ -245,7 +245,7 @@ def load(directory: Path | str, core: Transformer, tokenizer: Any = None) -> "Tr
     trace.wanted, trace.needed = set(index["wanted"]), set(index["needed"])
     for row in index["calls"]:
         path = directory / row["file"]
-        read, stack = store.safe(path), getattr(core, row["stack"])
+        read, stack = storage.safe(path), getattr(core, row["stack"])
         masks = {rule: Seen(read[f"mask.{i}"]() if said["bias"] else None, said["causal"])
                  for i, (rule, said) in enumerate(zip(stack.masks, row["masks"], strict=True))}  # fmt: skip
         place = Place(*(read[f"place.{n}"]() for n in Place._fields))

@@ -21,10 +21,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from qkv.convert.store import sync
+from qkv.checkpoints.storage import sync
 from qkv.errors import Note, QkvError
-from qkv.training import log, optim, shard
-from qkv.training.parallel import Ranks
+from qkv.training import fsdp, log, optim
+from qkv.training.distributed import Ranks
 
 Tensors = dict[str, Tensor]
 HALF = re.compile(r"\..+\.(safetensors|jsonl?)\.\d+")  # a file while it is written, by the process of that number
@@ -172,11 +172,11 @@ class Store:
         state |= {"settings": dataclasses.asdict(settings), "judged": self.judged}
         one, parts = self.folder / "last.safetensors", self.folder / "last.json"
         if self.ranks:
-            shard.write(parts, tensors, state, self.ranks)
+            fsdp.write(parts, tensors, state, self.ranks)
             one.unlink(missing_ok=True)
         else:
             write(one, tensors, state)
-            shard.forget(parts)
+            fsdp.forget(parts)
 
     def resume(
         self, core: nn.Module, optimizer: Any, settings: Any, mean: optim.Mean | None = None
@@ -188,11 +188,11 @@ class Store:
         """
         assert self.last is not None
         if self.last.suffix == ".json":
-            tensors, state = shard.read(self.last, core)
+            tensors, state = fsdp.read(self.last, core)
         else:
             tensors, state = read(self.last)
             own = dict((*core.named_parameters(), *core.named_buffers()))
-            tensors = {n: shard.like(own.get(n.partition(":")[2], t), t) for n, t in tensors.items()}
+            tensors = {n: fsdp.like(own.get(n.partition(":")[2], t), t) for n, t in tensors.items()}
         wrong = list(differences(state["identity"], self.identity))
         if wrong:
             raise QkvError(f"{self.last}: this checkpoint is of another run: {'; '.join(wrong[:6])}. "

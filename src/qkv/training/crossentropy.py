@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.adapt.pack import multiply
+from qkv.adapt.onednn_linear import multiply
 from qkv.errors import QkvError
 
 

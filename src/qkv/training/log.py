@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qkv.convert.store import sync
+from qkv.checkpoints.storage import sync
 from qkv.errors import QkvError
 
 Event = dict[str, Any]  # always a "kind": step, evaluation, note, end; and the "step" at which it happened

@@ -19,21 +19,21 @@ from typing import Any
 import torch
 
 from qkv import memory
-from qkv.adapt.pack import pack
+from qkv.adapt.onednn_linear import pack
 from qkv.core.dropout import Drop, dropper, keep
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
 from qkv.errors import Note, QkvError
 from qkv.spec import as_json
-from qkv.training import checkpoint, guard, log, optim, parallel, precision, schedule, shard
-from qkv.training.balance import steer
+from qkv.training import bad_steps, checkpoint, distributed, fsdp, log, optim, precision, schedule
 from qkv.training.blocks import Blocks
-from qkv.training.objectives import busiest, step_loss
-from qkv.training.peak import Work, peak
+from qkv.training.load_balancing import steer
 from qkv.training.plan import Plan, placed
-from qkv.training.recorder import Recorder
-from qkv.training.sampled import mixed, share
+from qkv.training.probes.recorder import Recorder
+from qkv.training.scheduled_sampling import mixed, share
 from qkv.training.settings import Settings
+from qkv.training.step_loss import busiest, step_loss
+from qkv.training.utilization import Work, peak
 
 WARM = 10  # steps after which the speed is known
 ENDLESS = 10**9
@@ -83,7 +83,7 @@ def train(
         QkvError: the directory holds a run that is not resumed, or one of another model, data or tokenizer.
     """
     memory.keep_freed()
-    first = parallel.here().first
+    first = distributed.here().first
     tell = log.reporter(folder(directory, "log.jsonl") if first else None, report if first else None)
     run = Loop(core, plan, settings, directory, evaluate, tell)
     run.watch = watch if run.log else None
@@ -116,11 +116,11 @@ class Loop:
     ) -> None:  # fmt: skip
         self.core, self.plan, self.settings, self.evaluate, self.tell = core, plan, settings, evaluate, tell
         self.device = core.embed.weight.device
-        self.ranks = parallel.here()
-        self.shards: shard.Sharded | None = None
+        self.ranks = distributed.here()
+        self.shards: fsdp.Sharded | None = None
         if settings.shard and self.ranks.size > 1:
             self.ranks.spread(core)
-            self.shards = shard.Sharded(core, settings)
+            self.shards = fsdp.Sharded(core, settings)
         self.learner = self.shards.core if self.shards else core  # whose weights move
         pack(self.learner)
         self.blocks = Blocks(self.learner, settings, self.device)
@@ -259,8 +259,8 @@ class Loop:
             now = {"step": at.step + 1, "epoch": at.epoch, "seconds": at.seconds + time.perf_counter() - start}
             now |= {"tokens": at.tokens + tokens, "loss": self.loss, "lr": lr}
             self.watch.before(now, self.total(), self.nearly())
-        norm = float(shard.whole(optim.clip(self.weights, s.clip)))
-        wrong, back = guard.fault(self.loss, norm, at.recent, spike=s.spike), False
+        norm = float(fsdp.whole(optim.clip(self.weights, s.clip)))
+        wrong, back = bad_steps.fault(self.loss, norm, at.recent, spike=s.spike), False
         if wrong:
             back = self.refuse(wrong, norm, keys, dict(zip(mine, batches, strict=True)))
         elif tokens:
@@ -316,7 +316,7 @@ class Loop:
             steer(self.learner, self.loads, rate=self.settings.steer)
         self.at.row = 0
         if self.settings.spike and norm:  # a batch without labels is no measure
-            self.at.recent = [*self.at.recent, [self.loss, norm]][-guard.WINDOW :]
+            self.at.recent = [*self.at.recent, [self.loss, norm]][-bad_steps.WINDOW :]
 
     def refuse(self, wrong: str, norm: float, keys: Sequence[Any], batches: dict[int, Batch]) -> bool:
         """Drop the gradients of a step and keep its batches; then go on, where the settings say so and such are few.
@@ -333,13 +333,13 @@ class Loop:
             path = self.store.folder / "bad_batches" / f"step-{at.step + 1}{again}.{self.ranks.rank}.safetensors"
             state = {"seed": s.seed, "epoch": at.epoch, "batch": at.done, "rows": [str(key) for key in keys],
                      "why": wrong, "gradient": norm}  # fmt: skip
-            aside = f"; its batches are in {path}" if guard.keep(path, batches, log.finite(state)) else ""
-        if s.on_bad_step == "stop" or at.row >= guard.ROW or at.back >= guard.ROW:
+            aside = f"; its batches are in {path}" if bad_steps.keep(path, batches, log.finite(state)) else ""
+        if s.on_bad_step == "stop" or at.row >= bad_steps.ROW or at.back >= bad_steps.ROW:
             kept = f"the last good checkpoint is {self.store.last}" if self.store.last else "nothing was saved before"
             again = f", bad step {at.row} in a row" if at.row > 1 else ""
             again = f", and the run went back {at.back} times" if at.back else again
-            raise guard.NonFinite(f"training: {wrong} at {where}{again}; {kept}{aside}. Try a smaller lr, clip=1, or "
-                                  "precision=fp32")  # fmt: skip
+            raise bad_steps.NonFinite(f"training: {wrong} at {where}{again}; {kept}{aside}. Try a smaller lr, clip=1, "
+                                  "or precision=fp32")  # fmt: skip
         if s.on_bad_step == "rewind":
             self.rewind(f"{wrong} at {where}{aside}")
             return True

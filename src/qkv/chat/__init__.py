@@ -1,0 +1,1 @@
+"""Chat templates: messages to text and ids (template.py), rendered where nothing can escape (sandbox.py)."""

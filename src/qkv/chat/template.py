@@ -1,0 +1,148 @@
+"""Chat templates: messages to one text, and to ids in which control tokens that a user typed stay text.
+
+A template is a program that came with a checkpoint, so it runs in `sandbox.py`, bounded. Next: `control.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from qkv.chat import sandbox
+from qkv.errors import QkvError, nearest
+from qkv.tokenizers import backends
+from qkv.tokenizers.control_tokens import FORGED
+from qkv.tokenizers.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Template:
+    """The chat templates of a checkpoint by name, and the special tokens (`bos_token`, …) that they may write."""
+
+    sources: Mapping[str, str]
+    tokens: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **extra: Any) -> str:
+        """The text of a conversation; `extra` are further names that templates know, as tools or enable_thinking.
+
+        Messages are `{"role": …, "content": text or list of {"type": "text", "text": …}}`; one more key,
+        `template`, in `extra` chooses among several templates.
+
+        Raises:
+            QkvError: the template refuses the messages, fails, or exceeds its bounds; a message is not one.
+        """
+        return sandbox.run(*self._given(messages, add_generation_prompt, extra), marked=False)
+
+    def ids(
+        self, tokenizer: Tokenizer, messages: Sequence[Message], *, add_generation_prompt: bool = True, **extra: Any
+    ) -> list[int]:
+        """The ids of `render`, in which only what the template itself wrote can be a control token.
+
+        Raises:
+            QkvError: as `render`; or the template cuts the messages so that its text cannot be told from theirs.
+        """
+        given = self._given(messages, add_generation_prompt, extra)
+        plain, marked = sandbox.run(*given, marked=False), sandbox.run(*given, marked=True)
+        parts = sandbox.parts(marked)
+        if "".join(text for text, _ in parts) != plain:
+            raise QkvError(
+                "the chat template mixes its own text with the messages' and then compares or cuts it, so that control "
+                "tokens that a user typed cannot be kept apart; use render() and encode its text if you trust it",
+                zh="这个对话模板把自己的文字与消息的混在一起，再去比较或切开，用户打的控制 token "
+                "无法分开；若信任这些文字，请用 render() 再编码",
+            )
+        return tokenizer.encode_parts(parts)
+
+    def _given(
+        self, messages: Sequence[Message], prompt: bool, extra: dict[str, Any]
+    ) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """The template's source, what people wrote, and what the checkpoint says."""
+        rows = checked(messages)
+        usual = "tool_use" if extra.get("tools") and "tool_use" in self.sources else "default"
+        name = extra.pop("template", None) or usual
+        if name not in self.sources:
+            known = ", ".join(self.sources)
+            raise QkvError(f"no chat template {name!r}{nearest(str(name), self.sources)} (known: {known}): template=…",
+                           zh=f"没有对话模板 {name!r}{nearest(str(name), self.sources).zh}（有的：{known}）："
+                           "template=…")  # fmt: skip
+        typed = {
+            "messages": rows,
+            "tools": None,
+            "documents": None,
+            **plain(extra, "extra"),
+            "add_generation_prompt": prompt,
+        }
+        return self.sources[name], typed, dict(self.tokens)
+
+
+def load(directory: str | Path) -> Template | None:
+    """The chat template in a model's directory, None where it has none.
+
+    Read are chat_template.jinja, chat_template.json, and `chat_template` of tokenizer_config.json (a text, or a list
+    of named ones).
+
+    Raises:
+        QkvError: a file is broken.
+    """
+    directory = Path(directory)
+    return _template(backends.templates(directory), backends.roles_of(directory))
+
+
+def of(tokenizer: Tokenizer) -> Template | None:
+    """The chat template that came with a tokenizer, None where there is none."""
+    return _template(tokenizer.config, tokenizer.roles)
+
+
+def _template(config: Mapping[str, Any], roles: Mapping[str, str]) -> Template | None:
+    found: object = config.get("chat_template")
+    if not found:
+        return None
+    if isinstance(found, str):
+        sources = {"default": found}
+    else:
+        sources = {row["name"]: row["template"] for row in cast("list[dict[str, str]]", found)}
+    return Template(sources, {f"{role}_token": token for role, token in roles.items()})
+
+
+def checked(messages: Sequence[Message]) -> list[Any]:
+    """The messages as plain data.
+
+    Raises:
+        QkvError: one has no role, or its content is no text; the message's number is named.
+    """
+    if isinstance(messages, str | Mapping) or not messages:
+        raise QkvError(f'messages: found {type(messages).__name__}, expected a list of {{"role": …, "content": …}}',
+                       zh=f'messages：是 {type(messages).__name__}，'
+                       f'应是 {{"role": …, "content": …}} 的列表')  # fmt: skip
+    for n, message in enumerate(messages):
+        where = f"message {n + 1} of {len(messages)}"
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise QkvError(f'{where}: expected {{"role": …, "content": …}}, found {message!r}',
+                           zh=f'第 {n + 1} 条消息（共 {len(messages)} 条）：'
+                           f'应是 {{"role": …, "content": …}}，却是 {message!r}')  # fmt: skip
+        if not isinstance(message.get("content"), str | list | None):
+            kind = type(message["content"]).__name__
+            raise QkvError(f"{where}: its content is of type {kind}, expected text or a list of parts",
+                           zh=f"第 {n + 1} 条消息（共 {len(messages)} 条）：内容是 {kind} 类型，"
+                           "应是文本或各部分的列表")  # fmt: skip
+    return [plain(message, "messages") for message in messages]
+
+
+def plain(value: Any, where: str) -> Any:
+    """A copy made of JSON's types alone, without the characters that mark what people wrote.
+
+    Raises:
+        QkvError: something else is in it; `where` names it.
+    """
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return FORGED.sub("\ufffd", str(value))
+    if isinstance(value, Mapping):
+        return {plain(k, where): plain(v, where) for k, v in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [plain(v, where) for v in cast("list[Any]", value)]
+    raise QkvError(f"{where}: found a {type(value).__name__}, expected what JSON can say",
+                   zh=f"{where}：是 {type(value).__name__}，应是 JSON 能表示的")  # fmt: skip

@@ -1,0 +1,27 @@
+"""What lies in a model's directory, examined before anybody trusts it: hashes of files, numbers that are not finite."""
+
+import hashlib
+from pathlib import Path
+
+import torch
+
+from qkv.checkpoints import storage
+
+
+def hashes(directory: Path) -> dict[str, str]:
+    """The SHA-256 of each file that holds weights, vocabulary or config, by its name."""
+    found: dict[str, str] = {}
+    for path in sorted(p for p in directory.iterdir() if p.is_file()):
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+        found[path.name] = digest.hexdigest()
+    return found
+
+
+def unsound(directory: Path, file: str = "") -> dict[str, int]:
+    """How many numbers of each tensor of a model, or of one safetensors `file`, are NaN or infinite; 0 is left out."""
+    tensors = storage.safe(directory / file) if file else storage.tensors(directory)
+    counts = {name: int((~torch.isfinite(read())).sum()) for name, read in tensors.items()}
+    return {name: n for name, n in counts.items() if n}

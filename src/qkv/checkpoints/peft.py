@@ -1,0 +1,190 @@
+"""Adapters as PEFT stores them: adapter_config.json and adapter_model.safetensors, with Hugging Face's module names.
+
+Where theirs is one fused layer and ours are several (GPT-2's c_attn), our adapters stand in one of theirs, block by
+block on a diagonal: the same sum. What they mean: adapt/lora.py.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.checkpoints import name_table, storage
+from qkv.checkpoints.model_dir import family_of, plain
+from qkv.core.model import Transformer
+from qkv.errors import QkvError
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+BEFORE = "base_model.model."  # PEFT's own wrappers, in the name of every tensor
+Part = tuple[Tensor, Tensor, float]  # A [rank, in], B [out, rank], and what their product counts
+REFUSED = {
+    "use_dora": "DoRA", "lora_bias": "biases of adapters", "layer_replication": "repeated layers",
+    "trainable_token_indices": "single token embeddings", "target_parameters": "adapters of experts' banks",
+}  # fmt: skip
+
+
+def rows(core: Transformer, config: Mapping[str, Any]) -> list[name_table.Slot]:
+    """The rows of the family's table for a core."""
+    names = plain(core) if config["model_type"] == "qkv" else family_of(config, "config").NAMES
+    return name_table.slots(names, name_table.parameters(core))
+
+
+def layers(core: Transformer, config: Mapping[str, Any]) -> Iterator[tuple[name_table.Slot, list[str]]]:
+    """Each stored matrix with its row of the family's table, and the paths of our modules that it fills."""
+    ours, paths = name_table.parameters(core), {id(p): n.rpartition(".")[0] for n, p in core.named_parameters()}
+    for slot in rows(core, config):
+        if slot.ours[0].endswith(".weight") and "stack" not in slot.ops and all(o in ours for o in slot.ours):
+            yield slot, [paths[id(ours[o])] for o in slot.ours]
+
+
+def unflipped(slot: name_table.Slot) -> name_table.Slot:
+    """The row for B [out, rank], which is never stored the other way round."""
+    return slot._replace(ops=tuple(op for op in slot.ops if op != "flip"))
+
+
+def write(
+    directory: Path, core: Transformer, config: Mapping[str, Any], parts: Mapping[str, Part], *, base: str,
+    also: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Adapters by our paths, and the weights `also` in full, into a directory that PEFT reads."""
+    tensors: dict[str, Tensor] = {}
+    ranks, alphas, flips = dict[str, int](), dict[str, float](), list[bool]()
+    known: list[str] = []
+    for slot, paths in layers(core, config):
+        module = slot.theirs[0].removesuffix(".weight")
+        known.append(module)
+        if not any(path in parts for path in paths):
+            continue
+        a, b, scale = joined(core, slot, paths, parts)
+        tensors |= {f"{BEFORE}{module}.lora_A.weight": a, f"{BEFORE}{module}.lora_B.weight": b}
+        ranks[module], alphas[module] = len(a), scale * len(a)
+        flips.append("flip" in slot.ops)
+    whole = dict(in_full(core, config, also))
+    rank, alpha = (Counter(of.values()).most_common(1)[0][0] for of in (ranks, alphas))
+    storage.write_file({n: t.detach().contiguous() for n, t in (tensors | whole).items()}, directory / WEIGHTS)
+    storage.write_json(directory / CONFIG, {
+        "peft_type": "LORA", "task_type": task(core), "base_model_name_or_path": base, "inference_mode": True,
+        "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha, "lora_dropout": 0.0, "bias": "none",
+        "target_modules": shortest(list(ranks), known), "fan_in_fan_out": any(flips), "use_rslora": False,
+        "modules_to_save": sorted({n.removeprefix(BEFORE).rpartition(".")[0] for n in whole}) or None,
+        "rank_pattern": {m: r for m, r in ranks.items() if r != rank},
+        "alpha_pattern": {m: v for m, v in alphas.items() if v != alpha},
+        "use_dora": False, "init_lora_weights": True, "layers_to_transform": None, "layers_pattern": None,
+    })  # fmt: skip
+
+
+def joined(core: Transformer, slot: name_table.Slot, paths: list[str], parts: Mapping[str, Part]) -> Part:
+    """Our adapters of a row as one of theirs."""
+    if len(paths) == 1:
+        return parts[paths[0]]
+    own = [parts.get(path) for path in paths]
+    first = next(part for part in own if part)
+    rank, at = sum(len(part[0]) for part in own if part), 0
+    blocks: list[Tensor] = []
+    for part, name in zip(own, slot.ours, strict=True):
+        block = first[1].new_zeros(name_table.parameters(core)[name].shape[0], rank)  # out rank
+        if part:
+            block[:, at : at + len(part[0])] = part[1].detach() * (part[2] / first[2])
+            at += len(part[0])
+        blocks.append(block)
+    a = torch.cat([part[0] for part in own if part])
+    return a, name_table.outward(blocks, unflipped(slot), name_table.woven(core, slot)), first[2]
+
+
+def in_full(core: Transformer, config: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+    """The named weights of ours as they are stored in full beside adapters."""
+    wanted = {id(p) for n, p in core.named_parameters() if n in names}
+    ours = name_table.parameters(core)
+    for slot in rows(core, config):
+        if any(id(ours[o]) in wanted for o in slot.ours):
+            yield BEFORE + slot.theirs[0], name_table.outward([ours[o].detach() for o in slot.ours], slot)
+
+
+def task(core: Transformer) -> str | None:
+    """What PEFT calls the kind of a model."""
+    s = core.spec
+    if s.labels:
+        return "SEQ_CLS"
+    return "SEQ_2_SEQ_LM" if s.encoder and s.decoder else "CAUSAL_LM" if s.decoder else None
+
+
+def shortest(modules: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Last names where these mean the same modules among all known ones, else whole names."""
+    ends = {m.rpartition(".")[2] for m in modules}
+    meant = [m for m in known if m.rpartition(".")[2] in ends]
+    return sorted(ends) if sorted(meant) == sorted(modules) else sorted(modules)
+
+
+def base_of(directory: Path) -> str:
+    """The model that the adapters in a directory were made for: a path, also beside the directory, or a name."""
+    base = storage.read_json(directory / CONFIG).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise QkvError(f"{directory / CONFIG}: names no base_model_name_or_path, the model that the adapter is for",
+                       zh=f"{directory / CONFIG}：没有 base_model_name_or_path，即适配器所属的模型")  # fmt: skip
+    beside = directory / base
+    return str(beside) if not Path(base).is_dir() and beside.is_dir() else base
+
+
+def read(directory: Path, core: Transformer, config: Mapping[str, Any]) -> tuple[dict[str, Part], dict[str, Tensor]]:
+    """The adapters of a directory by our paths, and the weights stored in full by our names.
+
+    Raises:
+        QkvError: another kind of adapter, or tensors that no module of the model takes.
+    """
+    stated, where = storage.read_json(directory / CONFIG), directory / CONFIG
+    if stated.get("peft_type") != "LORA":
+        raise QkvError(f"{where}: peft_type is {stated.get('peft_type')!r}, expected 'LORA'",
+                       zh=f"{where}：peft_type 是 {stated.get('peft_type')!r}，应是 'LORA'")  # fmt: skip
+    refused = [f"{key} ({what})" for key, what in REFUSED.items() if stated.get(key)]
+    if refused or stated.get("bias", "none") != "none":
+        raise QkvError(f"{where}: has what we do not read: {', '.join(refused) or 'bias'}; merge it with PEFT first",
+                       zh=f"{where}：有我们不读的：{', '.join(refused) or 'bias'}；请先用 PEFT 合并")  # fmt: skip
+    if not (directory / WEIGHTS).is_file():
+        raise QkvError(f"{directory}: no {WEIGHTS}; adapters are read from safetensors alone",
+                       zh=f"{directory}：没有 {WEIGHTS}；适配器只从 safetensors 读")  # fmt: skip
+    tensors, parts, whole = storage.safe(directory / WEIGHTS), dict[str, Part](), dict[str, Tensor]()
+    left, ours = set(tensors), name_table.parameters(core)
+    for slot, paths in layers(core, config):
+        for module in (t.removesuffix(".weight") for t in slot.theirs):
+            keys = [f"{BEFORE}{module}.lora_{side}.weight" for side in "AB"]
+            if keys[0] in tensors and keys[1] in tensors:
+                left -= set(keys)
+                a, b = (tensors[key]() for key in keys)
+                sizes = [ours[o].shape[0] for o in slot.ours]
+                cut = name_table.inward(b, unflipped(slot), sizes, name_table.woven(core, slot))
+                for path, one in zip(paths, cut, strict=True):
+                    if len(paths) == 1 or bool(one.any()):
+                        parts[path] = a, one, scale_of(stated, module, len(a))
+    names = {id(p): n for n, p in core.named_parameters()}
+    for slot in rows(core, config):
+        for key in (BEFORE + t for t in slot.theirs):
+            if key in left:
+                left.discard(key)
+                found = name_table.inward(tensors[key](), slot, [ours[o].shape[0] for o in slot.ours])
+                whole |= {names[id(ours[o])]: t for o, t in zip(slot.ours, found, strict=True)}
+    if left or not any(".lora_A." in key for key in tensors):
+        whose = ", ".join(sorted(left)[:5]) or "any of it"
+        raise QkvError(f"{directory / WEIGHTS}: no module of this model takes {whose}; is "
+                       f"{stated.get('base_model_name_or_path')!r} the model that it was made for?",
+                       zh=f"{directory / WEIGHTS}：这个模型没有模块用得上 {whose}；"
+                       f"它是给 {stated.get('base_model_name_or_path')!r} 做的吗？")  # fmt: skip
+    return parts, whole
+
+
+def scale(directory: Path) -> float:
+    """What all adapters of a run of ours count, as its directory says."""
+    stated = storage.read_json(directory / CONFIG)
+    return float(stated["lora_alpha"]) / int(stated["r"])
+
+
+def scale_of(stated: Mapping[str, Any], module: str, rank: int) -> float:
+    """What a module's adapter counts: alpha / rank, or alpha / sqrt(rank) where it is rank-stabilised."""
+    patterns: Mapping[str, float] = stated.get("alpha_pattern") or {}
+    fit = (value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
+    alpha = float(next(fit, stated.get("lora_alpha", 8)))
+    return alpha / (math.sqrt(rank) if stated.get("use_rslora") else rank)

@@ -1,1 +1,0 @@
-"""Between our core and Hugging Face directories: names (table.py), configs (config.py), files (store.py)."""

@@ -1,0 +1,125 @@
+"""The beams of a search as a tree: every candidate that was weighed, whose child it is, and what became of it.
+
+The search is that of generation/beam.py, overheard. Read run.py before.
+Letters: B sources (one), M beams, C candidates, V vocabulary.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from qkv.explore.body import Answer, Query
+from qkv.explore.question import Question, Refused, Run, edits_of, fitting, searching, settled, spoken
+from qkv.generation.beam import Hypothesis, Searcher
+from qkv.generation.rows import Rows, rooms
+from qkv.lens.trace import Trace
+from qkv.model import Model
+
+Fate = Literal["kept", "ended", "pruned"]
+
+
+@dataclass
+class Node:
+    """A candidate: its step from 0, the place of its parent among the nodes (-1: none), and its summed log-probability.
+
+    kept: it was read on; ended: it closed a sentence; pruned: others were likelier.
+    """
+
+    step: int
+    parent: int
+    token: int
+    sum: float
+    fate: Fate = "pruned"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The nodes step by step, each step's likeliest first; the best sentences; and the nodes of the best one."""
+
+    nodes: list[Node]
+    found: list[Hypothesis]
+    best: list[int]
+
+
+class Heard(Searcher):
+    """A search for one source that writes down its candidates."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.nodes: list[Node] = []
+        self.places: list[int] = [-1]  # of the live rows among the nodes
+        self.born: dict[tuple[int, int], int] = {}
+
+    def candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As searched; every finite one is a node."""
+        found = super().candidates(logits)
+        step, self.born = self.beams.tokens.shape[1], {}
+        for n, (total, parent, token) in enumerate(zip(*(x[0].tolist() for x in found), strict=True)):
+            if total > -torch.inf:
+                self.born[parent, token] = len(self.nodes)
+                ends = token in self.eos.tolist() and n < self.search.beams
+                self.nodes.append(Node(step, self.places[parent], token, total, "ended" if ends else "pruned"))
+        return found
+
+    def leave(self, rows: Tensor, *, first: bool) -> Tensor:
+        """As searched; those that go on are kept."""
+        going = zip(rows.tolist(), self.beams.tokens[:, -1].tolist(), self.beams.sums[0].tolist(), strict=True)
+        self.places = [self.born.get((row, token), -1) for row, token, _ in going]
+        for place, total in zip(self.places, self.beams.sums[0].tolist(), strict=True):
+            if place >= 0 and total > -torch.inf:
+                self.nodes[place].fate = "kept"
+        return super().leave(rows, first=first)
+
+
+@torch.inference_mode()
+def grown(model: Model, question: Question) -> Tree:
+    """The search that a question leads to, as a tree.
+
+    Raises:
+        Refused: its words are not searched for by beams.
+    """
+    search = searching(model, question)
+    if search is None or model.spec.decoder is None:
+        raise Refused("这一次没有用束搜索：把束宽设成 2 或更多", "no beams were searched here: ask with 2 or more")
+    ids, settings = settled(model, model.ids(fitting(model, question.text)[0]), question)
+    core, feed = model.core, settings["feed"]
+    start = [list(feed.start)] if model.encoder_decoder else [ids]
+    room = rooms(core, [ids], settings["limits"], feed)
+    rows = Rows(core, feed, capacity=len(start[0]) + room[0])
+    heard = Heard(rows, room, search, settings["stops"], settings["limits"].forbid)
+    edits = edits_of(model, question.cut)
+    with Trace(core, edit=edits) if edits else nullcontext():
+        if model.encoder_decoder:
+            rows.encode([ids])
+        tokens = heard.advance(rows.read(start))
+        while heard.beams.sources:
+            tokens = heard.advance(rows.next(tokens))
+    found = heard.found[0][: search.nbest]
+    return Tree(heard.nodes, found, path(heard.nodes, found[0].tokens))
+
+
+def path(nodes: list[Node], tokens: list[int]) -> list[int]:
+    """The nodes of a sentence."""
+    found: list[int] = []
+    at = -1
+    for step, token in enumerate(tokens):
+        at = next(i for i, n in enumerate(nodes) if (n.step, n.parent, n.token) == (step, at, token))
+        found.append(at)
+    return found
+
+
+def beams(run: Run, query: Query) -> Answer:
+    """The tree of a run's beams, its best sentences, and the nodes of the one that was written."""
+    model = run.model
+    tree = grown(model, run.question)
+    assert model.tokenizer is not None  # ask() saw to it
+    line = f"qkv.explore.beam_tree.grown(model, qkv.explore.question.Question.of({spoken(run.question)!r}))"
+    pieces = model.tokenizer.pieces([n.token for n in tree.nodes])
+    nodes = [{**vars(n), "text": text} for n, text in zip(tree.nodes, pieces, strict=True)]
+    found = [{"text": model.text([i for i in h.tokens if i not in model.special.eos]), "score": h.score,
+              "sum": sum(h.logprobs), "length": len(h.tokens), "ended": h.finish_reason == "stop"}
+             for h in tree.found]  # fmt: skip
+    return Answer({"nodes": nodes, "found": found, "best": tree.best, "line": line})

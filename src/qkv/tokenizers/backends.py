@@ -1,0 +1,415 @@
+"""The tokenizers that checkpoints bring: each way of writing one gives a backend and special tokens.
+
+Which way it is, tokenizer_config.json's class says, else config.json's model type, else the files that are there.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+from qkv.errors import Note, QkvError, nearest
+from qkv.families import modules
+from qkv.tokenizers import sentencepiece
+
+Kind = Literal["bytes", "bytes-nfc", "bytes-framed", "words", "pieces", "sentence", "sentence-offset", "pair", "json"]
+CLASSES: dict[str, Kind] = {  # the names that tokenizer_class gives, without Tokenizer(Fast)
+    "GPT2": "bytes", "CodeGen": "bytes", "Qwen2": "bytes-nfc", "Roberta": "bytes-framed", "Bart": "bytes-framed",
+    "OpenAIGPT": "words", "Bert": "pieces", "DistilBert": "pieces", "Electra": "pieces", "T5": "sentence",
+    "MT5": "sentence", "Llama": "sentence", "CodeLlama": "sentence", "XLMRoberta": "sentence-offset",
+    "Marian": "pair", "PreTrained": "json", "TokenizersBackend": "json",
+}  # fmt: skip
+OTHERS: dict[str, Kind] = {  # model types that have no family here, for directories that name no class
+    "gptj": "bytes", "roberta": "bytes-framed", "distilbert": "pieces", "electra": "pieces",
+    "xlm-roberta": "sentence-offset",
+}  # fmt: skip
+QWEN2 = (  # what Qwen2 cuts at before merging: GPT-4's expression with single digits
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A backend with what its directory says about it."""
+
+    backend: tokenizers.Tokenizer
+    roles: dict[str, str]
+    target: tokenizers.Tokenizer | None = None
+    names: Sequence[str] | None = None
+    config: dict[str, Any] = field(default_factory=dict[str, Any])
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+
+
+def find(directory: Path) -> Found | None:
+    """The tokenizer of a directory, None where no file of one is there.
+
+    Raises:
+        QkvError: a file is broken, one of two that belong together is missing, or the class named needs another file.
+    """
+    stated, kind = kind_of(directory)
+    fitting = [names for names, _, kinds in KNOWN if kind is None or "json" in kinds or kind in kinds]
+    for names, make, _ in sorted(KNOWN, key=lambda row: row[0] not in fitting):
+        there = [name for name in names if (directory / name).is_file()]
+        if names not in fitting and (stated is not None or len(there) < len(names)):
+            continue  # what the model's type says is a hint, a class is a statement
+        if there and (len(there) == len(names) or there != ["vocab.json"]):
+            missing = [name for name in names if name not in there]
+            if missing:
+                raise QkvError(f"{directory}: found {' and '.join(there)}, expected {' and '.join(missing)} beside it",
+                               zh=f"{directory}：有 {' 和 '.join(there)}，"
+                               f"旁边还应有 {' 和 '.join(missing)}")  # fmt: skip
+            with guarded(Note(f"{directory / names[0]}: does not read as a tokenizer",
+                              zh=f"{directory / names[0]}：不能作为分词器来读")):  # fmt: skip
+                return extended(directory, make(directory, *names))
+    if stated is not None:
+        wanted = ", or ".join(" and ".join(names) for names in fitting)
+        raise QkvError(f"{directory}: its tokenizer_class is {stated}, expected {wanted}, and found none of them",
+                       zh=f"{directory}：tokenizer_class 是 {stated}，应有 {wanted}，却都没有")  # fmt: skip
+    if (directory / "vocab.json").is_file():
+        raise QkvError(f"{directory}: found vocab.json, expected merges.txt or source.spm and target.spm beside it",
+                       zh=f"{directory}：有 vocab.json，旁边还应有 merges.txt，"
+                       "或 source.spm 和 target.spm")  # fmt: skip
+    return None
+
+
+def kind_of(directory: Path) -> tuple[str | None, Kind | None]:
+    """The tokenizer's class as the directory states it, and what kind it or the model's type means; None if unsaid.
+
+    Raises:
+        QkvError: a class that is not known, and no tokenizer.json, which would say all.
+    """
+    config = read_json(directory / "config.json")
+    stated = read_json(directory / "tokenizer_config.json").get("tokenizer_class") or config.get("tokenizer_class")
+    if not isinstance(stated, str):
+        stated = str(config.get("model_type"))
+        told = (getattr(family, "TOKENS", {}).get(stated) for family in modules().values())
+        return None, cast("Kind | None", next(filter(None, told), OTHERS.get(stated)))
+    name = stated.removesuffix("Fast").removesuffix("Tokenizer")
+    known = [f"{name}Tokenizer" for name in CLASSES]
+    if name not in CLASSES and not (directory / "tokenizer.json").is_file():
+        raise QkvError(
+            f"{directory}: tokenizer_class {stated!r} is not known{nearest(stated, known)} (known: "
+            f"{', '.join(known)}); a tokenizer.json beside it would do, which transformers' save_pretrained writes",
+            zh=f"{directory}：不认识 tokenizer_class {stated!r}{nearest(stated, known).zh}（认识的："
+            f"{', '.join(known)}）；旁边有 tokenizer.json 也行，transformers 的 save_pretrained 会写它",
+        )
+    return stated, CLASSES.get(name, "json")
+
+
+@contextmanager
+def guarded(what: Note) -> Iterator[None]:
+    """Turn what the backend throws into one error; its panics are no Exceptions and would end the process."""
+    try:
+        yield
+    except QkvError:
+        raise
+    except BaseException as e:
+        if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
+            raise
+        raise QkvError(f"{what}: {e}", zh=f"{what.zh}：{e}") from e
+
+
+def one_file(directory: Path, name: str) -> Found:
+    """tokenizer.json; special tokens are named beside it, else by their ids in the model's config."""
+    backend = tokenizers.Tokenizer.from_str((directory / name).read_text(encoding="utf-8"))
+    config = read_json(directory / "tokenizer_config.json")
+    backend.no_truncation()
+    backend.no_padding()
+    roles = _ids(directory, backend) | roles_of(directory)
+    unk = getattr(backend.model, "unk_token", None)
+    return Found(backend, {"unk": unk, **roles} if isinstance(unk, str) else roles, config=config)
+
+
+def two_files(directory: Path, vocabulary: str, merges: str) -> Found:
+    """A BPE in two files: over bytes (Radford et al. 2019), or over words whose ends are marked (the same, 2018)."""
+    lines = (directory / merges).read_text(encoding="utf-8").split("\n")
+    pairs = [
+        (a, b) for a, space, b in (line.rstrip("\r").partition(" ") for line in lines) if space and a != "#version:"
+    ]
+    names = _vocabulary(directory / vocabulary)
+    config = read_json(directory / "tokenizer_config.json")
+    kind = kind_of(directory)[1]
+    kind = kind if kind in BYTES else _kind_of_names(names)
+    backend = _words(names, pairs) if kind == "words" else _bytes(names, pairs, kind, config)
+    usual = USUAL[kind]
+    roles = {role: token for role, token in usual.items() if token in names} | roles_of(directory)
+    special = [t for t in dict.fromkeys(roles.values()) if t in names]
+    backend.add_special_tokens([AddedToken(t, normalized=False, lstrip=t == usual.get("mask")) for t in special])
+    if kind == "bytes-framed":
+        ends = [(token, names[token]) for token in (roles.get("sep", ""), roles.get("cls", "")) if token in names]
+        if len(ends) != 2:
+            raise QkvError(f"{directory / vocabulary}: no <s> or no </s> among its {len(names)} tokens",
+                           zh=f"{directory / vocabulary}：{len(names)} 个 token 中没有 <s> 或没有 </s>")  # fmt: skip
+        backend.post_processor = processors.RobertaProcessing(
+            ends[0], ends[1], True, bool(config.get("add_prefix_space", False))
+        )
+    elif config.get("add_bos_token") and roles.get("bos") in names:
+        backend.post_processor = template((roles["bos"], names[roles["bos"]]), None)
+    return Found(backend, roles, config=config)
+
+
+END = "<|endoftext|>"
+FRAME = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>", "cls": "<s>", "sep": "</s>"}
+USUAL = {
+    "bytes": {"bos": END, "eos": END, "unk": END}, "bytes-nfc": {"eos": END, "pad": END, "unk": END},
+    "bytes-framed": FRAME, "words": {"unk": "<unk>"},
+}  # fmt: skip
+
+
+def _kind_of_names(names: Mapping[str, int]) -> Kind:
+    """What the tokens themselves tell: marked ends of words, or the two symbols that frame a text."""
+    if sum(name.endswith("</w>") for name in names) > len(names) // 10:
+        return "words"
+    return "bytes-framed" if {"<s>", "</s>"} <= names.keys() and END not in names else "bytes"
+
+
+def _bytes(
+    names: dict[str, int], pairs: list[tuple[str, str]], kind: Kind, config: Mapping[str, Any]
+) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(models.BPE(names, pairs))
+    space = bool(config.get("add_prefix_space", False))
+    if kind == "bytes-nfc":
+        backend.normalizer = normalizers.NFC()
+        cut = pre_tokenizers.Split(Regex(QWEN2), "isolated")
+        spell = pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([cut, spell])
+    else:
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _words(names: dict[str, int], pairs: list[tuple[str, str]]) -> tokenizers.Tokenizer:
+    """Lower-cased words and single marks, the last letter of each marked."""
+    unk = "<unk>" if "<unk>" in names else None
+    backend = tokenizers.Tokenizer(models.BPE(names, pairs, unk_token=unk, end_of_word_suffix="</w>"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.BPEDecoder(suffix="</w>")
+    return backend
+
+
+def extended(directory: Path, found: Found) -> Found:
+    """With the tokens that the directory adds to its vocabulary; tokenizer.json and pairs of models hold their own.
+
+    Raises:
+        QkvError: an added token whose id is not the one stated.
+    """
+    if found.target is not None or (directory / "tokenizer.json").is_file():
+        return found
+    stated = {
+        int(i): AddedToken(**{"normalized": False, **cast("dict[str, Any]", row)})  # pyright: ignore[reportArgumentType]
+        for i, row in cast("dict[str, object]", found.config.get("added_tokens_decoder", {})).items()
+    }
+    for content, i in _vocabulary(directory / "added_tokens.json", empty=True).items():
+        stated.setdefault(i, AddedToken(content, normalized=False, special=content in found.roles.values()))
+    for i, token in sorted(stated.items()):
+        add = found.backend.add_special_tokens if token.special else found.backend.add_tokens
+        add([token])
+        if (got := found.backend.token_to_id(token.content)) != i:
+            raise QkvError(
+                f"{directory}: the added token {token.content!r} is said to have the id {i}, but the vocabulary of "
+                f"{found.backend.get_vocab_size()} tokens gives it {got}; do the files belong together?",
+                zh=f"{directory}：附加 token {token.content!r} 说是编号 {i}，但有 "
+                f"{found.backend.get_vocab_size()} 个 token 的词表给它 {got}；这些文件是一套吗？",
+            )
+    more = found.config.get("additional_special_tokens") or found.config.get("extra_special_tokens") or []
+    named = [t.get("content") if isinstance(t, dict) else t for t in more] if isinstance(more, list) else []
+    known = [t for t in named if isinstance(t, str) and found.backend.token_to_id(t) is not None]
+    found.backend.add_special_tokens([AddedToken(t, normalized=False) for t in known])
+    return found
+
+
+def two_models(directory: Path, source: str, target: str, vocabulary: str) -> Found:
+    """A sentencepiece model for each side over one numbering (Marian); texts end with the end symbol."""
+    path = directory / vocabulary
+    ids = _vocabulary(path)
+    if sorted(ids.values()) != list(range(len(ids))):
+        raise QkvError(f"{path}: found {len(ids)} tokens whose ids do not run from 0 to {len(ids) - 1}",
+                       zh=f"{path}：有 {len(ids)} 个 token，编号却不是从 0 到 {len(ids) - 1}")  # fmt: skip
+    roles = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"} | roles_of(directory)
+    lacking = [roles[role] for role in ("eos", "unk", "pad") if roles[role] not in ids]
+    if lacking:
+        raise QkvError(f"{path}: no token {', '.join(lacking)}, expected the special tokens to be among the {len(ids)}",
+                       zh=f"{path}：没有 token {', '.join(lacking)}；这 {len(ids)} 个之中应有特殊 token")  # fmt: skip
+    named = [*roles.values(), *(t for t in ids if t.startswith(">>") and t.endswith("<<"))]  # >>fra<< names a language
+    sides = [sentencepiece.build(sentencepiece.read(directory / name), ids, named) for name in (source, target)]
+    for side in sides:
+        side.post_processor = template(None, (roles["eos"], ids[roles["eos"]]))
+    kept = [source, target, vocabulary, "tokenizer_config.json", "special_tokens_map.json"]
+    data = {name: (directory / name).read_bytes() for name in kept if (directory / name).is_file()}
+    return Found(sides[0], roles, sides[1], sorted(ids, key=ids.__getitem__), files=data)
+
+
+def one_model(directory: Path, name: str) -> Found:
+    """A sentencepiece model: BPE texts start with the begin symbol, unigram end with the end symbol, by default."""
+    model = sentencepiece.read(directory / name)
+    offset = kind_of(directory)[1] == "sentence-offset"
+    ids = _offset(model) if offset else {piece: i for i, piece in enumerate(model.pieces)}
+    backend = sentencepiece.build(model, ids, FRAME.values()) if offset else sentencepiece.build(model)
+    config = read_json(directory / "tokenizer_config.json")
+    roles = (FRAME if offset else model.roles) | roles_of(directory)
+    extra = 0 if offset else int(config.get("extra_ids", 100 if model.pieces[0] == "<pad>" else 0))
+    room = read_json(directory / "config.json").get("vocab_size", len(model.pieces) + extra)
+    if extra and len(model.pieces) + extra <= room:  # sentinels count down to the first piece (Raffel et al. 2020)
+        sentinels = [AddedToken(f"<extra_id_{i}>", normalized=False) for i in range(extra - 1, -1, -1)]
+        backend.add_special_tokens(sentinels)
+    bpe = model.kind == "bpe"
+    around = [
+        (token, ids[token]) if use and token in ids else None
+        for token, use in (
+            (roles.get("bos"), config.get("add_bos_token", bpe or offset)),
+            (roles.get("eos"), config.get("add_eos_token", not bpe or offset)),
+        )
+    ]
+    backend.post_processor = template(around[0], around[1])
+    return Found(backend, roles, config=config)
+
+
+def _offset(model: sentencepiece.Pieces) -> dict[str, int]:
+    """Fairseq's numbering: four symbols of its own in front of the model's pieces, the mask behind them."""
+    ids = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+    for piece in model.pieces[3:]:
+        ids.setdefault(piece, len(ids))
+    return {**ids, "<mask>": len(ids)}
+
+
+def word_pieces(directory: Path, name: str) -> Found:
+    """A WordPiece vocabulary, one token a line (Devlin et al. 2019)."""
+    lines = (directory / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    names = {line.rstrip("\r"): i for i, line in enumerate(lines)}
+    usual = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"} | roles_of(directory)
+    lacking = [usual[role] for role in ("unk", "sep", "cls") if usual[role] not in names]
+    if lacking:
+        raise QkvError(
+            f"{directory / name}: no {', '.join(lacking)} among its {len(names)} tokens, expected WordPieces",
+            zh=f"{directory / name}：{len(names)} 个 token 中没有 {', '.join(lacking)}，应是 WordPiece 词表",
+        )
+    config = read_json(directory / "tokenizer_config.json")
+    backend = tokenizers.Tokenizer(models.WordPiece(names, unk_token=usual["unk"], max_input_chars_per_word=100))
+    backend.normalizer = normalizers.BertNormalizer(
+        lowercase=bool(config.get("do_lower_case", True)), strip_accents=config.get("strip_accents"),
+        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
+    )  # fmt: skip
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    backend.add_special_tokens([AddedToken(t, normalized=False) for t in usual.values() if t in names])
+    cls, sep = usual["cls"], usual["sep"]
+    backend.post_processor = processors.BertProcessing((sep, names[sep]), (cls, names[cls]))
+    return Found(backend, usual, config=config)
+
+
+BYTES: tuple[Kind, ...] = ("bytes", "bytes-nfc", "bytes-framed", "words")
+SENTENCE: tuple[Kind, ...] = ("sentence", "sentence-offset")
+KNOWN: tuple[tuple[tuple[str, ...], Callable[..., Found], tuple[Kind, ...]], ...] = (
+    (("tokenizer.json",), one_file, ("json",)),
+    (("source.spm", "target.spm", "vocab.json"), two_models, ("pair",)),
+    (("vocab.json", "merges.txt"), two_files, BYTES),
+    (("encoder.json", "vocab.bpe"), two_files, BYTES),
+    (("tokenizer.model",), one_model, SENTENCE),
+    (("spiece.model",), one_model, SENTENCE),
+    (("sentencepiece.bpe.model",), one_model, SENTENCE),
+    (("vocab.txt",), word_pieces, ("pieces",)),
+)
+
+
+def template(before: tuple[str, int] | None, after: tuple[str, int] | None) -> Any:
+    """A post-processor that puts a token (with its id) before or after each text; None without either."""
+    tokens = [t for t in (before, after) if t is not None]
+    if not tokens:
+        return None
+    shape = [*([before[0]] if before else []), "$A", *([after[0]] if after else [])]
+    second = [*([before[0] + ":1"] if before else []), "$B:1", *([after[0] + ":1"] if after else [])]
+    return processors.TemplateProcessing(
+        single=shape, pair=[*shape, *second], special_tokens=list(dict.fromkeys(tokens))
+    )
+
+
+def templates(directory: Path) -> dict[str, Any]:
+    """The chat template of a directory as `{"chat_template": text or [{name, template}]}`, empty where it has none.
+
+    A file chat_template.jinja (and further ones in additional_chat_templates/) comes before chat_template.json, and
+    that before the key in tokenizer_config.json, as in transformers.
+
+    Raises:
+        QkvError: a template that is neither text nor a list of named texts.
+    """
+    file, more = directory / "chat_template.jinja", sorted((directory / "additional_chat_templates").glob("*.jinja"))
+    if file.is_file():
+        found: object = file.read_text(encoding="utf-8")
+        if more:
+            named = [{"name": path.stem, "template": path.read_text(encoding="utf-8")} for path in more]
+            found = [{"name": "default", "template": found}, *named]
+        return {"chat_template": found}
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        found = read_json(directory / name).get("chat_template")
+        if found is None:
+            continue
+        rows = found if isinstance(found, list) else [{"name": "default", "template": found}]
+        if not all(isinstance(r, dict) and all(isinstance(r.get(k), str) for k in ("name", "template")) for r in rows):
+            raise QkvError(f"{directory / name}: chat_template is neither a text nor a list of {{name, template}}",
+                           zh=f"{directory / name}：chat_template 既不是文本，"
+                           f"也不是 {{name, template}} 的列表")  # fmt: skip
+        return {"chat_template": found}
+    return {}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, empty where there is no file.
+
+    Raises:
+        QkvError: it is not JSON, or not an object.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        found: object = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise QkvError(f"{path}: not JSON: {e}", zh=f"{path}：不是 JSON：{e}") from None
+    if not isinstance(found, dict):
+        raise QkvError(f"{path}: found a JSON {type(found).__name__}, expected an object",
+                       zh=f"{path}：是 JSON 的 {type(found).__name__}，应是一个对象")  # fmt: skip
+    return cast("dict[str, Any]", found)
+
+
+def _vocabulary(path: Path, *, empty: bool = False) -> dict[str, int]:
+    found = read_json(path)
+    wrong = next((t for t, i in found.items() if not isinstance(i, int) or i < 0), None)
+    if wrong is not None:
+        raise QkvError(f"{path}: token {wrong!r} has {found[wrong]!r} as its id, expected a number from 0 on",
+                       zh=f"{path}：token {wrong!r} 的编号是 {found[wrong]!r}，应是从 0 起的整数")  # fmt: skip
+    if not found and not empty:
+        raise QkvError(f"{path}: the vocabulary is empty", zh=f"{path}：词表是空的")
+    return found
+
+
+def roles_of(directory: Path) -> dict[str, str]:
+    """The special tokens by name, as tokenizer_config.json or special_tokens_map.json say."""
+    named = {**read_json(directory / "special_tokens_map.json"), **read_json(directory / "tokenizer_config.json")}
+    found: dict[str, str] = {}
+    for role in ROLES:
+        token: object = named.get(f"{role}_token")
+        token = cast("dict[str, object]", token).get("content") if isinstance(token, dict) else token
+        if isinstance(token, str) and token:
+            found[role] = token
+    return found
+
+
+def _ids(directory: Path, backend: tokenizers.Tokenizer) -> dict[str, str]:
+    """The special tokens by id, as the model's configs say."""
+    stated = {**read_json(directory / "config.json"), **read_json(directory / "generation_config.json")}
+    found: dict[str, str] = {}
+    for role in ROLES:
+        value = stated.get(f"{role}_token_id")
+        number = cast("list[object]", value)[0] if isinstance(value, list) and value else value
+        token = backend.id_to_token(number) if isinstance(number, int) and number >= 0 else None
+        if token is not None:
+            found[role] = token
+    return found

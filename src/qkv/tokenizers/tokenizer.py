@@ -1,0 +1,357 @@
+"""Text to ids and back: one wrapper round the `tokenizers` library, whatever the vocabulary is made of.
+
+Next: `files.py` builds the backend from what lies in a model's directory, `train.py` from text.
+"""
+
+import codecs
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import tokenizers
+
+from qkv.errors import Note, QkvError
+from qkv.tokenizers import backends, control_tokens
+from qkv.tokenizers.backends import ROLES, guarded
+
+KEPT = ("chat_template", "model_max_length", "padding_side")  # of a loaded tokenizer_config.json
+UNREAD = Note("the tokenizer cannot read this text", zh="分词器读不了这段文本")
+Side = Literal["source", "target"]
+
+
+class Tokenizer:
+    """Text to ids and back, with the special tokens of a model by role; ids are None where it has none.
+
+    `target` cuts the target side's text where that has its own rules; both sides share one numbering. `names` are the
+    tokens by id where the backend's own do not say it; ids of the backend beyond them mean the unknown.
+    """
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, *, bos: str | None = None, eos: str | None = None, pad: str | None = None,
+        unk: str | None = None, mask: str | None = None, cls: str | None = None, sep: str | None = None,
+        target: tokenizers.Tokenizer | None = None, names: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
+        self.backend, self._target, self._names = backend, target, names
+        self._numbers = None if names is None else {name: i for i, name in enumerate(names)}
+        self.config: dict[str, Any] = {}
+        self.files: Mapping[str, bytes] = {}  # what save() writes instead of a tokenizer.json
+        given = zip(ROLES, (bos, eos, pad, unk, mask, cls, sep), strict=True)
+        self.roles = {role: token for role, token in given if token is not None and self.id(token) is not None}
+        added = backend.get_added_tokens_decoder()
+        self._special = {i for i, token in added.items() if token.special}
+        self._special |= {i for token in self.roles.values() if (i := self.id(token)) is not None}
+        self._spelling = Spelling.of(backend.decoder)
+        self._control: control_tokens.Control | None = None  # made when it is first asked for
+
+    def __len__(self) -> int:
+        return len(self._names) if self._names is not None else self.backend.get_vocab_size()
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({len(self)} tokens, {', '.join(f'{r}={t!r}' for r, t in self.roles.items())})"
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Every token with its id."""
+        return self.backend.get_vocab() if self._numbers is None else dict(self._numbers)
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that begins a text."""
+        return self._role("bos")
+
+    @property
+    def eos_id(self) -> int | None:
+        """The token that ends a text."""
+        return self._role("eos")
+
+    @property
+    def pad_id(self) -> int | None:
+        """The token that fills up a batch."""
+        return self._role("pad")
+
+    @property
+    def unk_id(self) -> int | None:
+        """The token for what the vocabulary lacks."""
+        return self._role("unk")
+
+    @property
+    def mask_id(self) -> int | None:
+        """The token that stands where one is to be guessed."""
+        return self._role("mask")
+
+    @property
+    def cls_id(self) -> int | None:
+        """The token whose state stands for the whole text."""
+        return self._role("cls")
+
+    @property
+    def sep_id(self) -> int | None:
+        """The token between two texts."""
+        return self._role("sep")
+
+    def _role(self, role: str) -> int | None:
+        token = self.roles.get(role)
+        return None if token is None else self.id(token)
+
+    def id(self, token: str) -> int | None:
+        """The id of a token, None where there is no such token."""
+        return self.backend.token_to_id(token) if self._numbers is None else self._numbers.get(token)
+
+    def token(self, id: int) -> str:  # noqa: A002
+        """The token of an id.
+
+        Raises:
+            QkvError: there is no such id.
+        """
+        if self._names is not None:
+            found = self._names[id] if 0 <= id < len(self._names) else None
+        else:
+            found = self.backend.id_to_token(id) if id >= 0 else None
+        if found is None:
+            raise QkvError(f"no token has the id {id}; this tokenizer has {len(self)} tokens",
+                           zh=f"没有编号是 {id} 的 token；这个分词器有 {len(self)} 个")  # fmt: skip
+        return found
+
+    def encode(self, text: str, *, special: bool = True, side: Side = "source") -> list[int]:
+        """The ids of a text; `special` adds the tokens that the model's own template puts around it."""
+        return self.encode_batch([text], special=special, side=side)[0]
+
+    def encode_batch(self, texts: Sequence[str], *, special: bool = True, side: Side = "source") -> list[list[int]]:
+        """The ids of each text, unpadded."""
+        backend = self._target if side == "target" and self._target is not None else self.backend
+        for text in texts:
+            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+                raise QkvError(f"{text[:40]!a}: holds bytes that are no UTF-8, or half of a character",
+                               zh=f"{text[:40]!a}：含有不是 UTF-8 的字节或半个字符")  # fmt: skip
+        with guarded(UNREAD):
+            if self._numbers is None:
+                return [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=special)]
+            found = backend.encode_batch(list(texts), add_special_tokens=special)
+        return [self._renumbered(text, e) for text, e in zip(texts, found, strict=True)]
+
+    def encode_parts(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
+        """The ids of a text in parts, in which control tokens count only in the parts marked True.
+
+        Elsewhere they are text, spelt with ordinary tokens; without any the ids are those of the joined text.
+
+        Raises:
+            QkvError: the vocabulary is in two parts (source and target).
+        """
+        if self._control is None:
+            if self._numbers is not None:
+                raise QkvError("a tokenizer with one model for each side has no control tokens; encode the text",
+                               zh="两边各用一个模型的分词器没有控制 token；请直接编码文本")  # fmt: skip
+            self._control = control_tokens.of(self.backend, frozenset(self.roles.values()))
+        with guarded(UNREAD):
+            return self._control.encode(parts)
+
+    def _renumbered(self, text: str, found: tokenizers.Encoding) -> list[int]:
+        """What one side's pieces lack, the common numbering may still have under its own spelling."""
+        unk, numbers = self.unk_id or 0, self._numbers or {}
+        known = [i if i < len(self) else unk for i in found.ids]
+        spans = zip(known, found.offsets, strict=True)
+        return [numbers.get(text[start:end], unk) if i == unk else i for i, (start, end) in spans]
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of ids, the same as `stream` gives piece by piece; special tokens are dropped unless `special`.
+
+        Ids that no token has (a vocabulary padded to a round size) give no text.
+        """
+        size = len(self)
+        kept = [i for i in ids if 0 <= i < size and (special or i not in self._special)]
+        if self._spelling is None:
+            with guarded(Note("the tokenizer cannot spell these ids", zh="分词器写不出这些编号")):
+                return self.backend.decode(kept, skip_special_tokens=False)
+        text = b"".join(self._spelling.spell(self.token(i)) for i in kept).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self._spelling.lead else text
+
+    def stream(self, after: Sequence[int] = ()) -> "Stream":
+        """A decoder that is given ids one by one; what it says continues the text of the ids `after` which it comes."""
+        stream = Stream(self)
+        for id in after:  # noqa: A001
+            stream.push(id)
+        return stream
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """What each id looks like on a page: no marks for spaces, and bytes of a cut character as ⟨e4⟩."""
+        return [self._piece(i) for i in ids]
+
+    def _piece(self, id: int) -> str:  # noqa: A002
+        if not 0 <= id < len(self):
+            return f"⟨{id}⟩"
+        token = self.token(id)
+        if id in self._special:
+            return token
+        if self._spelling is None:
+            text = token.replace("▁", " ")
+        else:
+            text = readable(self._spelling.spell(token))
+        shown = text.removeprefix(" ") or "␣"
+        return shown.replace("\n", "⏎").replace("\t", "⇥") if shown.strip(" ") else "␣" * len(text)
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Where in `text` (from, to, in characters) each id of `encode(text)` lies; (0, 0) for the template's own."""
+        with guarded(UNREAD):
+            return self.backend.encode(text).offsets
+
+    def unknown(self, text: str) -> list[str]:
+        """The parts of a text that the vocabulary lacks, in their order."""
+        with guarded(UNREAD):
+            found = self.backend.encode(text, add_special_tokens=False)
+        ids = found.ids if self._numbers is None else self._renumbered(text, found)
+        spans = [span for i, span in zip(ids, found.offsets, strict=True) if i == self.unk_id]
+        return [part for start, end in spans if (part := text[start:end].strip())]
+
+    def fits(self, vocabulary: int) -> None:
+        """Nothing, if an embedding of `vocabulary` rows has one for every token.
+
+        Raises:
+            QkvError: it has not; both sizes are named.
+        """
+        if self._names is not None:
+            top, token = len(self._names) - 1, self._names[-1]
+        else:
+            token, top = max(self.backend.get_vocab().items(), key=lambda item: item[1], default=("", -1))
+        if top >= vocabulary:
+            raise QkvError(
+                f"the tokenizer does not fit the model: it has {len(self)} tokens (the last, {token!r}, is id {top}), "
+                f"the embedding has {vocabulary} rows; are both from one checkpoint?",
+                zh=f"分词器与模型不合：它有 {len(self)} 个 token（最后的 {token!r} 编号 {top}），"
+                f"嵌入有 {vocabulary} 行；两者出自同一个检查点吗？",
+            )
+
+    def save(self, directory: str | Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, or the model's own files where one file cannot say it."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, data in self.files.items():
+            (directory / name).write_bytes(data)
+        if self.files:
+            return
+        with guarded(Note(f"{directory}: the tokenizer cannot be written", zh=f"{directory}：写不了分词器")):
+            text = self.backend.to_str(pretty=True)
+        (directory / "tokenizer.json").write_text(text, encoding="utf-8")
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", "attention_mask"],
+            **{key: self.config[key] for key in KEPT if key in self.config},
+            **{f"{role}_token": token for role, token in self.roles.items()},
+        }
+        text = json.dumps(config, ensure_ascii=False, indent=2) + "\n"
+        (directory / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
+
+@dataclass
+class Stream:
+    """Text from ids as they come; what is pushed, joined with `end`, is what `decode` gives for all of them."""
+
+    tokenizer: Tokenizer
+    _bytes: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+    _ids: list[int] = field(default_factory=list[int])
+    _said: str = ""
+    _began: bool = False
+
+    def push(self, id: int) -> str:  # noqa: A002
+        """The text that this id completes; empty while it is half a character."""
+        return self._next(id, final=False)
+
+    def end(self) -> str:
+        """What was held back."""
+        return self._next(None, final=True)
+
+    def _next(self, id: int | None, *, final: bool) -> str:  # noqa: A002
+        t = self.tokenizer
+        if t._spelling is None:  # pyright: ignore[reportPrivateUsage]
+            self._ids += [] if id is None else [id]
+            text = t.decode(self._ids)
+            # What neighbours decide (a space, a joint) may still change; only what stays is said.
+            new = text[len(self._said) :] if text.startswith(self._said) else ""
+            new = new if final else new.rstrip(" \ufffd")
+            self._said += new
+            return new
+        spelt = b""
+        if id is not None and 0 <= id < len(t) and id not in t._special:  # pyright: ignore[reportPrivateUsage]
+            spelt = t._spelling.spell(t.token(id))  # pyright: ignore[reportPrivateUsage]
+        text = self._bytes.decode(spelt, final)
+        if t._spelling.lead and text and not self._began:  # pyright: ignore[reportPrivateUsage]
+            text = text.removeprefix(" ")
+            self._began = True
+        return text
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a token spells bytes, for the decoders that treat each token by itself."""
+
+    level: bool = False  # each character stands for one byte (GPT-2)
+    space: bool = False  # ▁ stands for a space, <0xE4> for a byte (sentencepiece)
+    lead: bool = False  # a space that begins the text is not part of it
+
+    @staticmethod
+    def of(decoder: object) -> "Spelling | None":
+        """The spelling of a backend's decoder; None where neighbours decide and the backend has to be asked."""
+        if decoder is None:
+            return None
+        state: dict[str, Any] = json.loads(decoder.__getstate__())  # pyright: ignore[reportArgumentType]
+        steps: list[dict[str, Any]] = state.get("decoders", [state])
+        kinds = {step["type"] for step in steps}
+        if kinds == {"ByteLevel"}:
+            return Spelling(level=True)
+        if not kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
+            return None
+        for step in steps:
+            plain = step["type"] != "Replace" or (step["pattern"], step["content"]) == ({"String": "▁"}, " ")
+            strip = step["type"] != "Strip" or (step["content"], step["start"], step["stop"]) == (" ", 1, 0)
+            if not (plain and strip and step.get("replacement", "▁") == "▁"):
+                return None
+        lead = any(s["type"] == "Strip" or s.get("prepend_scheme", "never") != "never" for s in steps)
+        return Spelling(space=bool(kinds & {"Replace", "Metaspace"}), lead=lead)
+
+    def spell(self, token: str) -> bytes:
+        """The bytes of one token."""
+        if self.level:
+            found = [BYTE_OF.get(c) for c in token]
+            return token.encode() if None in found else bytes(b for b in found if b is not None)
+        if self.space and len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+            return bytes.fromhex(token[3:5])
+        return (token.replace("▁", " ") if self.space else token).encode("utf-8", "replace")
+
+
+def _byte_of() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for characters from U+0100 on."""
+    own = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [b for b in range(256) if b not in own]
+    return {chr(b): b for b in own} | {chr(256 + i): b for i, b in enumerate(rest)}
+
+
+BYTE_OF = _byte_of()
+
+
+def readable(data: bytes) -> str:
+    """UTF-8 text in which the bytes of a cut character are shown as ⟨e4⟩."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as e:
+        cut = "".join(f"⟨{b:02x}⟩" for b in data[e.start : e.end])
+        return data[: e.start].decode() + cut + readable(data[e.end :])
+
+
+def load(directory: str | Path) -> Tokenizer | None:
+    """The tokenizer of a model's directory, by the files that it holds; None where it holds none.
+
+    Known: tokenizer.json; vocab.json (or encoder.json) with merges.txt (or vocab.bpe); source.spm with target.spm and
+    vocab.json; tokenizer.model, spiece.model or sentencepiece.bpe.model (sentencepiece); vocab.txt (WordPiece).
+
+    Raises:
+        QkvError: a file is broken or its partner is missing; the message names it.
+    """
+    directory = Path(directory)
+    found = backends.find(directory)
+    if found is None:
+        return None
+    made = Tokenizer(found.backend, **found.roles, target=found.target, names=found.names)
+    made.config, made.files = {**found.config, **backends.templates(directory)}, found.files
+    return made

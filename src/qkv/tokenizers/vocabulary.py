@@ -1,0 +1,194 @@
+"""A new vocabulary from text or from word lists, for one language or two at once."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, cast
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from qkv.errors import Note, QkvError
+from qkv.tokenizers.backends import guarded
+from qkv.tokenizers.backends import template as around
+from qkv.tokenizers.tokenizer import Tokenizer
+
+Kind = Literal["char", "word", "bpe", "lexicon", "split"]
+Template = Literal["none", "eos", "bos", "cls"]
+LATIN = "0-9A-Za-zÀ-ɏ"
+CJK = r"\p{Han}\p{Hiragana}\p{Katakana}"
+WIDE = CJK + "，。、；：？！（）《》〈〉「」『』【】“”‘’…—～·"
+NAMES = {
+    "<pad>": "pad", "[PAD]": "pad", "</s>": "eos", "<eos>": "eos", "<|endoftext|>": "eos", "<s>": "bos", "<bos>": "bos",
+    "<unk>": "unk", "[UNK]": "unk", "<mask>": "mask", "[MASK]": "mask", "[CLS]": "cls", "[SEP]": "sep",
+}  # fmt: skip
+NEVER = "\0"  # a prefix that no token has: every token is joined with a space
+# In place of words' spaces: none at Chinese, before closing marks, after opening ones, or within What's.
+TIGHT = rf" (?=[{WIDE},.?!;:%)\]'’])|(?<=[{WIDE}(\[]) |(?<=['’]) (?=(?:s|t|m|d|re|ve|ll|clock)\b)"
+
+
+def train(
+    texts: Iterable[str], *, kind: Kind, size: int = 8000, words: Sequence[str] = (),
+    specials: Sequence[str] = ("<pad>", "</s>", "<unk>"), template: Template = "none",
+) -> Tokenizer:  # fmt: skip
+    """A tokenizer of at most `size` tokens, the special ones first.
+
+    `char`: each character; `word`: words and punctuation; `bpe`: byte-level BPE (Sennrich et al. 2016), which spells
+    any text; `split`: what spaces separate, with "@@ " as a joint; `lexicon`: the given `words` alone, English ones
+    whole, runs of Chinese cut into the fewest words. `template` adds the end symbol behind or the begin symbol before;
+    `cls` adds [CLS] before and [SEP] behind.
+
+    Raises:
+        QkvError: no text or words, a special token that the kind or the template needs, or too small a size.
+    """
+    roles = {NAMES[token]: token for token in specials if token in NAMES}
+    if kind != "bpe" and "unk" not in roles:
+        raise QkvError(
+            f"a vocabulary of kind {kind!r} needs a token for the unknown: add '<unk>' to specials {list(specials)}",
+            zh=f"{kind!r} 词表要有表示未知的 token：请在 specials {list(specials)} 里加上 '<unk>'",
+        )
+    missing = {"none": set[str](), "cls": {"cls", "sep"}}.get(template, {template}) - roles.keys()
+    if missing:
+        raise QkvError(f"template {template!r} needs such a token among specials {list(specials)}",
+                       zh=f"模板 {template!r} 要求 specials {list(specials)} 里有这样的 token")  # fmt: skip
+    if size <= len(specials) + (256 if kind == "bpe" else 0):
+        least = len(specials) + (257 if kind == "bpe" else 1)
+        raise QkvError(f"size {size} is too small for kind {kind!r}, expected at least {least}",
+                       zh=f"大小 {size} 对 {kind!r} 太小，至少要 {least}")  # fmt: skip
+    with guarded(Note("the vocabulary cannot be trained", zh="训练不了词表")):
+        if kind == "lexicon":
+            backend = _lexicon(words, specials, roles["unk"])
+        elif kind == "bpe":
+            backend = _bpe(texts, size, specials)
+        else:
+            backend = _words(texts, kind, size, (list(specials), roles["unk"]))
+        ends = _ends(backend, template, roles)
+        if ends is not None:
+            backend.post_processor = ends
+    if backend.get_vocab_size() <= len(specials):
+        raise QkvError(f"no text to train a vocabulary of kind {kind!r} on", zh=f"没有可训练 {kind!r} 词表的文本")
+    return Tokenizer(backend, target=None, **roles)
+
+
+def _ends(backend: tokenizers.Tokenizer, template: Template, roles: dict[str, str]) -> Any:
+    """What a template puts around each text, None for nothing."""
+    ids = {role: (token, int(backend.token_to_id(token) or 0)) for role, token in roles.items()}
+    if template == "cls":
+        (cls, _), (sep, _) = ids["cls"], ids["sep"]
+        return processors.TemplateProcessing(
+            single=[cls, "$A", sep], pair=[cls, "$A", sep, "$B:1", sep + ":1"], special_tokens=[ids["cls"], ids["sep"]]
+        )
+    return around(ids.get(template) if template == "bos" else None, ids.get(template) if template == "eos" else None)
+
+
+def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(specials), show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    backend.train_from_iterator(texts, trainer)
+    return backend
+
+
+def _words(texts: Iterable[str], kind: Kind, size: int, special: tuple[list[str], str]) -> tokenizers.Tokenizer:
+    """One token for each character, word or blank-separated symbol; the frequent ones stay."""
+    specials, unk = special
+    backend = tokenizers.Tokenizer(models.WordLevel({unk: 0}, unk_token=unk))
+    if kind == "char":
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        backend.decoder = decoders.Fuse()
+    else:
+        word = pre_tokenizers.Whitespace() if kind == "word" else pre_tokenizers.WhitespaceSplit()
+        backend.pre_tokenizer = word
+        backend.decoder = _spaced(TIGHT if kind == "word" else "@@(?: |$)")
+    trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
+    backend.train_from_iterator(texts, trainer)
+    return backend
+
+
+def _lexicon(words: Sequence[str], specials: Sequence[str], unk: str) -> tokenizers.Tokenizer:
+    """English words match whole or not at all, so they are added tokens; Viterbi with equal scores cuts the rest."""
+    listed = [w for w in dict.fromkeys(w.strip() for w in words) if w and w not in specials]
+    english = [w for w in listed if re.match(f"[{LATIN}]", w)]
+    others = [w for w in listed if not re.match(f"[{LATIN}]", w)]
+    # An unknown character costs ten more than a piece: all known pieces come before fewer pieces.
+    pieces = [*((s, 0.0) for s in specials), *((w, -0.1) for w in others)]
+    backend = tokenizers.Tokenizer(models.Unigram(pieces, list(specials).index(unk), False))
+    backend.normalizer = _parted()
+    marks = sorted((w for w in others if len(w) > 1 and not re.match(r"\w", w)), key=len, reverse=True)
+    units = [*(re.escape(m) + (r"(?!\w)" if m[-1].isalnum() else "") for m in marks), rf"[{LATIN}]+", r"[^\w\s]"]
+    cut = pre_tokenizers.Split(Regex("|".join(units)), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), cut])
+    backend.decoder = _spaced(TIGHT)
+    backend.add_special_tokens([AddedToken(s, normalized=False) for s in specials])
+    backend.add_tokens([AddedToken(w, single_word=True, normalized=True) for w in english])
+    return backend
+
+
+def _parted() -> normalizers.Normalizer:
+    """A space between Chinese and Latin letters."""
+    border = rf"(?<=[{CJK}])(?=[{LATIN}])|(?<=[{LATIN}])(?=[{CJK}])"
+    return normalizers.Replace(Regex(border), " ")
+
+
+def closed(tokenizer: Tokenizer) -> bool:
+    """Whether a vocabulary is of kind `lexicon`: what has a word outside of it is not to be guessed at."""
+    found: Any = tokenizer.backend.normalizer
+    return found is not None and found.__getstate__() == cast(Any, _parted()).__getstate__()
+
+
+def _spaced(tight: str) -> decoders.Decoder:
+    """Tokens joined with spaces, but for the spaces (and joints) that `tight` matches."""
+    join = decoders.WordPiece(prefix=NEVER, cleanup=False)
+    return decoders.Sequence([join, decoders.Fuse(), decoders.Replace(Regex(tight), "")])
+
+
+def equipped(tokenizer: Tokenizer, specials: Sequence[str], template: Template) -> Tokenizer:
+    """The tokenizer with those special tokens that it lacks behind its own, and a template's ends where it has none.
+
+    Ids that it gave before stay as they are.
+
+    Raises:
+        QkvError: its files cannot say more tokens.
+    """
+    lacking = [token for token in specials if (token in NAMES and NAMES[token] not in tokenizer.roles)
+               or (token not in NAMES and tokenizer.id(token) is None)]  # fmt: skip
+    bare = template != "none" and not tokenizer.encode("")
+    if not lacking and not bare:
+        return tokenizer
+    if tokenizer.files:
+        what = f"lacks {', '.join(lacking[:5])}" if lacking else "ends no text"
+        zh = f"缺 {', '.join(lacking[:5])}" if lacking else "不结束文本"
+        raise QkvError(f"this vocabulary {what}, and its files cannot be added to; take another one",
+                       zh=f"这个词表{zh}，而它的文件不能再添；请换一个")  # fmt: skip
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    backend.add_special_tokens([AddedToken(token, normalized=False) for token in lacking])
+    roles = {**tokenizer.roles, **{NAMES[token]: token for token in lacking if token in NAMES}}
+    if bare:
+        backend.post_processor = _ends(backend, template, roles)
+    made = Tokenizer(backend, target=None, **roles)
+    made.config = dict(tokenizer.config)
+    return made
+
+
+def framed(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with its end symbol before and behind each text, where it adds nothing of its own.
+
+    A decoder that labels texts is judged at the last symbol, which has read all of a text.
+
+    Raises:
+        QkvError: there is no end symbol.
+    """
+    if tokenizer.encode(""):
+        return tokenizer
+    end, number = tokenizer.roles.get("eos"), tokenizer.eos_id
+    if end is None or number is None:
+        raise QkvError("the vocabulary has no end symbol to frame texts with; add '</s>' to it",
+                       zh="词表没有用来结束文本的符号；请加上 '</s>'")  # fmt: skip
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    backend.post_processor = around((end, number), (end, number))
+    made = Tokenizer(backend, target=None, **tokenizer.roles)
+    made.config = dict(tokenizer.config)
+    return made

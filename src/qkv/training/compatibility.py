@@ -1,0 +1,296 @@
+"""Whether the parts of a run go together: what it learns of such data, what is refused, what is told of the rest.
+
+All of it before step 1, so that nothing that was learnt is lost to it. Next: assemble.py.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from qkv.data.shards import Mixture
+from qkv.errors import Note, QkvError, nearest
+from qkv.model import Model
+from qkv.spec import as_json
+from qkv.training import optim
+from qkv.training.data_files import Data
+from qkv.training.objectives import base, corruption, tuning
+from qkv.training.objectives.base import Batches, Held, Objective
+from qkv.training.plan import placed
+from qkv.training.run import Check, Run, Vocabulary
+from qkv.training.settings import Settings
+from qkv.training.shape import Shape
+from qkv.training.splits import Splits
+
+OBJECTIVES = {
+    "pairs": base.PAIRS, "text": base.TEXT, "documents": tuning.DOCUMENTS, "masked": corruption.MASKS,
+    "denoise": corruption.NOISE, "blanks": corruption.BLANKS,
+    "prefixes": corruption.CONTINUATIONS, "spans": corruption.SPANS,
+    "labels": tuning.LABELS, "similarity": tuning.SIMILAR, "choice": tuning.CHOICES, "chat": tuning.TALKS,
+}  # fmt: skip
+USUAL = {
+    "marian": "pairs", "gpt2": "text", "llama": "text", "openai_gpt": "text", "bert": "masked", "prefix": "prefixes",
+    "t5": "spans", "bart": "denoise", "glm_blank": "blanks", "lstm": "pairs", "lstm-attention": "pairs",
+}  # fmt: skip
+LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "decoder": "text"}
+
+
+def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
+    """What the run learns: what it says, else what such data and such a model usually mean.
+
+    Raises:
+        QkvError: no such objective, or one that takes other data.
+    """
+    kind = architecture(begun.spec) if begun else ""
+    usual = LEARNS[kind] if begun else USUAL[run.model.family]
+    if begun and kind == "encoder-decoder" and splits.kind in ("plain text", "token shards"):
+        usual = restored(begun)
+    name = run.objective or ("chat" if splits.kind == "conversations" else usual)
+    if name not in OBJECTIVES:
+        hint, known = nearest(name, OBJECTIVES), ", ".join(OBJECTIVES)
+        raise QkvError(f"objective: found {name!r}{hint} (known: {known})",
+                       zh=f"objective：没有 {name!r}{hint.zh}（有：{known}）")  # fmt: skip
+    if splits.kind in OBJECTIVES[name].data.split(" or "):
+        return OBJECTIVES[name]
+    fit = [known for known, o in OBJECTIVES.items() if splits.kind in o.data.split(" or ") and (
+           not kind or kind in o.models)]  # fmt: skip
+    if run.objective or begun:
+        whose = f"; for these and this base ({kind})" if kind else "; for these"
+        raise QkvError(f"objective {name!r} takes {OBJECTIVES[name].data}, found {splits.kind}{whose} there are: "
+                       f"{', '.join(fit) or 'none'}; say objective = one of them",
+                       zh=f"objective {name!r} 学的是{in_chinese(OBJECTIVES[name].data)}，这里是"
+                       f"{in_chinese(splits.kind)}；可用的有：{', '.join(fit) or '无'}；"
+                       "请写 objective = 其中之一")  # fmt: skip
+    families = ", ".join(repr(family) for family, usual in USUAL.items() if usual in fit)
+    raise QkvError(f"model.family {run.model.family!r} does not fit {splits.kind}; these do: {families}; or say what "
+                   f"it shall learn: objective = one of {', '.join(fit)}",
+                   zh=f"model.family {run.model.family!r} 不能学{in_chinese(splits.kind)}；可以的有：{families}；"
+                   f"或写明学什么：objective = {', '.join(fit)} 之一")  # fmt: skip
+
+
+def in_chinese(kinds: str) -> str:
+    """The names of kinds of data in Chinese."""
+    names = {"pairs": "句对", "plain text": "纯文本", "token shards": "词元文件", "conversations": "对话"}
+    return "或".join(names[kind] for kind in kinds.split(" or "))
+
+
+def restored(begun: Model) -> str:
+    """What an encoder-decoder learns from plain text: what its vocabulary has marks for."""
+    tokenizer = begun.tokenizer
+    if tokenizer is not None and tokenizer.id(corruption.SENTINELS[0]) is not None:
+        return "spans"
+    return "pairs" if tokenizer is None or tokenizer.mask_id is None else "denoise"
+
+
+def architecture(spec: Any) -> str:
+    """What kind of Transformer a spec describes."""
+    if spec.encoder and spec.decoder:
+        return "encoder-decoder"
+    if spec.encoder:
+        return "encoder"
+    return "prefix decoder" if spec.decoder.blocks[0].attn.mask.kind == "prefix" else "decoder"
+
+
+def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
+    """QkvError where a setting would not be heeded, or does not go with the objective, the model or another setting."""
+    if run.tokenizer.dropout and (not objective.recuts or isinstance(splits.train, Mixture)):
+        what = Note("token shards are cut already", zh="词元文件已经切好") if objective.recuts else (
+            Note("these texts are not cut anew", zh="这些文本不会重新切分"))  # fmt: skip
+        fit = ", ".join(name for name, o in OBJECTIVES.items() if o.recuts)
+        raise QkvError(f"tokenizer.dropout={run.tokenizer.dropout}: {what}; take it away (it goes with {fit})",
+                       zh=f"tokenizer.dropout={run.tokenizer.dropout}：{what.zh}；请去掉（它用于 {fit}）")  # fmt: skip
+    if run.training.word_dropout and objective not in (base.PAIRS, *tuning.JUDGING):
+        raise QkvError(f"training.word_dropout={run.training.word_dropout}: words are left out of labelled texts and "
+                       "of pairs alone; take it away",
+                       zh=f"training.word_dropout={run.training.word_dropout}："
+                       "只用于带标签的文本和句对；请去掉")  # fmt: skip
+    if run.training.word_dropout and run.training.sampled:
+        raise QkvError("training.sampled: the model guesses from true words, which training.word_dropout makes "
+                       "unknown; take one of them away",
+                       zh="training.sampled：模型由真词来猜，而 training.word_dropout 把词变成未知；"
+                       "请去掉一个")  # fmt: skip
+    if run.training.agree and not drops(as_json(model.spec)):
+        raise QkvError(f"training.agree={run.training.agree}: two passes of a model without dropout agree already; "
+                       "give it some (model.dropout=0.1), or take agree away",
+                       zh=f"training.agree={run.training.agree}：没有 dropout，两遍本来就一致；请给一些"
+                       "（model.dropout=0.1），或去掉 agree")  # fmt: skip
+    if run.training.outputs == "seen" and objective is base.PAIRS:
+        refuse_seen(run, model)
+    if architecture(model.spec) not in objective.models:
+        fit = " or ".join(objective.models)
+        name = next(name for name, known in OBJECTIVES.items() if known is objective)
+        raise QkvError(f"{run.name}: objective {name!r} needs a model of kind {fit}; this one is: "
+                       f"{architecture(model.spec)}",
+                       zh=f"{run.name}：objective {name!r} 要的模型是 {fit}，"
+                       f"这个是 {architecture(model.spec)}")  # fmt: skip
+
+
+def refuse_seen(run: Run, model: Model) -> None:
+    """QkvError where the words that targets hold are not all known beforehand, or a model cannot keep from others."""
+    why = Note("")
+    if run.tokenizer.dropout:
+        why = Note("with tokenizer.dropout each epoch has other words", zh="有 tokenizer.dropout 时每轮的词都不同")
+    elif run.training.optimizer == "adafactor":
+        why = Note("adafactor measures its steps by all of the output's biases, and those of the others are large",
+                   zh="adafactor 的步长取自输出的所有偏置，而其余词的偏置很大")  # fmt: skip
+    elif run.training.lora.rank:
+        why = Note("adapters leave the output's bias as it is", zh="适配器不改输出的偏置")
+    elif model.spec.head is None or not model.spec.head.bias:
+        why = Note("this model's output has no bias to keep the others unsaid by (those of marian and bart have one)",
+                   zh="这个模型的输出没有偏置，无法不说其余的词（marian 和 bart 有）")  # fmt: skip
+    if why:
+        raise QkvError(f"training.outputs=seen: {why}; take it away", zh=f"training.outputs=seen：{why.zh}；请去掉")
+
+
+def drops(part: Any) -> bool:
+    """Whether a spec, as JSON, has a dropout above zero anywhere."""
+    if isinstance(part, dict):
+        return any((key == "dropout" and bool(value)) or drops(value) for key, value in part.items())
+    return isinstance(part, list) and any(map(drops, part))
+
+
+def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model, valid: Batches) -> None:
+    """QkvError where an evaluation would fail: a metric that it does not give, a prompt that cannot be continued."""
+    textual = isinstance(splits.valid, str | Mixture)
+    for prompt in run.check.prompts if textual and objective.answers == "texts" else ():
+        if not prompt.strip() or not fits(model, prompt):
+            found = f"{len(model.ids(prompt))} tokens" if prompt.strip() else "an empty text"
+            raise QkvError(f"check.prompts: found {found} ({prompt[:40]!r}), expected a text that fits into the "
+                           f"context of {run.model.context} tokens and leaves room to continue it",
+                           zh=f"check.prompts：{prompt[:40]!r} 应放得进 {run.model.context} 个词元的上下文，"
+                           "并留出续写的位置")  # fmt: skip
+    if not valid or run.training.metric == "loss":
+        return
+    known = [*objective.measure(model.core, [placed(valid[0], model.device)])]
+    if not textual and run.check.sentences:
+        known += ["exact_match"] if objective.answers == "labels" else ["bleu", "exact_match"]
+    run.training.better(dict.fromkeys(known, 0.0), None)
+
+
+def fits(model: Model, source: Any) -> bool:
+    """Whether a source leaves the model that answers it room to begin."""
+    ids = model.ids(source) if isinstance(source, str) else model.conversation(source)
+    context = model.core.encoder.spec.longest if model.encoder_decoder else model.spec.context
+    return context is None or len(ids) + (0 if model.encoder_decoder else 2) <= context
+
+
+def overruled(run: Run, begun: Model | None) -> tuple[str, ...]:
+    """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it."""
+    own, cut = replace(run.model, context=Shape.context, family=Shape.family) != Shape(), run.tokenizer
+    room = begun.spec.context if begun else None
+    told = [Note(f"the model is that of {run.base}: of [model] only context is heeded",
+                 zh=f"模型取自 {run.base}：[model] 里只有 context 有效")] if run.base and own else []  # fmt: skip
+    if room and Shape.context != run.model.context > room:
+        told.append(Note(f"model.context={run.model.context}: {run.base} reads {room} tokens at most, as do rows now",
+                         zh=f"model.context={run.model.context}：{run.base} 最多读 {room} 个词元，每行取 {room}"))
+    if run.base and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
+        told.append(Note(f"the vocabulary is that of {run.base}: kind and size in [tokenizer] are not heeded",
+                         zh=f"词表取自 {run.base}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
+    if cut.of and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
+        told.append(Note(f"the vocabulary is that of {cut.of}: kind and size in [tokenizer] are not heeded",
+                         zh=f"词表取自 {cut.of}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
+    return tuple(told)
+
+
+def told(run: Run, splits: Splits, objective: Objective, model: Model, held: Held) -> tuple[str, ...]:
+    """Everything that is said of how data, model and settings go together, before step 1."""
+    labelled = objective.answers == "labels" and splits.kind == "pairs" and objective is not tuning.CHOICES
+    return (
+        *(strange(splits, model.labels) if labelled else ()), *unanswered(run, splits, objective, model),
+        *alike(run, splits, objective), *idle(run, splits, objective, model), *replaced(run, model),
+        *(untested(splits, held(splits.test)) if isinstance(splits.test, str) else ()),
+    )  # fmt: skip
+
+
+def replaced(run: Run, model: Model) -> tuple[str, ...]:
+    """What is said where Muon finds nothing that it could take."""
+    if run.training.optimizer != "muon" or optim.matrices_of(model.core):
+        return ()
+    return (Note("training.optimizer=muon: no matrix of a layer learns here, so AdamW takes all weights",
+                 zh="training.optimizer=muon：这里没有哪一层的矩阵在学，所有权重都由 AdamW 更新"),)  # fmt: skip
+
+
+def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
+    """What is said of settings that differ from the defaults and do nothing in this run; nothing without any."""
+    s, check, data = run.training, run.check, run.data or Data()
+    textual = isinstance(splits.train, str | Mixture)
+    experts = any(block.moe for block in model.spec.stack.blocks)
+    steered = any(block.moe and block.moe.balance == "bias" for block in model.spec.stack.blocks)
+    adam = s.optimizer != "adafactor"
+    worded = objective in tuning.JUDGING and model.spec.decoder and model.spec.head
+    falls = s.schedule in ("cosine", "linear", "wsd")
+    sure = not textual and not data.messages
+    heeded = {
+        "training.balance": experts, "training.steer": steered, "training.auxiliary": worded, "training.floor": falls,
+        "training.decay": s.schedule == "wsd", "training.sampled_ramp": s.sampled, "check.prompts": textual,
+        "training.outputs": objective is base.PAIRS, "training.betas": adam, "training.eps": adam,
+        "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
+        "data.overlap": not textual, "data.valid": not textual,
+        "data.test": not textual and not data.dataset,
+    }  # fmt: skip
+    parts: dict[str, tuple[Any, Any]] = {
+        "training": (s, Settings()), "check": (check, Check()), "data": (data, Data()),
+    }  # fmt: skip
+    found: list[str] = []
+    for name, used in heeded.items():
+        part, key = name.split(".")
+        own, usual = (getattr(one, key) for one in parts[part])
+        found += [name] if not used and own != usual else []
+    if not found:
+        return ()
+    return (Note(f"of no use in this run: {', '.join(found)}", zh=f"在这次训练里不起作用：{', '.join(found)}"),)
+
+
+def alike(run: Run, splits: Splits, objective: Objective) -> tuple[str, ...]:
+    """What is said of pairs whose second side looks like labels, where nobody said what is to be learnt."""
+    if run.objective or splits.kind != "pairs" or (objective.answers == "labels" and objective is not corruption.MASKS):
+        return ()
+    sides = Counter(side for _, side in splits.train)  # type: ignore[misc]
+    if len(sides) > 20 or len(splits.train) < 20 * len(sides):
+        return ()
+    some = ", ".join(repr(side[:20]) for side, _ in sides.most_common(4))
+    return (Note(f"the second column has only {len(sides)} different texts ({some}): if these are labels, say "
+                 "objective=labels",
+                 zh=f"第二列只有 {len(sides)} 种文本（{some}）：如果是标签，请写 objective=labels"),)  # fmt: skip
+
+
+def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
+    """What is said about held-out texts whose label no training text has; nothing without any."""
+    found = Counter(label for part in (splits.valid, splits.test) for _, label in part if label not in labels)  # type: ignore[misc]
+    if len(labels) == 1:
+        return (Note(f"all training texts have one label, {labels[0]!r}: there is nothing to tell apart",
+                     zh=f"所有训练文本只有一个标签 {labels[0]!r}：没有什么可分辨的"),)  # fmt: skip
+    if not found:
+        return ()
+    some = ", ".join(map(repr, sorted(found)[:3]))
+    told = Note(f"{found.total()} held-out texts have a label that no training text has ({some}): they can never be "
+                "right, and the loss leaves them out",
+                zh=f"{found.total()} 个留出的文本的标签不见于训练文本（{some}）：不可能判对，损失也不计")  # fmt: skip
+    return (told,)
+
+
+def untested(splits: Splits, held: Batches) -> tuple[str, ...]:
+    """What is said about a test text of which nothing can be judged; nothing otherwise."""
+    if not splits.test or held:
+        return ()
+    return (Note("the test text is too short for this objective: it will not be judged",
+                 zh="测试文本太短，这个目标无法评估它"),)  # fmt: skip
+
+
+def unanswered(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
+    """What is said about held-out sources that are too long to be answered; nothing without any."""
+    if objective.answers == "labels" or isinstance(splits.valid, str | Mixture):
+        return ()
+    rows = [*asked(splits.valid)[: run.check.sentences], *asked(splits.test)]
+    over = sum(not fits(model, source) for source, _ in rows)
+    room = run.model.context
+    told = Note(f"{over:,} of {len(rows):,} held-out sources do not fit into the context of {room} tokens: they count "
+                "as answered with nothing; raise model.context",
+                zh=f"{len(rows):,} 个留出的源文中有 {over:,} 个放不进 {room} 个词元的上下文：当作答案为空；想让模型"
+                "回答，就调大 model.context")  # fmt: skip
+    return (told,) if over else ()
+
+
+def asked(rows: Any) -> list[tuple[Any, str]]:
+    """What a model is asked and what it should answer: pairs as they are, conversations up to their last answer."""
+    return tuning.questions(rows) if rows and isinstance(rows[0][0], dict) else list(rows)

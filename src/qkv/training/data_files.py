@@ -1,0 +1,413 @@
+"""Your own files, as a TOML file's [data] names them, read and split. Next: own.py, which makes a run of them."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from qkv.chat.template import checked
+from qkv.data import hf_datasets, shards, sources
+from qkv.data.check import LEAK, NAMED, leaked
+from qkv.data.familiar import RUN, familiar
+from qkv.data.shards import Mixture
+from qkv.errors import Note, QkvError, nearest
+from qkv.training.settings import NONE, bounded, sound
+from qkv.training.splits import Splits, Talk, held_out, text_splits
+
+Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
+
+
+@dataclass(frozen=True)
+class Data:
+    """Your own files, as a TOML file names them: two parallel ones, one of pairs (tsv, jsonl), plain text,
+    conversations (JSON lines with `messages`, a list of {"role": …, "content": …}), folders of token shards, or a data
+    set that the `datasets` library opens: pairs by two keys, texts by one. Several files of a kind are a list.
+    """
+
+    source: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    tsv: tuple[str, ...] = ()
+    jsonl: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ()  # folders that `qkv data pack` wrote
+    weights: tuple[float, ...] = ()  # how likely a row or window comes from each of them; without by their size
+    dataset: str = ""  # NAME or NAME:CONFIG of the hub, a folder that save_to_disk wrote, or files of rows
+    columns: tuple[int, int] = (0, 1)
+    keys: tuple[str, ...] = ("source", "target")
+    valid_source: str = ""
+    valid_target: str = ""
+    test_source: str = ""
+    test_target: str = ""
+    valid_file: str = ""  # of the same form as tsv, jsonl, text or messages
+    test_file: str = ""
+    valid: int = 500  # pairs held out where no file is named; of a text it is always the last tenth
+    test: int = 0
+    apart: Literal["source", "target"] = "source"  # no held-out text of this side occurs in training
+    on_bad_row: Literal["error", "skip", "quarantine"] = "error"  # quarantine: put aside, into the file named next
+    quarantine: str = "quarantine.jsonl"
+    overlap: Literal["error", "drop", "keep"] = "error"  # held-out pairs in the training files; drop: not trained on
+
+    def __post_init__(self) -> None:
+        for key in FILES:
+            if isinstance(value := getattr(self, key), str):
+                object.__setattr__(self, key, (value,) if value else ())
+        sound("data", self)
+        if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
+            raise QkvError(f"data.columns: found {list(self.columns)}, expected two different ones, counted from 0",
+                           zh=f"data.columns：读到 {list(self.columns)}，应是不同的两列，从 0 数起")  # fmt: skip
+        bounded("data", self, NONE, lambda n: n >= 0, "valid", "test")
+
+    def splits(self, folder: Path) -> Splits:
+        """The files' content, split.
+
+        Raises:
+            QkvError: none or more than one kind of data is named, or a file is broken (with its line).
+        """
+        kinds = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset")
+        named = [k for k in kinds if getattr(self, k)]
+        if len(named) != 1 or bool(self.source) != bool(self.target):
+            found = ", ".join(named) or "none"
+            raise QkvError(f"data: found {found}, expected one of: source and target, {', '.join(kinds[1:])}",
+                           zh=f"data：有 {found}，应是其中之一：source 与 target，{', '.join(kinds[1:])}")  # fmt: skip
+        if len(self.keys) != 2 and not (self.dataset and len(self.keys) == 1):
+            raise QkvError(f"data.keys: found {len(self.keys)} keys, expected two; one for the texts of a dataset",
+                           zh=f"data.keys：有 {len(self.keys)} 个键，应是两个；数据集的文本则一个")  # fmt: skip
+        self.refuse_unread(named[0])
+        if self.shards:
+            return self.mixed(folder)
+        self.refuse_weights()
+        with sources.Sieve(self.on_bad_row, folder / self.quarantine) as sieve:
+            if self.dataset:
+                return self.tabled(folder, sieve)
+            if self.text:
+                return self.of_texts(folder, sieve)
+            return self.of_rows(folder, sieve)
+
+    def of_texts(self, folder: Path, sieve: sources.Sieve) -> Splits:
+        """Plain texts with a blank line between; without `valid_file` the last tenth of each is held out."""
+        texts = [plain_text(folder / name, sieve) for name in self.text]
+        valid, test = (plain_text(folder / one, sieve) if one else "" for one in (self.valid_file, self.test_file))
+        apart = [folder / one for one in (self.valid_file, self.test_file) if one]
+        notes = (*sieve.notes, *(note for one in apart for name in self.text for note in leaked(folder / name, one)))
+        if valid:
+            return Splits("\n\n".join(texts), valid, test, notes)
+        both = [text_splits(text, share=0.1) for text in texts]
+        train, held = ("\n\n".join(map(str, part)) for part in zip(*((s.train, s.valid) for s in both), strict=True))
+        return Splits(train, held, test, notes)
+
+    def of_rows(self, folder: Path, sieve: sources.Sieve) -> Splits:
+        """Pairs or conversations; some are held out by their hash where no file is named, with all their copies."""
+        sets: list[list[Any]] = [[row for _, row in one.rows(folder, sieve)] for one in self.each()]
+        test, valid = self.named(folder, "test", sieve), self.named(folder, "valid", sieve)
+        held = [*(test or ()), *(valid or ())]
+        sets, said = self.unseen(sets, held, self.places(folder))
+        said = (*self.titles(folder), *said, *self.asked_before(sets, held))
+        if test is None:
+            sets, test = self.parted(sets, self.test)
+        if valid is None:
+            sets, valid = self.parted(sets, self.valid)
+        rows, notes = [row for rows in sets for row in rows], (*sieve.notes, *said)
+        if not self.weights:
+            return Splits(rows, valid, test, notes)
+        names, sizes = [one.name for one in self.each()], [len(some) for some in sets]
+        each = times(names, sizes, self.weights)
+        told = [f"{name}: {size:,} rows, each {n:.3g} times" for name, size, n in zip(names, sizes, each, strict=True)]
+        zh = [f"{name}：{size:,} 行，每行 {n:.3g} 次" for name, size, n in zip(names, sizes, each, strict=True)]
+        mixed = Note(f"in an epoch {'; '.join(told)}", zh=f"一轮之中，{'；'.join(zh)}")
+        return Splits(rows, valid, test, (*notes, mixed), np.repeat(each, sizes))
+
+    def refuse_weights(self) -> None:
+        """QkvError for files that do not belong together, or weights that are not those of several sets of rows."""
+        if len(self.source) != len(self.target):
+            raise QkvError(f"data: found {len(self.source)} source and {len(self.target)} target files, expected as "
+                           "many; file n of one belongs to file n of the other",
+                           zh=f"data：源文文件 {len(self.source)} 个，译文文件 {len(self.target)} 个，应一样多，"
+                           "逐个对应")  # fmt: skip
+        if not self.weights:
+            return
+        if self.text or self.dataset:
+            raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of texts",
+                           zh="data.weights：用于词元文件、句对和对话；文本请先 `qkv data pack`")  # fmt: skip
+        count = len(list(self.each()))
+        if len(self.weights) != count or not all(math.isfinite(w) and w > 0 for w in self.weights):
+            raise QkvError(f"data.weights: found {list(self.weights)} for {count} sets of rows, expected as many "
+                           "numbers above 0",
+                           zh=f"data.weights：读到 {list(self.weights)}，共 {count} 组数据，"
+                           "应有一样多的正数")  # fmt: skip
+
+    def refuse_unread(self, kind: str) -> None:
+        """QkvError for a held-out file that data of this kind would not read."""
+        pairs = [f"{which}_{side}" for which in ("valid", "test") for side in ("source", "target")]
+        unread = {"dataset": [*pairs, "valid_file", "test_file"], "text": pairs, "messages": pairs, "shards": pairs}
+        key = next((key for key in unread.get(kind, ()) if getattr(self, key)), "")
+        if not key:
+            return
+        file = f"{key.partition('_')[0]}_file"
+        instead, zh = f"take it away, or name {file}", f"请去掉，或写 {file}"
+        if kind == "dataset":
+            instead = "take it away: a data set has splits of its own, validation and test"
+            zh = "请去掉：数据集有自己的 validation 和 test"
+        raise QkvError(f"data.{key}: found {getattr(self, key)!r}, which is not read beside {kind}; {instead}",
+                       zh=f"data.{key}：是 {getattr(self, key)!r}，但与 {kind} 一起时不会读它；{zh}")  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """The first file of rows."""
+        return next(iter((*self.source, *self.tsv, *self.jsonl, *self.messages)))
+
+    def each(self) -> "Iterator[Data]":
+        """The same data with one file of rows each."""
+        if self.source:
+            return (replace(self, source=a, target=b) for a, b in zip(self.source, self.target, strict=True))
+        kind = next(k for k in ("tsv", "jsonl", "messages") if getattr(self, k))
+        return (replace(self, **{kind: name}) for name in getattr(self, kind))
+
+    def parted(self, sets: list[list[Any]], count: int) -> tuple[list[list[Any]], list[Any]]:
+        """(what stays of each set, held out): chosen by the hash of one side of a pair, or of a whole conversation."""
+        side = 1 if self.apart == "target" else 0
+
+        def key(row: Any) -> str:
+            return repr(row) if self.messages else row[side]
+
+        texts: Any = [(key(row), (n, row)) for n, rows in enumerate(sets) for row in rows]
+        parts: Any = held_out(texts, count, "source")
+        rest, held = parts
+        stay: list[list[Any]] = [[] for _ in sets]
+        for _, (n, row) in rest:
+            stay[n].append(row)
+        return stay, [row for _, (_, row) in held]
+
+    @property
+    def textual(self) -> bool:
+        """Whether a language model learns these data, and not pairs."""
+        return bool(self.text or self.shards or (self.dataset and len(self.keys) == 1))
+
+    def mixed(self, folder: Path) -> Splits:
+        """The shards; without `valid_file`, another folder, the end of each is held out: a tenth, or 200,000 tokens."""
+        whole = Mixture(tuple(shards.read(folder / name, verify=True) for name in self.shards), self.weights)
+        named = [name for name in (self.valid_file, self.test_file) if name]
+        found = {name: Mixture((shards.read(folder / name, verify=True),)) for name in named}
+        notes = tuple(note for name, held in found.items() for note in flattering(name, whole, held))
+        test = found.get(self.test_file, ())
+        if self.valid_file:
+            return Splits(whole, found[self.valid_file], test, notes)
+        return Splits(*whole.split(share=0.1, most=200_000), test, notes)
+
+    def tabled(self, folder: Path, sieve: sources.Sieve) -> Splits:
+        """The splits of a dataset: train, and validation and test where it has them."""
+        local = folder / self.dataset
+        found = hf_datasets.opened(str(local) if local.exists() else self.dataset)
+        if "train" not in found:
+            raise QkvError(f"data.dataset {self.dataset!r}: no split 'train' (found: {', '.join(found)})",
+                           zh=f"data.dataset {self.dataset!r}：没有 'train'（有：{', '.join(found)}）")  # fmt: skip
+        names = {part: f"{self.dataset}/{part}" for part in PARTS if part in found}
+        rows = {part: list(hf_datasets.rows(found[part], self.keys, name=name, sieve=sieve))
+                for part, name in names.items()}  # fmt: skip
+        train, valid, test = ([row for _, row in rows.get(part, ())] for part in PARTS)
+        if self.textual:
+            whole, some, last = ("\n\n".join(t for (t,) in part) for part in (train, valid, test))
+            split = Splits(whole, some) if some else text_splits(whole, share=0.1)
+            return replace(split, test=last, notes=tuple(sieve.notes))
+
+        def placed(*parts: str) -> Placed:
+            return ((f"{names[part]}, row {n}", row) for part in parts for n, row in rows.get(part, ()))
+
+        held = [*test, *valid]
+        sets, said = self.unseen([train], held, (placed("train"), placed("validation", "test")))
+        notes = (*sieve.notes, *said, *self.asked_before(sets, held))
+        if not valid:
+            sets, valid = self.parted(sets, self.valid)
+        return Splits(sets[0], valid, test, notes)
+
+    def rows(self, folder: Path, sieve: sources.Sieve) -> Iterator[tuple[int, Any]]:
+        """The pairs or conversations of the first file, each with its line."""
+        place = folder / self.name
+        if self.messages:
+            return talk_rows(place, sieve=sieve)
+        if self.source:
+            return sources.pair_rows(place, folder / self.target[0], sieve=sieve)
+        if self.tsv:
+            return sources.tsv_rows(place, self.columns, sieve=sieve)
+        return sources.jsonl_rows(place, (self.keys[0], self.keys[1]), sieve=sieve)
+
+    def places(self, folder: Path) -> tuple[Placed, Placed]:
+        """The rows of training and those held out in files of their own, each with its file and line; read again."""
+        sieve = sources.Sieve("skip")
+
+        def placed(parts: "Iterable[Data | None]") -> Placed:
+            return ((f"{folder / one.name}:{n}", row) for one in parts if one for n, row in one.rows(folder, sieve))
+
+        return placed(self.each()), placed(self.apart_from(which) for which in ("valid", "test"))
+
+    def unseen(
+        self, sets: list[list[Any]], held: Sequence[Any], places: tuple[Placed, Placed]
+    ) -> tuple[list[list[Any]], tuple[str, ...]]:
+        """The training rows that are not held out too, or all of them where `overlap` says so; and what is said.
+
+        `places` are the rows of both with where each stands; they are asked only where there is something to tell.
+        """
+        known = {repr(row) for row in held}
+        count = sum(repr(row) in known for rows in sets for row in rows) if known else 0
+        if not count:
+            return sets, ()
+        said = self.seen_twice(*places, known, count)
+        if self.overlap == "keep":
+            return sets, (said,)
+        return [[row for row in rows if repr(row) not in known] for rows in sets], (said,)
+
+    def titles(self, folder: Path) -> Iterator[Note]:
+        """A note of each TSV file whose first row seems to name its columns."""
+        for one in (*self.each(), self.apart_from("valid"), self.apart_from("test")):
+            if not one or not one.tsv:
+                continue
+            line, row = next(one.rows(folder, sources.Sieve("skip")), (0, ("",)))
+            if sources.titled(row):
+                yield Note(f"{folder / one.name}:{line}: {' | '.join(row)}: {NAMED}",
+                           zh=f"{folder / one.name}:{line}：{' | '.join(row)}：像是各列的名字，"
+                           "但和别的行一样当作数据；请删去这一行")  # fmt: skip
+
+    def asked_before(self, sets: list[list[Any]], held: Sequence[Any]) -> tuple[Note, ...]:
+        """A note of held-out pairs of which training has one side, with something else beside it."""
+        if self.messages or not held:
+            return ()
+        side = 1 if self.apart == "target" else 0
+        other = {row[side]: row for rows in sets for row in rows}
+        found = [row for row in held if row[side] in other and repr(other[row[side]]) != repr(row)]
+        if not found:
+            return ()
+        what, zh = ("target", "译文") if side else ("source", "源文")
+        one, two = (shortened(row[1 - side]) for row in (found[0], other[found[0][side]]))
+        some = f"{shortened(found[0][side])}: held out {one}, trained on {two}"
+        return (Note(f"{len(found):,} of {len(held):,} held-out pairs have a {what} that is trained on too, beside "
+                     f"something else ({some})",
+                     zh=f"留出的 {len(held):,} 对中，有 {len(found):,} 对的{zh}也在训练里，"
+                     f"但另一边不同（{some}）"),)  # fmt: skip
+
+    def seen_twice(self, train: Placed, apart: Placed, known: set[str], count: int) -> str:
+        """What is said about held-out rows in training: a note, or an error with both lines."""
+        place, row = next((place, row) for place, row in train if repr(row) in known)
+        held = next(place for place, other in apart if other == row)
+        what = "conversation" if self.messages else "pair"
+        said = f"{place}: this {what} is held out too ({held}); {count} training rows are"
+        if self.overlap == "error":
+            raise QkvError(f"{said}: the evaluation would flatter the model. overlap = \"drop\" leaves them out of "
+                           "training, overlap = \"keep\" trains on them all the same",
+                           zh=f"{place}：这一条也被留出（{held}）；训练中有 {count} 行这样：评估会高估模型。"
+                           "overlap = \"drop\" 不训练这些行，overlap = \"keep\" 照样训练")  # fmt: skip
+        drop = self.overlap == "drop"
+        return Note(f"{said}; {'left out of training' if drop else 'trained on all the same'}",
+                    zh=f"{place}：这一条也被留出（{held}）；训练中有 {count} 行这样，"
+                    f"{'不用来训练' if drop else '照样训练'}")  # fmt: skip
+
+    def named(self, folder: Path, which: str, sieve: sources.Sieve) -> list[Any] | None:
+        """The rows of a split that has files of its own."""
+        apart = self.apart_from(which)
+        return [row for _, row in apart.rows(folder, sieve)] if apart else None
+
+    def apart_from(self, which: str) -> "Data | None":
+        """The same kind of data in the files of a split of its own; None where no file is named."""
+        one, two, file = (getattr(self, f"{which}_{part}") for part in ("source", "target", "file"))
+        if file and self.source:
+            raise QkvError(f"data: {which}_file goes with tsv or jsonl; name {which}_source and {which}_target",
+                           zh=f"data：{which}_file 配 tsv 或 jsonl；请写 {which}_source 和 {which}_target")  # fmt: skip
+        if bool(one) != bool(two):
+            raise QkvError(f"data: {which}_source and {which}_target belong together; found only one of them",
+                           zh=f"data：{which}_source 与 {which}_target 要一起写；只有其中一个")  # fmt: skip
+        if file:
+            kind = "messages" if self.messages else "tsv" if self.tsv else "jsonl"
+            return replace(self, **{kind: file})
+        return replace(self, source=one, target=two, tsv=(), jsonl=()) if one else None
+
+
+def shortened(text: str) -> str:
+    """A text as it is quoted in a line."""
+    return repr(text if len(text) <= 40 else f"{text[:39]}…")
+
+
+def flattering(name: str, training: Mixture, held: Mixture) -> tuple[Note, ...]:
+    """A note of held-out shards of which much stands in the training shards too."""
+    count, of, place = familiar(training, held)
+    if count <= LEAK * of:
+        return ()
+    return (Note(f"{name}: {count:,} of {of:,} held-out runs of {RUN} tokens stand in training too, the "
+                 f"first at {place}: the evaluation flatters the model",
+                 zh=f"{name}：留出的 {of:,} 段（每段 {RUN} 个 token）中有 {count:,} 段也在训练里，"
+                 f"第一处：{place}；评估会高估模型"),)  # fmt: skip
+
+
+PARTS = ("train", "validation", "test")  # of a dataset
+FILES = ("source", "target", "tsv", "jsonl", "text", "messages")  # one name is a list of one
+
+
+def times(names: Sequence[str], sizes: Sequence[int], weights: Sequence[float]) -> list[float]:
+    """How often a row of each set comes in an epoch, which has as many rows as all sets together.
+
+    Raises:
+        QkvError: a set of which no row is left.
+    """
+    if 0 in sizes:
+        name = names[sizes.index(0)]
+        raise QkvError(f"{name}: no row is left to train on", zh=f"{name}：没有剩下可训练的行")
+    return [sum(sizes) * weight / sum(weights) / size for weight, size in zip(weights, sizes, strict=True)]
+
+
+def plain_text(path: Path, sieve: sources.Sieve) -> str:
+    """The text of a file; of JSON lines the `text` of each, with a blank line between, which parts documents."""
+    if path.suffix.lower() not in sources.JSON:
+        return sources.document(path, sieve=sieve)
+    return "\n\n".join(text for _, text in sources.text_rows(path, sieve=sieve))
+
+
+def talk_rows(path: Path, *, sieve: sources.Sieve | None = None) -> Iterator[tuple[int, Talk]]:
+    """The conversation of each line, a JSON object with `messages`, and the line.
+
+    The text of a message may come in parts; they are joined.
+
+    Raises:
+        QkvError: a line that is none, a message without role or text, a part that is no text, or no answer of an
+            assistant; with its line.
+    """
+    return sources.rows(path, lambda text, place: talk_of(sources.json_object(text, place), place), sieve=sieve)
+
+
+def talk_of(item: Mapping[str, Any], place: str) -> Talk:
+    """The conversation that a line of JSON holds; QkvError as `talk_rows` says."""
+    if "messages" not in item:
+        found = ", ".join(item) or "none"
+        hint = nearest("messages", item)
+        raise QkvError(f"{place}: no key 'messages'{hint} (found: {found})",
+                       zh=f"{place}：没有键 'messages'{hint.zh}（有：{found}）")  # fmt: skip
+    try:
+        talk = tuple(checked(item["messages"]))
+    except QkvError as e:
+        raise QkvError(f"{place}: {e}", zh=f"{place}：{e.note.zh}") from None
+    talk = tuple({**m, "content": spoken(m, f"{place}: message {n} of {len(talk)}")} for n, m in enumerate(talk, 1))
+    if not any(m["role"] == "assistant" for m in talk):
+        found = ", ".join(dict.fromkeys(repr(m["role"]) for m in talk))
+        raise QkvError(f"{place}: no message has the role 'assistant', so there is no answer to learn from (found: "
+                       f"{found})",
+                       zh=f"{place}：没有角色是 'assistant' 的消息，没有可学的回答（有：{found}）")  # fmt: skip
+    return talk
+
+
+def spoken(message: Mapping[str, Any], where: str) -> str:
+    """What a message says: its content, or the text of its parts one behind the other; QkvError where it is none."""
+    content, parts = message.get("content"), list[str]()
+    for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
+        kind, text = (part.get("type"), part.get("text")) if isinstance(part, Mapping) else (type(part).__name__, None)
+        if kind != "text" or not isinstance(text, str):
+            raise QkvError(f'{where}: found a part of type {kind!r}, expected {{"type": "text", "text": …}}; mend the '
+                           "row, or leave such rows out: on_bad_row",
+                           zh=f"{where}：有一部分的类型是 {kind!r}，应是 "
+                           '{"type": "text", "text": …}；请改好，或略去这样的行：on_bad_row')  # fmt: skip
+        parts.append(text)
+    if not (text := "".join(parts)).strip():
+        calls = "; what it calls (tool_calls) is not learnt" if message.get("tool_calls") else ""
+        raise QkvError(f"{where}, of {message['role']!r}, is empty{calls}; mend the row, or leave such rows out: "
+                       "on_bad_row",
+                       zh=f"{where}（{message['role']!r}）是空的；请补上，或略去这样的行：on_bad_row")  # fmt: skip
+    return text

@@ -1,0 +1,182 @@
+"""Plain text with something missing, to be put back: masked words, spans, infilling, blanks, a prefix to go on from.
+
+Windows of one long text, or of token shards, are drawn anew for each step, as a language model's are, and spoilt by
+data/corrupt.py; a draw is a function of (seed, step, row), so that a resumed run repeats it. Next: tuning.py.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from qkv.data import collate, corrupt, packing
+from qkv.data.shards import Mixture
+from qkv.errors import QkvError
+from qkv.generation.rows import PIECE
+from qkv.model import Model
+from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.training.objectives import base
+from qkv.training.objectives.base import Batches, Held, Objective
+from qkv.training.plan import Plan
+from qkv.training.run import Run
+from qkv.training.splits import Splits
+from qkv.training.step_loss import measure
+from qkv.writing import start_of
+
+SENTINELS = tuple(f"<extra_id_{i}>" for i in range(100))  # as T5 calls them
+LEAST = 8  # ids of a window that can lack some
+STOPS = (".", "!", "?", "。", "！", "？", "…", "\n")
+
+
+@dataclass(frozen=True)
+class Spoiler:
+    """How a window of `length` ids becomes a row, and rows a batch."""
+
+    length: int
+    spoil: Callable[[list[int], corrupt.Draw], Any]
+    lay: Callable[[list[Any]], collate.Batch]
+
+    def plan(self, run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
+        """The batches of a long text; an epoch is as many windows as cover the text once."""
+        tokenizer, s = base.tokenizer_for(model), run.training
+        if isinstance(splits.train, Mixture):
+            ids, room = base.mixture(run, splits, model), base.shortest(splits)
+            windows, who = ids.windows, base.identity(run) | ids.identity
+        else:
+            ids = np.array(tokenizer.encode(str(splits.train), special=False), dtype=np.int32)
+            windows, who, room = partial(packing.windows, ids), base.identity(run, ids), len(ids)
+        length = min(self.length, room)
+        if length < LEAST:
+            raise QkvError(f"{run.name}: windows of {length} ids are too short to lack some; found {room} ids of "
+                           f"text and model.context {run.model.context}, expected at least 12 of both",
+                           zh=f"{run.name}：{length} 个词元的窗口太短；文本有 {room} 个，model.context 是 "
+                           f"{run.model.context}，都至少要 12")  # fmt: skip
+        rows = max(1, s.tokens // length)
+        each = max(1, len(ids) // (rows * length))
+
+        def make(key: int) -> collate.Batch:
+            cut = windows(length=length - 1, rows=rows, seed=s.seed, step=key).tolist()
+            return self.lay([self.spoil(row, corrupt.Draw(s.seed, key, i)) for i, row in enumerate(cut)])
+
+        def held(part: str | Mixture) -> Batches:
+            if isinstance(part, Mixture):
+                cut: list[list[int]] = part.held(length=length - 1, most=64 * rows).tolist()
+            else:
+                found = tokenizer.encode(part, special=False)[: 64 * rows * length]
+                cut = [found[at : at + length] for at in range(0, len(found) - LEAST + 1, length)]
+            spoilt = [self.spoil(row, corrupt.Draw(0, base.HELD, i)) for i, row in enumerate(cut)]
+            return tuple(self.lay(spoilt[at : at + rows]) for at in range(0, len(spoilt), rows))
+
+        return Plan(lambda epoch: range(epoch * each, (epoch + 1) * each), make, who), held
+
+
+def of_spans(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
+    """Spans replaced by sentinels, which the decoder spells out (Raffel et al. 2020, sections 3.1.4 and 3.3.4)."""
+    tokenizer = base.tokenizer_for(model)
+    found = [i for token in SENTINELS if (i := tokenizer.id(token)) is not None]
+    if len(found) < 2:
+        raise QkvError(f"{run.name}: the vocabulary lacks {SENTINELS[0]}, {SENTINELS[1]}, …, which stand for spans",
+                       zh=f"{run.name}：词表没有代替片段的 {SENTINELS[0]}、{SENTINELS[1]} 等")  # fmt: skip
+    end, length = ending(tokenizer), min(run.model.context - 8, 20 * (len(found) - 2))
+
+    def spoil(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
+        source, target = corrupt.spans(ids, found, draw)
+        return [*source, *end], [*target, *end]
+
+    return Spoiler(length, spoil, translating(tokenizer)).plan(run, splits, model)
+
+
+def of_noise(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
+    """Sentences in a random order, spans of them under one mask each, to be written anew (Lewis et al. 2020, 2.2)."""
+    tokenizer = base.tokenizer_for(model)
+    mask, end, length = base.masking(run, tokenizer), ending(tokenizer), run.model.context - 2
+    stops = frozenset(i for i in range(len(tokenizer)) if tokenizer.decode([i]).rstrip(" ").endswith(STOPS))
+
+    def spoil(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
+        mixed = corrupt.permuted(sentences(ids, stops), draw)
+        return [*corrupt.infilled(mixed, mask, draw)[: length + 1], *end], [*ids, *end]
+
+    return Spoiler(length, spoil, translating(tokenizer)).plan(run, splits, model)
+
+
+def of_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
+    """Blanks in a text that is seen freely, filled one after another in a random order (Du et al. 2022, 2.1)."""
+    tokenizer = base.tokenizer_for(model)
+    mask, (start, end) = base.masking(run, tokenizer), (tokenizer.id(token) for token in PIECE)
+    if start is None or end is None:
+        raise QkvError(f"{run.name}: the vocabulary lacks {' or '.join(PIECE)}, which begin and end what fills a blank",
+                       zh=f"{run.name}：词表没有填空开头与结尾的 {'、'.join(PIECE)}")  # fmt: skip
+    pad = tokenizer.pad_id or 0
+
+    def spoil(ids: list[int], draw: corrupt.Draw) -> corrupt.Blanks:
+        return corrupt.blanks(ids, mask, (start, end), draw)
+
+    def lay(rows: list[corrupt.Blanks]) -> collate.Batch:
+        return collate.blanked(rows, pad=pad)
+
+    return Spoiler(int(run.model.context / 1.31) - 1, spoil, lay).plan(run, splits, model)
+
+
+def of_masks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
+    """Masked words (Devlin et al. 2018, section 3.1) of a long text, or of labelled ones."""
+    if splits.kind == "pairs":
+        return base.of_labelled(run, splits, model)
+    read = base.masker(run, model)
+    tokenizer = read.tokenizer
+    around = [[i] if i is not None else [] for i in (tokenizer.cls_id, tokenizer.sep_id)]
+
+    def spoil(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
+        return corrupt.masked([*around[0], *ids, *around[1]], read.marks, draw)
+
+    def lay(rows: list[tuple[list[int], list[int]]]) -> collate.Batch:
+        return collate.masked(rows, pad=tokenizer.pad_id or 0)
+
+    return Spoiler(run.model.context - 2, spoil, lay).plan(run, splits, model)
+
+
+def of_continuations(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
+    """A prefix that is seen freely, and what follows it: of pairs, or a window of a text cut at a random place."""
+    if splits.kind == "pairs":
+        return base.of_prefixes(run, splits, model)
+    tokenizer, start = base.tokenizer_for(model), start_of(model)
+
+    def lay(rows: list[tuple[list[int], list[int]]]) -> collate.Batch:
+        return collate.prefixed(rows, pad=tokenizer.pad_id or 0, start=start)
+
+    return Spoiler(run.model.context - len(start), corrupt.divided, lay).plan(run, splits, model)
+
+
+def ending(tokenizer: Tokenizer) -> list[int]:
+    """The end symbol, where there is one."""
+    return [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+
+
+def translating(tokenizer: Tokenizer) -> Callable[[list[Any]], collate.Batch]:
+    """Rows of (source, target) as a batch for teacher forcing."""
+    pad = tokenizer.pad_id or 0
+    return lambda rows: collate.seq2seq(rows, pad=pad, start=pad)
+
+
+def sentences(ids: Sequence[int], stops: frozenset[int]) -> list[list[int]]:
+    """The ids cut behind each stop."""
+    found: list[list[int]] = [[]]
+    for i in ids:
+        found[-1].append(i)
+        if i in stops:
+            found.append([])
+    return [sentence for sentence in found if sentence]
+
+
+ENDED = base.ENDED
+SPANS = Objective(base.TEXTS, (*ENDED, *SENTINELS), "eos", of_spans, measure, base.translated)
+NOISE = Objective(base.TEXTS, (*ENDED, "<mask>"), "eos", of_noise, measure, base.translated)
+BLANKS = Objective(
+    base.TEXTS, (*ENDED, "[MASK]", *PIECE), "none", of_blanks, measure, base.continued, models=("prefix decoder",)
+)
+MASKS = Objective(base.BOTH, base.BERT, "cls", of_masks, measure, base.named, "labels", ("encoder",))
+CONTINUATIONS = Objective(
+    base.BOTH, (*ENDED, "<s>"), "none", of_continuations, measure, base.continued,
+    models=("prefix decoder",),
+)  # fmt: skip

@@ -1,0 +1,187 @@
+"""Runs over your own data: as a TOML file describes them, or as the files alone say. Next: assemble.py."""
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from qkv.data import sources
+from qkv.errors import QkvError
+from qkv.hub import spec_of
+from qkv.training.compatibility import architecture
+from qkv.training.data_files import Data
+from qkv.training.run import KINDS, PLAIN, Run, asked, elsewhere, misplaced
+from qkv.training.settings import Settings, changed
+from qkv.training.shape import Shape
+
+SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
+KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
+
+OWN_PAIRS = Settings(
+    epochs=20, lr=1e-3, schedule="inverse", warmup=1000, smoothing=0.1, clip=1.0, metric="bleu", average=3, patience=5
+)
+OWN_TEXT = Settings(
+    epochs=10, optimizer="adamw", lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, schedule="cosine", warmup=100,
+    floor=0.1, clip=1.0, patience=3,
+)  # fmt: skip
+OWN_CHAT = Settings(
+    epochs=3, optimizer="adamw", lr=3e-4, betas=(0.9, 0.95), schedule="linear", warmup=20, clip=1.0, patience=2
+)
+OWN_LABELS = Settings(
+    epochs=10, tokens=2048, optimizer="adamw", lr=3e-4, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01,
+    schedule="linear", warmup=20, clip=1.0, metric="label_accuracy", patience=3,
+)  # fmt: skip
+# the family that is trained where the objective alone is said
+FAMILIES: dict[str, Any] = {
+    "labels": "bert", "similarity": "bert", "choice": "bert", "masked": "bert", "prefixes": "prefix", "spans": "t5",
+    "denoise": "bart", "blanks": "glm_blank",
+}  # fmt: skip
+OWN = {"labels": OWN_LABELS, "similarity": OWN_LABELS, "choice": OWN_LABELS, "chat": OWN_CHAT}
+
+
+def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
+    """The run that a TOML file describes: [data], and what differs from the defaults in [model], [training], ….
+
+    `words` such as data.valid=50 change any of it. Paths are relative to the file.
+
+    Raises:
+        QkvError: not TOML (with the line), an unknown table or key (with the nearest), or a wrong value.
+    """
+    try:
+        values = tomllib.loads(sources.document(path))
+    except tomllib.TOMLDecodeError as e:
+        raise QkvError(f"{path}: not TOML: {e}", zh=f"{path}：不是 TOML：{e}") from None
+    for key in values:
+        if key not in (*KINDS, *PLAIN):
+            what = f"table [{key}]" if isinstance(values[key], dict) else f"key {key!r}"
+            hint, known = elsewhere(key), ", ".join((*KINDS, *PLAIN))
+            raise QkvError(f"{path}: unknown {what}{hint} (known: {known})",
+                           zh=f"{path}：没有 {key!r} 这个表或键{hint.zh}（有：{known}）")  # fmt: skip
+    misplaced(values, f"{path}: ")
+    return described(values, words, path, path.parent)
+
+
+def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
+    """The run over data alone: two parallel files, some of TSV or JSON lines, folders of shards, or one text.
+
+    Raises:
+        QkvError: more files of another kind, or of several, or one whose name or first row does not say what it holds.
+    """
+    names, words = [str(path) for path in paths], tuple(words)
+    kinds = {"shards" if path.is_dir() else SUFFIXES.get(path.suffix.lower(), "") for path in paths}
+    kind = next(iter(kinds)) if len(kinds) == 1 else ""
+    if len(kinds) > 1 and kinds & {"tsv", "jsonl", "shards"}:
+        raise QkvError(f"{', '.join(names)}: found files of different kinds, expected two parallel ones, one text, or "
+                       "some of TSV or JSON lines; write their rows in one form, all *.tsv or all *.jsonl, and pack "
+                       "texts beside shards (qkv data pack)",
+                       zh=f"{', '.join(names)}：文件的种类不一，应是两个逐行对应的、一个文本，或几个 TSV 或 "
+                       "JSON Lines；请写成同一种，都是 *.tsv 或都是 *.jsonl；"
+                       "与词元文件一起的文本请先 qkv data pack")  # fmt: skip
+    if kind == "jsonl":
+        values = lined(paths, asked(words, KINDS).get("data", {}))
+    elif kind in ("tsv", "shards") or (kind and len(paths) == 1):
+        values = {"data": {kind: names}}
+    elif len(paths) == 2:
+        values = {"data": {"source": names[0], "target": names[1]}}
+    else:
+        raise QkvError(f"{', '.join(names)}: found {len(paths)} files, expected two parallel ones, one text, or some "
+                       "of TSV or JSON lines; name others in a TOML file",
+                       zh=f"{', '.join(names)}：有 {len(paths)} 个文件，应是两个逐行对应的、一个文本，"
+                       "或几个 TSV 或 JSON Lines；别的写在 TOML 文件里")  # fmt: skip
+    return described(values, words, paths[0], Path())
+
+
+def lined(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
+    """What files of JSON lines hold, by the keys of the first row: conversations, pairs, labelled texts, texts.
+
+    Keys that `data`, which was typed, names are those of pairs. Where it lets bad rows pass, the first good one counts.
+    """
+    path, lenient = paths[0], data.get("on_bad_row", "error") != "error"
+    found = sources.rows(path, sources.json_object, sieve=sources.Sieve("skip" if lenient else "error"))
+    number, first = next(found)
+    for row in chain([first], (row for _, row in found) if lenient else ()):
+        if values := keyed(row, [str(path) for path in paths], data.get("keys")):
+            return values
+    raise QkvError(f"{path}:{number}: found the keys {', '.join(first) or 'none'}; which of them to learn from is said "
+                   "by data.keys='[\"A\", \"B\"]'",
+                   zh=f"{path}:{number}：有这些键：{', '.join(first) or '无'}；"
+                   "请用 data.keys='[\"A\", \"B\"]' 说学哪些")  # fmt: skip
+
+
+def keyed(row: Mapping[str, object], names: list[str], said: object) -> dict[str, Any]:
+    """What files hold of which this is a row: the keys that were `said`, or those that it has; nothing if none."""
+    if "messages" in row and not said:
+        return {"data": {"messages": names}}
+    keys = said if isinstance(said, list) else next((keys for keys in KEYS if row.keys() >= {*keys}), None)
+    if keys is None:
+        return {"data": {"text": names}} if "text" in row else {}
+    values: dict[str, Any] = {"data": {"jsonl": names, "keys": list(keys)}}
+    return values | ({"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {})
+
+
+def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path) -> Run:
+    """The run of nested `values`, those of a file, then of typed `words`; errors of the former name the file."""
+    typed = asked(words, KINDS)
+    with told(path):
+        data = changed(Data(), values.get("data", {}), "data")
+    data = changed(data, typed.pop("data", {}), "data")
+    said = {**{key: values[key] for key in PLAIN if key in values}, **typed}
+    objective = str(said.get("objective", ""))
+    shape = Shape(family=FAMILIES.get(objective, "gpt2" if data.textual or data.messages else Shape.family))
+    usual = OWN_CHAT if data.messages else OWN_TEXT if data.textual else OWN_PAIRS
+    usual = OWN.get(objective, usual)
+    if usual is OWN_PAIRS and hides([typed, values], shape.family, folder):
+        usual = replace(usual, metric="loss")  # words are guessed, nothing is translated
+    run = Run(path.stem, partial(data.splits, folder), shape, training=usual, data=data)
+    rest = {key: value for key, value in values.items() if key != "data"}
+    with told(path):
+        run = changed(run, lasting(placed(rest, folder)))
+    own = values.get("training")
+    chosen = isinstance(own, dict) and "epochs" in own  # the file's own epochs stay beside the steps that were typed
+    return changed(run, placed(typed, folder) if chosen else lasting(placed(typed, folder)))
+
+
+def hides(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:
+    """Whether what was said, the stronger first, makes of pairs texts whose words are hidden and guessed."""
+    base = next((str(part["base"]) for part in said if part.get("base")), "")
+    models = [part["model"] for part in said if isinstance(part.get("model"), dict)]
+    family = next((model["family"] for model in models if "family" in model), family)
+    objective = next((part["objective"] for part in said if "objective" in part), "")
+    if base and not objective:
+        try:
+            return architecture(spec_of(folder / base if (folder / base).is_dir() else base)) == "encoder"
+        except QkvError:  # told where it is loaded
+            return False
+    return objective == "masked" or (not objective and family == "bert")
+
+
+def placed(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The values with those that name something in `folder` made to point there."""
+    base, cut = values.get("base"), values.get("tokenizer")
+    if isinstance(base, str) and base and (folder / base).is_dir():
+        values = {**values, "base": str(folder / base)}
+    if isinstance(cut, dict):
+        here = {key: str(folder / str(cut[key])) for key in ("merges", "of") if cut.get(key)}
+        values = {**values, "tokenizer": {**cut, **{key: path for key, path in here.items() if Path(path).exists()}}}
+    return values
+
+
+def lasting(values: dict[str, Any]) -> dict[str, Any]:
+    """The values without the usual epochs where they have an end of their own."""
+    training = values.get("training")
+    if isinstance(training, dict) and {"steps", "seconds"} & training.keys():
+        return {**values, "training": {"epochs": 0, **training}}
+    return values
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Puts the file before what is wrong in it."""
+    try:
+        yield
+    except QkvError as e:
+        raise QkvError(f"{path}: {e}", zh=f"{path}: {e.zh}" if e.zh else "") from None

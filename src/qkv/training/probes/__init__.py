@@ -1,0 +1,1 @@
+"""Watching a model learn: what is asked (watching.py), recorded (recorder.py) and read back (watched.py)."""

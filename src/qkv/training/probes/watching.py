@@ -1,0 +1,232 @@
+"""What a watched run reads of its model at a step: its texts from the inside, its words, and one example as a table.
+
+recorder.py decides when, and writes; the readouts are those of lens/. Letters: L layers, H heads, T positions,
+S source or key positions, W words, D width.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv import reading
+from qkv.data.collate import IGNORED, Batch
+from qkv.data.shards import Mixture
+from qkv.errors import QkvError
+from qkv.lens import readout, words
+from qkv.lens.mask import mask
+from qkv.lens.trace import Trace
+from qkv.model import Model
+from qkv.training import losses
+from qkv.training.assemble import Assembly
+from qkv.training.plan import placed
+from qkv.training.probes.recorder import Reading, Recorder
+from qkv.writing import free, start_of
+
+TEXTS, EXAMPLE = 4, 32  # texts taken where none are named; positions of the example at most
+KINDS = {"encoder-decoder": "translation", "encoder": "filling"}
+
+
+def recorder(a: Assembly) -> Recorder | None:
+    """What records a run as its settings say; nothing where they name no moments.
+
+    Raises:
+        QkvError: a word that the vocabulary lacks.
+    """
+    w, model = a.run.watch, a.model
+    if not (w.times or w.steps):
+        return None
+    made = model.tokenizer
+    assert made is not None  # assemble() gave it one
+    for word in w.words:
+        if not word.strip():
+            raise QkvError("watch.words: found an empty word, expected one of the vocabulary",
+                           zh="watch.words：有一个空词，应是词表里的词")  # fmt: skip
+        if made.unknown(word):
+            raise QkvError(f"watch.words: {word!r} is not in this run's vocabulary, so it has no vector to watch",
+                           zh=f"watch.words：{word!r} 不在词表里，没有向量可看")  # fmt: skip
+    valid = a.splits.valid
+    texts = w.texts or (a.run.check.prompts if isinstance(valid, str | Mixture) else tuple(s for s, _ in valid[:40]))
+    for text in w.texts:
+        if not allowed(model, [text], ()):
+            size = len(model.ids(text))
+            raise QkvError(f"watch.texts: {text[:40]!r} has {size} tokens, expected 1 to {room(model)}: what is "
+                           "written needs room, too",
+                           zh=f"watch.texts：{text[:40]!r} 有 {size} 个词元，应是 1 到 {room(model)} 个："
+                           "写出来的也要位置")  # fmt: skip
+    texts = w.texts or allowed(model, texts, ())[:TEXTS]
+    about = {"kind": kind_of(model), "texts": list(texts), "words": list(w.words)}
+    batch = example(a, texts)
+    readings: dict[str, Callable[[], Reading]] = {
+        "words": partial(placed_words, model, w.words),
+        "teacher": partial(teacher, model, batch),
+    }
+    found = Recorder(readings, w, about)
+    readings["texts"] = lambda: looked(model, [*texts, *allowed(model, found.wishes, texts)], w.longest)
+    return found
+
+
+def kind_of(model: Model) -> str:
+    """The architecture of a model."""
+    if model.encoder_decoder:
+        return "encoder-decoder"
+    return "prefix" if free(model.spec) else "decoder" if model.spec.decoder else "encoder"
+
+
+def example(a: Assembly, texts: Sequence[str]) -> Batch:
+    """One example to learn from, always the same: that of the first text where validation has it, else its first."""
+    valid = a.splits.valid
+    if isinstance(valid, str | Mixture):
+        return only(a.valid[0], EXAMPLE)
+    chosen = next((pair for pair in valid if texts and pair[0] == texts[0]), valid[0])
+    return only(placed(a.held([chosen])[0], a.model.device))
+
+
+def only(batch: Batch, most: int = 10**6) -> Batch:
+    """The first row of a batch without its padding, its first `most` positions."""
+    sizes = {"target": batch.target_real, "source": batch.source_real}
+    ends = {side: None if real is None else int(real[0].sum()) for side, real in sizes.items()}
+    found: dict[str, Any] = {}
+    for name, value in batch.rows.items():
+        side = "source" if name.startswith("source") else "target"
+        found[name] = value[:1] if value.ndim == 1 else value[:1, : min(most, ends[side] or most)]
+    return replace(batch, **found, tokens=int((found["labels"] != IGNORED).sum()))
+
+
+def allowed(model: Model, wishes: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """The texts asked for that are not watched anyway, and that the model can read."""
+    return [text for text in wishes if text not in texts and text.strip() and len(model.ids(text)) <= room(model)]
+
+
+def room(model: Model) -> int:
+    """The longest text that a record may begin with, in tokens: what is written needs room."""
+    reads = (model.spec.encoder or model.spec.stack).longest
+    return min(n for n in (model.spec.context, reads, 256) if n) - 2
+
+
+def looked(model: Model, texts: Sequence[str], longest: int) -> Reading:
+    """What the model says of each text, with its attention, alignment and guesses by layer."""
+    rows, arrays = list[dict[str, Any]](), dict[str, Tensor]()
+    for i, (text, said) in enumerate(zip(texts, spoken(model, texts, longest), strict=True)):
+        row, found = inside(model, text, said)
+        rows.append(row)
+        arrays |= {f"{i}.{name}": t for name, t in found.items()}
+    return rows, arrays
+
+
+def spoken(model: Model, texts: Sequence[str], longest: int) -> list[Any]:
+    """The greedy answers of a model to texts; an encoder says nothing."""
+    if kind_of(model) == "encoder":
+        return [None] * len(texts)
+    if model.encoder_decoder:
+        return model.translate(list(texts), beam=1, max_new_tokens=longest)
+    return model.generate(list(texts), max_new_tokens=longest)
+
+
+@torch.inference_mode()
+def inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """One text with what was written after it, read once more in one pass that is listened to."""
+    made, special, kind = model.tokenizer, model.special, kind_of(model)
+    assert made is not None
+    ids, both = model.ids(text), model.encoder_decoder
+    given = [*start_of(model)] if both else [*ids, *(start_of(model) if kind == "prefix" else ())]
+    read = [*given, *said.tokens[:-1]] if said else ids
+    rows = torch.tensor([read], device=model.device)
+    row = {"text": text, "output": said.text if said else filled(model, ids), "kind": KINDS.get(kind, "continuation"),
+           "source": made.pieces(ids) if both else None, "target": made.pieces(read), "prompt": len(given),
+           "unknown": list(made.unknown(text)), "layer": None,
+           "chances": [math.exp(p) for p in said.logprobs] if said else []}  # fmt: skip
+    if not model.spec.stack.blocks:  # a baseline without layers of attention
+        return row, {}
+    with Trace(model.core, save=["patterns", *["lens"] * bool(model.spec.head)], tokenizer=made) as t:
+        if both:
+            model(source=torch.tensor([ids], device=model.device), target=rows)
+        else:
+            model(rows, prefix=torch.tensor([len(ids)], device=model.device) if kind == "prefix" else None)
+    parts: list[readout.Part] = ["encoder", "decoder", "cross"] if both else [kind if kind == "encoder" else "decoder"]
+    arrays = {f"attention.{p}": weights(t, p) for p in parts}
+    if model.spec.head:
+        masks = [token == made.mask_id for token in read] if kind == "encoder" else None
+        row |= guesses(t, made, len(given), masks)
+    if both:
+        found = readout.alignment(t, source=len(ids) - (ids[-1] in special.eos))
+        row["layer"], arrays["alignment"] = found.layer, found.weight.float()
+    return row, arrays
+
+
+def weights(t: Trace, part: readout.Part) -> Tensor:
+    """The attention of a part as bytes [L, H, T, S]: 255 is all of it."""
+    found = torch.stack([t[f"{path}.pattern"][0] for path in readout.layers(t, part)])
+    return (found.float() * 255).round().to(torch.uint8)
+
+
+def guesses(t: Trace, tokenizer: Any, prompt: int, masks: list[bool] | None) -> dict[str, Any]:
+    """The three likeliest next tokens after each layer at each position; an encoder's count where a word is hidden."""
+    found = readout.lens(t, top=3, prompt=prompt)
+    cells = [
+        [[[piece, round(p, 4)] for piece, p in zip(tokenizer.pieces(ids), chances, strict=True)]
+         for ids, chances in zip(*layer, strict=True)]
+        for layer in zip(found.ids.tolist(), found.chances.tolist(), strict=True)
+    ]  # fmt: skip
+    layers = ["embed", *(str(i + 1) for i in range(len(found.names) - 1))]
+    return {"layers": layers, "used": masks or list(found.used), "cells": cells}
+
+
+def filled(model: Model, ids: list[int]) -> str:
+    """What an encoder makes of a text: the likeliest words for its masks, or its label, or nothing."""
+    made = model.tokenizer
+    assert made is not None
+    if made.mask_id is not None and made.mask_id in ids and model.spec.head:
+        return " ".join(made.decode([i]) for i in reading.fill(model.core, ids, made.mask_id).argmax(-1).tolist())
+    return model.classify(ids).label if model.labels else ""
+
+
+def placed_words(model: Model, wanted: Sequence[str]) -> Reading:
+    """The vectors of words [W, D], their cosines [W, W], and the nearest tokens of each."""
+    if not wanted:
+        return [], {}
+    core, made = model.core, model.tokenizer
+    found = torch.stack([words.vector(core, made, word, "source")[0] for word in wanted]).cpu()
+    near = [words.neighbours(core, made, word, 8, side="source") for word in wanted]
+    rows = [{"word": word, "near": [{"text": n.piece, "cosine": round(n.cosine, 4)} for n in some]}
+            for word, some in zip(wanted, near, strict=True)]  # fmt: skip
+    unit = F.normalize(found, dim=-1)
+    return rows, {"vectors": found, "cosines": unit @ unit.mT}
+
+
+@torch.inference_mode()
+def teacher(model: Model, batch: Batch) -> Reading:
+    """Teacher forcing as a table: at each position the input, the label, P(label), the loss, and what it would say.
+
+    `mask` [T, T] is 1 where a position may look.
+    """
+    core, made = model.core, model.tokenizer
+    assert made is not None
+    with Trace(core, tokenizer=made) as t:
+        logprobs = core.head(losses.states(core, batch))[0].float().log_softmax(-1).cpu()  # T V
+    best = logprobs.max(-1)
+    rows: list[dict[str, Any]] = []
+    for i, (token, label) in enumerate(zip(batch.target[0].tolist(), batch.labels[0].tolist(), strict=True)):
+        counted = label != IGNORED
+        said = float(logprobs[i, label]) if counted else None
+        rows.append({
+            "position": i, "input": piece(made, token), "label": piece(made, label) if counted else "",
+            "counted": counted, "p": None if said is None else round(math.exp(said), 6),
+            "loss": None if said is None else round(-said, 6), "guess": piece(made, int(best.indices[i])),
+            "chance": round(float(best.values[i].exp()), 6),
+        })  # fmt: skip
+    lost = [row["loss"] for row in rows if row["counted"]]
+    source = None if batch.source is None else made.pieces(batch.source[0].tolist())
+    mean = sum(lost) / len(lost) if lost else None
+    found = {"source": source, "rows": rows, "loss": mean}
+    return found, {} if not model.spec.stack.blocks else {"mask": (mask(t).cells == 0).to(torch.uint8)}
+
+
+def piece(tokenizer: Any, token: int) -> str:
+    """A token as people read it."""
+    return tokenizer.pieces([token])[0]

@@ -1,0 +1,109 @@
+"""Recipes: each file here has `run() -> Run`. `train` makes a model of one, or of your own data (own_data.py)."""
+
+import ast
+import dataclasses
+import pkgutil
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qkv.errors import Note, QkvError, nearest
+
+if TYPE_CHECKING:
+    from qkv.training.estimate import Estimate
+    from qkv.training.log import Report
+    from qkv.training.probes.watched import Watching
+    from qkv.training.run import Run
+    from qkv.training.session import Trained
+
+ZH = "中文："  # before what a recipe says of itself in Chinese
+
+
+def names() -> list[str]:
+    """The recipes, from the files of this folder."""
+    return sorted(m.name for m in pkgutil.iter_modules(__path__))
+
+
+def about() -> dict[str, Note]:
+    """What each recipe says of itself in its first line, and in Chinese in its last, by name; read, not run."""
+    texts = {name: (Path(__path__[0]) / f"{name}.py").read_text(encoding="utf-8") for name in names()}
+    said = {name: (ast.get_docstring(ast.parse(text)) or "").split("\n") for name, text in texts.items()}
+    return {name: Note(lines[0], zh=lines[-1].removeprefix(ZH)) for name, lines in said.items()}
+
+
+def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
+    """The run of a recipe's name, of a TOML file or of data alone, with `words` such as training.lr=0.002 put in.
+
+    A Run is itself. Of two parallel files the second is a word without `=`.
+
+    Raises:
+        QkvError: no such recipe or file; the nearest name is told. What data_files.py and run.py say of both.
+    """
+    from qkv.training import own_data
+    from qkv.training.run import Run, configured
+
+    words = list(words)
+    if isinstance(name, Run) or str(name) in names():
+        run = name if isinstance(name, Run) else import_module(f"qkv.training.recipes.{name}").run()
+        return configured(run, words)
+    path, more = Path(name), [word for word in words if "=" not in word]
+    if more or path.suffix.lower() in own_data.SUFFIXES or (path / "index.json").is_file():
+        return own_data.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
+    if path.suffix.lower() in (".csv", ".json"):
+        raise QkvError(f"{path}: expected columns with tabs between (*.tsv) or an object a line (*.jsonl); with the "
+                       f"library `datasets` a TOML file may name it: dataset = \"{path}\" under [data]",
+                       zh=f"{path}：应是以制表符分列的文件（*.tsv），或每行一个对象（*.jsonl）；有 datasets 库时，"
+                       f"TOML 文件可以在 [data] 下写它：dataset = \"{path}\"")  # fmt: skip
+    if path.suffix == ".toml" or path.is_file():
+        return own_data.from_toml(path, words)
+    raise QkvError(f"{name}: no such recipe{nearest(str(name), names())} (known: {', '.join(names())}; or a TOML file, "
+                   "or your data: *.txt, *.tsv, *.jsonl, or two parallel files)",
+                   zh=f"{name}：没有这个配方{nearest(str(name), names()).zh}（有的：{', '.join(names())}；"
+                   "或一个 TOML 文件，或你的数据：*.txt、*.tsv、*.jsonl，或两个平行文件）")  # fmt: skip
+
+
+def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smoke: bool = False) -> "Run":
+    """The run that will run: the recipe, what was changed with `a.b=c`, cut down to seconds for `smoke`."""
+    from qkv.training.run import shortened
+
+    run = find(recipe, overrides)
+    return shortened(run) if smoke else run
+
+
+def train(
+    recipe: "str | Path | Run", *, overrides: Iterable[str] = (), out: "str | Path | None" = None,
+    device: str = "auto", report: "Report | None" = None, resume: bool = False, watch: "Watching | int | None" = None,
+) -> "Trained":  # fmt: skip
+    """Train a recipe, a TOML file or a Run; with `out`, a model directory that also keeps the run in `out`/train.
+
+    `watch` says what the run records of itself while it learns, or how often; read it with training.watch.Watched.
+
+    Where torchrun started several processes, all train; the first one alone writes, and knows metrics and test.
+
+    Raises:
+        QkvError: bad data or settings, or a directory with another run; NonFinite (code 3) for a loss that is none.
+        Interrupted: SIGINT or SIGTERM; what was learnt is saved, and `resume` goes on.
+    """
+    from qkv.training import distributed, session
+
+    run = configure(recipe, overrides)
+    if watch is not None:
+        watch = dataclasses.replace(run.watch, times=watch) if isinstance(watch, int) else watch
+        run = dataclasses.replace(run, watch=watch)
+    with distributed.joined(device) as ranks:
+        return session.train(run, Path(out) if out else None, device, report, resume, ranks)
+
+
+def estimate(recipe: "str | Path | Run", *, overrides: Iterable[str] = (), device: str = "auto") -> "Estimate":
+    """What a run will take (parameters, bytes, seconds), measured on a few steps and answers; nothing is written.
+
+    Memory is that of this process, so ask in a fresh one.
+    """
+    from qkv.data.sources import tried
+    from qkv.training import assemble as parts
+    from qkv.training import estimate as estimates
+
+    with tried():
+        a = parts.assemble(configure(recipe, overrides), device=device)
+    return estimates.estimate(a.model.core, a.plan, a.run.training, rehearse=parts.rehearsal(a))

@@ -1,0 +1,167 @@
+"""What a run is, as frozen data: model, vocabulary, training, how it is judged, and a function that reads its data.
+
+A recipe is a file of recipes/ with `run() -> Run`; own.py makes one of your own data. Next: assemble.py.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from qkv.data import sources
+from qkv.data.shards import Mixture
+from qkv.errors import Note, QkvError, meant, nearest
+from qkv.tokenizers.bpe_dropout import Ranks, merges_of
+from qkv.tokenizers.vocabulary import Kind
+from qkv.training.data_files import Data
+from qkv.training.probes.watched import Watching
+from qkv.training.settings import NONE, ONE, SHARE, Settings, assignments, bounded, changed, sound
+from qkv.training.shape import Shape
+from qkv.training.splits import Splits, shared
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """How text is cut: the kind of vocabulary and its largest size, or as another model cuts it.
+
+    In training each merge of a word is left out with probability `dropout`, anew in each epoch (bpe_dropout.py).
+    """
+
+    kind: Kind = "bpe"
+    size: int = 8000
+    dropout: float = 0.0  # the paper's: 0.1, for Chinese and Japanese 0.6
+    of: str = ""  # the MODEL whose vocabulary this run has, such as another run's directory
+    merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
+
+    def __post_init__(self) -> None:
+        sound("tokenizer", self)
+        if not 0 <= self.dropout <= 1:
+            raise QkvError(f"tokenizer.dropout: found {self.dropout}, expected {SHARE}",
+                           zh=f"tokenizer.dropout：读到 {self.dropout}，应是 {SHARE.zh}")  # fmt: skip
+
+    def ranks(self) -> Ranks | None:
+        """The merges of the file; None where none is named, as a vocabulary of kind bpe has its own."""
+        path = Path(self.merges)
+        return merges_of(path if path.is_file() else shared(*path.parts)) if self.merges else None
+
+
+@dataclass(frozen=True)
+class Check:
+    """How a run is judged: sentences translated at each evaluation (greedily), and the beam of the test at the end."""
+
+    sentences: int = 200
+    beam: int = 4
+    length_penalty: float = 0.6
+    tokenize: Literal["auto", "13a", "none", "zh", "char", "intl"] = "auto"  # sacrebleu's; auto: by the references
+    lowercase: bool = False
+    joint: str = ""  # what joins the parts of a word in the references, such as "@@ "
+    samples: int = 3  # sentences shown at each evaluation
+    prompts: tuple[str, ...] = ()  # texts that a language model continues
+    longest: int = 60  # tokens of such a continuation
+    ngrams: int = 0  # an n-gram model of this order is counted and judged beside the run, to say what attention adds
+
+    def __post_init__(self) -> None:
+        sound("check", self)
+        bounded("check", self, ONE, lambda n: n >= 1, "beam", "longest")
+        bounded("check", self, NONE, lambda n: n >= 0, "sentences", "samples")
+        bounded("check", self, Note("a number", zh="数"), math.isfinite, "length_penalty")
+        order = Note("an order such as 3, or 0 for none", zh="阶数，如 3；0 为不用")
+        bounded("check", self, order, lambda n: n >= 0, "ngrams")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A whole training run: what `qkv.train` takes.
+
+    `objective` is a name of compatibility.py's OBJECTIVES (empty: the family's usual one); with `base`, a directory
+    or any other MODEL, its weights and vocabulary are where the run begins, and `model` is not asked.
+    """
+
+    name: str
+    splits: Callable[[], Splits]
+    model: Shape = field(default_factory=Shape)
+    tokenizer: Vocabulary = field(default_factory=Vocabulary)
+    training: Settings = field(default_factory=Settings)
+    check: Check = field(default_factory=Check)
+    words: Callable[[], Sequence[str]] | None = None  # of a tokenizer of kind lexicon
+    watch: Watching = field(default_factory=Watching)
+    objective: str = ""
+    base: str = ""
+    data: Data | None = None  # of a run over your own files (own.py): what `splits` reads
+
+
+PLAIN = ("objective", "base")
+OWN = Note("; a recipe reads its own data, a TOML file names yours", zh="；配方读自己的数据，你的写在 TOML 里")
+PARTS = ("model", "tokenizer", "training", "check", "watch")
+KINDS = {"data": Data, "model": Shape, "tokenizer": Vocabulary, "training": Settings, "check": Check, "watch": Watching}
+
+
+def asked(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
+    """`a.b=c` words as a nested mapping; of an unknown key the nearest is told, in whichever part it lies."""
+    values, parts = assignments(words), tuple(parts)
+    for key, value in values.items():
+        if key in PLAIN:
+            continue
+        if key not in parts:
+            hint = OWN if key == "data" else elsewhere(key, parts)
+            raise QkvError(f"{key}: unknown key{hint} (parts: {', '.join(parts)})",
+                           zh=f"{key}：没有这个键{hint.zh}（各部分：{', '.join(parts)}）")  # fmt: skip
+        if not isinstance(value, dict):
+            raise QkvError(f"{key}={value}: names a part, expected a key in it such as {key}.…=…",
+                           zh=f"{key}={value}：{key} 是一部分，应写其中的键，如 {key}.…=…")  # fmt: skip
+    misplaced(values)
+    return values
+
+
+def elsewhere(key: str, parts: Iterable[str] = KINDS) -> Note:
+    """A hint of where a key belongs: its own place if any part has it, else the nearest name."""
+    known = [*PLAIN, *(f"{part}.{f.name}" for part in parts for f in dataclasses.fields(KINDS[part]))]
+    exact = [name for name in known if name.rpartition(".")[2] == key]
+    return meant(exact[0]) if exact else nearest(key, [*known, *parts])
+
+
+def misplaced(values: Mapping[str, Any], where: str = "") -> None:
+    """QkvError for a key that its part lacks and another part, or none at all, has."""
+    own = {part: [f.name for f in dataclasses.fields(kind)] for part, kind in KINDS.items()}
+    every = {*PLAIN, *(name for names in own.values() for name in names)}
+    for part, names in own.items():
+        table = values.get(part)
+        for key in table if isinstance(table, Mapping) else ():
+            if key in every and key not in names:
+                hint = elsewhere(key)
+                raise QkvError(f"{where}{part}.{key}: unknown key{hint} (known: {', '.join(names)})",
+                               zh=f"{where}{part}.{key}：没有这个键{hint.zh}（有：{', '.join(names)}）")  # fmt: skip
+
+
+def configured(run: Run, words: Iterable[str]) -> Run:
+    """The run with `a.b=c` put in; QkvError for a key that there is not."""
+    return changed(run, asked(words, PARTS))
+
+
+def shortened(run: Run) -> Run:
+    """The same run in seconds: a narrow model, a little of the data, a few steps; every part of it still works."""
+    def few() -> Splits:
+        with sources.tried():
+            whole = run.splits()
+        if isinstance(whole.train, Mixture):
+            return dataclasses.replace(whole, train=whole.train.first(20_000), valid=whole.valid.first(2_000))  # type: ignore[union-attr]
+        size = 20_000 if isinstance(whole.train, str) else 200
+        cut = {"train": whole.train[:size], "valid": whole.valid[: size // 10], "test": whole.test[:8]}  # type: ignore[index]
+        often = None if whole.often is None else np.ones(len(cut["train"]))
+        return dataclasses.replace(whole, often=often, **cut)  # type: ignore[arg-type]
+
+    narrow = {"width": 32, "layers": 2, "heads": 2, "groups": 0, "ffn": 0, "context": min(run.model.context, 64)}
+    model = dataclasses.replace(run.model, **narrow)
+    every = {"evaluate_every": 3, "save_every": 0, "log_every": 1, "patience": 0}
+    training = dataclasses.replace(run.training, steps=6, epochs=0, tokens=512, warmup=2, precision="fp32", **every)
+    prompts = tuple(prompt.strip()[:20] for prompt in run.check.prompts)  # what fits into so short a context
+    return dataclasses.replace(
+        run, splits=few, model=model, training=training,
+        check=dataclasses.replace(run.check, sentences=4, longest=8, prompts=prompts),
+        # so few rows need not know the words that are asked for
+        watch=dataclasses.replace(run.watch, times=min(run.watch.times, 3), longest=8, texts=(), words=()),
+    )  # fmt: skip

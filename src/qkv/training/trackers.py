@@ -1,0 +1,116 @@
+"""Where else a run is told, besides its own log: TensorBoard, W&B, trackio, and what other packages bring.
+
+A tracker is a function of the run's directory that gives a log.Report; another package names its own in the entry
+points of the group `qkv.track`.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from qkv.errors import QkvError, nearest
+from qkv.training.compare import kept, leaves
+from qkv.training.log import Event, Report, put
+
+GROUP = "qkv.track"
+Tracker = Callable[[Path], Report]
+
+
+def opened(name: str, directory: Path) -> Report:
+    """The report of a tracker, for a run in a directory.
+
+    Raises:
+        QkvError: no such tracker (with the nearest), or its library is not installed.
+    """
+    others = {point.name: point for point in entry_points(group=GROUP)}
+    known = sorted({*OWN, *others})
+    if name not in known:
+        raise QkvError(f"--track {name}: no such tracker{nearest(name, known)} (known: {', '.join(known)}; a package "
+                       f"brings others by the entry points of {GROUP})",
+                       zh=f"--track {name}：没有这个记录器{nearest(name, known).zh}（有的：{', '.join(known)}；"
+                       "别的包可以"
+                          f"用 {GROUP} 入口点带来更多）")  # fmt: skip
+    try:
+        return (others[name].load() if name in others else OWN[name])(directory)
+    except ImportError as e:
+        raise QkvError(f"--track {name}: {e}; pip install {name}",
+                       zh=f"--track {name}：{e}；pip install {name}") from None  # fmt: skip
+
+
+def tensorboard(directory: Path) -> Report:
+    """Files for `tensorboard --logdir DIRECTORY/train`; of a resumed run, what it says again stands once."""
+    place, open_ = str(directory / "train" / "tensorboard"), import_module("torch.utils.tensorboard").SummaryWriter
+    writer: Any = None
+
+    def report(event: Event) -> None:
+        nonlocal writer
+        found = numbers(event)
+        if found and writer is None:
+            writer = open_(place, purge_step=event["step"])
+        for name, value in found.items():
+            writer.add_scalar(name, value, event["step"])
+        if writer and event["kind"] != "step":  # a run may end after any of these
+            writer.flush()
+
+    return report
+
+
+def runs_of(library: str) -> Tracker:
+    """A tracker by a library with the calls of W&B: init with the run's settings, log, finish."""
+
+    def begun(directory: Path) -> Report:
+        module, begins = import_module(library), True
+
+        def report(event: Event) -> None:
+            nonlocal begins
+            if begins:  # only now the run has written its settings
+                said = dict(leaves(kept(directory / "train" / "run.json")))
+                project = os.environ.get("WANDB_PROJECT", "qkv")
+                module.init(project=project, name=directory.name, config=said, **going_on(library, directory))
+            begins = False
+            if found := numbers(event):
+                module.log(found, step=event["step"])
+            if event["kind"] == "end":
+                module.finish()
+
+        return report
+
+    return begun
+
+
+def going_on(library: str, directory: Path) -> dict[str, str]:
+    """What makes a library go on with a run that it knows: W&B knows runs by an id, trackio by their name."""
+    path = directory / "train" / f"{library}.id"
+    again = path.is_file()
+    if not again:
+        put(path, uuid4().hex + "\n")
+    if library == "wandb":
+        return {"id": path.read_text(encoding="utf-8").strip(), "resume": "allow"}
+    return {"resume": "allow" if again else "never"}
+
+
+def numbers(event: Event) -> dict[str, float]:
+    """The numbers of an event under the names that trackers group by: train/loss, valid/bleu."""
+    side = {"step": "train", "evaluation": "valid"}.get(event["kind"])
+    never = ("kind", "step", "of", "eta", "best", "weights")
+    if side is None or event.get("weights", "last") != "last":  # means are judged at the same step again
+        return {}
+    return {f"{side}/{key}": float(value) for key, value in event.items()
+            if key not in never and isinstance(value, int | float)}  # fmt: skip
+
+
+def told(reports: Sequence[Report | None]) -> Report:
+    """One report that tells all of them."""
+
+    def report(event: Event) -> None:
+        for one in filter(None, reports):
+            one(event)
+
+    return report
+
+
+OWN: dict[str, Tracker] = {"tensorboard": tensorboard, "wandb": runs_of("wandb"), "trackio": runs_of("trackio")}

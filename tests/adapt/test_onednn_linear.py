@@ -1,0 +1,204 @@
+"""Layers that multiply by oneDNN say what open ones say, notice changed weights, and learn as open ones do."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from qkv.adapt import onednn_linear
+
+fits = onednn_linear.fits(torch.zeros(1, dtype=torch.bfloat16))
+able = pytest.mark.skipif(not fits, reason="no bf16 products in oneDNN here")
+
+
+def pair(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
+    torch.manual_seed(0)
+    plain = nn.Linear(96, 160, bias=bias).to(torch.bfloat16)
+    twin = copy.deepcopy(plain)
+    assert onednn_linear.pack(twin) == 1
+    return plain, twin
+
+
+def gap(plain: nn.Linear, packed: nn.Linear, x: torch.Tensor) -> float:
+    with torch.inference_mode():
+        return float((plain(x) - packed(x)).abs().max() / plain(x).abs().max())
+
+
+@able
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (130, 1)])
+def test_a_packed_layer_says_the_same(shape: tuple[int, int], bias: bool) -> None:
+    plain, packed = pair(bias)
+    assert gap(plain, packed, torch.randn(*shape, 96).bfloat16()) <= 2**-8  # one rounding of bf16
+    assert isinstance(packed, onednn_linear.Packed)
+    assert packed.packed is not None
+
+
+@able
+def test_a_changed_weight_is_packed_again() -> None:
+    plain, packed = pair()
+    x = torch.randn(4, 96).bfloat16()
+    gap(plain, packed, x)
+    with torch.no_grad():
+        packed.weight.mul_(2)
+    assert gap(plain, packed, x) > 0.1
+    with torch.no_grad():
+        plain.weight.mul_(2)
+    assert gap(plain, packed, x) <= 2**-8
+    packed.weight = nn.Parameter(torch.zeros(160, 96, dtype=torch.bfloat16))
+    with torch.no_grad():
+        assert torch.equal(packed(x), packed.bias.expand(4, -1))
+
+
+@able
+def test_a_stale_copy_would_be_noticed() -> None:
+    plain, packed = pair()
+    x = torch.randn(4, 96).bfloat16()
+    gap(plain, packed, x)
+    assert isinstance(packed, onednn_linear.Packed)
+    assert packed.packed is not None
+    packed.packed = packed.packed[0], torch.ops.mkldnn._reorder_linear_weight(plain.weight.detach() * 2, 32)
+    assert gap(plain, packed, x) > 0.1
+
+
+@able
+def test_training_copies_and_checkpoints_know_nothing_of_it() -> None:
+    plain, packed = pair()
+    x = torch.randn(4, 96).bfloat16()
+    gap(plain, packed, x)
+    packed(x).sum().backward()
+    plain(x).sum().backward()
+    assert plain.weight.grad is not None
+    assert packed.weight.grad is not None
+    assert torch.equal(packed.weight.grad, plain.weight.grad)
+    assert list(packed.state_dict()) == ["weight", "bias"]
+    assert torch.equal(packed.state_dict()["weight"], plain.weight)
+    assert gap(plain, copy.deepcopy(packed), x) <= 2**-8
+    assert gap(copy.deepcopy(plain).float(), copy.deepcopy(packed).float(), x.float()) == 0
+    assert repr(packed).startswith("Packed(in_features=96, out_features=160")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 5, 130])
+def test_in_fp32_a_wide_product_says_the_same_without_a_copy(
+    rows: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onednn_linear, "wide", lambda: True)
+    layer = nn.Linear(1024, 1040, bias=bias)
+    x, exact = torch.randn(rows, 1024), copy.deepcopy(layer).double()
+    assert onednn_linear.pack(layer) == 1
+    with torch.inference_mode():
+        got = layer(x)
+        assert (got - exact(x.double())).abs().max() <= 1e-5
+        assert torch.equal(layer(x[:, None])[:, 0], got)
+    assert isinstance(layer, onednn_linear.Packed)
+    assert layer.packed is None
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Size, torch.Size]]:
+    """A processor of which MKL uses half: the sizes of what oneDNN multiplies, as it does."""
+    asked, real = list[tuple[torch.Size, torch.Size]](), torch.ops.mkldnn._linear_pointwise
+
+    def heard(x: torch.Tensor, weight: torch.Tensor, *rest: object) -> torch.Tensor:
+        asked.append((x.shape, weight.shape))
+        return real(x, weight, *rest)
+
+    monkeypatch.setattr(onednn_linear, "wide", lambda: True)
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", heard)
+    return asked
+
+
+def test_in_fp32_oneDNN_multiplies_where_it_pays_and_nowhere_else(wide: list[object]) -> None:
+    layer = nn.Linear(512, 1024)
+    onednn_linear.pack(layer)
+    with torch.inference_mode():
+        layer(torch.ones(1, 512))
+        assert not wide
+        layer(torch.ones(2, 512))
+        assert len(wide) == 1
+        layer.double()(torch.ones(64, 512).double())
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer.float()(torch.ones(64, 512)).dtype == torch.bfloat16
+    assert len(wide) == 1
+    torch.func.jvp(layer, (torch.ones(64, 512),), (torch.ones(64, 512),))
+    assert len(wide) == 1
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("lay", ["rows", "turned", "repeated"])
+def test_in_fp32_gradients_and_theirs_are_what_they_are_in_fp64(wide: list[object], bias: bool, lay: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(160, 96, bias=bias)
+    exact = copy.deepcopy(layer).double()
+    onednn_linear.pack(layer)
+    x = {"rows": torch.randn(3, 50, 160), "turned": torch.randn(3, 160, 50).mT,
+         "repeated": torch.randn(3, 1, 160).expand(3, 50, 160)}[lay]  # fmt: skip
+    found = list[list[torch.Tensor]]()
+    for one, made in ((layer, x), (exact, x.double())):
+        given = made.detach().requires_grad_()
+        inner = one(given).pow(3).sum()
+        first = torch.autograd.grad(inner, [given, *one.parameters()], create_graph=True)
+        second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), [given, *one.parameters()])
+        found.append([*first, *second])
+    assert len(wide) >= 6  # forward, two gradients, and what they are made of again
+    for got, want in zip(*found, strict=True):
+        assert got.shape == want.shape
+        assert (got - want).abs().max() <= 2e-5 * want.abs().max()
+
+
+def test_a_frozen_weight_gets_no_gradient_and_costs_none(wide: list[object]) -> None:
+    layer = nn.Linear(512, 256).requires_grad_(False)
+    onednn_linear.pack(layer)
+    layer(torch.randn(64, 512, requires_grad=True)).sum().backward()
+    assert layer.weight.grad is None
+    assert wide == [((64, 512), (256, 512)), ((64, 256), (512, 256))]
+    wide.clear()
+    layer.requires_grad_()
+    layer(torch.randn(64, 512)).sum().backward()  # nor is one made for an input that wants none
+    assert wide == [((64, 512), (256, 512)), ((256, 64), (512, 64))]
+
+
+@pytest.mark.parametrize(
+    ("known", "says"),
+    [
+        ({"avx512_f": True, "cpu_name": "AMD EPYC"}, True),
+        ({"avx512_f": True, "cpu_name": "Intel Xeon Processor (SapphireRapids)"}, False),
+        ({"avx512_f": False, "cpu_name": "AMD Ryzen 7"}, False),
+        ({"cpu_name": "Apple M4", "architecture": "arm64"}, False),
+        ({"avx512_f": True}, False),  # nobody knows whose it is
+        (None, False),
+    ],
+)
+def test_fp32_is_wide_where_mkl_leaves_half_of_the_processor_unused(
+    known: dict[str, object] | None, says: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if known is None:
+        monkeypatch.delattr(torch.cpu, "get_capabilities")
+    else:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert onednn_linear.wide.__wrapped__() is says
+    monkeypatch.setattr(onednn_linear, "OPERATIONS", ("_gone",))
+    onednn_linear.offered.cache_clear()
+    assert onednn_linear.wide.__wrapped__() is False
+    onednn_linear.offered.cache_clear()
+
+
+def test_other_precisions_and_other_layers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(nn.Linear):
+        pass
+
+    monkeypatch.setattr(onednn_linear, "wide", lambda: False)
+    assert onednn_linear.pack(nn.Linear(4, 4)) == 0
+    assert onednn_linear.pack(nn.Linear(4, 4).double()) == 0
+    assert onednn_linear.pack(Own(4, 4).to(torch.bfloat16)) == 0
+    assert onednn_linear.pack(nn.Linear(4, 4, device="meta", dtype=torch.bfloat16)) == 0
+
+
+def test_where_two_copies_would_fill_the_memory_nothing_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = nn.Sequential(nn.Linear(64, 64)).to(torch.bfloat16)
+    monkeypatch.setattr(onednn_linear, "installed", lambda: 4 * 64 * 64 * 2 - 1)
+    assert onednn_linear.pack(layers) == 0
+    assert type(layers[0]) is nn.Linear

@@ -1,0 +1,203 @@
+"""Runs over your own data: what a TOML file says, what is typed beside it, and files that need no TOML file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qkv import cli
+from qkv.data import shards
+from qkv.errors import QkvError
+from qkv.training import assemble, compatibility, own_data, recipes
+from qkv.training.data_files import Data
+
+PAIRS = [(f"{a} {b}", f"{b.upper()} {a.upper()}") for a in "abcdef" for b in "uvwxyz"]
+SMALL = 'training.precision="fp32"'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The same 36 pairs in every form, and a TOML file."""
+    written = {
+        "a.en": [a for a, _ in PAIRS], "a.fr": [b for _, b in PAIRS], "a.tsv": [f"{a}\t{b}" for a, b in PAIRS],
+        "talks.jsonl": [json.dumps({"messages": [{"role": "user", "content": a}, {"role": "assistant", "content": b}]})
+                        for a, b in PAIRS],
+        "pairs.jsonl": [json.dumps({"prompt": a, "completion": b}) for a, b in PAIRS],
+        "labels.jsonl": [json.dumps({"text": a, "label": b[0]}) for a, b in PAIRS],
+        "texts.jsonl": [json.dumps({"text": f"{a}\n{b}"}) for a, b in PAIRS], "book.txt": [a for a, _ in PAIRS],
+        "mine.toml": ["[data]", 'tsv = "a.tsv"', "valid = 6"],
+    }  # fmt: skip
+    for name, lines in written.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return tmp_path
+
+
+def test_what_is_typed_changes_every_part_of_a_file(folder: Path) -> None:
+    run = recipes.configure(folder / "mine.toml", ["data.valid=3", "data.columns=[1, 0]", "model.width=32"])
+    splits = run.splits()
+    assert (len(splits.valid), run.model.width) == (3, 32)
+    assert {*list(splits.train), *list(splits.valid)} == {(b, a) for a, b in PAIRS}  # type: ignore[arg-type]
+    assert len(recipes.configure(folder / "mine.toml").splits().valid) == 6
+    assert recipes.configure(folder / "mine.toml", ["data.text=book.txt", "data.tsv="]).model.family == "gpt2"
+    assert recipes.configure(folder / "mine.toml", ["objective=labels"]).training.metric == "label_accuracy"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["data.vaild=3"], r"^data\.vaild: unknown key; did you mean 'valid'"),
+        (["data=3"], "^data=3: names a part"),
+        (["valid=3"], "did you mean 'data.valid'"),
+        (["data.valid=many"], "^data.valid: found 'many', expected a whole number"),
+    ],
+)
+def test_a_word_that_is_wrong_is_told_without_the_file(folder: Path, words: list[str], told: str) -> None:
+    with pytest.raises(QkvError, match=told):
+        recipes.configure(folder / "mine.toml", words)
+
+
+def test_what_is_wrong_in_the_file_is_told_with_it(folder: Path) -> None:
+    for text, told in (("data = 3\n", r"bad\.toml: data: found 3, expected keys in it such as data\.source"),
+                       ("training = 3\n[data]\n", r"bad\.toml: training: found 3, expected keys")):  # fmt: skip
+        (folder / "bad.toml").write_text(text, encoding="utf-8")
+        with pytest.raises(QkvError, match=told):
+            recipes.configure(folder / "bad.toml", ["model.width=32"])
+
+
+def test_what_a_file_names_is_looked_for_beside_it_first(folder: Path) -> None:
+    (folder / "first").mkdir()
+    for name in ("mine", "else"):
+        of = "first" if name == "mine" else "second"
+        text = f'base = "{of}"\n[tokenizer]\nof = "{of}"\nmerges = "a.en"\n[data]\ntsv = "a.tsv"\n'
+        (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+    run = recipes.configure(folder / "mine.toml")
+    assert (run.base, run.tokenizer.of) == (str(folder / "first"),) * 2
+    assert run.tokenizer.merges == str(folder / "a.en")
+    run = recipes.configure(folder / "else.toml")  # a bundled name, or one of a hub
+    assert (run.base, run.tokenizer.of) == ("second", "second")
+
+
+def test_a_recipe_reads_its_own_data() -> None:
+    with pytest.raises(QkvError, match="data: unknown key; a recipe reads its own data"):
+        recipes.configure("demo", ["data.valid=3"])
+
+
+@pytest.mark.parametrize(
+    ("file", "words", "ends"),
+    [
+        ("", [], (20, 0)), ("", ["training.steps=7"], (0, 7)), ("steps = 5", [], (0, 5)),
+        ("steps = 5", ["training.steps=7"], (0, 7)), ("epochs = 3", ["training.steps=7"], (3, 7)),
+        ("", ["training.steps=7", "training.epochs=2"], (2, 7)),
+    ],
+)  # fmt: skip
+def test_the_usual_epochs_end_no_run_that_has_an_end(
+    folder: Path, file: str, words: list[str], ends: tuple[int, int]
+) -> None:
+    with (folder / "mine.toml").open("a", encoding="utf-8") as toml:
+        toml.write(f"[training]\n{file}\n")
+    training = recipes.configure(folder / "mine.toml", words).training
+    assert (training.epochs, training.steps) == ends
+
+
+@pytest.mark.parametrize(
+    ("files", "data", "objective", "family"),
+    [
+        (["a.en", "a.fr"], Data(source="a.en", target="a.fr"), "", "marian"),
+        (["a.tsv"], Data(tsv="a.tsv"), "", "marian"),
+        (["book.txt"], Data(text="book.txt"), "", "gpt2"),
+        (["talks.jsonl"], Data(messages="talks.jsonl"), "", "gpt2"),
+        (["texts.jsonl"], Data(text="texts.jsonl"), "", "gpt2"),
+        (["pairs.jsonl"], Data(jsonl="pairs.jsonl", keys=("prompt", "completion")), "", "marian"),
+        (["labels.jsonl"], Data(jsonl="labels.jsonl", keys=("text", "label")), "labels", "bert"),
+    ],
+)
+def test_files_say_what_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], data: Data, objective: str, family: str
+) -> None:
+    monkeypatch.chdir(folder)
+    run = recipes.configure(files[0], [*files[1:], "model.layers=2"])
+    assert (run.data, run.objective, run.model.family, run.model.layers) == (data, objective, family, 2)
+    assert run.name == Path(files[0]).stem
+    small = recipes.configure(files[0], files[1:], smoke=True)
+    assert assemble.assemble(small, device="cpu").objective is compatibility.OBJECTIVES[
+        objective or {"marian": "pairs", "gpt2": "chat" if data.messages else "text"}[family]
+    ]
+
+
+def test_keys_that_are_typed_say_which_texts_are_pairs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    talk = {"messages": [{"role": "assistant", "content": "hm"}], "text": "hm", "q": "one", "r": "un"}
+    Path("all.jsonl").write_text(f"{json.dumps(talk)}\n", encoding="utf-8")
+    run = recipes.configure("all.jsonl", ['data.keys=["q", "r"]', "data.valid=0"])
+    assert (run.data and run.data.jsonl, run.objective) == (("all.jsonl",), "")
+    assert run.splits().train == [("one", "un")]
+    assert recipes.configure("labels.jsonl", ['data.keys=["text", "label"]']).objective == "labels"
+
+
+def test_a_bad_first_row_is_left_out_where_one_says_so(folder: Path) -> None:
+    good = (folder / "labels.jsonl").read_text(encoding="utf-8")
+    for bad, told in (("{oops", r"bad\.jsonl:2: not JSON"), ('{"q": 1}', r"bad\.jsonl:2: found the keys q; which of")):
+        (folder / "bad.jsonl").write_text(f"\n{bad}\n{good}", encoding="utf-8")
+        with pytest.raises(QkvError, match=told):
+            recipes.configure(folder / "bad.jsonl")
+        run = recipes.configure(folder / "bad.jsonl", ["data.on_bad_row=skip"])
+        assert (run.objective, len(run.splits().notes)) == ("labels", 1)
+    (folder / "bad.jsonl").write_text("{oops\n", encoding="utf-8")
+    with pytest.raises(QkvError, match=r"all 1 rows are bad; the first: .*bad\.jsonl:1: not JSON"):
+        recipes.configure(folder / "bad.jsonl", ["data.on_bad_row=quarantine"])
+
+
+def test_a_folder_of_token_shards_is_data_too(folder: Path) -> None:
+    shards.write(folder / "packed", [[1, 2, 3]], vocabulary=9, save=lambda place: None)
+    assert recipes.configure(folder / "packed").data == Data(shards=(str(folder / "packed"),))
+
+
+def test_of_json_lines_the_texts_are_read_with_a_blank_line_between(folder: Path) -> None:
+    with (folder / "texts.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"txt": "x"}\n')
+    with pytest.raises(QkvError, match=r"texts\.jsonl:37: no key 'text'"):
+        recipes.configure(folder / "texts.jsonl").splits()
+    splits = recipes.configure(folder / "texts.jsonl", ["data.on_bad_row=skip"]).splits()
+    assert isinstance(splits.train, str)
+    assert isinstance(splits.valid, str)
+    assert (splits.train + splits.valid).split("\n\n") == [f"{a}\n{b}" for a, b in PAIRS]
+    assert "1 bad row" in splits.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "told"),
+    [
+        ("bok.txt", [], "did you mean 'book.txt'"),
+        ("a.en", ["a.fr", "book.txt"], "found 3 files, expected two parallel ones"),
+        ("a.tsv", ["pairs.jsonl"], r"^a\.tsv, pairs\.jsonl: found files of different kinds, .*; write their rows in"),
+        ("a.en", ["a.tsv"], r"^a\.en, a\.tsv: found files of different kinds"),
+        ("packed", ["book.txt"], r"^packed, book\.txt: found files of different kinds"),
+        ("odd.jsonl", [], r"odd\.jsonl:1: found the keys zh, en"),
+        ("bok", [], r"known: .*; or a TOML file, or your data: \*\.txt"),
+    ],
+)
+def test_files_that_do_not_say_it_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, more: list[str], told: str
+) -> None:
+    monkeypatch.chdir(folder)
+    Path("odd.jsonl").write_text('{"zh": "a", "en": "b"}\n', encoding="utf-8")
+    Path("packed").mkdir()
+    with pytest.raises(QkvError, match=told):
+        recipes.configure(name, more).splits()
+
+
+def test_a_run_of_files_alone_learns_and_says_which(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    words = ["model.width=16", "model.layers=1", "model.heads=2", "model.ffn=32", "training.steps=2", SMALL]
+    assert cli.main(["train", "a.en", "a.fr", *words, "--json", "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["directory"] == str(Path("runs", "a"))
+    kept = json.loads(Path("runs/a/train/run.json").read_text(encoding="utf-8"))
+    assert (kept["data"]["source"], kept["data"]["target"]) == (["a.en"], ["a.fr"])
+
+
+def test_the_usual_settings_go_by_what_is_typed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_data, "OWN", {})
+    with pytest.raises(AssertionError):
+        test_what_is_typed_changes_every_part_of_a_file(folder)
