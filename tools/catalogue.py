@@ -1,14 +1,17 @@
-"""The catalogue of translations: `python tools/catalogue.py extract|compile|check`, `merge MINE THEIRS` after a conflict.
+"""The catalogue of translations: `python tools/catalogue.py extract|compile|check`, `merge A B`, `add FILE`.
 
 extract   takes the templates out of src/, keeps their translations, drops what the code lacks
 compile   qkv.po -> qkv.mo, which the package reads
 check     exits 1 where a template has no translation or other fields, or the compiled file is older
-merge     one catalogue out of two
+merge     one catalogue out of two, the first one's words before the other's
+add       translations of a JSON file: {"template": "translation"}
 """
 
 import ast
 import io
+import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
@@ -26,10 +29,24 @@ HEAD = {"Content-Type": "text/plain; charset=utf-8", "Language": "zh"}
 
 def templates(package: Path = PACKAGE) -> set[str]:
     """Every template in the code."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(package.rglob("*.py"))]
-    takers = TAKERS | errors(trees)
-    return {text for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)
-            and called(node) in takers for text in texts(node)}  # fmt: skip
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(package.rglob("*.py"))}
+    takers = TAKERS | errors(list(trees.values()))
+    calls = (node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Call))
+    found = {text for node in calls if called(node) in takers for text in texts(node)}
+    recipes = (ast.get_docstring(tree) for path, tree in trees.items() if path.parent.name == "recipes")
+    found |= {text.split("\n")[0] for text in recipes if text}
+    for path in package.rglob("*.toml"):
+        found |= set(described(tomllib.loads(path.read_text(encoding="utf-8"))))
+    return found
+
+
+def described(value: object) -> Iterator[str]:
+    """What data sets and recipes say of themselves in TOML: `about` and `licence`."""
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        if key in ("about", "licence") and isinstance(inner, str):
+            yield inner
+        else:
+            yield from described(inner)
 
 
 def errors(trees: list[ast.Module]) -> set[str]:
@@ -54,11 +71,10 @@ def texts(node: ast.Call) -> Iterator[str]:
 
 
 def choices(value: ast.expr) -> Iterator[str]:
+    """The constant texts of an expression: of a choice, both."""
     if isinstance(value, ast.IfExp):
         yield from choices(value.body)
         yield from choices(value.orelse)
-    elif isinstance(value, ast.Constant) and isinstance(value.value, str) and any(c.isalpha() for c in value.value):
-        yield value.value
     elif isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.strip():
         yield value.value
 
@@ -119,6 +135,8 @@ def main(args: list[str]) -> int:
         write({template: known.get(template, "") for template in templates()})
     elif args[:1] == ["merge"] and len(args) == 3:
         write(read(Path(args[2])) | {k: v for k, v in read(Path(args[1])).items() if v})
+    elif args[:1] == ["add"] and len(args) == 2:
+        write(json.loads(Path(args[1]).read_text(encoding="utf-8")) | {k: v for k, v in known.items() if v})
     elif args[:1] == ["compile"]:
         PO.with_suffix(".mo").write_bytes(compiled(known))
     elif args[:1] == ["check"]:

@@ -7,8 +7,9 @@ Fields that are messages themselves are translated too, and so are errors (their
 the templates out of the code and compiles the catalogue.
 """
 
+import re
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from gettext import translation
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class Message(str):
         return made
 
     def __reduce__(self) -> Any:
-        return restored, (self.template, self.fields)
+        return partial(Message, self.template, **self.fields), ()
 
     def to(self, lang: str) -> str:
         """The text in a language; in English where the catalogue lacks it."""
@@ -39,10 +40,44 @@ class Message(str):
 
 
 class Joined(Message):
-    """Messages or words with a separator between, which is a message too: ", " is "、" in Chinese."""
+    """Parts with a separator between, which is a message too."""
+
+    def __reduce__(self) -> Any:
+        return join, (self.fields["separator"], self.fields["parts"])
 
     def to(self, lang: str) -> str:
-        return str(translate(self.fields["separator"], lang)).join(str(translate(p, lang)) for p in self.fields["parts"])
+        parts = (str(translate(part, lang)) for part in self.fields["parts"])
+        return self.fields["separator"].to(lang).join(parts)
+
+
+class Given(Message):
+    """A text that is there in several languages already, such as one read from a file: `Given({"en": …, "zh": …})`."""
+
+    def __new__(cls, texts: dict[str, str]) -> "Given":
+        made = str.__new__(cls, texts["en"])
+        made.template, made.fields = "", texts
+        return made
+
+    def __reduce__(self) -> Any:
+        return Given, (self.fields,)
+
+    def to(self, lang: str) -> str:
+        return self.fields.get(lang, str(self))
+
+
+class Trimmed(Message):
+    """A message without what a pattern matches, in every language."""
+
+    def __new__(cls, message: Message, pattern: str) -> "Trimmed":
+        made = str.__new__(cls, re.sub(pattern, "", message))
+        made.template, made.fields = "", {"message": message, "pattern": pattern}
+        return made
+
+    def __reduce__(self) -> Any:
+        return Trimmed, (self.fields["message"], self.fields["pattern"])
+
+    def to(self, lang: str) -> str:
+        return re.sub(self.fields["pattern"], "", self.fields["message"].to(lang))
 
 
 def join(separator: str, parts: Iterable[object]) -> Message:
@@ -51,11 +86,6 @@ def join(separator: str, parts: Iterable[object]) -> Message:
     made = str.__new__(Joined, separator.join(str(part) for part in parts))
     made.template, made.fields = "", {"separator": separator, "parts": parts}
     return made
-
-
-def restored(template: str, fields: dict[str, Any]) -> Message:
-    """A message again after a copy or a pickle."""
-    return join(**fields) if "parts" in fields and not template else Message(template, **fields)
 
 
 def translate(value: Any, lang: str) -> Any:

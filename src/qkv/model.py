@@ -237,9 +237,9 @@ class Model:
             raise QkvError(f"top: found {top}, expected 1 or more words", zh=f"top：是 {top}，应是 1 个词或更多")
         if self.tokenizer is None or self.tokenizer.mask_id is None:
             raise QkvError("fill needs a model that was trained on masked words, and this one's tokenizer has no mask "
-                           f"token; it is {kind(self.spec)[0]}",
+                           f"token; it is {kind(self.spec)}",
                            zh=f"fill 要用学过被遮的词的模型，而这个的分词器没有 mask token；"
-                           f"它是{kind(self.spec)[1]}")  # fmt: skip
+                           f"它是{kind(self.spec)}")  # fmt: skip
         chances = reading.fill(self.core, self.ids(text), self.tokenizer.mask_id)
         chances = chances.topk(min(top, chances.shape[-1]))
         rows = zip(chances.indices.tolist(), chances.values.tolist(), strict=True)
@@ -334,11 +334,11 @@ def well_formed(**given: Tensor | None) -> None:
     """QkvError where ids are no rows [B, T] of whole numbers."""
     for name, rows in given.items():
         if rows is not None and (rows.ndim != 2 or rows.is_floating_point() or rows.dtype == torch.bool):
-            hint = f"; one row of ids is {name}[None]" if rows.ndim == 1 else ""
+            hint = Note(f"; one row of ids is {name}[None]", zh=f"；一行编号请写 {name}[None]") if rows.ndim == 1 else ""
             raise QkvError(f"{name}: found {list(rows.shape)} of {str(rows.dtype).removeprefix('torch.')}, expected "
                            f"whole numbers [rows, positions]{hint}",
                            zh=f"{name}：是 {str(rows.dtype).removeprefix('torch.')} 的 {list(rows.shape)}，应是整数 "
-                           "[行, 位置]" + (f"；一行编号请写 {name}[None]" if rows.ndim == 1 else ""))  # fmt: skip
+                           f"[行, 位置]{hint}")  # fmt: skip
 
 
 def save_adapters(directory: Path, model: Model) -> None:

@@ -35,11 +35,11 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
     drawn = found.shared_metric(runs, metric or "")
     curves = {run.name: points for run in runs if (points := run.curve(drawn, x))}
     if png is not None:
-        plots.png(curves, png, x=common.say(*AXES[x]), y=drawn)
+        plots.png(curves, png, x=common.say(AXES[x]), y=drawn)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         title = common.say(f"{folder} 里的训练", f"Runs in {folder}")
-        text = plots.page(curves, table(common, runs, drawn), x=common.say(*AXES[x]), y=drawn, title=title,
+        text = plots.page(curves, table(common, runs, drawn), x=common.say(AXES[x]), y=drawn, title=title,
                           lang=common.talk.lang)  # fmt: skip
         page.write_text(text, encoding="utf-8")
     if common.json:
@@ -121,7 +121,7 @@ def plot(common: Common, curves: Any, metric: str, x: str) -> None:
         edge = f"{high:.4g}" if i == 0 else f"{low:.4g}" if i == len(rows) - 1 else ""
         click.echo(f"{edge:>9} │{''.join(colour(*cell) for cell in row)}".rstrip())
     click.echo(f"{'':>9} └{'─' * width}")
-    least, most = f"{left:.4g}", f"{right:.4g} {common.say(*AXES[x])}"
+    least, most = f"{left:.4g}", f"{right:.4g} {common.say(AXES[x])}"
     click.echo(f"{'':>11}{least}{most:>{width - len(least)}}")
     for who, name in enumerate(curves):
         click.echo(f"{'':>11}{colour('━━', who)} {name}")

@@ -17,6 +17,7 @@ import numpy as np
 
 from qkv.data import sources
 from qkv.errors import Note, QkvError
+from qkv.messages import Trimmed
 
 Kind = Literal["auto", "text", "tsv", "jsonl", "parallel"]
 Row = tuple[str, ...]  # one text, or a pair
@@ -26,9 +27,10 @@ TELLING = 30  # bytes from which a line of plain text is no phrase that everybod
 NAMED = Note("looks like the names of the columns, and is read as a row like any other; remove the line",
              zh="像是各列的名字，却会与别的行一样读作数据；请删去这一行")  # fmt: skip
 LEAK = 0.1  # the share of such lines, found in training too, from which held-out text is no longer held out
-PARTS = {"rows": "行", "source": "源文", "target": "译文", "column 1": "第 1 列", "column 2": "第 2 列"}  # in Chinese
+PARTS = {"rows": ("行", "rows"), "source": ("源文", "source"), "target": ("译文", "target"),
+         "column 1": ("第 1 列", "column 1"), "column 2": ("第 2 列", "column 2")}  # fmt: skip
 KEYS = (("source", "target"), ("prompt", "completion"), ("label", "text"), ("text",))
-WHERE = re.compile(r"^.*?:\d+(?:: |：)")  # file:line before a message, English or Chinese
+WHERE = re.compile(r"^.*?:\d+(?:: |\uff1a)")  # file:line before a message, English or Chinese
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def hashed(text: str) -> int:
 
 def bare(said: Note) -> Note:
     """A message without the place before it."""
-    return Note(WHERE.sub("", said), zh=WHERE.sub("", said.zh))
+    return Trimmed(said, WHERE.pattern)
 
 
 class Tally(sources.Sieve):
@@ -149,7 +151,7 @@ class Tally(sources.Sieve):
         super().refuse(error, *rows)
         self.count += 1
         what = re.sub(r"0x\w+|[\d,]+|'[^']*'", "", WHERE.sub("", str(error))).split(":")[0].split(";")[0]
-        seen, first = self.kinds.get(what, (0, error.note))
+        seen, first = self.kinds.get(what, (0, error.message))
         self.kinds[what] = (seen + 1, first)
 
     def faults(self) -> Iterator[Fault]:
@@ -238,8 +240,7 @@ def survey(about: About, options: Options) -> Iterator[Fault]:
             if options.tell and line.number % 10_000 == 0:
                 options.tell(path, line.number)
     except QkvError as error:
-        note = error.note
-        yield Fault(str(path), Note(note.removeprefix(f"{path}: "), zh=note.zh.removeprefix(f"{path}：")))
+        yield Fault(str(path), Trimmed(error.message, f"^{re.escape(str(path))}(?:: |\uff1a)"))
         return
     about.characters, about.scripts = len(letters), scripts(letters)
     if about.lines == about.empty:
@@ -335,7 +336,7 @@ def contents(unit: Sequence[Path], abouts: list[About], faults: list[Fault], opt
                 options.tell(unit[0], number)
     except QkvError as error:
         if hashes.lines or not tally.count:  # else the tally says it
-            faults.append(Fault(str(unit[0]), error.note))
+            faults.append(Fault(str(unit[0]), error.message))
     faults += [f for f in tally.faults() if not any(f.place == old.place for old in faults)]
     repeats, line, twin = repeated(hashes)
     for about, long in zip(abouts, over, strict=True):
@@ -428,7 +429,7 @@ def leak(found: Overlap) -> Fault:
     """What an overlap means: whole rows must not be shared; single sides and a few lines of text are worth knowing."""
     share, zh = f"{found.count} of {found.of} held-out", f"留出的 {found.of} 条中有 {found.count} 条"
     if found.part != "rows":
-        text = Note(f"{share} texts ({found.part}) occur in training, the first at {found.twin}",
+        text = Note(f"{share} texts ({PARTS[found.part]}) occur in training, the first at {found.twin}",
                     zh=f"{zh}文本（{PARTS[found.part]}）在训练数据里，第一处在 {found.twin}")  # fmt: skip
         return Fault(found.place, text, found.count, broken=False)
     broken = found.kind != "text" or found.count > LEAK * found.of

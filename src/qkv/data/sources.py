@@ -102,9 +102,9 @@ class Sieve:
     def notes(self) -> list[Note]:
         """One sentence for each file that lost rows."""
         kept = self.policy == "quarantine"
-        where, put = (f", put into {self.aside}", f"，放在 {self.aside}") if kept else ("", "")
+        where = Note(f", put into {self.aside}", zh=f"，放在 {self.aside}") if kept else ""
         return [Note(f"{n} bad row(s) left out{where}; the first: {self.first[name]}",
-                     zh=f"略去了 {n} 个坏行{put}；第一个：{self.first[name].zh}")
+                     zh=f"略去了 {n} 个坏行{where}；第一个：{self.first[name].zh}")
                 for name, n in self.dropped.items()]  # fmt: skip
 
 
@@ -173,9 +173,10 @@ def missing(path: Path, error: OSError) -> QkvError:
     if not folder.is_dir():
         return QkvError(f"{path}: no such file (nor is there a folder {folder})",
                         zh=f"{path}：没有这个文件（也没有目录 {folder}）")  # fmt: skip
-    hint, reason = nearest(path.name, (p.name for p in folder.iterdir())), error.strerror or str(error)
-    zh = "没有这个文件" if isinstance(error, FileNotFoundError) else f"打不开（{reason}）"
-    return QkvError(f"{path}: {reason.lower()}{hint}", zh=f"{path}：{zh}{hint.zh}")
+    hint, reason = nearest(path.name, (p.name for p in folder.iterdir())), (error.strerror or str(error)).lower()
+    if isinstance(error, FileNotFoundError):
+        return QkvError(f"{path}: no such file or directory{hint}", zh=f"{path}：没有这个文件{hint.zh}")
+    return QkvError(f"{path}: {reason}{hint}", zh=f"{path}：打不开（{reason}）{hint.zh}")
 
 
 def not_text(head: bytes) -> Note:
@@ -407,9 +408,9 @@ def filled(pair: Pair, one: str, two: str, names: tuple[str, str] = ("source", "
     """A pair of which neither side is blank; a blank one is a QkvError that names the place of each."""
     for text, name, place in zip(pair, names, (one, two), strict=True):
         if not text.strip():
-            beside = "" if one == two else f" beside {two if place == one else one}"
+            beside = "" if one == two else Note(f" beside {two if place == one else one}", zh=f"（旁边是 {two if place == one else one}）")
             raise QkvError(f"{place}: the {name} is empty{beside}; mend the row, or leave such rows out: on_bad_row",
-                           zh=f"{place}：{name} 是空的；请补上，或略去这样的行：on_bad_row")  # fmt: skip
+                           zh=f"{place}：{name} 是空的{beside}；请补上，或略去这样的行：on_bad_row")  # fmt: skip
     return pair
 
 

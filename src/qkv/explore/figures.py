@@ -18,6 +18,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Given, begin
 from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.explore.tables import traced
 from qkv.lens import where
 from qkv.lens.draw import BLUE, ORANGE, Grid, blank, clean, grid_axes, lettered
@@ -27,7 +28,7 @@ from qkv.model import Model
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Say = Callable[[str, str], str]  # Chinese, English -> the one that is read
+Say = Callable[..., str]  # a template and its fields -> the text that is read
 DPI = 150
 TEXTS, UPDATES, RATE, NUMBERS = 4, 8, 1e-2, 64  # rows of the first figure; training; numbers of a vector that are shown
 
@@ -59,7 +60,7 @@ class Scene:
 
 def figures(
     model: Model, texts: Sequence[str], *, layer: int = -1, head: int = 0, word: str | None = None, seed: int = 0,
-    say: Say = lambda zh, en: zh,
+    say: Say = lambda text, **fields: Message(text, **fields).to("zh"),
 ) -> "dict[str, Figure]":  # fmt: skip
     """The figures by their file names; of several texts each is a row of the first one, the rest show the first text.
 
@@ -128,12 +129,11 @@ def matrix(s: Scene) -> "Figure":
     size = len(weight)
     cells = [[f"{100 * w:.0f}" if w >= 0.005 else "" for w in row] for row in weight.tolist()]
     fig = blank(2 + 0.42 * size, 1.6 + 0.32 * size)
-    place, square = (s.layer + 1, s.head + 1), f"{size}×{size}"
-    title = s.say(
-        "{} 注意力矩阵（第 {} 层 第 {} 头，%）\n每一行的词元看每一列的词元，每行之和 100",
-        "The {} matrix of attention (layer {} head {}, %)\nrows look at columns, every row sums to 100",
-    )
-    fig.suptitle(title.format(square, *place), fontsize=10)
+    layer, head, square = s.layer + 1, s.head + 1, f"{size}×{size}"
+    fig.suptitle(s.say(
+        f"{square} 注意力矩阵（第 {layer} 层 第 {head} 头，%）\n每一行的词元看每一列的词元，每行之和 100",
+        f"The {square} matrix of attention (layer {layer} head {head}, %)\nrows look at columns, every row sums to 100",
+    ), fontsize=10)
     grid_axes(fig.subplots(), Grid((), s.words, s.words, weight, cells if size <= 32 else ()))
     return fig
 

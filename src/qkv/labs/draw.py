@@ -10,15 +10,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from qkv.labs.lab import IN_ZH, KINDS, Lab, Plot, Result, Runs, Words, as_json
+from qkv.labs.lab import KINDS, VERDICTS, Lab, Plot, Result, Runs, as_json
 
 SHADES, HEIGHTS, COLUMNS = " ░▒▓█", "▁▂▃▄▅▆▇█", 40
 CJK = ("Noto Sans CJK SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "PingFang SC", "Microsoft YaHei", "SimHei")
-
-
-def pick(words: Words, lang: str) -> str:
-    """The words of a language."""
-    return words[0] if lang == "zh" else words[1]
 
 
 def short(x: float) -> str:
@@ -40,7 +35,7 @@ def plotted(lab: Lab, runs: Runs, lang: str) -> Plot:
     """The lab's picture with the names of its table, where bars or series have them."""
 
     def renamed(made: Plot) -> Plot:
-        called = {name: pick(words, lang) for name, words in {**made.names, **lab.rows}.items()}
+        called = {name: words.to(lang) for name, words in {**made.names, **lab.rows}.items()}
         bars = [called.get(x, x) if isinstance(x, str) else x for x in made.x]
         series = {called.get(name, name): row for name, row in made.series.items()}
         return replace(made, x=bars, series=series, beside=renamed(made.beside) if made.beside else None)
@@ -61,9 +56,9 @@ def heights(plot: Plot) -> list[list[float]]:
 
 def terminal(plot: Plot, lang: str) -> list[str]:
     """The picture in characters, and below it the published one."""
-    lines = [pick(plot.title, lang), *characters(plot, lang)]
+    lines = [plot.title.to(lang), *characters(plot, lang)]
     if any(plot.source):
-        lines.append(f"({pick(plot.source, lang)})")
+        lines.append(f"({plot.source.to(lang)})")
     return [*lines, "", *terminal(plot.beside, lang)] if plot.beside else lines
 
 
@@ -85,7 +80,7 @@ def characters(plot: Plot, lang: str) -> list[str]:
             values = [v for v in plot.series[name] if math.isfinite(v)] or [math.nan]
             lines.append(f"{padded(name, size)} {drawn}  {short(values[0])} → {short(values[-1])}")
         ends = " … ".join(x if isinstance(x, str) else short(x) for x in (plot.x[0], plot.x[-1]))
-        lines.append(" " * (size + 1) + f"{pick(plot.x_label, lang)} {ends}".strip())
+        lines.append(" " * (size + 1) + f"{plot.x_label.to(lang)} {ends}".strip())
         return lines
     size = max(wide(str(x)) for x in plot.x)
     for name, row in zip(names, shares, strict=True):
@@ -106,13 +101,13 @@ def figure(plot: Plot, lang: str, *, stacked: bool = False) -> Any:
     places = made.subplots(*((len(plots), 1) if stacked else (1, len(plots))), squeeze=False).flat
     for one, axes in zip(plots, places, strict=True):
         drawn(one, axes, lang)
-        axes.set_title(pick(one.title, lang), fontsize=10)
+        axes.set_title(one.title.to(lang), fontsize=10)
         x, y = (one.y_label, one.x_label) if one.kind == "bars" else (one.x_label, one.y_label)
-        axes.set_xlabel(pick(x, lang))
-        axes.set_ylabel(pick(y, lang))
+        axes.set_xlabel(x.to(lang))
+        axes.set_ylabel(y.to(lang))
     if plot.beside:
         places[1].set_facecolor("#f3f3f3")
-        made.supxlabel(pick(plot.beside.source, lang), fontsize=7, x=0.99, ha="right")
+        made.supxlabel(plot.beside.source.to(lang), fontsize=7, x=0.99, ha="right")
     return made
 
 
@@ -170,7 +165,7 @@ def table(lab: Lab, runs: Runs, lang: str) -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str, str]] = []
     for name, words in lab.rows.items():
         spread = f"{short(runs.low(name))} … {short(runs.high(name))}" if len(runs.rows) > 1 else ""
-        rows.append((pick(words, lang), short(runs.mean(name)), spread))
+        rows.append((words.to(lang), short(runs.mean(name)), spread))
     return rows
 
 
@@ -179,7 +174,7 @@ def parts(lab: Lab, lang: str) -> list[tuple[str, str]]:
     heads = (("论断", "Claim"), ("谁说的", "Who says it"), ("测什么", "Measured"),
              ("随机水平与基线", "Chance and baseline"), ("运行前的预期", "Expected, before running"))  # fmt: skip
     texts = (lab.claim, lab.who, lab.measured, lab.chance, lab.expected)
-    return [(pick(h, lang), pick(t, lang)) for h, t in zip(heads, texts, strict=True)]
+    return [(h.to(lang), t.to(lang)) for h, t in zip(heads, texts, strict=True)]
 
 
 def verdict(result: Result, lang: str) -> str:
@@ -188,7 +183,7 @@ def verdict(result: Result, lang: str) -> str:
     word = said(result, lang)
     marked = ("（提前停止，结果不完整）" if lang == "zh" else " (stopped early: partial)") if result.stopped else ""
     colon = "：" if lang == "zh" else ": "
-    return f"{word}{marked}{colon}{pick(v.says, lang)} [{short(v.effect)}; {short(v.spread[0])} … {short(v.spread[1])}]"
+    return f"{word}{marked}{colon}{v.says.to(lang)} [{short(v.effect)}; {short(v.spread[0])} … {short(v.spread[1])}]"
 
 
 STYLE = """body{font:16px/1.6 system-ui,sans-serif;max-width:46em;margin:2em auto;padding:0 1em;color:#1b1f24;
@@ -209,7 +204,7 @@ def pages(done: Sequence[tuple[Lab, Result]], lang: str) -> str:
         return page(*done[0], lang)
     count = f"{len(done)} 个实验" if lang == "zh" else f"{len(done)} labs"
     rows = "".join(
-        f'<tr><td><a href="#{result.name}">{result.name}</a></td><td>{escape(pick(KINDS[lab.kind], lang))}</td>'
+        f'<tr><td><a href="#{result.name}">{result.name}</a></td><td>{escape(KINDS[lab.kind].to(lang))}</td>'
         f"<td>{escape(said(result, lang))}</td></tr>"
         for lab, result in done
     )
@@ -219,7 +214,7 @@ def pages(done: Sequence[tuple[Lab, Result]], lang: str) -> str:
 
 def said(result: Result, lang: str) -> str:
     """The word of a verdict."""
-    return IN_ZH[result.verdict.word] if lang == "zh" else result.verdict.word
+    return VERDICTS[result.verdict.word].to(lang)
 
 
 def whole(title: str, body: str, lang: str) -> str:
@@ -239,7 +234,7 @@ def section(lab: Lab, result: Result, lang: str) -> str:
     texts = "".join(f"<dt>{escape(h)}</dt><dd>{escape(t)}</dd>" for h, t in parts(lab, lang))
     cells = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in table(lab, runs, lang))
     heads = ("测量", "平均", "最小 … 最大") if lang == "zh" else ("measured", "mean", "least … greatest")
-    kind = pick(KINDS[lab.kind], lang)
+    kind = KINDS[lab.kind].to(lang)
     numbers = json.dumps(as_json(lab, result), ensure_ascii=False, indent=1)
     count = len(result.seeds)
     took, cpu = result.seconds, result.cpu or "?"

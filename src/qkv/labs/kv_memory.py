@@ -58,7 +58,7 @@ def judge(runs: Runs) -> Verdict:
             f"less); Qwen2-72B {runs.mean('qwen_gqa'):.0f} KiB ({qwen:.0f} times less); a real cache over the formula "
             f"{runs.mean('measured'):.3f}")  # fmt: skip
     right = abs(gpt3 - 96) < 1e-6 and abs(qwen - 8) < 1e-6 and abs(runs.mean("measured") - 1) < 0.05
-    return runs.verdict("shown" if right else "refuted", "measured", *says)
+    return runs.verdict("shown" if right else "refuted", "measured", says)
 
 
 NAMES = {"GPT-3 MHA": "gpt3_mha", "GPT-3 MQA": "gpt3_mqa", "Llama 7B": "llama_7b", "Qwen2 72B GQA": "qwen_gqa",

@@ -40,7 +40,7 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.mean('third_then'):.0f} times too likely, so no temperature fits. 9.5/0.2 give {runs.mean('match'):.2%}, "
             f"and {runs.mean('match_scaled'):.1%} over √4")  # fmt: skip
     wrong = runs.low("study") > 0.999 and runs.low("third_then") > 10
-    return runs.verdict("refuted" if wrong else "shown", "study", *says)
+    return runs.verdict("refuted" if wrong else "shown", "study", says)
 
 
 def plot(runs: Runs) -> Plot:

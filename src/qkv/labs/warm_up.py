@@ -40,7 +40,7 @@ def judge(runs: Runs) -> Verdict:
             f"with 100 steps of it, pre-norm {runs.mean('pre_none'):.2f} without; at rate {LOW:g} post-norm reaches "
             f"{runs.mean('post_low'):.2f} without")  # fmt: skip
     word = "not shown" if not (needs and free) else "true only when" if low else "shown"
-    return runs.verdict(word, "post_none", *says)
+    return runs.verdict(word, "post_none", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from qkv.errors import QkvError
+from qkv.messages import Message
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Words = tuple[str, ...]  # Chinese, English
 BLUE, ORANGE = "#0077d4", "#b06200"
 COLOURS = (BLUE, ORANGE, "#008560", "#a050c8", "#757575", "#c4476b")
 MOST = 64  # rows and columns that are drawn: the last ones, which is told
@@ -37,7 +37,7 @@ class Grid:
     columns: Sequence[str]
     shade: Tensor
     cells: Sequence[Sequence[str]] = ()
-    note: Words = ("", "")
+    note: Words = Message()
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Bars:
     title: Words
     names: Sequence[str]
     values: Sequence[float]
-    note: Words = ("", "")
+    note: Words = Message()
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Lines:
     title: Words
     places: Sequence[str]
     series: Mapping[str, Sequence[float]]
-    note: Words = ("", "")
+    note: Words = Message()
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Table:
 
     title: Words
     rows: Sequence[Sequence[str]]
-    note: Words = ("", "")
+    note: Words = Message()
 
 
 Form = Grid | Bars | Lines | Table
@@ -99,21 +99,20 @@ def html(form: Form) -> str:
     """One form as HTML."""
     form, note = trimmed(form)
     body = INSIDE[type(form)](form)
-    notes = (" · ".join(w for w in words if w) for words in (form.note, note) if any(words))
-    below = "".join(f"<div>{escape(line)}</div>" for line in notes)
-    return (f'<figure style="margin:0 0 1em;overflow-x:auto"><figcaption style="font-weight:bold">{escape(said(form))}'
-            f"</figcaption>{body}{below}</figure>")  # fmt: skip
+    below = "".join(f"<div>{escape(both(words))}</div>" for words in (form.note, note) if words)
+    return (f'<figure style="margin:0 0 1em;overflow-x:auto"><figcaption style="font-weight:bold">'
+            f"{escape(both(form.title))}</figcaption>{body}{below}</figure>")  # fmt: skip
 
 
-def said(form: Form) -> str:
-    """A title in both languages, once where they are the same."""
-    return " · ".join(dict.fromkeys(w for w in form.title if w))
+def both(words: Message, between: str = " · ") -> str:
+    """A message in both languages, once where they are the same."""
+    return between.join(dict.fromkeys((words.to("zh"), str(words))))
 
 
 def trimmed(form: Form) -> tuple[Any, Words]:
     """A grid's last rows and columns where it has very many, and what to say of it."""
     if not isinstance(form, Grid) or max(len(form.rows), len(form.columns)) <= MOST:
-        return form, ("", "")
+        return form, Message()
     kept = replace(form, rows=form.rows[-MOST:], columns=form.columns[-MOST:], shade=form.shade[-MOST:, -MOST:],
                    cells=[row[-MOST:] for row in form.cells[-MOST:]])  # fmt: skip
     size = f"{len(form.rows)} × {len(form.columns)}"
@@ -179,7 +178,7 @@ def lines_html(form: Lines) -> str:
                     "</title></polyline>")  # fmt: skip
     made.append(f'<text x="{left - 12}" y="{tall + 50}">{"".join(names)}</text>')
     head = f'<svg width="{left + wide + 60}" height="{tall + 60}" role="img" fill="currentColor" font-size="12">'
-    return f"{head}<title>{escape(said(form))}</title>{''.join(made)}</svg>"
+    return f"{head}<title>{escape(both(form.title))}</title>{''.join(made)}</svg>"
 
 
 def place(v: float, low: float, high: float, tall: int) -> float:
@@ -268,16 +267,13 @@ def plot(forms: Sequence[Form]) -> "Figure":
 def marked(form: Form) -> Form:
     """What is drawn of a form, the title saying so where that is not all of it."""
     kept, note = trimmed(form)
-    if not any(note):
-        return kept
-    (zh, en), (of_zh, of_en) = form.title, note
-    return replace(kept, title=(f"{zh}（{of_zh}）", f"{en} ({of_en})"))
+    return replace(kept, title=(f"{form.title.zh}（{note.zh}）", f"{form.title} ({note})")) if note else kept
 
 
 def titled(form: Form) -> str:
     """A title with a line for each language that can be written here."""
-    lines = dict.fromkeys(w for w in form.title if w)
-    return "\n".join(plain(w) for w in lines if w.isascii() or w == form.title[1] or chinese())
+    lines = dict.fromkeys((form.title.to("zh"), str(form.title)))
+    return "\n".join(plain(w) for w in lines if w.isascii() or w == form.title or chinese())
 
 
 def size(form: Form) -> tuple[float, float]:

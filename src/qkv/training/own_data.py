@@ -57,10 +57,10 @@ def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
         raise QkvError(f"{path}: not TOML: {e}", zh=f"{path}：不是 TOML：{e}") from None
     for key in values:
         if key not in (*KINDS, *PLAIN):
-            what = f"table [{key}]" if isinstance(values[key], dict) else f"key {key!r}"
+            what = Note(f"table [{key}]", zh=f"表 [{key}]") if isinstance(values[key], dict) else Note(f"key {key!r}", zh=f"键 {key!r}")
             hint, known = elsewhere(key), ", ".join((*KINDS, *PLAIN))
             raise QkvError(f"{path}: unknown {what}{hint} (known: {known})",
-                           zh=f"{path}：没有 {key!r} 这个表或键{hint.zh}（有：{known}）")  # fmt: skip
+                           zh=f"{path}：没有{what}{hint.zh}（有：{known}）")  # fmt: skip
     misplaced(values, f"{path}: ")
     return described(values, words, path, path.parent)
 
@@ -184,4 +184,4 @@ def told(path: Path) -> Iterator[None]:
     try:
         yield
     except QkvError as e:
-        raise QkvError(f"{path}: {e}", zh=f"{path}: {e.zh}" if e.zh else "") from None
+        raise QkvError(f"{path}: {e}", zh=f"{path}: {e.zh}") from None

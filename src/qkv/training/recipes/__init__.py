@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from qkv.training.run import Run
     from qkv.training.session import Trained
 
-ZH = "中文："  # before what a recipe says of itself in Chinese
 
 
 def names() -> list[str]:
@@ -26,10 +25,10 @@ def names() -> list[str]:
 
 
 def about() -> dict[str, Note]:
-    """What each recipe says of itself in its first line, and in Chinese in its last, by name; read, not run."""
+    """What each recipe says of itself in its first line, by name; read, not run."""
     texts = {name: (Path(__path__[0]) / f"{name}.py").read_text(encoding="utf-8") for name in names()}
     said = {name: (ast.get_docstring(ast.parse(text)) or "").split("\n") for name, text in texts.items()}
-    return {name: Note(lines[0], zh=lines[-1].removeprefix(ZH)) for name, lines in said.items()}
+    return {name: Note(lines[0]) for name, lines in said.items()}
 
 
 def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
