@@ -24,16 +24,18 @@ PACKAGE = Path(__file__).parents[1] / "src" / "qkv"
 PO = PACKAGE / "locale" / "zh" / "LC_MESSAGES" / "qkv.po"
 # functions whose first argument (or `help`) is a template, beside every class of errors
 TAKERS = {"Message", "join", "say", "note", "tell", "act", "verb", "option", "Option"}
+CORPUS = PACKAGE / "data" / "corpus"  # sentences, no messages
 HEAD = {"Content-Type": "text/plain; charset=utf-8", "Language": "zh"}
 
 
 def templates(package: Path = PACKAGE) -> set[str]:
     """Every template in the code."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(package.rglob("*.py"))}
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(package.rglob("*.py"))
+             if CORPUS not in path.parents}  # fmt: skip
     takers = TAKERS | errors(list(trees.values()))
     calls = (node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Call))
     found = {text for node in calls if called(node) in takers for text in texts(node)}
-    recipes = (ast.get_docstring(tree) for path, tree in trees.items() if path.parent.name == "recipes")
+    recipes = (ast.get_docstring(tree) for path, tree in trees.items() if path.match("recipes/[!_]*"))
     found |= {text.split("\n")[0] for text in recipes if text}
     for path in package.rglob("*.toml"):
         found |= set(described(tomllib.loads(path.read_text(encoding="utf-8"))))

@@ -172,7 +172,7 @@ class Model:
         results = render(self, texts, **how)
         return results if many else results[0]
 
-    def chat(self, messages: str | Sequence[chats.Message], **how: Any) -> Result:
+    def chat(self, messages: str | Sequence[chats.Turn], **how: Any) -> Result:
         """The answer to a conversation, a list of {"role": …, "content": …}, or to one text of the user.
 
         Options are those of `generate`. Control tokens that somebody typed stay text.
@@ -182,7 +182,7 @@ class Model:
         """
         return self.generate(self.conversation(messages), **how)
 
-    def conversation(self, messages: str | Sequence[chats.Message]) -> list[int]:
+    def conversation(self, messages: str | Sequence[chats.Turn]) -> list[int]:
         """The ids of a conversation up to where the model answers, as its chat template writes them."""
         template = chats.of(self.tokenizer) if self.tokenizer else None
         if template is None or self.tokenizer is None:

@@ -180,7 +180,7 @@ def _failed(error: Exception, talk: Talk) -> int:
 def _told(message: str, code: int, remedy: str = "", *, talk: Talk) -> int:
     plain = False if os.environ.get("NO_COLOR") else None  # https://no-color.org
     head = click.style(talk.say("错误：", "error:"), fg="red", bold=True)
-    click.echo(f"{head}{talk.say('', ' ')}{message}", err=True, color=plain)
+    click.echo(f"{head}{'' if talk.lang == 'zh' else ' '}{message}", err=True, color=plain)
     if remedy:
         click.echo(remedy, err=True)
     return code

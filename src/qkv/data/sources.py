@@ -88,7 +88,7 @@ class Sieve:
         if self.policy == "error":
             raise error
         name = str(rows[0][0])
-        self.first.setdefault(name, error.note)
+        self.first.setdefault(name, error.message)
         self.dropped[name] = self.dropped.get(name, 0) + 1
         if self.policy == "quarantine" and self.aside is not None:
             if self.file is None:

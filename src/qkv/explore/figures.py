@@ -116,7 +116,7 @@ def shape(read: Sequence[Scene]) -> "Figure":
     rows = fig.subplots(len(read), heads, squeeze=False, gridspec_kw={"height_ratios": [z.shape[1] for z in every]})
     for b, (s, z) in enumerate(zip(read, every, strict=True)):
         for h in range(heads):
-            grid_axes(rows[b, h], Grid((), s.words if h == 0 else [""] * len(s.words), [""] * dim, even(z)[h]))
+            grid_axes(rows[b, h], Grid(Message(), s.words if h == 0 else [""] * len(s.words), [""] * dim, even(z)[h]))
             piece = f"{z.shape[1]}×{dim}"
             place = say(f"第 {b + 1} 句 第 {h + 1} 头：{piece}", f"text {b + 1} head {h + 1}: {piece}")
             rows[b, h].set_title(place, fontsize=8)
@@ -134,7 +134,7 @@ def matrix(s: Scene) -> "Figure":
         f"{square} 注意力矩阵（第 {layer} 层 第 {head} 头，%）\n每一行的词元看每一列的词元，每行之和 100",
         f"The {square} matrix of attention (layer {layer} head {head}, %)\nrows look at columns, every row sums to 100",
     ), fontsize=10)
-    grid_axes(fig.subplots(), Grid((), s.words, s.words, weight, cells if size <= 32 else ()))
+    grid_axes(fig.subplots(), Grid(Message(), s.words, s.words, weight, cells if size <= 32 else ()))
     return fig
 
 
@@ -148,11 +148,11 @@ def concatenate(s: Scene) -> "Figure":
     fig.suptitle(f"{s.say('多头合并', 'The heads joined')}: {way}")
     axes = fig.subplot_mosaic([[f"{h}" for h in range(heads)], ["joined"] * heads, ["out"] * heads])
     for h in range(heads):
-        grid_axes(axes[f"{h}"], Grid((), s.words if h == 0 else [""] * size, [""] * dim, even(z)[h]))
+        grid_axes(axes[f"{h}"], Grid(Message(), s.words if h == 0 else [""] * size, [""] * dim, even(z)[h]))
         axes[f"{h}"].set_title(f"{s.say('头', 'head')} {h + 1}: {size}×{dim}", fontsize=9)
     names = s.say("拼接", "joined"), s.say("线性变换 W_O 之后", "after W_O")
     for name, x, title in zip(("joined", "out"), (joined, out), names, strict=True):
-        grid_axes(axes[name], Grid((), s.words, [""] * x.shape[1], even(x)))
+        grid_axes(axes[name], Grid(Message(), s.words, [""] * x.shape[1], even(x)))
         axes[name].set_title(f"{title}: {size}×{x.shape[1]}", fontsize=9)
     for h in range(1, heads):
         axes["joined"].axvline(h * dim - 0.5, color="black", linewidth=1)
@@ -253,7 +253,7 @@ def update(s: Scene, text: str, word: str | None, seed: int) -> "Figure":
                      f"The vector of “{name}” while it is trained (first {size} numbers, seed {seed})"))  # fmt: skip
     top, below = fig.subplots(2, 1, gridspec_kw={"height_ratios": [3, 2]})
     each = kept / kept.abs().amax(1, keepdim=True).clamp_min(1e-30)
-    grid_axes(top, Grid((), labels, [""] * size, each))
+    grid_axes(top, Grid(Message(), labels, [""] * size, each))
     sides = ((below, far, BLUE, say("离初始化多远 |e − e₀|", "how far it moved |e − e₀|")),
              (below.twinx(), losses, ORANGE, say("损失", "loss")))  # fmt: skip
     for ax, values, colour, label in sides:

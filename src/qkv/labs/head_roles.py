@@ -14,7 +14,7 @@ from qkv.labs.tiny import Tiny, fit, guesses, repeated
 from qkv.lens.edit import Edit, ablate
 
 LAYERS, HEADS, SYMBOLS, ROWS = 2, 4, 16, 200
-POSITIONS: dict[Literal["learned", "sinusoid"], tuple[str, str]] = {"learned": ("学习的位置", "learned positions"), "sinusoid": ("正弦位置", "sinusoids")}
+POSITIONS: dict[Literal["learned", "sinusoid"], Words] = {"learned": ("学习的位置", "learned positions"), "sinusoid": ("正弦位置", "sinusoids")}
 NAMES = {"right": ("正确率", "accuracy"), "worst": ("静默最要紧的头，降", "head needed most: lost"), "median": ("中位数的头，降", "median head: lost"),
          "before": ("下层看前一个的最大权重", "most weight on the symbol before, layer 0"), "induction": ("上层归纳的最大权重", "most weight of induction, layer 1"),
          "named": ("图上最像的头最要紧", "looks the part and is needed most")}  # fmt: skip

@@ -83,7 +83,7 @@ def plot(runs: Runs) -> Plot:
                 ("段长", "symbols of the segment"), ("正确率", "accuracy"), names=NAMES)  # fmt: skip
 
 
-NAMES = {"lstm": ("LSTM", "LSTM"), "transformer": ("Transformer", "Transformer")}
+NAMES = {"lstm": Message("LSTM"), "transformer": Message("Transformer")}
 LAB = Lab(
     "trained",
     ("RNN 会忘，Transformer 不会：句子一长，前面的就丢了。", "An RNN forgets and a Transformer does not: in a long text what came first is lost."),

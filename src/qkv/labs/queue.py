@@ -51,6 +51,6 @@ LAB = Lab(
     ("排队的步数 256 对 1 是真的；实测只差个位数倍。", "256 waits against 1 is real; measured it is a single digit."),
     {"short": (f"{LENGTHS[0]} 词：LSTM/Transformer", f"{LENGTHS[0]} tokens: LSTM over Transformer"),
      "long": (f"{LENGTHS[-1]} 词：LSTM/Transformer", f"{LENGTHS[-1]} tokens: LSTM over Transformer"),
-     "waits_rnn": ("LSTM 依次等待的次数", "waits in a row, LSTM"), "waits": ("Transformer", "Transformer")},
+     "waits_rnn": ("LSTM 依次等待的次数", "waits in a row, LSTM"), "waits": Message("Transformer")},
     run, judge, plot,
 )  # fmt: skip

@@ -46,7 +46,7 @@ def judge(runs: Runs) -> Verdict:
 def plot(runs: Runs) -> Plot:
     bars = [f"{norm}_{arm}" for norm in ("post", "pre") for arm in ARMS]
     theirs = Plot("bars", ("论文：IWSLT14 德英翻译", "the paper: IWSLT14 German to English"), list(PAPER),
-                  {"BLEU": list(PAPER.values())}, y_label=("BLEU", "BLEU"), names=NAMES,
+                  {"BLEU": list(PAPER.values())}, y_label=Message("BLEU"), names=NAMES,
                   source=("Xiong 等 2020，3.2 节的文字；34 为“约”；pre-norm 读自图 4，约数",
                           "Xiong et al. 2020, text of section 3.2 (34 is \"around\"); pre-norm approximate, from Figure 4"))  # fmt: skip
     return Plot("bars", ("抄写 8 个符号的正确率", "eight symbols copied: accuracy"), bars,
