@@ -13,6 +13,8 @@ import json
 import sys
 import tomllib
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from gettext import GNUTranslations
 from pathlib import Path
 from string import Formatter
 
@@ -25,7 +27,7 @@ PO = PACKAGE / "locale" / "zh" / "LC_MESSAGES" / "qkv.po"
 # functions whose first argument (or `help`) is a template, beside every class of errors
 TAKERS = {"Message", "join", "say", "note", "tell", "act", "verb", "option", "Option"}
 CORPUS = PACKAGE / "data" / "corpus"  # sentences, no messages
-HEAD = {"Content-Type": "text/plain; charset=utf-8", "Language": "zh"}
+HEAD = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=utf-8\\nLanguage: zh\\n"\n\n'
 
 
 def templates(package: Path = PACKAGE) -> set[str]:
@@ -95,19 +97,19 @@ def read(path: Path = PO) -> dict[str, str]:
 
 
 def made(known: dict[str, str]) -> Catalog:
-    catalog = Catalog(locale="zh", domain="qkv", fuzzy=False)
-    catalog.mime_headers = list(HEAD.items())
+    """The catalogue as Babel writes it, the same each time."""
+    catalog = Catalog(locale="zh", charset="utf-8", creation_date=datetime(2026, 1, 1, tzinfo=UTC))
     for template, text in known.items():
         catalog.add(template, text)
     return catalog
 
 
 def write(known: dict[str, str], path: Path = PO) -> None:
-    """The catalogue as text, by the alphabet of its templates, a line for each: branches merge well."""
+    """The catalogue as text, by the alphabet of its templates, a line for each and no places: branches merge well."""
     out = io.BytesIO()
-    write_po(out, made(known), width=0, no_location=True, omit_header=False, sort_output=True)
+    write_po(out, made(known), width=0, no_location=True, omit_header=True, sort_output=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(out.getvalue())
+    path.write_bytes(HEAD.encode() + out.getvalue())
 
 
 def compiled(known: dict[str, str]) -> bytes:
@@ -115,6 +117,13 @@ def compiled(known: dict[str, str]) -> bytes:
     out = io.BytesIO()
     write_mo(out, made({k: v for k, v in known.items() if v}))
     return out.getvalue()
+
+
+def is_current(known: dict[str, str], path: Path = PO) -> bool:
+    """Whether the compiled catalogue says what the text says."""
+    with path.with_suffix(".mo").open("rb") as file:
+        there = GNUTranslations(file)
+    return all(there.gettext(k) == v for k, v in known.items() if v)
 
 
 def faults(known: dict[str, str], wanted: set[str]) -> list[str]:
@@ -143,7 +152,7 @@ def main(args: list[str]) -> int:
         PO.with_suffix(".mo").write_bytes(compiled(known))
     elif args[:1] == ["check"]:
         found = faults(known, templates())
-        if compiled(known) != PO.with_suffix(".mo").read_bytes():
+        if not is_current(known):
             found.append(f"{PO.with_suffix('.mo')} is older than {PO.name}: run tools/catalogue.py compile")
         print("\n".join(found))
         return bool(found)
