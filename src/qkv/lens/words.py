@@ -14,7 +14,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.lens.draw import Bars, Drawn, Form, Lines, Words
+from qkv.plots.forms import Bars, Drawn, Form, Lines
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace
@@ -32,7 +32,7 @@ class Near:
 class Nears(list[Near], Drawn):
     """Tokens near a word or a point, the nearest first; `title` says near what."""
 
-    title: Words = Message()
+    title: str = ""
 
     def forms(self) -> tuple[Form, ...]:
         """The cosine of each."""

@@ -87,7 +87,6 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         model.config = named(model.spec, labels) | ({"both_orders": True} if objective is tuning.SIMILAR else {})
     if run.training.lora.rank:
         adapt(model, run)
-    notes = (*notes, *base.awake(run, model))
     model.core.to(hub.device_of(device)).train()
     plan, held = objective.batches(run, splits, model)
     valid = held(splits.valid)

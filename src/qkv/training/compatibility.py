@@ -116,8 +116,6 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
                        "give it some (model.dropout=0.1), or take agree away",
                        zh=f"training.agree={run.training.agree}：没有 dropout，两遍本来就一致；请给一些"
                        "（model.dropout=0.1），或去掉 agree")  # fmt: skip
-    if run.training.outputs == "seen" and objective is base.PAIRS:
-        refuse_seen(run, model)
     if architecture(model.spec) not in objective.models:
         fit = " or ".join(objective.models)
         name = next(name for name, known in OBJECTIVES.items() if known is objective)
@@ -125,23 +123,6 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
                        f"{architecture(model.spec)}",
                        zh=f"{run.name}：objective {name!r} 要的模型是 {fit}，"
                        f"这个是 {architecture(model.spec)}")  # fmt: skip
-
-
-def refuse_seen(run: Run, model: Model) -> None:
-    """QkvError where the words that targets hold are not all known beforehand, or a model cannot keep from others."""
-    why = Note("")
-    if run.tokenizer.dropout:
-        why = Note("with tokenizer.dropout each epoch has other words", zh="有 tokenizer.dropout 时每轮的词都不同")
-    elif run.training.optimizer == "adafactor":
-        why = Note("adafactor measures its steps by all of the output's biases, and those of the others are large",
-                   zh="adafactor 的步长取自输出的所有偏置，而其余词的偏置很大")  # fmt: skip
-    elif run.training.lora.rank:
-        why = Note("adapters leave the output's bias as it is", zh="适配器不改输出的偏置")
-    elif model.spec.head is None or not model.spec.head.bias:
-        why = Note("this model's output has no bias to keep the others unsaid by (those of marian and bart have one)",
-                   zh="这个模型的输出没有偏置，无法不说其余的词（marian 和 bart 有）")  # fmt: skip
-    if why:
-        raise QkvError(f"training.outputs=seen: {why}; take it away", zh=f"training.outputs=seen：{why.zh}；请去掉")
 
 
 def drops(part: Any) -> bool:
@@ -229,7 +210,7 @@ def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[
     heeded = {
         "training.balance": experts, "training.steer": steered, "training.auxiliary": worded, "training.floor": falls,
         "training.decay": s.schedule == "wsd", "training.sampled_ramp": s.sampled, "check.prompts": textual,
-        "training.outputs": objective is base.PAIRS, "training.betas": adam, "training.eps": adam,
+        "training.betas": adam, "training.eps": adam,
         "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
         "data.overlap": not textual, "data.valid": not textual,
         "data.test": not textual and not data.dataset,

@@ -36,7 +36,6 @@ Rows = tuple[list[int], ...]  # the ids of the texts that belong together
 Held = Callable[[Any], Batches]  # from held-out data to their batches, the same at every call
 ANEW = 0x6375_7473  # draws of cuts are another stream than those of order: seed ^ ANEW
 THIN = 0x7468_696E  # and so are those of words left out: seed ^ THIN
-SILENT = -30.0  # the bias of a word that is never said: e^-30 is nothing beside 1
 HELD = -1  # the epoch of validation's and the test's own draws: no epoch of training has this number
 
 
@@ -98,46 +97,7 @@ def of_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
         plan = anew(cuts, partial(boxed, often=splits.often), maker, who)
         return blurred(dataclasses.replace(plan, notes=notes), s, tokenizer), held
     boxes = boxed(ids, splits.often)
-    plan = narrowed(Plan(boxes.batches, maker(ids, boxes), who, notes), run, model, [target for _, target in ids])
-    return blurred(plan, s, tokenizer), held
-
-
-def narrowed(plan: Plan, run: Run, model: Model, targets: Sequence[list[int]]) -> Plan:
-    """The plan of a run that says what its targets say, where it asks for that; the other words of `model` fall silent.
-
-    Their biases are so low that nothing of a softmax is left for them: what the loss leaves out is below its rounding.
-    """
-    if run.training.outputs == "all":
-        return plan
-    head: torch.nn.Linear = model.core.head
-    words = torch.from_numpy(np.unique(flat(targets)))
-    others = torch.ones(len(head.weight), dtype=torch.bool, device=head.weight.device)
-    others[words.to(others.device)] = False
-    with torch.no_grad():
-        head.bias.masked_fill_(others, SILENT)
-    told = Note(f"answers are chosen among the {len(words):,} of {len(others):,} words that training targets hold",
-                zh=f"答案只从训练目标中出现过的 {len(words):,} 个词元（共 {len(others):,} 个）里选")  # fmt: skip
-    return dataclasses.replace(
-        plan, make=lambda key: dataclasses.replace(plan.make(key), words=words), notes=(*plan.notes, told)
-    )
-
-
-def awake(run: Run, model: Model) -> tuple[Note, ...]:
-    """Let the words that a base was trained never to say be learnt again; tells how many, nothing where there are none.
-
-    Adapters stand beside a base that stays as it is.
-    """
-    bias = getattr(getattr(model.core, "head", None), "bias", None)  # a classifier has no head
-    if not run.base or run.training.lora.rank or bias is None:
-        return ()
-    with torch.no_grad():
-        silent = bias < SILENT / 2
-        count = int(silent.sum())
-        if count in (0, len(bias)):
-            return ()
-        bias[silent] = bias[~silent].mean()
-    return (Note(f"the base never says {count:,} of its {len(bias):,} words (outputs=seen): they can be learnt now",
-                 zh=f"基础模型从不说 {len(bias):,} 个词元中的 {count:,} 个（outputs=seen）：现在可以学"),)  # fmt: skip
+    return blurred(Plan(boxes.batches, maker(ids, boxes), who, notes), s, tokenizer), held
 
 
 def blurred(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
@@ -436,7 +396,6 @@ def identity(run: Run, ids: np.ndarray | None = None, classes: Sequence[int] = (
     order |= {key: value for key in ("objective", "base") if (value := getattr(run, key))}
     order |= {"labels": zlib.crc32(np.array(classes).tobytes())} if len(classes) else {}
     order |= {"word_dropout": run.training.word_dropout} if run.training.word_dropout else {}
-    order |= {"outputs": "seen"} if run.training.outputs == "seen" else {}
     apart = ("merges", "of", "kind", "size") if run.tokenizer.of else ("merges",)  # where it lies is not what it is
     cut = {key: value for key, value in dataclasses.asdict(run.tokenizer).items() if value and key not in apart}
     return {"ids": len(ids), "crc": zlib.crc32(ids.tobytes()), "tokenizer": cut, **order}
