@@ -209,8 +209,8 @@ def perplexity(
     """
     core = voice.core
     if core.spec.decoder is None or core.spec.head is None:
-        what, zh = kind(core.spec)
-        raise QkvError(f"ppl needs a decoder that says words; this is {what}", zh=f"ppl 要能说出词的解码器；这是{zh}")
+        what = kind(core.spec)
+        raise QkvError(f"ppl needs a decoder that says words; this is {what}", zh=f"ppl 要能说出词的解码器；这是{what.zh}")
     if voice.after and (core.spec.encoder or path.suffix.lower() == ".tsv"):
         if window or stride:
             raise QkvError("ppl: a pair is read whole; leave window and stride away",
@@ -337,7 +337,7 @@ def labelling(voice: Voice, path: Path, *, tell: Tell | None = None, **how: Any)
                 try:
                     voice.classify([texts[i]], **how)
                 except QkvError as e:
-                    raise QkvError(f"{path}:{numbers[i]}: {e}", zh=e.zh and f"{path}:{numbers[i]}: {e.zh}") from e
+                    raise QkvError(f"{path}:{numbers[i]}: {e}", zh=f"{path}:{numbers[i]}: {e.zh}") from e
             raise
         for i, label in zip(part, labels, strict=True):
             said[i] = label

@@ -159,7 +159,7 @@ class Model:
         results = render(self, texts, **how)
         return results if many else results[0]
 
-    def chat(self, messages: str | Sequence[chats.Message], **how: Any) -> Result:
+    def chat(self, messages: str | Sequence[chats.Turn], **how: Any) -> Result:
         """The answer to a conversation, a list of {"role": …, "content": …}, or to one text of the user.
 
         Options are those of `generate`. Control tokens that somebody typed stay text.
@@ -169,7 +169,7 @@ class Model:
         """
         return self.generate(self.conversation(messages), **how)
 
-    def conversation(self, messages: str | Sequence[chats.Message]) -> list[int]:
+    def conversation(self, messages: str | Sequence[chats.Turn]) -> list[int]:
         """The ids of a conversation up to where the model answers, as its chat template writes them."""
         template = chats.of(self.tokenizer) if self.tokenizer else None
         if template is None or self.tokenizer is None:
@@ -224,9 +224,9 @@ class Model:
             raise QkvError(f"top: found {top}, expected 1 or more words", zh=f"top：是 {top}，应是 1 个词或更多")
         if self.tokenizer is None or self.tokenizer.mask_id is None:
             raise QkvError("fill needs a model that was trained on masked words, and this one's tokenizer has no mask "
-                           f"token; it is {kind(self.spec)[0]}",
+                           f"token; it is {kind(self.spec)}",
                            zh=f"fill 要用学过被遮的词的模型，而这个的分词器没有 mask token；"
-                           f"它是{kind(self.spec)[1]}")  # fmt: skip
+                           f"它是{kind(self.spec)}")  # fmt: skip
         chances = reading.fill(self.core, self.ids(text), self.tokenizer.mask_id)
         chances = chances.topk(min(top, chances.shape[-1]))
         rows = zip(chances.indices.tolist(), chances.values.tolist(), strict=True)
@@ -321,11 +321,11 @@ def well_formed(**given: Tensor | None) -> None:
     """QkvError where ids are no rows [B, T] of whole numbers."""
     for name, rows in given.items():
         if rows is not None and (rows.ndim != 2 or rows.is_floating_point() or rows.dtype == torch.bool):
-            hint = f"; one row of ids is {name}[None]" if rows.ndim == 1 else ""
+            hint = Note(f"; one row of ids is {name}[None]", zh=f"；一行编号请写 {name}[None]") if rows.ndim == 1 else ""
             raise QkvError(f"{name}: found {list(rows.shape)} of {str(rows.dtype).removeprefix('torch.')}, expected "
                            f"whole numbers [rows, positions]{hint}",
                            zh=f"{name}：是 {str(rows.dtype).removeprefix('torch.')} 的 {list(rows.shape)}，应是整数 "
-                           "[行, 位置]" + (f"；一行编号请写 {name}[None]" if rows.ndim == 1 else ""))  # fmt: skip
+                           f"[行, 位置]{hint}")  # fmt: skip
 
 
 def save_adapters(directory: Path, model: Model) -> None:

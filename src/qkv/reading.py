@@ -92,8 +92,8 @@ def fill(core: Transformer, ids: Sequence[int], mask: int) -> Tensor:
         QkvError: the model has no encoder with a head, or the text holds no mask.
     """
     if core.spec.decoder or core.spec.head is None:
-        raise QkvError(f"fill needs an encoder that says words; this is {kind(core.spec)[0]}",
-                       zh=f"fill 要能说出词的编码器；这是{kind(core.spec)[1]}")  # fmt: skip
+        raise QkvError(f"fill needs an encoder that says words; this is {kind(core.spec)}",
+                       zh=f"fill 要能说出词的编码器；这是{kind(core.spec)}")  # fmt: skip
     places = [i for i, token in enumerate(ids) if token == mask]
     if not places:
         raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is missing",
@@ -116,8 +116,8 @@ def chance(
     """
     spec = core.spec
     if spec.decoder is None or spec.head is None:
-        raise QkvError(f"score needs a decoder that says words; this is {kind(spec)[0]}",
-                       zh=f"score 要能说出词的解码器；这是{kind(spec)[1]}")  # fmt: skip
+        raise QkvError(f"score needs a decoder that says words; this is {kind(spec)}",
+                       zh=f"score 要能说出词的解码器；这是{kind(spec)}")  # fmt: skip
     stack, given = core.decoder, Inputs()
     if spec.encoder:
         given, source = Inputs(memory=states(core, *read(core, [source]))), ()

@@ -77,7 +77,7 @@ def fill(core: nn.Module, values: Mapping[str, Tensor]) -> None:
         raise QkvError(f"checkpoint: its weights are of another model, or of another training.lora: "
                        f"{'; '.join(found)}. Give another --out to start anew",
                        zh="检查点：权重属于另一个模型，或另一种 training.lora："
-                       f"{'；'.join(n.zh for n in found)}。要重新开始请另给 --out")  # fmt: skip
+                       f"{'；'.join(found)}。要重新开始请另给 --out")  # fmt: skip
     for name, tensor in own.items():
         tensor.copy_(values[name])
 
@@ -213,8 +213,7 @@ class Store:
                               zh=f"{then} 对各权重的记忆对 {now} 没有用，后者从头记起"))  # fmt: skip
         changed = list(differences(state["settings"], json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
         moved = list(differences(state["machine"], machine(), "machine"))
-        other = "not a bit-for-bit repetition: "
-        notes += [Note(other + d, zh=f"不会逐位重复：{d}") for d in changed + moved]
+        notes += [Note(f"not a bit-for-bit repetition: {d}", zh=f"不会逐位重复：{d}") for d in changed + moved]
         if None not in (self.judged, then := state.get("judged")) and then != self.judged:
             progress.best, progress.stale = None, 0  # it won on other data
             notes.append(Note("the held-out data are not those of before: evaluations from here on cannot be compared "
