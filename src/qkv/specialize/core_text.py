@@ -36,8 +36,7 @@ def print_core(s: parts.Spec, *, mode: Mode = None, taps: bool = False) -> str:
     gradients. The text loads the core's state dict; taps are printed only when asked for.
     """
     if not s.has_blocks:
-        raise QkvError("show prints Transformers; an LSTM has no forks to decide: read baselines/lstm.py",
-                       zh="show 打印的是 Transformer；LSTM 没有要决定的分叉：请读 baselines/lstm.py")  # fmt: skip
+        raise QkvError("show prints Transformers; an LSTM has no forks to decide: read baselines/lstm.py")
     return CoreText(s, mode, taps).module()
 
 

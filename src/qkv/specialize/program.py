@@ -49,8 +49,7 @@ SELF = ast.Name("self", ast.Load())
 def print_program(s: parts.Spec, names: str) -> str:
     """The program of a model, which needs torch and safetensors; `names` is the table of its family's checkpoints."""
     if not s.has_blocks:
-        raise QkvError("show prints Transformers; an LSTM has no forks to decide: read baselines/lstm.py",
-                       zh="show 打印的是 Transformer；LSTM 没有要决定的分叉：请读 baselines/lstm.py")  # fmt: skip
+        raise QkvError("show prints Transformers; an LSTM has no forks to decide: read baselines/lstm.py")
     return Program(s).module(names)
 
 
