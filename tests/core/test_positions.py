@@ -102,6 +102,7 @@ def speed(s: Rotary, i: int, length: int) -> float:
     if by.kind == "wavelength":
         stays = min(1.0, max(0.0, (turns - by.slow) / (by.fast - by.slow)))
     else:
+
         def at(n: float) -> float:
             return s.dim * math.log(by.trained / (n * 2 * math.pi)) / (2 * math.log(s.base))
 

@@ -17,8 +17,21 @@ import zoo
 
 CORE = Path(str(model.__file__)).parent
 # one-line helpers and what stands behind an interface; the contract does not count them
-UNCOUNTED = {"tap", "silent", "append", "once", "rotate", "drop", "keep", "sinusoid", "split", "key", "value",
-             "add", "<lambda>"}
+UNCOUNTED = {
+    "tap",
+    "silent",
+    "append",
+    "once",
+    "rotate",
+    "drop",
+    "keep",
+    "sinusoid",
+    "split",
+    "key",
+    "value",
+    "add",
+    "<lambda>",
+}
 
 
 class Opens:

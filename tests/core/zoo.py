@@ -45,6 +45,7 @@ def seq2seq(*, dropout: float = 0.0, gated: bool = False) -> Spec:
 
 def gqa(*, window: int | None = None) -> Spec:
     """A decoder with grouped keys, rotary positions, gated SiLU, RMSNorm; every second layer may have a window."""
+
     def block(mask: Mask) -> Block:
         attn = Attention(6, 2, 32, mask, rotary=Rotary(32))
         return Block(attn, Ffn(80, "silu", gated=True), norm_in=Norm("rms", 1e-6))
@@ -87,6 +88,7 @@ def encoder() -> Spec:
 
 def relative() -> Spec:
     """Encoder and decoder with buckets of distances, unscaled scores, gated GELU, a head that scales its states."""
+
     def stack(kind: str, direction: str, cross: bool) -> Stack:
         def at(mask: str) -> Attention:
             return Attention(2, 2, 32, Mask(mask), scale=1.0)  # type: ignore[arg-type]
@@ -125,6 +127,7 @@ def carried() -> Spec:
 
 def stretched() -> Spec:
     """A decoder whose rotary angles are slowed in a way of its own in every layer, q and k normed by head."""
+
     def block(scaling: Scaling) -> Block:
         attn = Attention(4, 2, 32, Mask("causal"), rotary=Rotary(32, scaling=scaling), qk_norm=Norm("rms", 1e-6))
         return Block(attn, Ffn(80, "silu", gated=True), norm_in=Norm("rms", 1e-6), norm_out=Norm("rms", 1e-6))

@@ -14,6 +14,7 @@ import torch
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.training import bad_steps, checkpoint, log, loop
+from qkv.training import step as stepping
 from qkv.training.plan import Plan
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -35,27 +36,27 @@ SKIPS = dataclasses.replace(BASE, on_bad_step="skip", steps=30)
     ],
 )
 def test_what_a_bad_step_is(loss: float, norm: float, said: str) -> None:
-    found = bad_steps.fault(loss, norm, EVEN, spike=6.0)
+    found = bad_steps.find_fault(loss, norm, EVEN, spike=6.0)
     assert found.startswith(said)
     assert bool(found) == bool(said)
 
 
 def test_a_spike_needs_a_past_and_a_wish_for_it() -> None:
-    assert bad_steps.fault(9.0, 1.0, EVEN[: bad_steps.ENOUGH - 1], spike=6.0) == ""
-    assert bad_steps.fault(9.0, 1.0, EVEN, spike=0.0) == ""
-    assert bad_steps.fault(2.01, 1.0, [[2.0, 1.0]] * 40, spike=6.0) == ""  # dust over an even loss
-    assert bad_steps.fault(3.0, 1.0, [[2.0, 1.0]] * 40, spike=6.0) != ""
+    assert bad_steps.find_fault(9.0, 1.0, EVEN[: bad_steps.ENOUGH - 1], spike=6.0) == ""
+    assert bad_steps.find_fault(9.0, 1.0, EVEN, spike=0.0) == ""
+    assert bad_steps.find_fault(2.01, 1.0, [[2.0, 1.0]] * 40, spike=6.0) == ""  # dust over an even loss
+    assert bad_steps.find_fault(3.0, 1.0, [[2.0, 1.0]] * 40, spike=6.0) != ""
 
 
 def poisoned(patch: pytest.MonkeyPatch, steps: set[int], change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """From now on the loss of these steps (from 1) is changed."""
-    true, calls = loop.step_loss, itertools.count(1)
+    true, calls = stepping.step_loss, itertools.count(1)
 
     def wrong(core: Transformer, batch: Any, **how: Any) -> Any:
         loss, busy = true(core, batch, **how)
         return (change(loss) if next(calls) in steps else loss), busy
 
-    patch.setattr(loop, "step_loss", wrong)
+    patch.setattr(stepping, "step_loss", wrong)
 
 
 def test_a_skipped_step_leaves_weights_and_adam_as_they_were(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_a_skipped_step_leaves_weights_and_adam_as_they_were(monkeypatch: pytest
     assert (end.steps, end.skipped) == (6, 1)
     assert same(seen[2], seen[3])
     assert not same(seen[3], seen[4])
-    events = log.events(tmp_path / "train" / "log.jsonl")
+    events = log.read_events(tmp_path / "train" / "log.jsonl")
     assert [e["loss"] for e in events if e["kind"] == "step"][3] is None
     assert any("loss nan at step 4" in e["text"] for e in events if e["kind"] == "note")
 
@@ -149,7 +150,7 @@ def test_a_run_that_goes_back_takes_the_last_checkpoint_and_goes_on_behind_the_b
         core = core_of(translator(0.1))
         end = loop.train(core, plan, settings, directory=tmp_path / "back")
     assert (end.steps, end.skipped) == (14, 1)
-    events = log.events(tmp_path / "back" / "train" / "log.jsonl")
+    events = log.read_events(tmp_path / "back" / "train" / "log.jsonl")
     assert [e["step"] for e in events if e["kind"] == "step"] == list(range(1, 15))
     assert any("loss nan at step 11" in e["text"] and "back to step 8, past" in e["text"] for e in events if
                e["kind"] == "note")  # fmt: skip

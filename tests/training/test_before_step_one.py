@@ -106,7 +106,7 @@ def test_a_prompt_that_cannot_be_continued_is_told(prompt: str, here: Path) -> N
 @pytest.mark.parametrize(
     "word",
     ["training.lr=nan", "training.lr=-1", "training.lr=inf", "training.betas=[1.5,2]", "training.betas=[nan,0.9]",
-     "training.clip=nan", "training.agree=nan", "training.weight_decay=nan", "training.spike=nan",
+     "training.clip=nan", "training.rdrop=nan", "training.weight_decay=nan", "training.spike=nan",
      "training.seconds=inf", "training.ema=1", "training.evaluate_every=-2", "training.save_every=-1",
      "training.threads=-1", "training.threads=99999", "data.valid=-3", "data.test=-1", "data.columns=[-1,0]",
      "data.columns=[0,0]", "training.seed=99999999999999999999999", "model.width=0", "model.heads=0", "model.ffn=-1",
@@ -268,7 +268,7 @@ def test_steps_that_were_asked_for_are_recorded_without_any_others(here: Path) -
 
 def test_a_start_that_was_cut_off_is_a_run_and_begins_anew(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as m:
-        m.setattr(session.log, "record", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        m.setattr(session.log, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             recipes.train("a.tsv", overrides=SMALL, out=here / "r", device="cpu")
     assert recipes.train("a.tsv", overrides=SMALL, out=here / "r", device="cpu").outcome.steps == 2

@@ -17,10 +17,11 @@ from qkv.core.step import listener
 from qkv.data import collate
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.training import loop
+from qkv.training import step as stepping
 from qkv.training.blocks import Blocks
+from qkv.training.losses import step_loss
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
-from qkv.training.step_loss import step_loss
 
 # the compiler asks each tensor for its gradient, and hides the warning itself where warnings are no errors
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -174,9 +175,9 @@ def test_a_run_with_fast_blocks_ends_where_a_plain_one_does(
 ) -> None:
     how = {"compile": "blocks"} if compiled else {}
     how |= {"recompute": "blocks"} if recomputed else {}
-    monkeypatch.setattr(loop, "Blocks", functools.partial(Blocks, backend="eager"))
-    true: Callable[..., Any] = loop.dropper
-    monkeypatch.setattr(loop, "dropper", lambda *key, **_: true(*key, traceable=True))
+    monkeypatch.setattr(stepping, "Blocks", functools.partial(Blocks, backend="eager"))
+    true: Callable[..., Any] = stepping.dropper
+    monkeypatch.setattr(stepping, "dropper", lambda *key, **_: true(*key, traceable=True))
     plan = Plan(lambda _: [9, 14, 11], lambda length: batch_of("speaker", length))
     base = Settings(steps=4, lr=1e-3, precision="fp32", clip=1.0)
     ends = []

@@ -10,7 +10,7 @@ import torch
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
 from qkv.training import assemble, recipes
-from qkv.training.objectives import base as objectives
+from qkv.training.objectives import augment
 from qkv.training.own_data import from_toml
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
@@ -85,7 +85,7 @@ def test_state_that_is_consumed_would_be_caught(monkeypatch: pytest.MonkeyPatch)
     import numpy as np
 
     chance = np.random.default_rng(0)
-    monkeypatch.setattr(objectives, "generator", lambda **key: chance)
+    monkeypatch.setattr(augment, "generator", lambda **key: chance)
     a, b = (assemble.assemble(run_of(), device="cpu") for _ in "ab")
     assert rows_of(a, 0) != rows_of(b, 0)
 
@@ -144,7 +144,7 @@ def test_a_text_is_cut_by_seed_and_epoch_and_stays_the_text() -> None:
     a = assemble.assemble(other("text"), device="cpu")
     tokenizer = a.model.tokenizer
     assert tokenizer is not None
-    one, two = (objectives.recut_text(other("text", seed=seed), tokenizer, STORY) for seed in (0, 1))
+    one, two = (augment.recut_text(other("text", seed=seed), tokenizer, STORY) for seed in (0, 1))
     ids = [one(0).tolist(), one(1).tolist(), two(0).tolist(), tokenizer.encode(STORY, special=False)]
     assert len({tuple(row) for row in ids}) == 4
     assert {tokenizer.decode(row) for row in ids} == {STORY}
@@ -165,7 +165,7 @@ def test_what_is_not_cut_anew_or_no_share_is_refused(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match=r"dropout=0\.5: these texts are not cut anew.*it goes with pairs, text, labels"):
         assemble.assemble(dataclasses.replace(other("text"), objective="documents"), device="cpu")
     with pytest.raises(QkvError, match=r"tokenizer\.dropout: found 1\.5, expected a share from 0 to 1"):
-        Vocabulary(dropout=1.5)
+        Vocabulary(bpe_dropout=1.5)
     with pytest.raises(QkvError, match=r"nowhere.*no such file"):
         Vocabulary("split", merges=str(tmp_path / "nowhere")).ranks()
 

@@ -10,13 +10,15 @@ import torch
 
 import qkv
 from qkv.core.step import Given, begin
-from qkv.data import corrupt, shards
+from qkv.data import collate, corrupt, shards
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.tokenizers.vocabulary import train
 from qkv.training import assemble, recipes
-from qkv.training.objectives import corruption
+from qkv.training.objectives import denoise
+from qkv.training.objectives.blanks import PIECE
+from qkv.training.objectives.spans import SENTINELS
 from qkv.training.own_data import from_toml
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
@@ -71,7 +73,7 @@ def restored(objective: str) -> None:
 
 
 def spanned(t: Any, source: list[int], row: list[int], labels: list[int], *_: Any) -> list[int]:
-    marks = {t.id(mark) for mark in corruption.SENTINELS}
+    marks = {t.id(mark) for mark in SENTINELS}
     assert source[-1] == labels[-1] == t.eos_id
     spans, now = dict[int, list[int]](), -1
     for x in labels[:-1]:
@@ -98,7 +100,7 @@ def denoised(t: Any, source: list[int], row: list[int], labels: list[int], *_: A
 
 
 def filled(t: Any, source: list[int], row: list[int], labels: list[int], b: Batch, i: int) -> list[int]:
-    start, end = (t.id(mark) for mark in corruption.PIECE)
+    start, end = (t.id(mark) for mark in PIECE)
     assert b.prefix is not None
     assert b.blank is not None
     prefix = int(b.prefix[i])
@@ -204,14 +206,14 @@ def test_shards_of_too_few_tokens_for_holes_are_told(tmp_path: Path) -> None:
 
 
 def test_blanks_that_all_stand_in_one_place_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = corruption.collate.blanked
+    right = collate.blanked
 
     def first(rows: Any, *, pad: int) -> Batch:
         b = right(rows, pad=pad)
         assert b.blank is not None
         return dataclasses.replace(b, blank=b.blank.amax(1))
 
-    monkeypatch.setattr(corruption.collate, "blanked", first)
+    monkeypatch.setattr(collate, "blanked", first)
     with pytest.raises((AssertionError, KeyError)):
         restored("blanks")
 
@@ -226,7 +228,7 @@ def test_sentences_are_permuted_and_stay_whole(monkeypatch: pytest.MonkeyPatch) 
         assert b.source is not None
         for source, target in zip(b.source.tolist(), b.labels.tolist(), strict=True):
             assert sorted(source) == sorted(target)
-            assert all(within(source, part) for part in corruption.sentences(target[:-1], frozenset([stop or 0])))
+            assert all(within(source, part) for part in denoise.split_sentences(target[:-1], frozenset([stop or 0])))
             moved += source != target
     assert moved
 

@@ -46,6 +46,7 @@ def lines(name: str) -> list[str]:
 
 def backwards(model: Any) -> Any:
     """A stand-in for a model of the other direction: it upper-cases what it reads, and so shows what that was."""
+
     def translate(texts: list[str], **how: Any) -> list[Result]:
         said = [t.upper() for t in texts]
         return [Result(t, model.tokenizer.encode(t, special=False), [], "stop", {}) for t in said]

@@ -14,6 +14,7 @@ from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Spec, Stack, Table
 from qkv.training import bad_steps, checkpoint, estimate, loop
+from qkv.training import step as stepping
 from qkv.training.estimate import Estimate
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
@@ -38,14 +39,14 @@ def plan() -> Plan:
 
 def found(patch: pytest.MonkeyPatch, settings: Settings = SETTINGS, **how: Any) -> tuple[Estimate, list[int]]:
     """An estimate by a clock on which each batch takes as many seconds as it has tokens, and the batches met."""
-    core, now, met, true = core_of(), [0.0], list[int](), loop.step_loss
+    core, now, met, true = core_of(), [0.0], list[int](), stepping.step_loss
 
     def slow(core: Transformer, batch: collate.Batch, **k: Any) -> Any:
         now[0] += batch.tokens
         met.append(batch.target.shape[1])
         return true(core, batch, **k)
 
-    patch.setattr(loop, "step_loss", slow)
+    patch.setattr(stepping, "step_loss", slow)
     patch.setattr(loop, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
     before = {n: t.clone() for n, t in checkpoint.weights(core).items()}
     out = estimate.estimate(core, plan(), settings, **how)

@@ -19,10 +19,9 @@ from qkv.core.model import Transformer
 from qkv.core.recurrent import core_of
 from qkv.data import collate
 from qkv.errors import QkvError
-from qkv.training import checkpoint, distributed, fsdp, log, loop
+from qkv.training import checkpoint, control, distributed, fsdp, log, loop
 from qkv.training.plan import Plan
-from qkv.training.probes.recorder import Recorder
-from qkv.training.probes.watched import Watching
+from qkv.training.probes.recorder import ProbeSettings, Recorder
 from qkv.training.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -35,7 +34,7 @@ KEPT = {"evaluate_every": 3, "average": 2}
 RUNS: list[tuple[str, Settings, dict[str, Any]]] = [
     ("sharded", SHARD, {}),
     ("dropped", p.half(shard=True, **KEPT), {"drop": 0.2}),
-    ("agreed", p.half(shard=True, agree=2.0, **KEPT), {"drop": 0.2}),
+    ("agreed", p.half(shard=True, rdrop=2.0, **KEPT), {"drop": 0.2}),
     ("single", SHARD, {"single": True}),
     ("low", p.half(shard=True, precision="bf16"), {"single": True}),
     ("mean instead of sum", SHARD, {"fault": "mean"}),
@@ -77,7 +76,7 @@ def run(
     single: bool = False,
 ) -> None:  # fmt: skip
     """One rank's part of a run; its last weights, or its error, are written under its number."""
-    ranks = distributed.here()
+    ranks = distributed.current_ranks()
     folder.mkdir(parents=True, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         if fault == "mean":
@@ -85,7 +84,7 @@ def run(
 
             patch.setattr(FSDPModule, "set_gradient_divide_factor", lambda self, factor: None)
         if fault == "full first" and ranks.first:
-            patch.setattr(log, "whole", p.full)
+            patch.setattr(log, "write_json_line", p.full)
         if fault == "full second" and not ranks.first:
             from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
@@ -96,11 +95,11 @@ def run(
         try:
             core = made(drop, seed=ranks.rank)
             core = core.float() if single else core
-            eye = Recorder({}, Watching(steps=(1,)), {}) if ranks.first and stop else None
-            loop.train(core, plan(drop), settings, directory=folder, resume=resume, watch=eye,
+            eye = Recorder({}, ProbeSettings(steps=(1,)), {}) if ranks.first and stop else None
+            loop.train(core, plan(drop), settings, directory=folder, resume=resume, recorder=eye,
                        stop=lambda step: step == (stop or -1),
                        evaluate=p.measured if ranks.first else None)  # fmt: skip
-        except (loop.Interrupted, QkvError) as error:
+        except (control.Interrupted, QkvError) as error:
             (folder / f"{ranks.rank}.error").write_text(f"{getattr(error, 'code', 2)} {error}", encoding="utf-8")
             return
     checkpoint.write(folder / f"{ranks.rank}.weights", checkpoint.weights(core), {})
@@ -109,7 +108,7 @@ def run(
 def ranked(folder: str) -> None:
     """All runs of one rank, which torchrun's variables describe."""
     torch.set_num_threads(1)
-    with distributed.joined("cpu"):
+    with distributed.join_ranks("cpu"):
         for name, settings, how in RUNS:
             run(Path(folder) / name, settings, **how)
 
@@ -148,7 +147,7 @@ def test_an_encoder_decoder_with_dropout_and_an_average_too(two: Path, tmp_path:
 
 
 def test_two_dropouts_that_shall_agree_too(two: Path, tmp_path: Path) -> None:
-    alone = one(tmp_path, dataclasses.replace(p.BASE, agree=2.0, **KEPT), drop=0.2)
+    alone = one(tmp_path, dataclasses.replace(p.BASE, rdrop=2.0, **KEPT), drop=0.2)
     assert p.gap(alone, p.weights(two / "agreed")) < 1e-6
     assert p.gap(alone, p.weights(two / "dropped")) > 1e-4
 
@@ -220,7 +219,9 @@ def test_what_needs_whole_weights_is_refused(two: Path) -> None:
 
 
 def test_what_cannot_be_watched_is_told(two: Path) -> None:
-    told = [event["text"] for event in log.events(two / "begun" / "train" / "log.jsonl") if event["kind"] == "note"]
+    told = [
+        event["text"] for event in log.read_events(two / "begun" / "train" / "log.jsonl") if event["kind"] == "note"
+    ]
     assert any(text.startswith("watch: nothing is recorded") for text in told)
     assert not (two / "begun" / "train" / "watch").exists()
     assert (two / "from one file" / "train" / "watch").exists()  # whose first part was not sharded
@@ -246,7 +247,7 @@ def test_all_of_a_checkpoint_is_on_the_disk_before_it_has_its_name(
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         tensors = {f"weight:{n}": w for n, w in checkpoint.weights(made(0.0)).items()}
-        fsdp.write(tmp_path / "last.json", tensors, {"progress": {"step": 3}}, distributed.here())
+        fsdp.write_parts(tmp_path / "last.json", tensors, {"progress": {"step": 3}}, distributed.current_ranks())
     finally:
         dist.destroy_process_group()
     place = tmp_path / "last-3"
@@ -264,17 +265,17 @@ def test_a_checkpoint_that_cannot_be_named_leaves_the_one_before_it(
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         core = made(0.0)
-        pointer, ranks = tmp_path / "last.json", distributed.here()
+        pointer, ranks = tmp_path / "last.json", distributed.current_ranks()
 
         def saved(step: int) -> None:
             tensors = {f"weight:{n}": t + step for n, t in checkpoint.weights(core).items()}
-            fsdp.write(pointer, tensors, {"progress": {"step": step}}, ranks)
+            fsdp.write_parts(pointer, tensors, {"progress": {"step": step}}, ranks)
 
         saved(1)
-        monkeypatch.setattr(log, "whole", p.full)
+        monkeypatch.setattr(log, "write_json_line", p.full)
         with pytest.raises(QkvError, match=r"No space left on device.*the checkpoint before it is whole"):
             saved(2)
-        tensors, state = fsdp.read(pointer, core)
+        tensors, state = fsdp.read_parts(pointer, core)
         assert state["progress"]["step"] == 1
         assert all(torch.equal(tensors[f"weight:{n}"], t + 1) for n, t in checkpoint.weights(core).items())
         monkeypatch.undo()

@@ -23,7 +23,8 @@ from qkv.data import collate
 from qkv.data.order import permutation
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
-from qkv.training import checkpoint, log, loop
+from qkv.training import checkpoint, control, log, loop
+from qkv.training import step as stepping
 from qkv.training.bad_steps import NonFinite
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
@@ -121,7 +122,7 @@ def test_layers_learn_by_onednn_where_it_is_faster_and_to_the_same_weights(
 def after(split: int, steps: int = 6) -> dict[str, torch.Tensor]:
     """Weights after training with 32 rows a step in `split` micro-batches."""
     core = core_of(translator()).double()
-    settings = dataclasses.replace(BASE, steps=steps, accumulate=split, smoothing=0.1, clip=1.0, eps=1e-6)
+    settings = dataclasses.replace(BASE, steps=steps, accumulate=split, label_smoothing=0.1, clip=1.0, eps=1e-6)
     loop.train(core, plan_of(reversals(64), 32 // split), settings)
     return values(core)
 
@@ -135,9 +136,9 @@ def test_splitting_a_step_into_micro_batches_changes_nothing() -> None:
 
 
 def test_a_loss_divided_by_each_micro_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, true_loss = after(1), loop.step_loss
+    whole, true_loss = after(1), stepping.step_loss
     wrong = lambda core, batch, **k: (true_loss(core, batch, **k)[0] / batch.tokens, None)  # noqa: E731
-    monkeypatch.setattr(loop, "step_loss", wrong)
+    monkeypatch.setattr(stepping, "step_loss", wrong)
     assert gap(whole, after(4)) > 1e-4
 
 
@@ -151,7 +152,9 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(spec: Spec, tmp
     if spec.encoder is None:
         rows = torch.randint(0, VOCABULARY, (56, 9), generator=torch.Generator().manual_seed(1))
         plan = Plan(plan.order, lambda key: collate.causal(rows[list(key)]), {"rows": 56})
-    settings = dataclasses.replace(BASE, steps=13, accumulate=3, average=2, evaluate_every=3, smoothing=0.1, clip=0.5)
+    settings = dataclasses.replace(
+        BASE, steps=13, accumulate=3, average=2, evaluate_every=3, label_smoothing=0.1, clip=0.5
+    )
     whole = core_of(spec)
     one = loop.train(whole, plan, settings, directory=tmp_path / "a", evaluate=rising)
     first = core_of(spec)
@@ -164,14 +167,16 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(spec: Spec, tmp
     assert one.weights == "average"
     ends = [checkpoint.read(tmp_path / d / "train/last.safetensors") for d in "ab"]
     assert same(ends[0][0], ends[1][0])  # weights and both moments
-    losses = [[e["loss"] for e in log.events(tmp_path / d / "train/log.jsonl") if e["kind"] == "step"] for d in "ab"]
+    losses = [
+        [e["loss"] for e in log.read_events(tmp_path / d / "train/log.jsonl") if e["kind"] == "step"] for d in "ab"
+    ]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 13
 
 
 def test_dropout_from_consumed_state_would_be_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    true, calls = loop.dropper, iter(range(1000))
-    monkeypatch.setattr(loop, "dropper", lambda *key, **how: true(next(calls), **how))
+    true, calls = stepping.dropper, iter(range(1000))
+    monkeypatch.setattr(stepping, "dropper", lambda *key, **how: true(next(calls), **how))
     plan, settings = plan_of(reversals(56), 4), dataclasses.replace(BASE, steps=6)
     whole = core_of(translator(0.2))
     loop.train(whole, plan, settings)
@@ -321,7 +326,7 @@ CHILD = """
     settings = dataclasses.replace(t.BASE, steps=int(sys.argv[2]))
     try:
         loop.train(core, t.plan_of(t.reversals()), settings, directory=sys.argv[1], stop=slow, resume=True)
-    except loop.Interrupted as e:
+    except control.Interrupted as e:
         sys.exit(e.code)
 """
 
@@ -404,19 +409,19 @@ def test_for_half_a_second_a_signal_is_the_first_once_more_though_all_is_saved(m
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, lambda number, frame: others.append(number))
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(control, "time", SimpleNamespace(perf_counter=lambda: now[0], sleep=sleep))
     try:
-        with loop.signals() as caught:
+        with control.catch_signals() as caught:
             later(0.0)
             later(0.2)
         assert caught == [signal.SIGINT]
         assert not others
         assert slept == [pytest.approx(0.3)]
-        with loop.signals() as caught:
+        with control.catch_signals() as caught:
             pass
         assert not caught
         assert len(slept) == 1  # nothing to wait for
-        with loop.signals() as caught:
+        with control.catch_signals() as caught:
             later(0.0)
             later(0.6)
             assert others == [signal.SIGINT]

@@ -15,14 +15,14 @@ from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.collate import Batch, twice
 from qkv.errors import QkvError
-from qkv.training import assemble, crossentropy, precision, utilization
-from qkv.training.objectives import base as objectives
-from qkv.training.probes import watching
+from qkv.training import assemble, crossentropy, machine
+from qkv.training.losses import step_loss
+from qkv.training.objectives import pairs as objectives
+from qkv.training.probes import readings
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Lora, Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
-from qkv.training.step_loss import step_loss
 
 V, WORDS = 48, (3, 5, 6, 9, 12, 17, 20, 31, 40, 47)
 
@@ -81,7 +81,7 @@ def test_two_passes_that_shall_agree_do_so_over_those_words() -> None:
     from qkv.training.losses import states
 
     core, b, drop = core_of(), batch(), dropper(5, 0, 0, 0, device="cpu")
-    found = float(step_loss(core, b, agree=3.0, drop=drop)[0].detach())
+    found = float(step_loss(core, b, rdrop=3.0, drop=drop)[0].detach())
     both = twice(b)
     logits = core.head(states(core, both, dropper(5, 0, 0, 0, device="cpu")))[..., list(WORDS)].log_softmax(-1)
     total = 0.0
@@ -119,10 +119,10 @@ def test_words_are_no_rows() -> None:
     b = batch()
     assert torch.equal(twice(b).words, b.words)
     assert len(twice(b).labels) == 8
-    assert torch.equal(precision.part(b, 2).words, b.words)
-    assert len(precision.part(b, 2).labels) == 2
-    assert torch.equal(watching.only(b).words, b.words)
-    assert len(watching.only(b).labels) == 1
+    assert torch.equal(machine.take_rows(b, 2).words, b.words)
+    assert len(machine.take_rows(b, 2).labels) == 2
+    assert torch.equal(readings.first_row(b).words, b.words)
+    assert len(readings.first_row(b).labels) == 1
 
 
 LINES = [(f"a b c{i % 7} only{i % 3}", f"d e f{i % 7}") for i in range(120)]
@@ -171,7 +171,7 @@ def small(family: str) -> Shape:
 @pytest.mark.parametrize(("changes", "why"), [
     ({"model": small("t5"), "objective": "pairs"}, "this model's output has no bias"),
     ({"model": small("lstm")}, "this model's output has no bias"),
-    ({"tokenizer": Vocabulary("bpe", 270, dropout=0.1)}, "each epoch has other words"),
+    ({"tokenizer": Vocabulary("bpe", 270, bpe_dropout=0.1)}, "each epoch has other words"),
     ({"training": replace(run_of().training, optimizer="adafactor")}, "adafactor measures its steps"),
 ])  # fmt: skip
 def test_what_cannot_keep_to_some_words_is_refused(changes: dict[str, object], why: str) -> None:
@@ -184,8 +184,11 @@ def test_a_base_that_never_says_some_words_can_learn_them(tmp_path: Path) -> Non
     qkv.train(run_of(), out=tmp_path / "m", device="cpu")
     base = qkv.load(tmp_path / "m").core.head.bias.detach()
     silent = base == objectives.SILENT
-    turned = replace(run_of(), base=str(tmp_path / "m"),
-                     splits=partial(Splits, *([(b, a) for a, b in some] for some in (LINES, LINES[:12], LINES[:12]))))
+    turned = replace(
+        run_of(),
+        base=str(tmp_path / "m"),
+        splits=partial(Splits, *([(b, a) for a, b in some] for some in (LINES, LINES[:12], LINES[:12]))),
+    )
     a = assemble.assemble(replace(turned, training=replace(turned.training, outputs="all")), device="cpu")
     assert any(f"the base never says {int(silent.sum())} of its" in note for note in a.plan.notes)
     bias = a.model.core.head.bias.detach()
@@ -193,8 +196,12 @@ def test_a_base_that_never_says_some_words_can_learn_them(tmp_path: Path) -> Non
     assert torch.equal(bias[~silent], base[~silent])
     told = qkv.train(turned, out=tmp_path / "n", device="cpu").model.translate(LINES[0][1])
     assert set(told.text.split()) <= {word for line in LINES for word in line[0].split()}
-    plain = assemble.assemble(replace(run_of(), base=str(tmp_path / "n"), training=replace(run_of().training, lora=Lora(
-        rank=2), outputs="all")), device="cpu")
+    plain = assemble.assemble(
+        replace(
+            run_of(), base=str(tmp_path / "n"), training=replace(run_of().training, lora=Lora(rank=2), outputs="all")
+        ),
+        device="cpu",
+    )
     assert int((plain.model.core.head.bias == objectives.SILENT).sum()) > 0, "adapters stand beside what is"
 
 
@@ -218,6 +225,6 @@ def test_where_there_are_no_pairs_it_is_said_to_do_nothing() -> None:
 
 
 def test_operations_that_are_not_made_are_not_counted() -> None:
-    b, work = batch(), utilization.Work(core_of().spec)
-    with_all = work.of(replace(b, words=None))
-    assert with_all - work.of(b) == 3 * int(b.target_real.sum()) * 2 * 64 * (V - len(WORDS))  # type: ignore[union-attr]
+    b, work = batch(), machine.Speed(core_of().spec)
+    with_all = work.count(replace(b, words=None))
+    assert with_all - work.count(b) == 3 * int(b.target_real.sum()) * 2 * 64 * (V - len(WORDS))  # type: ignore[union-attr]

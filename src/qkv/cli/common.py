@@ -84,7 +84,7 @@ class Common:
             return
         from qkv.training import log
 
-        events = [e for e in log.events(run / "log.jsonl") if isinstance(e, dict)]
+        events = [e for e in log.read_events(run / "log.jsonl") if isinstance(e, dict)]
         judged = [e.get("step", 0) for e in events if e.get("kind") == "evaluation"]
         if not judged:
             self.note(f"{name}：它的训练还没有到第一次评估；这是开始时的权重，什么也没学到",

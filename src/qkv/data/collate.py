@@ -48,6 +48,12 @@ class Batch:
         """The tensors that have a row for each text, by name; for `classes` it may be a row for several."""
         return {name: x for name, x in vars(self).items() if isinstance(x, Tensor) and name != "words"}
 
+    def to(self, device: torch.device) -> "Batch":
+        """The batch with its tensors on a device; as it is where they are there already."""
+        if self.target.device == device:
+            return self
+        return replace(self, **{name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)})
+
 
 def twice(batch: Batch) -> Batch:
     """The batch with all its rows once more below them."""

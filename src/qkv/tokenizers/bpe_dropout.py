@@ -233,8 +233,8 @@ class Recut:
         found = self.tokenizer.id(piece)
         if found is None:
             raise QkvError(f"the vocabulary of {len(self.tokenizer)} tokens lacks {piece!r}, which dropout makes; give "
-                           "it more room (tokenizer.size), or take tokenizer.dropout=0",
+                           "it more room (tokenizer.size), or take tokenizer.bpe_dropout=0",
                            zh=f"{len(self.tokenizer)} 个 token 的词表缺 {piece!r}，dropout 会切出它；请给词表更大的空间"
-                           "（tokenizer.size），或用 tokenizer.dropout=0")  # fmt: skip
+                           "（tokenizer.size），或用 tokenizer.bpe_dropout=0")  # fmt: skip
         self.ids[symbol] = found
         return found

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
-from qkv.training import checkpoint
+from qkv.training import checkpoint, log
+from qkv.training.settings import Settings
 
 WINDOW = 64  # good steps that a step is compared with
 ENOUGH = 16  # of them, before which nothing is a spike
@@ -29,7 +30,7 @@ class NonFinite(QkvError):
     code = 3
 
 
-def fault(loss: float, norm: float, recent: Sequence[Sequence[float]], *, spike: float) -> str:
+def find_fault(loss: float, norm: float, recent: Sequence[Sequence[float]], *, spike: float) -> str:
     """What is wrong with a step, or nothing: a number that is none, or one too many standard deviations above `recent`.
 
     `recent` holds (loss, gradient norm) of good steps; gradients are compared by their logarithm. 0 `spike`: never.
@@ -49,11 +50,38 @@ def fault(loss: float, norm: float, recent: Sequence[Sequence[float]], *, spike:
     return ""
 
 
-def keep(path: Path, batches: Mapping[int, Batch], state: Mapping[str, Any]) -> bool:
+def handle_bad_step(
+    wrong: str, norm: float, keys: Sequence[Any], batches: Mapping[int, Batch], at: checkpoint.Progress, s: Settings,
+    store: checkpoint.Store, rank: int,
+) -> tuple[str, str]:  # fmt: skip
+    """Count a bad step and keep its batches: what is said of it, and of them, where the run goes on.
+
+    Raises:
+        NonFinite: bad steps end this run, or there were too many of them.
+    """
+    at.skipped, at.row = at.skipped + 1, at.row + 1
+    where = f"step {at.step + 1} (epoch {at.epoch}, batch {at.done}, rows {str(list(keys))[:80]})"
+    aside = ""
+    if store.folder:
+        again = f"-again-{at.back}" if at.back else ""  # it came to this step before
+        path = store.folder / "bad_batches" / f"step-{at.step + 1}{again}.{rank}.safetensors"
+        state = {"seed": s.seed, "epoch": at.epoch, "batch": at.done, "rows": [str(key) for key in keys],
+                 "why": wrong, "gradient": norm}  # fmt: skip
+        aside = f"; its batches are in {path}" if keep_batches(path, batches, state) else ""
+    if s.on_bad_step == "stop" or at.row >= ROW or at.back >= ROW:
+        kept = f"the last good checkpoint is {store.last}" if store.last else "nothing was saved before"
+        again = f", bad step {at.row} in a row" if at.row > 1 else ""
+        again = f", and the run went back {at.back} times" if at.back else again
+        raise NonFinite(f"training: {wrong} at {where}{again}; {kept}{aside}. Try a smaller lr, clip=1, "
+                        "or precision=fp32")  # fmt: skip
+    return f"{wrong} at {where}", aside
+
+
+def keep_batches(path: Path, batches: Mapping[int, Batch], state: Mapping[str, Any]) -> bool:
     """Write the batches of a bad step, by the number of their micro-batch, unless there are many such files already."""
     if len(list(path.parent.glob("*.safetensors"))) >= KEPT:
         return False
     tensors = {f"{micro}.{f.name}": value.clone() for micro, batch in batches.items() for f in dataclasses.fields(batch)
                if isinstance(value := getattr(batch, f.name), Tensor)}  # fmt: skip
-    checkpoint.write(path, tensors, state)
+    checkpoint.write(path, tensors, log.replace_nonfinite(state))
     return True

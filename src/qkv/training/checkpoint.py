@@ -25,6 +25,7 @@ from qkv.checkpoints.storage import sync
 from qkv.errors import Note, QkvError
 from qkv.training import fsdp, log, optim
 from qkv.training.distributed import Ranks
+from qkv.training.settings import rename_keys
 
 Tensors = dict[str, Tensor]
 HALF = re.compile(r"\..+\.(safetensors|jsonl?)\.\d+")  # a file while it is written, by the process of that number
@@ -51,7 +52,7 @@ class Progress:
     loss: float | None = None  # of the last step
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """What a bit-for-bit repetition depends on besides the code."""
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "") or torch.backends.cpu.get_cpu_capability()
     return {"torch": torch.__version__, "threads": torch.get_num_threads(), "isa": isa, "processor": platform.machine()}
@@ -92,14 +93,17 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = {name: t.detach().contiguous().cpu() for name, t in tensors.items()}
-        said = json.dumps(log.finite(state))
+        said = json.dumps(log.replace_nonfinite(state))
         save_file(whole, str(aside), metadata={"state": said, "crc32": checksum(whole, said)})
         sync(aside)
         os.replace(aside, path)
         sync(path.parent)
     except (OSError, SafetensorError) as e:
-        kept = Note("the checkpoint before it is whole", zh="之前的检查点完好") if path.exists() else Note(
-            "there was none before it", zh="之前没有检查点")
+        kept = (
+            Note("the checkpoint before it is whole", zh="之前的检查点完好")
+            if path.exists()
+            else Note("there was none before it", zh="之前没有检查点")
+        )
         raise QkvError(f"{path}: could not be saved ({e}); {kept}. Make room (or name an --out that can be "
                        "written) and run again with --resume auto",
                        zh=f"{path}：存不了（{e}）；{kept.zh}。请腾出空间（或给一处可写的 --out），"
@@ -150,7 +154,7 @@ class Store:
         found = [self.folder / name for name in ("last.safetensors", "last.json")] if self.folder else []
         return max((path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime, default=None)
 
-    def sweep(self) -> None:
+    def remove_partial(self) -> None:
         """Remove what runs that were killed in the midst of writing left beside their files."""
         for path in [*self.folder.rglob(".*")] if self.folder else []:
             if path.is_file() and HALF.fullmatch(path.name):
@@ -166,17 +170,17 @@ class Store:
             return
         tensors = {f"weight:{name}": t for name, t in weights(core).items()}
         tensors |= {f"mean:{name}": t for name, t in (mean.values if mean else {}).items()}
-        for name, (state, _) in optim.memories(core, optimizer).items():
+        for name, (state, _) in optim.optimizer_states(core, optimizer).items():
             tensors |= {f"{key}:{name}": t for key, t in state.items() if isinstance(t, Tensor)}
-        state = {"progress": vars(progress), "identity": self.identity, "machine": machine()}
+        state = {"progress": vars(progress), "identity": self.identity, "machine": describe_machine()}
         state |= {"settings": dataclasses.asdict(settings), "judged": self.judged}
         one, parts = self.folder / "last.safetensors", self.folder / "last.json"
         if self.ranks:
-            fsdp.write(parts, tensors, state, self.ranks)
+            fsdp.write_parts(parts, tensors, state, self.ranks)
             one.unlink(missing_ok=True)
         else:
             write(one, tensors, state)
-            fsdp.forget(parts)
+            fsdp.delete_parts(parts)
 
     def resume(
         self, core: nn.Module, optimizer: Any, settings: Any, mean: optim.Mean | None = None
@@ -188,11 +192,14 @@ class Store:
         """
         assert self.last is not None
         if self.last.suffix == ".json":
-            tensors, state = fsdp.read(self.last, core)
+            tensors, state = fsdp.read_parts(self.last, core)
         else:
             tensors, state = read(self.last)
             own = dict((*core.named_parameters(), *core.named_buffers()))
-            tensors = {n: fsdp.like(own.get(n.partition(":")[2], t), t) for n, t in tensors.items()}
+            tensors = {n: fsdp.cut_like(own.get(n.partition(":")[2], t), t) for n, t in tensors.items()}
+        known = state["identity"].get("data", {})
+        if "tokenizer" in known:
+            known["tokenizer"] = rename_keys("tokenizer", known["tokenizer"])
         wrong = list(differences(state["identity"], self.identity))
         if wrong:
             raise QkvError(f"{self.last}: this checkpoint is of another run: {'; '.join(wrong[:6])}. "
@@ -206,13 +213,14 @@ class Store:
             mean.values = {name: t.to(mean.live[name].device, copy=True) for name, t in begun.items()}
         notes: list[str] = []
         then, now = state["settings"].get("optimizer", settings.optimizer), settings.optimizer
-        if remembers(then) == remembers(now):
-            recall(core, optimizer, tensors, progress.step)
+        if memory_kind(then) == memory_kind(now):
+            restore_optimizer(core, optimizer, tensors, progress.step)
         else:
             notes.append(Note(f"what {then} remembers of each weight is of no use to {now}, which begins anew",
                               zh=f"{then} 对各权重的记忆对 {now} 没有用，后者从头记起"))  # fmt: skip
-        changed = list(differences(state["settings"], json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
-        moved = list(differences(state["machine"], machine(), "machine"))
+        before = rename_keys("training", state["settings"])
+        changed = list(differences(before, json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
+        moved = list(differences(state["machine"], describe_machine(), "machine"))
         other = "not a bit-for-bit repetition: "
         notes += [Note(other + d, zh=f"不会逐位重复：{d}") for d in changed + moved]
         if None not in (self.judged, then := state.get("judged")) and then != self.judged:
@@ -248,19 +256,19 @@ class Store:
         return {key: (t / len(names)).float() for key, t in total.items()}
 
 
-def remembers(optimizer: str) -> str:
+def memory_kind(optimizer: str) -> str:
     """The kind of memory that an optimiser has of each weight; Adam and AdamW have the same."""
     return "adam" if optimizer == "adamw" else optimizer
 
 
-def recall(core: nn.Module, optimizer: Any, tensors: Tensors, step: int) -> None:
+def restore_optimizer(core: nn.Module, optimizer: Any, tensors: Tensors, step: int) -> None:
     """Give the optimiser what a checkpoint remembers of each weight."""
     device = next(core.parameters()).device
     kept: dict[str, Tensors] = {}
     for place, t in tensors.items():
         key, _, name = place.partition(":")
         kept.setdefault(name, {})[key] = t
-    for name, (memory, fused) in optim.memories(core, optimizer).items():
+    for name, (memory, fused) in optim.optimizer_states(core, optimizer).items():
         own = {key: t for key, t in kept.get(name, {}).items() if key not in ("weight", "mean")}
         if own:  # a weight that no gradient has met yet has none
             if "exp_avg" in own:  # the first checkpoints did not count the steps of each weight
@@ -277,9 +285,9 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
         for i, (a, b) in enumerate(zip(old, new, strict=True)):
             yield from differences(a, b, f"{where}[{i}]")
     elif old != new:
-        yield f"{where}: was {_short(old)}, now {_short(new)}"
+        yield f"{where}: was {quote_json(old)}, now {quote_json(new)}"
 
 
-def _short(value: Any) -> str:
+def quote_json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}…"

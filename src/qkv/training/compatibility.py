@@ -14,20 +14,15 @@ from qkv.model import Model
 from qkv.spec import as_json
 from qkv.training import optim
 from qkv.training.data_files import Data
-from qkv.training.objectives import base, corruption, tuning
-from qkv.training.objectives.base import Batches, Held, Objective
-from qkv.training.plan import placed
+from qkv.training.objectives import OBJECTIVES
+from qkv.training.objectives.base import Batches, HoldOut, Objective
+from qkv.training.objectives.chat import split_last_answers
+from qkv.training.objectives.spans import SENTINELS
 from qkv.training.run import Check, Run, Vocabulary
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
 
-OBJECTIVES = {
-    "pairs": base.PAIRS, "text": base.TEXT, "documents": tuning.DOCUMENTS, "masked": corruption.MASKS,
-    "denoise": corruption.NOISE, "blanks": corruption.BLANKS,
-    "prefixes": corruption.CONTINUATIONS, "spans": corruption.SPANS,
-    "labels": tuning.LABELS, "similarity": tuning.SIMILAR, "choice": tuning.CHOICES, "chat": tuning.TALKS,
-}  # fmt: skip
 USUAL = {
     "marian": "pairs", "gpt2": "text", "llama": "text", "openai_gpt": "text", "bert": "masked", "prefix": "prefixes",
     "t5": "spans", "bart": "denoise", "glm_blank": "blanks", "lstm": "pairs", "lstm-attention": "pairs",
@@ -35,7 +30,7 @@ USUAL = {
 LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "decoder": "text"}
 
 
-def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
+def choose_objective(run: Run, splits: Splits, begun: Model | None) -> Objective:
     """What the run learns: what it says, else what such data and such a model usually mean.
 
     Raises:
@@ -44,7 +39,7 @@ def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
     kind = architecture(begun.spec) if begun else ""
     usual = LEARNS[kind] if begun else USUAL[run.model.family]
     if begun and kind == "encoder-decoder" and splits.kind in ("plain text", "token shards"):
-        usual = restored(begun)
+        usual = guess_reconstruction(begun)
     name = run.objective or ("chat" if splits.kind == "conversations" else usual)
     if name not in OBJECTIVES:
         hint, known = nearest(name, OBJECTIVES), ", ".join(OBJECTIVES)
@@ -74,10 +69,10 @@ def in_chinese(kinds: str) -> str:
     return "或".join(names[kind] for kind in kinds.split(" or "))
 
 
-def restored(begun: Model) -> str:
+def guess_reconstruction(begun: Model) -> str:
     """What an encoder-decoder learns from plain text: what its vocabulary has marks for."""
     tokenizer = begun.tokenizer
-    if tokenizer is not None and tokenizer.id(corruption.SENTINELS[0]) is not None:
+    if tokenizer is not None and tokenizer.id(SENTINELS[0]) is not None:
         return "spans"
     return "pairs" if tokenizer is None or tokenizer.mask_id is None else "denoise"
 
@@ -93,43 +88,45 @@ def architecture(spec: Any) -> str:
 
 def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
     """QkvError where a setting would not be heeded, or does not go with the objective, the model or another setting."""
-    if run.tokenizer.dropout and (not objective.recuts or isinstance(splits.train, Mixture)):
-        what = Note("token shards are cut already", zh="词元文件已经切好") if objective.recuts else (
+    if run.tokenizer.bpe_dropout and (not objective.bpe_dropout or isinstance(splits.train, Mixture)):
+        what = Note("token shards are cut already", zh="词元文件已经切好") if objective.bpe_dropout else (
             Note("these texts are not cut anew", zh="这些文本不会重新切分"))  # fmt: skip
-        fit = ", ".join(name for name, o in OBJECTIVES.items() if o.recuts)
-        raise QkvError(f"tokenizer.dropout={run.tokenizer.dropout}: {what}; take it away (it goes with {fit})",
-                       zh=f"tokenizer.dropout={run.tokenizer.dropout}：{what.zh}；请去掉（它用于 {fit}）")  # fmt: skip
-    if run.training.word_dropout and objective not in (base.PAIRS, *tuning.JUDGING):
+        fit = ", ".join(name for name, o in OBJECTIVES.items() if o.bpe_dropout)
+        raise QkvError(f"tokenizer.bpe_dropout={run.tokenizer.bpe_dropout}: {what}; take it away (it goes with {fit})",
+                       zh=f"tokenizer.bpe_dropout={run.tokenizer.bpe_dropout}：{what.zh}；"
+                       f"请去掉（它用于 {fit}）")  # fmt: skip
+    if run.training.word_dropout and not (objective.name == "pairs" or objective.labels_texts):
         raise QkvError(f"training.word_dropout={run.training.word_dropout}: words are left out of labelled texts and "
                        "of pairs alone; take it away",
                        zh=f"training.word_dropout={run.training.word_dropout}："
                        "只用于带标签的文本和句对；请去掉")  # fmt: skip
-    if run.training.word_dropout and run.training.sampled:
-        raise QkvError("training.sampled: the model guesses from true words, which training.word_dropout makes "
-                       "unknown; take one of them away",
-                       zh="training.sampled：模型由真词来猜，而 training.word_dropout 把词变成未知；"
+    if run.training.word_dropout and run.training.scheduled_sampling:
+        raise QkvError("training.scheduled_sampling: the model guesses from true words, which training.word_dropout "
+                       "makes unknown; take one of them away",
+                       zh="training.scheduled_sampling：模型由真词来猜，而 training.word_dropout 把词变成未知；"
                        "请去掉一个")  # fmt: skip
-    if run.training.agree and not drops(as_json(model.spec)):
-        raise QkvError(f"training.agree={run.training.agree}: two passes of a model without dropout agree already; "
-                       "give it some (model.dropout=0.1), or take agree away",
-                       zh=f"training.agree={run.training.agree}：没有 dropout，两遍本来就一致；请给一些"
-                       "（model.dropout=0.1），或去掉 agree")  # fmt: skip
-    if run.training.outputs == "seen" and objective is base.PAIRS:
+    if run.training.rdrop and not has_dropout(as_json(model.spec)):
+        raise QkvError(f"training.rdrop={run.training.rdrop}: two passes of a model without dropout agree already; "
+                       "give it some (model.dropout=0.1), or take rdrop away",
+                       zh=f"training.rdrop={run.training.rdrop}：没有 dropout，两遍本来就一致；请给一些"
+                       "（model.dropout=0.1），或去掉 rdrop")  # fmt: skip
+    if run.training.outputs == "seen" and objective.name == "pairs":
         refuse_seen(run, model)
     if architecture(model.spec) not in objective.models:
         fit = " or ".join(objective.models)
-        name = next(name for name, known in OBJECTIVES.items() if known is objective)
-        raise QkvError(f"{run.name}: objective {name!r} needs a model of kind {fit}; this one is: "
+        raise QkvError(f"{run.name}: objective {objective.name!r} needs a model of kind {fit}; this one is: "
                        f"{architecture(model.spec)}",
-                       zh=f"{run.name}：objective {name!r} 要的模型是 {fit}，"
+                       zh=f"{run.name}：objective {objective.name!r} 要的模型是 {fit}，"
                        f"这个是 {architecture(model.spec)}")  # fmt: skip
 
 
 def refuse_seen(run: Run, model: Model) -> None:
     """QkvError where the words that targets hold are not all known beforehand, or a model cannot keep from others."""
     why = Note("")
-    if run.tokenizer.dropout:
-        why = Note("with tokenizer.dropout each epoch has other words", zh="有 tokenizer.dropout 时每轮的词都不同")
+    if run.tokenizer.bpe_dropout:
+        why = Note(
+            "with tokenizer.bpe_dropout each epoch has other words", zh="有 tokenizer.bpe_dropout 时每轮的词都不同"
+        )
     elif run.training.optimizer == "adafactor":
         why = Note("adafactor measures its steps by all of the output's biases, and those of the others are large",
                    zh="adafactor 的步长取自输出的所有偏置，而其余词的偏置很大")  # fmt: skip
@@ -142,11 +139,11 @@ def refuse_seen(run: Run, model: Model) -> None:
         raise QkvError(f"training.outputs=seen: {why}; take it away", zh=f"training.outputs=seen：{why.zh}；请去掉")
 
 
-def drops(part: Any) -> bool:
+def has_dropout(part: Any) -> bool:
     """Whether a spec, as JSON, has a dropout above zero anywhere."""
     if isinstance(part, dict):
-        return any((key == "dropout" and bool(value)) or drops(value) for key, value in part.items())
-    return isinstance(part, list) and any(map(drops, part))
+        return any((key == "dropout" and bool(value)) or has_dropout(value) for key, value in part.items())
+    return isinstance(part, list) and any(map(has_dropout, part))
 
 
 def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model, valid: Batches) -> None:
@@ -161,7 +158,7 @@ def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model
                            "并留出续写的位置")  # fmt: skip
     if not valid or run.training.metric == "loss":
         return
-    known = [*objective.measure(model.core, [placed(valid[0], model.device)])]
+    known = [*objective.measure(model.core, [valid[0].to(model.device)])]
     if not textual and run.check.sentences:
         known += ["exact_match"] if objective.answers == "labels" else ["bleu", "exact_match"]
     run.training.better(dict.fromkeys(known, 0.0), None)
@@ -174,56 +171,65 @@ def fits(model: Model, source: Any) -> bool:
     return context is None or len(ids) + (0 if model.encoder_decoder else 2) <= context
 
 
-def overruled(run: Run, begun: Model | None) -> tuple[str, ...]:
-    """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it."""
+def note_overruled(run: Run, splits: Splits, begun: Model | None) -> tuple[str, ...]:
+    """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it.
+
+    Raises:
+        QkvError: another's vocabulary is named, and the base or the data have theirs.
+    """
     own, cut = replace(run.model, context=Shape.context, family=Shape.family) != Shape(), run.tokenizer
-    room = begun.spec.context if begun else None
+    if cut.of and (begun or isinstance(splits.train, Mixture)):
+        whose = Note("that of the token shards", zh="词元文件的")
+        whose = Note(f"the base's ({run.base})", zh=f"基础模型 {run.base} 的") if begun else whose
+        raise QkvError(f"tokenizer.of={cut.of}: this run's vocabulary is {whose}; take tokenizer.of away",
+                       zh=f"tokenizer.of={cut.of}：这次训练的词表是{whose.zh}；请去掉它")  # fmt: skip
+    room, whose = begun.spec.context if begun else None, run.base or cut.of
     told = [Note(f"the model is that of {run.base}: of [model] only context is heeded",
                  zh=f"模型取自 {run.base}：[model] 里只有 context 有效")] if run.base and own else []  # fmt: skip
     if room and Shape.context != run.model.context > room:
-        told.append(Note(f"model.context={run.model.context}: {run.base} reads {room} tokens at most, as do rows now",
-                         zh=f"model.context={run.model.context}：{run.base} 最多读 {room} 个词元，每行取 {room}"))
-    if run.base and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
-        told.append(Note(f"the vocabulary is that of {run.base}: kind and size in [tokenizer] are not heeded",
-                         zh=f"词表取自 {run.base}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
-    if cut.of and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
-        told.append(Note(f"the vocabulary is that of {cut.of}: kind and size in [tokenizer] are not heeded",
-                         zh=f"词表取自 {cut.of}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
+        told.append(
+            Note(
+                f"model.context={run.model.context}: {run.base} reads {room} tokens at most, as do rows now",
+                zh=f"model.context={run.model.context}：{run.base} 最多读 {room} 个词元，每行取 {room}",
+            )
+        )
+    if whose and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
+        told.append(Note(f"the vocabulary is that of {whose}: kind and size in [tokenizer] are not heeded",
+                         zh=f"词表取自 {whose}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
     return tuple(told)
 
 
-def told(run: Run, splits: Splits, objective: Objective, model: Model, held: Held) -> tuple[str, ...]:
+def collect_notes(run: Run, splits: Splits, objective: Objective, model: Model, hold_out: HoldOut) -> tuple[str, ...]:
     """Everything that is said of how data, model and settings go together, before step 1."""
-    labelled = objective.answers == "labels" and splits.kind == "pairs" and objective is not tuning.CHOICES
-    return (
-        *(strange(splits, model.labels) if labelled else ()), *unanswered(run, splits, objective, model),
-        *alike(run, splits, objective), *idle(run, splits, objective, model), *replaced(run, model),
-        *(untested(splits, held(splits.test)) if isinstance(splits.test, str) else ()),
-    )  # fmt: skip
+    notes: list[str] = []
+    if splits.kind == "pairs" and objective.answers == "labels" and objective.name != "choice":
+        notes += note_unknown_labels(splits, model.labels)
+    if objective.answers == "texts" and not isinstance(splits.valid, str | Mixture):
+        notes += note_unanswerable(run, splits, model)
+    if splits.kind == "pairs" and not run.objective and (objective.answers == "texts" or objective.name == "masked"):
+        notes += note_label_like(splits)
+    notes += note_idle_settings(run, splits, objective, model)
+    if isinstance(splits.test, str) and splits.test and not hold_out(splits.test):
+        notes.append(Note("the test text is too short for this objective: it will not be judged",
+                          zh="测试文本太短，这个目标无法评估它"))  # fmt: skip
+    return tuple(notes)
 
 
-def replaced(run: Run, model: Model) -> tuple[str, ...]:
-    """What is said where Muon finds nothing that it could take."""
-    if run.training.optimizer != "muon" or optim.matrices_of(model.core):
-        return ()
-    return (Note("training.optimizer=muon: no matrix of a layer learns here, so AdamW takes all weights",
-                 zh="training.optimizer=muon：这里没有哪一层的矩阵在学，所有权重都由 AdamW 更新"),)  # fmt: skip
-
-
-def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
+def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Model) -> list[str]:
     """What is said of settings that differ from the defaults and do nothing in this run; nothing without any."""
     s, check, data = run.training, run.check, run.data or Data()
     textual = isinstance(splits.train, str | Mixture)
     experts = any(block.moe for block in model.spec.stack.blocks)
     steered = any(block.moe and block.moe.balance == "bias" for block in model.spec.stack.blocks)
     adam = s.optimizer != "adafactor"
-    worded = objective in tuning.JUDGING and model.spec.decoder and model.spec.head
+    worded = objective.labels_texts and model.spec.decoder and model.spec.head
     falls = s.schedule in ("cosine", "linear", "wsd")
     sure = not textual and not data.messages
     heeded = {
-        "training.balance": experts, "training.steer": steered, "training.auxiliary": worded, "training.floor": falls,
-        "training.decay": s.schedule == "wsd", "training.sampled_ramp": s.sampled, "check.prompts": textual,
-        "training.outputs": objective is base.PAIRS, "training.betas": adam, "training.eps": adam,
+        "training.moe_aux_loss": experts, "training.moe_bias_lr": steered, "training.auxiliary": worded,
+        "training.floor": falls, "training.decay": s.schedule == "wsd", "check.prompts": textual,
+        "training.scheduled_sampling_ramp": s.scheduled_sampling,
+        "training.outputs": objective.name == "pairs", "training.betas": adam, "training.eps": adam,
         "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
         "data.overlap": not textual, "data.valid": not textual,
         "data.test": not textual and not data.dataset,
@@ -236,15 +242,18 @@ def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[
         part, key = name.split(".")
         own, usual = (getattr(one, key) for one in parts[part])
         found += [name] if not used and own != usual else []
-    if not found:
-        return ()
-    return (Note(f"of no use in this run: {', '.join(found)}", zh=f"在这次训练里不起作用：{', '.join(found)}"),)
+    notes: list[str] = []
+    if found:
+        notes.append(Note(f"of no use in this run: {', '.join(found)}",
+                          zh=f"在这次训练里不起作用：{', '.join(found)}"))  # fmt: skip
+    if s.optimizer == "muon" and not optim.hidden_matrices(model.core):
+        notes.append(Note("training.optimizer=muon: no matrix of a layer learns here, so AdamW takes all weights",
+                          zh="training.optimizer=muon：这里没有哪一层的矩阵在学，所有权重都由 AdamW 更新"))  # fmt: skip
+    return notes
 
 
-def alike(run: Run, splits: Splits, objective: Objective) -> tuple[str, ...]:
+def note_label_like(splits: Splits) -> tuple[str, ...]:
     """What is said of pairs whose second side looks like labels, where nobody said what is to be learnt."""
-    if run.objective or splits.kind != "pairs" or (objective.answers == "labels" and objective is not corruption.MASKS):
-        return ()
     sides = Counter(side for _, side in splits.train)  # type: ignore[misc]
     if len(sides) > 20 or len(splits.train) < 20 * len(sides):
         return ()
@@ -254,7 +263,7 @@ def alike(run: Run, splits: Splits, objective: Objective) -> tuple[str, ...]:
                  zh=f"第二列只有 {len(sides)} 种文本（{some}）：如果是标签，请写 objective=labels"),)  # fmt: skip
 
 
-def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
+def note_unknown_labels(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
     """What is said about held-out texts whose label no training text has; nothing without any."""
     found = Counter(label for part in (splits.valid, splits.test) for _, label in part if label not in labels)  # type: ignore[misc]
     if len(labels) == 1:
@@ -269,19 +278,9 @@ def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
     return (told,)
 
 
-def untested(splits: Splits, held: Batches) -> tuple[str, ...]:
-    """What is said about a test text of which nothing can be judged; nothing otherwise."""
-    if not splits.test or held:
-        return ()
-    return (Note("the test text is too short for this objective: it will not be judged",
-                 zh="测试文本太短，这个目标无法评估它"),)  # fmt: skip
-
-
-def unanswered(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
+def note_unanswerable(run: Run, splits: Splits, model: Model) -> tuple[str, ...]:
     """What is said about held-out sources that are too long to be answered; nothing without any."""
-    if objective.answers == "labels" or isinstance(splits.valid, str | Mixture):
-        return ()
-    rows = [*asked(splits.valid)[: run.check.sentences], *asked(splits.test)]
+    rows = [*split_questions(splits.valid)[: run.check.sentences], *split_questions(splits.test)]
     over = sum(not fits(model, source) for source, _ in rows)
     room = run.model.context
     told = Note(f"{over:,} of {len(rows):,} held-out sources do not fit into the context of {room} tokens: they count "
@@ -291,6 +290,6 @@ def unanswered(run: Run, splits: Splits, objective: Objective, model: Model) -> 
     return (told,) if over else ()
 
 
-def asked(rows: Any) -> list[tuple[Any, str]]:
+def split_questions(rows: Any) -> list[tuple[Any, str]]:
     """What a model is asked and what it should answer: pairs as they are, conversations up to their last answer."""
-    return tuning.questions(rows) if rows and isinstance(rows[0][0], dict) else list(rows)
+    return split_last_answers(rows) if rows and isinstance(rows[0][0], dict) else list(rows)

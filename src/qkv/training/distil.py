@@ -154,7 +154,7 @@ def put(one: Data, pairs: Sequence[Pair], out: Path) -> None:
     """Pairs in the form of the file that they were made of: its columns or its keys, and nothing else."""
     if one.source:
         for side, place in enumerate(places(one, out)):
-            log.put(place, "".join(f"{pair[side]}\n" for pair in pairs))
+            log.write_text_file(place, "".join(f"{pair[side]}\n" for pair in pairs))
         return
     (place,) = places(one, out)
     if one.tsv:
@@ -162,4 +162,4 @@ def put(one: Data, pairs: Sequence[Pair], out: Path) -> None:
         rows = ("\t".join({a: x, b: y}.get(n, "") for n in range(max(a, b) + 1)) for x, y in pairs)
     else:
         rows = (json.dumps(dict(zip(one.keys, pair, strict=True)), ensure_ascii=False) for pair in pairs)
-    log.put(place, "".join(f"{row}\n" for row in rows))
+    log.write_text_file(place, "".join(f"{row}\n" for row in rows))

@@ -22,7 +22,15 @@ SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"
 KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
 
 OWN_PAIRS = Settings(
-    epochs=20, lr=1e-3, schedule="inverse", warmup=1000, smoothing=0.1, clip=1.0, metric="bleu", average=3, patience=5
+    epochs=20,
+    lr=1e-3,
+    schedule="inverse",
+    warmup=1000,
+    label_smoothing=0.1,
+    clip=1.0,
+    metric="bleu",
+    average=3,
+    patience=5,
 )
 OWN_TEXT = Settings(
     epochs=10, optimizer="adamw", lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, schedule="cosine", warmup=100,

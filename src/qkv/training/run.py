@@ -18,8 +18,8 @@ from qkv.errors import Note, QkvError, meant, nearest
 from qkv.tokenizers.bpe_dropout import Ranks, merges_of
 from qkv.tokenizers.vocabulary import Kind
 from qkv.training.data_files import Data
-from qkv.training.probes.watched import Watching
-from qkv.training.settings import NONE, ONE, SHARE, Settings, assignments, bounded, changed, sound
+from qkv.training.probes.recorder import ProbeSettings
+from qkv.training.settings import NONE, ONE, RENAMED, SHARE, Settings, assignments, bounded, changed, sound
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits, shared
 
@@ -33,15 +33,15 @@ class Vocabulary:
 
     kind: Kind = "bpe"
     size: int = 8000
-    dropout: float = 0.0  # the paper's: 0.1, for Chinese and Japanese 0.6
+    bpe_dropout: float = 0.0  # the paper's: 0.1, for Chinese and Japanese 0.6
     of: str = ""  # the MODEL whose vocabulary this run has, such as another run's directory
     merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
 
     def __post_init__(self) -> None:
         sound("tokenizer", self)
-        if not 0 <= self.dropout <= 1:
-            raise QkvError(f"tokenizer.dropout: found {self.dropout}, expected {SHARE}",
-                           zh=f"tokenizer.dropout：读到 {self.dropout}，应是 {SHARE.zh}")  # fmt: skip
+        if not 0 <= self.bpe_dropout <= 1:
+            raise QkvError(f"tokenizer.bpe_dropout: found {self.bpe_dropout}, expected {SHARE}",
+                           zh=f"tokenizer.bpe_dropout：读到 {self.bpe_dropout}，应是 {SHARE.zh}")  # fmt: skip
 
     def ranks(self) -> Ranks | None:
         """The merges of the file; None where none is named, as a vocabulary of kind bpe has its own."""
@@ -88,7 +88,7 @@ class Run:
     training: Settings = field(default_factory=Settings)
     check: Check = field(default_factory=Check)
     words: Callable[[], Sequence[str]] | None = None  # of a tokenizer of kind lexicon
-    watch: Watching = field(default_factory=Watching)
+    watch: ProbeSettings = field(default_factory=ProbeSettings)
     objective: str = ""
     base: str = ""
     data: Data | None = None  # of a run over your own files (own.py): what `splits` reads
@@ -97,7 +97,14 @@ class Run:
 PLAIN = ("objective", "base")
 OWN = Note("; a recipe reads its own data, a TOML file names yours", zh="；配方读自己的数据，你的写在 TOML 里")
 PARTS = ("model", "tokenizer", "training", "check", "watch")
-KINDS = {"data": Data, "model": Shape, "tokenizer": Vocabulary, "training": Settings, "check": Check, "watch": Watching}
+KINDS = {
+    "data": Data,
+    "model": Shape,
+    "tokenizer": Vocabulary,
+    "training": Settings,
+    "check": Check,
+    "watch": ProbeSettings,
+}
 
 
 def asked(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
@@ -121,6 +128,7 @@ def elsewhere(key: str, parts: Iterable[str] = KINDS) -> Note:
     """A hint of where a key belongs: its own place if any part has it, else the nearest name."""
     known = [*PLAIN, *(f"{part}.{f.name}" for part in parts for f in dataclasses.fields(KINDS[part]))]
     exact = [name for name in known if name.rpartition(".")[2] == key]
+    exact += [new for old, new in RENAMED.items() if old.rpartition(".")[2] == key]
     return meant(exact[0]) if exact else nearest(key, [*known, *parts])
 
 
@@ -131,6 +139,8 @@ def misplaced(values: Mapping[str, Any], where: str = "") -> None:
     for part, names in own.items():
         table = values.get(part)
         for key in table if isinstance(table, Mapping) else ():
+            if new := RENAMED.get(f"{part}.{key}"):
+                raise QkvError(f"{where}{part}.{key}: is called {new} now", zh=f"{where}{part}.{key}：现在叫 {new}")
             if key in every and key not in names:
                 hint = elsewhere(key)
                 raise QkvError(f"{where}{part}.{key}: unknown key{hint} (known: {', '.join(names)})",
@@ -144,6 +154,7 @@ def configured(run: Run, words: Iterable[str]) -> Run:
 
 def shortened(run: Run) -> Run:
     """The same run in seconds: a narrow model, a little of the data, a few steps; every part of it still works."""
+
     def few() -> Splits:
         with sources.tried():
             whole = run.splits()

@@ -21,6 +21,13 @@ BARE = re.compile(r"[-+]?(?:\d+\.|\.\d+)(?:[eE][-+]?\d+)?")  # .1 and 1., which 
 ONE, NONE = Note("1 or more", zh="1 或更大"), Note("0 or more", zh="0 或更大")
 SHARE = Note("a share from 0 to 1", zh="0 到 1 的比例")
 BELOW = Note("a share from 0 to below 1", zh="0 到 1（不含 1）的比例")
+# Keys that had other names: typed ones are told the new name, those in checkpoints and run.json are read as it.
+RENAMED = {
+    "training.smoothing": "training.label_smoothing", "training.agree": "training.rdrop",
+    "training.sampled": "training.scheduled_sampling", "training.sampled_ramp": "training.scheduled_sampling_ramp",
+    "training.balance": "training.moe_aux_loss", "training.steer": "training.moe_bias_lr",
+    "tokenizer.dropout": "tokenizer.bpe_dropout", "model.chosen": "model.top_k", "model.steered": "model.moe_bias",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,14 +52,16 @@ class Settings:
     clip: float = 0.0  # largest gradient norm
     on_bad_step: Literal["stop", "skip", "rewind"] = "stop"  # a loss or gradient that is no number, or a spike
     spike: float = 0.0  # so many standard deviations above the last 64 steps a loss or gradient is a spike; 0: never
-    smoothing: float = 0.0  # label smoothing
+    label_smoothing: float = 0.0
     outputs: Literal["all", "seen"] = "all"  # the words that a translation is chosen among; seen: those of the targets
-    agree: float = 0.0  # each batch is read with two dropouts, and differing costs so much (R-Drop: Liang et al. 2021)
-    sampled: float = 0.0  # scheduled sampling: the share of true inputs that the model's own guesses replace at most
-    sampled_ramp: int = 0  # steps over which that share grows from none
+    rdrop: float = 0.0  # each batch is read with two dropouts, and differing costs so much (R-Drop: Liang et al. 2021)
+    scheduled_sampling: float = 0.0  # the share of true inputs that the model's own guesses replace at most
+    scheduled_sampling_ramp: int = 0  # steps over which that share grows from none
     word_dropout: float = 0.0  # the share of words left out of labelled texts (Iyyer et al. 2015), unknown in pairs
-    balance: float = 0.01  # how much of the loss evens out the experts, where there are any (Fedus et al. 2021, 2.2)
-    steer: float = 1e-3  # how far the bias of an expert moves in a step, where there is one (Wang et al. 2024)
+    moe_aux_loss: float = (
+        0.01  # how much of the loss evens out the experts, where there are any (Fedus et al. 2021, 2.2)
+    )
+    moe_bias_lr: float = 1e-3  # how far the bias of an expert moves in a step, where there is one (Wang et al. 2024)
     auxiliary: float = 0.5  # what the loss of words counts beside that of labels (Radford et al. 2018, equation 5)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "never", "blocks"] = "auto"  # torch.compile of the blocks; auto: on a GPU
@@ -74,12 +83,12 @@ class Settings:
             object.__setattr__(self, "epochs", 1)
         bounded("training", self, ONE, lambda n: n >= 1, "tokens", "accumulate", "log_every")
         bounded("training", self, NONE, lambda n: n >= 0, "steps", "epochs", "seconds", "patience", "warmup",
-                "lr", "clip", "average", "weight_decay", "balance", "steer", "auxiliary", "sampled_ramp",
-                "spike", "agree", "evaluate_every", "save_every")  # fmt: skip
+                "lr", "clip", "average", "weight_decay", "moe_aux_loss", "moe_bias_lr", "auxiliary",
+                "scheduled_sampling_ramp", "spike", "rdrop", "evaluate_every", "save_every")  # fmt: skip
         above = Note("a number above 0 (1e-8, say), as Adam divides by it", zh="大于 0 的数（如 1e-8），Adam 要除以它")
         bounded("training", self, above, lambda n: n > 0, "eps")
-        bounded("training", self, SHARE, lambda n: 0 <= n <= 1, "smoothing", "decay", "floor",
-                "sampled")  # fmt: skip
+        bounded("training", self, SHARE, lambda n: 0 <= n <= 1, "label_smoothing", "decay", "floor",
+                "scheduled_sampling")  # fmt: skip
         bounded("training", self, BELOW, lambda n: 0 <= n < 1, "ema", "word_dropout")
         usual = Note(f"0 (the usual) to {THREADS}", zh=f"0（照常）到 {THREADS}")
         bounded("training", self, usual, lambda n: 0 <= n <= THREADS, "threads")
@@ -221,3 +230,8 @@ def value_of(text: str) -> Any:
         return tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
         return float(text) if BARE.fullmatch(text) else text
+
+
+def rename_keys(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a part of a run, as an earlier version may have written them, under the names of today."""
+    return {RENAMED.get(f"{part}.{key}", f".{key}").rpartition(".")[2]: value for key, value in values.items()}

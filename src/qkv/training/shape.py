@@ -37,8 +37,10 @@ class Shape:
     groups: int = 0  # key/value heads of llama and prefix; 0: as many as heads
     ffn: int = 0  # the width within the feed-forward part; 0: four times `width`
     experts: int = 0  # of llama (which is Mixtral then) and prefix (with one more that reads every token); 0: dense
-    chosen: int = 2
-    steered: bool = False  # a bias of each expert, moved by training.steer, decides with its score (Wang et al. 2024)
+    top_k: int = 2
+    moe_bias: bool = (
+        False  # a bias of each expert, moved by training.moe_bias_lr, decides with its score (Wang et al. 2024)
+    )
     activation: str = ""  # in the family's own words; empty: its usual one
     dropout: float | None = None  # None: 0.1, where the family has any (see DROPLESS)
     attention_dropout: float = 0.0
@@ -47,7 +49,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         sound("model", self)
-        bounded("model", self, ONE, lambda n: n >= 1, "width", "layers", "heads", "context", "chosen")
+        bounded("model", self, ONE, lambda n: n >= 1, "width", "layers", "heads", "context", "top_k")
         bounded("model", self, NONE, lambda n: n >= 0, "groups", "experts", "ffn")
         drops = [key for key in ("dropout", "attention_dropout") if getattr(self, key) is not None]
         bounded("model", self, BELOW, lambda n: 0 <= n < 1, *drops)
@@ -93,9 +95,9 @@ class Shape:
         common = {"model_type": kind, "vocab_size": vocabulary}
         common |= {} if kind == "glm_blank" else {"tie_word_embeddings": self.tied}
         spec = spec_of(common | made, "model")
-        spec = prefixed(spec, self) if self.family == "prefix" else spec
-        spec = steered(spec) if self.steered else spec
-        return replace(spec, labels=labelling(spec, labels, self.drop)) if labels else spec
+        spec = make_prefix_decoder(spec, self) if self.family == "prefix" else spec
+        spec = add_router_bias(spec) if self.moe_bias else spec
+        return replace(spec, labels=label_head(spec, labels, self.drop)) if labels else spec
 
     def refuse_idle(self) -> None:
         """Refuse what this family would not heed."""
@@ -108,13 +110,13 @@ class Shape:
                            f"a family that does: {', '.join(fit)}",
                            zh=f"model.{idle}={getattr(self, idle)}：对 {self.family} 无效；请去掉，或换一个家族："
                            f"{', '.join(fit)}")  # fmt: skip
-        if self.steered and not self.experts:
-            raise QkvError("model.steered=true: there are no experts to steer; say how many: model.experts=8",
-                           zh="model.steered=true：没有专家可调；请说有几个：model.experts=8")  # fmt: skip
-        if self.chosen != Shape.chosen and not self.experts:
-            raise QkvError(f"model.chosen={self.chosen}: there are no experts to choose from; say how many: "
+        if self.moe_bias and not self.experts:
+            raise QkvError("model.moe_bias=true: there are no experts to steer; say how many: model.experts=8",
+                           zh="model.moe_bias=true：没有专家可调；请说有几个：model.experts=8")  # fmt: skip
+        if self.top_k != Shape.top_k and not self.experts:
+            raise QkvError(f"model.top_k={self.top_k}: there are no experts to choose from; say how many: "
                            "model.experts=8",
-                           zh=f"model.chosen={self.chosen}：没有专家可选；请说有几个：model.experts=8")  # fmt: skip
+                           zh=f"model.top_k={self.top_k}：没有专家可选；请说有几个：model.experts=8")  # fmt: skip
 
     def refuse_narrow(self) -> None:
         """Refuse a feed-forward part of another width than this family knows."""
@@ -162,7 +164,7 @@ class Shape:
                 "n_positions": self.context, "activation_function": self.activation or "gelu_new"}  # fmt: skip
 
     def llama(self) -> dict[str, Any]:
-        sparse = {"model_type": "mixtral", "num_local_experts": self.experts, "num_experts_per_tok": self.chosen}
+        sparse = {"model_type": "mixtral", "num_local_experts": self.experts, "num_experts_per_tok": self.top_k}
         return {"hidden_size": self.width, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
                 "num_key_value_heads": self.groups or self.heads, "intermediate_size": self.inner,
                 "hidden_act": self.activation or "silu", "max_position_embeddings": self.context,
@@ -170,14 +172,14 @@ class Shape:
                 **(sparse if self.experts and self.family == "llama" else {})}  # fmt: skip
 
 
-def labelling(spec: Spec, count: int, dropout: float) -> Labels:
+def label_head(spec: Spec, count: int, dropout: float) -> Labels:
     """What labels texts: an encoder by its first state (Devlin et al. 2018), a decoder by its last (GPT-1)."""
     if spec.decoder:
         return Labels(count, "last", bias=False, dropout=dropout)
     return Labels(count, dense=Dense("tanh"), dropout=dropout)
 
 
-def prefixed(spec: Spec, shape: Shape) -> Spec:
+def make_prefix_decoder(spec: Spec, shape: Shape) -> Spec:
     """The spec of a decoder that sees a prefix freely, with experts where the shape has some."""
 
     def block(b: Block) -> Block:
@@ -185,12 +187,12 @@ def prefixed(spec: Spec, shape: Shape) -> Spec:
         if not shape.experts:
             return b
         assert b.ffn is not None
-        return replace(b, ffn=None, moe=Experts(shape.experts, shape.chosen, b.ffn, shared=b.ffn))
+        return replace(b, ffn=None, moe=Experts(shape.experts, shape.top_k, b.ffn, shared=b.ffn))
 
     return replace(spec, decoder=replace(spec.stack, blocks=tuple(map(block, spec.stack.blocks))))
 
 
-def steered(spec: Spec) -> Spec:
+def add_router_bias(spec: Spec) -> Spec:
     """The spec with a bias of each expert that decides, with its score, which are chosen."""
 
     def block(b: Block) -> Block:

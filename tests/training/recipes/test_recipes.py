@@ -128,7 +128,7 @@ def test_masked_words_and_prefixes_go_on_bit_for_bit(name: str, tmp_path: Path) 
     mine, theirs = dict(a.model.core.named_parameters()), dict(b.model.core.named_parameters())
     assert all((mine[n] == theirs[n]).all() for n in mine)
     assert a.test == b.test
-    steps = [e for e in log.events(tmp_path / "a/train/log.jsonl") if e["kind"] == "step"]
+    steps = [e for e in log.read_events(tmp_path / "a/train/log.jsonl") if e["kind"] == "step"]
     assert ("loads" in steps[0]) == (name == "demo_moe")
 
 
@@ -294,12 +294,12 @@ def test_the_feed_forward_part_is_four_times_as_wide_where_nobody_says(family: s
 
 
 def test_a_llama_with_experts_is_a_mixtral_and_a_bias_may_steer_them(tmp_path: Path) -> None:
-    words = ["model.family=llama", "model.experts=4", "training.steer=0.01"]
+    words = ["model.family=llama", "model.experts=4", "training.moe_bias_lr=0.01"]
     run = recipes.configure("demo_lm", [*words, "training.precision=fp32"], smoke=True)
     plain = recipes.train(run, out=tmp_path / "a", device="cpu")
     said = json.loads((tmp_path / "a" / "config.json").read_text(encoding="utf-8"))
     assert (said["model_type"], said["num_local_experts"], said["num_experts_per_tok"]) == ("mixtral", 4, 2)
-    moved = recipes.train(configured(run, ["model.steered=true", "training.balance=0"]), device="cpu")
+    moved = recipes.train(configured(run, ["model.moe_bias=true", "training.moe_aux_loss=0"]), device="cpu")
     for made, count in ((plain, 0), (moved, 2)):
         biases = [b for name, b in made.model.core.named_buffers() if name.endswith("moe.bias")]
         assert len(biases) == count
@@ -413,9 +413,7 @@ def test_the_line_of_a_step_says_how_uneven_experts_are() -> None:
     assert "lr 1.00e-03  busiest expert 1.25 × its share  50 tokens/s" in lines(step | {"busiest": 1.25})[0]
 
 
-def test_the_lines_of_a_run_are_chinese_where_one_speaks_it(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_lines_of_a_run_are_chinese_where_one_speaks_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.main(["train", str(own(tmp_path)), "--smoke", "--device", "cpu", "--lang", "zh"]) == 0
     heard = capsys.readouterr().err
     assert re.search(r"第 \d+/\d+ 步  损失 [\d.]+  学习率 \S+  每秒 [\d,]+ 个词元，峰值的 \d+%  还需 [\d:]+", heard)

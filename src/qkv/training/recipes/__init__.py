@@ -13,7 +13,7 @@ from qkv.errors import Note, QkvError, nearest
 if TYPE_CHECKING:
     from qkv.training.estimate import Estimate
     from qkv.training.log import Report
-    from qkv.training.probes.watched import Watching
+    from qkv.training.probes.recorder import ProbeSettings
     from qkv.training.run import Run
     from qkv.training.session import Trained
 
@@ -73,11 +73,12 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
 
 def train(
     recipe: "str | Path | Run", *, overrides: Iterable[str] = (), out: "str | Path | None" = None,
-    device: str = "auto", report: "Report | None" = None, resume: bool = False, watch: "Watching | int | None" = None,
+    device: str = "auto", report: "Report | None" = None, resume: bool = False,
+    watch: "ProbeSettings | int | None" = None,
 ) -> "Trained":  # fmt: skip
     """Train a recipe, a TOML file or a Run; with `out`, a model directory that also keeps the run in `out`/train.
 
-    `watch` says what the run records of itself while it learns, or how often; read it with training.watch.Watched.
+    `watch` says what the run records of itself while it learns, or how often; read it with training.watch.ProbeLog.
 
     Where torchrun started several processes, all train; the first one alone writes, and knows metrics and test.
 
@@ -91,7 +92,7 @@ def train(
     if watch is not None:
         watch = dataclasses.replace(run.watch, times=watch) if isinstance(watch, int) else watch
         run = dataclasses.replace(run, watch=watch)
-    with distributed.joined(device) as ranks:
+    with distributed.join_ranks(device) as ranks:
         return session.train(run, Path(out) if out else None, device, report, resume, ranks)
 
 
@@ -101,9 +102,9 @@ def estimate(recipe: "str | Path | Run", *, overrides: Iterable[str] = (), devic
     Memory is that of this process, so ask in a fresh one.
     """
     from qkv.data.sources import tried
-    from qkv.training import assemble as parts
+    from qkv.training import assemble, evaluation
     from qkv.training import estimate as estimates
 
     with tried():
-        a = parts.assemble(configure(recipe, overrides), device=device)
-    return estimates.estimate(a.model.core, a.plan, a.run.training, rehearse=parts.rehearsal(a))
+        a = assemble.assemble(configure(recipe, overrides), device=device)
+    return estimates.estimate(a.model.core, a.plan, a.run.training, rehearse=evaluation.make_rehearsal(a))

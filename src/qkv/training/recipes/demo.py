@@ -6,13 +6,13 @@
 from functools import partial
 
 from qkv.data.corpus import corpus, words_en, words_zh
-from qkv.training.probes.watched import Watching
+from qkv.training.probes.recorder import ProbeSettings
 from qkv.training.run import Check, Run, Vocabulary
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
 
-WATCH = Watching(
+WATCH = ProbeSettings(
     times=32, texts=("我爱学习。", "书和茶都在桌上，我看完了它。", "书和茶都在桌上，我喝完了它。"),
     words=("小", "苹果", "书"), share=0.04, megabytes=96, longest=20,
 )  # fmt: skip
@@ -41,7 +41,7 @@ def run(
         Vocabulary("lexicon", 8000),
         Settings(
             epochs=epochs, seconds=seconds, tokens=2048, optimizer="muon", lr=4e-3, schedule="wsd", warmup=50,
-            decay=0.4, smoothing=0.1, clip=1.0, seed=seed, evaluate_every=50,
+            decay=0.4, label_smoothing=0.1, clip=1.0, seed=seed, evaluate_every=50,
         ),
         Check(sentences=60, beam=4, samples=1),
         words,

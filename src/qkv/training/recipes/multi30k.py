@@ -31,7 +31,7 @@ def run(source: str = "en", target: str = "de") -> Run:
         Shape("marian", width=192, layers=3, heads=4, ffn=512, dropout=0.25, context=128),
         Vocabulary("split", 20_000, merges="mt/multi30k_bpe_en_de/code"),
         Settings(
-            seconds=1440, tokens=1024, lr=1.2e-3, schedule="wsd", warmup=800, decay=0.6, smoothing=0.1,
+            seconds=1440, tokens=1024, lr=1.2e-3, schedule="wsd", warmup=800, decay=0.6, label_smoothing=0.1,
             metric="bleu", average=5, evaluate_every=1000, eps=1e-8,
         ),
         Check(sentences=400, beam=5, length_penalty=1.0, tokenize="none", joint="@@ "),

@@ -14,5 +14,5 @@ def run(source: str = "en", target: str = "de") -> Run:
     pairs by heart."""
     longer = multi30k_longer.run(source, target)
     model = replace(longer.model, dropout=0.2)
-    training = replace(longer.training, steps=12_000, agree=5.0)
+    training = replace(longer.training, steps=12_000, rdrop=5.0)
     return replace(longer, name=f"multi30k_agreed_{source}_{target}", model=model, training=training)

@@ -54,7 +54,7 @@ def run() -> Run:
     whole = sst2.run()
     training = replace(
         whole.training, epochs=3, tokens=4096, lr=1e-3, warmup=200, evaluate_every=150, ema=0.99, word_dropout=0.4,
-        agree=4.0,
+        rdrop=4.0,
     )  # fmt: skip
     return replace(
         whole, name="sst2_phrases", splits=read, tokenizer=Vocabulary("split", 20_000), training=training,

@@ -22,6 +22,6 @@ def run() -> Run:
     """The run: two epochs at a small rate, as gently forgotten as in the first part."""
     first = sst2_phrases.run().training
     training = replace(
-        sst2.run().training, epochs=2, lr=3e-4, word_dropout=first.word_dropout, agree=first.agree
+        sst2.run().training, epochs=2, lr=3e-4, word_dropout=first.word_dropout, rdrop=first.rdrop
     )  # fmt: skip
     return replace(sst2.run(), name="sst2_sentences", splits=read, training=training, base="./runs/sst2_phrases")

@@ -26,8 +26,8 @@ def run() -> Run:
         Shape("marian", width=192, layers=3, heads=4, ffn=512, dropout=0.2, context=128),
         Vocabulary("bpe", 6000),
         Settings(
-            seconds=1200, tokens=1024, lr=1.2e-3, schedule="wsd", warmup=500, decay=0.6, smoothing=0.1, metric="bleu",
-            average=5, evaluate_every=1000, eps=1e-8,
+            seconds=1200, tokens=1024, lr=1.2e-3, schedule="wsd", warmup=500, decay=0.6, label_smoothing=0.1,
+            metric="bleu", average=5, evaluate_every=1000, eps=1e-8,
         ),
         Check(sentences=200, beam=4),
     )  # fmt: skip
