@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help demo test check bench size nightly clean
+.PHONY: help demo test check isa bench size nightly clean
 
 help:
 	@echo "make demo      train the 2017 Transformer on the bundled corpus, translate, look inside (ARGS=… for qkv demo)"
 	@echo "make test      every test but the nightly ones"
 	@echo "make check     ruff, types, floors, size: under 40 seconds"
+	@echo "make isa       every test under each instruction set that this processor has (AVX-512, AVX2, none)"
 	@echo "make nightly   every test, the long ones too, on freshly drawn examples"
 	@echo "make bench     the benchmarks and how to run each"
 	@echo "make size      lines per floor against the budget"
@@ -31,6 +32,9 @@ test: .venv/dev.stamp
 
 nightly: .venv/dev.stamp
 	QKV_EXAMPLES=fresh $(BIN)/python -m pytest -q -m "nightly or not nightly" --timeout=7200 $(ARGS)
+
+isa: .venv/dev.stamp
+	$(BIN)/python tools/isa.py $(ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check

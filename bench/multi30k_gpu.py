@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from common import judged, options, write
+from variants import configure
 
 GOAL = 41.02
 TOLD = ("steps", "tokens", "seconds", "loss", "weights", "precision")
@@ -34,7 +35,7 @@ def main() -> None:
     name, device = ("demo", "cpu") if given.smoke else ("multi30k_hour", "cuda")
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        run = recipes.configure(name, [] if given.smoke else words, smoke=given.smoke)
+        run = configure(name, [] if given.smoke else words, smoke=given.smoke)
         recipes.train(run, out=folder, device=device, report=Plain())
         wall = round(time.perf_counter() - start, 1)
         result = json.loads((Path(folder) / "train" / "result.json").read_text(encoding="utf-8"))

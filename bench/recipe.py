@@ -1,10 +1,10 @@
 """A recipe trained in its time reaches its quality: Multi30k En-De >= 36.0 BLEU on test2016 in 30 minutes on 2 cores.
 
-`bench/recipe.py --name multi30k` (or tatoeba_zh_en, …) trains and writes bench/results/<run>.json and the hypotheses
-beside it; `--run DIR` writes the same from a run that `qkv train` made, `--run DIR,DIR,…` from runs that differ by
-their seed (the first is told in full; of Multi30k all three test sets, of each run and of all together). `--of N`
-takes of every N of them in turn the one with the lowest validation loss, as somebody would who trains N and keeps one;
-of models that classify it also asks each N together (`--ensemble`).
+`bench/recipe.py --name multi30k` (or tatoeba_zh_en, or multi30k_longer of variants.py, …) trains and writes
+bench/results/<run>.json and the hypotheses beside it; `--run DIR` writes the same from a run that `qkv train` made,
+`--run DIR,DIR,…` from runs that differ by their seed (the first is told in full; of Multi30k all three test sets, of
+each run and of all together). `--of N` takes of every N of them in turn the one with the lowest validation loss, as
+somebody would who trains N and keeps one; of models that classify it also asks each N together (`--ensemble`).
 Of a language model the whole held-out text is read once more.
 """
 
@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS, judged, options, write
+from variants import configure
 
 CLAIM = "A recipe trained in its time reaches its quality."
 WU = "41.02 (transformer_tiny of Wu et al. 2021, the same files, 65M target tokens on 2 GPUs)"
 CNN = "83.5 (CNN without word vectors, harvardnlp/sent-conv-torch, which also learnt from the labels of all phrases)"
 NANOGPT = "1.4697 nats a character (nanoGPT's README, train_shakespeare_char.py on one A100)"
 ANCHORS = {
-    "multi30k_en_de": WU, "multi30k_longer_en_de": WU, "multi30k_agreed_en_de": WU, "multi30k_hour_en_de": WU,
+    "multi30k": WU, "multi30k_longer": WU, "multi30k_agreed": WU, "multi30k_hour": WU,
     "sst2": CNN, "sst2_phrases": CNN, "sst2_sentences": CNN, "shakespeare_longest": NANOGPT,
 }  # fmt: skip
 GOALS = {
-    "multi30k_en_de": 36.0, "multi30k_longer_en_de": 41.02, "multi30k_agreed_en_de": 41.02,
-    "multi30k_hour_en_de": 41.02, "sst2": 83.5, "sst2_phrases": 83.5, "sst2_sentences": 83.5,
-    "shakespeare_longest": 1.47,
+    "multi30k": 36.0, "multi30k_longer": 41.02, "multi30k_agreed": 41.02, "multi30k_hour": 41.02,
+    "sst2": 83.5, "sst2_phrases": 83.5, "sst2_sentences": 83.5, "shakespeare_longest": 1.47,
 }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def main() -> None:
     from qkv.cli.train import Plain
     from qkv.training import recipes
 
-    run = recipes.configure("demo_lm" if given.smoke else given.name, smoke=given.smoke)
+    run = configure("demo_lm" if given.smoke else given.name, smoke=given.smoke)
     with tempfile.TemporaryDirectory() as folder:
         directories = [Path(name) for name in given.run.split(",")] if given.run else [Path(folder)]
         if not given.run:
@@ -53,9 +53,9 @@ def main() -> None:
         content |= three_tests(run, directories)
         hypotheses = directories[0] / "train" / "test.hyp"
         if hypotheses.exists() and not given.smoke and not given.out:
-            shutil.copy(hypotheses, RESULTS / f"{run.name}.test2016.hyp" if "multi30k" in run.name
+            shutil.copy(hypotheses, RESULTS / f"{run.name}_en_de.test2016.hyp" if "multi30k" in run.name
                         else RESULTS / f"{run.name}.test.hyp")  # fmt: skip
-    name = "recipe" if given.smoke else run.name
+    name = "recipe" if given.smoke else f"{run.name}_en_de" if "multi30k" in run.name else run.name
     told = f" --run {given.run} --of {given.of}" if given.of else ""
     write(name, CLAIM, given, command=f"python bench/recipe.py --name {given.name}{told}", **content)
 
@@ -147,7 +147,7 @@ def asked_together(run: Any, directories: list[Path], of: int) -> dict[str, Any]
 
 def three_tests(run: Any, directories: list[Path]) -> dict[str, Any]:
     """Of Multi30k from English to German: BLEU of all three test sets, of each run and of all of them together."""
-    if not (run.name.startswith("multi30k") and run.name.endswith("en_de")):
+    if not run.name.startswith("multi30k"):
         return {}
     told = {"bleu": [judged(directory) for directory in directories]}
     return told | ({"bleu_together": judged(*directories)} if len(directories) > 1 else {})

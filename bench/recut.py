@@ -8,6 +8,7 @@ import time
 from functools import partial
 
 from common import in_turn, middle, options, summary, write
+from variants import configure
 
 STEPS = 12  # of each run in a round
 
@@ -17,14 +18,14 @@ def main() -> None:
     given = options(__doc__ or "")
     import torch
 
-    from qkv.training import assemble, recipes
+    from qkv.training import assemble
     from qkv.training.loop import Loop
 
     torch.set_num_threads(given.threads)
     ready, found, epochs = {}, {}, {"usual": iter(range(1, 99)), "dropout": iter(range(1, 99))}
     for name, share in (("usual", 0.0), ("dropout", 0.1)):
         words = [f"tokenizer.bpe_dropout={share}", "training.precision=fp32"]
-        a = assemble.assemble(recipes.configure("multi30k_longer", words, smoke=given.smoke), device="cpu")
+        a = assemble.assemble(configure("multi30k_longer", words, smoke=given.smoke), device="cpu")
         run = Loop(a.model.core, a.plan, a.run.training, None, None, lambda _: None)
         run.begin(False)
         ready[name] = (a, run)

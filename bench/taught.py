@@ -1,6 +1,6 @@
 """A student of its teachers' translations passes Multi30k's published 41.02; each teacher stays below it.
 
-Teachers are finished runs of the recipe: `qkv train multi30k_longer training.seed=0 --out T0`, and so on; those of
+Teachers are finished runs of multi30k_longer (variants.py) with seeds of their own; those of
 `--back` learnt the other direction. Then `bench/taught.py --teachers T0,T1,T2` has each translate the training sources
 (as `qkv data distil` does), trains the recipe on the true pairs and theirs, and ends on the true pairs alone;
 `--run DIR` is where both runs lie or go on, and what the teachers wrote (default: none stays).
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS, judged, options, write
+from variants import configure
 
 CLAIM = "A student of its teachers' translations passes Multi30k's published 41.02; each teacher stays below it."
 WU = "41.02 (transformer_tiny of Wu et al. 2021, the same files, 65M target tokens on 2 GPUs)"
@@ -58,11 +59,11 @@ def trained(folder: Path, forth: Sequence[Path], back: Sequence[Path], given: An
     first, last = folder / "taught", folder / "true"
     more = given.more.split(",") if given.more else []
     if not (first / "train" / "result.json").exists():
-        run = recipes.configure(name, [*STUDENT, seed, *more], smoke=given.smoke)
+        run = configure(name, [*STUDENT, seed, *more], smoke=given.smoke)
         pairs = partial(beside, run.splits(), ["demo"] if given.smoke else forth, back, folder)
         recipes.train(replace(run, splits=pairs), out=first, report=Plain(), resume=True)
     if not (last / "train" / "result.json").exists():
-        run = recipes.configure(name, [] if given.smoke else [*more, *END, seed], smoke=given.smoke)
+        run = configure(name, [] if given.smoke else [*more, *END, seed], smoke=given.smoke)
         recipes.train(replace(run, base=str(first)), out=last, report=Plain(), resume=True)
 
 

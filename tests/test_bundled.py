@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import qkv
-from qkv.data.corpus import corpus
+from qkv.data.corpus import load_corpus
 from qkv.labs import two_it
 from qkv.paths import bundled_dir
-from qkv.training.recipes.demo_bert import label
 
 TOOL = Path(__file__).parents[1] / "tools" / "bundle.py"
 needs = pytest.mark.skipif(not (bundled_dir() / "demo").is_dir(), reason="the bundled models were not made yet")
@@ -39,7 +38,7 @@ def test_together_at_most_twelve_megabytes():
 
 @needs
 def test_the_translator_knows_held_out_sentences(demo):
-    pairs = corpus(0).test[:100]
+    pairs = load_corpus().test[:100]
     said = [r.text for r in demo.translate([p.zh for p in pairs], beam=1)]
     assert sum(r == p.en for r, p in zip(said, pairs, strict=True)) >= 90
     assert demo.translate("我爱学习。").text == "I love studying."
@@ -47,7 +46,7 @@ def test_the_translator_knows_held_out_sentences(demo):
 
 @needs
 def test_the_noun_flips_with_the_verb(demo):
-    halves = [h for s in corpus(0).swaps[:50] for h in two_it.two(demo, s)]
+    halves = [h for s in load_corpus().swaps[:50] for h in two_it.two(demo, s)]
     right = two_it.named(demo, halves)
     assert sum(a and b for a, b in zip(right[::2], right[1::2], strict=True)) >= 40
 
@@ -76,7 +75,7 @@ def test_transformers_loads_both_and_agrees(demo):
 
 @needs
 def test_the_encoder_labels_held_out_sentences(bert):
-    rows = [(text, label(p)) for p in corpus(0).test[:100] for text in (p.zh, p.en)]
+    rows = [(text, p.label) for p in load_corpus().test[:100] for text in (p.zh, p.en)]
     said = [v.label for v in bert.classify([text for text, _ in rows])]
     assert sum(a == b for a, (_, b) in zip(said, rows, strict=True)) >= 185
     assert bert.classify("你喜欢苹果吗？").label == "question"
@@ -99,14 +98,14 @@ def test_the_encoder_fills_in_words_that_fit(bert):
 def test_sentences_of_like_meaning_are_near(bert):
     tea, milk, capital = bert.embed(["他喝了一杯茶。", "他喝了一杯牛奶。", "北京是中国的首都。"])
     assert tea @ milk > tea @ capital + 0.4
-    pairs = corpus(0).test[:100]
+    pairs = load_corpus().test[:100]
     zh, en = bert.embed([p.zh for p in pairs]), bert.embed([p.en for p in pairs])
     assert ((zh @ en.T).argmax(1) == torch.arange(100)).sum() >= 50, "a translation among a hundred; chance finds one"
 
 
 @needs
 def test_the_prefix_decoder_knows_held_out_sentences(moe):
-    pairs = corpus(0).test[:100]
+    pairs = load_corpus().test[:100]
     said = [r.text for r in moe.generate([p.zh for p in pairs])]
     assert sum(r == p.en for r, p in zip(said, pairs, strict=True)) >= 90
     assert moe.generate("我爱学习。").text == "I love studying."

@@ -1,12 +1,11 @@
 """Costs against published numbers, torch's own FLOP counter, a real cache and a real backward pass."""
 
 import dataclasses
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 from torch.utils.flop_counter import FlopCounterMode
 
 from qkv import cost
@@ -17,9 +16,6 @@ from qkv.core.step import Given, begin
 from qkv.cost import count, report, shapes
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Latent, Mask, Norm, Rotary, Spec, Stack, Table
-
-sys.path.insert(0, str(Path(__file__).parent / "core"))
-import zoo
 
 
 def gpt2() -> Spec:

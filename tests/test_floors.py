@@ -201,7 +201,7 @@ def test_only_training_and_labs_choose_a_family_by_its_name() -> None:
         ("lens.trace", "from qkv import load"),
         ("training.run", "from qkv.labs import lab"),
         ("spec", "from qkv.core import model"),
-        ("data.corpus.grammar", "from ...tokenizers import tokenizer"),
+        ("data.corpus.reader", "from ...tokenizers import tokenizer"),
         ("data.order", "from ..hub import load"),
         ("model", "from qkv.hub import load"),
         ("writing", "from qkv.model import Model"),
@@ -218,10 +218,10 @@ def test_a_wrong_import_is_caught(name: str, source: str) -> None:
     [
         ("core.model", "import torch.nn.functional as F\nfrom qkv.spec import Spec\nfrom qkv.core.step import Step"),
         ("families.qwen", "import math\nfrom qkv.families import llama\nfrom qkv.errors import QkvError"),
-        ("cli.demo", "from qkv.training.recipes import demo\nimport qkv"),
+        ("cli.demo", "from qkv.training import recipes\nimport qkv"),
         ("hub", "from qkv.generation import engine\nfrom qkv import tokenizers"),
         ("judging", "if TYPE_CHECKING:\n    from qkv.model import Model"),
-        ("data.corpus.__init__", "from .grammar import pairs\nfrom ..order import batch"),
+        ("data.corpus.__init__", "from .reader import pairs\nfrom ..order import batch"),
     ],
 )
 def test_a_right_import_passes(name: str, source: str) -> None:

@@ -3,13 +3,12 @@
 import ast
 import linecache
 import re
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from support import zoo
 
 from qkv import fold
 from qkv.core.cache import Static
@@ -17,9 +16,6 @@ from qkv.core.dropout import dropper
 from qkv.core.step import begin, listener
 from qkv.fold import show
 from qkv.spec import Attention, Block, Ffn, Mask, Norm, Rotary, Spec, Stack
-
-sys.path.insert(0, str(Path(__file__).parent / "core"))
-import zoo
 
 MODES = (None, "train", "prefill", "decode")
 

@@ -1,21 +1,17 @@
 """What a model makes of a text without writing: states averaged, labels, masked words, chances, and conversations."""
 
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv import reading
 from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.tokenizers.vocabulary import train
-
-sys.path.insert(0, str(Path(__file__).parent / "core"))
-import zoo
 
 TEXTS = ("one two three", "four", "five six seven eight nine ten")
 CHATML = (

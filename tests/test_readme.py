@@ -23,20 +23,8 @@ READMES = ("README.md", "README.zh-CN.md")
 PAGES = (*READMES, "docs/questions.md")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 RUN = {
-    "translate",
-    "generate",
-    "embed",
-    "classify",
-    "fill",
-    "score",
-    "look",
-    "show",
-    "info",
-    "check",
-    "convert",
-    "doctor",
-    "eval",
-    "lab",
+    "translate", "generate", "embed", "classify", "fill", "score", "look", "show", "info", "check", "convert", "doctor",
+    "eval", "lab",
 }  # training and talking are run by their own tests
 every = pytest.mark.parametrize("readme", READMES)
 

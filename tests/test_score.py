@@ -1,11 +1,10 @@
 """The chance of a text, a translation or a continuation, against models that are asked for one word at a time."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv.core.step import Given, begin
@@ -13,9 +12,6 @@ from qkv.errors import QkvError
 from qkv.model import Special
 from qkv.tokenizers.vocabulary import train
 from qkv.writing import whole
-
-sys.path.insert(0, str(Path(__file__).parent / "core"))
-import zoo
 
 SOURCE, TARGET = [5, 6, 7, 8], [9, 4, 11, 2]
 

@@ -1,15 +1,12 @@
 """A real checkpoint from end to end: stories260K says its published text byte for byte, and what transformers says."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support import stories
 
 import qkv
-
-sys.path.insert(0, str(Path(__file__).parent))
-import stories
 
 NEAR = 1e-4  # two likeliest logits closer than this may change places between two implementations
 WRITTEN = 256  # the author's program stops after so many tokens unless told otherwise

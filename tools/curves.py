@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from qkv.plots import figure
+from qkv.plots.forms import Lines
+
 ROOT = Path(__file__).parents[1]
-COLOURS = ("#0072b2", "#d55e00", "#009e73")  # Okabe and Ito 2008
 LOSS, BLEU = 1, 2  # where they stand in a point of a curve, behind its step
 PANELS = (
     ("Tatoeba zh-en", "BLEU, validation", BLEU, ("tatoeba_zh_en",)),
@@ -33,24 +35,19 @@ def minutes(run: dict[str, Any]) -> list[tuple[float, float]]:
 
 def draw(results: Path, out: Path) -> None:
     """The panels side by side, two by two."""
-    from matplotlib.figure import Figure
+    label = "millions of target tokens read"
+    first, *others = (
+        Lines(title, (), {n: points(read(results, n), column) for n in names}, x_label=label, y_label=y)
+        for title, y, column, names in PANELS
+    )
+    race = {name: minutes(run) for name, run in read(results, "recurrent")["runs"]["seconds"].items()}
+    raced = Lines("Tatoeba zh-en, equal time", (), race, x_label="minutes of one core", y_label="BLEU, validation")
+    figure.save(figure.draw([[first, raced], others]), out)
 
-    figure = Figure(figsize=(10, 6.4), layout="constrained")
-    first, raced, *others = figure.subplots(2, 2).flat
-    for axes, (title, y, column, names) in zip((first, *others), PANELS, strict=True):
-        for name, colour in zip(names, COLOURS, strict=False):
-            result = json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
-            xs, ys = zip(*points(result, column), strict=True)
-            axes.plot(xs, ys, marker="o", markersize=3, color=colour, label=name)
-        axes.set(title=title, xlabel="millions of target tokens read", ylabel=y)
-    race = json.loads((results / "recurrent.json").read_text(encoding="utf-8"))["runs"]["seconds"]
-    for (name, run), colour in zip(race.items(), COLOURS, strict=True):
-        raced.plot(*zip(*minutes(run), strict=True), marker="o", markersize=3, color=colour, label=name)
-    raced.set(title="Tatoeba zh-en, equal time", xlabel="minutes of one core", ylabel="BLEU, validation")
-    for axes in (first, raced, *others):
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
-    figure.savefig(out, dpi=110)
+
+def read(results: Path, name: str) -> dict[str, Any]:
+    """A result by its name."""
+    return json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ CORE_TOTAL = 1700
 FLOORS = {
     0: ("spec", "errors", "paths", "memory"),
     1: ("core", "families"),
-    2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "uses"),
+    2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "uses", "plots"),
     3: ("chat", "generation", "lens", "fold", "reading", "inputs", "evaluate", "baselines"),
     4: ("writing", "judging", "model", "hub"),
     5: ("training", "serve"),

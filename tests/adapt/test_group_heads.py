@@ -1,16 +1,12 @@
 """Pooled key/value heads are the mean of their group, and nothing else changes."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.adapt.group_heads import grouped
 from qkv.errors import QkvError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 def test_each_new_head_is_the_mean_of_its_group():

@@ -3,12 +3,12 @@
 import copy
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import zoo
 from torch import Tensor, nn
 
 import qkv
@@ -24,9 +24,6 @@ from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 V = 40
 FAMILIES = ("gpt2", "llama", "t5", "bert", "prefix", "glm_blank")

@@ -157,7 +157,9 @@ def test_standard_input_keeps_its_lines(
     assert [texts for texts, _ in fake.asked] == [["ab", "cd"]]
 
 
-@pytest.mark.parametrize(("beam", "sizes"), [(4, [32, 64, 128, 256, 256, 64]), (16, [32] + [64] * 12), (64, [32] * 25)])
+@pytest.mark.parametrize(
+    ("beam", "sizes"), [(4, [32, 64, 128, 256, 256, 64]), (16, [32] + [64] * 12), (64, [32] * 25)]
+)
 def test_lines_are_read_in_groups_that_grow_until_their_hypotheses_are_many(
     beam: int, sizes: list[int], fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,7 +253,9 @@ def test_show_and_info_print_what_the_library_says(
 ) -> None:
     import qkv.hub
 
-    monkeypatch.setattr(qkv.hub, "report", lambda name, **_: {"parameters": 1234, "bytes": {"weights_fp32": 4936}})
+    monkeypatch.setattr(
+        qkv.hub, "report", lambda name, **_: {"parameters": 1234, "bytes": {"weights_fp32": 4936}}
+    )
     assert run(capsys, "info", "gpt2")[1] == "parameters  1,234\nbytes\n  weights fp32  4,936\n"
     assert json.loads(run(capsys, "info", "gpt2", "--json")[1])["parameters"] == 1234
     monkeypatch.setitem(vars(qkv), "show", lambda name, mode: f"# {name} {mode}\n")
@@ -418,7 +422,9 @@ def test_others_run_where_each_look_finds_more_than_this_process(
 
 
 @pytest.mark.parametrize("wrong", [FileNotFoundError, PermissionError])
-def test_nobody_is_told_where_the_machine_does_not_say(monkeypatch: pytest.MonkeyPatch, wrong: type[OSError]) -> None:
+def test_nobody_is_told_where_the_machine_does_not_say(
+    monkeypatch: pytest.MonkeyPatch, wrong: type[OSError]
+) -> None:
     def absent(*_: object, **__: object) -> str:
         raise wrong
 

@@ -1,6 +1,7 @@
 """`qkv data`, `qkv eval` and `qkv runs` as they are typed: words, JSON, exit codes, files."""
 
 import json
+import math
 import os
 import re
 import sys
@@ -232,6 +233,16 @@ def test_runs_are_a_table_and_a_plot(capsys):
         patch.setitem(sys.modules, "matplotlib.figure", None)
         code, _, err = run(capsys, "runs", "--png", "p.png")
     assert (code, "qkv[plot]" in err, Path("p.png").exists()) == (2, True, False)
+    assert run(capsys, "runs", "--png", "p.gif")[0] == 2
+
+
+def test_runs_without_a_finite_number_are_not_drawn(capsys):
+    a_run("one", (math.nan,))
+    for how in ((), ("--html", "r.html"), ("--png", "r.png")):
+        code, _, err = run(capsys, "runs", *how)
+        assert (code, "nothing to draw" in err) == (2, True)
+    assert not Path("r.html").exists()
+    assert run(capsys, "runs", "--json")[0] == 0
 
 
 @pytest.mark.skipif(not (bundled_dir() / "demo").is_dir(), reason="demo is not bundled")

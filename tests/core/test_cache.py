@@ -1,17 +1,14 @@
 """Cached decoding equals the full forward; buffers grow by doubling; rows leave, move and are cut without a trace."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import zoo
+from support.rounding import assert_same
 
 from qkv.core.cache import Cache, Static
 from qkv.core.step import Given, begin
-
-sys.path.insert(0, str(Path(__file__).parent))
-import zoo
 
 DECODERS = [n for n in zoo.ALL if zoo.ALL[n]().decoder]
 CHUNKS = {"one by one": [1] * 11, "in chunks": [4, 1, 3, 3], "prefill, then one by one": [8, 1, 1, 1], "in one": [11]}
@@ -27,17 +24,16 @@ def _no_grad() -> Any:
         yield
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("name", DECODERS)
 def test_cached_decoding_equals_full_forward(name: str, chunks: str) -> None:
     core, ids = zoo.made(zoo.ALL[name]()), zoo.words(3, 11)
-    full = zoo.run(core, ids)
     sizes = CHUNKS[chunks]
     if sizes[0] < 3 and any(m.kind == "prefix" for m in core.decoder.masks):
         sizes = [3, *sizes[3:]]  # a free prefix sees itself whole
-    got = cached(core, ids, sizes, Static(6, capacity=2))
-    assert full.std() > 0.15
-    assert (got - full).abs().max() <= 1e-5
+    assert zoo.run(core, ids).std() > 0.15
+    assert_same(core, lambda c: zoo.run(c, ids), lambda c: cached(c, ids, sizes, Static(6, capacity=2)))
 
 
 def test_a_cache_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +48,7 @@ def test_a_cache_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         test_cached_decoding_equals_full_forward("gqa", "one by one")
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("name", ["gqa", "window", "learned"])
 def test_left_padding_equals_alone(name: str) -> None:
     core, ids = zoo.made(zoo.ALL[name]()), zoo.words(3, 11)
@@ -60,14 +57,20 @@ def test_left_padding_equals_alone(name: str) -> None:
     for row, n in enumerate(lengths):
         prompt[row, 8 - n :] = ids[row, :n]
     real = torch.arange(8)[None] >= 8 - torch.tensor(lengths)[:, None]
-    cache = Static(3, capacity=4)
-    out = [core(prompt, begin(core.decoder, prompt, Given(real=real), cache=cache, mode="prefill"))[:, -1:]]
     more = torch.stack([ids[row, n : n + 3] for row, n in enumerate(lengths)])
-    for part in more.split(1, 1):
-        out.append(core(part, begin(core.decoder, part, cache=cache, mode="decode")))
-    for row, n in enumerate(lengths):
-        alone = zoo.run(core, ids[row : row + 1, : n + 3])[0, n - 1 :]
-        assert (torch.cat(out, 1)[row] - alone).abs().max() <= 1e-5
+
+    def padded(core: Any) -> torch.Tensor:
+        cache = Static(3, capacity=4)
+        out = [core(prompt, begin(core.decoder, prompt, Given(real=real), cache=cache, mode="prefill"))[:, -1:]]
+        for part in more.split(1, 1):
+            out.append(core(part, begin(core.decoder, part, cache=cache, mode="decode")))
+        return torch.cat(out, 1)
+
+    def alone(core: Any) -> torch.Tensor:
+        rows = [zoo.run(core, ids[row : row + 1, : n + 3])[:, n - 1 :] for row, n in enumerate(lengths)]
+        return torch.cat(rows)
+
+    assert_same(core, alone, padded)
 
 
 def test_buffers_double_and_are_written_in_place() -> None:
@@ -94,43 +97,54 @@ def test_a_long_prefill_is_taken_whole() -> None:
 @pytest.mark.parametrize("name", ["gqa", "learned"])
 def test_reordered_rows_continue_their_parents(name: str, index: list[int]) -> None:
     core, ids = zoo.made(zoo.ALL[name]()), zoo.words(3, 8)
-    cache, new = Static(3), zoo.words(3, 1, seed=5)
-    zoo.run(core, ids, cache=cache, mode="prefill")
-    cache.reorder(torch.tensor(index))
-    got = zoo.run(core, new, cache=cache, mode="decode")
-    full = zoo.run(core, torch.cat((ids[index], new), 1))[:, -1:]
-    assert (got - full).abs().max() <= 1e-5
+    new = zoo.words(3, 1, seed=5)
+
+    def reordered(core: Any) -> torch.Tensor:
+        cache = Static(3)
+        zoo.run(core, ids, cache=cache, mode="prefill")
+        cache.reorder(torch.tensor(index))
+        return zoo.run(core, new, cache=cache, mode="decode")
+
+    assert_same(core, lambda c: zoo.run(c, torch.cat((ids[index], new), 1))[:, -1:], reordered)
 
 
 def test_kept_rows_go_on_and_the_memory_is_shared_by_beams() -> None:
     core, beams = zoo.made(zoo.seq2seq()), 2
     source, ids = zoo.words(3, 7, seed=9), zoo.words(3 * beams, 6)
-    memory = core.encode(source, begin(core.encoder, source))
+    each, left = torch.arange(3).repeat_interleave(beams), ids[[0, 1, 4, 5]]
 
-    def run(part: torch.Tensor, rows: torch.Tensor, cache: Any = None) -> torch.Tensor:
-        return core(part, begin(core.decoder, part, Given(memory=memory[rows]), cache=cache, mode="decode"))
+    def run(core: Any, part: torch.Tensor, rows: torch.Tensor, cache: Any = None) -> torch.Tensor:
+        memory = core.encode(source, begin(core.encoder, source))[rows]
+        return core(part, begin(core.decoder, part, Given(memory=memory), cache=cache, mode="decode"))
 
-    cache = Static(2)
-    first = run(ids[:, :4], torch.arange(3), cache)
-    assert cache.memory[0][0].shape[0] == 3, "one row per source"
-    each = torch.arange(3).repeat_interleave(beams)
-    assert (first - run(ids[:, :4], each)).abs().max() <= 1e-5
-    cache.keep(torch.tensor([0, 1, 4, 5]), torch.tensor([0, 2]))
-    left = ids[[0, 1, 4, 5]]
-    got = run(left[:, 4:], torch.tensor([0, 2]), cache)
-    assert (got - run(left, torch.tensor([0, 0, 2, 2]))[:, 4:]).abs().max() <= 1e-5
+    def shared(core: Any) -> torch.Tensor:
+        cache = Static(2)
+        first = run(core, ids[:, :4], torch.arange(3), cache)
+        assert cache.memory[0][0].shape[0] == 3, "one row per source"
+        cache.keep(torch.tensor([0, 1, 4, 5]), torch.tensor([0, 2]))
+        return torch.cat((first.flatten(0, 1), run(core, left[:, 4:], torch.tensor([0, 2]), cache).flatten(0, 1)))
+
+    def alone(core: Any) -> torch.Tensor:
+        then = run(core, left, torch.tensor([0, 0, 2, 2]))[:, 4:]
+        return torch.cat((run(core, ids[:, :4], each).flatten(0, 1), then.flatten(0, 1)))
+
+    assert_same(core, alone, shared)
 
 
 def test_cut_forgets_the_end() -> None:
     core, ids = zoo.made(zoo.gqa()), zoo.words(2, 9)
-    cache = Static(3)
-    zoo.run(core, zoo.words(2, 8, seed=4), cache=cache)
-    cache.cut(0)
-    zoo.run(core, ids[:, :6], cache=cache)
-    zoo.run(core, zoo.words(2, 2, seed=4), cache=cache)
-    cache.cut(6)
-    assert cache.length == 6
-    assert (zoo.run(core, ids[:, 6:], cache=cache) - zoo.run(core, ids)[:, 6:]).abs().max() <= 1e-5
+
+    def cut(core: Any) -> torch.Tensor:
+        cache = Static(3)
+        zoo.run(core, zoo.words(2, 8, seed=4), cache=cache)
+        cache.cut(0)
+        zoo.run(core, ids[:, :6], cache=cache)
+        zoo.run(core, zoo.words(2, 2, seed=4), cache=cache)
+        cache.cut(6)
+        assert cache.length == 6
+        return zoo.run(core, ids[:, 6:], cache=cache)
+
+    assert_same(core, lambda c: zoo.run(c, ids)[:, 6:], cut)
 
 
 def test_the_cache_that_keeps_nothing() -> None:

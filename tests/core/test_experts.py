@@ -1,6 +1,5 @@
 """Experts: routing as the papers write it, work as every expert on every token would do it, faults that must show."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.shapes import checked, claims
 from torch import Tensor
 
 from qkv import spec
@@ -18,9 +18,6 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Step, begin
 from qkv.spec import Attention, Block, Ffn, Mask, Norm, Spec, Stack
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from shapes import checked, claims
 
 EXPERT = Ffn(24, "silu", gated=True)
 KINDS = {
@@ -106,6 +103,7 @@ def test_chosen_experts_and_weights_are_those_of_the_papers(kind: str) -> None:
         assert dict(zip(i.tolist(), w.tolist(), strict=True)) == pytest.approx(want, abs=1e-6)
 
 
+@pytest.mark.parity
 @kinds
 def test_work_equals_every_expert_on_every_token(kind: str) -> None:
     moe, step = made(KINDS[kind])

@@ -1,20 +1,16 @@
 """First weights: the spread that the papers say, the same for the same seed, smaller where a matrix writes."""
 
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.core import init
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.spec import Init, Spec
-
-sys.path.insert(0, str(Path(__file__).parent))
-import zoo
 
 
 def fresh(spec: Spec, seed: int = 0) -> dict[str, torch.Tensor]:

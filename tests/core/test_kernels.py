@@ -62,6 +62,7 @@ def fitted(kernel: kernels.Kernel, q: Tensor, mask: Any) -> tuple[Tensor, Any]:
     return q[:, :, -1:], Seen(None if mask.bias is None else mask.bias[:, :, -1:], causal=False)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("kernel", kernels.TABLE, ids=lambda k: k.name)
 def test_every_kernel_is_the_open_maths(kernel: kernels.Kernel) -> None:
     for name, groups, padded, packed, past in CASES:
@@ -75,6 +76,7 @@ def test_every_kernel_is_the_open_maths(kernel: kernels.Kernel) -> None:
         assert gap <= 1e-5, f"{kernel.name}: {name} groups={groups} padded={padded} packed={packed} past={past}: {gap}"
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("kernel", kernels.TABLE, ids=lambda k: k.name)
 @pytest.mark.parametrize("groups", [6, 2])
 def test_gradients_are_those_of_the_open_maths(kernel: kernels.Kernel, groups: int) -> None:

@@ -8,30 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.core import attention, kernels, model
 from qkv.core.step import begin, listener
 
-sys.path.insert(0, str(Path(__file__).parent))
-import zoo
-
 CORE = Path(str(model.__file__)).parent
 # one-line helpers and what stands behind an interface; the contract does not count them
-UNCOUNTED = {
-    "tap",
-    "silent",
-    "append",
-    "once",
-    "rotate",
-    "drop",
-    "keep",
-    "sinusoid",
-    "split",
-    "key",
-    "value",
-    "add",
-    "<lambda>",
-}
+UNCOUNTED = {"tap", "silent", "append", "once", "rotate", "drop", "keep", "sinusoid", "split", "key", "value",
+             "add", "<lambda>"}
 
 
 class Opens:

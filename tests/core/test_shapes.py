@@ -7,14 +7,12 @@ from types import ModuleType
 
 import pytest
 import torch
+from support import zoo
+from support.shapes import FalseComment, checked, claims
 
 from qkv.core import attention, cache, kernels, masks, model, positions, step
 from qkv.core.cache import Static
 from qkv.core.step import Given, begin, listener
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-import zoo  # noqa: E402
-from shapes import FalseComment, checked, claims  # noqa: E402
 
 CORE = (attention, cache, kernels, masks, model, positions, step)
 

@@ -1,21 +1,18 @@
 """What travels beside x: at most nine fields, dropout by counter, taps that cost nothing and break no graph."""
 
 import dataclasses
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import zoo
+from support.rounding import assert_same
 from torch import nn
 
 from qkv.core import dropout
 from qkv.core.dropout import dropper, keep
 from qkv.core.step import Given, Step, begin, listener, silent
-
-sys.path.insert(0, str(Path(__file__).parent))
-import zoo
 
 
 class Ear:
@@ -187,20 +184,27 @@ def test_padding_of_either_side_changes_no_real_position(name: str) -> None:
     real = torch.arange(9)[None] < 6
     source, source_real = zoo.words(1, 9, seed=3), torch.arange(9)[None] < 7
 
-    def run(x: torch.Tensor, mask: Any, source: torch.Tensor, source_mask: Any) -> torch.Tensor:
+    def run(core: Any, x: torch.Tensor, mask: Any, source: torch.Tensor, source_mask: Any) -> torch.Tensor:
         if name != "seq2seq":
             return core(x, begin(core.decoder if name == "gqa" else core.encoder, x, Given(real=mask)))
         memory = core.encode(source, begin(core.encoder, source, Given(real=source_mask)))
         return core(x, begin(core.decoder, x, Given(real=mask, memory=memory, memory_real=source_mask)))
 
-    got, alone = run(padded, real, source, source_real)[:, :6], run(ids, None, source[:, :7], None)
-    assert (got - alone).abs().max() <= 1e-5
+    with torch.no_grad():
+        assert_same(
+            core,
+            lambda c: run(c, ids, None, source[:, :7], None),
+            lambda c: run(c, padded, real, source, source_real)[:, :6],
+        )
 
 
 def test_packed_documents_are_as_separate_ones() -> None:
     spec = zoo.gqa()
     core, one, two = zoo.made(spec), zoo.words(1, 5), zoo.words(1, 4, seed=2)
     ids, documents = torch.cat((one, two), 1), torch.tensor([[0] * 5 + [1] * 4])
-    got = core(ids, begin(core.decoder, ids, Given(documents=documents)))
-    expected = torch.cat((zoo.run(core, one), zoo.run(core, two)), 1)  # rotary: only the distance counts
-    assert (got - expected).abs().max() <= 1e-5
+    with torch.no_grad():
+        assert_same(
+            core,
+            lambda c: torch.cat((zoo.run(c, one), zoo.run(c, two)), 1),  # rotary: only the distance counts
+            lambda c: c(ids, begin(c.decoder, ids, Given(documents=documents))),
+        )

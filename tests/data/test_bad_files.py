@@ -113,7 +113,9 @@ def test_a_file_that_is_none_is_named_whatever_becomes_of_bad_rows(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_line_ends_of_windows_and_a_mark_at_the_beginning_change_no_row(kind: str, mark: bytes, tmp_path: Path) -> None:
+def test_line_ends_of_windows_and_a_mark_at_the_beginning_change_no_row(
+    kind: str, mark: bytes, tmp_path: Path
+) -> None:
     plain, other = (data(tmp_path, kind, first + b"".join(row.encode() + end for row in KINDS[kind][2]))
                     for first, end in ((b"", b"\n"), (mark, b"\r\n")))  # fmt: skip
     assert (plain.train, plain.valid) == (other.train, other.valid)

@@ -6,13 +6,12 @@ import json
 import math
 import random
 import struct
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv.core.model import Transformer
@@ -24,9 +23,6 @@ from qkv.explore.body import Answer, Query, dumped
 from qkv.explore.question import BUDGET, Cut, Question, Refused, Run, Shelf, ask, kind, longest, per_token
 from qkv.model import Model, Special
 from qkv.spec import Labels
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 WORDS = ["<s>", "</s>", "[M]", *(chr(0x4E00 + i) for i in range(94))]
 TEXTS = {"demo": "书和茶都在桌上，我看完了它。", "demo-lm": "One, two, buckle my", "demo-bert": "我爱[MASK]。",

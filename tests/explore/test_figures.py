@@ -1,15 +1,14 @@
-"""The five figures of a chapter: five files from live tensors, the same ones from the same seed."""
+"""The five figures of a chapter: five files from the tensors of one run, the same ones each time."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv.cli import main
@@ -17,13 +16,11 @@ from qkv.errors import QkvError
 from qkv.explore import figures
 from qkv.explore.tables import traced
 from qkv.model import Special
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
+from qkv.plots import figure
 
 pytest.importorskip("matplotlib")
 NAMES = [f"ch12-{n}.png" for n in ("attention-shape", "attention-matrix", "concatenate", "transformer-block",
-                                   "training-update")]  # fmt: skip
+                                   "vector-by-layer")]  # fmt: skip
 TEXT = "One, two, buckle"
 
 
@@ -59,22 +56,22 @@ def words(fig: Any) -> str:
 def test_one_command_writes_five_files_again_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "DPI", 30)
+    monkeypatch.setattr(figure, "DPI", 30)
     every: list[dict[str, bytes]] = []
-    for folder, seed in (("a", "0"), ("b", "0"), ("c", "1")):
-        assert main(["look", "demo-lm", TEXT, "--figures", str(tmp_path / folder), "--seed", seed, "--json"]) == 0
+    for folder, word in (("a", "wo"), ("b", "wo"), ("c", "1")):
+        assert main(["look", "demo-lm", TEXT, "--figures", str(tmp_path / folder), "--word", word, "--json"]) == 0
         paths = [Path(p) for p in json.loads(capsys.readouterr().out)["figures"]]
         assert [p.name for p in paths] == NAMES
         every.append({p.name: p.read_bytes() for p in paths})
     assert all(x.startswith(b"\x89PNG") for x in every[0].values())
     assert every[0] == every[1]
-    assert [n for n in NAMES if every[0][n] != every[2][n]] == NAMES[-1:], "the seed is that of the fresh weights"
+    assert [n for n in NAMES if every[0][n] != every[2][n]] == NAMES[-1:], "the word is that of the last figure"
 
 
 @pytest.mark.parametrize("name", ["demo-lm", "demo", "demo-moe", "demo-bert"])
 def test_numbers_in_them_are_the_models(name: str) -> None:
     model, text = qkv.load(name), TEXT if name == "demo-lm" else "我看完了那本书。"
-    made = figures.figures(model, [text], layer=0, head=1)
+    made = figures.make_figures(model, [text], layer=0, head=1)
     t = traced(model, text, ["walk"], {})
     path = f"{'encoder.' if model.encoder_decoder else ''}layers.0"
     weight, z, out = (t[f"{path}.attn.{n}"][0] for n in ("pattern", "z", "out"))
@@ -97,7 +94,7 @@ def test_every_weight_of_a_block_has_its_box() -> None:
     for name in ("demo-lm", "demo", "demo-moe"):
         model = qkv.load(name)
         t = traced(model, "我看完了那本书。" if name != "demo-lm" else TEXT, ["walk"], {})
-        told = words(figures.block(figures.Scene(model, t, 0, 0, lambda zh, en: en)))
+        told = words(figures.draw_block(figures.Scene(model, t, 0, 0, lambda zh, en: en)))
         stack = model.core.encoder if model.encoder_decoder else model.core.decoder
         for weight in dict(stack.layers[0].named_parameters()):  # type: ignore[union-attr]
             assert weight.endswith("bias") or f"{weight.removesuffix('.weight')}\n" in told
@@ -107,7 +104,7 @@ def drawn(model: qkv.Model) -> Any:
     """The first layer of a model that read three tokens."""
     with model.trace(save=["walk"]) as t, torch.no_grad():
         model(torch.tensor([[3, 4, 5]]))
-    return figures.block(figures.Scene(model, t, 0, 0, lambda zh, en: en))
+    return figures.draw_block(figures.Scene(model, t, 0, 0, lambda zh, en: en))
 
 
 def sides(fig: Any) -> list[tuple[float, float]]:
@@ -146,29 +143,35 @@ def test_a_layer_without_a_residual_has_no_line() -> None:
     assert "⊕" not in words(fig)
 
 
-def test_the_vector_moves_as_the_fresh_model_learns() -> None:
-    model = qkv.load("demo-lm")
-    ids = model.ids(TEXT)
-    rows, losses = figures.learnt(model, ids, ids[0], 0)
-    assert len(rows) == len(losses) == figures.UPDATES + 1
-    assert losses[-1] < losses[0] / 2
-    assert all(bool((a != b).any()) for a, b in pairwise(rows))
-    other, _ = figures.learnt(model, ids, ids[0], 1)
-    assert bool((other[0] != rows[0]).any())
+@pytest.mark.parametrize("name", ["demo-lm", "demo", "demo-bert"])
+def test_a_vector_is_followed_from_layer_to_layer(name: str) -> None:
+    model, text = qkv.load(name), TEXT if name == "demo-lm" else "我看完了那本书。"
+    fig = figures.make_figures(model, [text], word=1, say=lambda zh, en: en)[NAMES[4]]
+    t = traced(model, text, ["walk"], {})
+    side = "encoder." if model.encoder_decoder else ""
+    layers = len((model.spec.encoder or model.spec.stack).blocks)
+    states = torch.stack([t[f"{side}layers.0.resid_in"][0, 1], *(t[f"{side}layers.{i}.resid_out"][0, 1]
+                                                                  for i in range(layers))])  # fmt: skip
+    image = torch.tensor(fig.axes[0].images[0].get_array().tolist())
+    kept = states[:, : figures.NUMBERS]
+    assert (image - kept / kept.abs().amax(1, keepdim=True)).abs().max() < 1e-6
+    first, last = (line.get_ydata() for line in fig.axes[1].lines)
+    assert (first[0], last[-1]) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert first[-1] == pytest.approx(float(torch.cosine_similarity(states[0], states[-1], dim=0)), abs=1e-5)
+    assert first[-1] == pytest.approx(last[0])
+    assert min(first) < 0.9, "it does turn"
 
 
 def test_each_text_is_a_row_and_wrong_input_is_named() -> None:
     lm = qkv.load("demo-lm")
-    made = figures.figures(lm, [TEXT, "Twinkle"], say=lambda zh, en: en)
+    made = figures.make_figures(lm, [TEXT, "Twinkle"], say=lambda zh, en: en)
     assert len(made[NAMES[0]].axes) == 8
     assert "text 2 head 4" in words(made[NAMES[0]])
-    mute = zoo_model("cloze")
-    with pytest.raises(QkvError, match="names no words"):
-        figures.figures(mute, ["abc"])
-    with pytest.raises(QkvError, match="one token"):
-        figures.figures(lm, ["One"])
+    assert len(figures.make_figures(zoo_model("cloze"), ["abc"])) == len(figures.make_figures(lm, ["One"])) == 5
+    with pytest.raises(QkvError, match="book"):
+        figures.make_figures(lm, [TEXT], word="book")
     with pytest.raises(QkvError, match="layers 1 to 4 and heads 1 to 4"):
-        figures.figures(lm, [TEXT], head=9)
+        figures.make_figures(lm, [TEXT], head=9)
 
 
 def test_a_drawing_that_invents_numbers_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,18 +4,15 @@ import gzip
 import importlib.util
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support import browsing
 
 from qkv.explore import server
 from qkv.explore.question import Shelf
-
-sys.path.insert(0, str(Path(__file__).parent))
-import browsing  # pyright: ignore[reportMissingImports]
 
 ROOT = Path(__file__).parents[2]
 WEB, STATIC = ROOT / "web", ROOT / "src" / "qkv" / "explore" / "static"

@@ -1,6 +1,5 @@
 """A real run is watched in a real browser while it learns: a reader's own sentence gets into its records."""
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import browsing
 
 import qkv
 from qkv.explore import server
 from qkv.training import recipes
 from qkv.training.probes.records import FOLDER, REQUESTS_FILE, ProbeLog
-
-sys.path.insert(0, str(Path(__file__).parent))
-import browsing  # pyright: ignore[reportMissingImports]
 
 SENTENCE = "我爱喝茶。"
 

@@ -1,19 +1,16 @@
 """The page's panels on sums, masks, caches, experts, words, cuts and training, used in a real browser."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from support import browsing
 
 import qkv
 from qkv.explore import server
 from qkv.explore.question import Shelf
-
-sys.path.insert(0, str(Path(__file__).parent))
-import browsing  # pyright: ignore[reportMissingImports]
 
 EXAMPLES = {"demo": ["我爱学习。"], "demo-moe": ["我看完了那本书。"], "demo-bert": ["我爱[MASK]。"]}
 

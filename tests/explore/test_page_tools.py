@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support import browsing
 
 import qkv
 from qkv.explore import server
@@ -13,9 +14,6 @@ from qkv.explore.question import Shelf
 from qkv.training import recipes
 from qkv.training.probes import recorder
 from qkv.training.probes.records import ProbeLog
-
-sys.path.insert(0, str(Path(__file__).parent))
-import browsing  # pyright: ignore[reportMissingImports]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {

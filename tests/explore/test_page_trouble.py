@@ -1,15 +1,11 @@
 """What goes wrong for a reader of the page, in a real browser: web/tests/trouble.mjs."""
 
-import sys
-from pathlib import Path
 
 import pytest
+from support import browsing
 
 import qkv
 from qkv.explore import server
-
-sys.path.insert(0, str(Path(__file__).parent))
-import browsing  # pyright: ignore[reportMissingImports]
 
 EXAMPLES = {"demo": ["书和茶都在桌上，我看完了它。"], "demo-lm": ["One, two,"]}
 

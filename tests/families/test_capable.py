@@ -1,14 +1,12 @@
 """What every family can do besides giving the right logits: write, learn, be traced, be shown, be counted."""
 
-import importlib.util
 import linecache
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 import torch.nn.functional as F
+from support import oracles
 
 from qkv import cost, hub
 from qkv.adapt.onednn_linear import pack
@@ -19,10 +17,6 @@ from qkv.model import Special
 from qkv.writing import start_of
 
 pytest.importorskip("transformers")
-where = importlib.util.spec_from_file_location("oracles", Path(__file__).with_name("oracles.py"))
-oracles = importlib.util.module_from_spec(where)
-sys.modules["oracles"] = oracles
-where.loader.exec_module(oracles)
 
 FAMILIES = [f for f in sorted(model_dir.modules()) if oracles.draw(f, 0) is not None]
 every = pytest.mark.parametrize("family", FAMILIES)

@@ -1,8 +1,6 @@
 """What is special about DeepSeek: published sizes, the latent cache, layers left unread, configs that are refused."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,10 +17,9 @@ from qkv.families import deepseek
 
 def drawn(seed, path):
     pytest.importorskip("transformers")
-    where = importlib.util.spec_from_file_location("oracles_mla", Path(__file__).with_name("oracles_mla.py"))
-    oracles = importlib.util.module_from_spec(where)
-    where.loader.exec_module(oracles)
-    oracles.draw("deepseek", seed).save_pretrained(path)
+    from support import oracles_mla
+
+    oracles_mla.draw("deepseek", seed).save_pretrained(path)
     return hub.load(path)
 
 

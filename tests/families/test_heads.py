@@ -1,11 +1,9 @@
 """The heads beside the words: logits of labels, pairs and choices equal transformers', padded, with token types."""
 
-import importlib.util
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import oracles, oracles_bert
 
 from qkv import hub, inputs
 from qkv.checkpoints import name_table, storage
@@ -17,15 +15,6 @@ from qkv.tokenizers.vocabulary import train
 transformers = pytest.importorskip("transformers")
 
 
-def loaded(name):
-    where = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(where)
-    sys.modules.setdefault(name, module)
-    where.loader.exec_module(module)
-    return module
-
-
-oracles, oracles_bert = loaded("oracles"), loaded("oracles_bert")
 HEADS = [("bert", "pairs"), ("bert", "texts"), ("openai_gpt", "texts"), ("openai_gpt", "choices"), ("bart", "texts"),
          ("mbart", "texts")]  # fmt: skip
 BARE = [("bert", "bare"), ("openai_gpt", "bare"), ("bart", "bare")]

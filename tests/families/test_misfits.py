@@ -1,22 +1,16 @@
 """Configs that cannot be meant are refused by name before anything is built; keys of remote code change nothing."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import oracles
 
 from qkv import hub
 from qkv.checkpoints.model_dir import spec_of
 from qkv.errors import QkvError
 
 pytest.importorskip("transformers")
-where = importlib.util.spec_from_file_location("oracles", Path(__file__).with_name("oracles.py"))
-oracles = importlib.util.module_from_spec(where)
-sys.modules["oracles"] = oracles
-where.loader.exec_module(oracles)
 
 
 @pytest.mark.parametrize(("family", "change", "says"), [

@@ -3,8 +3,6 @@
 Its text and its oracle's are those of src/qkv/families/README.md, so the guide is tested with them.
 """
 
-import importlib
-import importlib.util
 import json
 import os
 import re
@@ -47,9 +45,6 @@ def thrown_in(tmp_path):
 @pytest.fixture
 def oracle(tmp_path):
     """transformers' model as the guide draws it, saved; the tests' own oracles stay as they are."""
-    where = importlib.util.spec_from_file_location("oracles", HERE / "oracles.py")
-    sys.modules["oracles"] = oracles = importlib.util.module_from_spec(where)
-    where.loader.exec_module(oracles)
     own = {}
     exec(ORACLE, own)
     model = own["draw"](NAME, 2)  # with a window, half-turned heads, one group
@@ -127,15 +122,16 @@ def test_what_the_file_leaves_out_is_told(right, wrong, says, thrown_in, tmp_pat
 
 
 RUN = "from qkv import families; families.__path__.append({!r}); import pytest, sys; sys.exit(pytest.main())"
-INI = "[pytest]\nmarkers = nightly\naddopts = --import-mode=importlib -m 'not nightly'\n"
+INI = "[pytest]\nmarkers =\n  nightly\n  parity\npythonpath = .\naddopts = --import-mode=importlib -m 'not nightly'\n"
 
 
 def test_every_family_test_runs_over_it(thrown_in, tmp_path):
     tests = tmp_path / "tests"  # a copy, in which the guide's oracle lies beside the others
     tests.mkdir()
-    for name in ("conftest.py", "oracles.py", "test_families.py", "test_capable.py"):
+    for name in ("conftest.py", "test_families.py", "test_capable.py"):
         shutil.copy(HERE / name, tests)
-    (tests / f"oracles_{NAME}.py").write_text(ORACLE, encoding="utf-8")
+    shutil.copytree(HERE.parent / "support", tests / "support")
+    (tests / "support" / f"oracles_{NAME}.py").write_text(ORACLE, encoding="utf-8")
     (tests / "pytest.ini").write_text(INI, encoding="utf-8")
     env = {key: value for key, value in os.environ.items() if key != "QKV_RECORD"}
     done = subprocess.run(

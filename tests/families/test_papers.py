@@ -1,12 +1,11 @@
 """Families without a peer to compare with: slow references in plain PyTorch, written from the papers' own text."""
 
-import importlib.util
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from support import alone
 
 from qkv import cost, hub
 from qkv.checkpoints.config import Reader
@@ -15,10 +14,6 @@ from qkv.core.model import Transformer
 from qkv.core.step import begin
 from qkv.families import gpt3, gpt4, palm
 from qkv.spec import Mask
-
-where = importlib.util.spec_from_file_location("alone", Path(__file__).with_name("alone.py"))
-alone = importlib.util.module_from_spec(where)
-where.loader.exec_module(alone)
 
 SHAPE = {"n_layers": 4, "d_model": 48, "n_heads": 3, "d_head": 32, "vocab_size": 61, "n_ctx": 32}
 DRAWN = {

@@ -1,11 +1,10 @@
 """Prefix decoders against slow readings of GLM's paper (Du et al. 2022, section 2) and of ChatGLM-6B's release."""
 
-import importlib.util
 import math
-from pathlib import Path
 
 import pytest
 import torch
+from support import alone
 
 from qkv import hub
 from qkv.checkpoints import model_dir, storage
@@ -19,9 +18,6 @@ from qkv.generation.rows import Feed
 from qkv.generation.sequence import Limits
 
 MASK, START = 5, 6
-where = importlib.util.spec_from_file_location("alone", Path(__file__).with_name("alone.py"))
-alone = importlib.util.module_from_spec(where)
-where.loader.exec_module(alone)
 
 CONFIG = {"model_type": "glm"} | glm_blank.size(96, 3, 3, vocabulary=71, context=40)
 PREFIX = [9, 11, MASK, 14, 30, 22, 8]  # x1 x2 [M] x4 …: the blank stands third

@@ -1,12 +1,11 @@
 """Routing: the experts that our routers choose, and their weights, are those of transformers, layer by layer."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import oracles
 from torch import Tensor
 
 from qkv import hub
@@ -15,10 +14,6 @@ from qkv.checkpoints.config import Reader
 from qkv.core import experts
 
 transformers = pytest.importorskip("transformers")
-where = importlib.util.spec_from_file_location("oracles", Path(__file__).with_name("oracles.py"))
-oracles = importlib.util.module_from_spec(where)
-sys.modules["oracles"] = oracles
-where.loader.exec_module(oracles)
 
 
 def mixes(family: str) -> bool:

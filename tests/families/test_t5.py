@@ -1,12 +1,11 @@
 """What is special in T5 and GPT-Neo: buckets of distances, bare encoders, heads tied or not, windows by layer."""
 
-import importlib.util
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from support import oracles_t5 as drawn
 
 from qkv import cost, hub
 from qkv.checkpoints.config import Reader
@@ -16,9 +15,6 @@ from qkv.errors import QkvError
 from qkv.families import gpt_neo, t5
 
 transformers = pytest.importorskip("transformers")
-where = importlib.util.spec_from_file_location("oracles_t5", Path(__file__).with_name("oracles_t5.py"))
-drawn = importlib.util.module_from_spec(where)
-where.loader.exec_module(drawn)
 
 SMALL = {
     "vocab_size": 60, "d_model": 48, "d_kv": 32, "d_ff": 64, "num_layers": 3, "num_heads": 2,

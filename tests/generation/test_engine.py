@@ -1,11 +1,13 @@
 """The engine against the model itself, read whole for every token, one row at a time."""
 
 import functools
+from copy import deepcopy
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rounding import EXACT, ROOM
 
 from qkv import sampling
 from qkv.core.init import initialise
@@ -81,18 +83,22 @@ def plainly(core: Transformer, prompt: list[int], n: int) -> tuple[list[int], li
     return tokens, logprobs
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("how", [{}, {"cache": False}, {"chunk": 1}, {"chunk": 3}])
 def test_a_batch_of_unequal_prompts_writes_what_each_writes_alone(name, how):
     if name == "prefix" and "chunk" in how:
         return
-    core = model(name)
-    found = generate(core, PROMPTS, limits=Limits(12), feed=feed(name, **how))
-    for row, prompt in zip(found, PROMPTS, strict=True):
-        tokens, logprobs = plainly(core, prompt, 12)
-        assert row.tokens == tokens
-        assert row.logprobs == pytest.approx(logprobs, abs=1e-5)
-        assert (row.finish_reason, row.prompt) == ("length", tuple(prompt))
+    core, wide = model(name), deepcopy(model(name)).double()
+    found, exact = (generate(c, PROMPTS, limits=Limits(12), feed=feed(name, **how)) for c in (core, wide))
+    alone, truth = ([plainly(c, prompt, 12) for prompt in PROMPTS] for c in (core, wide))
+    rounding = max(abs(a - b) for one, other in zip(alone, truth, strict=True)
+                   for a, b in zip(one[1], other[1], strict=True))  # fmt: skip
+    for n, prompt in enumerate(PROMPTS):
+        assert found[n].tokens == exact[n].tokens == alone[n][0]
+        assert found[n].logprobs == pytest.approx(alone[n][1], abs=ROOM * rounding)
+        assert exact[n].logprobs == pytest.approx(truth[n][1], abs=EXACT)
+        assert (found[n].finish_reason, found[n].prompt) == ("length", tuple(prompt))
 
 
 def test_padding_that_is_not_masked_is_noticed(monkeypatch):
@@ -285,12 +291,12 @@ prompts_of_any_length = st.lists(st.lists(st.integers(0, 96), min_size=1, max_si
 @settings(max_examples=12, deadline=None)
 @given(prompts_of_any_length, st.sets(st.integers(0, 96), max_size=25), st.none() | st.integers(1, 9))
 def test_any_batch_equals_its_rows_alone(prompts, eos, chunk):
-    core, stops = model("causal"), Stops(tuple(eos))
+    core, stops = deepcopy(model("causal")).double(), Stops(tuple(eos))
     found = generate(core, prompts, stops=stops, limits=Limits(6), feed=Feed(chunk=chunk))
     for row, prompt in zip(found, prompts, strict=True):
         (alone,) = generate(core, [prompt], stops=stops, limits=Limits(6))
         assert (row.tokens, row.finish_reason) == (alone.tokens, alone.finish_reason)
-        assert row.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
+        assert row.logprobs == pytest.approx(alone.logprobs, abs=EXACT)
 
 
 @settings(max_examples=50, deadline=None)

@@ -10,13 +10,15 @@ import sys
 import time
 from functools import partial
 
+import click
 import pytest
 import torch
 
 from qkv import labs
 from qkv.errors import QkvError
-from qkv.labs import draw, lab
+from qkv.labs import lab, page
 from qkv.labs.lab import Plot, Runs, Verdict
+from qkv.plots import figure, html, terminal
 
 BLIND = labs.find("order-blind")
 
@@ -120,9 +122,9 @@ def test_a_png_is_written_without_a_display(tmp_path):
     program = (
         "import sys, pathlib\n"
         "from qkv import labs\n"
-        "from qkv.labs import draw, lab\n"
+        "from qkv.labs import lab, page\n"
         "found = lab.from_json(labs.saved('order-blind'), 'x')\n"
-        "assert draw.save(labs.find('order-blind'), lab.Runs(found.numbers), pathlib.Path(sys.argv[1]), 'en')\n"
+        "assert page.save(labs.find('order-blind'), lab.Runs(found.numbers), pathlib.Path(sys.argv[1]), 'en')\n"
     )
     env = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")} | {"MPLBACKEND": "TkAgg"}
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "a.png")], env=env, check=True)
@@ -134,22 +136,23 @@ def test_a_published_figure_stands_beside_ours(tmp_path):
                   names={"a": ("甲", "first")})  # fmt: skip
     ours = Plot("lines", ("我们", "ours"), [1.0, 2.0], {"s": [0.0, 1.0]}, names={"s": ("线", "line")}, beside=theirs)
     found = dataclasses.replace(BLIND, plot=lambda runs: ours, rows={})
-    drawn = draw.plotted(found, Runs(({},)), "en")
-    lines = draw.terminal(drawn, "en")
+    drawn = page.make_forms(found, Runs(({},)), "en")
+    lines = [click.unstyle(line) for form in drawn for line in terminal.render(form)]
     assert lines.index("ours") < lines.index("theirs") < lines.index("(their Figure 1)")
     assert any(line.startswith("line ") for line in lines)
     assert any(line.startswith("first ") for line in lines)
-    assert draw.save(found, Runs(({},)), tmp_path / "x.png", "en")
-    figure = draw.figure(drawn, "zh")
-    assert [axes.get_title() for axes in figure.axes] == ["我们", "他们"]
-    assert figure.get_supxlabel() == "图 1"
+    assert "their Figure 1" in html.render(drawn[1])
+    assert page.save(found, Runs(({},)), tmp_path / "x.png", "en")
+    above, below = figure.draw(page.make_forms(found, Runs(({},)), "zh")).axes
+    assert [axes.get_title(loc="left") for axes in (above, below)] == ["我们", "他们"]
+    assert below.get_xlabel() == "图 1"
 
 
 def test_a_page_of_several_labs_lists_their_verdicts_first():
     done = [(labs.find(n), lab.from_json(labs.saved(n), n)) for n in ("order-blind", "stated-numbers")]
     for lang, word in (("en", "refuted"), ("zh", "不成立")):
-        page = draw.pages(done, lang)
-        assert page.index('href="#stated-numbers"') < page.index('id="order-blind"') < page.index('id="stated-numbers"')
-        assert page.count("<svg") == 2
-        assert f"<td>{word}</td>" in page
-    assert "<h1>order-blind</h1>" in draw.pages(done[:1], "en")
+        text = page.write_pages(done, lang)
+        assert text.index('href="#stated-numbers"') < text.index('id="order-blind"') < text.index('id="stated-numbers"')
+        assert text.count("<figcaption") == 2
+        assert f"<td>{word}</td>" in text
+    assert "<h1>order-blind</h1>" in page.write_pages(done[:1], "en")

@@ -5,7 +5,7 @@ from collections import Counter
 
 import torch
 
-from qkv.data.corpus import corpus
+from qkv.data.corpus import load_corpus
 from qkv.labs import lab, one_character
 from qkv.labs.lab import Runs
 from qkv.labs.tiny import Tiny
@@ -32,7 +32,7 @@ def test_planted_kinds_are_alike_and_random_rows_are_not():
 
 
 def test_no_character_is_of_two_kinds_and_all_are_in_the_corpus():
-    counts = Counter(c for pair in corpus(0, 2000).train for c in pair.zh)
+    counts = Counter(c for pair in load_corpus().small for c in pair.zh)
     every = "".join(one_character.KINDS)
     assert len(set(every)) == len(every)
     assert all(counts[c] > 0 for c in every)

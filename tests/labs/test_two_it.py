@@ -1,23 +1,28 @@
 """The 它 lab on a tiny untrained model: its parts are exact, whatever the model knows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from qkv.data.corpus import corpus
+from qkv.data.corpus import load_corpus
 from qkv.errors import QkvError
 from qkv.labs import two_it
+from qkv.training import recipes
 from qkv.training.assemble import assemble
-from qkv.training.recipes.demo import run as demo
 
 
 @pytest.fixture(scope="module")
 def model():
-    return assemble(demo(size=1_000, width=32, layers=2), device="cpu").model
+    run = recipes.configure("demo", ["model.width=32", "model.ffn=64", "model.layers=2"])
+    whole = run.splits()
+    few = replace(whole, train=whole.train[:1_000])
+    return assemble(replace(run, splits=lambda: few), device="cpu").model
 
 
 @pytest.fixture(scope="module")
 def swaps():
-    return corpus(0, 1_000).swaps[:6]
+    return load_corpus().swaps[:6]
 
 
 def test_the_verb_is_the_one_word_that_differs_and_the_nouns_are_found(model, swaps):

@@ -2,11 +2,10 @@
 
 import math
 import random
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
@@ -14,9 +13,6 @@ from qkv.generation.sequence import Limits
 from qkv.lens import choices
 from qkv.lens.trace import Trace
 from qkv.sampling import Sampling
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 def slow(logits: list[float], temperature: float, k: int | None, p: float | None, m: float | None) -> list[float]:

@@ -1,20 +1,16 @@
 """Differences of two runs by hand; a state carried over brings the donor's answer where it is all that counts."""
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import compare
 from qkv.lens.patch import Case
 from qkv.lens.trace import Trace
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 A, B = [5, 6, 7, 8, 9], [5, 6, 30, 31, 8, 9]
 

@@ -1,10 +1,9 @@
 """The gradient of a logit is what small steps of the embeddings make of it."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv.checkpoints import model_dir
@@ -17,9 +16,6 @@ from qkv.generation.rows import Feed
 from qkv.generation.sequence import Limits
 from qkv.lens import edit, gradient
 from qkv.lens.trace import Trace
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 IDS, SOURCE = [5, 6, 7, 8], [9, 10, 11]
 

@@ -1,19 +1,15 @@
 """What a state depends on is what moves it when changed; what ran when is what the calls did."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.core.step import Given, begin
 from qkv.generation.engine import generate
 from qkv.generation.sequence import Limits
 from qkv.lens import edit, grid
 from qkv.lens.trace import Trace
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 STATES = ["layers.*.resid_out"]
 

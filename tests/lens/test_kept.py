@@ -1,11 +1,10 @@
 """Bytes of the cache are those that were allocated; other attentions cost what their formulas say."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.core.cache import Static
 from qkv.core.step import Given, begin
@@ -13,9 +12,6 @@ from qkv.generation.engine import generate
 from qkv.generation.sequence import Limits
 from qkv.lens import kept
 from qkv.lens.trace import Trace
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 @pytest.mark.parametrize("name", ["gqa", "learned", "latent", "mixed", "parallel"])

@@ -1,11 +1,11 @@
 """Rows that move are followed: each hypothesis of a beam and each text of a batch is what it is alone, uncached."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import zoo
 from torch import Tensor
 
 import qkv
@@ -19,9 +19,6 @@ from qkv.generation.sequence import Limits, Stops
 from qkv.lens import tape
 from qkv.lens.trace import Trace
 from qkv.writing import start_of
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo  # pyright: ignore[reportMissingImports]
 
 SOURCES = [[9, 8, 7, 3, 4], [5, 6], [11, 2, 30, 4, 8]]
 

@@ -1,10 +1,9 @@
 """The reasons told from a run are those of the rules themselves, for every rule and over cached calls."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.core.cache import Static
 from qkv.core.masks import REASONS, Cells, reasons
@@ -15,9 +14,6 @@ from qkv.generation.sequence import Limits
 from qkv.lens import mask
 from qkv.lens.trace import Trace
 from qkv.spec import Mask
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 SLOTS = torch.arange(9)
 LEFT = torch.tensor([[True] * 9, [False] * 2 + [True] * 7])

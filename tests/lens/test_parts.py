@@ -1,11 +1,10 @@
 """The pushes sum to the logit, and each is what the real forward pass loses when that part alone is taken out."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 from torch import Tensor
 
 from qkv.core.attention import Norm
@@ -15,9 +14,6 @@ from qkv.generation.engine import generate
 from qkv.generation.sequence import Limits
 from qkv.lens import edit, parts
 from qkv.lens.trace import Trace
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 POS, ROW, IDS = 4, 1, zoo.words(2, 9)
 

@@ -1,18 +1,14 @@
 """`check` holds every readout that was saved to the model, and each proof finds a fault of its own."""
 
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.generation.engine import generate
 from qkv.generation.sequence import Limits
 from qkv.lens import edit, parts
 from qkv.lens.trace import READOUTS, Trace
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 @pytest.mark.parametrize("name", ["seq2seq", "gqa", "mixed", "experts", "cloze", "carried"])

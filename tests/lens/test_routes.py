@@ -1,18 +1,14 @@
 """Routing as a loop over tokens and experts finds it, for soft and for sigmoid routers with a bias and groups."""
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.errors import QkvError
 from qkv.lens import routes
 from qkv.lens.trace import Trace
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 @pytest.mark.parametrize("name", ["experts", "mixed"])

@@ -1,10 +1,10 @@
 """Selectors: heads and positions of a tap are those of the whole, they save their bytes, and a wrong one is named."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 from torch import Tensor
 
 from qkv.core.model import Transformer
@@ -14,9 +14,6 @@ from qkv.generation.engine import generate
 from qkv.generation.sequence import Limits
 from qkv.lens import edit, tape
 from qkv.lens.trace import Trace
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo  # pyright: ignore[reportMissingImports]
 
 WROTE = 4
 

@@ -4,12 +4,12 @@ import contextlib
 import copy
 import dataclasses
 import math
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 from torch import Tensor
 
 from qkv.core import kernels
@@ -25,9 +25,6 @@ from qkv.generation.sequence import Limits
 from qkv.lens import edit, tape, trace
 from qkv.lens.trace import Trace, names
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 def seq2seq() -> Spec:

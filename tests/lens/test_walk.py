@@ -1,11 +1,10 @@
 """Each number of a walk is what its own Python line gives, and the steps add up to what the model did."""
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError
@@ -14,9 +13,6 @@ from qkv.generation.sequence import Limits
 from qkv.lens import walk
 from qkv.lens.trace import Trace
 from qkv.lens.walk import STEPS, Strip, Walk
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 
 def walked(name: str, path: str | None = None, **how: int) -> tuple[Trace, Walk]:

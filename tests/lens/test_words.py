@@ -1,21 +1,17 @@
 """Neighbours, analogies and shifts equal slow computations over the table and over runs of their own."""
 
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
+from support import zoo
 
 import qkv
 from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import where, words
 from qkv.lens.trace import Trace
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import zoo
 
 WORDS = [*"abcdefghijklmnopqrstuvwxyz", *"中国北京日本东京苹果华为香蕉它书茶", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ"]
 

@@ -1,19 +1,14 @@
-"""Runs read from their logs, and their curves as letters, SVG and PNG; logs that a crash cut off are read too."""
+"""Runs read from their logs and their curves; logs that a crash cut off are read too."""
 
 import json
 import math
 import os
-import re
-import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from qkv.errors import QkvError
-from qkv.training import compare, curves, log
+from qkv.training import compare, log
 from qkv.training.settings import Settings
 
 
@@ -157,59 +152,6 @@ def test_the_metric_that_is_drawn(tmp_path: Path) -> None:
     assert compare.shared_metric(found, "bleu") == "bleu"
     with pytest.raises(QkvError, match="did you mean 'bleu'"):
         compare.shared_metric(found, "blue")
-
-
-POINTS = st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6)), min_size=1, max_size=30)
-
-
-@given(st.dictionaries(st.text(min_size=1, max_size=8), POINTS, min_size=1, max_size=4), st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
-def test_any_curves_can_be_drawn(lines: dict[str, list[tuple[float, float]]], width: int) -> None:
-    rows = curves.drawn(lines, width=width, height=5)
-    assert [len(row) for row in rows] == [width] * 5
-    marked = [(letter, who) for row in rows for letter, who in row if who >= 0]
-    assert marked
-    assert all("\u2800" < letter <= "\u28ff" for letter, _ in marked)
-    tidy = {re.sub(r"[\x00-\x1f\ud800-\udfff\ufffe\uffff]", "", k): v for k, v in lines.items()}
-    tree = ElementTree.fromstring(curves.svg(tidy, x="<steps>", y="a&b"))
-    drawn = list(tree.iter("polyline"))
-    assert len(drawn) == len(tidy)
-    for line in drawn:
-        for point in line.attrib["points"].split():
-            x, y = map(float, point.split(","))
-            assert 0 <= x <= 860
-            assert 0 <= y <= 420
-
-
-def test_a_falling_curve_falls() -> None:
-    rows = curves.drawn({"a": [(0, 9), (10, 1)]}, width=10, height=4)
-    columns = [next(i for i, row in enumerate(rows) if row[x][1] == 0) for x in range(10)]
-    assert columns == sorted(columns)
-    assert (columns[0], columns[-1]) == (0, 3)
-
-
-def test_numbers_that_are_none_are_left_out_and_none_at_all_is_told() -> None:
-    assert curves.bounds({"a": [(0, float("nan")), (1, 2), (2, float("inf"))]})[:2] == (1, 2)
-    with pytest.raises(QkvError, match="nothing to draw"):
-        curves.bounds({"a": [(0, float("nan"))]})
-
-
-def test_a_page_needs_nothing_from_elsewhere_and_names_are_text(tmp_path: Path) -> None:
-    text = curves.page({"<b>x</b>": [(0, 1), (1, 2)]}, [["name"], ["<b>x</b>"]], x="steps", y="loss", title="T")
-    assert "<b>" not in text
-    assert "&lt;b&gt;x&lt;/b&gt;" in text
-    assert not re.search(r"(src|href)\s*=|@import|url\(|https?:", text)
-    assert text.count("<polyline") == 1
-
-
-def test_a_picture_is_written_or_matplotlib_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
-    curves.png({"a": [(0, 1), (1, 2)]}, tmp_path / "deep" / "p.png", x="steps", y="loss")
-    assert (tmp_path / "deep" / "p.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(QkvError, match=r"pip install 'qkv\[plot\]'"):
-        curves.png({"a": [(0, 1)]}, tmp_path / "q.png", x="", y="")
-    assert not (tmp_path / "q.png").exists()
 
 
 def test_json_is_written_whole_or_not_at_all_and_knows_no_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -314,7 +314,7 @@ CHILD = """
     sys.path[:0] = [{tests!r}]
     from pathlib import Path
     import dataclasses, test_loop as t
-    from qkv.training import loop
+    from qkv.training import control, loop
     t.torch.set_num_threads(1)
     if hasattr(t.signal, "SIGHUP"):  # the tests themselves may run under nohup
         t.signal.signal(t.signal.SIGHUP, t.signal.SIG_IGN if "deaf" in sys.argv else t.signal.SIG_DFL)

@@ -74,7 +74,7 @@ def numbers(family: str) -> dict[str, bool]:
     """The keys of a family's config that hold numbers, whether whole ones, by what it writes of its own first size."""
     module = modules()[family.rpartition(".")[2]]
     size, values = next(iter(module.SIZES.items()))
-    said = module.config(module.spec(Reader(values, size)))
+    said = module.config(module.spec(Reader(values, size))) if hasattr(module, "config") else values
     return {key: type(value) is int for key, value in said.items() if type(value) in (int, float)}
 
 

@@ -152,12 +152,12 @@ def begun(out: Path) -> Path:
 def play(story: Story, model: str | None, out: Path | None, page: Path, changes: Mapping[str, int | None]) -> None:
     """The three acts and the page."""
     from qkv import hub  # noqa: F401  # pyright: ignore[reportUnusedImport]  the first seconds, told apart
-    from qkv.data.corpus import corpus
+    from qkv.data.corpus import load_corpus
 
     story.lap("imports")
     common, text = story.common, story.own
     translator: Any = None if out else translating(common, str(model))
-    data = corpus(0)
+    data = load_corpus()
     story.lap("corpus")
     story.act("第一幕：翻译", "Act one: translate")
     if out:
@@ -213,9 +213,10 @@ def shown_live(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
         yield
         return
     from qkv.explore import server
-    from qkv.training.recipes import demo
+    from qkv.training import recipes
 
-    names, examples = ["demo", "demo-lm", "demo-moe", "demo-bert"], {"demo": demo.WATCH.texts, "demo-lm": (PROMPT,)}
+    names = ["demo", "demo-lm", "demo-moe", "demo-bert"]
+    examples = {"demo": recipes.find("demo").watch.texts, "demo-lm": (PROMPT,)}
     try:
         desk = server.Desk(names, story.common.model, story.common.talk.lang, examples, watched=watched)
         story.stage = server.Page(desk, token=os.environ.get("QKV_TOKEN") or None)

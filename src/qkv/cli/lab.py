@@ -121,7 +121,7 @@ def misconceptions(common: Common) -> int:
 
 def settle(common: Common, found: "dict[str, Lab]", how: How, html: Path | None) -> int:
     """Run labs one after another and tell what came out; Ctrl-C keeps what is done and stops."""
-    from qkv.labs import draw
+    from qkv.labs import page
     from qkv.labs.lab import as_json
 
     done: list[tuple[Lab, Result]] = []
@@ -144,7 +144,7 @@ def settle(common: Common, found: "dict[str, Lab]", how: How, html: Path | None)
             common.say(f"{len(done)} 个实验，共 {seconds:.1f} 秒", f"{len(done)} labs, {seconds:.1f} s together")
         )
     if html is not None:
-        html.write_text(draw.pages(done, common.talk.lang), encoding="utf-8")
+        html.write_text(page.write_pages(done, common.talk.lang), encoding="utf-8")
         common.note(f"网页：{html}", f"page: {html}")
     return 130 if done[-1][1].stopped else 0 if agreed else 1
 
@@ -152,12 +152,12 @@ def settle(common: Common, found: "dict[str, Lab]", how: How, html: Path | None)
 def one(common: Common, name: str, lab: "Lab", how: How) -> "Result":
     """The saved result of a lab, or the one of running it now: first what is expected, then the run."""
     from qkv import labs
-    from qkv.labs import draw
+    from qkv.labs import page
     from qkv.labs.lab import from_json, perform
 
     if not (common.json or common.quiet):
         click.echo(click.style(name, bold=True))
-        for head, text in () if how.brief else draw.parts(lab, common.talk.lang):
+        for head, text in () if how.brief else page.describe(lab, common.talk.lang):
             click.echo(f"  {head}{common.say('：', ': ')}{text}")
     if how.saved:
         kept = labs.saved(name, how.out) or labs.saved(name)
@@ -209,13 +209,13 @@ def progress(common: Common) -> Any:
 def keep(common: Common, lab: "Lab", result: "Result", out: Path) -> None:
     """Save numbers and picture, so that a page opens at once; the package's own folder holds numbers alone."""
     from qkv import labs
-    from qkv.labs import draw
+    from qkv.labs import page
     from qkv.labs.lab import Runs, write
 
     file = write(lab, result, out)
     if out.resolve() == labs.results().resolve():
         return
-    if not draw.save(lab, Runs(result.numbers), file.with_suffix(".png"), common.talk.lang):
+    if not page.save(lab, Runs(result.numbers), file.with_suffix(".png"), common.talk.lang):
         common.note(
             "没有 matplotlib，不画 PNG：pip install 'qkv[plot]'", "no PNG without matplotlib: pip install 'qkv[plot]'"
         )
@@ -224,33 +224,35 @@ def keep(common: Common, lab: "Lab", result: "Result", out: Path) -> None:
 def everything(common: Common, names: list[str], html: Path) -> None:
     """The page of all labs that have a result."""
     from qkv import labs
-    from qkv.labs import draw
+    from qkv.labs import page
     from qkv.labs.lab import from_json
 
     kept = [(labs.find(name), found) for name in names if (found := labs.saved(name))]
     done = [(lab, from_json(found, f"the saved result of {found['name']}")) for lab, found in kept]
-    html.write_text(draw.pages(done, common.talk.lang), encoding="utf-8")
+    html.write_text(page.write_pages(done, common.talk.lang), encoding="utf-8")
     common.note(f"网页：{html}", f"page: {html}")
 
 
 def tell(lab: "Lab", result: "Result", common: Common, *, brief: bool) -> None:
     """The table and the picture in characters, unless brief; the verdict."""
-    from qkv.labs import draw
+    from qkv.labs import page
     from qkv.labs.lab import Runs
+    from qkv.plots import terminal
+    from qkv.plots.text import find_widest, pad
 
     runs, lang = Runs(result.numbers), common.talk.lang
     if not (common.quiet or brief):
-        rows = draw.table(lab, runs, lang)
-        sizes = [max(draw.wide(row[i]) for row in rows) for i in range(2)]
+        rows = page.list_rows(lab, runs, lang)
+        sizes = [find_widest(row[i] for row in rows) for i in range(2)]
         click.echo()
         for label, mean, spread in rows:
             range_ = f"  {click.style(spread, dim=True)}" if spread else ""
-            click.echo(f"  {draw.padded(label, sizes[0])}  {mean:>{sizes[1]}}{range_}")
+            click.echo(f"  {pad(label, sizes[0])}  {mean:>{sizes[1]}}{range_}")
         click.echo()
-        for line in draw.terminal(draw.plotted(lab, runs, lang), lang):
-            click.echo(f"  {line}")
-        click.echo()
-    click.echo(click.style(draw.verdict(result, lang), fg=COLOURS.get(result.verdict.word), bold=True))
+        for form in page.make_forms(lab, runs, lang):
+            for line in (*terminal.render(form), ""):
+                click.echo(f"  {line}".rstrip())
+    click.echo(click.style(page.write_verdict(result, lang), fg=COLOURS.get(result.verdict.word), bold=True))
     if not common.quiet:
         click.echo(common.say(f"  {result.seconds:.1f} 秒（处理器 {result.cpu:.1f} 秒）",
                               f"  {result.seconds:.1f} s ({result.cpu:.1f} s of processor)"))  # fmt: skip

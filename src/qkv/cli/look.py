@@ -17,7 +17,6 @@ import click
 from qkv.cli.common import Common, option, verb
 from qkv.errors import Note, QkvError
 
-SHADES = " ░▒▓█"
 SHOWS = (  # those of explore/tables.py, which is not imported for --help
     "lens", "parts", "walk", "choices", "mask", "routes", "wavefront", "cache", "gradient", "shift", "neighbours",
     "analogy", "diff",
@@ -52,9 +51,8 @@ SHOWS = (  # those of explore/tables.py, which is not imported for --help
 @option("-n", "--max-new-tokens", type=click.IntRange(1), zh="最多写多少个词元", en="write at most so many tokens")
 @option("--html", type=click.Path(dir_okay=False), zh="写一个离线网页", en="write one offline page")
 @option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-        zh="把五张图写成 PNG：四维拆解、注意力矩阵、多头合并、Block、词向量的更新（要 matplotlib）",
-        en="write five figures as PNG: shapes, attention, heads joined, block, a vector in training")  # fmt: skip
-@option("--seed", type=int, default=0, zh="--figures：从头学时的种子", en="--figures: seed of the weights that learn")
+        zh="把五张图写成 PNG：四维拆解、注意力矩阵、多头合并、Block、一个词的向量逐层（要 matplotlib）",
+        en="write five figures as PNG: shapes, attention, heads joined, block, a vector by layer")  # fmt: skip
 @option("--serve", is_flag=True, zh="在本机打开网页：随便输入句子", en="open a page on this machine, for any sentence")
 @option("--port", type=click.IntRange(1, 65535), zh="--serve 的端口（默认 8123 起第一个空的）",
         en="the port of --serve (default: the first free one from 8123)")  # fmt: skip
@@ -160,11 +158,12 @@ def filed(common: Common, loaded: Any, name: str, text: tuple[str, ...], html: s
 
 def pictured(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, Any]) -> None:
     """The five figures as files."""
-    from qkv.explore import figures
+    from qkv.explore import figures, tables
 
     layer, head = (how["layer"] or 0) - 1, (how["head"] or 1) - 1
-    made = figures.figures(loaded, text, layer=layer, head=head, word=how["word"], seed=how["seed"], say=common.say)
-    paths = [str(path) for path in figures.written(made, how["figures"])]
+    word = tables.place(how["word"])
+    made = figures.make_figures(loaded, text, layer=layer, head=head, word=word, say=common.say)
+    paths = [str(path) for path in figures.write(made, how["figures"])]
     if common.json:
         return common.emit({"figures": paths})
     for path in paths:
@@ -267,10 +266,10 @@ def recorded(common: Common, model: str, step: int, moved: tuple[int, int] | Non
 
 def printed(sheets: Sequence[Any]) -> None:
     """Tables with their titles and notes."""
+    from qkv.plots import terminal
+
     for sheet in sheets:
-        click.echo(f"\n{click.style(sheet.title, bold=True)}")
-        table(sheet.rows)
-        click.echo(f"  {sheet.note}" * bool(sheet.note), nl=bool(sheet.note))
+        click.echo("\n" + "\n".join(terminal.render(sheet)))
 
 
 def manner(loaded: Any, how: dict[str, Any]) -> Any:
@@ -285,6 +284,8 @@ def manner(loaded: Any, how: dict[str, Any]) -> Any:
 
 def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
     """One text in the terminal."""
+    from qkv.explore import tables
+
     for kind in ("layer", "head"):
         check(scene, kind, how[kind])
     translation = scene["kind"] == "translation"
@@ -307,7 +308,8 @@ def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
                 "\n每层之后的猜测（括号里的被丢掉）", "\nguesses after each layer (those in brackets are thrown away)"
             )
         )
-        table(guesses(common, scene))
+        found = scene["guesses"]
+        table(tables.list_guesses(found["cells"], found["used"], scene["target"][: len(found["used"])], common.say))
         edges(common, scene, "decoder", scene["target"], how)
         bars(common, scene)
     effects(common, scene)
@@ -331,26 +333,11 @@ def chosen(layers: list[Any], how: dict[str, Any]) -> list[list[float]]:
 
 def grid(rows: Sequence[str], columns: Sequence[str], weight: list[list[float]]) -> list[list[tuple[str, float]]]:
     """The cells of a table: names, then a shade with its percentage."""
+    from qkv.plots.text import percent
+
     head = [("", 0.0), *((name(c), 0.0) for c in columns)]
-    body = [
-        [(name(r), 0.0), *((f"{SHADES[min(4, int(w * 4.999))]}{100 * w:3.0f}" if w >= 0.01 else "·", w) for w in row)]
-        for r, row in zip(rows, weight, strict=True)
-    ]
+    body = [[(name(r), 0.0), *map(percent, row)] for r, row in zip(rows, weight, strict=True)]
     return [head, *body]
-
-
-def guesses(common: Common, scene: dict[str, Any]) -> list[list[tuple[str, float]]]:
-    """The likeliest token after each layer at each position, the last layer first; the row below is what was read."""
-    cells, used = scene["guesses"]["cells"], scene["guesses"]["used"]
-    found: list[list[tuple[str, float]]] = []
-    for layer in reversed(range(len(cells))):
-        label = common.say(f"第 {layer} 层", f"layer {layer}") if layer else common.say("词向量", "embedding")
-        best = [(name(c[0][0]), c[0][1]) for c in cells[layer]]
-        shown = [
-            (f"{w} {100 * p:.0f}%" if u else f"({w})", p if u else -1.0) for (w, p), u in zip(best, used, strict=True)
-        ]
-        found.append([(label, 0.0), *shown])
-    return [*found, [(common.say("读到", "read"), 0.0), *((name(t), 0.0) for t in scene["target"][: len(used)])]]
 
 
 def edges(common: Common, scene: dict[str, Any], part: str, tokens: Sequence[str], how: dict[str, Any]) -> None:
@@ -407,27 +394,15 @@ def lost(
 
 def name(piece: str) -> str:
     """A token as it stands in a cell."""
-    from qkv.explore.tables import shown
+    from qkv.plots.text import clean
 
-    return shown(piece.strip()) or "␣"
+    return clean(piece) or "␣"
 
 
 def table(rows: list[list[tuple[str, float]]]) -> None:
     """Aligned cells, wide characters counted as two; on a terminal the number beside each gives its colour."""
-    from rich.cells import cell_len
+    from qkv.plots import terminal
+    from qkv.plots.forms import Table
 
-    count = max((len(row) for row in rows), default=0)
-    widths = [max(cell_len(row[i][0]) for row in rows if i < len(row)) for i in range(count)]
-    for row in rows:
-        cells = [text + " " * (width - cell_len(text)) for (text, _), width in zip(row, widths, strict=False)]
-        cells[-1] = cells[-1].rstrip()
-        click.echo("  " + "  ".join(coloured(c, w) for c, (_, w) in zip(cells, row, strict=True)))
-
-
-def coloured(text: str, weight: float) -> str:
-    """Blue by weight, dim where a guess was thrown away; click drops colours in a pipe."""
-    if weight < 0:
-        return click.style(text, dim=True)
-    if weight >= 0.5:
-        return click.style(text, fg="bright_blue", bold=True)
-    return click.style(text, fg="blue") if weight >= 0.1 else text
+    for line in terminal.render(Table("", rows)):
+        click.echo(line)

@@ -1,12 +1,14 @@
 """`qkv runs [DIR]`: the runs in a folder side by side, as a table and a plot."""
 
-import shutil
+import math
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import click
 
 from qkv.cli.common import Common, option, verb
+from qkv.errors import QkvError
 
 
 @verb(
@@ -28,19 +30,24 @@ from qkv.cli.common import Common, option, verb
     "--png", type=click.Path(path_type=Path), zh="写成图片（要 matplotlib）", en="write a picture (needs matplotlib)"
 )
 def command(common: Common, folder: Path, metric: str | None, x: str, page: Path | None, png: Path | None) -> int:
+    from qkv.plots import figure, html, terminal
+    from qkv.plots.forms import Lines, Table
     from qkv.training import compare as found
-    from qkv.training import curves as plots
 
     runs = found.summaries(folder)
     drawn = found.shared_metric(runs, metric or "")
     curves = {run.name: points for run in runs if (points := run.curve(drawn, x))}
+    form = Lines("", (), curves, x_label=common.say(*AXES[x]), y_label=drawn)
+    if page or png:
+        check_points(curves)
     if png is not None:
-        plots.png(curves, png, x=common.say(*AXES[x]), y=drawn)
+        figure.check_name(png)
+        figure.save(figure.draw([form]), png)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         title = common.say(f"{folder} 里的训练", f"Runs in {folder}")
-        text = plots.page(curves, table(common, runs, drawn), x=common.say(*AXES[x]), y=drawn, title=title,
-                          lang=common.talk.lang)  # fmt: skip
+        rows = html.render(Table("", table(common, runs, drawn)))
+        text = html.page(title, f"<h1>{escape(title)}</h1>{html.render(form)}{rows}", common.talk.lang)
         page.write_text(text, encoding="utf-8")
     if common.json:
         told = [
@@ -51,7 +58,8 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
         return 0
     show(common, runs, drawn)
     if curves and not common.quiet:
-        plot(common, curves, drawn, x)
+        check_points(curves)
+        click.echo("\n".join(["", *terminal.render(form)]))
     for path in (page, png):
         if path is not None:
             common.note(f"已写入 {path}", f"written: {path}")
@@ -105,23 +113,8 @@ def show(common: Common, runs: Any, drawn: str) -> None:
     Console().print(grid)
 
 
-def plot(common: Common, curves: Any, metric: str, x: str) -> None:
-    """The curves in letters, with numbers at the edges and the names below."""
-    from qkv.training import curves as plots
-
-    left, right, low, high = plots.bounds(curves)
-    width = max(20, min(100, shutil.get_terminal_size((80, 24)).columns - 12))
-    rows = plots.drawn(curves, width=width)
-
-    def colour(letter: str, who: int) -> str:
-        return click.style(letter, fg=plots.TERMINAL[who % len(plots.TERMINAL)]) if who >= 0 else letter
-
-    click.echo(f"\n{'':>10} {metric}")
-    for i, row in enumerate(rows):
-        edge = f"{high:.4g}" if i == 0 else f"{low:.4g}" if i == len(rows) - 1 else ""
-        click.echo(f"{edge:>9} │{''.join(colour(*cell) for cell in row)}".rstrip())
-    click.echo(f"{'':>9} └{'─' * width}")
-    least, most = f"{left:.4g}", f"{right:.4g} {common.say(*AXES[x])}"
-    click.echo(f"{'':>11}{least}{most:>{width - len(least)}}")
-    for who, name in enumerate(curves):
-        click.echo(f"{'':>11}{colour('━━', who)} {name}")
+def check_points(curves: Any) -> None:
+    """A QkvError where no run has a finite number to draw."""
+    if not any(math.isfinite(x) and math.isfinite(y) for points in curves.values() for x, y in points):
+        raise QkvError("nothing to draw: no run has a finite number of this metric",
+                       zh="没有可画的：没有一次训练有这个指标的有限值")  # fmt: skip

@@ -23,7 +23,6 @@ class Batch:
     are seen freely, and those after them fill the place `blank` ([B], or each token's own [B, T], -1 in the text).
     `classes` [B] label whole texts (-100: none); `weight` [B, T] is what each label of a word counts (None: 1).
     Where a text stands in several `orders`, or a question has several `choices`, so many rows share one of `classes`.
-    `words` [W], in order, are the ids that an answer is chosen among (None: the whole vocabulary).
     `tokens` counts the labels with a loss, those of texts included; with weights the texts alone.
     """
 
@@ -38,7 +37,6 @@ class Batch:
     blank: Tensor | None = None
     classes: Tensor | None = None
     weight: Tensor | None = None
-    words: Tensor | None = None
     tokens: int = 0
     orders: int = 1
     choices: int = 1
@@ -46,7 +44,7 @@ class Batch:
     @property
     def rows(self) -> dict[str, Tensor]:
         """The tensors that have a row for each text, by name; for `classes` it may be a row for several."""
-        return {name: x for name, x in vars(self).items() if isinstance(x, Tensor) and name != "words"}
+        return {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
 
     def to(self, device: torch.device) -> "Batch":
         """The batch with its tensors on a device; as it is where they are there already."""

@@ -4,7 +4,6 @@ A cell is a text and a weight that colours it. Letters: T positions, S keys, L l
 """
 
 import math
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,18 +15,9 @@ from qkv.errors import QkvError
 from qkv.lens import where, words
 from qkv.lens.trace import Trace
 from qkv.lens.walk import Strip
+from qkv.plots.forms import Cell, Table
+from qkv.plots.text import bar, signed, text
 from qkv.sampling import Sampling
-
-Cell = tuple[str, float]
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """One table with its title, and a line below it."""
-
-    title: str
-    rows: list[list[Cell]]
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,65 +42,43 @@ class Ask:
         return f"{dot}layers.{self.layer}.{'cross' if self.part == 'cross' else 'attn'}"
 
 
-def text(cell: str, weight: float = 0.0) -> Cell:
-    """A cell of words."""
-    return shown(cell.strip(" ")) or "␣" * bool(cell), weight
-
-
-def shown(cell: str) -> str:
-    """Words in one cell of a terminal, which would obey control characters: each as its escape, a line's end as ⏎."""
-    kept = (c if c.isprintable() or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in cell.replace("\n", "⏎"))
-    return "".join(kept)
-
-
-def number(x: float) -> str:
-    """A number in few characters."""
-    return f"{x:+.3f}" if 1e-3 <= abs(x) < 1e4 or x == 0 else f"{x:+.1e}"
-
-
-def bar(x: float, largest: float, size: int = 20) -> Cell:
-    """A bar to the right for what pushes up, hatched for what pushes down."""
-    count = round(abs(x) / largest * size) if largest else 0
-    return ("█" if x > 0 else "▒") * count or "▏", abs(x) / largest if largest else 0.0
-
-
 def read(t: Trace, path: str = "") -> list[str]:
     """The tokens of the stack that a path belongs to, or of the one that speaks."""
     return where.shown(t, where.passed(t, path).ids[0].tolist())
 
 
-def parts(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def parts(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Who pushed the logit."""
     found = t.parts(ask.pos, ask.token, vs=ask.vs)
     goal = where.shown(t, [found.token])[0].strip()
     goal += f" − {where.shown(t, [found.vs])[0].strip()}" if found.vs is not None else ""
     after = "".join(read(t)[found.pos : found.pos + 1]).strip()
-    sheets: list[Sheet] = []
+    sheets: list[Table] = []
     best = found.best[: ask.top]
     for title, rows in (
         (ask.say(f"谁推高了 {goal}（在 {after} 之后）", f"who pushed {goal} (after {after})"), found.sublayers),
         (ask.say("最有力的部分", "the strongest parts"), best),
     ):
         largest = max(abs(p.push) for p in rows)
-        cells = [[text(p.name), text(number(p.push)), bar(p.push, largest)] for p in rows]
-        sheets.append(Sheet(title, cells))
+        cells = [[text(p.name), text(signed(p.push)), bar(p.push, largest)] for p in rows]
+        sheets.append(Table(title, cells))
     total = ask.say("合计", "sum")
     post = any(n.endswith("_sum") for n in found.frozen)
     scale = ask.say("各层之后的归一化按当时的尺度折算；", "later norms act with the scale they had; ") if post else ""
-    note = f"{scale}{total} {number(found.logit)} = logit (±{found.gap:.0e})"
+    note = f"{scale}{total} {signed(found.logit)} = logit (±{found.gap:.0e})"
     neurons = strongest(t, ask)
-    sheets[-1] = Sheet(sheets[-1].title, sheets[-1].rows, note)
+    sheets[-1] = Table(sheets[-1].title, sheets[-1].rows, note)
     return [*sheets, *([neurons] if neurons else [])], {**vars(found), "sublayers": found.sublayers}
 
 
-def strongest(t: Trace, ask: Ask) -> Sheet | None:
+def strongest(t: Trace, ask: Ask) -> Table | None:
     """The neurons of the layer asked about; nothing where experts stand in their place."""
     if t.core.spec.stack.blocks[ask.layer].ffn is None:
         return None
     found = t.neurons(ask.layer, ask.pos, ask.token, vs=ask.vs, top=5)
-    cells = [[text(p.name), text(number(p.push)), bar(p.push, abs(found[0].push))] for p in found]
+    cells = [[text(p.name), text(signed(p.push)), bar(p.push, abs(found[0].push))] for p in found]
     layer = ask.layer + 1
-    return Sheet(ask.say(f"第 {layer} 层最有力的神经元", f"the strongest neurons of layer {layer}"), cells)
+    return Table(ask.say(f"第 {layer} 层最有力的神经元", f"the strongest neurons of layer {layer}"), cells)
 
 
 STEPS = {
@@ -119,21 +87,21 @@ STEPS = {
 }  # fmt: skip
 
 
-def walk(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The seven steps of one position."""
     found = t.walk(ask.path(t), head=ask.head, query=ask.pos, key=ask.key)
     pieces = read(t, "encoder." if ask.part == "cross" else found.path)
-    sheets: list[Sheet] = []
+    sheets: list[Table] = []
     for n, (step, strips) in enumerate(found.steps.items(), start=1):
         rows = [[text(s.name), text(shape(s)), text(few(s)), text(s.line)] for s in strips]
-        sheets.append(Sheet(f"{n} {ask.say(STEPS[step], step)}", rows))
+        sheets.append(Table(f"{n} {ask.say(STEPS[step], step)}", rows))
     q, k = found["ids"].words[found.query].strip(), pieces[found.key].strip()
     head = f"{found.path} {ask.say('头', 'head')} {found.head + 1}: {q} → {k}"
     title = f"{head} ({found.reason}) {100 * float(found['weight'].values):.1f}%"
     data = {step: [{"name": s.name, "line": s.line, "shape": s.whole, "letters": s.letters, "words": s.words,
                     "values": s.values} for s in strips] for step, strips in found.steps.items()}  # fmt: skip
     place = {"path": found.path, "head": found.head, "query": found.query, "key": found.key, "reason": found.reason}
-    return [Sheet(title, []), *sheets], {**place, "steps": data}
+    return [Table(title, []), *sheets], {**place, "steps": data}
 
 
 def shape(s: Strip) -> str:
@@ -151,7 +119,7 @@ def few(s: Strip) -> str:
         return " ".join(f"{w} {x:.3f}" for w, x in zip(names, flat, strict=False))
     if not s.values.is_floating_point():
         return " ".join(str(int(x)) for x in flat)
-    return " ".join(map(number, flat)) + (" …" if s.values.numel() > 4 else "")
+    return " ".join(map(signed, flat)) + (" …" if s.values.numel() > 4 else "")
 
 
 def near(found: list[words.Near]) -> list[list[Cell]]:
@@ -159,23 +127,23 @@ def near(found: list[words.Near]) -> list[list[Cell]]:
     return [[text(n.piece), text(f"{n.cosine:.3f}"), bar(n.cosine, 1.0)] for n in found]
 
 
-def neighbours(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def neighbours(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The tokens nearest to each word asked about."""
     found = {w: words.neighbours(t.core, t.tokenizer, w, ask.top, side="source") for w in ask.anchors}
     title = ask.say("在词向量表里最近的词", "nearest in the embedding table")
-    return [Sheet(f"{w}: {title}", near(rows)) for w, rows in found.items()], found
+    return [Table(f"{w}: {title}", near(rows)) for w, rows in found.items()], found
 
 
-def analogy(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def analogy(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """a is to b as c is to…"""
     if len(ask.anchors) != 3:
         raise QkvError("analogy: give three words, such as 中国 北京 日本", zh="类比：请给三个词，如 中国 北京 日本")
     a, b, c = ask.anchors
     found = words.analogy(t.core, t.tokenizer, a, b, c, side="source")
-    return [Sheet(f"{a} : {b} = {c} : ?", near(found))], found
+    return [Table(f"{a} : {b} = {c} : ?", near(found))], found
 
 
-def shift(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def shift(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """How a word moves towards its anchors."""
     side = "encoder." if t.core.spec.encoder and t.core.spec.decoder else ""
     found = t.shift(ask.pos, list(ask.anchors), side=side)
@@ -185,13 +153,13 @@ def shift(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
         cells = [text(f"{x:+.3f}", max(0.0, x)) for x in found.cosine[i].tolist()]
         at = [] if found.between is None else [text(f"{float(found.between[i]):+.3f}")]
         rows.append([text(name.removesuffix(".resid_out")), *cells, *at])
-    return [Sheet(ask.say(f"{found.word} 逐层走向哪里", f"where {found.word} moves, layer by layer"), rows)], found
+    return [Table(ask.say(f"{found.word} 逐层走向哪里", f"where {found.word} moves, layer by layer"), rows)], found
 
 
-def choices(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def choices(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The next word, filter by filter."""
     found = t.choices(ask.pos, sampling=ask.sampling)
-    sheets: list[Sheet] = []
+    sheets: list[Table] = []
     data: list[dict[str, Any]] = []
     for s in found:
         ids, chances = s.top(ask.top)
@@ -199,7 +167,7 @@ def choices(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
         left = ask.say(f"剩 {s.kept} 个词元，熵 {s.entropy:.2f}", f"{s.kept} tokens left, entropy {s.entropy:.2f} nats")
         gone = ask.say(f"，去掉 {100 * s.gone:.1f}%", f", {100 * s.gone:.1f}% cut") if s.gone else ""
         rows = [[text(w), text(f"{100 * p:.2f}%"), bar(p, 1.0, 30)] for w, p in zip(pieces, chances, strict=True)]
-        sheets.append(Sheet(f"{s.name} ({left}{gone})", rows))
+        sheets.append(Table(f"{s.name} ({left}{gone})", rows))
         top = [list(pair) for pair in zip(pieces, chances, strict=True)]
         data.append({"name": s.name, "kept": s.kept, "entropy": s.entropy, "gone": s.gone, "top": top})
     return sheets, data
@@ -209,7 +177,7 @@ SIGNS = {"seen": "■", "future": "·", "padding": "p", "window": "w", "other do
 WHY = {"seen": "看得见", "future": "未来", "padding": "填充", "window": "窗口之外", "other document": "别的文档"}
 
 
-def mask(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def mask(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Who may look at whom, and why not."""
     found = t.mask(ask.path(t))
     tokens = read(t, found.path)
@@ -217,11 +185,11 @@ def mask(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
     there = {r for i in range(len(tokens)) for r in found.row(i)}
     note = "  ".join(f"{sign} {ask.say(WHY[r], r)}" for r, sign in SIGNS.items() if r in there)
     title = ask.say(f"{found.path}（{found.kind}）：行看列", f"{found.path} ({found.kind}): rows look at columns")
-    return [Sheet(title, rows, note)], {"path": found.path, "kind": found.kind, "tokens": tokens,
+    return [Table(title, rows, note)], {"path": found.path, "kind": found.kind, "tokens": tokens,
                                         "cells": [found.row(i) for i in range(len(tokens))]}  # fmt: skip
 
 
-def routes(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def routes(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Which experts read which token."""
     found, tokens = t.routes(), read(t)
     rows = [[text(""), *(text(w) for w in tokens), text(ask.say("每个专家几次", "load"))]]
@@ -230,10 +198,10 @@ def routes(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
                  for i, x in zip(r.index.tolist(), r.weight.tolist(), strict=True)]  # fmt: skip
         rows.append([text(r.path), *(text(p) for p in picks), text(" ".join(map(str, r.load.tolist())))])
     title = ask.say("每个词元由哪些专家读（专家:权重）", "which experts read each token (expert:weight)")
-    return [Sheet(title, rows)], {"tokens": tokens, "layers": found}
+    return [Table(title, rows)], {"tokens": tokens, "layers": found}
 
 
-def wavefront(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def wavefront(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """When each state could be and was computed."""
     found, tokens = t.wavefront(), read(t)
     titles = {
@@ -242,7 +210,7 @@ def wavefront(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
         "ran": ask.say("机器真正的次序：一行一行", "what the machine ran: row by row"),
     }
     sheets = [
-        Sheet(title, [[text(""), *(text(w) for w in tokens)],
+        Table(title, [[text(""), *(text(w) for w in tokens)],
                       *([text(f"layer {i + 1}"), *(text(str(x)) for x in getattr(found, name)[i].tolist())]
                         for i in reversed(range(len(found.ran))))])
         for name, title in titles.items()
@@ -250,7 +218,7 @@ def wavefront(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
     return sheets, {"tokens": tokens, **{name: getattr(found, name) for name in titles}, "sees": found.sees}
 
 
-def cache(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def cache(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Bytes of every step."""
     found = t.cache()
     heads = (ask.say("第几步", "step"), ask.say("位置", "positions"), ask.say("缓存字节", "bytes kept"),
@@ -264,22 +232,22 @@ def cache(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
     note = real + ask.say(f"没有缓存要算 {times} 倍", f"{times} times the work without it")
     kinds = [[text(k), text(f"{b:,}"), bar(b, max(found.kinds.values()))] for k, b in found.kinds.items()]
     title = ask.say("每个位置的字节，换成别的注意力", "bytes per position of this model with other attentions")
-    return [Sheet(ask.say("KV 缓存", "the KV cache"), rows, note), Sheet(title, kinds)], {**vars(found)}
+    return [Table(ask.say("KV 缓存", "the KV cache"), rows, note), Table(title, kinds)], {**vars(found)}
 
 
-def gradient(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def gradient(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """How each token read bears on the next word."""
     found = t.gradient(ask.pos, ask.token)
     both = t.core.spec.encoder and t.core.spec.decoder
     tokens = where.shown(t, where.passed(t, "encoder." if both else "").ids[0].tolist())
     largest = float(found.times.abs().max())
-    rows = [[text(w), text(number(x)), bar(x, largest)] for w, x in zip(tokens, found.times.tolist(), strict=True)]
+    rows = [[text(w), text(signed(x)), bar(x, largest)] for w, x in zip(tokens, found.times.tolist(), strict=True)]
     goal = where.shown(t, [found.token])[0].strip()
     title = ask.say(f"梯度 × 输入：谁牵动 {goal}", f"gradient × input: who bears on {goal}")
-    return [Sheet(title, rows)], {"tokens": tokens, **vars(found)}
+    return [Table(title, rows)], {"tokens": tokens, **vars(found)}
 
 
-def lens(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def lens(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Each layer's likeliest next tokens at one position."""
     found = t.lens(ask.pos, top=5)
     rows: list[list[Cell]] = []
@@ -288,10 +256,26 @@ def lens(t: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
         best = zip(where.shown(t, ids), chances, strict=True)
         cells = [text(f"{text(w)[0]} {100 * p:.0f}%", p) for w, p in best]
         rows.append([text(name.removesuffix(".resid_out")), *cells])
-    return [Sheet(ask.say("每层之后的猜测", "guesses after each layer"), rows)], found
+    return [Table(ask.say("每层之后的猜测", "guesses after each layer"), rows)], found
 
 
-def diff(t: Trace, other: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
+def list_guesses(
+    cells: Any, used: Sequence[bool], tokens: Sequence[str], say: Callable[[str, str], str]
+) -> list[list[Cell]]:
+    """The likeliest token after each layer at each position, the last layer first; those thrown away in brackets.
+
+    `cells` lists by layer and position the likeliest (token, chance); the row below is what was read.
+    """
+    rows: list[list[Cell]] = []
+    for layer in reversed(range(len(cells))):
+        best = (cell[0] for cell in cells[layer])
+        shown = [(f"{text(w)[0]} {100 * p:.0f}%", p) if kept else (f"({text(w)[0]})", -1.0)
+                 for (w, p), kept in zip(best, used, strict=True)]  # fmt: skip
+        rows.append([text(say(f"第 {layer} 层", f"layer {layer}") if layer else say("词向量", "embedding")), *shown])
+    return [*rows, [text(say("读到", "read")), *map(text, tokens)]]
+
+
+def diff(t: Trace, other: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Where two texts part ways."""
     found, tokens = t.diff(other), read(t)
     rows = [[text(""), *(text(tokens[i]) for i, _ in found.pairs)]]
@@ -302,7 +286,7 @@ def diff(t: Trace, other: Trace, ask: Ask) -> tuple[list[Sheet], Any]:
         parted = torch.clamp(found.divergence, 0).tolist()
         rows.append([text("KL"), *(text("" if math.isnan(x) else f"{x:.2f}", x) for x in parted)])
     title = ask.say("两句话共有的词元相差多远", "how far apart the tokens are that both texts have")
-    return [Sheet(title, rows)], found
+    return [Table(title, rows)], found
 
 
 def traced(model: Any, line: str, shows: Sequence[str], how: Mapping[str, Any]) -> Trace:
@@ -363,7 +347,7 @@ def first(model: Any, line: str, t: Trace) -> int:
     return ids.index(mask_id) if mask_id in ids else 0
 
 
-SHOWS: dict[str, Callable[[Trace, Ask], tuple[list[Sheet], Any]]] = {
+SHOWS: dict[str, Callable[[Trace, Ask], tuple[list[Table], Any]]] = {
     "lens": lens, "parts": parts, "walk": walk, "choices": choices, "mask": mask, "routes": routes,
     "wavefront": wavefront, "cache": cache, "gradient": gradient, "shift": shift, "neighbours": neighbours,
     "analogy": analogy,

@@ -1,6 +1,6 @@
 """A watched run as tables: one recorded step, and what moved between two. The command is `qkv look RUN --step N`.
 
-Cells and sheets are those of tables.py; the records are read by training/probes/records.py.
+The records are read by training/probes/records.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from qkv.core.model import Transformer
-from qkv.explore.tables import Cell, Sheet, bar, text
+from qkv.explore.tables import list_guesses
+from qkv.plots.forms import Cell, Table
+from qkv.plots.text import bar, percent, text
 from qkv.training.probes.records import ProbeLog, Record, count_forward_changes, rank_word_changes
 
 Say = Callable[[str, str], str]
-SHADES = " ░▒▓█"
 PARTS = (
     "embedding",
     "position",
@@ -31,7 +32,7 @@ PARTS = (
 )
 
 
-def step(w: ProbeLog, number: int, say: Say, *, every: bool = False) -> tuple[list[Sheet], dict[str, Any]]:
+def step(w: ProbeLog, number: int, say: Say, *, every: bool = False) -> tuple[list[Table], dict[str, Any]]:
     """What was recorded at a step; `every` shows each matrix and not their kinds alone."""
     r = w.read(number)
     data = {**r.json, "arrays": {name: list(r[name].shape) for name in r.names}}
@@ -44,22 +45,17 @@ def step(w: ProbeLog, number: int, say: Say, *, every: bool = False) -> tuple[li
     return sheets, data
 
 
-def percent(weight: float) -> Cell:
-    """A share as a shade with its percentage."""
-    return (f"{SHADES[min(4, int(weight * 4.999))]}{100 * weight:3.0f}" if weight >= 0.01 else "·", weight)
-
-
-def spoken(r: Record, say: Say) -> Sheet:
+def spoken(r: Record, say: Say) -> Table:
     """What the model said of each text then."""
     j = r.json
     loss = "–" if j["loss"] is None else f"{j['loss']:.3f}"
     gradient = "" if j["gradient"] is None else say("，梯度范数 ", ", gradient norm ") + f"{j['gradient']:.3g}"
     title = say(f"第 {r.step} 步：损失 {loss}", f"step {r.step}: loss {loss}") + gradient
     rows = [[text(row["text"]), text("→"), text(row["output"] or "·", 0.5)] for row in j.get("texts", ())]
-    return Sheet(title, rows)
+    return Table(title, rows)
 
 
-def aligned(r: Record, i: int, say: Say) -> Sheet:
+def aligned(r: Record, i: int, say: Say) -> Table:
     """Where each written word looked."""
     said = r.json["texts"][i]
     end = f" ({say('结束', 'end')})"
@@ -68,29 +64,22 @@ def aligned(r: Record, i: int, say: Say) -> Sheet:
     cells = r[f"texts.{i}.alignment"].tolist()
     rows = [[text(name), *map(percent, row)] for name, row in zip(names, cells, strict=True)]
     layer = said["layer"] + 1
-    return Sheet(say(f"对齐（第 {layer} 层，%）", f"alignment (layer {layer}, %)"), [head, *rows])
+    return Table(say(f"对齐（第 {layer} 层，%）", f"alignment (layer {layer}, %)"), [head, *rows])
 
 
-def guessed(said: dict[str, Any], say: Say) -> Sheet:
-    """The likeliest next token after each layer at each position; those thrown away stand in brackets."""
-    rows: list[list[Cell]] = []
-    for layer in reversed(range(len(said["cells"]))):
-        name = say(f"第 {layer} 层", f"layer {layer}") if layer else say("词向量", "embedding")
-        best = [cell[0] for cell in said["cells"][layer]]
-        shown = [(f"{text(w)[0]} {100 * p:.0f}%", p) if used else (f"({text(w)[0]})", -1.0)
-                 for (w, p), used in zip(best, said["used"], strict=True)]  # fmt: skip
-        rows.append([text(name), *shown])
-    read = [text(say("读到", "read")), *(text(piece) for piece in said["target"])]
-    return Sheet(say("每层之后的猜测", "guesses after each layer"), [*rows, read])
+def guessed(said: dict[str, Any], say: Say) -> Table:
+    """The likeliest next token after each layer at each position."""
+    rows = list_guesses(said["cells"], said["used"], said["target"], say)
+    return Table(say("每层之后的猜测", "guesses after each layer"), rows)
 
 
-def near(said: dict[str, Any], say: Say) -> Sheet:
+def near(said: dict[str, Any], say: Say) -> Table:
     """The nearest tokens of a word."""
     rows = [[text(n["text"]), text(f"{n['cosine']:.3f}"), bar(n["cosine"], 1.0)] for n in said["near"]]
-    return Sheet(f"{said['word']}: " + say("那时最近的词", "nearest then"), rows)
+    return Table(f"{said['word']}: " + say("那时最近的词", "nearest then"), rows)
 
 
-def norms(w: ProbeLog, r: Record, say: Say, *, every: bool) -> Sheet:
+def norms(w: ProbeLog, r: Record, say: Say, *, every: bool) -> Table:
     """The norms of the matrices, their gradients and this step's updates, joined by kind (root of summed squares)."""
     named = w.index["matrices"]
     values = torch.stack([r[f"matrices.{key}"].double() for key in ("weight", "gradient", "update")])  # 3 N
@@ -108,7 +97,7 @@ def norms(w: ProbeLog, r: Record, say: Say, *, every: bool) -> Sheet:
         told = (f"{gradient:.2e}", f"{update:.2e}", f"{share:.2e}", counts) if stepped else ("–",) * 4
         cells = (str(len(of)), f"{weight:.3f}", *told)
         rows.append([text(name), *(text(cell) for cell in cells)])
-    return Sheet(say("这一步里的矩阵", "the matrices in this step"), rows)
+    return Table(say("这一步里的矩阵", "the matrices in this step"), rows)
 
 
 def grouped(parts: Sequence[str]) -> list[tuple[str, list[int]]]:
@@ -117,7 +106,7 @@ def grouped(parts: Sequence[str]) -> list[tuple[str, list[int]]]:
     return [(part, of) for part, of in found if of]
 
 
-def taught(r: Record, say: Say) -> Sheet:
+def taught(r: Record, say: Say) -> Table:
     """The example of teacher forcing, position by position."""
     found = r.json["teacher"]
     mask = r["teacher.mask"].tolist() if "teacher.mask" in r.names else [[]] * len(found["rows"])
@@ -132,12 +121,12 @@ def taught(r: Record, say: Say) -> Sheet:
     source = " ".join(piece.strip() for piece in found["source"] or ())
     title = say("教师强制：错开一位的输入与标签", "teacher forcing: the input is the label shifted by one")
     mean = "" if found["loss"] is None else say("平均损失 ", "mean loss ") + f"{found['loss']:.4f}"
-    return Sheet(f"{title}{': ' if source else ''}{source}", rows, mean)
+    return Table(f"{title}{': ' if source else ''}{source}", rows, mean)
 
 
 def moved(
     w: ProbeLog, first: int, last: int, say: Say, core: Transformer, tokenizer: Any, *, every: bool = False
-) -> tuple[list[Sheet], dict[str, Any]]:  # fmt: skip
+) -> tuple[list[Table], dict[str, Any]]:  # fmt: skip
     """What moved between two steps and what did not: a forward pass moves nothing, measured on `core`, the first's."""
     found = w.compare_weights(first, last)
     forward, count = count_forward_changes(core)
@@ -156,16 +145,16 @@ def moved(
         f"不动的：{len(found)} 个矩阵的个数与形状、词表、头数、层数。",
         f"What does not move: the count and the shapes of the {len(found)} matrices, the vocabulary, heads and layers.",
     )
-    sheets = [still(forward, count, first, say), Sheet(title, rows, fixed)]
+    sheets = [still(forward, count, first, say), Table(title, rows, fixed)]
     names = rank_word_changes(w, first, last, tokenizer, found)
     if names:
         title = say("走得最远和最近的词", "the words that went farthest and least")
         cells = [[text(word), text(f"{far:.3f}"), bar(far, names[0][1])] for word, far in names]
-        sheets.append(Sheet(title, cells))
+        sheets.append(Table(title, cells))
     return sheets, {"forward": forward, "moved": found, "words": names}
 
 
-def still(forward: int, count: int, first: int, say: Say) -> Sheet:
+def still(forward: int, count: int, first: int, say: Say) -> Table:
     """The line about the forward pass."""
     zh = f"在第 {first} 步的权重上跑一遍前向：{count} 个张量里变了 {forward} 个"
-    return Sheet(say(zh, f"a forward pass at step {first}: {forward} of {count} tensors changed"), [])
+    return Table(say(zh, f"a forward pass at step {first}: {forward} of {count} tensors changed"), [])

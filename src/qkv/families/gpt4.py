@@ -1,14 +1,14 @@
-"""GPT-4 as the press reported it in 2023: 120 layers, 16 experts of which 2 answer, one key/value head. Unpublished.
+"""GPT-4 as the press reported it in 2023, a spec alone: 16 experts of which 2 answer, one key/value head. Unpublished.
 
-Reported: 1.8 trillion parameters, 111 billion in each expert, 55 billion in attention, 280 billion at work for a token,
-8192 positions. Width, heads and ffn width were not; those below are chosen so that these counts come out.
+Reported: 120 layers, 1.8 trillion parameters, 111 billion in each expert, 55 billion in attention, 280 billion at work
+for a token, 8192 positions. Width, heads and ffn width were not; those below are chosen so that these counts come out.
 """
 
 from dataclasses import replace
 from typing import Any
 
 from qkv.families import Config, gpt3
-from qkv.spec import Experts, Mask, Spec, as_json
+from qkv.spec import Experts, Mask, Spec
 
 TYPES = ("gpt4",)
 UNPUBLISHED = (
@@ -27,27 +27,6 @@ def spec(c: Config) -> Spec:
     return replace(s, decoder=replace(stack, blocks=(block,) * len(stack.blocks)))
 
 
-def config(s: Spec) -> dict[str, Any]:
-    """Our own type with the spec in it, and beside it the numbers by which a spec is known as this one."""
-    stack: Any = s.decoder
-    moe = stack.blocks[0].moe
-    dense = replace(stack.blocks[0], ffn=moe.expert, moe=None)
-    said = gpt3.config(replace(s, decoder=replace(stack, blocks=(dense,) * len(stack.blocks))))
-    return {**said, "spec": as_json(s), "experts": moe.count, "chosen": moe.chosen}
-
-
-SIZES = {
-    "as-reported": {
-        "n_layers": 120,
-        "d_model": 10_752,
-        "n_heads": 168,
-        "d_head": 128,
-        "experts": 16,
-        "chosen": 2,
-        "n_ctx": 8192,
-        "vocab_size": 100_277,
-    }
-}
-
-NAMES = ""  # there is no checkpoint to name tensors of
-IGNORE: dict[str, str] = {}
+SIZES = {"as-reported": gpt3.size(120, 10_752, 168, 128) | {
+    "experts": 16, "chosen": 2, "n_ctx": 8192, "vocab_size": 100_277}}  # fmt: skip
+NAMES, IGNORE = gpt3.NAMES, gpt3.IGNORE

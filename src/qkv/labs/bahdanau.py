@@ -12,7 +12,7 @@ ARMS: dict[Shape, int] = {"lstm": 112, "attention": 96, "transformer": 64}  # wi
 TRAINED, ASKED, ROWS, TEST = (1, 2, 3), (1, 2, 3, 5), 32, 60  # clauses of 6 to 8 words
 SHOWN = (["明天", "老师", "会", "买", "红", "苹果", "，", "昨天", "她", "看", "了", "旧", "书"],
          ["the", "teacher", "will", "buy", "red", "apples", "tomorrow", ",", "she", "saw", "old", "books", "yesterday"])  # fmt: skip
-READ = ("mingtian", "\nlaoshi", "hui", "\nmai", "hong", "\npingguo", ",", "\nzuotian", "ta", "\nkan", "le", "\njiu", "shu", "\nend")
+READ = ("mingtian", "laoshi", "hui", "mai", "hong", "pingguo", ",", "zuotian", "ta", "kan", "le", "jiu", "shu", "end")
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """What a lab is: a claim, what is measured, what is expected before running, and the rule from numbers to a verdict.
 
-A lab file ends in `LAB = Lab(…)`. Texts come in pairs, Chinese then English. Next: any lab; draw.py for its picture.
+A lab file ends in `LAB = Lab(…)`. Texts come in pairs, Chinese then English. Next: any lab; page.py for what it shows.
 """
 
 import json

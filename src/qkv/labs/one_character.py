@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.data.corpus import corpus
+from qkv.data.corpus import load_corpus
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit, read
 
@@ -52,7 +52,7 @@ def alike(table: Tensor, letters: list[str]) -> float:
 
 
 def run(seed: int, *, steps: int = 400, tell: Tell = quiet) -> Numbers:
-    texts = [pair.zh for pair in corpus(0, 2000).train]
+    texts = [pair.zh for pair in load_corpus().small]
     counts = Counter(c for text in texts for c in text)
     letters = ["␀", *sorted(counts)]  # one that never comes, and stands for padding
     model = Tiny(layers=1, width=32, vocabulary=len(letters)).model(seed, torch.float32)

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 
 import qkv
-from qkv.data.corpus import corpus
+from qkv.data.corpus import load_corpus
 from qkv.labs.antecedent import IT, Edge, Half, Proof, last_noun, measure, moving, named, two
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 
@@ -14,7 +14,7 @@ PAIRS = 60  # of the 400 held-out ones; each seed takes others
 
 
 def run(seed: int, *, steps: int = PAIRS, tell: Tell = quiet) -> Numbers:
-    data = corpus(0)
+    data = load_corpus()
     first = seed * steps % len(data.swaps)
     swaps = (*data.swaps, *data.swaps)[first : first + steps]
     proof = measure(qkv.load("demo", device="cpu", dtype="fp32"), swaps)

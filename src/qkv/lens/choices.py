@@ -7,7 +7,7 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.lens.draw import Bars, Drawn, Form
+from qkv.plots.forms import Bars, Drawn, Form
 from qkv.sampling import Sampling, distribution
 
 if TYPE_CHECKING:

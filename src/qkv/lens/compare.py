@@ -15,10 +15,10 @@ from qkv.core.model import Transformer
 from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.lens.draw import Bars, Drawn, Form, Grid
 from qkv.lens.edit import Edit, put
 from qkv.lens.patch import Case, said
 from qkv.lens.trace import Trace
+from qkv.plots.forms import Bars, Drawn, Form, Grid
 
 
 @dataclass(frozen=True)

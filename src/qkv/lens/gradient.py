@@ -14,7 +14,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import Given, begin, listener
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.lens.draw import Bars, Drawn, Form
+from qkv.plots.forms import Bars, Drawn, Form
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Run, Trace

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from qkv.lens import where
-from qkv.lens.draw import Drawn, Form, Grid
 from qkv.lens.mask import mask
+from qkv.plots.forms import Drawn, Form, Grid
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace

@@ -7,7 +7,7 @@ from qkv import cost
 from qkv.core.cache import Static
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.lens.draw import Bars, Drawn, Form, Lines
+from qkv.plots.forms import Bars, Drawn, Form, Lines
 from qkv.spec import Attention, Block, Latent, Norm, Rotary, Spec
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor
 from qkv.core.masks import REASONS, Seen
 from qkv.errors import QkvError, nearest
 from qkv.lens import where
-from qkv.lens.draw import Drawn, Form, Grid
+from qkv.plots.forms import Drawn, Form, Grid
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Call, Trace

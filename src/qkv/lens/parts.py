@@ -18,7 +18,7 @@ from qkv.core.model import ACTIVATIONS, Block, Dense, Head, Stack
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.lens.draw import Bars, Drawn, Form
+from qkv.plots.forms import Bars, Drawn, Form
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Run, Trace

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.lens.draw import Drawn, Form, Grid
 from qkv.lens.trace import Trace
+from qkv.plots.forms import Drawn, Form, Grid
 from qkv.spec import Spec
 
 Part = Literal["encoder", "decoder", "cross"]

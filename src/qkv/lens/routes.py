@@ -12,7 +12,7 @@ from torch import Tensor
 from qkv.core.experts import Experts
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.lens.draw import Bars, Drawn, Form, Grid
+from qkv.plots.forms import Bars, Drawn, Form, Grid
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace

@@ -16,7 +16,8 @@ from qkv.core.latent import Latent
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError, nearest
 from qkv.lens import where
-from qkv.lens.draw import Drawn, Form, Table, number
+from qkv.plots.forms import Drawn, Form, Table
+from qkv.plots.text import number
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace

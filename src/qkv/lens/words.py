@@ -14,7 +14,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.lens.draw import Bars, Drawn, Form, Lines, Words
+from qkv.plots.forms import Bars, Drawn, Form, Lines, Words
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace

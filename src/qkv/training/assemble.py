@@ -25,7 +25,6 @@ from qkv.tokenizers.vocabulary import NAMES
 from qkv.training import compatibility
 from qkv.training.objectives import base, chat
 from qkv.training.objectives.base import Batches, HoldOut, Objective
-from qkv.training.objectives.pairs import unfreeze_biases
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.shape import label_head
@@ -60,7 +59,6 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     compatibility.refuse_misfits(run, splits, objective, model)
     if run.training.lora.rank:
         attach_adapters(model, run)
-    notes = (*notes, *unfreeze_biases(run, model))
     model.core.to(hub.device_of(device)).train()
     plan, hold_out = objective.plan(run, splits, model)
     valid = hold_out(splits.valid)

@@ -1,5 +1,5 @@
 """Runs as they lie on disk, read for comparison: what each did, what it reached, in which settings it differs, and its
-curves. Next: curves.py."""
+curves."""
 
 import json
 from collections import Counter

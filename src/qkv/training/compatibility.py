@@ -110,33 +110,12 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
                        "give it some (model.dropout=0.1), or take rdrop away",
                        zh=f"training.rdrop={run.training.rdrop}：没有 dropout，两遍本来就一致；请给一些"
                        "（model.dropout=0.1），或去掉 rdrop")  # fmt: skip
-    if run.training.outputs == "seen" and objective.name == "pairs":
-        refuse_seen(run, model)
     if architecture(model.spec) not in objective.models:
         fit = " or ".join(objective.models)
         raise QkvError(f"{run.name}: objective {objective.name!r} needs a model of kind {fit}; this one is: "
                        f"{architecture(model.spec)}",
                        zh=f"{run.name}：objective {objective.name!r} 要的模型是 {fit}，"
                        f"这个是 {architecture(model.spec)}")  # fmt: skip
-
-
-def refuse_seen(run: Run, model: Model) -> None:
-    """QkvError where the words that targets hold are not all known beforehand, or a model cannot keep from others."""
-    why = Note("")
-    if run.tokenizer.bpe_dropout:
-        why = Note(
-            "with tokenizer.bpe_dropout each epoch has other words", zh="有 tokenizer.bpe_dropout 时每轮的词都不同"
-        )
-    elif run.training.optimizer == "adafactor":
-        why = Note("adafactor measures its steps by all of the output's biases, and those of the others are large",
-                   zh="adafactor 的步长取自输出的所有偏置，而其余词的偏置很大")  # fmt: skip
-    elif run.training.lora.rank:
-        why = Note("adapters leave the output's bias as it is", zh="适配器不改输出的偏置")
-    elif model.spec.head is None or not model.spec.head.bias:
-        why = Note("this model's output has no bias to keep the others unsaid by (those of marian and bart have one)",
-                   zh="这个模型的输出没有偏置，无法不说其余的词（marian 和 bart 有）")  # fmt: skip
-    if why:
-        raise QkvError(f"training.outputs=seen: {why}; take it away", zh=f"training.outputs=seen：{why.zh}；请去掉")
 
 
 def has_dropout(part: Any) -> bool:
@@ -229,7 +208,7 @@ def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Mo
         "training.moe_aux_loss": experts, "training.moe_bias_lr": steered, "training.auxiliary": worded,
         "training.floor": falls, "training.decay": s.schedule == "wsd", "check.prompts": textual,
         "training.scheduled_sampling_ramp": s.scheduled_sampling,
-        "training.outputs": objective.name == "pairs", "training.betas": adam, "training.eps": adam,
+        "training.betas": adam, "training.eps": adam,
         "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
         "data.overlap": not textual, "data.valid": not textual,
         "data.test": not textual and not data.dataset,

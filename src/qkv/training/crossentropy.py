@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from qkv.adapt.onednn_linear import multiply
-from qkv.errors import QkvError
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -80,25 +79,6 @@ def predict_tokens(hidden: Tensor, head: torch.nn.Module, vocabulary: int) -> Te
     return torch.cat([head(part).argmax(-1) for part in hidden.split(chunk_rows(hidden, vocabulary))])
 
 
-def offered(
-    head: torch.nn.Linear, labels: Tensor, words: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
-    """The rows [W, D] of a head's matrix for `words` [W], ids in order, their biases, and labels [N] as rows of these.
-
-    Raises:
-        QkvError: a label that is none of the words (on a GPU, looking would wait).
-    """
-    if words is None:
-        return head.weight, head.bias, labels
-    places = torch.searchsorted(words, labels).clamp_max(len(words) - 1)
-    if labels.device.type == "cpu" and not torch.equal(words[places], labels):
-        lacking = labels[words[places] != labels]
-        raise QkvError(f"label {int(lacking[0])} is none of the {len(words)} words that answers are chosen among",
-                       zh=f"标签 {int(lacking[0])} 不在可选的 {len(words)} 个答案词之中")  # fmt: skip
-    bias = None if head.bias is None else head.bias.index_select(0, words)
-    return head.weight.index_select(0, words), bias, places
-
-
 def add_rdrop_gradient(p: Tensor, logits: Tensor, rdrop: float) -> Tensor:
     """The sum of rdrop/2 · (KL(p1 | p2) + KL(p2 | p1)); its gradient at the logits is added to `p` in place.
 
@@ -115,16 +95,14 @@ def add_rdrop_gradient(p: Tensor, logits: Tensor, rdrop: float) -> Tensor:
 
 
 def linear_cross_entropy(
-    hidden: Tensor, head: torch.nn.Linear, labels: Tensor, *, words: Tensor | None = None, smoothing: float = 0.0,
-    rdrop: float = 0.0,
+    hidden: Tensor, head: torch.nn.Linear, labels: Tensor, *, smoothing: float = 0.0, rdrop: float = 0.0
 ) -> Tensor:  # fmt: skip
     """The summed, label-smoothed cross-entropy of `head(hidden)` [N, D] against `labels` [N], without its logits.
 
     With `rdrop` the rows are two passes over the same words, one after the other; differing costs (see
     `add_rdrop_gradient`).
-    With `words` [W] the vocabulary is these alone.
     """
-    weight, bias, labels = offered(head, labels, words)
+    weight, bias = head.weight, head.bias
     if not torch.is_grad_enabled():
         rows, total = chunk_rows(hidden, len(weight)), torch.zeros((), device=hidden.device)
         for part, label in zip(hidden.split(rows), labels.split(rows), strict=True):

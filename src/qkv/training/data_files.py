@@ -14,8 +14,9 @@ from qkv.data.check import LEAK, NAMED, leaked
 from qkv.data.familiar import RUN, familiar
 from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError, nearest
+from qkv.training import built_in
 from qkv.training.settings import NONE, bounded, sound
-from qkv.training.splits import Splits, Talk, held_out, text_splits
+from qkv.training.splits import Splits, Talk, held_out, shared, text_splits
 
 Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
 
@@ -36,6 +37,7 @@ class Data:
     shards: tuple[str, ...] = ()  # folders that `qkv data pack` wrote
     weights: tuple[float, ...] = ()  # how likely a row or window comes from each of them; without by their size
     dataset: str = ""  # NAME or NAME:CONFIG of the hub, a folder that save_to_disk wrote, or files of rows
+    corpus: Literal["", "demo", "demo_text", "demo_labels", "sst2"] = ""  # a built-in data set
     columns: tuple[int, int] = (0, 1)
     keys: tuple[str, ...] = ("source", "target")
     valid_source: str = ""
@@ -67,7 +69,7 @@ class Data:
         Raises:
             QkvError: none or more than one kind of data is named, or a file is broken (with its line).
         """
-        kinds = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset")
+        kinds = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset", "corpus")
         named = [k for k in kinds if getattr(self, k)]
         if len(named) != 1 or bool(self.source) != bool(self.target):
             found = ", ".join(named) or "none"
@@ -77,6 +79,8 @@ class Data:
             raise QkvError(f"data.keys: found {len(self.keys)} keys, expected two; one for the texts of a dataset",
                            zh=f"data.keys：有 {len(self.keys)} 个键，应是两个；数据集的文本则一个")  # fmt: skip
         self.refuse_unread(named[0])
+        if self.corpus:
+            return built_in.READERS[self.corpus]()
         if self.shards:
             return self.mixed(folder)
         self.refuse_weights()
@@ -141,14 +145,15 @@ class Data:
 
     def refuse_unread(self, kind: str) -> None:
         """QkvError for a held-out file that data of this kind would not read."""
-        pairs = [f"{which}_{side}" for which in ("valid", "test") for side in ("source", "target")]
-        unread = {"dataset": [*pairs, "valid_file", "test_file"], "text": pairs, "messages": pairs, "shards": pairs}
+        pairs = tuple(f"{which}_{side}" for which in ("valid", "test") for side in ("source", "target"))
+        unread: dict[str, Sequence[str]] = dict.fromkeys(("text", "messages", "shards"), pairs)
+        unread |= dict.fromkeys(("dataset", "corpus"), (*pairs, "valid_file", "test_file"))
         key = next((key for key in unread.get(kind, ()) if getattr(self, key)), "")
         if not key:
             return
         file = f"{key.partition('_')[0]}_file"
         instead, zh = f"take it away, or name {file}", f"请去掉，或写 {file}"
-        if kind == "dataset":
+        if kind in ("dataset", "corpus"):
             instead = "take it away: a data set has splits of its own, validation and test"
             zh = "请去掉：数据集有自己的 validation 和 test"
         raise QkvError(f"data.{key}: found {getattr(self, key)!r}, which is not read beside {kind}; {instead}",
@@ -184,7 +189,7 @@ class Data:
     @property
     def textual(self) -> bool:
         """Whether a language model learns these data, and not pairs."""
-        return bool(self.text or self.shards or (self.dataset and len(self.keys) == 1))
+        return bool(self.text or self.shards or self.corpus == "demo_text" or (self.dataset and len(self.keys) == 1))
 
     def mixed(self, folder: Path) -> Splits:
         """The shards; without `valid_file`, another folder, the end of each is held out: a tenth, or 200,000 tokens."""
@@ -321,6 +326,17 @@ class Data:
             kind = "messages" if self.messages else "tsv" if self.tsv else "jsonl"
             return replace(self, **{kind: file})
         return replace(self, source=one, target=two, tsv=(), jsonl=()) if one else None
+
+
+def read_shared(data: Data) -> Splits:
+    """The splits of a recipe's data: each file lies here, or under QKV_DATA, or where `qkv data get` put it."""
+
+    def find(name: str) -> str:
+        return name if not name or Path(name).is_file() else str(shared(*Path(name).parts))
+
+    held = [f"{which}_{part}" for which in ("valid", "test") for part in ("source", "target", "file")]
+    files: dict[str, Any] = {key: tuple(map(find, getattr(data, key))) for key in FILES}
+    return replace(data, **files, **{key: find(getattr(data, key)) for key in held}).splits(Path())
 
 
 def shortened(text: str) -> str:

@@ -16,7 +16,7 @@ from qkv.core.model import Head, Transformer
 from qkv.core.step import Given, begin
 from qkv.data.collate import IGNORED, Batch, twice
 from qkv.errors import QkvError
-from qkv.training.crossentropy import linear_cross_entropy, offered, predict_tokens
+from qkv.training.crossentropy import linear_cross_entropy, predict_tokens
 from qkv.training.load_balancing import balance_loss, collect_decisions, listen_to_routers, measure_imbalance
 
 
@@ -74,33 +74,29 @@ def loss_from_states(
     if not len(labels):
         total = hidden.sum() * 0
     elif weight is None:
-        total = linear_cross_entropy(hidden, core.head, labels, words=batch.words, smoothing=smoothing, rdrop=rdrop)
+        total = linear_cross_entropy(hidden, core.head, labels, smoothing=smoothing, rdrop=rdrop)
     else:
-        total = weighted_cross_entropy(
-            hidden, core.head, labels, weight, words=batch.words, smoothing=smoothing, rdrop=rdrop
-        )
+        total = weighted_cross_entropy(hidden, core.head, labels, weight, smoothing=smoothing, rdrop=rdrop)
     return total if batch.classes is None else total + text_loss(core, states, batch, smoothing, rdrop, drop)
 
 
 def weighted_cross_entropy(
-    hidden: Tensor, head: nn.Linear, labels: Tensor, weight: Tensor, *, words: Tensor | None = None, smoothing: float,
-    rdrop: float = 0.0,
+    hidden: Tensor, head: nn.Linear, labels: Tensor, weight: Tensor, *, smoothing: float, rdrop: float = 0.0
 ) -> Tensor:  # fmt: skip
     """The cross-entropy of `head(hidden)` [N, D] against `labels` [N], summed with a weight [N] for each.
 
     The logits exist a chunk of rows at a time; on the way back they are made again. With `rdrop` the rows are two
     passes over the same words, one after the other.
     """
-    matrix, bias, labels = offered(head, labels, words)
 
     def part(h: Tensor, label: Tensor, counts: Tensor) -> Tensor:
         h, label, counts = h.flatten(0, 1), label.flatten(), counts.flatten()
-        logits = F.linear(h, matrix, bias).float()
+        logits = F.linear(h, head.weight, head.bias).float()
         total = (F.cross_entropy(logits, label, reduction="none", label_smoothing=smoothing) * counts).sum()
         return total + rdrop_kl(logits, rdrop, counts[: len(counts) // 2, None]) if rdrop else total
 
     passes = 2 if rdrop else 1
-    rows = max(1, 2_500_000 // len(matrix) // passes)
+    rows = max(1, 2_500_000 // len(head.weight) // passes)
     parts = (x.unflatten(0, (passes, -1)).split(rows, 1) for x in (hidden, labels, weight))
     return torch.stack([checkpoint(part, *chunk, use_reentrant=False) for chunk in zip(*parts, strict=True)]).sum()
 

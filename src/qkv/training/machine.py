@@ -122,8 +122,7 @@ class Speed:
         whole = min(-(-length // GRAIN) * GRAIN, self.cost.spec.context or 1 << 30)
         if whole not in self.by_length:
             self.by_length[whole] = self.cost.flops_per_token(whole).prefill
-        spared = 0 if batch.words is None else self.cost.spec.vocabulary - len(batch.words)
-        return 3.0 * real * (self.by_length[whole] - 2 * self.cost.spec.stack.width * spared)
+        return 3.0 * real * self.by_length[whole]
 
     def measure(self, at: Progress) -> dict[str, float]:
         """What an event says of the speed since the last one."""

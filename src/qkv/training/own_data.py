@@ -12,12 +12,14 @@ from typing import Any
 from qkv.data import sources
 from qkv.errors import QkvError
 from qkv.hub import spec_of
+from qkv.training.built_in import list_words
 from qkv.training.compatibility import architecture
-from qkv.training.data_files import Data
+from qkv.training.data_files import Data, read_shared
 from qkv.training.run import KINDS, PLAIN, Run, asked, elsewhere, misplaced
 from qkv.training.settings import Settings, changed
 from qkv.training.shape import Shape
 
+ABOUT = ("about", "about_zh")  # what a recipe says of itself
 SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
 KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
 
@@ -51,10 +53,11 @@ FAMILIES: dict[str, Any] = {
 OWN = {"labels": OWN_LABELS, "similarity": OWN_LABELS, "choice": OWN_LABELS, "chat": OWN_CHAT}
 
 
-def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
+def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) -> Run:
     """The run that a TOML file describes: [data], and what differs from the defaults in [model], [training], ….
 
-    `words` such as data.valid=50 change any of it. Paths are relative to the file.
+    `words` such as data.valid=50 change any of it. Paths are relative to the file; those of a `recipe`, one of this
+    package, to the working directory or QKV_DATA.
 
     Raises:
         QkvError: not TOML (with the line), an unknown table or key (with the nearest), or a wrong value.
@@ -63,6 +66,8 @@ def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
         values = tomllib.loads(sources.document(path))
     except tomllib.TOMLDecodeError as e:
         raise QkvError(f"{path}: not TOML: {e}", zh=f"{path}：不是 TOML：{e}") from None
+    for key in ABOUT:
+        values.pop(key, None)
     for key in values:
         if key not in (*KINDS, *PLAIN):
             what = f"table [{key}]" if isinstance(values[key], dict) else f"key {key!r}"
@@ -70,7 +75,7 @@ def from_toml(path: Path, words: Iterable[str] = ()) -> Run:
             raise QkvError(f"{path}: unknown {what}{hint} (known: {known})",
                            zh=f"{path}：没有 {key!r} 这个表或键{hint.zh}（有：{known}）")  # fmt: skip
     misplaced(values, f"{path}: ")
-    return described(values, words, path, path.parent)
+    return described(values, words, path, Path() if recipe else path.parent, recipe=recipe)
 
 
 def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
@@ -131,7 +136,9 @@ def keyed(row: Mapping[str, object], names: list[str], said: object) -> dict[str
     return values | ({"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {})
 
 
-def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path) -> Run:
+def described(
+    values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path, *, recipe: bool = False
+) -> Run:
     """The run of nested `values`, those of a file, then of typed `words`; errors of the former name the file."""
     typed = asked(words, KINDS)
     with told(path):
@@ -144,7 +151,9 @@ def described(values: Mapping[str, Any], words: Iterable[str], path: Path, folde
     usual = OWN.get(objective, usual)
     if usual is OWN_PAIRS and hides([typed, values], shape.family, folder):
         usual = replace(usual, metric="loss")  # words are guessed, nothing is translated
-    run = Run(path.stem, partial(data.splits, folder), shape, training=usual, data=data)
+    read = partial(read_shared, data) if recipe else partial(data.splits, folder)
+    known = list_words if data.corpus else None
+    run = Run(path.stem, read, shape, training=usual, words=known, data=data)
     rest = {key: value for key, value in values.items() if key != "data"}
     with told(path):
         run = changed(run, lasting(placed(rest, folder)))

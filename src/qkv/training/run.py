@@ -19,7 +19,18 @@ from qkv.tokenizers.bpe_dropout import Ranks, merges_of
 from qkv.tokenizers.vocabulary import Kind
 from qkv.training.data_files import Data
 from qkv.training.probes.recorder import ProbeSettings
-from qkv.training.settings import NONE, ONE, RENAMED, SHARE, Settings, assignments, bounded, changed, sound
+from qkv.training.settings import (
+    NONE,
+    ONE,
+    RENAMED,
+    SHARE,
+    Settings,
+    assignments,
+    bounded,
+    changed,
+    refuse_old_key,
+    sound,
+)
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits, shared
 
@@ -139,8 +150,8 @@ def misplaced(values: Mapping[str, Any], where: str = "") -> None:
     for part, names in own.items():
         table = values.get(part)
         for key in table if isinstance(table, Mapping) else ():
-            if new := RENAMED.get(f"{part}.{key}"):
-                raise QkvError(f"{where}{part}.{key}: is called {new} now", zh=f"{where}{part}.{key}：现在叫 {new}")
+            if key not in names:
+                refuse_old_key(f"{part}.{key}")
             if key in every and key not in names:
                 hint = elsewhere(key)
                 raise QkvError(f"{where}{part}.{key}: unknown key{hint} (known: {', '.join(names)})",

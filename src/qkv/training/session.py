@@ -37,7 +37,7 @@ def train(run: Run, directory: Path | None, device: str, report: Report | None, 
     a = assemble(run, directory=directory if going_on else None, device=device)
     if directory is not None and not going_on:
         refuse_others(directory)  # before the lock, which makes folders
-    with lock.held(directory / "train") if directory and ranks.first else nullcontext():
+    with lock.lock_directory(directory / "train") if directory and ranks.first else nullcontext():
         if directory is not None and not going_on:
             begin_directory(a, directory, first=ranks.first)
         return train_assembly(a, directory, report, resume, ranks, start)

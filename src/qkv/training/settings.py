@@ -21,12 +21,17 @@ BARE = re.compile(r"[-+]?(?:\d+\.|\.\d+)(?:[eE][-+]?\d+)?")  # .1 and 1., which 
 ONE, NONE = Note("1 or more", zh="1 或更大"), Note("0 or more", zh="0 或更大")
 SHARE = Note("a share from 0 to 1", zh="0 到 1 的比例")
 BELOW = Note("a share from 0 to below 1", zh="0 到 1（不含 1）的比例")
-# Keys that had other names: typed ones are told the new name, those in checkpoints and run.json are read as it.
-RENAMED = {
+# Keys of earlier versions: the new name, or for one that was removed what to do instead. Checkpoints and run.json that
+# have them are read all the same.
+RENAMED: dict[str, str] = {
     "training.smoothing": "training.label_smoothing", "training.agree": "training.rdrop",
     "training.sampled": "training.scheduled_sampling", "training.sampled_ramp": "training.scheduled_sampling_ramp",
     "training.balance": "training.moe_aux_loss", "training.steer": "training.moe_bias_lr",
     "tokenizer.dropout": "tokenizer.bpe_dropout", "model.chosen": "model.top_k", "model.steered": "model.moe_bias",
+}  # fmt: skip
+REMOVED: dict[str, Note] = {
+    "training.outputs": Note("a translation is chosen among all words of the vocabulary; delete the key",
+                             zh="译文总是从整个词表里选；请删去这个键"),
 }  # fmt: skip
 
 
@@ -53,7 +58,6 @@ class Settings:
     on_bad_step: Literal["stop", "skip", "rewind"] = "stop"  # a loss or gradient that is no number, or a spike
     spike: float = 0.0  # so many standard deviations above the last 64 steps a loss or gradient is a spike; 0: never
     label_smoothing: float = 0.0
-    outputs: Literal["all", "seen"] = "all"  # the words that a translation is chosen among; seen: those of the targets
     rdrop: float = 0.0  # each batch is read with two dropouts, and differing costs so much (R-Drop: Liang et al. 2021)
     scheduled_sampling: float = 0.0  # the share of true inputs that the model's own guesses replace at most
     scheduled_sampling_ramp: int = 0  # steps over which that share grows from none
@@ -161,6 +165,7 @@ def changed(part: Part, values: Mapping[str, Any], where: str = "") -> Part:
     for key, value in values.items():
         name = f"{where}.{key}" if where else key
         if key not in hints:
+            refuse_old_key(name)
             hint, known = nearest(key, hints), ", ".join(hints)
             raise QkvError(f"{name}: unknown key{hint} (known: {known})",
                            zh=f"{name}：没有这个键{hint.zh}（有：{known}）")  # fmt: skip
@@ -170,6 +175,14 @@ def changed(part: Part, values: Mapping[str, Any], where: str = "") -> Part:
         else:
             new[key] = fitting(hints[key], value, name)
     return dataclasses.replace(part, **new)  # type: ignore[type-var]
+
+
+def refuse_old_key(name: str) -> None:
+    """QkvError for a key of an earlier version, which says its new name or that it was removed."""
+    if new := RENAMED.get(name):
+        raise QkvError(f"{name}: this key is called {new} now", zh=f"{name}：这个键现在叫 {new}")
+    if instead := REMOVED.get(name):
+        raise QkvError(f"{name}: this key was removed: {instead}", zh=f"{name}：这个键已删除：{instead.zh}")
 
 
 def fitting(kind: Any, value: Any, name: str) -> Any:

@@ -1,10 +1,8 @@
-"""Recipes: each file here has `run() -> Run`. `train` makes a model of one, or of your own data (own_data.py)."""
+"""Recipes: each is a TOML file of this folder. `train` makes a model of one, or of your own data (own_data.py)."""
 
-import ast
 import dataclasses
-import pkgutil
+import tomllib
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,19 +15,18 @@ if TYPE_CHECKING:
     from qkv.training.run import Run
     from qkv.training.session import Trained
 
-ZH = "中文："  # before what a recipe says of itself in Chinese
+FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
     """The recipes, from the files of this folder."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__))
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def about() -> dict[str, Note]:
-    """What each recipe says of itself in its first line, and in Chinese in its last, by name; read, not run."""
-    texts = {name: (Path(__path__[0]) / f"{name}.py").read_text(encoding="utf-8") for name in names()}
-    said = {name: (ast.get_docstring(ast.parse(text)) or "").split("\n") for name, text in texts.items()}
-    return {name: Note(lines[0], zh=lines[-1].removeprefix(ZH)) for name, lines in said.items()}
+    """What each recipe says of itself, by name."""
+    found = {name: tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")) for name in names()}
+    return {name: Note(said["about"], zh=said["about_zh"]) for name, said in found.items()}
 
 
 def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
@@ -44,9 +41,10 @@ def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
     from qkv.training.run import Run, configured
 
     words = list(words)
-    if isinstance(name, Run) or str(name) in names():
-        run = name if isinstance(name, Run) else import_module(f"qkv.training.recipes.{name}").run()
-        return configured(run, words)
+    if isinstance(name, Run):
+        return configured(name, words)
+    if str(name) in names():
+        return own_data.from_toml(FOLDER / f"{name}.toml", words, recipe=True)
     path, more = Path(name), [word for word in words if "=" not in word]
     if more or path.suffix.lower() in own_data.SUFFIXES or (path / "index.json").is_file():
         return own_data.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
@@ -78,7 +76,7 @@ def train(
 ) -> "Trained":  # fmt: skip
     """Train a recipe, a TOML file or a Run; with `out`, a model directory that also keeps the run in `out`/train.
 
-    `watch` says what the run records of itself while it learns, or how often; read it with training.watch.ProbeLog.
+    `watch` says what the run records of itself while it learns, or how often; probes.records.ProbeLog reads it.
 
     Where torchrun started several processes, all train; the first one alone writes, and knows metrics and test.
 

@@ -1,0 +1,125 @@
+"""What a lab shows: its picture as forms of plots/, its table, its verdict, and the page that holds it all."""
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+
+from qkv.labs.lab import IN_ZH, KINDS, Lab, Plot, Result, Runs, Words, as_json
+from qkv.plots import figure, html
+from qkv.plots.forms import Bars, Form, Grid, Lines, Table, scale
+from qkv.plots.text import number
+
+
+def pick(words: Words, lang: str) -> str:
+    """The words of a language."""
+    return words[0] if lang == "zh" else words[1]
+
+
+def short(x: float) -> str:
+    """A number with four digits."""
+    return number(x, 4)
+
+
+def make_forms(lab: Lab, runs: Runs, lang: str) -> list[Form]:
+    """The lab's picture, with the names of its table where bars or series have them; then the published one, if any."""
+    ours = lab.plot(runs)
+    plots = [ours, ours.beside] if ours.beside else [ours]
+    return [make_form(plot, {**plot.names, **lab.rows}, lang) for plot in plots]
+
+
+def make_form(plot: Plot, names: Mapping[str, Words], lang: str) -> Form:
+    """One picture of a lab in one language."""
+    called = {name: pick(words, lang) for name, words in names.items()}
+    places = [called.get(x, x) if isinstance(x, str) else short(x) for x in plot.x]
+    series = {called.get(name, name): list(row) for name, row in plot.series.items()}
+    title, note, x, y = (pick(words, lang) for words in (plot.title, plot.source, plot.x_label, plot.y_label))
+    log, published = plot.scale == "log", bool(note)
+    if plot.kind == "grid":
+        shade = scale(series.values(), log=log)
+        cells = [[number(v, 2) if part >= 0.005 else "" for v, part in zip(*rows, strict=True)]
+                 for rows in zip(series.values(), shade, strict=True)]  # fmt: skip
+        return Grid(title, list(series), places, shade, cells, note, x_label=x, y_label=y, published=published)
+    if plot.kind == "lines":
+        return Lines(title, places, series, note, x_label=x, y_label=y, log=log, published=published)
+    return Bars(title, places, series, note, x_label=y, y_label=x, log=log, published=published)
+
+
+def save(lab: Lab, runs: Runs, path: Path, lang: str) -> bool:
+    """Write the picture as PNG, in English where no Chinese font is installed; False where matplotlib is missing."""
+    if find_spec("matplotlib") is None:
+        return False
+    figure.save(figure.draw(make_forms(lab, runs, lang if figure.find_chinese() else "en")), path)
+    return True
+
+
+def list_rows(lab: Lab, runs: Runs, lang: str) -> list[tuple[str, str, str]]:
+    """What was measured: name, mean, and least to greatest over the seeds."""
+    rows: list[tuple[str, str, str]] = []
+    for name, words in lab.rows.items():
+        spread = f"{short(runs.low(name))} … {short(runs.high(name))}" if len(runs.rows) > 1 else ""
+        rows.append((pick(words, lang), short(runs.mean(name)), spread))
+    return rows
+
+
+def describe(lab: Lab, lang: str) -> list[tuple[str, str]]:
+    """What a lab says before it runs: heading and text."""
+    heads = (("论断", "Claim"), ("谁说的", "Who says it"), ("测什么", "Measured"),
+             ("随机水平与基线", "Chance and baseline"), ("运行前的预期", "Expected, before running"))  # fmt: skip
+    texts = (lab.claim, lab.who, lab.measured, lab.chance, lab.expected)
+    return [(pick(h, lang), pick(t, lang)) for h, t in zip(heads, texts, strict=True)]
+
+
+def write_verdict(result: Result, lang: str) -> str:
+    """The verdict in one line, with the effect and its spread."""
+    v = result.verdict
+    word = name_verdict(result, lang)
+    marked = ("（提前停止，结果不完整）" if lang == "zh" else " (stopped early: partial)") if result.stopped else ""
+    colon = "：" if lang == "zh" else ": "
+    return f"{word}{marked}{colon}{pick(v.says, lang)} [{short(v.effect)}; {short(v.spread[0])} … {short(v.spread[1])}]"
+
+
+def write_page(lab: Lab, result: Result, lang: str) -> str:
+    """One lab as one file with everything in it, to be opened offline."""
+    return html.page(f"qkv lab {result.name}", f"<h1>{result.name}</h1>{write_section(lab, result, lang)}", lang)
+
+
+def write_pages(done: Sequence[tuple[Lab, Result]], lang: str) -> str:
+    """One lab as `write_page` has it; several below one another, with a list of all verdicts first."""
+    if len(done) == 1:
+        return write_page(*done[0], lang)
+    count = f"{len(done)} 个实验" if lang == "zh" else f"{len(done)} labs"
+    rows = "".join(
+        f'<tr><td><a href="#{result.name}">{result.name}</a></td><td>{escape(pick(KINDS[lab.kind], lang))}</td>'
+        f"<td>{escape(name_verdict(result, lang))}</td></tr>"
+        for lab, result in done
+    )
+    parts = "".join(f'<h2 id="{r.name}">{r.name}</h2>{write_section(lab, r, lang)}' for lab, r in done)
+    return html.page("qkv lab", f"<h1>{count}</h1><table>{rows}</table>{parts}", lang)
+
+
+def name_verdict(result: Result, lang: str) -> str:
+    """The word of a verdict."""
+    return IN_ZH[result.verdict.word] if lang == "zh" else result.verdict.word
+
+
+def write_section(lab: Lab, result: Result, lang: str) -> str:
+    """What a page says of one lab: verdict, what was said before running, picture, table, the raw numbers."""
+    runs = Runs(result.numbers)
+    pictures = "".join(map(html.render, make_forms(lab, runs, lang)))
+    texts = "".join(f"<dt>{escape(h)}</dt><dd>{escape(t)}</dd>" for h, t in describe(lab, lang))
+    heads = ("测量", "平均", "最小 … 最大") if lang == "zh" else ("measured", "mean", "least … greatest")
+    measured = html.render(Table("", [heads, *list_rows(lab, runs, lang)]))
+    kind = pick(KINDS[lab.kind], lang)
+    numbers = json.dumps(as_json(lab, result), ensure_ascii=False, indent=1)
+    count = len(result.seeds)
+    took, cpu = result.seconds, result.cpu or "?"
+    facts = (f"{kind} · {count} 个种子 · {result.steps} 步 · {took} 秒（处理器 {cpu} 秒）" if lang == "zh"
+             else f"{kind} · {count} seeds · {result.steps} steps · {took} s ({cpu} s of processor)")  # fmt: skip
+    return (
+        f'<p class="verdict">{escape(write_verdict(result, lang))}</p><dl>{texts}</dl>{pictures}'
+        f"{measured}<p>{facts}</p>"
+        f"<p><code>qkv lab {result.name} --seeds {count}</code></p>"
+        f"<details><summary>JSON</summary><pre>{escape(numbers)}</pre></details>"
+    )
