@@ -62,12 +62,12 @@ def shorten(overrides: Iterable[str]) -> list[str]:
 def read_phrases() -> Any:
     """Each phrase, in small letters, short ones more often; neutral and judged ones left out, by their words."""
     from qkv.training.built_in import SENTIMENT
-    from qkv.training.splits import Splits, shared
+    from qkv.training.splits import Splits, find_data_file
 
     valid, test = spell_rows("dev"), spell_rows("test")
     known = {join_letters(text) for text, _ in (*valid, *test)}
     signs = defaultdict[str, Counter[str]](Counter)
-    for tree in shared("cls", "sst_trees", "train.txt").read_text(encoding="utf-8").splitlines():
+    for tree in find_data_file("cls", "sst_trees", "train.txt").read_text(encoding="utf-8").splitlines():
         for text, label in split_tree(tree):
             if label != NEUTRAL:
                 signs[text.lower()][SENTIMENT[str(int(label > NEUTRAL))]] += 1

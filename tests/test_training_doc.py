@@ -25,8 +25,8 @@ from qkv.cli.common import Talk
 from qkv.training import own_data, recipes
 from qkv.training import run as runs
 from qkv.training.objectives import OBJECTIVES
-from qkv.training.probes.recorder import ProbeSettings
 from qkv.training.probes.records import ProbeLog
+from qkv.training.run import ProbeSettings
 from qkv.training.settings import Settings, fitting
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -78,7 +78,8 @@ def test_every_finding_is_told_in_chinese(capsys):
     code, out, _ = run(capsys, "data", "get", "--lang", "zh")
     assert (code, out.count("许可："), "许可：公有领域" in out) == (0, len(download.sets()), True)
     assert all(re.search("[一-鿿]{2}", one.about.zh) for one in download.sets().values())
-    assert all(re.search("[一-鿿]{2}", about.zh) and "中文：" not in about.zh for about in recipes.about().values())
+    known = recipes.describe_recipes().values()
+    assert all(re.search("[一-鿿]{2}", about.zh) and "中文：" not in about.zh for about in known)
 
 
 @pytest.mark.skipif(not (bundled_dir() / "demo-lm").is_dir(), reason="demo-lm is not bundled")

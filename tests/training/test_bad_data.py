@@ -9,7 +9,7 @@ from qkv.data.check import check
 from qkv.errors import QkvError
 from qkv.training import recipes
 from qkv.training.data_files import Data
-from qkv.training.splits import shared
+from qkv.training.splits import find_data_file
 
 ROWS = [(f"one {i}", f"eins {i}") for i in range(40)]
 
@@ -112,13 +112,13 @@ def test_recipes_find_what_was_fetched_and_say_how_to_fetch_it(tmp_path: Path, m
     monkeypatch.setenv("QKV_DATA", str(tmp_path / "none"))
     monkeypatch.setenv("QKV_CACHE", str(tmp_path / "cache"))
     with pytest.raises(QkvError, match=r"no such file\. qkv data get tinyshakespeare fetches it; or set QKV_DATA"):
-        shared("lm", "tinyshakespeare", "input.txt")
+        find_data_file("lm", "tinyshakespeare", "input.txt")
     with pytest.raises(QkvError, match=r"no such file\. Set QKV_DATA"):
-        shared("lm", "other", "input.txt")
+        find_data_file("lm", "other", "input.txt")
     path = tmp_path / "cache" / "data" / "lm" / "tinyshakespeare" / "input.txt"
     path.parent.mkdir(parents=True)
     path.write_text("x", encoding="utf-8")
-    assert shared("lm", "tinyshakespeare", "input.txt") == path
+    assert find_data_file("lm", "tinyshakespeare", "input.txt") == path
 
 
 def test_rows_that_are_all_alike_leave_nothing_to_train_on(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_a_run_goes_on_bit_for_bit_with_other_holes_in_each_epoch(objective: str
     a, first = made(objective)
     second = [a.plan.make(key) for key in a.plan.order(1)]
     assert not all(torch.equal(x.target, y.target) for x, y in zip(first, second, strict=True))
-    held = [a.held(a.splits.valid) for _ in range(2)]
+    held = [a.hold_out(a.splits.valid) for _ in range(2)]
     assert all(torch.equal(x.labels, y.labels) for x, y in zip(*held, strict=True))
 
 

@@ -157,10 +157,11 @@ def test_a_model_of_the_other_direction_is_doubted_at_once_and_once_a_file(
 def test_likeness_is_of_the_best_text_and_leaves_out_what_was_not_written() -> None:
     given = [("abc def", "ABC DEF"), ("ghi", "GHI"), ("xyz", "XYZ")]
     found = [[("abc def", "ABC DEF"), ("abc def", "nothing")], [], [("xyz", "XYZ")]]
-    assert distil.alike(given, found, "target") == (pytest.approx(100.0), pytest.approx(0.0))
+    assert distil.compare_pairs(given, found, "target") == (pytest.approx(100.0), pytest.approx(0.0))
     turned = [[(b, a) for a, b in many] for many in found]
-    assert distil.alike([(b, a) for a, b in given], turned, "source") == (pytest.approx(100.0), pytest.approx(0.0))
-    assert distil.alike(given, [[], [], []], "target") == (0.0, 0.0)
+    back = [(b, a) for a, b in given]
+    assert distil.compare_pairs(back, turned, "source") == (pytest.approx(100.0), pytest.approx(0.0))
+    assert distil.compare_pairs(given, [[], [], []], "target") == (0.0, 0.0)
 
 
 def test_cut_text_is_written_as_it_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import torch
 
 import qkv
 from qkv.training import recipes
-from qkv.training.run import Check, Run, Vocabulary, configured
+from qkv.training.run import Check, Run, Vocabulary, override_run
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
@@ -51,7 +51,7 @@ def test_bits_a_character_count_the_characters_of_the_text_and_not_its_tokens(
     assert found["bits_per_character"] == pytest.approx(bits / 40, rel=1e-4)
     assert [prompt for prompt, _ in found["samples"]] == ["却说"]
     assert bench.changes(run, tmp_path) == []
-    assert bench.changes(configured(run, ["model.width=8"]), tmp_path) == ["model.width=16"], "what the run had"
+    assert bench.changes(override_run(run, ["model.width=8"]), tmp_path) == ["model.width=16"], "what the run had"
     assert 0 < found["cpu_seconds"] < time.process_time() - began + 0.1, "of this run, not of the process so far"
 
 

@@ -23,10 +23,9 @@ from qkv.plots.forms import Table
 from qkv.plots.text import text
 from qkv.training import assemble, checkpoint, recipes
 from qkv.training.losses import mean_loss
-from qkv.training.probes import readings, recorder
-from qkv.training.probes.recorder import ProbeSettings
+from qkv.training.probes import readings, recorder, records
 from qkv.training.probes.records import ProbeLog
-from qkv.training.run import Check, Run, Vocabulary, configured
+from qkv.training.run import Check, ProbeSettings, Run, Vocabulary, override_run
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
@@ -55,7 +54,7 @@ def run_of(family: str, *changes: str) -> Run:
     settings = Settings(steps=6, tokens=128, lr=5e-3, warmup=2, precision="fp32", evaluate_every=6)
     check = Check(sentences=2, prompts=("one two", "six"), longest=4)
     run = Run(family, lambda: splits(family), shape, Vocabulary("word", 50), settings, check, watch=WATCH)
-    return configured(run, changes)
+    return override_run(run, changes)
 
 
 @pytest.fixture(scope="module")
@@ -219,17 +218,16 @@ def test_what_moved_and_what_did_not_is_one_table(runs: Any, capsys: pytest.Capt
 
 
 def test_a_forward_pass_that_writes_to_weights_is_caught(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qkv.explore import watched
 
     folder = runs("marian")
-    model, true = qkv.load(folder, device="cpu"), watched.losses.states
+    model, true = qkv.load(folder, device="cpu"), records.states
 
     def writing(core: Any, batch: Any) -> Any:
         core.embed.weight.data[3] += 1e-3
         return true(core, batch)
 
-    monkeypatch.setattr(watched.losses, "states", writing)
-    assert watched.forward_moves(model.core)[0] == 1
+    monkeypatch.setattr(records, "states", writing)
+    assert records.count_forward_changes(model.core)[0] == 1
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])  # GPT-2's adapters of q, k and v are stored as one

@@ -20,7 +20,7 @@ import torch
 
 from qkv.data.order import permutation
 from qkv.errors import QkvError
-from qkv.training import assemble, bad_steps, checkpoint, log, loop, losses, recipes
+from qkv.training import assemble, checkpoint, log, loop, losses, recipes
 from qkv.training import step as stepping
 from qkv.training.objectives import augment
 from qkv.training.plan import Plan
@@ -48,8 +48,8 @@ OFTEN = ("plain", "averages", "all", "bf16", "spikes")  # with every test; the o
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bad_steps, "ENOUGH", 3)  # steps from which one may be called a spike
-    monkeypatch.setattr(bad_steps, "ROW", 99)  # however many follow one another
+    monkeypatch.setattr(stepping, "ENOUGH", 3)  # steps from which one may be called a spike
+    monkeypatch.setattr(stepping, "ROW", 99)  # however many follow one another
 
 
 def some(every: Iterable[Any], often: Container[Any]) -> list[Any]:
@@ -189,7 +189,7 @@ def talking(objective: str, **training: Any) -> Run:
 def cut(objective: str, **training: Any) -> Run:
     how = {"rdrop": 2.0, "accumulate": 2, "tokens": 128, **training}
     if objective == "pairs":
-        return cuts.run_of(0.3, ema=0.9, **({"sampled": 0.3} | how))
+        return cuts.run_of(0.3, ema=0.9, **({"scheduled_sampling": 0.3} | how))
     if objective != "text":
         how["word_dropout"] = 0.3
     return cuts.other(objective, 0.3, **how)
@@ -198,7 +198,7 @@ def cut(objective: str, **training: Any) -> Run:
 RECIPES: dict[str, Callable[..., Run]] = {
     **{objective: lambda objective=objective, **how: cut(objective, **how)
        for objective in ("pairs", "text", "labels", "similarity", "choice")},
-    "blurred pairs": lambda **how: cut("pairs", sampled=0.0, word_dropout=0.3, **how),
+    "blurred pairs": lambda **how: cut("pairs", scheduled_sampling=0.0, word_dropout=0.3, **how),
     **{objective: lambda objective=objective, **how: talking(objective, **how) for objective in ("documents", "chat")},
 }  # fmt: skip
 

@@ -84,7 +84,7 @@ def test_the_loss_is_that_of_the_labels_and_a_share_of_the_words(family: str, sh
 def test_words_that_are_all_counted_alike_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = losses.weighted_cross_entropy
     even = lambda h, head, labels, w, **how: right(h, head, labels, w * 0 + w.mean(), **how)  # noqa: E731
-    monkeypatch.setattr(losses, "weighed", even)
+    monkeypatch.setattr(losses, "weighted_cross_entropy", even)
     with pytest.raises(AssertionError):
         test_the_loss_is_that_of_the_labels_and_a_share_of_the_words("openai_gpt", 0.5)
 
@@ -213,7 +213,7 @@ def test_a_vocabulary_made_for_something_else_is_refused(tmp_path: Path) -> None
     with pytest.raises(QkvError, match="this run's vocabulary is the base's"):
         assemble.assemble(of("text", tmp_path / "text", base=str(tmp_path / "text")), device="cpu")
     with pytest.raises(QkvError, match="it ends no text with </s>"):
-        assemble.taken(str(tmp_path / "open"), whole, "eos")
+        assemble.borrow_tokenizer(str(tmp_path / "open"), whole, "eos")
     for name in ("labels", "open"):  # texts with labels get their ends in any case
         found = assemble.assemble(of("labels", tmp_path / name), device="cpu").model.tokenizer
         assert found is not None
@@ -470,7 +470,7 @@ def test_muon_without_matrices_is_told(tmp_path: Path) -> None:
 
 
 def test_settings_that_do_nothing_are_named() -> None:
-    a, _ = ready("labels", "bert", balance=0.5, auxiliary=0.1, decay=0.7, floor=0.1, schedule="constant")
+    a, _ = ready("labels", "bert", moe_aux_loss=0.5, auxiliary=0.1, decay=0.7, floor=0.1, schedule="constant")
     assert told(a, "of no use in this run: ").partition(": ")[2].split(", ") == [
         "training.moe_aux_loss", "training.auxiliary", "training.floor", "training.decay"]  # fmt: skip
     other, _ = ready("labels", "bert", optimizer="adafactor", eps=1e-6, betas=(0.8, 0.9), moe_bias_lr=0.01)
@@ -487,8 +487,8 @@ def test_a_number_of_test_rows_that_nothing_holds_out_is_named(data: Data, idle:
     model = qkv.build(run_of("labels").model.spec(64))
     splits = Splits("a", "b") if data.text else Splits(ROWS[:-6], ROWS[-6:])
     objective = compatibility.OBJECTIVES["text" if data.text else "labels"]
-    said = compatibility.idle(dataclasses.replace(run_of("labels"), data=data), splits, objective, model)
-    assert (said == ("of no use in this run: data.test",)) is idle
+    said = compatibility.note_idle_settings(dataclasses.replace(run_of("labels"), data=data), splits, objective, model)
+    assert (said == ["of no use in this run: data.test"]) is idle
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -497,7 +497,7 @@ def test_no_recipe_has_settings_that_do_nothing(name: str) -> None:
     objective = compatibility.OBJECTIVES[made.objective or compatibility.USUAL[made.model.family]]
     train: Any = "" if objective.data.startswith("plain text") else []
     model = qkv.build(made.model.spec(64))
-    assert not compatibility.idle(made, Splits(train, train), objective, model)
+    assert not compatibility.note_idle_settings(made, Splits(train, train), objective, model)
 
 
 def test_a_second_column_of_few_texts_asks_whether_they_are_labels() -> None:

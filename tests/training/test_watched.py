@@ -58,7 +58,7 @@ def plan() -> Plan:
 class Always(Recorder):
     """Records every step, whatever it costs: no test waits on a clock."""
 
-    def due(self, step: int, seconds: float, total: int) -> bool:
+    def is_due(self, step: int, seconds: float, total: int) -> bool:
         return True
 
 
@@ -113,7 +113,7 @@ def test_a_last_step_that_nothing_foretold_is_recorded_too(tmp_path: Path) -> No
     assert all(torch.equal(weights[n], t) for n, t in checkpoint.weights(core).items())
     assert w.read(4).json["lr"] == BASE.lr
     again = Recorder({}, ProbeSettings(steps=(1,)), {})
-    loop.train(speaker(), plan(), BASE, directory=tmp_path, watch=again, resume=True)
+    loop.train(speaker(), plan(), BASE, directory=tmp_path, recorder=again, resume=True)
     assert ProbeLog(tmp_path).steps == [0, 1, 4, 9]
     assert ProbeLog(tmp_path).read(9).json["gradient"] > 0
 
@@ -126,7 +126,7 @@ def test_a_last_step_that_could_be_foretold_says_what_it_moved(
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(ticks) * 0.02, sleep=lambda _: None))
     core, eye = speaker(), Recorder({}, ProbeSettings(times=1), {})
     made = dataclasses.replace(BASE, **{"steps": 0, "epochs": 99, **how})
-    monkeypatch.setattr(eye, "due", lambda step, seconds, total: False)
+    monkeypatch.setattr(eye, "is_due", lambda step, seconds, total: False)
     judge = lambda core, step: {"loss": 1.0}  # noqa: E731
     end = loop.train(core, plan(), made, directory=tmp_path, recorder=eye, evaluate=judge)
     assert (end.why, ProbeLog(tmp_path).steps) == (next(iter(how)), [0, end.steps])
@@ -191,11 +191,11 @@ def test_the_gradients_are_those_before_clipping(tmp_path: Path, monkeypatch: py
 def test_a_row_without_a_gradient_does_not_move(tmp_path: Path) -> None:
     trained(tmp_path)
     w = ProbeLog(tmp_path)
-    embed = next(m for m in w.moved(0, 9) if m.name == "embed.weight")
+    embed = next(m for m in w.compare_weights(0, 9) if m.name == "embed.weight")
     assert (embed.rows, embed.part) == (VOCABULARY, "embedding")
     assert embed.moved == VOCABULARY - 1
     assert torch.equal(w.weights(0)["embed.weight"][RARE], w.weights(9)["embed.weight"][RARE])
-    assert all(m.moved == 0 and m.distance == 0 for m in w.moved(3, 3))
+    assert all(m.moved == 0 and m.distance == 0 for m in w.compare_weights(3, 3))
 
 
 @settings(max_examples=60, deadline=None)
@@ -293,7 +293,7 @@ def test_weights_beyond_the_limit_are_let_go_evenly_and_never_the_ends(tmp_path:
     eye = Recorder({}, one, {})
     eye.size = 200_000  # as if they were so large
     eye.index = {"steps": [{"step": n, "weights": True} for n in range(11)]}
-    eye.thin()
+    eye.drop_weights()
     kept = [row["step"] for row in eye.index["steps"] if row["weights"]]
     assert (len(kept), kept[0], kept[-1]) == (5, 0, 10)
     assert max(b - a for a, b in itertools.pairwise(kept)) < 7
@@ -335,7 +335,7 @@ def test_a_row_that_moved_in_one_number_has_moved(tmp_path: Path) -> None:
     later[name][3, 0] += 2.0
     later[name][5, 1] -= 1.5
     checkpoint.write(w.folder / "weights" / "000009.safetensors", later, {"step": 9})
-    moved = {m.name: m for m in w.moved(0, 9)}
+    moved = {m.name: m for m in w.compare_weights(0, 9)}
     assert (moved[name].moved, moved[name].distance) == (2, pytest.approx(2.5))
     assert moved[name].norm == pytest.approx(norm)
     assert all(m.moved == 0 for n, m in moved.items() if n != name)
@@ -343,7 +343,7 @@ def test_a_row_that_moved_in_one_number_has_moved(tmp_path: Path) -> None:
     eye.core, eye.copies = core, {n: p.detach().clone() for n, p in core.named_parameters()}
     with torch.no_grad():
         core.embed.weight[3, 0] += 2.0
-    found = dict(zip(eye.copies, eye.changes()["matrices.moved"].tolist(), strict=True))
+    found = dict(zip(eye.copies, eye.measure_changes()["matrices.moved"].tolist(), strict=True))
     assert found.pop(name) == 1
     assert not any(found.values())
 
@@ -375,7 +375,7 @@ def test_records_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
     for path in (run / "train/watch").glob("*.safetensors"):
         path.write_bytes(b"broken")
     w.refresh()
-    assert w.nearest(40) == 9
+    assert w.nearest_step(40) == 9
     with pytest.raises(QkvError, match="not a whole record"):
         w.read(2)
     with pytest.raises(QkvError, match=r"recorded nothing while it learnt; train with watch\.times"):

@@ -93,7 +93,7 @@ def listed(common: Common) -> int:
     """The recipes, and what else there is to train on."""
     from qkv.training import recipes
 
-    known = recipes.about()
+    known = recipes.describe_recipes()
     if common.json:
         common.emit(known)
         return 0

@@ -180,7 +180,8 @@ class Store:
             one.unlink(missing_ok=True)
         else:
             write(one, tensors, state)
-            fsdp.delete_parts(parts)
+            if parts.is_file() or any(self.folder.glob("last-*")):
+                fsdp.delete_parts(parts)
 
     def resume(
         self, core: nn.Module, optimizer: Any, settings: Any, mean: optim.Mean | None = None
@@ -237,7 +238,7 @@ class Store:
         else:
             write(self.folder / f"{name}.safetensors", weights(core), state)
 
-    def kept(self, name: str) -> Tensors:
+    def load_kept(self, name: str) -> Tensors:
         """The weights kept under a name."""
         return self.memory[name] if self.folder is None else read(self.folder / f"{name}.safetensors")[0]
 
@@ -251,7 +252,7 @@ class Store:
         """The mean of the weights kept under some names, summed in fp64 one file at a time."""
         total: Tensors = {}
         for name in names:
-            for key, tensor in self.kept(name).items():
+            for key, tensor in self.load_kept(name).items():
                 total[key] = total[key] + tensor.double() if key in total else tensor.double()
         return {key: (t / len(names)).float() for key, t in total.items()}
 

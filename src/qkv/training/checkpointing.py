@@ -63,9 +63,10 @@ class Checkpointing:
                 notes += [Note(f"nothing is left to do: training.{why} ended this run; say another to go on",
                                zh=f"没有要做的了：这次训练已由 training.{why} 结束；要继续，就改它")]  # fmt: skip
             notes += differences
-        state = json.dumps([at.step, store.identity], default=str)
-        stepper.ranks.assert_same(Note("data, model or checkpoint", zh="数据、模型或检查点"), state)
-        if not stepper.shards:
+        if stepper.ranks.size > 1:
+            state = json.dumps([at.step, store.identity], default=str)
+            stepper.ranks.assert_same(Note("data, model or checkpoint", zh="数据、模型或检查点"), state)
+        if stepper.ranks.size > 1 and not stepper.shards:
             stepper.ranks.broadcast(stepper.core)
         return notes
 
@@ -151,5 +152,5 @@ class Checkpointing:
             if metrics is None or self.settings.better(one, metrics):
                 chosen, metrics = name, one
         if found:
-            checkpoint.fill(core, found[chosen] if chosen in found else self.store.kept("best"))
+            checkpoint.fill(core, found[chosen] if chosen in found else self.store.load_kept("best"))
         return chosen, metrics or {}

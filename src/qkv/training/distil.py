@@ -90,13 +90,13 @@ def write(
     """
     sets = free(data, out)
     with sources.Sieve(data.on_bad_row, out / data.quarantine) as sieve:
-        whole = [[row for _, row in one.rows(Path(), sieve)] for one in sets]
+        whole = [[row for _, row in one.read_rows(Path(), sieve)] for one in sets]
     done, made = 0, list[Made]()
     for one, rows in zip(sets, whole, strict=True):
         pairs, without, left = list[Pair](), 0, iter(rows)
         while some := list(islice(left, BATCH)):
             found = teacher.pairs(some)
-            own, read = alike(some, found, teacher.writes) if doubt and not pairs else (0.0, 0.0)
+            own, read = compare_pairs(some, found, teacher.writes) if doubt and not pairs else (0.0, 0.0)
             if doubt and read > own:
                 doubt(one.name, own, read)
             pairs += [pair for many in found for pair in many]
@@ -119,10 +119,10 @@ def free(data: Data, out: Path) -> list[Data]:
     Raises:
         QkvError: data of another kind, or a file that would be written over.
     """
-    if data.textual or data.messages or data.dataset:
+    if data.is_text or data.messages or data.dataset:
         raise QkvError("expected pairs: TSV, JSON lines with two texts, or two parallel files",
                        zh="应是句对：TSV、有两个文本的 JSON Lines，或两个逐行对应的文件")  # fmt: skip
-    sets = list(data.each())
+    sets = list(data.split_files())
     goal = [place for one in sets for place in places(one, out)]
     for place in goal:
         if goal.count(place) > 1:
@@ -134,7 +134,7 @@ def free(data: Data, out: Path) -> list[Data]:
     return sets
 
 
-def alike(given: Sequence[Pair], found: Sequence[Sequence[Pair]], side: str) -> tuple[float, float]:
+def compare_pairs(given: Sequence[Pair], found: Sequence[Sequence[Pair]], side: str) -> tuple[float, float]:
     """chrF (Popović 2015) of the best text of each pair: with the pair's own, with what was read."""
     from sacrebleu.metrics.chrf import CHRF
 

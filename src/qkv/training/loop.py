@@ -15,14 +15,14 @@ from typing import Any
 from qkv import memory
 from qkv.core.model import Transformer
 from qkv.errors import Note, QkvError
-from qkv.training import bad_steps, distributed, log, machine, schedule
+from qkv.training import distributed, log, machine, schedule
 from qkv.training.checkpointing import Checkpointing, Evaluate
 from qkv.training.control import Interrupted, catch_signals, find_stop_reason, sync_stop_reason, use_threads
 from qkv.training.load_balancing import measure_imbalance
 from qkv.training.plan import Plan
 from qkv.training.probes.recorder import Recorder
 from qkv.training.settings import Settings
-from qkv.training.step import Gradients, OptimizerStep
+from qkv.training.step import WINDOW, Gradients, OptimizerStep, find_fault, handle_bad_step
 
 WARM = 10  # steps after which the speed is known
 ENDLESS = 10**9
@@ -167,13 +167,13 @@ class Loop:
             now |= {"tokens": at.tokens + made.tokens, "loss": self.loss, "lr": lr}
             self.recorder.before(now, self.total(), last=self.is_last_step())
         norm = stepper.clip()
-        if wrong := bad_steps.find_fault(self.loss, norm, at.recent, spike=s.spike):
+        if wrong := find_fault(self.loss, norm, at.recent, spike=s.spike):
             back = self.skip(wrong, norm, keys, made)
         elif made.tokens:
             stepper.update(lr, at, made.loads)
             at.row = 0
             if s.spike and norm:  # a batch without labels is no measure
-                at.recent = [*at.recent, [self.loss, norm]][-bad_steps.WINDOW :]
+                at.recent = [*at.recent, [self.loss, norm]][-WINDOW:]
         else:
             stepper.optimizer.zero_grad(set_to_none=True)
         at.step, at.done, at.tokens = at.step + (not back), at.done + 1, at.tokens + made.tokens
@@ -195,7 +195,7 @@ class Loop:
         at, s, checkpoints = self.at, self.settings, self.checkpoints
         self.stepper.optimizer.zero_grad(set_to_none=True)
         rank = self.stepper.ranks.rank
-        what, aside = bad_steps.handle_bad_step(wrong, norm, keys, made.batches, at, s, checkpoints.store, rank)
+        what, aside = handle_bad_step(wrong, norm, keys, made.batches, at, s, checkpoints.store, rank)
         if s.on_bad_step == "skip":
             self.note(Note(f"{what}: the update is left out{aside}", zh=f"{what}：这一步不更新{aside}"))
             return False

@@ -30,10 +30,11 @@ ROUNDS = 5
 def choose_precision(wanted: str, core: Transformer, batch: Batch, ranks: Ranks) -> tuple[str, Note]:
     """The precision of a run, the same for all processes, and what is said of it."""
     found, gain = measure_precision(wanted, core, batch)
-    chosen = "bf16" if ranks.broadcast_numbers(found == "bf16") == [1] else "fp32"
+    if ranks.size > 1:
+        found = "bf16" if ranks.broadcast_numbers(found == "bf16") == [1] else "fp32"
     measured = f" (a pass in bf16 is {gain:.2f} times as fast here)" if gain else ""
     zh = f"（在这里 bf16 一遍的速度是 fp32 的 {gain:.2f} 倍）" if gain else ""
-    return chosen, Note(f"precision {chosen}{measured}", zh=f"精度 {chosen}{zh}")
+    return found, Note(f"precision {found}{measured}", zh=f"精度 {found}{zh}")
 
 
 def measure_precision(wanted: str, core: Transformer, batch: Batch, *, rounds: int = 2) -> tuple[str, float | None]:

@@ -15,7 +15,7 @@ from qkv.hub import spec_of
 from qkv.training.built_in import list_words
 from qkv.training.compatibility import architecture
 from qkv.training.data_files import Data, read_shared
-from qkv.training.run import KINDS, PLAIN, Run, asked, elsewhere, misplaced
+from qkv.training.run import KINDS, PLAIN, Run, check_keys, parse_overrides, suggest_key
 from qkv.training.settings import Settings, changed
 from qkv.training.shape import Shape
 
@@ -71,11 +71,11 @@ def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) ->
     for key in values:
         if key not in (*KINDS, *PLAIN):
             what = f"table [{key}]" if isinstance(values[key], dict) else f"key {key!r}"
-            hint, known = elsewhere(key), ", ".join((*KINDS, *PLAIN))
+            hint, known = suggest_key(key), ", ".join((*KINDS, *PLAIN))
             raise QkvError(f"{path}: unknown {what}{hint} (known: {known})",
                            zh=f"{path}：没有 {key!r} 这个表或键{hint.zh}（有：{known}）")  # fmt: skip
-    misplaced(values, f"{path}: ")
-    return described(values, words, path, Path() if recipe else path.parent, recipe=recipe)
+    check_keys(values, f"{path}: ")
+    return make_run(values, words, path, Path() if recipe else path.parent, recipe=recipe)
 
 
 def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
@@ -95,7 +95,7 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
                        "JSON Lines；请写成同一种，都是 *.tsv 或都是 *.jsonl；"
                        "与词元文件一起的文本请先 qkv data pack")  # fmt: skip
     if kind == "jsonl":
-        values = lined(paths, asked(words, KINDS).get("data", {}))
+        values = describe_json_lines(paths, parse_overrides(words, KINDS).get("data", {}))
     elif kind in ("tsv", "shards") or (kind and len(paths) == 1):
         values = {"data": {kind: names}}
     elif len(paths) == 2:
@@ -105,10 +105,10 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
                        "of TSV or JSON lines; name others in a TOML file",
                        zh=f"{', '.join(names)}：有 {len(paths)} 个文件，应是两个逐行对应的、一个文本，"
                        "或几个 TSV 或 JSON Lines；别的写在 TOML 文件里")  # fmt: skip
-    return described(values, words, paths[0], Path())
+    return make_run(values, words, paths[0], Path())
 
 
-def lined(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
+def describe_json_lines(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
     """What files of JSON lines hold, by the keys of the first row: conversations, pairs, labelled texts, texts.
 
     Keys that `data`, which was typed, names are those of pairs. Where it lets bad rows pass, the first good one counts.
@@ -117,7 +117,7 @@ def lined(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
     found = sources.rows(path, sources.json_object, sieve=sources.Sieve("skip" if lenient else "error"))
     number, first = next(found)
     for row in chain([first], (row for _, row in found) if lenient else ()):
-        if values := keyed(row, [str(path) for path in paths], data.get("keys")):
+        if values := describe_row(row, [str(path) for path in paths], data.get("keys")):
             return values
     raise QkvError(f"{path}:{number}: found the keys {', '.join(first) or 'none'}; which of them to learn from is said "
                    "by data.keys='[\"A\", \"B\"]'",
@@ -125,7 +125,7 @@ def lined(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
                    "请用 data.keys='[\"A\", \"B\"]' 说学哪些")  # fmt: skip
 
 
-def keyed(row: Mapping[str, object], names: list[str], said: object) -> dict[str, Any]:
+def describe_row(row: Mapping[str, object], names: list[str], said: object) -> dict[str, Any]:
     """What files hold of which this is a row: the keys that were `said`, or those that it has; nothing if none."""
     if "messages" in row and not said:
         return {"data": {"messages": names}}
@@ -136,33 +136,31 @@ def keyed(row: Mapping[str, object], names: list[str], said: object) -> dict[str
     return values | ({"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {})
 
 
-def described(
-    values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path, *, recipe: bool = False
-) -> Run:
+def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path, *, recipe: bool = False) -> Run:
     """The run of nested `values`, those of a file, then of typed `words`; errors of the former name the file."""
-    typed = asked(words, KINDS)
-    with told(path):
+    typed = parse_overrides(words, KINDS)
+    with name_file_in_errors(path):
         data = changed(Data(), values.get("data", {}), "data")
     data = changed(data, typed.pop("data", {}), "data")
     said = {**{key: values[key] for key in PLAIN if key in values}, **typed}
     objective = str(said.get("objective", ""))
-    shape = Shape(family=FAMILIES.get(objective, "gpt2" if data.textual or data.messages else Shape.family))
-    usual = OWN_CHAT if data.messages else OWN_TEXT if data.textual else OWN_PAIRS
+    shape = Shape(family=FAMILIES.get(objective, "gpt2" if data.is_text or data.messages else Shape.family))
+    usual = OWN_CHAT if data.messages else OWN_TEXT if data.is_text else OWN_PAIRS
     usual = OWN.get(objective, usual)
-    if usual is OWN_PAIRS and hides([typed, values], shape.family, folder):
+    if usual is OWN_PAIRS and hides_words([typed, values], shape.family, folder):
         usual = replace(usual, metric="loss")  # words are guessed, nothing is translated
     read = partial(read_shared, data) if recipe else partial(data.splits, folder)
     known = list_words if data.corpus else None
     run = Run(path.stem, read, shape, training=usual, words=known, data=data)
     rest = {key: value for key, value in values.items() if key != "data"}
-    with told(path):
-        run = changed(run, lasting(placed(rest, folder)))
+    with name_file_in_errors(path):
+        run = changed(run, drop_default_epochs(resolve_paths(rest, folder)))
     own = values.get("training")
     chosen = isinstance(own, dict) and "epochs" in own  # the file's own epochs stay beside the steps that were typed
-    return changed(run, placed(typed, folder) if chosen else lasting(placed(typed, folder)))
+    return changed(run, resolve_paths(typed, folder) if chosen else drop_default_epochs(resolve_paths(typed, folder)))
 
 
-def hides(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:
+def hides_words(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:
     """Whether what was said, the stronger first, makes of pairs texts whose words are hidden and guessed."""
     base = next((str(part["base"]) for part in said if part.get("base")), "")
     models = [part["model"] for part in said if isinstance(part.get("model"), dict)]
@@ -176,7 +174,7 @@ def hides(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:
     return objective == "masked" or (not objective and family == "bert")
 
 
-def placed(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+def resolve_paths(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The values with those that name something in `folder` made to point there."""
     base, cut = values.get("base"), values.get("tokenizer")
     if isinstance(base, str) and base and (folder / base).is_dir():
@@ -187,7 +185,7 @@ def placed(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     return values
 
 
-def lasting(values: dict[str, Any]) -> dict[str, Any]:
+def drop_default_epochs(values: dict[str, Any]) -> dict[str, Any]:
     """The values without the usual epochs where they have an end of their own."""
     training = values.get("training")
     if isinstance(training, dict) and {"steps", "seconds"} & training.keys():
@@ -196,7 +194,7 @@ def lasting(values: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def name_file_in_errors(path: Path) -> Iterator[None]:
     """Puts the file before what is wrong in it."""
     try:
         yield

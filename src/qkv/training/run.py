@@ -18,7 +18,6 @@ from qkv.errors import Note, QkvError, meant, nearest
 from qkv.tokenizers.bpe_dropout import Ranks, merges_of
 from qkv.tokenizers.vocabulary import Kind
 from qkv.training.data_files import Data
-from qkv.training.probes.recorder import ProbeSettings
 from qkv.training.settings import (
     NONE,
     ONE,
@@ -28,11 +27,10 @@ from qkv.training.settings import (
     assignments,
     bounded,
     changed,
-    refuse_old_key,
     sound,
 )
 from qkv.training.shape import Shape
-from qkv.training.splits import Splits, shared
+from qkv.training.splits import Splits, find_data_file
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Vocabulary:
     def ranks(self) -> Ranks | None:
         """The merges of the file; None where none is named, as a vocabulary of kind bpe has its own."""
         path = Path(self.merges)
-        return merges_of(path if path.is_file() else shared(*path.parts)) if self.merges else None
+        return merges_of(path if path.is_file() else find_data_file(*path.parts)) if self.merges else None
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,36 @@ class Check:
         bounded("check", self, Note("a number", zh="数"), math.isfinite, "length_penalty")
         order = Note("an order such as 3, or 0 for none", zh="阶数，如 3；0 为不用")
         bounded("check", self, order, lambda n: n >= 0, "ngrams")
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """What a run records of itself: how often (0: never), over which texts and words, and what that may cost.
+
+    Without texts the first ones of validation are taken. The first weights and the last step are always recorded; what
+    lies between keeps within `share` of the training time that the run is expected to take.
+    """
+
+    times: int = 0
+    steps: tuple[int, ...] = ()  # recorded whatever they take
+    texts: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    share: float = 0.08
+    megabytes: int = 256  # of weights kept on disk, at steps spread evenly by ratio; 0: none
+    longest: int = 32  # tokens of a translation or sample
+
+    def __post_init__(self) -> None:
+        for key in ("times", "megabytes", "longest"):
+            if getattr(self, key) < (key == "longest"):
+                raise QkvError(f"watch.{key}: found {getattr(self, key)}, expected {int(key == 'longest')} or more",
+                               zh=f"watch.{key}：是 {getattr(self, key)}，"
+                               f"应是 {int(key == 'longest')} 或更大")  # fmt: skip
+        if min(self.steps, default=1) < 1:
+            raise QkvError(f"watch.steps: found {list(self.steps)}, expected steps from 1 on",
+                           zh=f"watch.steps：是 {list(self.steps)}，应是从 1 起的步数")  # fmt: skip
+        if not 0 < self.share <= 1:
+            raise QkvError(f"watch.share: found {self.share}, expected a share of the training time from 0 to 1",
+                           zh=f"watch.share：是 {self.share}，应是训练时间的 0 到 1")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,24 +146,24 @@ KINDS = {
 }
 
 
-def asked(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
+def parse_overrides(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
     """`a.b=c` words as a nested mapping; of an unknown key the nearest is told, in whichever part it lies."""
     values, parts = assignments(words), tuple(parts)
     for key, value in values.items():
         if key in PLAIN:
             continue
         if key not in parts:
-            hint = OWN if key == "data" else elsewhere(key, parts)
+            hint = OWN if key == "data" else suggest_key(key, parts)
             raise QkvError(f"{key}: unknown key{hint} (parts: {', '.join(parts)})",
                            zh=f"{key}：没有这个键{hint.zh}（各部分：{', '.join(parts)}）")  # fmt: skip
         if not isinstance(value, dict):
             raise QkvError(f"{key}={value}: names a part, expected a key in it such as {key}.…=…",
                            zh=f"{key}={value}：{key} 是一部分，应写其中的键，如 {key}.…=…")  # fmt: skip
-    misplaced(values)
+    check_keys(values)
     return values
 
 
-def elsewhere(key: str, parts: Iterable[str] = KINDS) -> Note:
+def suggest_key(key: str, parts: Iterable[str] = KINDS) -> Note:
     """A hint of where a key belongs: its own place if any part has it, else the nearest name."""
     known = [*PLAIN, *(f"{part}.{f.name}" for part in parts for f in dataclasses.fields(KINDS[part]))]
     exact = [name for name in known if name.rpartition(".")[2] == key]
@@ -143,30 +171,28 @@ def elsewhere(key: str, parts: Iterable[str] = KINDS) -> Note:
     return meant(exact[0]) if exact else nearest(key, [*known, *parts])
 
 
-def misplaced(values: Mapping[str, Any], where: str = "") -> None:
+def check_keys(values: Mapping[str, Any], where: str = "") -> None:
     """QkvError for a key that its part lacks and another part, or none at all, has."""
     own = {part: [f.name for f in dataclasses.fields(kind)] for part, kind in KINDS.items()}
     every = {*PLAIN, *(name for names in own.values() for name in names)}
     for part, names in own.items():
         table = values.get(part)
         for key in table if isinstance(table, Mapping) else ():
-            if key not in names:
-                refuse_old_key(f"{part}.{key}")
-            if key in every and key not in names:
-                hint = elsewhere(key)
+            if key in every and key not in names and f"{part}.{key}" not in RENAMED:
+                hint = suggest_key(key)
                 raise QkvError(f"{where}{part}.{key}: unknown key{hint} (known: {', '.join(names)})",
                                zh=f"{where}{part}.{key}：没有这个键{hint.zh}（有：{', '.join(names)}）")  # fmt: skip
 
 
-def configured(run: Run, words: Iterable[str]) -> Run:
+def override_run(run: Run, words: Iterable[str]) -> Run:
     """The run with `a.b=c` put in; QkvError for a key that there is not."""
-    return changed(run, asked(words, PARTS))
+    return changed(run, parse_overrides(words, PARTS))
 
 
-def shortened(run: Run) -> Run:
+def shrink_run(run: Run) -> Run:
     """The same run in seconds: a narrow model, a little of the data, a few steps; every part of it still works."""
 
-    def few() -> Splits:
+    def read_few() -> Splits:
         with sources.tried():
             whole = run.splits()
         if isinstance(whole.train, Mixture):
@@ -182,7 +208,7 @@ def shortened(run: Run) -> Run:
     training = dataclasses.replace(run.training, steps=6, epochs=0, tokens=512, warmup=2, precision="fp32", **every)
     prompts = tuple(prompt.strip()[:20] for prompt in run.check.prompts)  # what fits into so short a context
     return dataclasses.replace(
-        run, splits=few, model=model, training=training,
+        run, splits=read_few, model=model, training=training,
         check=dataclasses.replace(run.check, sentences=4, longest=8, prompts=prompts),
         # so few rows need not know the words that are asked for
         watch=dataclasses.replace(run.watch, times=min(run.watch.times, 3), longest=8, texts=(), words=()),

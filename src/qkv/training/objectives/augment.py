@@ -28,14 +28,14 @@ def plan_by_epoch(
     """A plan whose rows, and so their buckets, are others in each epoch; two epochs are kept at a time."""
 
     @lru_cache(maxsize=2)
-    def both(epoch: int) -> tuple[Any, bucket.Buckets]:
+    def cut_epoch(epoch: int) -> tuple[Any, bucket.Buckets]:
         rows = rows_of(epoch)
         return rows, boxes_of(rows)
 
     def order(epoch: int) -> Sequence[tuple[int, tuple[int, ...]]]:
-        return [(epoch, key) for key in both(epoch)[1].batches(epoch)]
+        return [(epoch, key) for key in cut_epoch(epoch)[1].batches(epoch)]
 
-    return Plan(order, lambda key: maker(*both(key[0]))(key[1]), who)
+    return Plan(order, lambda key: maker(*cut_epoch(key[0]))(key[1]), who)
 
 
 def recut_items(

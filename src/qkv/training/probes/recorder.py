@@ -8,7 +8,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,40 +17,11 @@ from torch import Tensor, nn
 from qkv.errors import Note, QkvError
 from qkv.training import checkpoint, log, optim
 from qkv.training.probes.records import FORMAT, describe_weights, read_requests, write_json
+from qkv.training.run import ProbeSettings
 
 Reading = tuple[Any, dict[str, Tensor]]  # JSON, and arrays by name
 Readings = Mapping[str, Callable[[], Reading]]
 FILE = "{:06}.safetensors"
-
-
-@dataclass(frozen=True)
-class ProbeSettings:
-    """What a run records of itself: how often (0: never), over which texts and words, and what that may cost.
-
-    Without texts the first ones of validation are taken. The first weights and the last step are always recorded; what
-    lies between keeps within `share` of the training time that the run is expected to take.
-    """
-
-    times: int = 0
-    steps: tuple[int, ...] = ()  # recorded whatever they take
-    texts: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    share: float = 0.08
-    megabytes: int = 256  # of weights kept on disk, at steps spread evenly by ratio; 0: none
-    longest: int = 32  # tokens of a translation or sample
-
-    def __post_init__(self) -> None:
-        for key in ("times", "megabytes", "longest"):
-            if getattr(self, key) < (key == "longest"):
-                raise QkvError(f"watch.{key}: found {getattr(self, key)}, expected {int(key == 'longest')} or more",
-                               zh=f"watch.{key}：是 {getattr(self, key)}，"
-                               f"应是 {int(key == 'longest')} 或更大")  # fmt: skip
-        if min(self.steps, default=1) < 1:
-            raise QkvError(f"watch.steps: found {list(self.steps)}, expected steps from 1 on",
-                           zh=f"watch.steps：是 {list(self.steps)}，应是从 1 起的步数")  # fmt: skip
-        if not 0 < self.share <= 1:
-            raise QkvError(f"watch.share: found {self.share}, expected a share of the training time from 0 to 1",
-                           zh=f"watch.share：是 {self.share}，应是训练时间的 0 到 1")  # fmt: skip
 
 
 class Recorder:

@@ -11,8 +11,7 @@ from qkv.errors import Note, QkvError, nearest
 if TYPE_CHECKING:
     from qkv.training.estimate import Estimate
     from qkv.training.log import Report
-    from qkv.training.probes.recorder import ProbeSettings
-    from qkv.training.run import Run
+    from qkv.training.run import ProbeSettings, Run
     from qkv.training.session import Trained
 
 FOLDER = Path(__file__).parent
@@ -23,7 +22,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def about() -> dict[str, Note]:
+def describe_recipes() -> dict[str, Note]:
     """What each recipe says of itself, by name."""
     found = {name: tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")) for name in names()}
     return {name: Note(said["about"], zh=said["about_zh"]) for name, said in found.items()}
@@ -38,11 +37,11 @@ def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
         QkvError: no such recipe or file; the nearest name is told. What data_files.py and run.py say of both.
     """
     from qkv.training import own_data
-    from qkv.training.run import Run, configured
+    from qkv.training.run import Run, override_run
 
     words = list(words)
     if isinstance(name, Run):
-        return configured(name, words)
+        return override_run(name, words)
     if str(name) in names():
         return own_data.from_toml(FOLDER / f"{name}.toml", words, recipe=True)
     path, more = Path(name), [word for word in words if "=" not in word]
@@ -63,10 +62,10 @@ def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
 
 def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smoke: bool = False) -> "Run":
     """The run that will run: the recipe, what was changed with `a.b=c`, cut down to seconds for `smoke`."""
-    from qkv.training.run import shortened
+    from qkv.training.run import shrink_run
 
     run = find(recipe, overrides)
-    return shortened(run) if smoke else run
+    return shrink_run(run) if smoke else run
 
 
 def train(
