@@ -35,16 +35,16 @@ def measured(given: Any, case: tuple[int, int, int, int, int]) -> dict[str, Any]
 
     from qkv.core import kernels
     from qkv.core.attention import attend
-    from qkv.core.dropout import keep
-    from qkv.core.masks import Seen
+    from qkv.core.dropout import no_dropout
+    from qkv.core.masks import AttentionBias
 
     rows, heads, groups, queries, keys = case
     draw = torch.Generator().manual_seed(keys)
     q, k, v = (torch.randn(rows, n, t, given.dim, generator=draw).bfloat16()
                for n, t in ((heads, queries), (groups, keys), (groups, keys)))  # fmt: skip
     at = SimpleNamespace(scale=given.dim**-0.5, spec=SimpleNamespace(dropout=0.0))
-    step = SimpleNamespace(drop=keep, tap=lambda module, name, x: x)
-    seen = Seen(None, causal=queries == keys)
+    step = SimpleNamespace(drop=no_dropout, tap=lambda module, name, x: x)
+    seen = AttentionBias(None, causal=queries == keys)
     able = {name: getattr(kernels, name) for name in ("few", "sdpa", *(("one",) if queries == 1 else ()))}
     calls = {n: partial(again, partial(run, q, k, v, seen, at, step)) for n, run in able.items()}
     times = in_turn(calls, given.rounds)

@@ -42,8 +42,9 @@ def measured(given: Any, dtype: str, causal: bool, length: int, peak: float) -> 
     from qkv import spec
     from qkv.core import kernels
     from qkv.core.attention import Attention, attend
-    from qkv.core.masks import Seen
-    from qkv.core.step import Given, begin
+    from qkv.core.masks import AttentionBias
+    from qkv.core.model import build_step
+    from qkv.core.step import Inputs
 
     kind = torch.float32 if dtype == "fp32" else torch.bfloat16
     at = Attention(
@@ -56,9 +57,9 @@ def measured(given: Any, dtype: str, causal: bool, length: int, peak: float) -> 
     grad = torch.randn(q.shape, generator=draw).to(kind)
     pad = torch.zeros(batch, 1, 1, length)
     pad[: batch // 2, ..., length - length // 8 :] = torch.finfo(torch.float32).min
-    seen = Seen(None, causal=True) if causal else Seen(pad, causal=False)
+    seen = AttentionBias(None, causal=True) if causal else AttentionBias(pad, causal=False)
     plain = spec.Stack(8, (spec.Block(spec.Attention(1, 1, 8, spec.Mask("causal")), spec.Ffn(8, "relu")),))
-    step = begin(made(plain), torch.zeros(1, 1, dtype=torch.long), Given())
+    step = build_step(made(plain), torch.zeros(1, 1, dtype=torch.long), Inputs())
 
     def passed(run: Any) -> Any:
         for x in (q, k, v):
@@ -67,7 +68,7 @@ def measured(given: Any, dtype: str, causal: bool, length: int, peak: float) -> 
         out.backward(grad)
         return out.detach(), q.grad
 
-    runs = {"few": kernels.few, "sdpa": kernels.sdpa, "open": attend}
+    runs = {"few": kernels.small_matmul, "sdpa": kernels.sdpa, "open": attend}
     times = in_turn({name: partial(passed, run) for name, run in runs.items()}, given.rounds)
     seconds = {name: middle([t for t, _ in found]) for name, found in times.items()}
     exact = times["open"][-1][1]

@@ -60,15 +60,14 @@ def written(core: Any, model: Any, ids: Any, count: int) -> tuple[float, Any]:
     import torch
 
     from qkv.core.cache import Static
-    from qkv.core.step import begin
 
     cache = Static(len(core.decoder.layers), capacity=ids.shape[1] + count)
     with torch.inference_mode():
-        logits = core(ids, begin(core.decoder, ids, cache=cache, mode="prefill"))
+        logits = core(ids, cache=cache, mode="prefill").logits
         start = time.perf_counter()
         for _ in range(count):
             token = logits[:, -1:].argmax(-1)
-            logits = model(token, begin(model.decoder, token, cache=cache, mode="decode"))
+            logits = model(token, cache=cache, mode="decode").logits
         return time.perf_counter() - start, logits
 
 

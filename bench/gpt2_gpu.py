@@ -48,7 +48,7 @@ def trained(given: Any, device: str, compiled: Any) -> dict[str, Any]:
     from qkv.checkpoints import model_dir
     from qkv.core.init import initialise
     from qkv.core.model import Transformer
-    from qkv.data.collate import causal
+    from qkv.data.collate import collate_windows
     from qkv.training.loop import ENDLESS, Loop
     from qkv.training.plan import Plan
     from qkv.training.settings import Settings
@@ -59,7 +59,7 @@ def trained(given: Any, device: str, compiled: Any) -> dict[str, Any]:
     draw = torch.Generator().manual_seed(0)
     windows = torch.randint(config["vocab_size"], (given.rows, config["n_positions"] + 1), generator=draw)
     steps = given.steps + 3
-    plan = Plan(lambda _: range(steps * given.accumulate), lambda key: causal(windows.roll(key, 0)))
+    plan = Plan(lambda _: range(steps * given.accumulate), lambda key: collate_windows(windows.roll(key, 0)))
     settings = Settings(steps=steps, accumulate=given.accumulate, optimizer="adamw", lr=6e-4, betas=(0.9, 0.95),
                         eps=1e-8, weight_decay=0.1, clip=1.0, precision="bf16", compile=compiled,
                         log_every=ENDLESS)  # fmt: skip

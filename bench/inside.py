@@ -221,7 +221,7 @@ def half_a_billion(tokens: int, small: str) -> dict[str, Any]:
     ids = torch.randint(0, 500, (1, tokens))
     with torch.inference_mode():
         with model.trace(save=["*.attn.pattern"]) as t:
-            model.core.hidden(ids, _begin(model, ids))
+            model.core.hidden(ids)
         held = sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes()
                     for r in t.runs for c in r.calls for x in c.taps.values()}.values())  # fmt: skip
         rows = in_turn({"row": lambda: t.row("layers.1.attn", 2, tokens - 1)}, 5)["row"]
@@ -229,12 +229,6 @@ def half_a_billion(tokens: int, small: str) -> dict[str, Any]:
     return {"megabytes": held / 1e6, "planned_megabytes": planned / 1e6, "over_plan": round(held / planned, 4),
             "one_row_ms": 1000 * middle([s for s, _ in rows]), "all_maps_would_be_megabytes":
             len(spec.decoder.blocks) * spec.decoder.blocks[0].attn.heads * tokens**2 * 2 / 1e6}  # fmt: skip
-
-
-def _begin(model: Any, ids: Any) -> Any:
-    from qkv.core.step import begin
-
-    return begin(model.core.decoder, ids)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def step(family: Any, layers: int, ffn: int, words: int, rows: int, long: int, *
     initialise(core)
     ids = torch.randint(3, words, (rows, long + 1), generator=torch.Generator().manual_seed(0))
     pairs = [(row[1:], row[1:]) for row in ids.tolist()]
-    batch = collate.causal(ids) if family == "gpt2" else collate.seq2seq(pairs, pad=0, start=0)
+    batch = collate.collate_windows(ids) if family == "gpt2" else collate.collate_pairs(pairs, pad=0, start=0)
     run = Loop(core, Plan(lambda _: range(steps + 2), lambda _: batch),
                Settings(steps=steps + 2, precision="bf16", optimizer="muon", log_every=ENDLESS), None, None,
                lambda _: None)  # fmt: skip

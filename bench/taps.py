@@ -14,8 +14,7 @@ def main() -> None:
 
     from qkv.checkpoints import model_dir
     from qkv.core.init import initialise
-    from qkv.core.model import Transformer
-    from qkv.core.step import begin
+    from qkv.core.model import Transformer, build_step
 
     config = {
         "model_type": "llama",
@@ -30,7 +29,7 @@ def main() -> None:
     core = Transformer(model_dir.spec_of(config, "bench"))
     initialise(core)
     ids = torch.arange(12)[None]
-    step, x = begin(core.decoder, ids), torch.zeros(1)
+    step, x = build_step(core.decoder, ids), torch.zeros(1)
     loops = 20 if given.smoke else 2000
 
     def tapped() -> float:
@@ -53,11 +52,11 @@ def main() -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     with torch.no_grad():
-        same = torch.equal(torch.compile(core, backend="eager")(ids, step), core(ids, step))
+        same = torch.equal(torch.compile(core.run_stack, backend="eager")(ids, step), core.run_stack(ids, step))
     breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     with torch.no_grad():
-        whole = [t for t, _ in in_turn({"pass": lambda: core(ids, begin(core.decoder, ids))}, 20)["pass"]]
+        whole = [t for t, _ in in_turn({"pass": lambda: core(ids).logits}, 20)["pass"]]
     nanoseconds = summary(each, 1)
     write(
         "taps",
@@ -77,10 +76,10 @@ def main() -> None:
 
 def counted(core: object, ids: object) -> int:
     """How many taps one pass goes through."""
-    from qkv.core.step import begin, listener
+    from qkv.core.step import active_tracer
 
     class Ear:
-        opens = False
+        needs_eager_attention = False
         heard = 0
 
         def tap(self, module: object, name: str, x: object) -> object:
@@ -88,11 +87,11 @@ def counted(core: object, ids: object) -> int:
             return x
 
     ear = Ear()
-    token = listener.set(ear)  # type: ignore[arg-type]
+    token = active_tracer.set(ear)  # type: ignore[arg-type]
     try:
-        core(ids, begin(core.decoder, ids))  # type: ignore[operator,attr-defined]
+        core(ids)  # type: ignore[operator,attr-defined]
     finally:
-        listener.reset(token)
+        active_tracer.reset(token)
     return ear.heard
 
 

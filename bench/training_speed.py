@@ -74,7 +74,7 @@ def main() -> None:
 def made(steps: int, tokens: int) -> list[Any]:
     """Batches as the recipe's: pairs as long as Multi30k's (about 14 pieces), bucketed by length."""
     from qkv.data.bucket import Buckets
-    from qkv.data.collate import seq2seq
+    from qkv.data.collate import collate_pairs
 
     draw = random.Random(0)
     pairs = []
@@ -86,7 +86,7 @@ def made(steps: int, tokens: int) -> list[Any]:
     found = []
     for indices in buckets.batches(0)[:steps]:
         _, s, t = buckets.shape(indices)
-        found.append(seq2seq([pairs[i] for i in indices], pad=PAD, start=2, shape=(s, t)))
+        found.append(collate_pairs([pairs[i] for i in indices], pad=PAD, start=2, shape=(s, t)))
     return found
 
 
@@ -96,7 +96,7 @@ def ours(batches: list[Any], low: bool) -> Any:
 
     from qkv.adapt.onednn_linear import pack
     from qkv.checkpoints import model_dir
-    from qkv.core.dropout import dropper
+    from qkv.core.dropout import make_dropout
     from qkv.core.init import initialise
     from qkv.core.model import Transformer
     from qkv.training import optim
@@ -115,7 +115,7 @@ def ours(batches: list[Any], low: bool) -> Any:
         for batch in batches:
             count += 1
             with torch.autocast("cpu", torch.bfloat16, enabled=low):
-                loss = token_loss(core, batch, smoothing=SMOOTHING, drop=dropper(0, 0, count, 0)) / batch.tokens
+                loss = token_loss(core, batch, smoothing=SMOOTHING, drop=make_dropout(0, 0, count, 0)) / batch.tokens
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -139,7 +139,7 @@ def theirs(batches: list[Any], low: bool, *, compiled: bool = False, everywhere:
             nn.init.normal_(self.embed.weight, 0.0, WIDTH**-0.5)
             self.body = nn.Transformer(WIDTH, HEADS, LAYERS, LAYERS, FFN, DROP, batch_first=True)
             self.drop = nn.Dropout(DROP)
-            self.register_buffer("table", sinusoid(torch.arange(256), WIDTH, "halves"))
+            self.register_buffer("table", sinusoid(torch.arange(256), WIDTH, "half"))
 
         def read(self, ids: Any) -> Any:
             return self.drop(self.embed(ids) * math.sqrt(WIDTH) + self.table[: ids.shape[1]])

@@ -123,7 +123,7 @@ def counting(config: dict[str, Any], seed: int) -> Any:
 
 def unweakened(core: Any, at: int) -> None:
     """Let each norm multiply the counting dimension by what it divides it by."""
-    from qkv.core.model import Norm
+    from qkv.core.norm import Norm
 
     def undo(norm: Any, given: Any) -> None:
         norm.weight[at] = given[0].std(-1).mean()
@@ -138,7 +138,7 @@ def fitted(core: Any, at: int) -> tuple[float, float, float, float]:
     """How the counting dimension grows per target and per source token, where it starts, and the usual best logit."""
     import torch
 
-    from qkv.core.step import Given, begin
+    from qkv.core.step import Inputs
 
     draw = torch.Generator().manual_seed(1)
     rows, seen, best = [], [], []
@@ -147,8 +147,7 @@ def fitted(core: Any, at: int) -> tuple[float, float, float, float]:
         # a random model says the same again and again
         words = torch.randint(1, core.spec.vocabulary - 1, (4, 1), generator=draw).expand(-1, length + 11)
         with torch.no_grad():
-            memory = core.encode(source, begin(core.encoder, source))
-            hidden = core.hidden(words, begin(core.decoder, words, Given(memory=memory)))[:, -20:]
+            hidden = core.hidden(words, Inputs(source=source))[:, -20:]
             best.append(core.head(hidden).amax(-1).mean())
         for t in range(20):
             rows += [[length - 9.0 + t, float(length), 1.0]] * 4

@@ -133,7 +133,7 @@ def test_the_command_that_makes_them_works_in_small(tmp_path):
     assert qkv.load(tmp_path / "demo").encoder_decoder
     assert qkv.load(tmp_path / "demo-lm").spec.encoder is None
     assert qkv.load(tmp_path / "demo-bert").classify("你好。").label in qkv.load(tmp_path / "demo-bert").labels
-    assert qkv.load(tmp_path / "demo-moe").spec.decoder.blocks[0].moe.count == 8
+    assert qkv.load(tmp_path / "demo-moe").spec.decoder.blocks[0].moe.num_experts == 8
 
 
 @needs

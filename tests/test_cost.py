@@ -11,8 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from qkv import cost
 from qkv.core import attention, kernels
 from qkv.core.cache import Static
-from qkv.core.masks import Cells, reasons
-from qkv.core.step import Given, begin
+from qkv.core.masks import MaskContext, find_reasons
+from qkv.core.model import build_step
+from qkv.core.step import Inputs
 from qkv.cost import count, report, shapes
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Latent, Mask, Norm, Rotary, Spec, Stack, Table
@@ -79,9 +80,9 @@ def test_stored_numbers_are_those_of_the_state_dict() -> None:
 def deepseek() -> Spec:
     """V3 of DeepSeek-AI 2024, section 4.2: 61 layers of 7168, the first three dense, 8 of 256 experts and a shared."""
     rms = Norm("rms", 1e-6)
-    attn = Latent(128, 1536, 512, 128, 128, Mask("causal"), Rotary(64, pairs="neighbours"), rms)
+    attn = Latent(128, 1536, 512, 128, 128, Mask("causal"), Rotary(64, pairs="interleaved"), rms)
     moe = Experts(
-        256, 8, Ffn(2048, "silu", gated=True), "sigmoid", scale=2.5, balance="bias", groups=8, open_groups=4,
+        256, 8, Ffn(2048, "silu", gated=True), "sigmoid", scale=2.5, balance="bias", groups=8, topk_groups=4,
         group_score="best two", shared=Ffn(2048, "silu", gated=True),
     )  # fmt: skip
     dense, sparse = Block(attn, Ffn(18432, "silu", gated=True), norm_in=rms), Block(attn, None, norm_in=rms, moe=moe)
@@ -116,23 +117,29 @@ def counted(spec: Spec, tokens: int, past: int = 0) -> int:
     core, cache = zoo.made(spec).requires_grad_(False), Static(5) if past else None
     ids = zoo.words(1, past + tokens)
 
-    def step(stack: object, ids: torch.Tensor, given: Given | None = None, mode: str = "prefill") -> object:
-        made = begin(stack, ids, given, cache=cache, mode=mode)  # type: ignore[arg-type]
+    def step(stack: object, ids: torch.Tensor, given: Inputs | None = None, mode: str = "prefill") -> object:
+        made = build_step(stack, ids, given, cache=cache, mode=mode)  # type: ignore[arg-type]
         return dataclasses.replace(made, attend=attention.attend)
 
+    def logits(ids: torch.Tensor, step: object) -> None:
+        states = core.run_stack(ids, step)  # type: ignore[arg-type]
+        if spec.head:
+            core.head(states)
+
     with FlopCounterMode(display=False) as counter:
-        given = Given()
+        given = Inputs()
         if spec.encoder and spec.decoder:
             source = ids[:, : past or tokens]
-            open_maths = dataclasses.replace(begin(core.encoder, source), attend=attention.attend)
-            given = Given(memory=core.encode(source, open_maths))
-        stack = core.decoder if spec.decoder else core.encoder
+            open_maths = dataclasses.replace(build_step(core.encoder, source), attend=attention.attend)
+            table = core.source_embed if spec.sources else core.embed
+            given = Inputs(memory=core.encoder(table(source), open_maths))
+        stack = core.stack
         if past:
-            core(ids[:, :past], step(stack, ids[:, :past], given))  # type: ignore[arg-type]
+            logits(ids[:, :past], step(stack, ids[:, :past], given))
             before = counter.get_total_flops()
-            core(ids[:, past:], step(stack, ids[:, past:], given, "decode"))  # type: ignore[arg-type]
+            logits(ids[:, past:], step(stack, ids[:, past:], given, "decode"))
             return counter.get_total_flops() - before
-        core(ids, step(stack, ids, given))  # type: ignore[arg-type]
+        logits(ids, step(stack, ids, given))
     return counter.get_total_flops()
 
 
@@ -149,7 +156,7 @@ def test_flops_are_those_that_torch_counts(name: str) -> None:
             window = mask.window or 99
             hidden = sum(j > i or i - j >= window for i in range(16) for j in range(16))
             pair = 4 * at.heads * at.head_dim if isinstance(at, Attention) else 2 * at.heads * (
-                at.plain_dim + at.rotary.dim + at.value_dim)  # fmt: skip
+                at.nope_head_dim + at.rotary.dim + at.value_dim)  # fmt: skip
             unseen += hidden * pair if mask.kind != "full" else 0
     found = count(spec).flops_per_token(tokens).prefill * tokens
     assert abs(counted(spec, tokens) - unseen - found) <= tokens * len(spec.stack.blocks)  # whole numbers are cut
@@ -166,7 +173,7 @@ def test_the_flops_of_a_decoded_token_are_those_that_torch_counts(name: str) -> 
 def test_keys_and_pairs_are_what_the_mask_shows(kind: str, window: int | None) -> None:
     slots = torch.arange(7)
     rule = Mask(kind, window)  # type: ignore[arg-type]
-    shown = reasons(rule, Cells(slots, slots))[0] == 0
+    shown = find_reasons(rule, MaskContext(slots, slots))[0] == 0
     assert [cost.keys(rule, q, 7) for q in range(7)] == shown.sum(1).tolist()
     assert cost.pairs(rule, 7) == int(shown.sum())
 
@@ -194,10 +201,10 @@ def test_activations_are_what_a_real_backward_pass_keeps(name: str, monkeypatch:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         source = zoo.words(1, tokens)
-        given = Given()
+        given = Inputs()
         if spec.encoder and spec.decoder:
-            given = Given(memory=core.encode(source, begin(core.encoder, source)))
-        core.hidden(source, begin(core.decoder if spec.decoder else core.encoder, source, given))
+            given = Inputs(memory=core.encode(source))
+        core.hidden(source, given)
     real = sum(n for n, _ in kept.values()) / tokens
     found = count(spec).activation_bytes_per_token(tokens)
     if name in ("gqa", "relative"):  # PyTorch on a CPU copies shared heads, and keeps patterns where the bias is learnt

@@ -81,7 +81,7 @@ def test_each_mistake_is_told_in_chinese_too() -> None:
     assert found > 500
 
 
-def test_a_run_in_chinese_tells_its_notes_in_chinese_and_keeps_them_in_english(
+def test_a_run_in_chinese_prints_chinese_notes_and_keeps_english_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

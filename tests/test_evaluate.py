@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import qkv
 from qkv import evaluate, hub
-from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.model import Model, voice
 from qkv.paths import bundled_dir
@@ -72,7 +71,7 @@ def test_perplexity_is_the_slow_one(tmp_path: Path, window: int | None, stride: 
         begins = max(0, min(-(-max(0, at + 1 - wide) // step) * step, len(ids) - wide))
         row = torch.tensor([ids[begins : at + 1]])
         with torch.no_grad():
-            states = model.core.hidden(row[:, :-1], begin(model.core.decoder, row[:, :-1]))
+            states = model.core.hidden(row[:, :-1])
             total -= float(model.core.head(states)[0, -1].log_softmax(-1)[ids[at]])
     assert (found.tokens, found.window, found.stride) == (len(ids) - 1, wide, step)
     assert found.loss == pytest.approx(total / (len(ids) - 1), rel=1e-5)
@@ -136,7 +135,7 @@ def test_pairs_are_wanted_where_a_source_is_read_and_a_bad_one_is_named(tmp_path
 
 
 @pytest.mark.skipif(not (bundled_dir() / "demo-moe").is_dir(), reason="demo-moe is not bundled")
-def test_a_prefix_decoder_reads_pairs_as_it_learnt_and_a_text_from_left_to_right(tmp_path: Path) -> None:
+def test_a_prefix_decoder_reads_pairs_as_learnt_and_a_text_left_to_right(tmp_path: Path) -> None:
     model = qkv.load("demo-moe")
     found = model.eval(ppl=put(tmp_path, "p.tsv", "我喜欢苹果。\tI like apples.\n"))
     assert -found.loss * found.tokens == pytest.approx(model.score(("我喜欢苹果。", "I like apples.")), rel=1e-5)

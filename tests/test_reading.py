@@ -9,7 +9,6 @@ from support import zoo
 
 import qkv
 from qkv import reading
-from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.tokenizers.vocabulary import train
 
@@ -30,7 +29,7 @@ def states(made: qkv.Model, row: list[int]) -> torch.Tensor:
     ids, core = torch.tensor([row]), made.core
     with torch.no_grad():
         if made.encoder_decoder:
-            return core.encode(ids, begin(core.encoder, ids))[0]
+            return core.encode(ids)[0]
         return made(ids, prefix=torch.tensor([len(row)]) if made.spec.decoder else None).hidden[0]
 
 
@@ -120,7 +119,7 @@ def test_what_cannot_be_read_is_said(name, act, says):
         act(model(name))
 
 
-def test_a_conversation_is_written_by_the_template_and_typed_control_tokens_stay_text():
+def test_the_template_writes_a_conversation_and_typed_tokens_stay_text():
     tokenizer = train(TEXTS, kind="bpe", size=300, specials=("</s>", "<unk>", "<|im_start|>", "<|im_end|>"))
     tokenizer.config["chat_template"] = CHATML
     made = qkv.Model(zoo.made(replace(zoo.ALL["gqa"](), vocabulary=len(tokenizer))), tokenizer)

@@ -7,7 +7,7 @@ import torch
 from support import zoo
 
 import qkv
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.model import Special
 from qkv.tokenizers.vocabulary import train
@@ -34,8 +34,9 @@ def carried_on(made: qkv.Model, start: list[int], blank: int | None) -> float:
     core, total = made.core, 0.0
     for i, token in enumerate(TARGET):
         ids = torch.tensor([[*SOURCE, *start, *TARGET[:i]]])
-        given = Given(prefix=torch.tensor([len(SOURCE)]), blank=None if blank is None else torch.tensor([blank]))
-        total += last(core.head(core.hidden(ids, begin(core.decoder, ids, given))), token)
+        at = None if blank is None else torch.tensor([blank])
+        given = Inputs(prefix_len=torch.tensor([len(SOURCE)]), blank_pos=at)
+        total += last(core.head(core.hidden(ids, given)), token)
     return total
 
 

@@ -218,7 +218,7 @@ def test_the_tables_name_every_objective_optimiser_and_schedule() -> None:
 
 
 @pages
-def test_what_keeps_a_model_from_learning_by_heart_is_described_beside_the_table(page: str) -> None:
+def test_what_keeps_a_model_from_overfitting_is_described_by_the_table(page: str) -> None:
     prose = FENCE.sub("", page).partition("\n### [data]")[0]
     against = prose.rpartition("\n## 9. ")[2].partition("\n## 10. ")[0]
     keys = ("agree", "average", "dropout", "ema", "recompute", "sampled", "sampled_ramp", "smoothing", "word_dropout")

@@ -96,4 +96,4 @@ def test_the_real_trees(variants: Any) -> None:
     found = variants.read_phrases()
     assert isinstance(found.valid, list)
     assert (len(found.train), len(found.valid), len(found.test)) == (77_076, 872, 1_821)
-    assert download.sets()["sst-trees"].files[0].path == "cls/sst_trees/train.txt"
+    assert download.list_sets()["sst-trees"].files[0].path == "cls/sst_trees/train.txt"

@@ -28,8 +28,8 @@ CORE_TOTAL = 1700
 FLOORS = {
     0: ("spec", "errors", "paths", "memory"),
     1: ("core", "families"),
-    2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "uses", "plots"),
-    3: ("chat", "generation", "lens", "fold", "reading", "inputs", "evaluate", "baselines"),
+    2: ("checkpoints", "tokenizers", "data", "adapt", "baselines", "sampling", "cost", "uses", "plots"),
+    3: ("chat", "generation", "lens", "fold", "reading", "inputs", "evaluate"),
     4: ("writing", "judging", "model", "hub"),
     5: ("training", "serve"),
     6: ("explore",),

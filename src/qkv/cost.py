@@ -13,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec as parts
-from qkv.core.attention import Attention, Norm
-from qkv.core.experts import Bank, Experts
+from qkv.baselines.lstm import build_core
+from qkv.core.attention import Attention
+from qkv.core.experts import ExpertLinear, Experts
 from qkv.core.latent import Latent
-from qkv.core.masks import Seen
-from qkv.core.model import Stack, Transformer
-from qkv.core.recurrent import core_of
-from qkv.core.step import Given, Step, begin
+from qkv.core.masks import AttentionBias
+from qkv.core.model import Stack, Transformer, build_step
+from qkv.core.norm import Norm
+from qkv.core.step import Inputs, Step
 from qkv.errors import QkvError, nearest
 
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "fp64": 8, "float64": 8, "int8": 1}
@@ -73,8 +74,8 @@ class Cost:
                 products = 2 * sum(p.numel() for p in module.parameters() if p.ndim > 1)
                 prefill += products
                 decode += 0 if once else products
-            elif isinstance(module, Bank):
-                products = 2 * module.weight[0].numel() * module.spec.chosen
+            elif isinstance(module, ExpertLinear):
+                products = 2 * module.weight[0].numel() * module.spec.top_k
                 prefill += products
                 decode += 0 if once else products
             elif isinstance(module, Attention | Latent):
@@ -99,7 +100,7 @@ def each(s: parts.Attention | parts.Latent) -> tuple[int, int]:
     """
     if isinstance(s, parts.Attention):
         return 4 * s.heads * s.head_dim, 4 * s.heads * s.head_dim
-    return 2 * s.heads * (s.plain_dim + s.rotary.dim + s.value_dim), 4 * s.heads * (s.kv_rank + s.rotary.dim)
+    return 2 * s.heads * (s.nope_head_dim + s.rotary.dim + s.value_dim), 4 * s.heads * (s.kv_rank + s.rotary.dim)
 
 
 def keys(mask: parts.Mask, query: int, context: int) -> int:
@@ -125,13 +126,13 @@ def width(dtype: str) -> int:
 def built(spec: parts.Spec) -> Transformer:
     """The core with shapes and without memory."""
     with torch.device("meta"):
-        return core_of(spec)
+        return build_core(spec)
 
 
 def count(spec: parts.Spec) -> Cost:
     """The cost of a spec, counted on the built core."""
     core = built(spec)
-    inside: tuple[str, ...] = ("attention", "ffn", "experts", "norms") if spec.stack.blocks else ("lstm", "attention")
+    inside: tuple[str, ...] = ("attention", "ffn", "experts", "norms") if spec.has_blocks else ("lstm", "attention")
     by_part: dict[str, int] = dict.fromkeys(("embedding", *inside, "head"), 0)
     owners = dict(core.named_modules())
     for name, parameter in core.named_parameters():  # a shared tensor comes once
@@ -139,8 +140,8 @@ def count(spec: parts.Spec) -> Cost:
     total = sum(by_part.values())
     idle = kv = memory = 0
     for path, module in core.named_modules():
-        if isinstance(module, Bank):
-            idle += module.weight[0].numel() * (module.spec.count - module.spec.chosen)
+        if isinstance(module, ExpertLinear):
+            idle += module.weight[0].numel() * (module.spec.num_experts - module.spec.top_k)
         elif isinstance(module, Attention | Latent) and spec.decoder and not path.startswith("encoder."):
             s, across = module.spec, path.endswith(".cross")
             one = s.kv_rank + s.rotary.dim if isinstance(s, parts.Latent) else 2 * s.groups * s.head_dim
@@ -181,8 +182,8 @@ class Fused(torch.autograd.Function):
         return z
 
 
-def work(moe: Experts, x: Tensor, index: Tensor, weight: Tensor, step: Step) -> Tensor:
-    """As Experts.work, with all choices at one expert: without numbers nobody knows who chose whom."""
+def dispatch_to_one(moe: Experts, x: Tensor, index: Tensor, weight: Tensor, step: Step) -> Tensor:
+    """As Experts.dispatch, with all choices at one expert: without numbers nobody knows who chose whom."""
     s, token = moe.spec, torch.arange(len(x), device=x.device).repeat_interleave(index.shape[1])
     mine = x[token]  # M D
     up = F.linear(mine, moe.up.weight[0])  # M F
@@ -195,7 +196,7 @@ def saved(core: Transformer, tokens: int) -> int:
     """How many numbers autograd saves in one forward of one row of tokens."""
     for module in core.modules():
         if isinstance(module, Experts):
-            module.work = partial(work, module)  # this core is nobody else's
+            module.dispatch = partial(dispatch_to_one, module)  # this core is nobody else's
     seen: dict[int, torch.UntypedStorage] = {}
     total = 0
     for parameter in core.parameters():
@@ -209,19 +210,19 @@ def saved(core: Transformer, tokens: int) -> int:
             total += storage.nbytes() // x.element_size()
         return x
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, *_: object) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, seen: AttentionBias, *_: object) -> Tensor:
         return Fused.apply(q, k, v, seen.bias)  # type: ignore[no-any-return]
 
-    def step(stack: Stack, given: Given | None = None) -> Step:
-        return dataclasses.replace(begin(stack, ids, given), attend=attend)
+    def step(stack: Stack, given: Inputs | None = None) -> Step:
+        return dataclasses.replace(build_step(stack, ids, given), attend=attend)
 
     ids = torch.zeros(1, tokens, dtype=torch.int64, device="meta")
     unpack: Callable[[Tensor], Tensor] = lambda x: x  # noqa: E731
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        given = Given()
+        memory = None
         if core.spec.encoder and core.spec.decoder:
-            given = Given(memory=core.encode(ids, step(core.encoder)))
-        core.hidden(ids, step(core.decoder if core.spec.decoder else core.encoder, given))
+            memory = core.encoder((core.source_embed if core.spec.sources else core.embed)(ids), step(core.encoder))
+        core.run_stack(ids, step(core.stack, Inputs(memory=memory)))
     return total
 
 
@@ -248,4 +249,4 @@ def report(
         "kv_bytes": cost.kv_bytes_per_token(dtype) * context,
         "flops_per_token": flops.decode,
         "flops_per_token_prefill": flops.prefill,
-    } | ({"activation_bytes_per_token": cost.activation_bytes_per_token(context, dtype)} if spec.stack.blocks else {})
+    } | ({"activation_bytes_per_token": cost.activation_bytes_per_token(context, dtype)} if spec.has_blocks else {})

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from qkv.core.model import Transformer
-from qkv.core.step import begin
 from qkv.data import sources
+from qkv.data.labels import read_labelled_rows
 from qkv.errors import QkvError, nearest
 from qkv.uses import kind
 
@@ -146,7 +146,7 @@ def translation(
     names = [str(given) if isinstance(given, str | Path) else word
              for given, word in ((source, "the source"), (reference, "the reference"))]  # fmt: skip
     if len(texts) != len(wanted):
-        raise sources.unequal((Path(names[0]), len(texts)), (Path(names[1]), len(wanted)),
+        raise sources.explain_unequal((Path(names[0]), len(texts)), (Path(names[1]), len(wanted)),
                               min(len(texts), len(wanted)) + 1)  # fmt: skip
     real = [i for i, text in enumerate(texts) if text.strip()]
     if not real:
@@ -216,7 +216,7 @@ def perplexity(
             raise QkvError("ppl: a pair is read whole; leave window and stride away",
                            zh="ppl：句对是整个读的；请去掉 window 和 stride")  # fmt: skip
         return of_pairs(voice, path, tell)
-    text = sources.document(path)
+    text = sources.read_document(path)
     ids = voice.ids(text)
     if len(ids) < 2:
         raise QkvError(f"{path}: {len(ids)} token, expected at least two: the first is given, the others are predicted",
@@ -249,7 +249,7 @@ def of_pairs(voice: Voice, path: Path, tell: Tell | None = None) -> Perplexity:
     if path.suffix.lower() != ".tsv":
         raise QkvError(f"{path}: what this model says follows a source; expected lines of source TAB target in a *.tsv",
                        zh=f"{path}：这个模型在源文之后写；应是 *.tsv，每行“源文 制表符 译文”")  # fmt: skip
-    rows = list(sources.tsv_rows(path))
+    rows = list(sources.read_tsv_rows(path))
     total, tokens = 0.0, 0
     for n, (number, pair) in enumerate(rows, 1):
         try:
@@ -290,7 +290,7 @@ def loss_of(core: Transformer, ids: Sequence[int], *, window: int, stride: int, 
     for at in range(0, len(places), rows):
         part = places[at : at + rows]
         read = torch.stack([all_ids[start : start + width] for start, _ in part])  # B T
-        hidden = core.hidden(read, begin(core.decoder, read))  # B T D
+        hidden = core.hidden(read)  # B T D
         for row, (start, first) in enumerate(part):
             states = hidden[row, first - start - 1 : width - 1]
             total += summed(core, states, read[row, first - start :])
@@ -326,7 +326,7 @@ def labelling(voice: Voice, path: Path, *, tell: Tell | None = None, **how: Any)
     if not voice.labels:
         raise QkvError("accuracy needs a model with labels: it was not made to classify",
                        zh="accuracy 要有标签的模型：这个模型不是用来分类的")  # fmt: skip
-    numbers, rows = zip(*sources.labelled_rows(path, voice.labels), strict=True)
+    numbers, rows = zip(*read_labelled_rows(path, voice.labels), strict=True)
     texts = [text for text, _ in rows]
     said = [""] * len(rows)
     for part in in_parts(range(len(rows)), texts, tell):
@@ -363,4 +363,4 @@ def whole(line: str, joint: str) -> str:
 
 
 def _lines(given: Lines) -> list[str]:
-    return sources.lines(Path(given)) if isinstance(given, str | Path) else list(given)
+    return sources.read_lines(Path(given)) if isinstance(given, str | Path) else list(given)

@@ -23,8 +23,9 @@ from torch import nn
 
 from qkv import spec as parts
 from qkv.core import kernels
-from qkv.core.attention import Norm
+from qkv.core.ffn import Ffn
 from qkv.core.model import Stack, Transformer
+from qkv.core.norm import Norm
 from qkv.errors import QkvError
 
 WIDE = 120
@@ -38,7 +39,8 @@ UNKNOWN: Any = object()
 TIGHT = (ast.BinOp, ast.UnaryOp, ast.Attribute, ast.Compare, ast.BoolOp, ast.Starred)
 ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List)
 WHEN = {None: "", "train": ", for training", "prefill": ", for the prefill", "decode": ", for decoding"}
-READ_BY_BEGIN = ("masks", "rotaries")  # begin() asks a stack for these two
+READ_BY_STEP = ("masks", "rotaries")  # build_step() asks a stack for these two
+IMPORTED = ("build_step", "read_source")  # what the text leaves to the core
 
 
 def show(spec: parts.Spec, *, mode: Literal["train", "prefill", "decode"] | None = None, taps: bool = False) -> str:
@@ -48,10 +50,10 @@ def show(spec: parts.Spec, *, mode: Literal["train", "prefill", "decode"] | None
     gradients.
     The text loads the core's state dict; taps are printed only when asked for.
     """
-    if not spec.stack.blocks:
-        raise QkvError("show folds the Transformer's core; an LSTM has no forks to decide: read core/recurrent.py",
+    if not spec.has_blocks:
+        raise QkvError("show folds the Transformer's core; an LSTM has no forks to decide: read baselines/lstm.py",
                        zh="show 化简的是 Transformer 的核心；LSTM 没有要决定的分叉："
-                       "请读 core/recurrent.py")  # fmt: skip
+                       "请读 baselines/lstm.py")  # fmt: skip
     return Folder(spec, mode, taps).module()
 
 
@@ -224,8 +226,9 @@ class Folder:
         usual = {"math": "import math\n", "torch": "import torch", "F": "import torch.nn.functional as F"}
         lines = [line for name, line in usual.items() if name in used]
         wanted: list[tuple[str, tuple[str, ...]]] = [
-            ("torch", ("Tensor", "nn")), ("qkv.core.dropout", ("keep",)), ("qkv.core.masks", ("Seen",)),
-            ("qkv.core.step", ("Step",)), ("qkv.spec", ("Mask", "Rotary", "Scaling")),
+            ("torch", ("Tensor", "nn")), ("qkv.core.cache", ("Cache",)), ("qkv.core.dropout", ("Drop", "no_dropout")),
+            ("qkv.core.masks", ("AttentionBias",)), ("qkv.core.model", ("Output", "build_step", "read_source")),
+            ("qkv.core.step", ("Inputs", "Mode", "Step")), ("qkv.spec", ("Mask", "Rotary", "Scaling")),
         ]  # fmt: skip
         for place, known in wanted:
             here = [n for n in known if n in used]
@@ -238,8 +241,8 @@ class Folder:
         towers = [f"{n} of {len(t.blocks)} layers" for n, t in (("encoder", s.encoder), ("decoder", s.decoder)) if t]
         mode = f', mode="{self.mode}"' if self.mode else ""
         cache = ", cache=cache" if self.mode in ("prefill", "decode") else ""
-        memory = ", Given(memory=memory)" if len(towers) == 2 else ""
-        out = "logits = model" if s.head else "states = model.hidden"
+        source = ", Inputs(source=source)" if len(towers) == 2 else ""
+        out = "logits" if s.head else "hidden"
         lines = [
             f"One model as its own code: {' and '.join(towers)}, width {s.stack.width}, vocabulary {s.vocabulary}.",
             "",
@@ -247,8 +250,7 @@ class Folder:
             + ("." if self.taps else ", taps are left out."),
             "Read from the end: Model. It loads the core's weights; what travels beside x is qkv.core.step's:",
             "",
-            *[f"    memory = model.encode(source, begin(model.encoder, source{mode}))"] * bool(memory),
-            f"    {out}(ids, begin(model.{'decoder' if s.decoder else 'encoder'}, ids{memory}{cache}{mode}))",
+            f"    {out} = model(ids{source}{cache}{mode}).{out}",
         ]  # fmt: skip
         return "\n".join(lines) + "\n"
 
@@ -337,6 +339,9 @@ class Folder:
         given = {a.arg: re.sub(r': "?Attention.*', ": nn.Module", self.cut(a, scope)) for a in node.args.args}
         head = ["self"] * ("self" in given) + [given[k] for k in kept]
         back = self.cut(node.returns, scope) if node.returns else "None"
+        if node.args.kwonlyargs and node.returns:  # a door of the model: as it stands
+            start, end = scope.source.at(node)[0], scope.source.at(node.returns)[1]
+            return f"{' ' * indent}{scope.source.cut(start, end)}:\n" + "\n".join(body), kept
         return f"{' ' * indent}def {name or node.name}({', '.join(head)}) -> {back}:\n" + "\n".join(body), kept
 
     def call(self, function: FunctionType, alias: str, node: ast.Call, scope: Scope) -> str:
@@ -460,7 +465,7 @@ class Folder:
         right: list[str] = []
         for to, what in pairs:
             known = self.known(what, scope)
-            if isinstance(to, ast.Attribute) and to.attr in READ_BY_BEGIN:
+            if isinstance(to, ast.Attribute) and to.attr in READ_BY_STEP:
                 known, new = UNKNOWN, spell(value := getattr(scope.module, to.attr))
                 new = new if len(new) < WIDE - 32 else listed(map(spell, value), "()")
             else:
@@ -485,7 +490,7 @@ class Folder:
         name, args = ast.unparse(value.func), value.args
         if name == "step.cache.append":
             return ast.Tuple(args[1:], ast.Load())
-        return args[1].body if name == "step.cache.once" and isinstance(args[1], ast.Lambda) else value
+        return args[1].body if name == "step.cache.get_or_compute" and isinstance(args[1], ast.Lambda) else value
 
     def fork(self, node: ast.If, scope: Scope, indent: int) -> list[str]:
         known, space = self.known(node.test, scope), " " * indent
@@ -534,7 +539,7 @@ class Folder:
         if self.mode in ("prefill", "decode"):
             if isinstance(node, ast.Attribute) and node.attr == "requires_grad":
                 return False
-            if isinstance(node, ast.Compare) and ast.unparse(node) == "step.drop is keep":
+            if isinstance(node, ast.Compare) and ast.unparse(node) == "step.drop is no_dropout":
                 return True
         if any(n.id not in own | scope.known.keys() | SAFE.keys() for n in walk):
             return UNKNOWN
@@ -639,7 +644,7 @@ class Folder:
             return self.own(node.func.attr, node, scope)
         function = scope.source.names.get(name) if "." not in name else self.known(node.func, scope)
         if getattr(function, "__module__", "").startswith("qkv.core"):
-            if isinstance(function, FunctionType):
+            if isinstance(function, FunctionType) and name not in IMPORTED:
                 return self.call(function, name if "." not in name else function.__name__, node, scope)
             if isinstance(function, type) and issubclass(function, nn.Module):
                 return self.build(function, node, scope)
@@ -653,6 +658,8 @@ class Folder:
             return self.text(node.args[0], scope)
         ours = inspect.isfunction(vars(type(module)).get(name))
         if not (type(part).__module__.startswith("qkv.core") if isinstance(part, nn.Module) else ours):
+            return None
+        if node.keywords:
             return None
         target, method = (part, "forward") if isinstance(part, nn.Module) else (module, name)
         definition = self.find(type(target), method)
@@ -693,7 +700,7 @@ class Folder:
         key, name = self.known(node.slice, scope), ast.unparse(node.value)
         if key is UNKNOWN or not isinstance(scope.source.names.get(name), dict):
             return None
-        home = Scope(next(s for s in (scope.source, self.source(Transformer)) if s.define(name)))
+        home = Scope(next(s for s in (scope.source, self.source(Ffn)) if s.define(name)))
         rows = zip(home.source.define(name).value.keys, home.source.define(name).value.values, strict=True)
         value = next(v for k, v in rows if k.value == key)
         if isinstance(value, ast.Lambda) and arg:

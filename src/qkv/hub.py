@@ -11,10 +11,10 @@ from qkv import cost, fold, paths
 from qkv.adapt import lora
 from qkv.adapt.group_heads import groups_of, regrouped
 from qkv.adapt.onednn_linear import pack
+from qkv.baselines.lstm import build_core
 from qkv.checkpoints import model_dir, peft, storage
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.recurrent import core_of
 from qkv.errors import QkvError, nearest
 from qkv.generation.rows import PIECE
 from qkv.model import Model, Special
@@ -97,7 +97,7 @@ def extended(core: Transformer, spec: Spec, seed: int) -> Transformer:
     """A core of a spec with the weights of another where both have them; the core itself where nothing is new."""
     if core.spec == spec:
         return core
-    made = core_of(spec)
+    made = build_core(spec)
     initialise(made, seed)
     made.to(core.embed.weight)
     old = dict(core.named_parameters())
@@ -112,7 +112,7 @@ def build(spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, spec
     """A new model of a spec with first weights drawn from `seed`, in train mode."""
     if tokenizer is not None:
         tokenizer.fits(spec.sources or spec.vocabulary)
-    core = core_of(spec)
+    core = build_core(spec)
     initialise(core, seed)
     if special is None and tokenizer is not None:
         eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)

@@ -12,9 +12,9 @@ from qkv import evaluate, reading
 from qkv.adapt import lora
 from qkv.chat import template as chats
 from qkv.checkpoints import model_dir, peft, storage
-from qkv.core.dropout import Drop, keep
-from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.dropout import Drop, no_dropout
+from qkv.core.model import Output, Transformer
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation import engine
 from qkv.judging import by_batches, compares, divided, parted, present, together
@@ -45,14 +45,6 @@ class Special:
                  "forced_bos_token_id": self.forced}  # fmt: skip
         found["eos_token_id"] = self.eos[0] if len(self.eos) == 1 else list(self.eos) or None  # type: ignore[assignment]
         return {k: v for k, v in found.items() if v is not None}
-
-
-@dataclass(frozen=True)
-class Output:
-    """What one forward pass gives: `logits` [B, T, V] (None without a head) and the last `hidden` states [B, T, D]."""
-
-    logits: Tensor | None
-    hidden: Tensor
 
 
 class Model:
@@ -89,7 +81,8 @@ class Model:
 
     def __call__(
         self, ids: Tensor | None = None, *, source: Tensor | None = None, target: Tensor | None = None,
-        padding: Tensor | None = None, segments: Tensor | None = None, prefix: Tensor | None = None, drop: Drop = keep,
+        padding: Tensor | None = None, segments: Tensor | None = None, prefix: Tensor | None = None,
+        drop: Drop = no_dropout,
     ) -> Output:  # fmt: skip
         """One forward pass with autograd on: ids [B, T] -> logits [B, T, V].
 
@@ -105,17 +98,11 @@ class Model:
             if source is None or target is None:
                 raise QkvError("this model has an encoder and a decoder: call it with source= and target=",
                                zh="这个模型有编码器和解码器：请用 source= 和 target= 调用")  # fmt: skip
-            memory = core.encode(source, begin(core.encoder, source, Given(real=padding), drop=drop))
-            stack, ids, given = core.decoder, target, Given(memory=memory, memory_real=padding)
-        else:
-            if ids is None or source is not None or target is not None:
-                raise QkvError("this model has one stack: call it with ids (and padding=)",
-                               zh="这个模型只有一摞：请用 ids（和 padding=）调用")  # fmt: skip
-            stack = core.decoder if self.spec.decoder else core.encoder
-            given = Given(real=padding, segments=segments, prefix=prefix)
-        step = begin(stack, ids, given, drop=drop)
-        hidden = core.hidden(ids, step)
-        return Output(step.tap(core, "logits", core.head(hidden)) if self.spec.head else None, hidden)
+            return core(target, Inputs(source=source, source_padding_mask=padding), drop=drop)
+        if ids is None or source is not None or target is not None:
+            raise QkvError("this model has one stack: call it with ids (and padding=)",
+                           zh="这个模型只有一摞：请用 ids（和 padding=）调用")  # fmt: skip
+        return core(ids, Inputs(padding_mask=padding, segments=segments, prefix_len=prefix), drop=drop)
 
     def save(self, directory: str | Path, *, family: str | None = None, dtype: torch.dtype | None = None) -> Path:
         """Write a Hugging Face directory, whole or not at all; what other files it holds stays.

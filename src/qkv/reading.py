@@ -10,43 +10,42 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
-from qkv.data.collate import filled
+from qkv.core.step import Inputs
+from qkv.data.collate import pad_with_mask
 from qkv.errors import QkvError
 from qkv.uses import kind
 
 
 def read(
     core: Transformer, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
-) -> tuple[Tensor, Given]:
+) -> tuple[Tensor, Inputs]:
     """The ids of texts [B, T], padded on the right, with what a model is told of them; a free prefix is all of a text.
 
     Raises:
         QkvError: a text is longer than the model reads.
     """
-    ids, real = filled(rows, core.embed.weight.device)
+    ids, real = pad_with_mask(rows, core.embed.weight.device)
     stack = core.encoder if core.spec.encoder else core.decoder
     limit = stack.spec.longest
     if limit is not None and ids.shape[1] > limit:
         raise QkvError(f"a text has {ids.shape[1]} tokens, and the model reads at most {limit}; shorten or split it",
                        zh=f"文本有 {ids.shape[1]} 个词元，而模型最多读 {limit} 个；请缩短或分开")  # fmt: skip
-    kinds = None if segments is None else filled(segments, ids.device)[0]
+    kinds = None if segments is None else pad_with_mask(segments, ids.device)[0]
     free = real.sum(1) if any(m.kind == "prefix" for m in stack.masks) else None
-    return ids, Given(real=real, segments=kinds, prefix=free)
+    return ids, Inputs(padding_mask=real, segments=kinds, prefix_len=free)
 
 
-def states(core: Transformer, ids: Tensor, given: Given) -> Tensor:
+def states(core: Transformer, ids: Tensor, given: Inputs) -> Tensor:
     """The last states of texts [B, T, D]: of the encoder where there is one, else of the decoder."""
-    step = begin(core.encoder if core.spec.encoder else core.decoder, ids, given, mode="prefill")
-    return core.encode(ids, step) if core.spec.encoder else core.hidden(ids, step)
+    return (core.encode if core.spec.encoder else core.hidden)(ids, given, mode="prefill")
 
 
 @torch.inference_mode()
 def embed(core: Transformer, rows: Sequence[Sequence[int]]) -> Tensor:
     """One vector of length 1 for each text [B, D]: the mean of its states (Reimers & Gurevych 2019, section 3)."""
     ids, given = read(core, rows)
-    assert given.real is not None
-    real = given.real[..., None]  # B T 1
+    assert given.padding_mask is not None
+    real = given.padding_mask[..., None]  # B T 1
     mean = (states(core, ids, given).float() * real).sum(1) / real.sum(1)  # B D
     return F.normalize(mean, dim=-1)
 
@@ -76,15 +75,13 @@ def judge(
                        zh="这个模型没有类别，不是分类器；请训练一个，或换一个分类模型")  # fmt: skip
     ids, given = read(core, rows, segments)
     if not (core.spec.encoder and core.spec.decoder):
-        step = begin(core.encoder if core.spec.encoder else core.decoder, ids, given, mode="prefill")
-        return core.classify(ids, step).float()
+        return core.classify(ids, given, mode="prefill").float()
     if start is None:
         raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json",
                        zh="这个编码器-解码器没有说 decoder_start_token_id；请写进它的 config.json")  # fmt: skip
-    memory = states(core, ids, given)
-    ids = F.pad(ids[:, :-1], (1, 0), value=start)
-    step = begin(core.decoder, ids, Given(real=given.real, memory=memory, memory_real=given.real), mode="prefill")
-    return core.classify(ids, step).float()
+    target = F.pad(ids[:, :-1], (1, 0), value=start)
+    both = Inputs(padding_mask=given.padding_mask, source=ids, source_padding_mask=given.padding_mask)
+    return core.classify(target, both, mode="prefill").float()
 
 
 @torch.inference_mode()
@@ -121,13 +118,13 @@ def chance(
     if spec.decoder is None or spec.head is None:
         raise QkvError(f"score needs a decoder that says words; this is {kind(spec)[0]}",
                        zh=f"score 要能说出词的解码器；这是{kind(spec)[1]}")  # fmt: skip
-    stack, given = core.decoder, Given()
+    stack, given = core.decoder, Inputs()
     if spec.encoder:
-        given, source = Given(memory=states(core, *read(core, [source]))), ()
+        given, source = Inputs(memory=states(core, *read(core, [source]))), ()
     elif source and any(m.kind == "prefix" for m in stack.masks):
         device = core.embed.weight.device
-        given = Given(prefix=torch.tensor([len(source)], device=device),
-                      blank=None if blank is None else torch.tensor([blank], device=device))  # fmt: skip
+        given = Inputs(prefix_len=torch.tensor([len(source)], device=device),
+                      blank_pos=None if blank is None else torch.tensor([blank], device=device))  # fmt: skip
     elif not source:
         source, said = said[:1], said[1:]
     if not said:
@@ -137,6 +134,6 @@ def chance(
     if limit is not None and row.shape[1] > limit:
         raise QkvError(f"a text has {row.shape[1]} tokens, and the model reads at most {limit}; shorten or split it",
                        zh=f"文本有 {row.shape[1]} 个词元，而模型最多读 {limit} 个；请缩短或分开")  # fmt: skip
-    state = core.hidden(row, begin(stack, row, given, mode="prefill"))[0, -len(said) :]  # T D
+    state = core.hidden(row, given, mode="prefill")[0, -len(said) :]  # T D
     logprobs = core.head(state).float().log_softmax(-1)  # T V
     return logprobs.gather(-1, torch.tensor(said, device=logprobs.device)[:, None]).sum().item()

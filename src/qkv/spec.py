@@ -46,13 +46,13 @@ class Scaling:
 class Rotary:
     """Rotary positions (Su et al. 2021): pairs of q and k turned by an angle that grows with the position.
 
-    `pairs` says which numbers form a pair: neighbours (0,1),(2,3)… or the two halves (0,P/2),(1,P/2+1)…. With two
+    `pairs` says which numbers form a pair: interleaved (0,1),(2,3)… or in two halves (0,P/2),(1,P/2+1)…. With two
     `axes` a head's first half is turned by the position, its second by the count within the blank that is filled.
     """
 
     dim: int
     base: float = 10_000.0
-    pairs: Literal["halves", "neighbours"] = "halves"
+    pairs: Literal["half", "interleaved"] = "half"
     scaling: Scaling | None = None
     axes: Literal[1, 2] = 1
 
@@ -67,7 +67,7 @@ class Table:
 
     kind: Literal["learned", "sinusoid"]
     size: int
-    layout: Literal["halves", "neighbours"] = "neighbours"
+    layout: Literal["half", "interleaved"] = "interleaved"
     offset: int = 0
     blanks: Literal["no", "counted"] = "no"
 
@@ -126,14 +126,14 @@ class Attention:
 class Latent:
     """Multi-head latent attention (Liu et al. 2024, section 2.1): keys and values from one small latent.
 
-    `kv_rank` numbers and a shared rotary key of `rotary.dim` are all that is cached. A head asks with `plain_dim` +
-    `rotary.dim` numbers and answers with `value_dim`; `q_rank` None takes q straight from the state.
+    `kv_rank` numbers and a shared rotary key of `rotary.dim` are all that is cached. Queries have `nope_head_dim` +
+    `rotary.dim` numbers a head, values `value_dim`; `q_rank` None takes q straight from the state.
     """
 
     heads: int
     q_rank: int | None
     kv_rank: int
-    plain_dim: int
+    nope_head_dim: int
     value_dim: int
     mask: Mask
     rotary: Rotary
@@ -156,38 +156,38 @@ class Ffn:
 
 @dataclass(frozen=True)
 class Experts:
-    """A feed-forward network in `count` parts, of which a router picks `chosen` for each token (Shazeer et al. 2017).
+    """Feed-forward networks side by side, of which a router picks `top_k` for each token (Shazeer et al. 2017).
 
     `score` turns the router's logits into weights; `weights` says whether the chosen ones are made to sum to 1 before
     `scale`. A `balance` of "bias" adds a stored number per expert to the scores that choose, not to the weights (Wang
-    et al. 2024). Experts may lie in `groups`, of which the best `open_groups` stay open: by their best score, or by
+    et al. 2024). Experts may lie in `groups`, of which the best `topk_groups` stay open: by their best score, or by
     the sum of their best two. `shared` reads every token beside them, through a sigmoid gate where `shared_gate`.
     """
 
-    count: int
-    chosen: int
+    num_experts: int
+    top_k: int
     expert: Ffn
     score: Literal["softmax", "sigmoid"] = "softmax"
     weights: Literal["sum to one", "as scored"] = "sum to one"
     scale: float = 1.0
     balance: Literal["none", "bias"] = "none"
     groups: int = 1
-    open_groups: int = 1
+    topk_groups: int = 1
     group_score: Literal["best", "best two"] = "best"
     shared: Ffn | None = None
     shared_gate: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.chosen <= self.count:
-            raise QkvError(f"experts: {self.chosen} chosen of {self.count}; choose at least 1 and at most all")
-        if self.groups < 1 or self.count % self.groups or not 1 <= self.open_groups <= self.groups:
+        if not 1 <= self.top_k <= self.num_experts:
+            raise QkvError(f"experts: {self.top_k} chosen of {self.num_experts}; choose at least 1 and at most all")
+        if self.groups < 1 or self.num_experts % self.groups or not 1 <= self.topk_groups <= self.groups:
             raise QkvError(
-                f"experts: {self.groups} groups ({self.open_groups} open) do not divide {self.count} experts"
+                f"experts: {self.groups} groups ({self.topk_groups} open) do not divide {self.num_experts} experts"
             )
-        if self.group_score == "best two" and self.count // self.groups < 2:
+        if self.group_score == "best two" and self.num_experts // self.groups < 2:
             raise QkvError(f"experts: {self.groups} groups of one expert have no best two; use group_score='best'")
-        if self.chosen > self.count // self.groups * self.open_groups:
-            raise QkvError(f"experts: {self.chosen} chosen, but {self.open_groups} open groups hold fewer")
+        if self.top_k > self.num_experts // self.groups * self.topk_groups:
+            raise QkvError(f"experts: {self.top_k} chosen, but {self.topk_groups} open groups hold fewer")
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ class Block:
     """One layer. Each sub-layer f computes sum(x + out(f(in(x)))); an absent norm is the identity.
 
     pre-norm fills `norm_in`, post-norm (2017) fills `norm_sum`, sandwich-norm fills `norm_in` and `norm_out`. The last
-    sub-layer is `ffn`, or `moe` where experts share the work. A `normed` residual carries on what the sub-layer reads,
-    times `carry`: carry·in(x) + f(in(x)) (DeepNorm, Wang et al. 2022, with the norm moved to the next sub-layer).
+    sub-layer is `ffn`, or `moe` where experts share the work. A `deepnorm` residual adds to what the sub-layer reads,
+    scaled: residual_scale·in(x) + f(in(x)) (DeepNorm, Wang et al. 2022, with the norm moved to the next sub-layer).
     """
 
     attn: Attention | Latent
@@ -205,10 +205,10 @@ class Block:
     norm_in: Norm | None = None
     norm_out: Norm | None = None
     norm_sum: Norm | None = None
-    residual: Literal["serial", "parallel", "normed", "none"] = "serial"
+    residual: Literal["serial", "parallel", "deepnorm", "none"] = "serial"
     dropout: float = 0.0
     moe: Experts | None = None
-    carry: float = 1.0
+    residual_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if (self.ffn is None) == (self.moe is None):
@@ -313,27 +313,24 @@ class Spec:
         return stack
 
     @property
+    def has_blocks(self) -> bool:
+        """Whether the stacks are made of blocks: not so in an LSTM baseline."""
+        return bool(self.stack.blocks)
+
+    @property
     def context(self) -> int | None:
         """The longest sequence of the stack whose states become logits."""
         return self.stack.longest
 
 
-@dataclass(frozen=True)
-class Recurrence(Spec):
-    """A model from before the Transformer: stacks without blocks, and how many LSTM layers stand in for them.
-
-    `attention` none: the decoder knows the source by one vector alone (Sutskever et al. 2014; here both ends of a
-    bidirectional encoder). additive: it looks at all of the source before each word (Bahdanau et al. 2014).
-    """
-
-    layers: int = 1
-    attention: Literal["none", "additive"] = "none"
-
-    def __post_init__(self) -> None:
-        if self.decoder is None or self.decoder.width % 2:
-            raise QkvError("an LSTM model needs a decoder, and an even width: each direction of its encoder is half")
-        if self.attention == "additive" and self.encoder is None:
-            raise QkvError("additive attention looks at a source; this model has no encoder")
+# names and values of the JSON that earlier versions wrote, by part
+RENAMED: dict[str, dict[str, str]] = {
+    "Experts": {"count": "num_experts", "chosen": "top_k", "open_groups": "topk_groups"},
+    "Latent": {"plain_dim": "nope_head_dim"},
+    "Block": {"carry": "residual_scale", "residual=normed": "deepnorm"},
+    "Rotary": {"pairs=halves": "half", "pairs=neighbours": "interleaved"},
+    "Table": {"layout=halves": "half", "layout=neighbours": "interleaved"},
+}
 
 
 def as_json(part: Any) -> Any:
@@ -349,8 +346,9 @@ def from_json(kind: Any, value: Any, where: str = "spec") -> Any:
         if value is None:
             return None
         kinds = [k for k in typing.get_args(kind) if k is not type(None)]
-        keys = set(typing.cast("dict[str, Any]", value)) if isinstance(value, dict) else set[str]()
-        kind = next((k for k in kinds if keys <= typing.get_type_hints(k).keys()), kinds[0]) if keys else kinds[0]
+        named = typing.cast("dict[str, Any]", value) if isinstance(value, dict) else dict[str, Any]()
+        fits = (k for k in kinds if update(k, named).keys() <= typing.get_type_hints(k).keys())
+        kind = next(fits, kinds[0])
     if typing.get_origin(kind) is tuple:
         return tuple(from_json(typing.get_args(kind)[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if not dataclasses.is_dataclass(kind):
@@ -358,8 +356,15 @@ def from_json(kind: Any, value: Any, where: str = "spec") -> Any:
     hints = typing.get_type_hints(kind)
     if not isinstance(value, dict):
         raise QkvError(f"{where}: found {value!r}, expected an object with the keys {', '.join(hints)}")
+    value = update(kind, typing.cast("dict[str, Any]", value))
     for key in value:
         if key not in hints:
             raise QkvError(f"{where}: unknown key {key!r}{nearest(key, hints)}; known are {', '.join(hints)}")
     build: Any = kind
     return build(**{k: from_json(hints[k], v, f"{where}.{k}") for k, v in value.items()})
+
+
+def update(kind: Any, value: dict[str, Any]) -> dict[str, Any]:
+    """The JSON of a part with the names and values of today."""
+    new = RENAMED.get(getattr(kind, "__name__", ""), {})
+    return {new.get(k, k): new.get(f"{k}={v}", v) if isinstance(v, str) else v for k, v in value.items()}

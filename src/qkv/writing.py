@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 import torch
 from torch import Tensor
 
-from qkv import baselines, reading
-from qkv.core.recurrent import Recurrent
+from qkv import reading
+from qkv.baselines import lstm
 from qkv.errors import QkvError, nearest
 from qkv.generation import beam as beams
 from qkv.generation import engine
@@ -255,7 +255,7 @@ def agree(model: "Model", other: "Model") -> None:
         QkvError: one does not translate by beams, or a number is not the same token to both; the first such is named.
     """
     for each in (model, other):
-        if not each.encoder_decoder or isinstance(each.core, Recurrent):
+        if not each.encoder_decoder or not each.spec.has_blocks:
             raise QkvError(f"ensemble: {each!r} does not translate by beam search, so it cannot be one of several",
                            zh=f"集成：{each!r} 不用束搜索翻译，不能成为其中之一")  # fmt: skip
     if (model.special, start_of(model)) != (other.special, start_of(other)):
@@ -293,10 +293,10 @@ class Way:
 
 
 def way_of(model: "Model") -> Way:
-    """The way of a model: the one place that asks whether its core is a Transformer or the LSTM before it."""
-    core = model.core
-    if not isinstance(core, Recurrent):
+    """The way of a model: that of a Transformer, or of an LSTM baseline."""
+    if model.spec.has_blocks:
         return Way(write, searched, aligned)
+    core = cast("lstm.LSTMModel", model.core)
 
     def refuse(model: "Model", prompts: Sequence[Prompt], ask: Ask) -> list[Result]:
         raise QkvError("an LSTM baseline translates, or is measured; it does not continue texts",
@@ -311,12 +311,12 @@ def way_of(model: "Model") -> Way:
                            zh=f"nbest：是 {search.nbest}，但 LSTM 基线只作贪心翻译，每段文本一个译文；"
                            "请去掉它")  # fmt: skip
         longest = limits.max_new_tokens or min(limits.context or 512, 50 + 2 * max(map(len, sources)))
-        found = baselines.translate(core, sources, start=start_of(model)[0], ends=model.special.eos, longest=longest,
+        found = lstm.translate(core, sources, start=start_of(model)[0], ends=model.special.eos, longest=longest,
                                     forbid=limits.forbid)  # fmt: skip
         why = ("length", "stop")
         return [[beams.Hypothesis(w.tokens, sum(w.logprobs), w.logprobs, why[w.ended])] for w in found]
 
     def looked(model: "Model", source: list[int], tokens: list[int]) -> Tensor:
-        return baselines.alignment(core, source, [*start_of(model), *tokens[:-1]])
+        return lstm.alignment(core, source, [*start_of(model), *tokens[:-1]])
 
     return Way(refuse, greedy, looked)

@@ -52,7 +52,7 @@ def drawn(core: Transformer, s: Lora) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_before_the_first_step_nothing_changes_and_merged_they_say_the_same(family: str) -> None:
+def test_before_the_first_step_nothing_changes_and_merged_says_the_same(family: str) -> None:
     core = core_of(family)
     plain = logits(core)
     names = lora.attach(core, Lora(3))
@@ -111,7 +111,7 @@ def test_a_merge_that_forgets_the_scale_is_found(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(lora, "merge", unscaled)
     with pytest.raises(AssertionError):
-        test_before_the_first_step_nothing_changes_and_merged_they_say_the_same("llama")
+        test_before_the_first_step_nothing_changes_and_merged_says_the_same("llama")
 
 
 def test_globs_choose_by_path_with_or_without_its_beginning() -> None:

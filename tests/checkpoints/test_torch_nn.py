@@ -10,8 +10,8 @@ from torch import nn
 from qkv.checkpoints import torch_nn
 from qkv.core.attention import Attention
 from qkv.core.init import initialise
-from qkv.core.model import Stack, Transformer
-from qkv.core.step import Given, begin
+from qkv.core.model import Stack, Transformer, build_step
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 
 WIDTH, HEADS = 64, 2
@@ -46,8 +46,8 @@ def transformer(first=False, activation="relu", bias=True, **more):
 def states_of(core, source, target, drop=None):
     """Our states of the decoder for embedded source and target: [B, T, D]."""
     ids, wrote = torch.zeros(3, 7, dtype=torch.long), torch.zeros(3, 5, dtype=torch.long)
-    memory = core.encoder(source, begin(core.encoder, ids, Given(real=REAL)))
-    return core.decoder(target, begin(core.decoder, wrote, Given(memory=memory, memory_real=REAL)))
+    memory = core.encoder(source, build_step(core.encoder, ids, Inputs(padding_mask=REAL)))
+    return core.decoder(target, build_step(core.decoder, wrote, Inputs(memory=memory, source_padding_mask=REAL)))
 
 
 def theirs_of(module, source, target):
@@ -59,7 +59,7 @@ def theirs_of(module, source, target):
 
 
 @switched
-def test_the_whole_transformer_equals_pytorchs_with_padding_and_causal_masks(first, activation, bias):
+def test_the_transformer_equals_pytorchs_with_padding_and_causal_masks(first, activation, bias):
     module = transformer(first, activation, bias)
     core = Transformer(torch_nn.model_spec(module, vocabulary=11)).eval()
     torch_nn.load_into(core, module.state_dict())
@@ -82,12 +82,13 @@ def test_an_encoder_and_an_attention_alone_equal_pytorchs(first, activation, bia
     torch_nn.load_into(attention, module.layers[0].self_attn.state_dict())
     x, ids = torch.randn(3, 7, WIDTH), torch.zeros(3, 7, dtype=torch.long)
     with torch.no_grad():
-        ours, theirs = stack(x, begin(stack, ids, Given(real=REAL))), module(x, src_key_padding_mask=~REAL)
+        ours = stack(x, build_step(stack, ids, Inputs(padding_mask=REAL)))
+        theirs = module(x, src_key_padding_mask=~REAL)
         assert (ours - theirs)[REAL].abs().max() <= 1e-5
         alone = Stack(torch_nn.stack_spec(module, "causal"), "")
         future = torch.ones(7, 7).triu(1).bool()
         want = module.layers[0].self_attn(x, x, x, attn_mask=future, need_weights=False)[0]
-        assert (attention(x, begin(alone, ids)) - want).abs().max() <= 1e-5
+        assert (attention(x, build_step(alone, ids)) - want).abs().max() <= 1e-5
 
 
 @switched

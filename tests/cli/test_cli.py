@@ -160,7 +160,7 @@ def test_standard_input_keeps_its_lines(
 @pytest.mark.parametrize(
     ("beam", "sizes"), [(4, [32, 64, 128, 256, 256, 64]), (16, [32] + [64] * 12), (64, [32] * 25)]
 )
-def test_lines_are_read_in_groups_that_grow_until_their_hypotheses_are_many(
+def test_lines_are_read_in_groups_that_grow_with_their_hypotheses(
     beam: int, sizes: list[int], fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [f"line {n}" for n in range(800)]

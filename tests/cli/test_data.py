@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from qkv.data import download, sources
+from qkv.data import download
 from qkv.data.download import File, Set
+from qkv.data.text_files import read_raw_lines
 from qkv.errors import Note
 from qkv.paths import bundled_dir
 from qkv.training import recipes
@@ -76,8 +77,8 @@ def test_every_finding_is_told_in_chinese(capsys):
         assert sum("\u4e00" <= c <= "\u9fff" for c in told) >= 3 or "JSON" in told, line
         assert "expected" not in told, line
     code, out, _ = run(capsys, "data", "get", "--lang", "zh")
-    assert (code, out.count("许可："), "许可：公有领域" in out) == (0, len(download.sets()), True)
-    assert all(re.search("[一-鿿]{2}", one.about.zh) for one in download.sets().values())
+    assert (code, out.count("许可："), "许可：公有领域" in out) == (0, len(download.list_sets()), True)
+    assert all(re.search("[一-鿿]{2}", one.about.zh) for one in download.list_sets().values())
     known = recipes.describe_recipes().values()
     assert all(re.search("[一-鿿]{2}", about.zh) and "中文：" not in about.zh for about in known)
 
@@ -96,10 +97,10 @@ def test_get_lists_sets_and_says_where_they_lie(capsys, monkeypatch, here):
     assert code == 0
     assert "multi30k" in out
     assert "licence: CC BY 2.0 FR" in out
-    assert set(json.loads(run(capsys, "data", "get", "--json")[1])) == set(download.sets())
+    assert set(json.loads(run(capsys, "data", "get", "--json")[1])) == set(download.list_sets())
     sha = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
     one = Set(Note("words"), Note("free"), (File("a/h", "x/h", 5, sha),))
-    monkeypatch.setattr(download, "sets", lambda: {"s": one})
+    monkeypatch.setattr(download, "list_sets", lambda: {"s": one})
     (here / "d" / "x").mkdir(parents=True)
     (here / "d" / "x" / ".h.part").write_text("hello", encoding="utf-8")  # fetched before; only to be checked
     code, out, err = run(capsys, "data", "get", "s", "--out", "d")
@@ -143,7 +144,7 @@ def test_pipes_are_files_too(capsys):
     out, into = os.pipe()
     os.write(into, b"a\nb\n")
     os.close(into)
-    assert [line.raw for line in sources.raw_lines(Path(f"/dev/fd/{out}"))] == [b"a", b"b"]
+    assert [line.raw for line in read_raw_lines(Path(f"/dev/fd/{out}"))] == [b"a", b"b"]
     os.close(out)
 
 

@@ -9,7 +9,7 @@ import torch
 
 import qkv
 from qkv import hub
-from qkv.baselines import recurrence
+from qkv.baselines.lstm import lstm_spec
 from qkv.cli import look, main
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
@@ -39,7 +39,7 @@ class Letters:
 
 def made(name: str) -> Model:
     if name in ("additive", "none"):
-        spec = recurrence(len(WORDS), width=16, attention="additive" if name == "additive" else "none", context=64)
+        spec = lstm_spec(len(WORDS), width=16, attention="additive" if name == "additive" else "none", context=64)
         return spelling(qkv.build(spec, special=Special(eos=(1,), pad=0, start=0, forbid=(0,))))
     n, ff, t = Norm("layer"), Ffn(48, "relu"), Table("sinusoid", 64)
     if name == "lm":
@@ -155,7 +155,7 @@ def test_a_step_of_a_run_brings_its_weights_back(
     assert told[0] != told[1]
 
 
-def test_the_page_of_a_run_begins_with_the_sentences_that_it_was_watched_with(tmp_path: Path) -> None:
+def test_the_page_of_a_run_begins_with_its_watched_sentences(tmp_path: Path) -> None:
     index = {"format": records.FORMAT, "texts": ["我昨天喝了茶。"], "steps": []}
     records.write_json(tmp_path / records.FOLDER / "index.json", index)
     assert look.examples(str(tmp_path)) == ("我昨天喝了茶。",)

@@ -18,7 +18,7 @@ from qkv import hub, inputs, reading
 from qkv.checkpoints import storage
 from qkv.cli import main
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.paths import bundled_dir
@@ -145,8 +145,7 @@ def test_a_tab_separates_a_pair_whose_texts_lie_in_two_segments(reads, monkeypat
     )
     at = torch.tensor([ids])
     with torch.no_grad():
-        step = begin(model.core.encoder, at, Given(segments=torch.tensor([kinds])))
-        want = model.core.classify(at, step)[0].softmax(-1)
+        want = model.core.classify(at, Inputs(segments=torch.tensor([kinds])))[0].softmax(-1)
         flat = reading.classify(model.core, [ids])[0]
     verdict = model.classify(("我喜欢茶", "苹果"))
     assert list(verdict.probabilities.values()) == pytest.approx(want.tolist(), abs=1e-6)
@@ -387,7 +386,7 @@ def test_parity_with_transformers_and_a_fault_that_shows(monkeypatch, capsys, tm
     assert "✗ largest difference from transformers" in out
 
 
-def test_parity_of_a_model_with_labels_and_of_one_that_transformers_does_not_know(reads, capsys, tmp_path):
+def test_parity_with_labels_and_of_a_model_unknown_to_transformers(reads, capsys, tmp_path):
     pytest.importorskip("transformers")
     code, out, _ = run(capsys, "check", reads, "--against", "hf", "--json")
     assert code == 0
@@ -411,7 +410,7 @@ def test_parity_of_a_model_with_labels_and_of_one_that_transformers_does_not_kno
 
 
 @bundled["demo-lm"]
-def test_multi_query_attention_keeps_a_quarter_of_the_cache_and_says_what_it_cost(capsys, tmp_path):
+def test_multi_query_attention_keeps_a_quarter_of_the_cache_at_a_cost(capsys, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("One, two, buckle my shoe; three, four, knock at the door.\n", encoding="utf-8")
     code, out, err = run(capsys, "convert", "demo-lm", str(tmp_path / "out"), "--attention", "mqa", "--text", str(text),
@@ -613,7 +612,7 @@ def test_several_models_classify_by_the_mean_of_their_probabilities(
 # ---- what a stranger tried
 
 
-def test_a_line_that_cannot_be_answered_is_named_and_those_before_it_are_answered(
+def test_a_line_without_an_answer_is_named_and_those_before_are_answered(
     reads: str, talks: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = "the cat " * 60
@@ -683,7 +682,7 @@ def test_nothing_to_read_and_no_name_are_no_accident(
 
 
 @pytest.mark.parametrize("kind", ["char", "word"])
-def test_a_text_with_an_unknown_word_is_translated_as_python_and_json_have_it(
+def test_an_unknown_word_is_translated_as_python_and_json_have_it(
     kind: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = train(TEXTS, kind=kind, size=200)

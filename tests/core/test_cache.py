@@ -8,7 +8,7 @@ from support import zoo
 from support.rounding import assert_same
 
 from qkv.core.cache import Cache, Static
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 
 DECODERS = [n for n in zoo.ALL if zoo.ALL[n]().decoder]
 CHUNKS = {"one by one": [1] * 11, "in chunks": [4, 1, 3, 3], "prefill, then one by one": [8, 1, 1, 1], "in one": [11]}
@@ -61,9 +61,9 @@ def test_left_padding_equals_alone(name: str) -> None:
 
     def padded(core: Any) -> torch.Tensor:
         cache = Static(3, capacity=4)
-        out = [core(prompt, begin(core.decoder, prompt, Given(real=real), cache=cache, mode="prefill"))[:, -1:]]
+        out = [core(prompt, Inputs(padding_mask=real), cache=cache, mode="prefill").logits[:, -1:]]
         for part in more.split(1, 1):
-            out.append(core(part, begin(core.decoder, part, cache=cache, mode="decode")))
+            out.append(core(part, cache=cache, mode="decode").logits)
         return torch.cat(out, 1)
 
     def alone(core: Any) -> torch.Tensor:
@@ -114,14 +114,14 @@ def test_kept_rows_go_on_and_the_memory_is_shared_by_beams() -> None:
     each, left = torch.arange(3).repeat_interleave(beams), ids[[0, 1, 4, 5]]
 
     def run(core: Any, part: torch.Tensor, rows: torch.Tensor, cache: Any = None) -> torch.Tensor:
-        memory = core.encode(source, begin(core.encoder, source))[rows]
-        return core(part, begin(core.decoder, part, Given(memory=memory), cache=cache, mode="decode"))
+        memory = core.encode(source)[rows]
+        return core(part, Inputs(memory=memory), cache=cache, mode="decode").logits
 
     def shared(core: Any) -> torch.Tensor:
         cache = Static(2)
         first = run(core, ids[:, :4], torch.arange(3), cache)
         assert cache.memory[0][0].shape[0] == 3, "one row per source"
-        cache.keep(torch.tensor([0, 1, 4, 5]), torch.tensor([0, 2]))
+        cache.select_rows(torch.tensor([0, 1, 4, 5]), torch.tensor([0, 2]))
         return torch.cat((first.flatten(0, 1), run(core, left[:, 4:], torch.tensor([0, 2]), cache).flatten(0, 1)))
 
     def alone(core: Any) -> torch.Tensor:
@@ -137,10 +137,10 @@ def test_cut_forgets_the_end() -> None:
     def cut(core: Any) -> torch.Tensor:
         cache = Static(3)
         zoo.run(core, zoo.words(2, 8, seed=4), cache=cache)
-        cache.cut(0)
+        cache.truncate(0)
         zoo.run(core, ids[:, :6], cache=cache)
         zoo.run(core, zoo.words(2, 2, seed=4), cache=cache)
-        cache.cut(6)
+        cache.truncate(6)
         assert cache.length == 6
         return zoo.run(core, ids[:, 6:], cache=cache)
 
@@ -160,12 +160,12 @@ def test_rows_that_go_on_keep_their_bytes(rows: list[int], dtype: torch.dtype, s
     cache, keys = Static(1, capacity=8), torch.randn(5, 2, 6, size).to(dtype)
     memory = torch.randn(5, 2, 3, size).to(dtype)
     cache.append(0, keys, -keys)
-    cache.once(0, lambda: (memory.clone(), -memory))
-    cache.keep(torch.tensor(rows), torch.tensor(rows))
+    cache.get_or_compute(0, lambda: (memory.clone(), -memory))
+    cache.select_rows(torch.tensor(rows), torch.tensor(rows))
     k, v = cache.append(0, keys[rows][:, :, :1], keys[rows][:, :, :1])
     assert torch.equal(k[:, :, :6], keys[rows])
     assert torch.equal(v[:, :, :6], -keys[rows])
-    kept = cache.once(0, lambda: pytest.fail("made again"))  # type: ignore[arg-type]
+    kept = cache.get_or_compute(0, lambda: pytest.fail("made again"))  # type: ignore[arg-type]
     assert torch.equal(kept[0], memory[rows])
     cache.reorder(torch.zeros(len(rows), dtype=torch.long))
     assert cache.buffers[0] is not None

@@ -12,21 +12,21 @@ from torch import Tensor
 
 from qkv import spec
 from qkv.core import experts
-from qkv.core.dropout import dropper
-from qkv.core.experts import Experts, choose
+from qkv.core.dropout import make_dropout
+from qkv.core.experts import Experts, route
 from qkv.core.init import initialise
-from qkv.core.model import Transformer
-from qkv.core.step import Step, begin
+from qkv.core.model import Transformer, build_step
+from qkv.core.step import Step
 from qkv.spec import Attention, Block, Ffn, Mask, Norm, Spec, Stack
 
 EXPERT = Ffn(24, "silu", gated=True)
 KINDS = {
     "sum to one": spec.Experts(8, 2, EXPERT),
     "as scored": spec.Experts(8, 3, EXPERT, weights="as scored", shared=Ffn(40, "silu", gated=True), shared_gate=True),
-    "scaled": spec.Experts(8, 4, EXPERT, weights="as scored", scale=2.5, groups=4, open_groups=2),
+    "scaled": spec.Experts(8, 4, EXPERT, weights="as scored", scale=2.5, groups=4, topk_groups=2),
     "sigmoid and bias": spec.Experts(8, 3, EXPERT, score="sigmoid", balance="bias", shared=EXPERT, scale=1.5),
     "best two": spec.Experts(
-        12, 3, EXPERT, score="sigmoid", balance="bias", groups=3, open_groups=2, group_score="best two", shared=EXPERT
+        12, 3, EXPERT, score="sigmoid", balance="bias", groups=3, topk_groups=2, group_score="best two", shared=EXPERT
     ),
     "plain": spec.Experts(5, 5, Ffn(24, "relu")),
     "one": spec.Experts(4, 1, Ffn(24, "gelu"), weights="as scored"),
@@ -51,23 +51,23 @@ def made(s: spec.Experts, seed: int = 0) -> tuple[Experts, Step]:
             p.normal_(0.0, 0.5)
         for b in moe.buffers():
             b.normal_(0.0, 0.5)
-    return moe, begin(core.decoder, torch.zeros(3, 7, dtype=torch.int64))
+    return moe, build_step(core.decoder, torch.zeros(3, 7, dtype=torch.int64))
 
 
 def states(seed: int = 1) -> Tensor:
     return torch.randn(3, 7, WIDTH, generator=torch.Generator().manual_seed(seed))
 
 
-def route(logits: list[float], bias: list[float], s: spec.Experts) -> dict[int, float]:
+def route_one(logits: list[float], bias: list[float], s: spec.Experts) -> dict[int, float]:
     """The chosen experts of one token and their weights, one number at a time."""
     e = torch.tensor(logits, dtype=torch.float64)
     score = (e.exp() / e.exp().sum() if s.score == "softmax" else 1 / (1 + (-e).exp())).tolist()
     wanted = [a + b for a, b in zip(score, bias, strict=True)] if s.balance == "bias" else score
-    size, some = s.count // s.groups, {"best": 1, "best two": 2}[s.group_score]
+    size, some = s.num_experts // s.groups, {"best": 1, "best two": 2}[s.group_score]
     worth = [sum(sorted(wanted[g * size : (g + 1) * size])[-some:]) for g in range(s.groups)]
-    opened = sorted(range(s.groups), key=lambda g: -worth[g])[: s.open_groups]
-    able = [i for i in range(s.count) if i // size in opened]
-    chosen = sorted(able, key=lambda i: -wanted[i])[: s.chosen]
+    opened = sorted(range(s.groups), key=lambda g: -worth[g])[: s.topk_groups]
+    able = [i for i in range(s.num_experts) if i // size in opened]
+    chosen = sorted(able, key=lambda i: -wanted[i])[: s.top_k]
     total = sum(score[i] for i in chosen) if s.weights == "sum to one" else 1.0
     return {i: score[i] / total * s.scale for i in chosen}
 
@@ -76,10 +76,10 @@ def reference(moe: Experts, x: Tensor) -> Tensor:
     """Every expert on every token, weighted with zero where it was not chosen."""
     s, act = moe.spec, {"silu": F.silu, "relu": F.relu, "gelu": F.gelu}
     logits = x @ moe.router.weight.T
-    bias = moe.bias.tolist() if s.balance == "bias" else [0.0] * s.count
+    bias = moe.bias.tolist() if s.balance == "bias" else [0.0] * s.num_experts
     out = torch.zeros_like(x)
     for b, t in torch.cartesian_prod(*map(torch.arange, x.shape[:2])).tolist():
-        for e, weight in route(logits[b, t].tolist(), bias, s).items():
+        for e, weight in route_one(logits[b, t].tolist(), bias, s).items():
             up = moe.up.weight[e] @ x[b, t]
             hidden = act[s.expert.activation](moe.gate.weight[e] @ x[b, t]) * up if s.expert.gated else (
                 act[s.expert.activation](up))  # fmt: skip
@@ -94,12 +94,12 @@ def reference(moe: Experts, x: Tensor) -> Tensor:
 @kinds
 def test_chosen_experts_and_weights_are_those_of_the_papers(kind: str) -> None:
     s = KINDS[kind]
-    logits = torch.randn(2, 50, s.count, generator=torch.Generator().manual_seed(2)) * 2
-    bias = torch.randn(s.count, generator=torch.Generator().manual_seed(3)) * 0.3
-    index, weight = choose(logits, bias, s)
-    assert index.shape == weight.shape == (2, 50, s.chosen)
+    logits = torch.randn(2, 50, s.num_experts, generator=torch.Generator().manual_seed(2)) * 2
+    bias = torch.randn(s.num_experts, generator=torch.Generator().manual_seed(3)) * 0.3
+    index, weight = route(logits, bias, s)
+    assert index.shape == weight.shape == (2, 50, s.top_k)
     for token, i, w in zip(logits.flatten(0, 1), index.flatten(0, 1), weight.flatten(0, 1), strict=True):
-        want = route(token.tolist(), bias.tolist(), s)
+        want = route_one(token.tolist(), bias.tolist(), s)
         assert dict(zip(i.tolist(), w.tolist(), strict=True)) == pytest.approx(want, abs=1e-6)
 
 
@@ -119,20 +119,20 @@ def test_work_equals_every_expert_on_every_token(kind: str) -> None:
 
 @pytest.mark.parametrize("fault", ["weights not summed to one", "bias in the weights", "no shared", "one left out"])
 def test_a_deliberate_fault_shows(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, kind = experts.choose, "sigmoid and bias"
+    right, kind = experts.route, "sigmoid and bias"
 
     def biased(logits: Tensor, bias: Any, s: spec.Experts) -> tuple[Tensor, Tensor]:
         index, weight = right(logits, bias, s)
         return index, weight + bias[index] / 10
 
     if fault.startswith("weights"):
-        monkeypatch.setattr(experts, "choose", lambda a, b, s: right(a, b, replace(s, weights="as scored")))
+        monkeypatch.setattr(experts, "route", lambda a, b, s: right(a, b, replace(s, weights="as scored")))
     elif fault == "bias in the weights":
-        monkeypatch.setattr(experts, "choose", biased)
+        monkeypatch.setattr(experts, "route", biased)
     elif fault == "no shared":
         monkeypatch.setattr("qkv.core.model.Ffn.forward", lambda self, x, step: torch.zeros_like(x))
     else:
-        monkeypatch.setattr(experts, "called", lambda index, count: range(1, count))
+        monkeypatch.setattr(experts, "active_experts", lambda index, count: range(1, count))
     with pytest.raises(AssertionError):
         test_work_equals_every_expert_on_every_token(kind)
 
@@ -167,7 +167,7 @@ def test_training_in_bf16_chooses_as_in_fp32(kind: str, faulty: bool, monkeypatc
         return x
 
     if faulty:
-        monkeypatch.setattr(experts, "exact", lambda x, weight: F.linear(x, weight).float())
+        monkeypatch.setattr(experts, "fp32_linear", lambda x, weight: F.linear(x, weight).float())
     for low in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=low):
             moe(states(), replace(step, tap=hear)).sum().backward()
@@ -187,7 +187,7 @@ def test_taps_carry_what_happened(kind: str) -> None:
     x, s = states(), KINDS[kind]
     with torch.no_grad():
         assert torch.equal(moe(x, replace(step, tap=hear)), moe(x, step)), "listening changes nothing"
-    shapes = {"norm": WIDTH, "logits": s.count, "index": s.chosen, "weight": s.chosen, "out": WIDTH}
+    shapes = {"norm": WIDTH, "logits": s.num_experts, "index": s.top_k, "weight": s.top_k, "out": WIDTH}
     shapes |= {"shared": WIDTH} if s.shared else {}
     assert {n: seen[f"layers.0.moe.{n}"].shape for n in shapes} == {n: (3, 7, w) for n, w in shapes.items()}
     assert ("layers.0.moe.shared.up" in seen) == bool(s.shared)
@@ -235,7 +235,7 @@ def test_gradients_equal_those_of_the_reference(kind: str) -> None:
     grads = torch.autograd.grad(moe(x, step).square().sum(), list(moe.parameters()))
     assert all(g.isfinite().all() and g.any() for g in grads)
     logits = (x @ moe.router.weight.T).detach()
-    index, weight = choose(logits, moe.bias if s.balance == "bias" else 0.0, s)
+    index, weight = route(logits, moe.bias if s.balance == "bias" else 0.0, s)
     dense = torch.zeros_like(logits).scatter(-1, index, weight)
     mine = dict(zip((n for n, _ in moe.named_parameters()), grads, strict=True))
     act = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu}[s.expert.activation]
@@ -252,7 +252,7 @@ def test_gradients_equal_those_of_the_reference(kind: str) -> None:
 def test_dropout_reaches_the_experts() -> None:
     moe, step = made(replace(KINDS["sum to one"], expert=Ffn(24, "silu", gated=True, dropout=0.5)))
     with torch.no_grad():
-        kept, dropped = moe(states(), step), moe(states(), replace(step, drop=dropper(1)))
+        kept, dropped = moe(states(), step), moe(states(), replace(step, drop=make_dropout(1)))
     assert not torch.allclose(kept, dropped)
 
 

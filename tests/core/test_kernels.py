@@ -12,8 +12,8 @@ from torch import Tensor
 from qkv import spec
 from qkv.core import kernels
 from qkv.core.attention import Attention, attend
-from qkv.core.masks import Cells, Seen, seen
-from qkv.core.step import begin
+from qkv.core.masks import AttentionBias, MaskContext, build_mask
+from qkv.core.model import build_step
 
 ROWS, QUERIES, HEADS, DIM = 3, 6, 6, 32
 MASKS = {
@@ -30,12 +30,12 @@ def setting(mask: spec.Mask, groups: int, padded: bool, packed: bool, past: int,
     real = torch.arange(keys)[None] >= torch.tensor([0, 1, 3])[:, None] if padded else None
     documents = torch.tensor([[0, 0, 1, 1, 1, 2] + [2] * past]).expand(ROWS, -1) if packed else None
     free = torch.tensor([0, 2, 4]) if mask.kind == "prefix" else None
-    cells = Cells(torch.arange(past, keys), torch.arange(keys), real, documents, free)
+    cells = MaskContext(torch.arange(past, keys), torch.arange(keys), real, documents, free)
     q, k, v = (
         torch.randn(ROWS, n, t, DIM, generator=draw)
         for n, t in ((HEADS, QUERIES), (groups, keys), (groups, keys))
     )  # fmt: skip
-    return q, k, v, seen(mask, cells), at, begin_nothing()
+    return q, k, v, build_mask(mask, cells), at, begin_nothing()
 
 
 def begin_nothing() -> Any:
@@ -43,7 +43,7 @@ def begin_nothing() -> Any:
         masks: tuple[spec.Mask, ...] = ()
         rotaries: tuple[spec.Rotary, ...] = ()
 
-    return begin(Empty(), torch.zeros(1, 1, dtype=torch.int64))  # type: ignore[arg-type]
+    return build_step(Empty(), torch.zeros(1, 1, dtype=torch.int64))  # type: ignore[arg-type]
 
 
 CASES = [
@@ -57,9 +57,9 @@ CASES = [
 
 def fitted(kernel: kernels.Kernel, q: Tensor, mask: Any) -> tuple[Tensor, Any]:
     """All queries, or the last one alone for the kernel that takes one: it sees what comes before it."""
-    if kernel.name != "one":
+    if kernel.name != "gqa_decode":
         return q, mask
-    return q[:, :, -1:], Seen(None if mask.bias is None else mask.bias[:, :, -1:], causal=False)
+    return q[:, :, -1:], AttentionBias(None if mask.bias is None else mask.bias[:, :, -1:], causal=False)
 
 
 @pytest.mark.parity
@@ -131,27 +131,27 @@ def test_a_row_that_sees_nothing_stays_finite_both_ways_in_any_precision(dtype):
     from types import SimpleNamespace
 
     from qkv.core import kernels
-    from qkv.core.dropout import keep
-    from qkv.core.masks import Cells, seen
+    from qkv.core.dropout import no_dropout
+    from qkv.core.masks import MaskContext, build_mask
     from qkv.spec import Mask
 
     slots = torch.arange(4)
     real = torch.tensor([[False, False, True, True]])  # left padding: the first two queries see no real key
-    mask = seen(Mask("causal"), Cells(slots, slots, real))
+    mask = build_mask(Mask("causal"), MaskContext(slots, slots, real))
     at = SimpleNamespace(spec=SimpleNamespace(heads=2, groups=2, dropout=0.0), scale=0.2)
-    for kernel in (kernels.few, kernels.sdpa):
+    for kernel in (kernels.small_matmul, kernels.sdpa):
         q, k, v = (torch.randn(1, 2, 4, 32).to(dtype).requires_grad_() for _ in range(3))
-        z = kernel(q, k, v, mask, at, SimpleNamespace(drop=keep))
+        z = kernel(q, k, v, mask, at, SimpleNamespace(drop=no_dropout))
         z.sum().backward()
         assert all(bool(t.isfinite().all()) for t in (z, q.grad, k.grad, v.grad)), kernel.__name__
 
 
 def test_one_query_that_leans_to_distances_of_its_own_by_head() -> None:
     q, k, v, _, at, step = setting(MASKS["full"], 2, False, False, 4)
-    lean = Seen(torch.randn(1, HEADS, 1, k.shape[2]), causal=False)
+    lean = AttentionBias(torch.randn(1, HEADS, 1, k.shape[2]), causal=False)
     last = q[:, :, -1:]
-    assert kernels.lone(last, k, at, step)
-    assert (kernels.one(last, k, v, lean, at, step) - attend(last, k, v, lean, at, step)).abs().max() <= 1e-5
+    assert kernels.is_gqa_decode(last, k, at, step)
+    assert (kernels.gqa_decode(last, k, v, lean, at, step) - attend(last, k, v, lean, at, step)).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("groups", [6, 2])
@@ -159,7 +159,7 @@ def test_in_bf16_few_is_nearer_to_the_truth_than_its_own_rounding(groups: int) -
     for name, mask in MASKS.items():
         q, k, v, hidden, at, step = setting(mask, groups, False, False, 4)
         low = [t.bfloat16() for t in (q, k, v)]
-        assert kernels.small(low[0], low[1], at, step)
-        assert not kernels.small(q, k, at, step)
-        got, exact = kernels.few(*low, hidden, at, step), attend(*(t.float() for t in low), hidden, at, step)
+        assert kernels.fits_small_matmul(low[0], low[1], at, step)
+        assert not kernels.fits_small_matmul(q, k, at, step)
+        got, exact = kernels.small_matmul(*low, hidden, at, step), attend(*(t.float() for t in low), hidden, at, step)
         assert (got.float() - exact).abs().max() <= 2**-6 * exact.abs().max(), name

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from qkv.core import attention, kernels, latent
 from qkv.core.cache import Static
 from qkv.core.latent import Latent
-from qkv.core.masks import Cells, Seen, seen
-from qkv.core.model import Transformer
-from qkv.core.step import Given, begin, listener
+from qkv.core.masks import AttentionBias, MaskContext, build_mask
+from qkv.core.model import Transformer, build_step
+from qkv.core.step import Inputs, active_tracer
 from qkv.spec import Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
 from qkv.spec import Latent as Part
 
 RMS = Norm("rms", 1e-6)
 PARTS = {
-    "v2": Part(3, 40, 24, 32, 20, Mask("causal"), Rotary(16, pairs="neighbours"), RMS),
-    "straight": Part(4, None, 32, 24, 28, Mask("causal"), Rotary(32, pairs="neighbours"), RMS, bias=True),
+    "v2": Part(3, 40, 24, 32, 20, Mask("causal"), Rotary(16, pairs="interleaved"), RMS),
+    "straight": Part(4, None, 32, 24, 28, Mask("causal"), Rotary(32, pairs="interleaved"), RMS, bias=True),
     "halves": Part(2, 20, 28, 32, 36, Mask("causal"), Rotary(16), RMS, scale=0.3),
 }
 CHUNKS = {"one by one": [1] * 11, "in chunks": [4, 1, 3, 3], "prefill, then one by one": [8, 1, 1, 1]}
@@ -45,15 +45,15 @@ def run_cached(core: Any, ids: Tensor, chunks: list[int], cache: Static, first: 
 
 def turned(x: Tensor, position: int, s: Rotary) -> Tensor:
     """One vector turned by its position, pair by pair as a complex number (Su et al. 2021)."""
-    first, second = (x[0::2], x[1::2]) if s.pairs == "neighbours" else x.chunk(2)
+    first, second = (x[0::2], x[1::2]) if s.pairs == "interleaved" else x.chunk(2)
     rates = torch.tensor([s.base ** (-2 * i / s.dim) for i in range(s.dim // 2)], dtype=torch.float64)
     z = torch.complex(first, second) * torch.polar(torch.ones_like(rates), position * rates)
-    return torch.stack((z.real, z.imag), -1).flatten() if s.pairs == "neighbours" else torch.cat((z.real, z.imag))
+    return torch.stack((z.real, z.imag), -1).flatten() if s.pairs == "interleaved" else torch.cat((z.real, z.imag))
 
 
 def paper(m: Latent, h: Tensor) -> Tensor:
     """Equations 9 to 19 of DeepSeek-V2 for one text [T, D], in doubles, one query, head and key at a time."""
-    s, dim = m.spec, m.spec.plain_dim + m.spec.rotary.dim
+    s, dim = m.spec, m.spec.nope_head_dim + m.spec.rotary.dim
 
     def at(linear: nn.Linear, x: Tensor) -> Tensor:
         y = linear.weight.double() @ x
@@ -63,7 +63,7 @@ def paper(m: Latent, h: Tensor) -> Tensor:
         return x / (x.pow(2).mean() + n.spec.eps).sqrt() * n.weight.double()
 
     c, k_rope, out = [], [], []
-    w = m.kv_up.weight.double().reshape(s.heads, s.plain_dim + s.value_dim, s.kv_rank)
+    w = m.kv_up.weight.double().reshape(s.heads, s.nope_head_dim + s.value_dim, s.kv_rank)
     for t, x in enumerate(h.double()):
         down = at(m.kv_down, x)
         c.append(norm(m.kv_norm, down[: s.kv_rank]))  # eq. 9
@@ -71,8 +71,9 @@ def paper(m: Latent, h: Tensor) -> Tensor:
         q = at(m.q_up, norm(m.q_norm, at(m.q_down, x))) if s.q_rank else at(m.q, x)  # eq. 12, 13
         u = []
         for i, q_i in enumerate(q.reshape(s.heads, dim)):
-            q_c, q_r = q_i[: s.plain_dim], turned(q_i[s.plain_dim :], t, s.rotary)  # eq. 14, 16
-            k_c, v_c = [w[i, : s.plain_dim] @ c_j for c_j in c], [w[i, s.plain_dim :] @ c_j for c_j in c]  # eq. 10, 11
+            q_c, q_r = q_i[: s.nope_head_dim], turned(q_i[s.nope_head_dim :], t, s.rotary)  # eq. 14, 16
+            k_c = [w[i, : s.nope_head_dim] @ c_j for c_j in c]  # eq. 10
+            v_c = [w[i, s.nope_head_dim :] @ c_j for c_j in c]  # eq. 11
             scores = [q_c @ k + q_r @ r for k, r in zip(k_c, k_rope, strict=True)]  # eq. 17
             p = (torch.stack(scores) * (dim**-0.5 if s.scale is None else s.scale)).softmax(0)
             u.append(sum(p_j * v_j for p_j, v_j in zip(p, v_c, strict=True)))  # eq. 18
@@ -87,7 +88,7 @@ def gap_to_paper(m: Latent, *, mode: str, right: Latent | None = None) -> float:
     class Alone:
         masks, rotaries = (m.spec.mask,), (m.spec.rotary,)
 
-    step = begin(Alone(), torch.zeros(2, 7, dtype=torch.int64), mode=mode)  # type: ignore[arg-type]
+    step = build_step(Alone(), torch.zeros(2, 7, dtype=torch.int64), mode=mode)  # type: ignore[arg-type]
     with torch.no_grad():
         got = m(x, step)
         return float((got - torch.stack([paper(right or m, row) for row in x])).abs().max())
@@ -113,7 +114,7 @@ def test_a_deliberate_fault_shows(fault: str, mode: str, monkeypatch: pytest.Mon
     elif fault == "unnormed":
         part.kv_norm = nn.Identity()
     elif fault == "scale":  # the rotary numbers forgotten
-        part.scale = part.spec.plain_dim**-0.5
+        part.scale = part.spec.nope_head_dim**-0.5
     elif fault == "unturned":
         monkeypatch.setattr(latent, "rotate", lambda x, turn, s: x)
     else:  # values' rows where the keys' should be
@@ -141,12 +142,12 @@ def test_absorbed_decoding_equals_the_expanded_forward(name: str, chunks: str, f
 def test_absorbed_equals_expanded_under_every_mask_padded(mask: Mask) -> None:
     core, ids = model(replace(PARTS["v2"], mask=mask)), zoo.words(3, 11)
     real = torch.arange(11)[None] >= torch.tensor([0, 2, 5])[:, None]
-    given = Given(real=real, prefix=torch.tensor([4, 3, 2]) if mask.kind == "prefix" else None)
+    given = Inputs(padding_mask=real, prefix_len=torch.tensor([4, 3, 2]) if mask.kind == "prefix" else None)
     with torch.no_grad():
         assert_same(
             core,
-            lambda c: c(ids, begin(c.decoder, ids, given, mode="prefill"))[real],
-            lambda c: c(ids, begin(c.decoder, ids, given, mode="decode"))[real],
+            lambda c: c(ids, given, mode="prefill").logits[real],
+            lambda c: c(ids, given, mode="decode").logits[real],
         )
 
 
@@ -160,8 +161,8 @@ def test_only_the_latent_and_the_rotary_key_are_cached() -> None:
     assert pair
     assert [b.shape[1::2] for b in pair] == [(1, s.kv_rank), (1, s.rotary.dim)]
     cache.reorder(torch.tensor([1, 1]))
-    cache.keep(torch.tensor([1]))
-    cache.cut(5)
+    cache.select_rows(torch.tensor([1]))
+    cache.truncate(5)
     assert cache.bytes == 5 * 3 * (s.kv_rank + s.rotary.dim) * 4
 
 
@@ -169,17 +170,17 @@ def test_taps_tell_enough_to_rebuild_the_pattern() -> None:
     heard: dict[str, Tensor] = {}
 
     class Ear:
-        opens = True
+        needs_eager_attention = True
 
         def tap(self, module: Any, name: str, x: Tensor) -> Tensor:
             heard.setdefault(f"{module.path}.{name}", x)
             return x
 
     core, at = model(PARTS["v2"]), "layers.1.attn."
-    token = listener.set(Ear())
+    token = active_tracer.set(Ear())
     with torch.no_grad():
         zoo.run(core, zoo.words(2, 6), mode="prefill")
-    listener.reset(token)
+    active_tracer.reset(token)
     names = [n.removeprefix(at) for n in heard if n.startswith(at)]
     assert names == ["norm", "q_pre", "q", "latent", "k_rope", "k", "v", "score", "pattern", "z", "out"]
     part = core.decoder.layers[1].attn
@@ -206,12 +207,13 @@ def test_kernels_take_values_of_another_width_than_keys(kernel: kernels.Kernel, 
     for groups, keys in ((3, 6), (1, 6), (1, 9), (3, 9)):
         slots = torch.arange(keys)
         free = torch.tensor([3, 1]) if mask.kind == "prefix" else None
-        hidden = seen(mask, Cells(slots[-6:], slots, None, None, free))
+        hidden = build_mask(mask, MaskContext(slots[-6:], slots, None, None, free))
         q, k, v = (torch.randn(2, n, t, d, generator=draw, requires_grad=True)
                    for n, t, d in ((3, 6, 48), (groups, keys, 48), (groups, keys, 20)))  # fmt: skip
         asked = q
-        if kernel.name == "one":  # it takes the last query alone
-            asked, hidden = q[:, :, -1:], Seen(None if hidden.bias is None else hidden.bias[:, :, -1:], causal=False)
+        if kernel.name == "gqa_decode":  # it takes the last query alone
+            bias = None if hidden.bias is None else hidden.bias[:, :, -1:]
+            asked, hidden = q[:, :, -1:], AttentionBias(bias, causal=False)
         both = [attend(asked, k, v, hidden, at, step) for attend in (kernel.run, attention.attend)]
         assert both[0].shape == (2, 3, asked.shape[2], 20)
         assert (both[0] - both[1]).abs().max() <= 1e-5

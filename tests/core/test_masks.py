@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.core import masks
-from qkv.core.masks import REASONS, Cells, reasons, seen
+from qkv.core.masks import REASONS, MaskContext, build_mask, find_reasons
 from qkv.spec import Mask
 
 
@@ -37,12 +37,12 @@ def test_every_cell_is_as_a_loop_says(
     real = torch.rand(rows, keys, generator=draw) > 0.3
     documents = torch.randint(0, 3, (rows, keys), generator=draw).sort(1)[0]
     until = torch.randint(0, keys + 1, (rows,), generator=draw)
-    at = Cells(
+    at = MaskContext(
         torch.arange(past, keys), torch.arange(keys), real if padded else None,
         documents if packed else None, until if free else None,
     )  # fmt: skip
-    got = reasons(rule, at).expand(rows, -1, -1)
-    mask = seen(rule, at)
+    got = find_reasons(rule, at).expand(rows, -1, -1)
+    mask = build_mask(rule, at)
     if mask.bias is not None:
         open_cells = (mask.bias == 0).expand(rows, 1, queries, keys)[:, 0]
     else:
@@ -59,9 +59,9 @@ def test_every_cell_is_as_a_loop_says(
 
 def test_the_memory_shows_all_that_is_real() -> None:
     real = torch.tensor([[True, True, False], [True, True, True]])
-    at = Cells(torch.arange(5), torch.arange(3), real)
-    assert reasons(Mask("memory"), at)[0].tolist() == [[0, 0, 2]] * 5
-    assert reasons(Mask("memory"), at)[1].tolist() == [[0, 0, 0]] * 5
+    at = MaskContext(torch.arange(5), torch.arange(3), real)
+    assert find_reasons(Mask("memory"), at)[0].tolist() == [[0, 0, 2]] * 5
+    assert find_reasons(Mask("memory"), at)[1].tolist() == [[0, 0, 0]] * 5
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,20 @@ def test_the_memory_shows_all_that_is_real() -> None:
     ],
 )
 def test_the_cheapest_form_is_taken(rule: Mask, queries: int, keys: int, causal: bool, plain: bool) -> None:
-    got = seen(rule, Cells(torch.arange(keys - queries, keys), torch.arange(keys)))
+    got = build_mask(rule, MaskContext(torch.arange(keys - queries, keys), torch.arange(keys)))
     assert (got.causal, got.bias is None) == (causal, plain)
 
 
 def test_a_row_that_sees_nothing_stays_finite() -> None:
-    bias = seen(Mask("full"), Cells(torch.arange(2), torch.arange(2), torch.zeros(1, 2, dtype=torch.bool))).bias
+    nothing = torch.zeros(1, 2, dtype=torch.bool)
+    bias = build_mask(Mask("full"), MaskContext(torch.arange(2), torch.arange(2), nothing)).bias
     assert bias is not None
     assert torch.softmax(bias, -1).isfinite().all()
 
 
 def test_a_window_that_is_one_too_wide_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right: Callable[..., object] = masks.blocked
-    monkeypatch.setattr(masks, "blocked", lambda rule, at: right(Mask(rule.kind, rule.window and rule.window + 1), at))
+    right: Callable[..., object] = masks.find_blocked
+    wide = lambda rule, at: right(Mask(rule.kind, rule.window and rule.window + 1), at)  # noqa: E731
+    monkeypatch.setattr(masks, "find_blocked", wide)
     with pytest.raises(AssertionError):
         test_every_cell_is_as_a_loop_says.hypothesis.inner_test(Mask("causal", 2), 5, 0, 1, False, False, False)

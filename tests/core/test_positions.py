@@ -7,21 +7,21 @@ import pytest
 import torch
 
 from qkv.core import positions
-from qkv.core.positions import angles, buckets, rotate, sinusoid
+from qkv.core.positions import bucket_distances, compute_angles, rotate, sinusoid
 from qkv.spec import Relative, Rotary, Scaling
 
 DIM = 32
 
 
-@pytest.mark.parametrize("layout", ["neighbours", "halves"])
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
 @pytest.mark.parametrize("width", [32, 33])
 def test_sinusoids_are_the_paper_s(width: int, layout: str) -> None:
     at = torch.tensor([[0, 1, 2, 511], [7, 63, 1000, 5]])
     got = sinusoid(at, width, layout)
     for (b, t), p in ((i, int(at[i])) for i in [(0, 0), (0, 1), (0, 3), (1, 2)]):
         for i in range(width):
-            pair = i // 2 if layout == "neighbours" else i % ((width + 1) // 2)
-            sine = i % 2 == 0 if layout == "neighbours" else i < (width + 1) // 2
+            pair = i // 2 if layout == "interleaved" else i % ((width + 1) // 2)
+            sine = i % 2 == 0 if layout == "interleaved" else i < (width + 1) // 2
             angle = p / 10_000 ** (2 * pair / width)
             near = 2**-23 * (1.0 + angle)  # the angle itself is rounded to float32
             assert got[b, t, i].item() == pytest.approx(math.sin(angle) if sine else math.cos(angle), abs=near)
@@ -33,7 +33,7 @@ def turned(x: torch.Tensor, at: torch.Tensor, s: Rotary) -> torch.Tensor:
     for b in range(x.shape[0]):
         for t in range(x.shape[2]):
             for i in range(s.dim // 2):
-                one, two = (i, i + s.dim // 2) if s.pairs == "halves" else (2 * i, 2 * i + 1)
+                one, two = (i, i + s.dim // 2) if s.pairs == "half" else (2 * i, 2 * i + 1)
                 turn = cmath.exp(1j * int(at[b, t]) * s.base ** (-2 * i / s.dim))
                 for h in range(x.shape[1]):
                     z = complex(float(x[b, h, t, one]), float(x[b, h, t, two])) * turn
@@ -41,13 +41,13 @@ def turned(x: torch.Tensor, at: torch.Tensor, s: Rotary) -> torch.Tensor:
     return out
 
 
-SPECS = [Rotary(32), Rotary(32, pairs="neighbours"), Rotary(16, 500_000.0), Rotary(8, pairs="neighbours")]
+SPECS = [Rotary(32), Rotary(32, pairs="interleaved"), Rotary(16, 500_000.0), Rotary(8, pairs="interleaved")]
 
 
 @pytest.mark.parametrize("s", SPECS, ids=str)
 def test_rotation_is_a_complex_product(s: Rotary) -> None:
     x, at = torch.randn(2, 3, 4, DIM), torch.tensor([[0, 1, 2, 3], [9, 40, 41, 300]])
-    assert (rotate(x, angles(at, s), s) - turned(x, at, s)).abs().max() <= 1e-4
+    assert (rotate(x, compute_angles(at, s), s) - turned(x, at, s)).abs().max() <= 1e-4
 
 
 @pytest.mark.parametrize("s", SPECS, ids=str)
@@ -55,7 +55,7 @@ def test_scores_depend_on_the_distance_alone(s: Rotary) -> None:
     q, k = torch.randn(1, 1, 1, DIM), torch.randn(1, 1, 1, DIM)
 
     def score(a: int, b: int) -> float:
-        one, two = (rotate(x, angles(torch.tensor([[p]]), s), s) for x, p in ((q, a), (k, b)))
+        one, two = (rotate(x, compute_angles(torch.tensor([[p]]), s), s) for x, p in ((q, a), (k, b)))
         return float((one * two).sum())
 
     assert score(5, 2) == pytest.approx(score(105, 102), abs=1e-3)
@@ -64,14 +64,14 @@ def test_scores_depend_on_the_distance_alone(s: Rotary) -> None:
 
 def test_rotation_keeps_lengths_and_position_zero() -> None:
     s, x = Rotary(16), torch.randn(2, 3, 4, DIM)
-    out = rotate(x, angles(torch.arange(4)[None], s), s)
+    out = rotate(x, compute_angles(torch.arange(4)[None], s), s)
     assert torch.allclose(out.norm(dim=-1), x.norm(dim=-1), atol=1e-5)
     assert torch.equal(out[:, :, 0], x[:, :, 0])
     assert torch.equal(out[..., 16:], x[..., 16:])
 
 
 def test_angles_are_exact_in_fp32_far_out() -> None:
-    cos, _ = angles(torch.tensor([[100_000]]), Rotary(DIM))
+    cos, _ = compute_angles(torch.tensor([[100_000]]), Rotary(DIM))
     assert cos.dtype == torch.float32
     assert cos[0, 0, 0, 0].item() == pytest.approx(math.cos(100_000), abs=1e-2)
 
@@ -80,10 +80,10 @@ def test_angles_are_exact_in_fp32_far_out() -> None:
 def test_a_wrong_rotation_is_found(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     def wrong(at: torch.Tensor, s: Rotary) -> tuple[torch.Tensor, torch.Tensor]:
         if fault == "sign":
-            return positions.angles(-at, s)
-        return positions.angles(at, Rotary(s.dim, s.base**0.9, s.pairs))
+            return positions.compute_angles(-at, s)
+        return positions.compute_angles(at, Rotary(s.dim, s.base**0.9, s.pairs))
 
-    monkeypatch.setitem(globals(), "angles", wrong)
+    monkeypatch.setitem(globals(), "compute_angles", wrong)
     with pytest.raises(AssertionError):
         test_rotation_is_a_complex_product(SPECS[0])
 
@@ -122,7 +122,7 @@ SCALINGS = [
 @pytest.mark.parametrize("by", SCALINGS, ids=str)
 def test_slowed_angles_are_the_papers(by: Scaling) -> None:
     s, at = Rotary(64, 10_000.0, scaling=by), torch.tensor([[0, 1, 100, 300]])
-    cos, sin = angles(at, s)
+    cos, sin = compute_angles(at, s)
     for t, p in enumerate(at[0].tolist()):
         for i in range(32):
             angle = p * speed(s, i, 301)
@@ -133,7 +133,7 @@ def test_slowed_angles_are_the_papers(by: Scaling) -> None:
 @pytest.mark.parametrize("direction", ["both", "past"])
 def test_buckets_are_one_distance_near_and_ever_more_far(direction: str) -> None:
     s = Relative(32, 128, 2, direction)  # type: ignore[arg-type]
-    got = buckets(150, 200, s, torch.device("cpu"))
+    got = bucket_distances(150, 200, s, torch.device("cpu"))
     assert got.shape == (200, 350)
     for t in range(0, 200, 7):
         for k in range(350):

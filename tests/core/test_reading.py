@@ -1,4 +1,4 @@
-"""The core is short to read: ids to logits in eight definitions in two files; forks ask the spec and nothing else."""
+"""The core is short to read: ids to logits in eight definitions; forks ask the spec and nothing else."""
 
 import ast
 import sys
@@ -10,17 +10,17 @@ import pytest
 import torch
 from support import zoo
 
-from qkv.core import attention, kernels, model
-from qkv.core.step import begin, listener
+from qkv.core import attention, ffn, kernels, model, norm
+from qkv.core.step import active_tracer
 
 CORE = Path(str(model.__file__)).parent
 # one-line helpers and what stands behind an interface; the contract does not count them
-UNCOUNTED = {"tap", "silent", "append", "once", "rotate", "drop", "keep", "sinusoid", "split", "key", "value",
-             "add", "<lambda>"}
+UNCOUNTED = {"tap", "pass_through", "append", "get_or_compute", "rotate", "no_dropout", "sinusoid", "split_heads",
+             "project_kv", "add", "carry", "<lambda>"}
 
 
 class Opens:
-    opens = True
+    needs_eager_attention = True
 
     def tap(self, module: torch.nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -31,27 +31,31 @@ def entered(name: str) -> set[tuple[str, str]]:
     core, ids = zoo.made(zoo.ALL[name]()), zoo.words(2, 5)
     found: set[tuple[str, str]] = set()
 
+    preparing = [False]  # the step is built once, beside the path of the ids
+
     def hear(frame: FrameType, event: str, arg: Any) -> None:
         code = frame.f_code
-        if event == "call" and Path(code.co_filename).parent == CORE and code.co_name not in UNCOUNTED:
+        if code.co_qualname == "Transformer.begin":
+            preparing[0] = event == "call"
+        here = Path(code.co_filename).parent == CORE and not preparing[0]
+        if event == "call" and here and code.co_name not in UNCOUNTED | {"begin"}:
             found.add((Path(code.co_filename).name, code.co_qualname))
 
-    token = listener.set(Opens())
-    step = begin(core.decoder if hasattr(core, "decoder") else core.encoder, ids)
-    listener.reset(token)
+    token = active_tracer.set(Opens())
     sys.setprofile(hear)
     try:
-        core(ids, step)
+        core(ids)
     finally:
         sys.setprofile(None)
+        active_tracer.reset(token)
     return found
 
 
 @pytest.mark.parametrize("name", ["gqa", "learned", "parallel", "bare", "encoder"])
-def test_ids_to_logits_in_eight_definitions_in_two_files(name: str) -> None:
+def test_ids_to_logits_in_eight_definitions(name: str) -> None:
     found = entered(name)
     assert len(found) <= 8, sorted(found)
-    assert {file for file, _ in found} == {"model.py", "attention.py"}
+    assert {file for file, _ in found} == {"model.py", "attention.py", "ffn.py", "norm.py"}
 
 
 def forks(source: str) -> list[str]:
@@ -75,7 +79,7 @@ def strangers(tests: list[str]) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("module", [model, attention], ids=["model", "attention"])
+@pytest.mark.parametrize("module", [model, attention, ffn, norm], ids=["model", "attention", "ffn", "norm"])
 def test_a_fork_in_forward_asks_the_spec_only(module: Any) -> None:
     source = Path(module.__file__).read_text(encoding="utf-8")
     assert strangers(forks(source)) == []

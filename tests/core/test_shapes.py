@@ -10,15 +10,15 @@ import torch
 from support import zoo
 from support.shapes import FalseComment, checked, claims
 
-from qkv.core import attention, cache, kernels, masks, model, positions, step
+from qkv.core import attention, cache, ffn, kernels, masks, model, positions, step
 from qkv.core.cache import Static
-from qkv.core.step import Given, begin, listener
+from qkv.core.step import Inputs, active_tracer
 
-CORE = (attention, cache, kernels, masks, model, positions, step)
+CORE = (attention, cache, ffn, kernels, masks, model, positions, step)
 
 
 class Opens:
-    opens = True
+    needs_eager_attention = True
 
     def tap(self, module: torch.nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -30,10 +30,10 @@ def everything(name: str) -> None:
     with torch.no_grad():
         zoo.run(core, ids)
         if core.spec.labels:
-            core.classify(ids, begin(core.decoder if core.spec.decoder else core.encoder, ids))
-        token = listener.set(Opens())
+            core.classify(ids)
+        token = active_tracer.set(Opens())
         zoo.run(core, ids)
-        listener.reset(token)
+        active_tracer.reset(token)
         if hasattr(core, "decoder"):
             kept = Static(6, capacity=4)
             for part in (ids[:, :7], ids[:, 7:]):
@@ -41,11 +41,11 @@ def everything(name: str) -> None:
             if not hasattr(core, "encoder"):
                 real = torch.ones(5, 9, dtype=torch.bool)
                 real[0, :4] = False
-                core(ids, begin(core.decoder, ids, Given(real=real), cache=Static(6)))
+                core(ids, Inputs(padding_mask=real), cache=Static(6))
                 documents = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 2]).expand(5, 9)
-                core(ids, begin(core.decoder, ids, Given(documents=documents)))
+                core(ids, Inputs(document_ids=documents))
                 own = torch.tensor([-1, -1, -1, -1, 1, 1, 3, 3, 3]).expand(5, 9)
-                core(ids, begin(core.decoder, ids, Given(prefix=torch.full((5,), 4), blank=own)))
+                core(ids, Inputs(prefix_len=torch.full((5,), 4), blank_pos=own))
 
 
 @pytest.mark.parametrize("name", zoo.ALL)
@@ -59,7 +59,7 @@ def test_every_shape_comment_was_held_to_a_run() -> None:
     with checked(*CORE) as checker:
         for name in zoo.ALL:
             everything(name)
-    for module in (model, attention, positions, cache):
+    for module in (model, attention, ffn, positions, cache):
         file = str(module.__file__)
         said = {(file, line) for line in claims(Path(file).read_text(encoding="utf-8"))}
         ran = {line for f, line in checker.checked if f == file}
@@ -85,7 +85,7 @@ def altered(tmp_path: Path, old: str, new: str) -> ModuleType:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"up", self.up(x))  # B T F', '"up", self.up(x))  # B T D'),
+        ('"resid_in", x)  # B T D', '"resid_in", x)  # T D'),
         ("x = self.embed(ids)  # B T D", "x = self.embed(ids)  # T D"),
         ("x = layer(x, step)  # B T D", "x = layer(x, step)  # B T T"),
         ("return self.decoder(x, step)  # B T D", "return self.decoder(x, step)  # T B D"),
@@ -96,7 +96,7 @@ def test_a_false_comment_is_found(tmp_path: Path, old: str, new: str) -> None:
     core = module.Transformer(zoo.learned())
     ids = zoo.words(5, 9)
     with pytest.raises(FalseComment, match=r"altered\.py:\d+: the comment says .* found \[5, 9, "), checked(module):
-        core(ids, begin(core.decoder, ids))
+        core(ids)
 
 
 def test_a_true_copy_passes(tmp_path: Path) -> None:
@@ -104,5 +104,5 @@ def test_a_true_copy_passes(tmp_path: Path) -> None:
     core = module.Transformer(zoo.learned())
     ids = zoo.words(5, 9)
     with checked(module) as checker:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     assert len(checker.checked) > 15

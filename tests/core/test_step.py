@@ -11,14 +11,15 @@ from support.rounding import assert_same
 from torch import nn
 
 from qkv.core import dropout
-from qkv.core.dropout import dropper, keep
-from qkv.core.step import Given, Step, begin, listener, silent
+from qkv.core.dropout import make_dropout, no_dropout
+from qkv.core.model import build_step
+from qkv.core.step import Inputs, Step, active_tracer, pass_through
 
 
 class Ear:
     """Remembers what it hears."""
 
-    opens = False
+    needs_eager_attention = False
 
     def __init__(self) -> None:
         self.heard: dict[str, torch.Tensor] = {}
@@ -39,7 +40,7 @@ both_kinds = pytest.mark.parametrize("traceable", [False, True], ids=["bytes", "
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.9])
 def test_dropout_has_its_rate_and_keeps_the_mean(p: float, traceable: bool) -> None:
     x = torch.ones(1000, 401)
-    out = dropper(1, 0, 0, 0, traceable=traceable)(x, p)
+    out = make_dropout(1, 0, 0, 0, traceable=traceable)(x, p)
     exact = round(p * 256) / 256
     assert abs((out == 0).float().mean().item() - exact) < 0.005
     assert abs(out.mean().item() - 1.0) < 0.02
@@ -49,30 +50,30 @@ def test_dropout_has_its_rate_and_keeps_the_mean(p: float, traceable: bool) -> N
 @both_kinds
 def test_dropout_is_a_function_of_its_key_alone(traceable: bool) -> None:
     x = torch.ones(64, 65)
-    one = dropper(1, 2, 3, 4, traceable=traceable)
+    one = make_dropout(1, 2, 3, 4, traceable=traceable)
     first = [one(x, 0.3), one(x, 0.3)]
     torch.rand(100)
-    two = dropper(1, 2, 3, 4, traceable=traceable)
+    two = make_dropout(1, 2, 3, 4, traceable=traceable)
     assert all(torch.equal(a, two(x, 0.3)) for a in first)
     assert not torch.equal(*first), "two places of one pass differ"
     state = torch.get_rng_state()
-    dropper(9, traceable=traceable)(x, 0.5)
+    make_dropout(9, traceable=traceable)(x, 0.5)
     assert torch.equal(state, torch.get_rng_state()), "the global generator is not touched"
     keys = [(1, 2, 3, 4), (1, 2, 4, 3), (2, 2, 3, 4), (1, 2, 3, 5), (0, 2, 3, 4), (1, 2, 3)]
-    drawn = {tuple(dropper(*key, traceable=traceable)(torch.ones(64), 0.5).tolist()) for key in keys}
+    drawn = {tuple(make_dropout(*key, traceable=traceable)(torch.ones(64), 0.5).tolist()) for key in keys}
     assert len(drawn) == len(keys)
 
 
 @both_kinds
 def test_every_eighth_of_a_draw_is_as_random_as_the_others(traceable: bool) -> None:
-    kept = (dropper(5, traceable=traceable)(torch.ones(80_000), 0.5) != 0).float().view(-1, 8)
+    kept = (make_dropout(5, traceable=traceable)(torch.ones(80_000), 0.5) != 0).float().view(-1, 8)
     assert ((kept.mean(0) - 0.5).abs() < 0.02).all()
     assert (torch.corrcoef(kept.T) - torch.eye(8)).abs().max() < 0.05
 
 
 @both_kinds
-def test_the_draws_of_one_pass_and_of_neighbouring_steps_know_nothing_of_each_other(traceable: bool) -> None:
-    steps = [dropper(0, 0, n, 0, traceable=traceable) for n in range(4)]
+def test_draws_of_one_pass_and_of_neighbouring_steps_are_independent(traceable: bool) -> None:
+    steps = [make_dropout(0, 0, n, 0, traceable=traceable) for n in range(4)]
     drawn = torch.stack([drop(torch.ones(40_000), 0.5) != 0 for drop in steps for _ in range(3)]).float()
     shifted = torch.cat((drawn, drawn[:1].roll(1, 1), drawn[:1].roll(64, 1)))
     assert (torch.corrcoef(shifted) - torch.eye(len(shifted))).abs().max() < 0.03
@@ -80,19 +81,19 @@ def test_the_draws_of_one_pass_and_of_neighbouring_steps_know_nothing_of_each_ot
 
 @both_kinds
 def test_dropout_goes_back_to_a_mark(traceable: bool) -> None:
-    drop, x = dropper(2, traceable=traceable), torch.ones(100)
+    drop, x = make_dropout(2, traceable=traceable), torch.ones(100)
     drop(x, 0.5)
-    mark = drop.mark()
+    mark = drop.get_state()
     first = drop(x, 0.5)
     assert not torch.equal(first, drop(x, 0.5))
-    drop.back(mark)
+    drop.set_state(mark)
     assert torch.equal(first, drop(x, 0.5))
 
 
 @both_kinds
 def test_the_way_back_drops_what_the_way_forth_dropped(traceable: bool) -> None:
     x = torch.randn(30, 40, requires_grad=True)
-    out = dropper(3, traceable=traceable)(x, 0.5)
+    out = make_dropout(3, traceable=traceable)(x, 0.5)
     out.sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad != 0, out != 0)
@@ -101,26 +102,26 @@ def test_the_way_back_drops_what_the_way_forth_dropped(traceable: bool) -> None:
 
 def test_dropout_off_is_the_very_tensor() -> None:
     x = torch.randn(3)
-    assert keep(x, 0.5) is x
-    assert dropper(1)(x, 0.0) is x
+    assert no_dropout(x, 0.5) is x
+    assert make_dropout(1)(x, 0.0) is x
 
 
 def test_dropout_that_forgets_to_scale_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dropout.Dropped, "apply", lambda x, kept, scale: x * kept)
+    monkeypatch.setattr(dropout.DropoutFunction, "apply", lambda x, kept, scale: x * kept)
     with pytest.raises(AssertionError):
         test_dropout_has_its_rate_and_keeps_the_mean(0.5, traceable=False)
 
 
 def test_a_tap_that_is_off_is_the_very_tensor() -> None:
     x = torch.randn(3)
-    assert silent(nn.Identity(), "x", x) is x
+    assert pass_through(nn.Identity(), "x", x) is x
 
 
 def test_taps_have_the_names_of_the_contract() -> None:
     core, ids, ear = zoo.made(zoo.seq2seq()), zoo.words(2, 5), Ear()
-    token = listener.set(ear)
+    token = active_tracer.set(ear)
     loud = zoo.run(core, ids)
-    listener.reset(token)
+    active_tracer.reset(token)
     part = ("norm", "q_pre", "k_pre", "q", "k", "v", "z", "out")
     names = {f"decoder.layers.1.attn.{n}" for n in part}
     names |= {f"decoder.layers.1.cross.{n}" for n in part if n != "k"}
@@ -133,13 +134,13 @@ def test_taps_have_the_names_of_the_contract() -> None:
 
 def test_one_stack_has_no_prefix_and_another_thread_is_not_heard() -> None:
     core, ear = zoo.made(zoo.gqa()), Ear()
-    token = listener.set(ear)
+    token = active_tracer.set(ear)
     thread = threading.Thread(target=lambda: zoo.run(core, zoo.words(1, 4)))
     thread.start()
     thread.join()
     assert ear.heard == {}
     zoo.run(core, zoo.words(1, 4))
-    listener.reset(token)
+    active_tracer.reset(token)
     assert {"layers.0.attn.q", "layers.2.ffn.gate", "embed", "final_norm"} <= ear.heard.keys()
 
 
@@ -149,13 +150,13 @@ def test_no_graph_break_and_the_same_logits(name: str, ear: Any) -> None:
     core, ids = zoo.made(zoo.ALL[name]()), zoo.words(2, 6)
     torch._dynamo.reset()
     with torch.no_grad():
-        memory = core.encode(ids, begin(core.encoder, ids)) if hasattr(core, "encoder") else None
-    token = listener.set(ear)
-    step = begin(core.decoder, ids, Given(memory=memory))
-    listener.reset(token)
+        memory = core.encode(ids) if hasattr(core, "encoder") else None
+    token = active_tracer.set(ear)
+    step = build_step(core.decoder, ids, Inputs(memory=memory))
+    active_tracer.reset(token)
     with torch.no_grad():
-        compiled = torch.compile(core, backend="eager", fullgraph=True)
-        assert torch.equal(compiled(ids, step), core(ids, step))
+        compiled = torch.compile(core.run_stack, backend="eager", fullgraph=True)
+        assert torch.equal(compiled(ids, step), core.run_stack(ids, step))
 
 
 def test_a_tap_that_breaks_the_graph_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +172,7 @@ def test_a_tap_that_breaks_the_graph_is_found(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("name", zoo.ALL)
 def test_gradients_reach_every_weight(name: str) -> None:
     core = zoo.made(zoo.ALL[name]())
-    logits = zoo.run(core, zoo.words(3, 9), drop=dropper(1))
+    logits = zoo.run(core, zoo.words(3, 9), drop=make_dropout(1))
     (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))).sum().backward()
     idle = {n for n, p in core.named_parameters() if p.grad is None or not p.grad.any()}
     assert {n for n in idle if not n.startswith("labels.")} == set()  # these speak in classify() alone
@@ -186,9 +187,9 @@ def test_padding_of_either_side_changes_no_real_position(name: str) -> None:
 
     def run(core: Any, x: torch.Tensor, mask: Any, source: torch.Tensor, source_mask: Any) -> torch.Tensor:
         if name != "seq2seq":
-            return core(x, begin(core.decoder if name == "gqa" else core.encoder, x, Given(real=mask)))
-        memory = core.encode(source, begin(core.encoder, source, Given(real=source_mask)))
-        return core(x, begin(core.decoder, x, Given(real=mask, memory=memory, memory_real=source_mask)))
+            return core(x, Inputs(padding_mask=mask)).logits
+        memory = core.encode(source, Inputs(padding_mask=source_mask))
+        return core(x, Inputs(padding_mask=mask, memory=memory, source_padding_mask=source_mask)).logits
 
     with torch.no_grad():
         assert_same(
@@ -206,5 +207,5 @@ def test_packed_documents_are_as_separate_ones() -> None:
         assert_same(
             core,
             lambda c: torch.cat((zoo.run(c, one), zoo.run(c, two)), 1),  # rotary: only the distance counts
-            lambda c: c(ids, begin(c.decoder, ids, Given(documents=documents))),
+            lambda c: c(ids, Inputs(document_ids=documents)).logits,
         )

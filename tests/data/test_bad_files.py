@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qkv.data import sources
+from qkv.data import sources, text_files
 from qkv.errors import QkvError
 from qkv.training import recipes
 
@@ -79,7 +79,7 @@ def kept(found: Any) -> int:
 
 
 @pytest.mark.parametrize(("kind", "row", "told"), CASES, ids=[f"{k}-{i}" for i, (k, *_) in enumerate(CASES)])
-def test_a_bad_row_is_told_by_file_and_line_and_left_out_only_where_one_says_so(
+def test_a_bad_row_is_named_by_line_and_left_out_only_when_asked(
     kind: str, row: bytes, told: str, tmp_path: Path
 ) -> None:
     name = KINDS[kind][1]
@@ -124,7 +124,7 @@ def test_line_ends_of_windows_and_a_mark_at_the_beginning_change_no_row(
 
 @pytest.mark.parametrize("kind", ["parallel", "tsv", "jsonl", "messages"])
 def test_a_huge_line_is_told_and_never_held(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "LONGEST", 1000)
+    monkeypatch.setattr(text_files, "LONGEST", 1000)
     with pytest.raises(QkvError, match=rf"{re.escape(KINDS[kind][1])}:3: one line of 50,000 bytes, expected a row"):
         data(tmp_path, kind, spoilt(kind, b"x" * 50_000))
     found = data(tmp_path, kind, spoilt(kind, b"x" * 50_000), 'on_bad_row = "quarantine"')
@@ -195,8 +195,8 @@ def test_a_fault_in_a_held_out_file_names_that_file(tmp_path: Path) -> None:
 
 
 def test_rows_that_would_be_taken_unread_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "filled", lambda pair, *_: pair)
+    monkeypatch.setattr(sources, "refuse_blank_side", lambda pair, *_: pair)
     with pytest.raises(BaseException, match="DID NOT RAISE"):
-        test_a_bad_row_is_told_by_file_and_line_and_left_out_only_where_one_says_so(
+        test_a_bad_row_is_named_by_line_and_left_out_only_when_asked(
             "tsv", b"x\t ", "the column 2 is empty", tmp_path
         )

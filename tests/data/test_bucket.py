@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from qkv.data import bucket
 from qkv.data.bucket import Buckets
-from qkv.data.order import integers, permutation
-from qkv.data.sources import lines
+from qkv.data.order import draw_integers, draw_permutation
+from qkv.data.sources import read_lines
 from qkv.errors import QkvError
 from qkv.paths import data_dir
 
@@ -73,7 +73,7 @@ def test_many_kinds_of_lengths_are_made_coarser_first(monkeypatch: pytest.Monkey
 @pytest.mark.needs_data
 def test_little_of_a_real_corpus_is_padding() -> None:
     folder = data_dir() / "mt" / "multi30k_bpe_en_de"
-    sides = [[len(line.split()) + 1 for line in lines(folder / f"train.{side}")] for side in ("en", "de")]
+    sides = [[len(line.split()) + 1 for line in read_lines(folder / f"train.{side}")] for side in ("en", "de")]
     b = Buckets(list(zip(*sides, strict=True)), tokens=4096)
     assert b.real > 0.88
     assert len(b.shapes) <= 24
@@ -82,14 +82,15 @@ def test_little_of_a_real_corpus_is_padding() -> None:
 
 
 def test_draws_have_no_history() -> None:
-    a = permutation(50, seed=3, epoch=2)
-    permutation(50, seed=3, epoch=1)
-    assert a.tolist() == permutation(50, seed=3, epoch=2).tolist()
+    a = draw_permutation(50, seed=3, epoch=2)
+    draw_permutation(50, seed=3, epoch=1)
+    assert a.tolist() == draw_permutation(50, seed=3, epoch=2).tolist()
     assert sorted(a.tolist()) == list(range(50))
     others = [
-        permutation(50, seed=s, epoch=e, index=i).tolist() for s, e, i in ((3, 2, 1), (3, 1, 0), (2, 3, 0), (-3, 2, 0))
+        draw_permutation(50, seed=s, epoch=e, index=i).tolist()
+        for s, e, i in ((3, 2, 1), (3, 1, 0), (2, 3, 0), (-3, 2, 0))
     ]
     assert a.tolist() not in others
-    drawn = [integers(9, 40, seed=0, epoch=0, index=i) for i in range(3)]
+    drawn = [draw_integers(9, 40, seed=0, epoch=0, index=i) for i in range(3)]
     assert drawn[0].tolist() != drawn[1].tolist()
     assert set(np.concatenate(drawn).tolist()) == set(range(9))

@@ -10,8 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qkv.data import check as checks
-from qkv.data import sources
+from qkv.data import overlap, sources, text_files
+from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.check import Options, check
+from qkv.data.text_files import read_raw_lines
 from qkv.errors import QkvError
 
 
@@ -112,7 +114,7 @@ def test_json_lines_that_training_reads_are_good_rows(tmp_path: Path) -> None:
     labels = put(tmp_path, "l.jsonl", '{"text": "a", "label": true}\n{"text": "b", "label": 0}\n')
     inner = put(tmp_path, "t.jsonl", '{"translation": {"en": "I", "fr": "je"}}\n{"translation": {"en": "you"}}\n')
     assert check([labels]).ok
-    assert sources.jsonl(labels, ("text", "label")) == [("a", "true"), ("b", "0")]
+    assert sources.read_jsonl(labels, ("text", "label")) == [("a", "true"), ("b", "0")]
     report = check([inner], options=Options(keys=("translation.en", "translation.fr")))
     assert [(a.rows, a.bad) for a in report.files] == [(1, 1)]
     assert f"{inner}:2: no key 'translation.fr' (found: en)" in said(report)
@@ -149,13 +151,13 @@ def test_a_bad_row_far_down_is_found_in_the_memory_of_few_rows(tmp_path: Path) -
 
 
 def test_a_line_without_end_is_never_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "LONGEST", 1000)
+    monkeypatch.setattr(text_files, "LONGEST", 1000)
     path = put(tmp_path, "f.tsv", b"a\tb\n" + b"x" * 5000 + b"\nc\td\n")
-    lines = list(sources.raw_lines(path))
+    lines = list(read_raw_lines(path))
     assert [(x.number, x.size, len(x.raw)) for x in lines] == [(1, 3, 3), (2, 5000, 1000), (3, 3, 3)]
     with pytest.raises(QkvError, match=r"f\.tsv:2: one line of 5,000 bytes"):
-        sources.tsv(path)
-    assert sources.tsv(path, sieve=sources.Sieve("skip")) == [("a", "b"), ("c", "d")]
+        sources.read_tsv(path)
+    assert sources.read_tsv(path, policy=BadRowPolicy("skip")) == [("a", "b"), ("c", "d")]
 
 
 def test_the_length_may_be_that_of_a_tokenizer(tmp_path: Path) -> None:
@@ -200,6 +202,6 @@ def test_no_bytes_at_all_make_it_fall_over(tmp_path_factory: pytest.TempPathFact
 
 def test_a_check_that_forgot_repeats_would_be_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = iter(range(100))
-    monkeypatch.setattr(checks, "hashed", lambda text: next(numbers))
+    monkeypatch.setattr(overlap, "hash_text", lambda text: next(numbers))
     with pytest.raises(AssertionError):
         test_what_is_worth_knowing_breaks_nothing(tmp_path, b"a\nb\na\n", "duplicate rows")

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from qkv.data import corrupt
 from qkv.data.collate import IGNORED
-from qkv.data.corrupt import Blanks, Draw, Marks
+from qkv.data.corrupt import Blanks, Draw, TokenIds
 
 MASK, CLS, SEP, PAD = 4, 2, 3, 0
-MARKS = Marks(MASK, frozenset({PAD, CLS, SEP, MASK}), 50)
+MARKS = TokenIds(MASK, frozenset({PAD, CLS, SEP, MASK}), 50)
 TEXTS = st.lists(st.integers(5, 49), min_size=1, max_size=60)
 DRAWS = st.builds(Draw, st.integers(0, 9), st.integers(0, 3), st.integers(0, 99))
 few = settings(max_examples=60, deadline=None)
@@ -28,7 +28,7 @@ SENTINELS = list(range(100, 140))
 @given(TEXTS, DRAWS)
 def test_a_masked_text_keeps_its_length_its_marks_and_what_is_not_asked(words: list[int], draw: Draw) -> None:
     ids = [CLS, *words, SEP]
-    hidden, labels = corrupt.masked(ids, MARKS, draw)
+    hidden, labels = corrupt.mask_words(ids, MARKS, draw)
     assert len(hidden) == len(labels) == len(ids)
     asked = [i for i, label in enumerate(labels) if label != IGNORED]
     assert len(asked) == max(1, round(0.15 * len(words)))
@@ -39,10 +39,10 @@ def test_a_masked_text_keeps_its_length_its_marks_and_what_is_not_asked(words: l
             assert hidden[i] == MASK or hidden[i] not in MARKS.special
         else:
             assert hidden[i] == token
-    assert corrupt.masked(ids, MARKS, draw) == (hidden, labels)
+    assert corrupt.mask_words(ids, MARKS, draw) == (hidden, labels)
 
 
-def fates(mask: Callable[..., tuple[list[int], list[int]]] = corrupt.masked) -> Counter[str]:
+def fates(mask: Callable[..., tuple[list[int], list[int]]] = corrupt.mask_words) -> Counter[str]:
     """What became of the asked words of many texts, counted the slow way."""
     found: Counter[str] = Counter()
     for n in range(2000):
@@ -66,8 +66,8 @@ def test_of_the_asked_words_80_are_masked_10_random_and_10_stay() -> None:
 
 
 def test_a_corruption_that_masks_every_asked_word_is_found() -> None:
-    def always(ids: Sequence[int], marks: Marks, draw: Draw) -> tuple[list[int], list[int]]:
-        _, labels = corrupt.masked(ids, marks, draw)
+    def always(ids: Sequence[int], marks: TokenIds, draw: Draw) -> tuple[list[int], list[int]]:
+        _, labels = corrupt.mask_words(ids, marks, draw)
         return [MASK if label != IGNORED else token for token, label in zip(ids, labels, strict=True)], labels
 
     with pytest.raises((AssertionError, KeyError)):
@@ -75,12 +75,12 @@ def test_a_corruption_that_masks_every_asked_word_is_found() -> None:
 
 
 def test_a_text_of_marks_alone_asks_nothing() -> None:
-    assert corrupt.masked([CLS, SEP], MARKS, Draw(0, 0, 0)) == ([CLS, SEP], [IGNORED, IGNORED])
+    assert corrupt.mask_words([CLS, SEP], MARKS, Draw(0, 0, 0)) == ([CLS, SEP], [IGNORED, IGNORED])
 
 
 def test_another_index_or_epoch_hides_other_words() -> None:
     ids = list(range(5, 45))
-    seen = {tuple(corrupt.masked(ids, MARKS, Draw(0, e, i))[1]) for e in range(3) for i in range(5)}
+    seen = {tuple(corrupt.mask_words(ids, MARKS, Draw(0, e, i))[1]) for e in range(3) for i in range(5)}
     assert len(seen) == 15
 
 
@@ -104,7 +104,7 @@ def restored(source: Sequence[int], target: Sequence[int]) -> list[int]:
 @few
 @given(st.lists(st.integers(5, 49), min_size=2, max_size=60), DRAWS)
 def test_spans_put_back_give_the_text(words: list[int], draw: Draw) -> None:
-    source, target = corrupt.spans(words, SENTINELS, draw)
+    source, target = corrupt.corrupt_spans(words, SENTINELS, draw)
     assert restored(source, target) == words
     lost = min(max(round(0.15 * len(words)), 1), len(words) - 1)
     marks = [t for t in source if t >= 100]
@@ -116,21 +116,24 @@ def test_spans_put_back_give_the_text(words: list[int], draw: Draw) -> None:
 
 
 def test_the_papers_example_has_about_three_words_in_a_span() -> None:
-    lengths = [len(corrupt.spans(range(5, 105 - 5), SENTINELS, Draw(3, 0, i))[1]) for i in range(50)]
+    lengths = [len(corrupt.corrupt_spans(range(5, 105 - 5), SENTINELS, Draw(3, 0, i))[1]) for i in range(50)]
     assert set(lengths) == {14 + 5 + 1}  # 95 ids: 14 lost in 5 spans, and one sentinel more
 
 
 def test_every_way_to_cut_is_as_likely() -> None:
     chance = np.random.default_rng(0)
-    found = Counter(tuple(corrupt.cut(5, 3, chance)) for _ in range(6000))
+    found = Counter(tuple(corrupt.split_total(5, 3, chance)) for _ in range(6000))
     assert set(found) == {(a, b, 5 - a - b) for a in range(1, 4) for b in range(1, 5 - a)}
     assert all(abs(count - 1000) < 150 for count in found.values())  # five standard errors
 
 
 def test_too_few_sentinels_and_too_short_a_text_are_told() -> None:
     with pytest.raises(corrupt.QkvError, match="5 spans need 6 sentinels, and there are 3"):
-        corrupt.spans(range(100), [100, 101, 102], Draw(0, 0, 0))
-    for how in (lambda: corrupt.spans([5], SENTINELS, Draw(0, 0, 0)), lambda: corrupt.divided([5], Draw(0, 0, 0))):
+        corrupt.corrupt_spans(range(100), [100, 101, 102], Draw(0, 0, 0))
+    for how in (
+        lambda: corrupt.corrupt_spans([5], SENTINELS, Draw(0, 0, 0)),
+        lambda: corrupt.split_prefix([5], Draw(0, 0, 0)),
+    ):
         with pytest.raises(corrupt.QkvError, match="a text of 1 ids, expected at least 2"):
             how()
 
@@ -158,7 +161,7 @@ def runs(words: Sequence[int], holed: Sequence[int]) -> list[int]:
 @given(st.integers(1, 80), DRAWS)
 def test_an_infilled_text_lacks_its_share_in_spans_that_do_not_touch(length: int, draw: Draw) -> None:
     words = list(range(5, 5 + length))
-    holed = corrupt.infilled(words, MASK, draw)
+    holed = corrupt.infill_spans(words, MASK, draw)
     lost = sum(runs(words, holed))
     assert lost <= round(0.3 * length)
     if length > 10:
@@ -167,7 +170,7 @@ def test_an_infilled_text_lacks_its_share_in_spans_that_do_not_touch(length: int
 
 
 def spread(least: int) -> list[int]:
-    return [n for i in range(400) for n in corrupt.drawn(300, 3.0, Draw(0, 0, i).begin(), least=least)[:-1]]
+    return [n for i in range(400) for n in corrupt.draw_lengths(300, 3.0, Draw(0, 0, i).begin(), least=least)[:-1]]
 
 
 def test_lengths_of_spans_are_poissons() -> None:
@@ -179,8 +182,10 @@ def test_lengths_of_spans_are_poissons() -> None:
 
 
 def test_lengths_of_another_mean_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = corrupt.drawn
-    monkeypatch.setattr(corrupt, "drawn", lambda budget, mean, chance, least: right(budget, 2.5, chance, least=least))
+    right = corrupt.draw_lengths
+    monkeypatch.setattr(
+        corrupt, "draw_lengths", lambda budget, mean, chance, least: right(budget, 2.5, chance, least=least)
+    )
     with pytest.raises(AssertionError):
         test_lengths_of_spans_are_poissons()
 
@@ -190,7 +195,7 @@ def test_lengths_of_another_mean_are_found(monkeypatch: pytest.MonkeyPatch) -> N
 def test_permuted_sentences_stay_whole(sentences: list[list[int]], draw: Draw) -> None:
     numbered = [[(i, j) for j in range(len(s))] for i, s in enumerate(sentences)]
     coded = [[100 * i + j for i, j in s] for s in numbered]
-    found = corrupt.permuted(coded, draw)
+    found = corrupt.permute_sentences(coded, draw)
     firsts = [t for t in found if t % 100 == 0]
     assert found == [t for first in firsts for t in coded[first // 100]]
     assert sorted(found) == sorted(t for s in coded for t in s)
@@ -224,7 +229,7 @@ def written(b: Blanks) -> list[int]:
 @few
 @given(TEXTS, DRAWS)
 def test_blanks_filled_in_give_the_text(words: list[int], draw: Draw) -> None:
-    b = corrupt.blanks(words, MASK, (START, END), draw)
+    b = corrupt.blank_spans(words, MASK, (START, END), draw)
     assert written(b) == words
     assert len(b.ids) == len(b.labels) == b.positions.shape[1]
     assert b.labels[: b.prefix] == [IGNORED] * b.prefix
@@ -241,7 +246,7 @@ def shuffles(blanks: Callable[..., Blanks]) -> int:
 
 
 def test_blanks_are_filled_in_a_random_order() -> None:
-    assert shuffles(corrupt.blanks) > 30
+    assert shuffles(corrupt.blank_spans) > 30
 
 
 def test_blanks_that_are_not_shuffled_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,15 +256,15 @@ def test_blanks_that_are_not_shuffled_are_found(monkeypatch: pytest.MonkeyPatch)
             return np.sort(found) if x < 20 else found  # blanks are few, gaps are many
 
     monkeypatch.setattr(Draw, "begin", lambda self: Orderly(np.random.Philox(key=[self.seed, self.index])))
-    assert shuffles(corrupt.blanks) == 0
+    assert shuffles(corrupt.blank_spans) == 0
 
 
 # -- a prefix (Raffel et al. 2020, 3.2.1) -----------------------------------------------------------------------------
 
 
 def test_a_text_is_divided_anywhere_but_at_its_ends() -> None:
-    found = Counter(len(corrupt.divided([5, 6, 7, 8], Draw(0, 0, i))[0]) for i in range(3000))
+    found = Counter(len(corrupt.split_prefix([5, 6, 7, 8], Draw(0, 0, i))[0]) for i in range(3000))
     assert set(found) == {1, 2, 3}
     assert all(abs(count - 1000) < 130 for count in found.values())
-    first, rest = corrupt.divided([5, 6, 7, 8], Draw(0, 0, 1))
+    first, rest = corrupt.split_prefix([5, 6, 7, 8], Draw(0, 0, 1))
     assert [*first, *rest] == [5, 6, 7, 8]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qkv.data import download
-from qkv.data.download import File, Set, get
+from qkv.data.download import File, Set, fetch_set
 from qkv.errors import Note, QkvError
 from qkv.paths import cache_dir
 
@@ -61,7 +61,7 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Shelf]]:
     files = (File("a/plain.txt", "x/plain.txt", len(PLAIN), known),
              File("a/packed.txt.gz", "x/packed.txt", len(PACKED), known))  # fmt: skip
     small, one = (Set(Note(""), Note(""), some) for some in (files, files[:1]))
-    monkeypatch.setattr(download, "sets", lambda: {"small": small, "one": one})
+    monkeypatch.setattr(download, "list_sets", lambda: {"small": small, "one": one})
     yield Shelf
     server.shutdown()
     server.server_close()
@@ -70,16 +70,16 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Shelf]]:
 
 def test_a_set_comes_whole_and_is_not_fetched_again(shelf: type[Shelf], tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
-    paths = get("small", tmp_path, tell=lambda *seen: told.append(seen))
+    paths = fetch_set("small", tmp_path, tell=lambda *seen: told.append(seen))
     assert [p.relative_to(tmp_path).as_posix() for p in paths] == ["x/plain.txt", "x/packed.txt"]
     assert [p.read_bytes() == PLAIN for p in paths] == [True, True]
     assert told[-1] == ("x/packed.txt", len(PACKED), len(PACKED))
     assert len(shelf.asked) == 2
-    get("small", tmp_path)
+    fetch_set("small", tmp_path)
     assert len(shelf.asked) == 2
     assert sorted(p.name for p in (tmp_path / "x").iterdir()) == ["packed.txt", "plain.txt"]
     paths[0].write_text("edited", encoding="utf-8")
-    get("one", tmp_path)
+    fetch_set("one", tmp_path)
     assert paths[0].read_bytes() == PLAIN
 
 
@@ -87,13 +87,13 @@ def test_a_set_comes_whole_and_is_not_fetched_again(shelf: type[Shelf], tmp_path
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_download_that_broke_off_goes_on(shelf: type[Shelf], tmp_path: Path, ranges: bool, which: int) -> None:
     shelf.cut, shelf.ranges = 1000, ranges
-    file = download.sets()["small"].files[which]
+    file = download.list_sets()["small"].files[which]
     base = f"http://{shelf_address()}"
     with pytest.raises(QkvError, match=r"1,000 bytes are kept, and the same command goes on"):
-        download.fetched(file, tmp_path, base)
+        download.fetch_file(file, tmp_path, base)
     assert not (tmp_path / file.path).exists()
     shelf.cut = None
-    assert download.fetched(file, tmp_path, base).read_bytes() == PLAIN
+    assert download.fetch_file(file, tmp_path, base).read_bytes() == PLAIN
     assert shelf.asked[-1] == (f"/{file.url}", "bytes=1000-")
 
 
@@ -108,18 +108,18 @@ def shelf_address() -> str:
 def test_other_bytes_are_refused_and_not_kept(shelf: type[Shelf], tmp_path: Path, name: str, change: Any) -> None:
     shelf.files[name] = change(shelf.files[name])
     with pytest.raises(QkvError, match="other bytes than the known ones"):
-        get("small", tmp_path)
+        fetch_set("small", tmp_path)
     assert not (tmp_path / "x" / name.removeprefix("/a/").removesuffix(".gz")).exists()
     shelf.files |= {"/a/plain.txt": PLAIN, "/a/packed.txt.gz": PACKED}
-    assert all(p.read_bytes() == PLAIN for p in get("small", tmp_path))
+    assert all(p.read_bytes() == PLAIN for p in fetch_set("small", tmp_path))
 
 
 def test_a_half_file_of_other_bytes_is_not_built_upon(shelf: type[Shelf], tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / ".plain.txt.part").write_bytes(b"\0" * 500)
     with pytest.raises(QkvError, match="other bytes"):
-        get("one", tmp_path)
-    assert get("one", tmp_path)[0].read_bytes() == PLAIN
+        fetch_set("one", tmp_path)
+    assert fetch_set("one", tmp_path)[0].read_bytes() == PLAIN
 
 
 def test_a_missing_file_and_a_missing_server_say_what_to_do(
@@ -127,23 +127,23 @@ def test_a_missing_file_and_a_missing_server_say_what_to_do(
 ) -> None:
     del shelf.files["/a/plain.txt"]
     with pytest.raises(QkvError, match=r"a/plain\.txt: could not be fetched \(404"):
-        get("one", tmp_path)
+        fetch_set("one", tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("QKV_DATA_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
         with pytest.raises(QkvError, match=r"could not be fetched.*QKV_DATA_URL names a mirror.*HTTPS_PROXY"):
-            get("one", tmp_path)
+            fetch_set("one", tmp_path)
     monkeypatch.setenv("QKV_DATA_URL", "file:///etc")
     with pytest.raises(QkvError, match="expected an address that begins with https"):
-        get("one", tmp_path)
+        fetch_set("one", tmp_path)
     with pytest.raises(QkvError, match="did you mean 'small'"):
-        get("smal", tmp_path)
+        fetch_set("smal", tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_told(shelf: type[Shelf], tmp_path: Path) -> None:
     (tmp_path / "x").write_text("a file", encoding="utf-8")
     with pytest.raises(QkvError, match="could not be written"):
-        get("one", tmp_path)
+        fetch_set("one", tmp_path)
 
 
 def test_the_cache_is_where_the_environment_says(
@@ -153,13 +153,13 @@ def test_the_cache_is_where_the_environment_says(
     monkeypatch.delenv("QKV_CACHE", raising=False)
     assert cache_dir() == tmp_path / "xdg" / "qkv"
     monkeypatch.setenv("QKV_CACHE", str(tmp_path / "own"))
-    assert get("one") == [tmp_path / "own" / "data" / "x" / "plain.txt"]
+    assert fetch_set("one") == [tmp_path / "own" / "data" / "x" / "plain.txt"]
 
 
 def test_the_known_sets_are_pinned() -> None:
     from collections import Counter
 
-    known = download.sets()
+    known = download.list_sets()
     assert set(known) == {"multi30k", "multi30k-bpe", "tinyshakespeare", "tatoeba:zh-en", "sst2", "sst-trees"}
     for name, one in known.items():
         assert one.licence, name
@@ -176,8 +176,8 @@ def test_the_known_sets_are_pinned() -> None:
 def test_the_hashes_are_those_of_the_real_files() -> None:
     from qkv.paths import data_dir
 
-    for one in download.sets().values():
+    for one in download.list_sets().values():
         for file in one.files:
             path = data_dir() / file.path
             if path.is_file():
-                assert download.digest(path) == file.sha256, path
+                assert download.hash_file(path) == file.sha256, path

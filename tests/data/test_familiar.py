@@ -7,12 +7,12 @@ import pytest
 
 from qkv.data import familiar as module
 from qkv.data import shards
-from qkv.data.familiar import RUN, familiar
+from qkv.data.familiar import RUN, count_familiar
 from qkv.data.shards import Mixture
 
 
 def written(folder: Path, ids: np.ndarray, vocabulary: int = 50) -> Mixture:
-    return Mixture((shards.write(folder, [ids.tolist()], vocabulary=vocabulary, save=lambda at: None),))
+    return Mixture((shards.write_shard(folder, [ids.tolist()], vocabulary=vocabulary, save=lambda at: None),))
 
 
 def slowly(training: Mixture, held: Mixture) -> tuple[int, int]:
@@ -34,20 +34,20 @@ def test_it_finds_what_comparing_all_ids_finds(
     train[4000:4063] = held[1024:1087]  # one id too few
     train[4800:5000] = held[-300:-100]
     a, b = written(tmp_path / "a", train, vocabulary), written(tmp_path / "b", held, vocabulary)
-    count, of, place = familiar(a, b)
+    count, of, place = count_familiar(a, b)
     assert (count, of) == slowly(a, b)
     assert count >= 6
     assert place == f"{tmp_path / 'a'}, token 123"
     cut = Mixture((a.shards[0].cut(100, 5000),))
-    assert familiar(cut, b)[2] == f"{tmp_path / 'a'}, token 123"
-    assert familiar(Mixture((a.shards[0].cut(600, 3900),)), b) == (0, of, "")
-    assert familiar(a, Mixture((b.shards[0].cut(0, RUN - 1),))) == (0, 0, "")
+    assert count_familiar(cut, b)[2] == f"{tmp_path / 'a'}, token 123"
+    assert count_familiar(Mixture((a.shards[0].cut(600, 3900),)), b) == (0, of, "")
+    assert count_familiar(a, Mixture((b.shards[0].cut(0, RUN - 1),))) == (0, 0, "")
 
 
 def test_of_much_held_out_text_some_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 10)
     ids = np.random.default_rng(0).integers(0, 50, 4000)
     same = written(tmp_path / "a", ids)
-    count, of, _ = familiar(same, same)
+    count, of, _ = count_familiar(same, same)
     assert count == of
     assert 9 <= of <= 10

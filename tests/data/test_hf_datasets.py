@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from qkv.data import hf_datasets, sources
+from qkv.data import hf_datasets
+from qkv.data.bad_rows import BadRowPolicy
 from qkv.errors import QkvError
 from qkv.training.data_files import Data
 
@@ -97,10 +98,10 @@ def test_faults_are_told_by_row() -> None:
         (("a.c",), "dataset, row 0: no key 'a.c'"),
     ):
         with pytest.raises(QkvError, match=said):
-            list(hf_datasets.texts(rows, keys))
-    sieve = sources.Sieve("skip")
-    assert list(hf_datasets.texts(rows, ("a",), sieve=sieve)) == [("x",)]
-    assert sieve.dropped == {"dataset": 3}
+            list(hf_datasets.read_texts(rows, keys))
+    policy = BadRowPolicy("skip")
+    assert list(hf_datasets.read_texts(rows, ("a",), policy=policy)) == [("x",)]
+    assert policy.dropped == {"dataset": 3}
 
 
 def test_bad_rows_are_put_aside_with_their_numbers(tmp_path: Path) -> None:
@@ -108,8 +109,8 @@ def test_bad_rows_are_put_aside_with_their_numbers(tmp_path: Path) -> None:
     aside = tmp_path / "q.jsonl"
     aside.touch()  # an empty file is nobody's work
     for _ in range(2):  # and a second run finds a quarantine that is known as one
-        with sources.Sieve("quarantine", aside) as sieve:
-            assert list(hf_datasets.texts(rows, ("a",), name="d/train", sieve=sieve)) == [("x",)]
+        with BadRowPolicy("quarantine", aside) as policy:
+            assert list(hf_datasets.read_texts(rows, ("a",), name="d/train", policy=policy)) == [("x",)]
         first, second = (json.loads(line) for line in aside.read_text(encoding="utf-8").splitlines())
         assert (first["file"], first["line"], first["text"]) == ("d/train", 1, '{"a": ["日", "\\ud800"]}')
         assert "d/train, row 1: key 'a' holds list" in first["why"]
@@ -118,16 +119,16 @@ def test_bad_rows_are_put_aside_with_their_numbers(tmp_path: Path) -> None:
 
 def test_a_label_may_be_a_number() -> None:
     rows: list[Any] = [{"said": "x", "of": {"label": 1}, "label": 0}]
-    assert list(hf_datasets.texts(rows, ("said", "label"))) == [("x", "0")]
-    assert list(hf_datasets.texts(rows, ("said", "of.label"))) == [("x", "1")]
+    assert list(hf_datasets.read_texts(rows, ("said", "label"))) == [("x", "0")]
+    assert list(hf_datasets.read_texts(rows, ("said", "of.label"))) == [("x", "1")]
 
 
 def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, library: list[Any]) -> None:
     with pytest.raises(QkvError, match="'nowhere': FileNotFoundError: no such dataset"):
-        hf_datasets.opened("nowhere")
+        hf_datasets.open_dataset("nowhere")
     monkeypatch.setitem(sys.modules, "datasets", None)  # type: ignore[arg-type]
     with pytest.raises(QkvError, match="pip install datasets"):
-        hf_datasets.opened("opus")
+        hf_datasets.open_dataset("opus")
 
 
 def test_three_keys_are_refused(tmp_path: Path) -> None:
@@ -140,9 +141,9 @@ def test_a_class_is_called_by_its_name() -> None:
         features = types.MappingProxyType({"label": types.SimpleNamespace(names=["neg", "pos"]), "said": "text"})
 
     rows = Table([{"said": "x", "label": 1}, {"said": "y", "label": 0}, {"said": "z", "label": -1}])
-    sieve = sources.Sieve("skip")
-    assert list(hf_datasets.texts(rows, ("said", "label"), sieve=sieve)) == [("x", "pos"), ("y", "neg")]
-    assert sieve.dropped == {"dataset": 1}
+    policy = BadRowPolicy("skip")
+    assert list(hf_datasets.read_texts(rows, ("said", "label"), policy=policy)) == [("x", "pos"), ("y", "neg")]
+    assert policy.dropped == {"dataset": 1}
 
 
 def test_the_library_itself_opens_what_it_saved(tmp_path: Path) -> None:
@@ -154,6 +155,6 @@ def test_the_library_itself_opens_what_it_saved(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": made, "test": made}).save_to_disk(str(tmp_path / "saved"))
     made.to_parquet(str(tmp_path / "rows.parquet"))
     for place in ("saved", "rows.parquet"):
-        found = hf_datasets.opened(str(tmp_path / place))
-        assert list(hf_datasets.texts(found["train"], ("text", "label"))) == [("a", "pos"), ("b", "neg")]
-    assert sorted(hf_datasets.opened(str(tmp_path / "saved"))) == ["test", "train"]
+        found = hf_datasets.open_dataset(str(tmp_path / place))
+        assert list(hf_datasets.read_texts(found["train"], ("text", "label"))) == [("a", "pos"), ("b", "neg")]
+    assert sorted(hf_datasets.open_dataset(str(tmp_path / "saved"))) == ["test", "train"]

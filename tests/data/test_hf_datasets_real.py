@@ -53,7 +53,7 @@ def test_files_on_disk_give_the_same_rows(tmp_path: Path, kind: str) -> None:
 
 def test_a_stream_gives_rows_one_after_another() -> None:
     stream = datasets.Dataset.from_list(ROWS).to_iterable_dataset()
-    assert list(hf_datasets.texts(stream, KEYS))[49] == ("书 49", "book 49")
+    assert list(hf_datasets.read_texts(stream, KEYS))[49] == ("书 49", "book 49")
     drawn: list[int] = []
 
     def rows() -> Any:
@@ -61,7 +61,7 @@ def test_a_stream_gives_rows_one_after_another() -> None:
             drawn.append(row["n"])  # type: ignore[arg-type]
             yield row
 
-    lazy = hf_datasets.texts(datasets.IterableDataset.from_generator(rows), KEYS)
+    lazy = hf_datasets.read_texts(datasets.IterableDataset.from_generator(rows), KEYS)
     assert next(iter(lazy)) == ("书 0", "book 0")
     assert len(drawn) < 50
 

@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data.packing import pack, windows
+from qkv.data.packing import draw_windows, pack_documents
 from qkv.errors import QkvError
 
 
 @given(st.lists(st.lists(st.integers(1, 999), max_size=25), min_size=1, max_size=30), st.integers(1, 12))
 @settings(max_examples=80, deadline=None)
 def test_packing_loses_nothing(documents: list[list[int]], length: int) -> None:
-    ids, numbers = pack(documents, length)
+    ids, numbers = pack_documents(documents, length)
     assert ids.shape == numbers.shape
     assert ids.shape[1] == length
     for i, document in enumerate(documents):
@@ -30,25 +30,25 @@ def test_packing_loses_nothing(documents: list[list[int]], length: int) -> None:
 
 
 def test_packing_is_tight() -> None:
-    ids, numbers = pack([[1] * 6, [2] * 5, [3] * 4, [4] * 3, [5] * 2], 10)
+    ids, numbers = pack_documents([[1] * 6, [2] * 5, [3] * 4, [4] * 3, [5] * 2], 10)
     assert len(ids) == 2
     assert (numbers >= 0).all()
 
 
 def test_windows_are_the_texts_own_and_drawn_anew_for_each_step() -> None:
     text = np.arange(100, dtype=np.uint16)
-    w = windows(text, length=8, rows=5, seed=1, step=4)
+    w = draw_windows(text, length=8, rows=5, seed=1, step=4)
     assert w.shape == (5, 9)
     assert w.dtype == torch.int64
     assert ((w[:, 1:] - w[:, :-1]) == 1).all()
-    assert torch.equal(w, windows(torch.arange(100), length=8, rows=5, seed=1, step=4))
-    assert not torch.equal(w, windows(text, length=8, rows=5, seed=1, step=5))
-    assert not torch.equal(w, windows(text, length=8, rows=5, seed=2, step=4))
+    assert torch.equal(w, draw_windows(torch.arange(100), length=8, rows=5, seed=1, step=4))
+    assert not torch.equal(w, draw_windows(text, length=8, rows=5, seed=1, step=5))
+    assert not torch.equal(w, draw_windows(text, length=8, rows=5, seed=2, step=4))
 
 
 def test_windows_reach_both_ends() -> None:
-    w = windows(np.arange(6), length=3, rows=200, seed=0, step=0)
+    w = draw_windows(np.arange(6), length=3, rows=200, seed=0, step=0)
     assert (int(w.min()), int(w.max())) == (0, 5)
-    assert windows(np.arange(4), length=3, rows=2, seed=0, step=0).tolist() == [[0, 1, 2, 3]] * 2
+    assert draw_windows(np.arange(4), length=3, rows=2, seed=0, step=0).tolist() == [[0, 1, 2, 3]] * 2
     with pytest.raises(QkvError, match="has 3 tokens, a window needs 4"):
-        windows(np.arange(3), length=3, rows=1, seed=0, step=0)
+        draw_windows(np.arange(3), length=3, rows=1, seed=0, step=0)

@@ -23,14 +23,14 @@ def tokenizer(word: str = "one") -> Callable[[Path], None]:
 def made(folder: Path, first: int, tokens: int = 1000, *, vocabulary: int = 5000, word: str = "one") -> shards.Shard:
     """A shard whose ids count up from `first`, in pieces."""
     ids = list(range(first, first + tokens))
-    return shards.write(folder, (ids[i : i + 300] for i in range(0, tokens, 300)), vocabulary=vocabulary,
+    return shards.write_shard(folder, (ids[i : i + 300] for i in range(0, tokens, 300)), vocabulary=vocabulary,
                         save=tokenizer(word))  # fmt: skip
 
 
 @pytest.mark.parametrize(("vocabulary", "kind"), [(5000, "<u2"), (65536, "<u2"), (65537, "<u4")])
 def test_what_is_written_is_what_is_read(tmp_path: Path, vocabulary: int, kind: str) -> None:
     made(tmp_path / "a", 7, vocabulary=vocabulary)
-    shard = shards.read(tmp_path / "a", verify=True)
+    shard = shards.read_shard(tmp_path / "a", verify=True)
     assert isinstance(shard.ids, np.memmap)
     assert shard.ids.tolist() == list(range(7, 1007))
     assert (len(shard), shard.index["dtype"]) == (1000, kind)
@@ -42,7 +42,7 @@ def test_an_id_out_of_range_or_a_full_disk_leaves_nothing(tmp_path: Path, monkey
     with pytest.raises(QkvError, match="ids go from 4990 to 5089, expected 0 to 4999"):
         made(tmp_path / "a", 4990, 100)
     with pytest.raises(QkvError, match="no text"):
-        shards.write(tmp_path / "a", [], vocabulary=9, save=tokenizer())
+        shards.write_shard(tmp_path / "a", [], vocabulary=9, save=tokenizer())
 
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
@@ -57,7 +57,7 @@ def test_a_folder_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
     made(tmp_path / "a", 0)
     with pytest.raises(QkvError, match="exists already"):
         made(tmp_path / "a", 1)
-    assert shards.read(tmp_path / "a").ids[0] == 0
+    assert shards.read_shard(tmp_path / "a").ids[0] == 0
 
 
 def test_a_damaged_shard_is_told(tmp_path: Path) -> None:
@@ -66,22 +66,22 @@ def test_a_damaged_shard_is_told(tmp_path: Path) -> None:
     data = tokens.read_bytes()
     tokens.write_bytes(data[:-1])
     with pytest.raises(QkvError, match="found 1999 bytes, expected 2000"):
-        shards.read(tmp_path / "a")
+        shards.read_shard(tmp_path / "a")
     tokens.write_bytes(b"\1" + data[1:])
-    assert len(shards.read(tmp_path / "a")) == 1000  # only the hash tells
+    assert len(shards.read_shard(tmp_path / "a")) == 1000  # only the hash tells
     with pytest.raises(QkvError, match="SHA-256"):
-        shards.read(tmp_path / "a", verify=True)
+        shards.read_shard(tmp_path / "a", verify=True)
     (tmp_path / "a" / "index.json").write_text(json.dumps({"format": "x", "dtype": "<u2", "tokens": 1000}))
     with pytest.raises(QkvError, match="found format 'x'"):
-        shards.read(tmp_path / "a")
+        shards.read_shard(tmp_path / "a")
     with pytest.raises(QkvError, match="no token shard"):
-        shards.read(tmp_path)
+        shards.read_shard(tmp_path)
 
 
 def test_one_shard_gives_the_windows_of_the_same_text_in_memory(tmp_path: Path) -> None:
     shard = made(tmp_path / "a", 0)
     mine = shards.Mixture((shard,)).windows(length=8, rows=6, seed=3, step=11)
-    assert torch.equal(mine, packing.windows(np.arange(1000), length=8, rows=6, seed=3, step=11))
+    assert torch.equal(mine, packing.draw_windows(np.arange(1000), length=8, rows=6, seed=3, step=11))
 
 
 def mixed(tmp_path: Path, *weights: float) -> shards.Mixture:

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from qkv.data.sources import Sieve, document, jsonl, labelled_rows, lines, not_text, pairs, tried, tsv, tsv_rows
+from qkv.data.bad_rows import BadRowPolicy, dry_run
+from qkv.data.labels import read_labelled_rows
+from qkv.data.sources import read_document, read_jsonl, read_lines, read_pairs, read_tsv, read_tsv_rows
+from qkv.data.text_files import detect_format
 from qkv.errors import QkvError
 
 
@@ -29,16 +32,16 @@ def test_lines_come_back(
 ) -> None:
     rows = [*rows, "x"]  # a file is never empty here
     text = ("\ufeff" if mark else "") + end.join(rows) + (end if last else "")
-    assert lines(put(tmp_path_factory.mktemp("a"), "f", text)) == rows
+    assert read_lines(put(tmp_path_factory.mktemp("a"), "f", text)) == rows
 
 
 def test_separators_of_unicode_do_not_end_a_line(tmp_path: Path) -> None:
-    assert lines(put(tmp_path, "f", "a\u2028b\x0cc\x85d\n\ne\n")) == ["a\u2028b\x0cc\x85d", "", "e"]
+    assert read_lines(put(tmp_path, "f", "a\u2028b\x0cc\x85d\n\ne\n")) == ["a\u2028b\x0cc\x85d", "", "e"]
 
 
 def test_pairs(tmp_path: Path) -> None:
     zh, en = put(tmp_path, "a.zh", "我\r\n你\r\n"), put(tmp_path, "a.en", "I\nyou")
-    assert pairs(zh, en) == [("我", "I"), ("你", "you")]
+    assert read_pairs(zh, en) == [("我", "I"), ("你", "you")]
 
 
 @pytest.mark.parametrize(("left", "right", "longer"), [("1\n2\n3\n", "1\n", "a"), ("1\n", "1\n2\n3\n", "b")])
@@ -49,7 +52,7 @@ def test_unequal_files_name_both_counts_and_the_first_lonely_line(
     with pytest.raises(
         QkvError, match=rf"a has {left.count(chr(10))} lines.*b has {right.count(chr(10))}.*{longer}:2 is the first"
     ):
-        pairs(a, b)
+        read_pairs(a, b)
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
@@ -58,30 +61,30 @@ def test_invalid_utf8_names_line_and_byte(tmp_path: Path, mark: bytes) -> None:
     with pytest.raises(
         QkvError, match=rf"f\.txt:3: invalid UTF-8: byte 0xff at offset {len(mark) + 10} \(byte 3 of the line\)"
     ):
-        lines(path)
+        read_lines(path)
 
 
 @pytest.mark.parametrize("content", ["", "\n", "\ufeff", " \n\n"])
 def test_an_empty_file_is_named(tmp_path: Path, content: str) -> None:
     with pytest.raises(QkvError, match=r"f\.txt: the file is empty"):
-        document(put(tmp_path, "f.txt", content))
+        read_document(put(tmp_path, "f.txt", content))
 
 
 def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
     put(tmp_path, "train.en", "a")
     with pytest.raises(QkvError, match=r"trian\.en: no such file.*did you mean 'train\.en'"):
-        lines(tmp_path / "trian.en")
+        read_lines(tmp_path / "trian.en")
     with pytest.raises(QkvError, match="nor is there a folder"):
-        lines(tmp_path / "no" / "train.en")
+        read_lines(tmp_path / "no" / "train.en")
     with pytest.raises(QkvError, match="is a directory"):
-        lines(tmp_path)
+        read_lines(tmp_path)
 
 
 def test_tsv(tmp_path: Path) -> None:
     path = put(tmp_path, "f.tsv", "0\t1\t2\n\na\tb\tc\n")
-    assert tsv(path, (2, 0)) == [("2", "0"), ("c", "a")]
+    assert read_tsv(path, (2, 0)) == [("2", "0"), ("c", "a")]
     with pytest.raises(QkvError, match=r"f\.tsv:1: found 3 column\(s\), expected at least 4"):
-        tsv(path, (0, 3))
+        read_tsv(path, (0, 3))
 
 
 @pytest.mark.parametrize(
@@ -91,27 +94,27 @@ def test_tsv(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_jsonl(tmp_path: Path, line: str, told: str) -> None:
     good = '{"source": "我", "target": "I", "more": 1}\n'
-    assert jsonl(put(tmp_path, "f", good * 2)) == [("我", "I")] * 2
+    assert read_jsonl(put(tmp_path, "f", good * 2)) == [("我", "I")] * 2
     with pytest.raises(QkvError, match=f"f:2: .*{told}"):
-        jsonl(put(tmp_path, "f", good + line))
+        read_jsonl(put(tmp_path, "f", good + line))
 
 
 def test_a_label_may_be_a_number_or_a_truth_and_nothing_else_may(tmp_path: Path) -> None:
     labelled = put(tmp_path, "f", '{"text": "a", "label": 1}\n{"text": "b", "label": "1"}\n')
-    assert jsonl(labelled, ("text", "label")) == [("a", "1"), ("b", "1")]
+    assert read_jsonl(labelled, ("text", "label")) == [("a", "1"), ("b", "1")]
     truths = put(tmp_path, "f", '{"text": "a", "label": true}\n{"text": "b", "label": false}\n')
-    assert jsonl(truths, ("text", "label")) == [("a", "true"), ("b", "false")]
+    assert read_jsonl(truths, ("text", "label")) == [("a", "true"), ("b", "false")]
     for value in ("[1]", "1.5", "null"):
         with pytest.raises(QkvError, match="f:1: key 'label' holds"):
-            jsonl(put(tmp_path, "f", f'{{"text": "a", "label": {value}}}'), ("text", "label"))
+            read_jsonl(put(tmp_path, "f", f'{{"text": "a", "label": {value}}}'), ("text", "label"))
 
 
 def test_a_key_may_lie_within_another(tmp_path: Path) -> None:
     inner = put(tmp_path, "f", '{"say": {"zh": "我", "en": "I"}, "a.b": "x"}\n')
-    assert jsonl(inner, ("say.zh", "say.en")) == [("我", "I")]
-    assert jsonl(inner, ("a.b", "say.en")) == [("x", "I")]
+    assert read_jsonl(inner, ("say.zh", "say.en")) == [("我", "I")]
+    assert read_jsonl(inner, ("a.b", "say.en")) == [("x", "I")]
     with pytest.raises(QkvError, match=r"f:1: no key 'say.zhh'; did you mean 'zh'\? \(found: zh, en\)"):
-        jsonl(inner, ("say.zhh", "say.en"))
+        read_jsonl(inner, ("say.zhh", "say.en"))
 
 
 BAD = "a\tA\nno tab\nb\tB\n\tempty\nc\tC\n"
@@ -120,13 +123,13 @@ BAD = "a\tA\nno tab\nb\tB\n\tempty\nc\tC\n"
 def test_bad_rows_are_an_error_or_left_out_or_put_aside(tmp_path: Path) -> None:
     path, aside = put(tmp_path, "f.tsv", BAD.encode() + b"\xff\tx\n"), tmp_path / "q" / "bad.jsonl"
     with pytest.raises(QkvError, match=r"f\.tsv:2: found 1 column"):
-        tsv(path)
-    with Sieve("skip") as sieve:
-        assert tsv(path, sieve=sieve) == [("a", "A"), ("b", "B"), ("c", "C")]
-    assert sieve.dropped == {str(path): 3}
-    assert "3 bad row(s) left out; the first:" in sieve.notes[0]
-    with Sieve("quarantine", aside) as sieve:
-        assert len(tsv(path, sieve=sieve)) == 3
+        read_tsv(path)
+    with BadRowPolicy("skip") as policy:
+        assert read_tsv(path, policy=policy) == [("a", "A"), ("b", "B"), ("c", "C")]
+    assert policy.dropped == {str(path): 3}
+    assert "3 bad row(s) left out; the first:" in policy.notes[0]
+    with BadRowPolicy("quarantine", aside) as policy:
+        assert len(read_tsv(path, policy=policy)) == 3
         assert not aside.exists(), "it appears whole, when all is read"
     rows = [json.loads(line) for line in aside.read_text(encoding="utf-8").splitlines()]
     assert [(r["line"], r["file"]) for r in rows] == [(2, str(path)), (4, str(path)), (6, str(path))]
@@ -138,13 +141,13 @@ def test_bad_rows_are_an_error_or_left_out_or_put_aside(tmp_path: Path) -> None:
 
 def test_a_quarantine_stays_where_reading_ends_early_or_is_only_tried(tmp_path: Path) -> None:
     path, aside = put(tmp_path, "f.tsv", BAD), tmp_path / "bad.jsonl"
-    with Sieve("quarantine", aside) as sieve:
-        assert len(tsv(path, sieve=sieve)) == 3
+    with BadRowPolicy("quarantine", aside) as policy:
+        assert len(read_tsv(path, policy=policy)) == 3
     whole = aside.read_bytes()
 
     def stopped() -> None:
-        with Sieve("quarantine", aside) as sieve:
-            found = tsv_rows(path, sieve=sieve)
+        with BadRowPolicy("quarantine", aside) as policy:
+            found = read_tsv_rows(path, policy=policy)
             assert [next(found)[0], next(found)[0]] == [1, 3], "a bad line lies between"
             raise KeyboardInterrupt
 
@@ -152,19 +155,19 @@ def test_a_quarantine_stays_where_reading_ends_early_or_is_only_tried(tmp_path: 
         stopped()
     assert aside.read_bytes() == whole
     aside.unlink()
-    with tried(), Sieve("quarantine", aside) as sieve:
-        assert len(tsv(path, sieve=sieve)) == 3
-    assert sieve.notes[0].startswith("2 bad row(s) left out; the first:")
+    with dry_run(), BadRowPolicy("quarantine", aside) as policy:
+        assert len(read_tsv(path, policy=policy)) == 3
+    assert policy.notes[0].startswith("2 bad row(s) left out; the first:")
     assert [p.name for p in tmp_path.iterdir()] == ["f.tsv"]
 
 
 def test_a_bad_line_takes_its_partner_along_and_the_others_stay_together(tmp_path: Path) -> None:
     zh, en = put(tmp_path, "a.zh", "我\n\n他\n她\n".encode()), put(tmp_path, "a.en", b"I\nyou\n\xffhe\nshe\n")
     with pytest.raises(QkvError, match=r"a\.zh:2: the source is empty beside .*a\.en:2"):
-        pairs(zh, en)
+        read_pairs(zh, en)
     aside = tmp_path / "bad.jsonl"
-    with Sieve("quarantine", aside) as sieve:
-        assert pairs(zh, en, sieve=sieve) == [("我", "I"), ("她", "she")]
+    with BadRowPolicy("quarantine", aside) as policy:
+        assert read_pairs(zh, en, policy=policy) == [("我", "I"), ("她", "she")]
     rows = [json.loads(line) for line in aside.read_text(encoding="utf-8").splitlines()]
     assert [(Path(r["file"]).name, r["line"]) for r in rows] == [("a.zh", 2), ("a.en", 2), ("a.zh", 3), ("a.en", 3)]
 
@@ -172,25 +175,25 @@ def test_a_bad_line_takes_its_partner_along_and_the_others_stay_together(tmp_pat
 def test_unequal_files_are_an_error_whatever_the_sieve_says(tmp_path: Path) -> None:
     a, b = put(tmp_path, "a", "1\n2\n"), put(tmp_path, "b", "1\n")
     with pytest.raises(QkvError, match="without a partner"):
-        pairs(a, b, sieve=Sieve("skip"))
+        read_pairs(a, b, policy=BadRowPolicy("skip"))
 
 
-def test_a_file_with_no_good_row_is_an_error_and_so_is_a_policy_that_is_none(tmp_path: Path) -> None:
+def test_a_file_without_a_good_row_and_an_unknown_policy_are_errors(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match=r"all 2 rows are bad; the first: .*f\.tsv:1"):
-        tsv(put(tmp_path, "f.tsv", "a\nb\n"), sieve=Sieve("skip"))
+        read_tsv(put(tmp_path, "f.tsv", "a\nb\n"), policy=BadRowPolicy("skip"))
     with pytest.raises(QkvError, match="did you mean 'skip'"):
-        Sieve("skp")  # type: ignore[arg-type]
+        BadRowPolicy("skp")  # type: ignore[arg-type]
     with pytest.raises(QkvError, match="needs a file"):
-        Sieve("quarantine")
+        BadRowPolicy("quarantine")
 
 
 def test_a_text_loses_its_bad_lines_only_where_a_sieve_says_so(tmp_path: Path) -> None:
     path = put(tmp_path, "f.txt", b"one\r\ntw\xff\nthree\nfo\0ur\nfive")
     with pytest.raises(QkvError, match=r"f\.txt:2: invalid UTF-8"):
-        document(path)
-    with Sieve("skip") as sieve:
-        assert document(path, sieve=sieve) == "one\nthree\nfive"
-    assert sieve.dropped == {str(path): 2}
+        read_document(path)
+    with BadRowPolicy("skip") as policy:
+        assert read_document(path, policy=policy) == "one\nthree\nfive"
+    assert policy.dropped == {str(path): 2}
 
 
 @pytest.mark.parametrize(
@@ -199,14 +202,14 @@ def test_a_text_loses_its_bad_lines_only_where_a_sieve_says_so(tmp_path: Path) -
      (b"\0" * 50, "binary"), (b"\x7fELF\x02\0\0\0\0\0", "a program")],
 )  # fmt: skip
 def test_a_file_that_is_no_text_is_named(tmp_path: Path, content: bytes, kind: str) -> None:
-    for read in (document, lines, tsv):
+    for read in (read_document, read_lines, read_tsv):
         with pytest.raises(QkvError, match=rf"f\.txt: not a UTF-8 text file, found .*{kind}"):
             read(put(tmp_path, "f.txt", content))
 
 
 def test_text_that_begins_like_a_format_is_text(tmp_path: Path) -> None:
-    assert document(put(tmp_path, "f.txt", "%PDF is a format\n")) == "%PDF is a format\n"
-    assert document(put(tmp_path, "f.txt", "日" * 5000)).startswith("日")  # the head ends within a character
+    assert read_document(put(tmp_path, "f.txt", "%PDF is a format\n")) == "%PDF is a format\n"
+    assert read_document(put(tmp_path, "f.txt", "日" * 5000)).startswith("日")  # the head ends within a character
 
 
 LABELS = ("no", "yes")
@@ -215,10 +218,10 @@ LABELS = ("no", "yes")
 def test_labels_by_name_or_number(tmp_path: Path) -> None:
     path = put(tmp_path, "f.tsv", "a\tb\tyes\nc\t0\n\nd\tno\nyes\tno\n")
     found = [(1, ("a\tb", "yes")), (2, ("c", "no")), (4, ("d", "no")), (5, ("yes", "no"))]
-    assert list(labelled_rows(path, LABELS)) == found
+    assert list(read_labelled_rows(path, LABELS)) == found
     rows = [{"label": 1, "text": "a"}, {"label": "no", "text": "b"}]
     path = put(tmp_path, "f.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
-    assert [row for _, row in labelled_rows(path, LABELS)] == [("a", "yes"), ("b", "no")]
+    assert [row for _, row in read_labelled_rows(path, LABELS)] == [("a", "yes"), ("b", "no")]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +235,7 @@ def test_labels_by_name_or_number(tmp_path: Path) -> None:
 def test_a_label_that_is_none_is_told_by_file_and_line(tmp_path: Path, line: str, told: str) -> None:
     path = put(tmp_path, "f.tsv", f"good\tyes\n{line}\n")
     with pytest.raises(QkvError, match=rf"f\.tsv:2: .*{re.escape(told)}"):
-        list(labelled_rows(path, LABELS))
+        list(read_labelled_rows(path, LABELS))
 
 
 ANY = st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b""))
@@ -245,9 +248,9 @@ def test_nothing_is_lost_between_good_rows_and_quarantine(
 ) -> None:
     folder = tmp_path_factory.mktemp("q")
     path, aside = put(folder, "f.tsv", b"one\ttwo\n" + b"".join(row + b"\n" for row in rows)), folder / "bad.jsonl"
-    assume(not not_text(path.read_bytes()))
-    with Sieve("quarantine", aside) as sieve:
-        good = [number for number, _ in tsv_rows(path, sieve=sieve)]
+    assume(not detect_format(path.read_bytes()))
+    with BadRowPolicy("quarantine", aside) as policy:
+        good = [number for number, _ in read_tsv_rows(path, policy=policy)]
     kept = [json.loads(line) for line in aside.read_text(encoding="utf-8").splitlines()] if aside.exists() else []
     for row in kept:
         raw = base64.b64decode(row["base64"]) if "base64" in row else row["text"].encode()
@@ -259,7 +262,7 @@ def test_nothing_is_lost_between_good_rows_and_quarantine(
 @pytest.mark.parametrize("text", ["a\tb\rc\td\r", "a b c\rd e f"])
 def test_lines_that_end_with_a_carriage_return_alone_are_told(tmp_path: Path, text: str) -> None:
     path = put(tmp_path, "f.tsv", text)
-    for read in (tsv, document, jsonl):
+    for read in (read_tsv, read_document, read_jsonl):
         with pytest.raises(QkvError, match=r"f\.tsv: 2 lines that end with a carriage return alone"):
             read(path)
-    assert document(put(tmp_path, "g", "a\rb\nc\r\n")) == "a\rb\nc\n"
+    assert read_document(put(tmp_path, "g", "a\rb\nc\r\n")) == "a\rb\nc\n"

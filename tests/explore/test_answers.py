@@ -15,7 +15,7 @@ from support import zoo
 
 import qkv
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.explore import answers, heads
 from qkv.explore.answers import ANSWERS, answer
@@ -264,7 +264,7 @@ def test_words_worth_looking_at_are_chosen_from_the_text() -> None:
     assert asked(run, "proof", side="encoder").keys["turned"] == []
 
 
-def test_a_shift_is_held_against_the_word_alone_and_the_anchors_against_each_other() -> None:
+def test_a_shift_is_held_against_the_word_alone_and_anchors_to_each_other() -> None:
     alone = ask(model_of("demo"), Question("它"), "demo")
     same = asked(alone, "shift", pos="0", part="encoder", anchors="书,书").keys
     assert same["itself"].tolist() == pytest.approx([1.0] * 4, abs=0.2)  # but for the end that a text is given
@@ -313,11 +313,11 @@ def test_the_trace_reads_the_whole_text_as_it_was_written(name: str) -> None:
     heard = run.t.ran()
     free = torch.tensor([len(run.first.ids)]) if kind(run.model) == "prefix" else None
     with torch.no_grad():
-        given = Given(prefix=free)
+        given = Inputs(prefix_len=free)
         if run.model.encoder_decoder:
             source = torch.tensor([run.first.ids])
-            given = Given(memory=core.encode(source, begin(core.encoder, source)))
-        logits = core(heard.ids, begin(core.decoder, heard.ids, given))
+            given = Inputs(memory=core.encode(source))
+        logits = core(heard.ids, given).logits
     assert (run.t["logits"] - logits).abs().max() < 1e-4
     assert heard.phases[-1] == "decode"
     assert heard.ids[0, -len(run.first.written) + 1 :].tolist() == run.first.written[:-1]

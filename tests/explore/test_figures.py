@@ -112,7 +112,7 @@ def sides(fig: Any) -> list[tuple[float, float]]:
     return [(line.get_ydata()[0], line.get_ydata()[-1]) for line in fig.axes[0].lines if min(line.get_xdata()) < 1]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("learned", "serial"), ("parallel", "parallel"), ("carried", "normed")])
+@pytest.mark.parametrize(("name", "kind"), [("learned", "serial"), ("parallel", "parallel"), ("carried", "deepnorm")])
 def test_the_lines_of_a_block_are_those_of_its_residual(name: str, kind: str) -> None:
     model = zoo_model(name)
     assert model.spec.stack.blocks[0].residual == kind
@@ -123,7 +123,7 @@ def test_the_lines_of_a_block_are_those_of_its_residual(name: str, kind: str) ->
     into_ffn = row["ffn_in"]
     if kind == "serial":
         assert sides(fig) == [(row["resid_in"], sums[0]), (row["resid_mid"], sums[1])]
-    elif kind == "normed":
+    elif kind == "deepnorm":
         assert sides(fig) == [(row["attn_in"], sums[0]), (row["ffn_in"], sums[1])]
         assert "⊕ residual × 2" in words(fig)
     else:

@@ -135,7 +135,7 @@ def test_a_bundle_that_is_not_what_is_built_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_every_panel_of_every_kind_works_in_a_browser_and_its_numbers_are_what_their_lines_give() -> None:
+def test_every_panel_works_in_a_browser_and_numbers_are_what_lines_give() -> None:
     browsing.chromium()
     from test_answers import model_of
 

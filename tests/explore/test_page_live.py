@@ -47,7 +47,7 @@ def learning(folder: Path) -> Iterator[tuple[server.Page, threading.Thread]]:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_a_sentence_asked_for_while_a_run_learns_is_translated_in_its_next_record_and_shown(tmp_path: Path) -> None:
+def test_a_sentence_asked_for_in_training_is_in_the_next_record(tmp_path: Path) -> None:
     browsing.chromium()
     folder = tmp_path / "demo"
     with learning(folder) as (page, thread):

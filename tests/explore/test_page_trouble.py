@@ -12,7 +12,7 @@ EXAMPLES = {"demo": ["书和茶都在桌上，我看完了它。"], "demo-lm": [
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-def test_long_texts_two_tabs_strangers_closed_browsers_zoom_and_a_keyboard_alone() -> None:
+def test_long_texts_two_tabs_strangers_zoom_and_a_keyboard_alone() -> None:
     browsing.chromium()
     desk = server.Desk(list(EXAMPLES), qkv.load, examples=EXAMPLES)
     page = server.Page(desk)

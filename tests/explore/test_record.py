@@ -116,7 +116,7 @@ def test_a_weight_is_in_bytes() -> None:
     assert record.weight(("/api/x", one)) == len('{"/api/x":{"type":"application/json","body":"书和茶"}}'.encode())
 
 
-def test_some_steps_of_a_run_are_recorded_the_first_and_the_last_among_them(tmp_path: Path) -> None:
+def test_some_steps_are_recorded_the_first_and_the_last_among_them(tmp_path: Path) -> None:
     count = 3 * record.STEPS + 2
     run = long_run(tmp_path, count)
     w, key = ProbeLog(run), replay.key(run)

@@ -66,7 +66,7 @@ def faults(run: Run, layer: str) -> list[str]:
     ("demo-moe", "3", {"logits", "score"}), ("experts", "0", {"logits", "score"}),
     ("mixed", "2", {"logits", "score", "bias", "choice", "left", "judged"}),
 ])  # fmt: skip
-def test_scores_biases_groups_weights_and_shares_are_those_that_the_logits_give(
+def test_scores_groups_weights_and_shares_are_those_that_the_logits_give(
     name: str, layer: str, told: set[str]
 ) -> None:
     assert set(answer(run_of(name), "routes", {"layer": layer}).arrays) == told
@@ -80,5 +80,5 @@ def test_a_router_that_is_told_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch)
         bias.neg_()  # told: another bias than the one that chose
         assert faults(run, "2")
         bias.neg_()
-    monkeypatch.setattr(routing, "within", lambda choice, s: experts.within(-choice, s))
+    monkeypatch.setattr(routing, "mask_closed_groups", lambda choice, s: experts.mask_closed_groups(-choice, s))
     assert any(one.startswith("left") for one in faults(run, "2"))

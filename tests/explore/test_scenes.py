@@ -7,7 +7,7 @@ import torch
 
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.explore.scenes import How, described
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
@@ -57,9 +57,9 @@ def test_a_translations_numbers_are_those_of_the_model_alone() -> None:
     scene = described(core, letters, [TEXT], HOW)[0]
     source = torch.tensor([letters.encode(TEXT)])
     target = [0, *(WORDS.index(w) for w in scene["target"][1:])]
-    memory = core.encode(source, begin(core.encoder, source))
+    memory = core.encode(source)
     ids = torch.tensor([target[:-1]])
-    chance = core(ids, begin(core.decoder, ids, Given(memory=memory)))[0].softmax(-1)
+    chance = core(ids, Inputs(memory=memory)).logits[0].softmax(-1)
     size, read = source.shape[1], len(target) - 1
     assert scene["check"] < 1e-5
     for t in range(read):
@@ -77,13 +77,13 @@ def test_a_translations_numbers_are_those_of_the_model_alone() -> None:
 
 
 @torch.no_grad()
-def test_a_continuation_marks_thrown_away_guesses_and_proves_on_the_decoder() -> None:
+def test_a_continuation_marks_rejected_guesses_and_proves_on_the_decoder() -> None:
     core = made(both=False)
     scene = described(core, Letters(), ["书和茶"], How(max_new_tokens=4))[0]
     assert scene["prompt"] == 4
     assert scene["guesses"]["used"] == [False, False, False, True, True, True, True]
     ids = torch.tensor([[WORDS.index(w) for w in scene["target"]]])
-    chance = core(ids, begin(core.decoder, ids))[0].softmax(-1)
+    chance = core(ids).logits[0].softmax(-1)
     for t in range(3, 7):
         assert scene["guesses"]["cells"][-1][t][0][0] == scene["target"][t + 1]
         assert abs(scene["proof"]["before"][t + 1] - float(chance[t, ids[0, t + 1]])) < 1e-4

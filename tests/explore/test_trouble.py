@@ -49,7 +49,7 @@ def test_texts_in_odd_signs_are_read_and_every_answer_is_made_or_says_why(name: 
         assert made >= 8, what
 
 
-def test_a_question_beyond_all_bounds_is_refused_before_anything_is_computed(lm: qkv.Model) -> None:
+def test_a_question_beyond_all_bounds_is_refused_before_computing(lm: qkv.Model) -> None:
     browser = Browser(desk(lm))
     for wrong, said in (
         ({"beam": 10**9}, "beam: expected a whole number >= 1 and <= 64, found 1000000000"), ({"beam": 65}, "<= 64"),

@@ -10,7 +10,6 @@ from qkv.checkpoints import storage
 from qkv.checkpoints.config import Reader
 from qkv.core.cache import Static
 from qkv.core.model import Transformer
-from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.families import deepseek
 
@@ -40,7 +39,7 @@ def test_the_cache_holds_latents_only(seed, tmp_path):
     attn, layers = model.spec.stack.blocks[0].attn, len(model.spec.stack.blocks)
     cache, ids = Static(layers), torch.randint(3, 60, (2, 9))
     with torch.no_grad():
-        model.core(ids, begin(model.core.decoder, ids, cache=cache, mode="prefill"))
+        model.core(ids, cache=cache, mode="prefill")
     assert cache.bytes == 2 * 9 * layers * (attn.kv_rank + attn.rotary.dim) * 4
 
 

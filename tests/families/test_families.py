@@ -12,7 +12,7 @@ from qkv import hub
 from qkv.checkpoints import model_dir, storage
 from qkv.checkpoints.config import Reader
 from qkv.core.cache import Static
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.model import Model
 
@@ -149,16 +149,15 @@ def test_config_round_trip(family):
 
 def uncached_and_cached(model, at):
     """Logits of one pass, and of chunks with a cache that has to grow."""
-    core, ids, given = model.core, at.get("target", at["ids"]), Given()
+    core, ids, given = model.core, at.get("target", at["ids"]), Inputs()
     with torch.no_grad():
         if "target" in at:
-            memory = core.encode(at["ids"], begin(core.encoder, at["ids"], Given(real=at["real"])))
-            given = Given(memory=memory, memory_real=at["real"])
-        whole = core(ids, begin(core.decoder, ids, given))
+            memory = core.encode(at["ids"], Inputs(padding_mask=at["real"]))
+            given = Inputs(memory=memory, source_padding_mask=at["real"])
+        whole = core(ids, given).logits
         cache, parts = Static(len(core.decoder.layers), capacity=4), []
         for a, b in ((0, 3), (3, 4), (4, 5), (5, ids.shape[1])):
-            step = begin(core.decoder, ids[:, a:b], given, cache=cache, mode="prefill" if a == 0 else "decode")
-            parts.append(core(ids[:, a:b], step))
+            parts.append(core(ids[:, a:b], given, cache, mode="prefill" if a == 0 else "decode").logits)
     return whole, torch.cat(parts, 1)
 
 

@@ -8,7 +8,7 @@ from support import oracles, oracles_bert
 from qkv import hub, inputs
 from qkv.checkpoints import name_table, storage
 from qkv.cli import main
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.tokenizers.vocabulary import train
 
@@ -46,12 +46,12 @@ def ours(core, at):
     ids, real = at["ids"], at["real"]
     with torch.no_grad():
         if core.spec.encoder and core.spec.decoder:
-            memory = core.encode(ids, begin(core.encoder, ids, Given(real=real)))
+            memory = core.encode(ids, Inputs(padding_mask=real))
             ids = torch.cat([torch.full((len(ids), 1), 2), ids[:, :-1]], 1)
-            return core.classify(ids, begin(core.decoder, ids, Given(real=real, memory=memory, memory_real=real)))
+            return core.classify(ids, Inputs(padding_mask=real, memory=memory, source_padding_mask=real))
         stack = core.encoder if core.spec.encoder else core.decoder
         segments = at["segments"] if stack.spec.segments else None
-        return core.classify(ids, begin(stack, ids, Given(real=real, segments=segments)))
+        return core.classify(ids, Inputs(padding_mask=real, segments=segments))
 
 
 @pytest.mark.parametrize(("family", "head"), HEADS)
@@ -106,8 +106,8 @@ def test_token_types_change_the_logits_of_masked_words(tmp_path):
     ids, segments = (torch.tensor(part) for part in zip(*rows, strict=True))
     with torch.no_grad():
         want = oracle(ids, token_type_ids=segments).logits
-        got = core(ids, begin(core.encoder, ids, Given(segments=segments)))
-        plain = core(ids, begin(core.encoder, ids))
+        got = core(ids, Inputs(segments=segments)).logits
+        plain = core(ids).logits
     assert (got - want).abs().max() <= 3e-5 * want.std()
     assert (plain - want).abs().max() > 1e-2
 
@@ -155,8 +155,7 @@ def test_dropout_falls_once_before_the_labels(tmp_path):
     oracle = oracles_bert.draw("bert", 0, "texts")
     oracle.save_pretrained(tmp_path)
     core, at, chances = hub.load(tmp_path).core, batch(oracle, 0), []
-    step = begin(core.encoder, at["ids"], drop=lambda x, p: chances.append((x.ndim, p)) or x)
-    core.classify(at["ids"], step)
+    core.classify(at["ids"], drop=lambda x, p: chances.append((x.ndim, p)) or x)
     assert [p for ndim, p in chances if ndim == 2] == [core.spec.labels.dropout]
 
 

@@ -9,8 +9,8 @@ from support import alone
 from qkv import hub
 from qkv.checkpoints import model_dir, storage
 from qkv.core.cache import Static
-from qkv.core.positions import placed
-from qkv.core.step import Given, begin
+from qkv.core.positions import resolve_positions
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.families import chatglm, glm_blank
 from qkv.generation.engine import generate
@@ -133,7 +133,7 @@ def test_chatglm_equals_its_slow_reading(chat, record):
 @pytest.mark.parametrize("name", ["chatglm", "glm_blank"])
 def test_it_writes_learns_is_traced_shown_and_counted(name, chat, model, record):
     core = (chat if name == "chatglm" else model)[1].core
-    given = Given(prefix=torch.tensor([len(PREFIX)]), blank=torch.tensor([PREFIX.index(MASK)]))
+    given = Inputs(prefix_len=torch.tensor([len(PREFIX)]), blank_pos=torch.tensor([PREFIX.index(MASK)]))
     alone.everything(name, core, torch.tensor([[*PREFIX, *FILLING]]), given, record, (PREFIX, (START,), (MASK,)))
 
 
@@ -142,9 +142,12 @@ def test_a_deliberate_fault_in_chatglm_shows(chat, fault, monkeypatch):
     tensors, ours = chat
     block = ours.core.decoder.layers[1]
     if fault == "carry":
-        object.__setattr__(block.spec, "carry", 2.4)
+        object.__setattr__(block.spec, "residual_scale", 2.4)
     elif fault == "axis":
-        monkeypatch.setattr("qkv.core.step.placed", lambda at, s, p, b: placed(at, s, p, b)._replace(blank=at * 0))
+        right = resolve_positions
+        monkeypatch.setattr(
+            "qkv.core.model.resolve_positions", lambda at, s, p, b: right(at, s, p, b)._replace(blank=at * 0)
+        )
     else:
         q = block.attn.q.weight
         with torch.no_grad():
@@ -155,13 +158,13 @@ def test_a_deliberate_fault_in_chatglm_shows(chat, fault, monkeypatch):
 @pytest.mark.parametrize("name", ["chatglm", "glm_blank"])
 def test_each_token_with_the_cache_equals_the_text_read_at_once(name, chat, model, record):
     core, text = (chat if name == "chatglm" else model)[1].core, torch.tensor([[*PREFIX, *FILLING]])
-    given = Given(prefix=torch.tensor([len(PREFIX)]), blank=torch.tensor([PREFIX.index(MASK)]))
+    given = Inputs(prefix_len=torch.tensor([len(PREFIX)]), blank_pos=torch.tensor([PREFIX.index(MASK)]))
     with torch.no_grad():
-        whole = core(text, begin(core.decoder, text, given))[:, len(PREFIX) - 1 :]
+        whole = core(text, given).logits[:, len(PREFIX) - 1 :]
         cache, parts = Static(len(core.decoder.layers), capacity=text.shape[1]), list[torch.Tensor]()
         for piece in text.split([len(PREFIX), *[1] * len(FILLING)], 1):
-            step = begin(core.decoder, piece, given, cache=cache, mode="decode" if cache.length else "prefill")
-            parts.append(core(piece, step)[:, -1:])
+            mode = "decode" if cache.length else "prefill"
+            parts.append(core(piece, given, cache, mode=mode).logits[:, -1:])
     gap = (torch.cat(parts, 1) - whole).abs().max().item()
     assert gap <= 1e-5 * max(1.0, whole.std().item())
     record(name, "cached", gap)
@@ -232,9 +235,9 @@ def slow(tensors, prefix, filling):
 def logits(core, prefix, filling, **more):
     """Ours for one row."""
     ids = torch.tensor([[*prefix, *filling]])
-    given = Given(prefix=torch.tensor([len(prefix)]), blank=torch.tensor([prefix.index(MASK)]), **more)
+    given = Inputs(prefix_len=torch.tensor([len(prefix)]), blank_pos=torch.tensor([prefix.index(MASK)]), **more)
     with torch.no_grad():
-        return core(ids, begin(core.decoder, ids, given))[0]
+        return core(ids, given).logits[0]
 
 
 def test_logits_equal_the_paper_read_slowly(model, record):
@@ -255,8 +258,8 @@ def test_a_deliberate_fault_shows(model, fault):
     if fault == "swapped":
         core.decoder.positions, core.decoder.blanks = core.decoder.blanks, core.decoder.positions
     with torch.no_grad():
-        given = Given(prefix=torch.tensor([length]), blank=torch.tensor([place]))
-        got = core(ids, begin(core.decoder, ids, given))[0]
+        given = Inputs(prefix_len=torch.tensor([length]), blank_pos=torch.tensor([place]))
+        got = core(ids, given).logits[0]
     assert (got - slow(tensors, PREFIX, FILLING)).abs().max() > 1e-2
 
 
@@ -273,11 +276,10 @@ def test_the_prefix_sees_ahead_and_what_is_written_does_not(model):
 def test_cached_in_chunks_equals_uncached(model):
     core, whole = model[1].core, logits(model[1].core, PREFIX, FILLING)
     ids, cache, parts = torch.tensor([[*PREFIX, *FILLING]]), Static(3, capacity=4), []
-    given = Given(prefix=torch.tensor([7]), blank=torch.tensor([2]))
+    given = Inputs(prefix_len=torch.tensor([7]), blank_pos=torch.tensor([2]))
     with torch.no_grad():
         for a, b in ((0, 8), (8, 9), (9, 12)):
-            step = begin(core.decoder, ids[:, a:b], given, cache=cache, mode="decode" if a else "prefill")
-            parts.append(core(ids[:, a:b], step)[0])
+            parts.append(core(ids[:, a:b], given, cache, mode="decode" if a else "prefill").logits[0])
     assert (torch.cat(parts) - whole).abs().max() <= 1e-5 * whole.std()
 
 

@@ -49,7 +49,7 @@ def gap(model, tmp_path, length):
 
 
 @pytest.mark.parametrize("name", SCALINGS)
-def test_scaled_rotary_positions_equal_transformers_beyond_the_trained_length(name, tmp_path):
+def test_scaled_rotary_positions_equal_transformers_beyond_training(name, tmp_path):
     rope = {"rope_type": name.partition("-")[0], "rope_theta": 500.0, **SCALINGS[name]}
     # angles are rounded speeds times positions up to 120
     assert gap(drawn("Llama", rope_parameters=rope), tmp_path, 120) <= 5e-5
@@ -58,7 +58,7 @@ def test_scaled_rotary_positions_equal_transformers_beyond_the_trained_length(na
 @pytest.mark.parametrize("name", [n for n in SCALINGS if "gain" not in n])
 def test_a_wrong_scaling_shows(name, tmp_path, monkeypatch):
     rope = {"rope_type": name.partition("-")[0], "rope_theta": 500.0, **SCALINGS[name]}
-    slowed = "qkv.core.positions.slowed"
+    slowed = "qkv.core.positions.scale_frequencies"
     monkeypatch.setattr(slowed, lambda exponent, positions, s, by: 1.0 / s.base**exponent / by.factor**0.5)
     assert gap(drawn("Llama", rope_parameters=rope), tmp_path, 120) > 1e-2
 
@@ -106,11 +106,11 @@ def test_labels_come_from_the_last_real_token(kind, tmp_path):
     ids = torch.randint(3, 61, (3, 9), generator=torch.Generator().manual_seed(2))
     real = torch.arange(9)[None] < torch.tensor([9, 4, 7])[:, None]
     ids = ids.where(real, torch.tensor(0))
-    from qkv.core.step import Given, begin
+    from qkv.core.step import Inputs
 
     with torch.no_grad():
         want = model(ids, attention_mask=real.long()).logits
-        got = ours.core.classify(ids, begin(ours.core.decoder, ids, Given(real=real)))
+        got = ours.core.classify(ids, Inputs(padding_mask=real))
     assert (got - want).abs().max() <= 1e-5
     ours.config = None
     ours.save(tmp_path / "again")
@@ -124,10 +124,9 @@ def test_a_bare_model_loads(tmp_path):
     model.save_pretrained(tmp_path)
     ids = torch.randint(3, 61, (2, 9))
     core = hub.load(tmp_path).core
-    from qkv.core.step import begin
 
     with torch.no_grad():
-        assert (core.hidden(ids, begin(core.decoder, ids)) - model(ids).last_hidden_state).abs().max() <= 1e-5
+        assert (core.hidden(ids) - model(ids).last_hidden_state).abs().max() <= 1e-5
     assert core.spec.head is None
 
 

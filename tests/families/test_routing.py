@@ -64,7 +64,7 @@ def gaps(family: str, number: int, folder: Path) -> list[float]:
     assert ours
     found = []
     for layer, (index, weight) in theirs.items():
-        count = model.spec.stack.blocks[layer].moe.count
+        count = model.spec.stack.blocks[layer].moe.num_experts
         mine, mine_weight = (trace[f"layers.{layer}.moe.{n}"][at["real"]] for n in ("index", "weight"))
         index, weight = index[at["real"]], weight[at["real"]]
         assert torch.equal(mine.sort(-1).values, index.sort(-1).values), f"layer {layer} chooses other experts"
@@ -90,12 +90,12 @@ def test_every_kind_of_router_is_among_those_drawn() -> None:
 
 @every
 def test_a_router_that_forgets_its_scale_is_found(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = experts.choose
+    right = experts.route
 
     def wrong(*given: Any) -> tuple[Tensor, Tensor]:
         index, weight = right(*given)
         return index, weight * 1.01
 
-    monkeypatch.setattr(experts, "choose", wrong)
+    monkeypatch.setattr(experts, "route", wrong)
     with pytest.raises(AssertionError):
         test_chosen_experts_and_their_weights_equal_transformers(family, 1, tmp_path)

@@ -10,7 +10,7 @@ from support import oracles_t5 as drawn
 from qkv import cost, hub
 from qkv.checkpoints.config import Reader
 from qkv.core import positions
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.families import gpt_neo, t5
 
@@ -56,7 +56,7 @@ def test_a_fault_in_the_distances_shows(fault, tmp_path, monkeypatch):
     oracle = drawn.draw("t5", 1)
     oracle.save_pretrained(tmp_path)
     model, at = hub.load(tmp_path), drawn.oracles.batch(oracle, 1)
-    usual = positions.buckets
+    usual = positions.bucket_distances
     if fault == "scale":
         for layer in model.core.encoder.layers:
             layer.attn.scale = 32**-0.5
@@ -67,7 +67,7 @@ def test_a_fault_in_the_distances_shows(fault, tmp_path, monkeypatch):
             other = {"both": "past", "past": "both"}[s.direction] if fault == "direction" else s.direction
             return usual(start, tokens, replace(s, direction=other, **change), device)
 
-        monkeypatch.setattr("qkv.core.model.buckets", wrong)
+        monkeypatch.setattr("qkv.core.model.bucket_distances", wrong)
     with torch.no_grad():
         got = model(source=at["ids"], target=at["target"], padding=at["real"]).logits.flatten(0, 1)
     assert (got - drawn.oracles.logits(oracle, at)).abs().max() > 1e-3
@@ -78,7 +78,7 @@ def test_buckets_equal_transformers_far_out():
 
     for direction in ("both", "past"):
         s = replace(t5.spec(Reader(t5.SIZES["small"], "small")).encoder.relative, direction=direction)
-        ours = positions.buckets(0, 400, s, torch.device("cpu"))
+        ours = positions.bucket_distances(0, 400, s, torch.device("cpu"))
         ahead = torch.arange(400)[None] - torch.arange(400)[:, None]
         theirs = T5Attention._relative_position_bucket(ahead, direction == "both", s.buckets, s.distance)
         assert torch.equal(ours, theirs)
@@ -136,8 +136,7 @@ def test_a_window_of_another_width_shows(tmp_path):
     path.write_text(json.dumps(config | {"window_size": config["window_size"] + 1}), encoding="utf-8")
     model, at = hub.load(tmp_path), drawn.oracles.batch(oracle, 0)
     with torch.no_grad():
-        step = begin(model.core.decoder, at["ids"], Given(real=at["real"]))
-        got = model.core(at["ids"], step)[at["real"]]
+        got = model.core(at["ids"], Inputs(padding_mask=at["real"])).logits[at["real"]]
     assert (got - drawn.oracles.logits(oracle, at)).abs().max() > 1e-3
 
 

@@ -10,7 +10,7 @@ import torch
 from qkv.core.cache import Static
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam, placed
 from qkv.generation.engine import generate
@@ -52,10 +52,10 @@ def followers(core: Transformer | tuple[Transformer, ...], prompt: tuple[int, ..
         return [math.log(sum(map(math.exp, told)) / len(core)) for told in zip(*each, strict=True)]
     if core.spec.encoder:
         source, ids = torch.tensor([prompt]), torch.tensor([[*START, *tokens]])
-        memory = core.encode(source, begin(core.encoder, source))
-        return core(ids, begin(core.decoder, ids, Given(memory=memory)))[0, -1].log_softmax(-1).tolist()
+        memory = core.encode(source)
+        return core(ids, Inputs(memory=memory)).logits[0, -1].log_softmax(-1).tolist()
     ids = torch.tensor([[*prompt, *tokens]])
-    return core(ids, begin(core.decoder, ids))[0, -1].log_softmax(-1).tolist()
+    return core(ids).logits[0, -1].log_softmax(-1).tolist()
 
 
 def divisor(n: int, s: Search) -> float:
@@ -122,7 +122,7 @@ def test_beams_equal_a_brute_force_search(kind, beams, stop):
         compare(model(kind, seed), s)
 
 
-def test_the_trials_hold_both_ends_and_sources_that_leave_at_different_times():
+def test_the_trials_hold_both_ends_and_sources_that_leave_at_other_times():
     found = [h for seed in range(5) for kind in ("decoder", "translator")
              for hs in compare(model(kind, seed), Search(3, 3)) for h in hs]  # fmt: skip
     assert {h.finish_reason for h in found} == {"stop", "length"}
@@ -288,6 +288,6 @@ def test_sources_of_unequal_length_are_read_apart_and_nothing_changes():
     assert sum(a * b for a, b in seen) < len(sources) * 30
     for n, source in enumerate(sources):
         ids = torch.tensor([source])
-        alone = core.encode(ids, begin(core.encoder, ids))
+        alone = core.encode(ids)
         assert (rows.memory[n, : len(source)] - alone[0]).abs().max() <= 1e-5
         assert rows.memory_real[n].tolist() == [True] * len(source) + [False] * (30 - len(source))

@@ -12,7 +12,7 @@ from support.rounding import EXACT, ROOM
 from qkv import sampling
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin, listener
+from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.generation import rows as rows_module
 from qkv.generation.engine import generate, stream
@@ -65,12 +65,11 @@ def followers(core: Transformer, prompt: list[int], tokens: list[int]) -> torch.
     """Log probabilities [V] of what follows, everything read again in one pass, no cache, no padding, no batch."""
     if core.spec.encoder:
         source = torch.tensor([prompt])
-        memory = core.encode(source, begin(core.encoder, source))
+        memory = core.encode(source)
         ids = torch.tensor([[1, *tokens]])
-        return core(ids, begin(core.decoder, ids, Given(memory=memory)))[0, -1].log_softmax(-1)
+        return core(ids, Inputs(memory=memory)).logits[0, -1].log_softmax(-1)
     ids = torch.tensor([[*prompt, *tokens]])
-    step = begin(core.decoder, ids, Given(prefix=torch.tensor([len(prompt)])))
-    return core(ids, step)[0, -1].log_softmax(-1)
+    return core(ids, Inputs(prefix_len=torch.tensor([len(prompt)]))).logits[0, -1].log_softmax(-1)
 
 
 def plainly(core: Transformer, prompt: list[int], n: int) -> tuple[list[int], list[float]]:
@@ -257,7 +256,7 @@ def test_only_the_last_position_of_a_prompt_goes_through_the_head():
 
 def test_a_stream_keeps_the_listener_of_its_call_and_leaves_inference_mode():
     class Ear:
-        opens = False
+        needs_eager_attention = False
         heard = 0
 
         def tap(self, module, name, x):
@@ -265,14 +264,14 @@ def test_a_stream_keeps_the_listener_of_its_call_and_leaves_inference_mode():
             return x
 
     ear, other = Ear(), Ear()
-    token = listener.set(ear)
+    token = active_tracer.set(ear)
     events = stream(model("causal"), [[5]], limits=Limits(3))
-    listener.set(other)
+    active_tracer.set(other)
     try:
         for _ in events:
             assert not torch.is_inference_mode_enabled()
     finally:
-        listener.reset(token)
+        active_tracer.reset(token)
     assert (ear.heard, other.heard) == (3, 0)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import qkv
-from qkv import baselines
+from qkv.baselines.lstm import lstm_spec
 from qkv.cli import main
 from qkv.errors import QkvError
 from qkv.model import Model
@@ -69,7 +69,7 @@ def test_models_that_do_not_belong_together_are_refused(models: list[Model]) -> 
 
     if (bundled_dir() / "demo-lm").is_dir():
         refused(qkv.load("demo-lm", device="cpu"), "Model\\(llama, .* does not translate by beam search")
-    lstm = Model(qkv.build(baselines.recurrence(len(one.tokenizer), width=16, attention="additive")).core,
+    lstm = Model(qkv.build(lstm_spec(len(one.tokenizer), width=16, attention="additive")).core,
                  one.tokenizer, one.special)  # fmt: skip
     refused(lstm, "does not translate by beam search")
     with pytest.raises(QkvError, match="does not translate by beam search"):

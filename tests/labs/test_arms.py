@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qkv import labs
-from qkv.core.recurrent import Writer
+from qkv.baselines.lstm import LSTMDecoder
 from qkv.labs import arms, lab
 from qkv.labs.lab import Runs
 
@@ -47,13 +47,13 @@ def test_what_a_shape_writes_is_what_it_guesses_behind_its_own_words(shape: Any)
 
 
 def test_a_writer_that_forgets_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Writer.write
+    whole = LSTMDecoder.unroll
 
-    def write(self: Writer, x: torch.Tensor, state: Any, step: Any) -> Any:
+    def write(self: LSTMDecoder, x: torch.Tensor, state: Any, step: Any) -> Any:
         states, pattern, _ = whole(self, x, state, step)
         return states, pattern, tuple(-part for part in state)
 
-    monkeypatch.setattr(Writer, "write", write)
+    monkeypatch.setattr(LSTMDecoder, "unroll", write)
     with pytest.raises(AssertionError):
         test_what_a_shape_writes_is_what_it_guesses_behind_its_own_words("attention")
 

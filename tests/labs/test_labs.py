@@ -16,7 +16,7 @@ from qkv import sampling as sample
 from qkv.core import attention, kernels
 from qkv.core.attention import Attention
 from qkv.core.cache import Static
-from qkv.core.masks import Seen
+from qkv.core.masks import AttentionBias
 from qkv.core.model import Block, Stack, Transformer
 from qkv.errors import QkvError
 from qkv.labs import lab, page, tiny
@@ -50,7 +50,7 @@ exact = pytest.mark.parametrize("name", EXACT)
 
 def blind(q, k, v, seen, at, step):
     """A decoder that sees the future."""
-    return attention.attend(q, k, v, Seen(None, causal=False), at, step)
+    return attention.attend(q, k, v, AttentionBias(None, causal=False), at, step)
 
 
 def twice(self, x, step, whole=Stack.forward):
@@ -85,8 +85,9 @@ def fat(self, layer, k, v, whole=Static.append):
 def tangled(self, x, step):
     """Heads merged by a plain reshape."""
     x = step.tap(self, "norm", x)
-    q = step.tap(self, "q", step.tap(self, "q_pre", self.split(self.q(x), self.spec.heads)))
-    k, v = step.tap(self, "k", self.key(x, step)), self.value(x, step)
+    q = step.tap(self, "q", step.tap(self, "q_pre", self.split_heads(self.q(x), self.spec.heads)))
+    k, v = self.project_kv(x, step)
+    k = step.tap(self, "k", k)
     z = step.tap(self, "z", step.attend(q, k, v, step.mask[self.spec.mask], self, step))
     return step.tap(self, "out", self.out(z.reshape(*x.shape[:2], -1)))
 
@@ -209,7 +210,7 @@ def test_a_private_import_is_caught():
     assert private("from qkv.core.model import Block") != []
     assert private("from qkv.core.step import Step") != []
     assert private("import qkv.generation.engine") != []
-    assert private("from qkv.core.step import begin\nfrom qkv import spec\nimport qkv") == []
+    assert private("from qkv.core.step import Inputs\nfrom qkv import spec\nimport qkv") == []
 
 
 @pytest.mark.parametrize("name", LABS)
@@ -265,10 +266,10 @@ def test_influence_is_the_jacobian():
     way = torch.randn(8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def top(x):
-        from qkv.core.step import begin
+        from qkv.core.model import build_step
 
         stack = model.core.decoder
-        return stack.layers[0](x, begin(stack, ids))[0, 2] @ way
+        return stack.layers[0](x, build_step(stack, ids))[0, 2] @ way
 
     with model.trace(save=["embed"]) as t:
         model(ids)

@@ -23,7 +23,7 @@ def word(**numbers):
     return moe_capacity.judge(Runs(({**GOOD, **numbers},) * 3)).word
 
 
-def test_experts_hold_as_much_as_the_large_and_compute_as_little_as_the_small():
+def test_experts_hold_as_much_as_the_large_and_compute_like_the_small():
     small, experts, large = (count(moe_capacity.spec(arm)) for arm in ("small", "experts", "large"))
     router = 64 * moe_capacity.COUNT
     assert experts.active_parameters == small.parameters + router

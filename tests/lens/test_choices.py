@@ -59,7 +59,7 @@ def test_every_stage_is_the_distribution_so_far(seed: int) -> None:
     assert chances == sorted(chances, reverse=True)
 
 
-def test_filters_that_are_off_are_not_shown_and_temperature_zero_is_certain() -> None:
+def test_filters_that_are_off_are_hidden_and_temperature_zero_is_certain() -> None:
     logits = torch.tensor([0.0, 2.0, 1.0])
     assert [s.name for s in choices.stages(logits, Sampling(temperature=1.0))] == ["model"]
     sure = choices.stages(logits, Sampling())[-1]

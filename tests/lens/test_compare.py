@@ -6,7 +6,6 @@ import pytest
 import torch
 from support import zoo
 
-from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import compare
 from qkv.lens.patch import Case
@@ -18,11 +17,11 @@ A, B = [5, 6, 7, 8, 9], [5, 6, 30, 31, 8, 9]
 @torch.no_grad()
 def traced(core, ids: list[int]) -> Trace:
     with Trace(core, save=["diff"]) as t:
-        core(torch.tensor([ids]), begin(core.decoder, torch.tensor([ids])))
+        core(torch.tensor([ids]))
     return t
 
 
-def test_two_texts_are_paired_by_their_tokens_and_part_where_they_first_differ() -> None:
+def test_two_texts_are_paired_by_tokens_and_part_where_they_first_differ() -> None:
     core = zoo.made(zoo.gqa())
     a, b = traced(core, A), traced(core, B)
     found = a.diff(b)
@@ -43,7 +42,7 @@ def test_two_texts_are_paired_by_their_tokens_and_part_where_they_first_differ()
         a.diff(traced(zoo.made(zoo.learned()), A))
 
 
-def test_a_grafted_state_brings_the_donors_answer_and_an_earlier_one_does_not() -> None:
+def test_a_grafted_state_brings_the_donors_answer_an_earlier_one_does_not() -> None:
     core = zoo.made(zoo.gqa())
     donor, case = Case((), (5, 6, 7, 8, 33), 4), Case((), (20, 21, 22, 23, 33), 4)
     last = compare.graft(core, donor, case, name="layers.2.resid_out", source=3, pos=3)
@@ -56,7 +55,7 @@ def test_a_grafted_state_brings_the_donors_answer_and_an_earlier_one_does_not() 
     assert abs(some.after - some.donor) > 1e-3
     with torch.no_grad():
         ids = torch.tensor([donor.target[:4]])
-        real = core(ids, begin(core.decoder, ids))[0, -1].log_softmax(-1)
+        real = core(ids).logits[0, -1].log_softmax(-1)
     assert last.donor == pytest.approx(float(real[33]), abs=1e-5)
     assert last.instead == int(real.argmax())
 
@@ -65,4 +64,4 @@ def test_a_graft_at_the_wrong_place_is_found(monkeypatch: pytest.MonkeyPatch) ->
     right = compare.put
     monkeypatch.setattr(compare, "put", lambda name, value, pos: right(name, value, pos=0))
     with pytest.raises(AssertionError):
-        test_a_grafted_state_brings_the_donors_answer_and_an_earlier_one_does_not()
+        test_a_grafted_state_brings_the_donors_answer_an_earlier_one_does_not()

@@ -8,7 +8,7 @@ from support import zoo
 import qkv
 from qkv.checkpoints import model_dir
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin, listener
+from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.families import glm_blank
 from qkv.generation.engine import generate
@@ -23,10 +23,10 @@ IDS, SOURCE = [5, 6, 7, 8], [9, 10, 11]
 @torch.no_grad()
 def logit(core: Transformer, token: int, change: edit.Edit | None = None, pos: int = -1) -> float:
     with Trace(core, edit=[change] if change else []):
-        given, ids, source = Given(), torch.tensor([IDS]), torch.tensor([SOURCE])
+        given, ids, source = Inputs(), torch.tensor([IDS]), torch.tensor([SOURCE])
         if core.spec.encoder and core.spec.decoder:
-            given = Given(memory=core.encode(source, begin(core.encoder, source)))
-        return float(core(ids, begin(core.decoder, ids, given))[0, pos, token])
+            given = Inputs(memory=core.encode(source))
+        return float(core(ids, given).logits[0, pos, token])
 
 
 @pytest.mark.parametrize("name", ["gqa", "seq2seq", "latent"])
@@ -45,13 +45,13 @@ def test_gradient_times_input_is_the_slope_along_each_embedding(name: str) -> No
               for h in 1e-5 * torch.eye(core.spec.stack.width, dtype=torch.float64)]  # fmt: skip
     assert float(found.size[last]) == pytest.approx(float(torch.tensor(slopes).norm()), rel=1e-4)
     assert all(p.grad is None for p in core.parameters())
-    assert listener.get() is None
+    assert active_tracer.get() is None
 
 
 def test_a_trace_asks_for_its_own_text_and_later_words_have_no_say() -> None:
     core = zoo.made(zoo.gqa())
     with torch.inference_mode(), Trace(core) as t:
-        core(torch.tensor([IDS]), begin(core.decoder, torch.tensor([IDS])))
+        core(torch.tensor([IDS]))
     found = t.gradient(1)
     assert found.token == int(torch.tensor([logit(core, i, pos=1) for i in range(97)]).argmax())
     assert (found.times[2:] == 0).all()
@@ -92,12 +92,12 @@ def test_each_row_of_a_batch_is_read_as_it_was() -> None:
     for group in ([prompts[1]], prompts):
         with torch.inference_mode(), Trace(model.core, save=["logits"]) as t:
             generate(model.core, group, limits=Limits(3), feed=Feed((model.special.start,)))
-        alone.append(gradient.as_read(t.ran(), len(group) - 1).prefix)
+        alone.append(gradient.as_read(t.ran(), len(group) - 1).prefix_len)
     assert alone[0].tolist() == alone[1].tolist() == [len(prompts[1])]
     core, target, source = zoo.made(zoo.seq2seq()), torch.tensor([IDS, IDS]), torch.tensor([SOURCE, [12, 13, 14]])
     with torch.inference_mode(), Trace(core) as t:
-        memory = core.encode(source, begin(core.encoder, source))
-        core(target, begin(core.decoder, target, Given(memory=memory)))
+        memory = core.encode(source)
+        core(target, Inputs(memory=memory))
     want = gradient.gradient(core, IDS, source=[12, 13, 14], token=7)
     assert t.gradient(-1, 7, row=1).logit == pytest.approx(want.logit, abs=1e-5)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from support import zoo
 
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.generation.engine import generate
 from qkv.generation.sequence import Limits
 from qkv.lens import edit, grid
@@ -18,16 +18,16 @@ STATES = ["layers.*.resid_out"]
 @torch.no_grad()
 def test_a_state_rests_on_exactly_the_states_that_move_it(name: str) -> None:
     core, ids = zoo.made(zoo.ALL[name]()), zoo.words(1, 7)
-    layers, stack = len(core.spec.stack.blocks), core.decoder if core.spec.decoder else core.encoder
-    given = Given(prefix=torch.tensor([3])) if name == "parallel" else Given()
+    layers = len(core.spec.stack.blocks)
+    given = Inputs(prefix_len=torch.tensor([3])) if name == "parallel" else Inputs()
 
     def states(*changes: edit.Edit) -> torch.Tensor:
         with Trace(core, save=STATES, edit=changes) as t:
-            core(ids, begin(stack, ids, given))
+            core(ids, given)
         return torch.stack([t[f"layers.{i}.resid_out"][0] for i in range(layers)])  # L T D
 
     with Trace(core) as t:
-        core(ids, begin(stack, ids, given))
+        core(ids, given)
     found, plain = t.wavefront(), states()
     push = torch.randn(48, generator=torch.Generator().manual_seed(0))
     for layer in range(layers - 1):

@@ -7,7 +7,7 @@ import torch
 from support import zoo
 
 from qkv.core.cache import Static
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.generation.engine import generate
 from qkv.generation.sequence import Limits
 from qkv.lens import kept
@@ -21,7 +21,7 @@ def test_every_step_counts_what_the_cache_really_holds(name: str) -> None:
     held: list[int] = []
     with Trace(core) as t:
         for a, b in ((0, 5), (5, 6), (6, 7), (7, 9)):
-            core(ids[:, a:b], begin(core.decoder, ids[:, a:b], cache=cache, mode="decode" if a else "prefill"))
+            core(ids[:, a:b], cache=cache, mode="decode" if a else "prefill")
             held.append(cache.bytes)
     found = t.cache()
     assert [s.bytes for s in found.steps] == held
@@ -52,9 +52,9 @@ def test_other_attentions_cost_what_their_formulas_say(monkeypatch: pytest.Monke
 def test_a_memory_is_kept_once_and_a_plain_pass_keeps_nothing() -> None:
     core, ids, source, cache = zoo.made(zoo.seq2seq()), zoo.words(2, 3), zoo.words(2, 7), Static(2)
     with Trace(core) as t:
-        memory = core.encode(source, begin(core.encoder, source))
+        memory = core.encode(source)
         for i in range(3):
-            core(ids[:, i : i + 1], begin(core.decoder, ids[:, i : i + 1], Given(memory=memory), cache=cache))
+            core(ids[:, i : i + 1], Inputs(memory=memory), cache=cache)
     found = t.cache()
     assert found.real == found.steps[-1].bytes + found.memory
     assert found.memory == 2 * 7 * 2 * 64 * 2 * 4

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import qkv
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
@@ -27,8 +27,8 @@ def translated(core: Transformer, source: list[int], target: list[int], save: li
     """One pass over a finished text, without a cache."""
     x, y = torch.tensor([source]), torch.tensor([target])
     with torch.no_grad(), Trace(core, save) as t:
-        memory = core.encode(x, begin(core.encoder, x))
-        core(y, begin(core.decoder, y, Given(memory=memory)))
+        memory = core.encode(x)
+        core(y, Inputs(memory=memory))
     return t
 
 
@@ -82,7 +82,7 @@ def test_a_text_that_left_its_batch_early_is_what_it_is_alone(spec: str) -> None
         read = [*prompt, *said.tokens[:-1]]
         one, ids = t.line(read, origin=row), torch.tensor([read])
         with torch.no_grad(), Trace(core, names) as alone:
-            core(ids, begin(core.decoder, ids, Given()))
+            core(ids, Inputs())
         for name in names if spec != "stretched" else ():  # dynamic angles depend on how far the batch has read
             same(one, alone, name, len(read))
         assert one.ran().ids[0].tolist()[-len(read) :] == read
@@ -117,7 +117,7 @@ def test_a_lost_parent_would_be_noticed() -> None:
 
 
 @pytest.mark.parametrize("name", ["demo-moe", "demo"])
-def test_texts_of_a_batch_in_a_prefix_decoder_with_experts_and_in_a_translator(name: str) -> None:
+def test_texts_of_a_batch_in_a_prefix_decoder_and_in_a_translator(name: str) -> None:
     model = qkv.load(name, device="cpu", dtype="fp32")
     dot = "decoder." if model.encoder_decoder else ""
     names = [f"{dot}layers.1.{tap}" for tap in ("attn.pattern", "resid_out")]

@@ -6,8 +6,8 @@ import torch
 from support import zoo
 
 from qkv.core.cache import Static
-from qkv.core.masks import REASONS, Cells, reasons
-from qkv.core.step import Given, begin
+from qkv.core.masks import REASONS, MaskContext, find_reasons
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
 from qkv.generation.sequence import Limits
@@ -22,11 +22,10 @@ PACKED = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 2, 2, 2, 2]]
 
 
 @torch.no_grad()
-def told(name: str, given: Given, row: int, path: str | None = None) -> torch.Tensor:
+def told(name: str, given: Inputs, row: int, path: str | None = None) -> torch.Tensor:
     core, ids = zoo.made(zoo.ALL[name]()), zoo.words(2, 9)
-    stack = core.decoder if core.spec.decoder else core.encoder
     with Trace(core) as t:
-        core(ids, begin(stack, ids, given))
+        core(ids, given)
     return t.mask(path, row=row).cells
 
 
@@ -35,18 +34,18 @@ def told(name: str, given: Given, row: int, path: str | None = None) -> torch.Te
 def test_every_cell_has_the_reason_of_its_rule(row: int, real: torch.Tensor | None) -> None:
     pick = row if real is not None else 0
     for name, rule, given in (
-        ("gqa", Mask("causal"), Given(real=real)), ("encoder", Mask("full"), Given(real=real)),
-        ("learned", Mask("causal"), Given(real=real, documents=PACKED)),
-        ("parallel", Mask("prefix"), Given(real=real, prefix=torch.tensor([4, 3]))),
+        ("gqa", Mask("causal"), Inputs(padding_mask=real)), ("encoder", Mask("full"), Inputs(padding_mask=real)),
+        ("learned", Mask("causal"), Inputs(padding_mask=real, document_ids=PACKED)),
+        ("parallel", Mask("prefix"), Inputs(padding_mask=real, prefix_len=torch.tensor([4, 3]))),
     ):  # fmt: skip
         free = None
-        if given.prefix is not None:
-            free = given.prefix if real is None else given.prefix + real.int().argmax(1)
-        wanted = reasons(rule, Cells(SLOTS, SLOTS, real, given.documents, free))
+        if given.prefix_len is not None:
+            free = given.prefix_len if real is None else given.prefix_len + real.int().argmax(1)
+        wanted = find_reasons(rule, MaskContext(SLOTS, SLOTS, real, given.document_ids, free))
         got = told(name, given, row)
         assert torch.equal(got, wanted[pick if len(wanted) == 1 else row]), (name, row)
-    windowed = reasons(Mask("causal", 3), Cells(SLOTS, SLOTS, real))
-    got = told("window", Given(real=real), row, "layers.1.attn")
+    windowed = find_reasons(Mask("causal", 3), MaskContext(SLOTS, SLOTS, real))
+    got = told("window", Inputs(padding_mask=real), row, "layers.1.attn")
     assert torch.equal(got, windowed[row if len(windowed) > 1 else 0])
     assert REASONS.index("window") in got
 
@@ -58,21 +57,21 @@ def test_a_rule_that_takes_padding_for_the_future_is_found(monkeypatch: pytest.M
 
 
 @torch.no_grad()
-def test_a_cached_run_has_the_mask_of_one_pass_and_the_memory_hides_padding_only() -> None:
+def test_a_cached_run_has_the_mask_of_one_pass_and_memory_hides_padding() -> None:
     core, ids, cache = zoo.made(zoo.gqa(window=3)), zoo.words(2, 9), Static(3)
     with Trace(core) as whole:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     with Trace(core) as t:
         for a, b in ((0, 4), (4, 6), (6, 7), (7, 9)):
-            core(ids[:, a:b], begin(core.decoder, ids[:, a:b], cache=cache))
+            core(ids[:, a:b], cache=cache)
     for path in ("layers.0.attn", "layers.1.attn"):
         assert torch.equal(t.mask(path).cells, whole.mask(path).cells)
         assert torch.equal(t.bias(path)[0], whole.bias(path)[0])
     both, real = zoo.made(zoo.seq2seq()), torch.tensor([[True] * 4, [True] * 3 + [False]])
     source = zoo.words(2, 4, seed=9)
     with Trace(both) as t:
-        memory = both.encode(source, begin(both.encoder, source, Given(real=real)))
-        both(ids, begin(both.decoder, ids, Given(memory=memory, memory_real=real)))
+        memory = both.encode(source, Inputs(padding_mask=real))
+        both(ids, Inputs(memory=memory, source_padding_mask=real))
     why = t.mask("decoder.layers.0.cross", row=1)
     assert why.cells.shape == (9, 4)
     assert why.row(5) == ["seen", "seen", "seen", "padding"]

@@ -7,8 +7,8 @@ import torch
 from support import zoo
 from torch import Tensor
 
-from qkv.core.attention import Norm
 from qkv.core.model import Transformer
+from qkv.core.norm import Norm
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
 from qkv.generation.sequence import Limits
@@ -69,7 +69,7 @@ def test_the_pushes_sum_to_the_logit_in_every_kind_of_model(name: str) -> None:
              "mixed"]
 )  # fmt: skip
 @torch.no_grad()
-def test_each_push_is_what_the_model_loses_when_that_part_alone_is_taken_out(
+def test_each_push_is_what_the_model_loses_without_that_part_alone(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen, core = Frozen(monkeypatch), zoo.made(zoo.ALL[name]())

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from qkv.core.init import initialise
-from qkv.core.model import Transformer
+from qkv.core.model import Transformer, build_step
 from qkv.core.positions import sinusoid
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.lens import patch
 from qkv.lens.patch import Case, Cut
@@ -51,19 +51,19 @@ CASES = [
 def by_hand(core: Transformer, case: Case, query: int, key: int, only: int | None = None) -> Tensor:
     """Log-probabilities [T, V] of one sentence, the mask of the encoder or of one layer changed by hand."""
     source, target = torch.tensor([case.source]), torch.tensor([case.target])
-    step = begin(core.encoder, source)
+    step = build_step(core.encoder, source)
     bias = torch.zeros(1, 1, len(case.source), len(case.source))
     bias[..., query, key] = -1e30
     changed = dataclasses.replace(step, mask={m: s._replace(bias=bias) for m, s in step.mask.items()})
     if only is None:
-        memory = core.encode(source, changed)
+        memory = core.encoder(core.embed(source), changed)
     else:
         x = core.embed(source) * 6.0
-        x = x + sinusoid(step.place.token, 32, "neighbours")
+        x = x + sinusoid(step.positions.token, 32, "interleaved")
         for i, layer in enumerate(core.encoder.layers):
             x = layer(x, changed if i == only else step)
         memory = x
-    return core(target, begin(core.decoder, target, Given(memory=memory)))[0].log_softmax(-1)
+    return core(target, Inputs(memory=memory)).logits[0].log_softmax(-1)
 
 
 def at(logprobs: Tensor, case: Case) -> float:
@@ -77,8 +77,8 @@ def test_where_over_many_sentences_equals_one_masked_run_each() -> None:
     for case, query, drops in zip(CASES, queries, found, strict=True):
         source, target = torch.tensor([case.source]), torch.tensor([case.target])
         with torch.no_grad():
-            memory = core.encode(source, begin(core.encoder, source))
-            before = core(target, begin(core.decoder, target, Given(memory=memory)))[0].log_softmax(-1)
+            memory = core.encode(source)
+            before = core(target, Inputs(memory=memory)).logits[0].log_softmax(-1)
         for key, drop in enumerate(drops.tolist()):
             assert abs(drop - (at(before, case) - at(by_hand(core, case, query, key), case))) < 1e-4
     assert max(float(d.abs().max()) for d in found) > 1e-2
@@ -136,8 +136,8 @@ def test_silenced_heads_equal_zeroed_weights_on_a_copy() -> None:
             lost = float(patch.said(core, [case]).logprobs[0, case.at] - patch.said(other, [case]).logprobs[0, case.at])
             assert abs(float(found[1, 3, n]) - lost) < 1e-4
         with Trace(core, edit=patch.cut_heads(core, [(1, 3)])):
-            a = core.encode(torch.tensor([[3, 4]]), begin(core.encoder, torch.tensor([[3, 4]])))
-        b = other.encode(torch.tensor([[3, 4]]), begin(other.encoder, torch.tensor([[3, 4]])))
+            a = core.encode(torch.tensor([[3, 4]]))
+        b = other.encode(torch.tensor([[3, 4]]))
         assert (a - b).abs().max() < 1e-5
 
 
@@ -159,16 +159,17 @@ def test_impossible_cases_and_cuts_are_errors() -> None:
         list(patch.measured(made(lm()), [Case((), (0, 1), 1)], [Cut(0, 0)], side="encoder"))
 
 
-def test_a_written_words_edge_to_the_source_equals_cross_attention_masked_by_hand() -> None:
+def test_a_cut_edge_to_the_source_equals_cross_attention_masked_by_hand() -> None:
     core, case = made(seq2seq()), CASES[0]
     source, target = torch.tensor([case.source]), torch.tensor([case.target])
     with torch.no_grad():
-        memory = core.encode(source, begin(core.encoder, source))
-        step = begin(core.decoder, target, Given(memory=memory))
+        memory = core.encode(source)
+        step = build_step(core.decoder, target, Inputs(memory=memory))
         bias = torch.zeros(1, 1, 4, 6)
         bias[..., case.at - 1, 3] = -1e30
         mask = {m: s._replace(bias=bias) if m.kind == "memory" else s for m, s in step.mask.items()}
-        hand = core(target, dataclasses.replace(step, mask=mask))[0].log_softmax(-1)
+        changed = dataclasses.replace(step, mask=mask)
+        hand = core.head(core.run_stack(target, changed))[0].log_softmax(-1)
     before, after, instead = patch.every_edge(core, case, side="cross")
     assert after.shape == (4, 6, 4)
     assert abs(float(after[case.at - 1, 3, case.at]) - at(hand, case)) < 1e-4
@@ -206,6 +207,6 @@ def test_a_free_prefix_is_seen_whole() -> None:
     for row, free in enumerate((4, 0)):
         x = torch.tensor([ids])
         with torch.no_grad():
-            logits = core(x, begin(core.decoder, x, Given(prefix=torch.tensor([free]))))[0].log_softmax(-1)
+            logits = core(x, Inputs(prefix_len=torch.tensor([free]))).logits[0].log_softmax(-1)
         assert torch.allclose(said[row, 1:], logits[:-1].gather(-1, x[0, 1:, None])[:, 0], atol=1e-5)
     assert not torch.allclose(said[0], said[1], atol=1e-3)

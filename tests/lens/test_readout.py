@@ -6,7 +6,7 @@ from torch import Tensor
 
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
 from qkv.generation.sequence import Limits
@@ -46,10 +46,10 @@ def made(spec: Spec) -> Transformer:
 
 
 def run(core: Transformer, ids: Tensor, source: Tensor) -> Tensor:
-    given = Given()
+    given = Inputs()
     if core.spec.encoder and core.spec.decoder:
-        given = Given(memory=core.encode(source, begin(core.encoder, source)))
-    return core(ids, begin(core.decoder if core.spec.decoder else core.encoder, ids, given))
+        given = Inputs(memory=core.encode(source))
+    return core(ids, given).logits
 
 
 SOURCE, IDS = torch.tensor([[3, 4, 5, 6, 7]]), torch.tensor([[1, 8, 9, 10]])
@@ -96,7 +96,7 @@ def test_guesses_inside_the_prompt_are_thrown_away_and_later_ones_are_said() -> 
 
 
 @torch.no_grad()
-def test_the_strongest_edges_are_the_largest_weights_of_all_layers_and_heads() -> None:
+def test_the_strongest_edges_are_the_largest_weights_of_all_heads() -> None:
     core = made(seq2seq())
     with Trace(core, save=["patterns"]) as t:
         run(core, IDS, SOURCE)
@@ -115,7 +115,7 @@ def test_the_strongest_edges_are_the_largest_weights_of_all_layers_and_heads() -
 
 
 @torch.no_grad()
-def test_alignment_is_the_mean_of_a_layers_heads_and_prefers_the_layer_that_covers_the_source() -> None:
+def test_alignment_is_the_mean_of_heads_of_the_layer_that_covers_most() -> None:
     core = made(seq2seq())
     core.decoder.layers[0].cross.q.weight.mul_(0)  # looks everywhere alike: covers every word badly
     core.decoder.layers[1].cross.q.weight.mul_(20)
@@ -146,7 +146,7 @@ def test_a_layer_that_rests_on_the_end_token_covers_no_word(monkeypatch: pytest.
 def test_edges_are_those_of_their_row() -> None:
     core, ids = made(lm()), torch.tensor([[5, 6, 7], [9, 2, 40]])
     with Trace(core, save=["patterns"]) as t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     for row in (0, 1):
         best = readout.edges(t, 2, row=row, top=1)[0]
         assert best.weight == max(float(t[f"layers.{i}.attn.pattern"][row, :, 2].max()) for i in range(3))

@@ -23,7 +23,7 @@ def test_every_layer_of_experts_tells_who_read_which_token(name: str) -> None:
     for r, i in zip(found, layers, strict=True):
         moe = core.decoder.layers[i].moe
         s, states = moe.spec, t[f"{r.path}.norm"][1]
-        load = [0] * s.count
+        load = [0] * s.num_experts
         for token in range(9):
             logits = (moe.router.weight @ states[token]).tolist()
             if s.score == "softmax":
@@ -32,10 +32,10 @@ def test_every_layer_of_experts_tells_who_read_which_token(name: str) -> None:
             else:
                 score = [1 / (1 + math.exp(-x)) for x in logits]
             choice = [x + float(b) for x, b in zip(score, moe.bias, strict=True)] if s.balance == "bias" else score
-            size = s.count // s.groups
+            size = s.num_experts // s.groups
             rank = sorted(range(s.groups), key=lambda g: -sum(sorted(choice[g * size : (g + 1) * size])[-2:]))
-            allowed = [e for e in range(s.count) if e // size in rank[: s.open_groups]]
-            best = sorted(allowed, key=lambda e: -choice[e])[: s.chosen]
+            allowed = [e for e in range(s.num_experts) if e // size in rank[: s.topk_groups]]
+            best = sorted(allowed, key=lambda e: -choice[e])[: s.top_k]
             weight = [score[e] for e in best]
             if s.weights == "sum to one":
                 weight = [w / sum(weight) for w in weight]
@@ -46,7 +46,7 @@ def test_every_layer_of_experts_tells_who_read_which_token(name: str) -> None:
             for e in best:
                 load[e] += 1
         assert r.load.tolist() == load
-        assert sum(load) == 9 * s.chosen
+        assert sum(load) == 9 * s.top_k
 
 
 @torch.no_grad()

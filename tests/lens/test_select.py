@@ -8,7 +8,7 @@ from support import zoo
 from torch import Tensor
 
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
 from qkv.generation.sequence import Limits
@@ -80,7 +80,7 @@ def test_logits_of_the_words_that_were_written() -> None:
 
 
 @torch.no_grad()
-def test_a_cross_pattern_cut_by_head_and_query_and_the_memory_by_its_own_positions() -> None:
+def test_a_cross_pattern_is_cut_by_head_query_and_memory_position() -> None:
     core = zoo.made(zoo.seq2seq())
     source, target = zoo.words(2, 7), zoo.words(2, 5, seed=1)
     name, memory = "decoder.layers.0.cross.pattern", "decoder.layers.0.cross.v"
@@ -88,8 +88,8 @@ def test_a_cross_pattern_cut_by_head_and_query_and_the_memory_by_its_own_positio
     traces: list[Trace] = []
     for save in ([name, memory], cuts):
         with Trace(core, save) as t:
-            held = core.encode(source, begin(core.encoder, source))
-            core(target, begin(core.decoder, target, Given(memory=held)))
+            held = core.encode(source)
+            core(target, Inputs(memory=held))
         traces.append(t)
     whole, cut = traces
     torch.testing.assert_close(cut[cuts[0]], whole[name][:, 1:2, [2, 4]])
@@ -106,7 +106,7 @@ def test_relative_positions_and_an_opened_score_keep_their_heads() -> None:
         found: list[Tensor] = []
         for save in ([name], cut):
             with Trace(core, save, edits) as t:
-                core.encode(ids, begin(core.encoder, ids))
+                core.encode(ids)
             found.append(t[save[0]])
         torch.testing.assert_close(found[1], found[0][:, 1:2, 1:3])
 
@@ -125,7 +125,7 @@ def test_bytes_of_a_cut_are_its_share_and_the_plan_knows_them() -> None:
         t = Trace(core, [f"layers.*.attn.z{cut}"], budget="1MB")
         plans[cut] = t.plan(12).bytes
         with torch.no_grad(), t:
-            core(ids, begin(core.decoder, ids, Given()))
+            core(ids, Inputs())
         assert held(t) == plans[cut] == t.held
     heads = core.spec.stack.blocks[0].attn.heads
     assert plans["@heads=0:2"] * heads == plans[""] * 2

@@ -15,8 +15,8 @@ from torch import Tensor
 from qkv.core import kernels
 from qkv.core.cache import Static
 from qkv.core.init import initialise
-from qkv.core.model import Transformer
-from qkv.core.step import Given, begin, listener
+from qkv.core.model import Transformer, build_step
+from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
@@ -60,8 +60,8 @@ def words(rows: int, tokens: int, seed: int = 0) -> Tensor:
 
 
 def translate(core: Transformer, source: Tensor, target: Tensor, real: Tensor | None = None) -> Tensor:
-    memory = core.encode(source, begin(core.encoder, source, Given(real=real)))
-    return core(target, begin(core.decoder, target, Given(memory=memory, memory_real=real)))
+    memory = core.encode(source, Inputs(padding_mask=real))
+    return core(target, Inputs(memory=memory, source_padding_mask=real)).logits
 
 
 def slow(q: Tensor, k: Tensor, scale: float, seen) -> Tensor:
@@ -104,10 +104,10 @@ def sdpa_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @torch.no_grad()
-def test_patterns_rebuilt_while_sdpa_runs_equal_a_slow_loop_for_rotary_grouped_causal(sdpa_only: None) -> None:
+def test_patterns_rebuilt_under_sdpa_equal_a_slow_loop_for_rotary_groups(sdpa_only: None) -> None:
     core, ids = made(lm()), words(2, 7)
     with Trace(core, save=["layers.1.attn.*"]) as t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     q, k = turned(t["layers.1.attn.q_pre"], 8), turned(t["layers.1.attn.k_pre"], 8)
     expected = slow(q, k, 8**-0.5, lambda b, i, j: j <= i)
     assert (t["layers.1.attn.pattern"] - expected).abs().max() < 1e-5
@@ -118,7 +118,7 @@ def test_patterns_with_padding_and_a_window_equal_a_slow_loop(sdpa_only: None) -
     core, ids = made(lm(Mask("causal", 3))), words(2, 7)
     real = torch.arange(7) >= torch.tensor([[0], [3]])  # left padding
     with Trace(core, save=["check"]) as t:
-        core(ids, begin(core.decoder, ids, Given(real=real)))
+        core(ids, Inputs(padding_mask=real))
     got = t["layers.0.attn.pattern"]
     q, k = t.get("layers.0.attn.q"), t.get("layers.0.attn.k")
     expected = slow(q, k, 8**-0.5, lambda b, i, j: i - 3 < j <= i and (bool(real[b, j]) or not real[b, i]))
@@ -146,7 +146,7 @@ def test_encoder_decoder_and_cross_patterns_equal_a_slow_loop_with_padding(sdpa_
 
 
 @torch.no_grad()
-def test_one_row_of_a_map_is_that_row_where_hypotheses_share_a_source_and_where_calls_are_cached() -> None:
+def test_one_row_of_a_map_is_that_row_for_shared_sources_and_cached_calls() -> None:
     core, source, target = made(seq2seq()), words(2, 6), words(6, 1, 1)  # three hypotheses of each source
     real = torch.arange(6) < torch.tensor([[6], [4]])
     with Trace(core, save=["patterns"]) as t:
@@ -155,10 +155,10 @@ def test_one_row_of_a_map_is_that_row_where_hypotheses_share_a_source_and_where_
     for row in range(6):
         assert (t.row(path, 3, 0, row=row) - t[f"{path}.pattern"][row, 3, 0]).abs().max() < 1e-6
     core, ids, cache = zoo.made(zoo.relative()), zoo.words(2, 7), Static(5)  # each head leans by distance
-    given = Given(memory=core.encode(ids, begin(core.encoder, ids)))
+    given = Inputs(memory=core.encode(ids))
     with Trace(core, save=["decoder.*.pattern"]) as t:
         for a, b in ((0, 4), (4, 6), (6, 7)):
-            core(ids[:, a:b], begin(core.decoder, ids[:, a:b], given, cache=cache))
+            core(ids[:, a:b], given, cache=cache)
     path = "decoder.layers.1.attn"
     for head, query in ((0, 3), (1, 4), (0, 5), (1, 6)):
         found = t.row(path, head, query, row=1)
@@ -173,7 +173,7 @@ def test_one_row_of_a_map_is_that_row_where_hypotheses_share_a_source_and_where_
 def test_a_map_rebuilt_without_its_scale_or_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     core, ids, right = made(lm()), words(1, 6), trace.pattern
     with Trace(core, save=["check"]) as t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     monkeypatch.setattr(trace, "pattern", lambda q, k, seen, at: right(q * 2, k, seen, at))
     assert max(t.check().values()) > 1e-3
     monkeypatch.setattr(trace, "pattern", lambda q, k, seen, at: right(q, k, seen._replace(causal=False), at))
@@ -184,11 +184,11 @@ def test_a_map_rebuilt_without_its_scale_or_mask_is_found(monkeypatch: pytest.Mo
 def test_prefill_chunks_and_decode_stitch_to_one_full_pass() -> None:
     core, ids = made(lm()), words(1, 9)
     with Trace(core, save=["*"]) as whole:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     cache = Static(3, capacity=2)
     with Trace(core, save=["*"]) as t:
         for a, b, mode in ((0, 4, "prefill"), (4, 6, "prefill"), (6, 7, "decode"), (7, 8, "decode"), (8, 9, "decode")):
-            core(ids[:, a:b], begin(core.decoder, ids[:, a:b], cache=cache, mode=mode))
+            core(ids[:, a:b], cache=cache, mode=mode)
     for name in whole.wanted - {n for n in whole.wanted if n.endswith(".score")}:
         assert (t[name] - whole[name]).abs().max() < 1e-5, name
     run = t.run("embed")
@@ -198,7 +198,7 @@ def test_prefill_chunks_and_decode_stitch_to_one_full_pass() -> None:
     assert max(t.check().values()) < 1e-5
 
 
-def test_generation_stitches_and_its_logits_begin_at_the_last_word_of_the_prompt() -> None:
+def test_generation_stitches_and_logits_begin_at_the_last_prompt_token() -> None:
     core = made(lm())
     with Trace(core, save=["check", "logits"]) as t:
         written = generate(core, [[5, 6, 7, 8]], limits=Limits(5))[0].tokens
@@ -207,12 +207,12 @@ def test_generation_stitches_and_its_logits_begin_at_the_last_word_of_the_prompt
     assert torch.equal(t["logits"][0].argmax(-1), ids[0, 4:])
     assert torch.equal(t.run("logits").ids, ids[:, :-1])
     with torch.no_grad(), Trace(core, save=["patterns"]) as whole:
-        core(ids[:, :-1], begin(core.decoder, ids[:, :-1]))
+        core(ids[:, :-1])
     assert (t["layers.2.attn.pattern"] - whole["layers.2.attn.pattern"]).abs().max() < 1e-5
     assert max(t.check().values()) < 1e-5
 
 
-def test_a_translation_stitches_cross_attention_and_beams_say_that_they_cannot() -> None:
+def test_a_translation_stitches_cross_attention_and_beams_refuse() -> None:
     core = made(seq2seq())
     how = {"limits": Limits(4), "feed": Feed(start=(0,))}
     with Trace(core, save=["check"]) as t:
@@ -237,10 +237,10 @@ def test_a_trace_changes_no_bit_and_leaves_nothing_behind() -> None:
         on = translate(core, source, target)
     assert torch.equal(on, off)
     assert torch.equal(translate(core, source, target), off)
-    assert listener.get() is None
+    assert active_tracer.get() is None
     with contextlib.suppress(KeyError), Trace(core):
         raise KeyError
-    assert listener.get() is None
+    assert active_tracer.get() is None
 
 
 @torch.no_grad()
@@ -248,14 +248,14 @@ def test_two_models_and_two_threads_never_hear_each_other() -> None:
     one, two, ids = made(lm()), made(lm(), 1), words(1, 5)
     cut = edit.cut("layers.0.attn", key=0, query=4)
     with Trace(one, save=["logits"]) as t1, Trace(two, save=["logits"], edit=[cut]) as t2:
-        first = one(ids, begin(one.decoder, ids))
-        second = two(ids, begin(two.decoder, ids))
-        thread = threading.Thread(target=lambda: two(ids, begin(two.decoder, ids)))
+        first = one(ids).logits
+        second = two(ids).logits
+        thread = threading.Thread(target=lambda: two(ids).logits)
         thread.start()
         thread.join()
     assert torch.equal(t1["logits"], first)
     assert torch.equal(t2["logits"], second)
-    assert torch.equal(first, one(ids, begin(one.decoder, ids))), "the other model's edit opened this one's maths"
+    assert torch.equal(first, one(ids).logits), "the other model's edit opened this one's maths"
     assert len(t1.runs) == len(t2.runs) == 1
 
 
@@ -263,13 +263,13 @@ def test_two_models_and_two_threads_never_hear_each_other() -> None:
 def test_a_trace_in_a_trace_of_one_core_lets_both_hear() -> None:
     core, ids = made(lm()), words(1, 5)
     with Trace(core, save=["logits"]) as outer, Trace(core, save=["logits"], edit=[edit.scale("logits", 2.0)]) as inner:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     assert torch.equal(outer["logits"], inner["logits"])
 
 
 def test_names_are_the_taps_that_fire() -> None:
     class Ear:
-        opens = True
+        needs_eager_attention = True
 
         def __init__(self) -> None:
             self.heard: list[str] = []
@@ -280,13 +280,12 @@ def test_names_are_the_taps_that_fire() -> None:
 
     for make in (lm, seq2seq, *zoo.ALL.values()):
         ear, core, ids = Ear(), made(make()), words(1, 5)
-        token = listener.set(ear)
+        token = active_tracer.set(ear)
         zoo.run(core, ids, words(1, 7))
         if core.spec.labels:
-            stack = core.decoder if core.spec.decoder else core.encoder
             ear.heard = [n for n in ear.heard if "layers" not in n and "embed" not in n and "norm" not in n]
-            core.classify(ids, begin(stack, ids))
-        listener.reset(token)
+            core.classify(ids)
+        active_tracer.reset(token)
         assert sorted(ear.heard) == sorted(names(make()))
 
 
@@ -306,15 +305,15 @@ def test_patterns_rebuilt_while_fast_kernels_run_hold_for_every_model(name: str)
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["relative", "mixed", "latent", "stretched", "blanks", "experts"])
 def test_patterns_hold_over_a_prefill_and_decoding(name: str) -> None:
-    core, ids, given, cache = zoo.made(zoo.ALL[name]()), zoo.words(2, 9), Given(), Static(5)
+    core, ids, given, cache = zoo.made(zoo.ALL[name]()), zoo.words(2, 9), Inputs(), Static(5)
     if core.spec.encoder:
-        given = Given(memory=core.encode(ids, begin(core.encoder, ids)))
+        given = Inputs(memory=core.encode(ids))
     save = ["decoder.*"] if core.spec.encoder else ["*"]
     with Trace(core, save=save) as whole:
-        core(ids, begin(core.decoder, ids, given))
+        core(ids, given)
     with Trace(core, save=save) as t:
         for a, b, mode in ((0, 4, "prefill"), (4, 6, "prefill"), (6, 7, "decode"), (7, 9, "decode")):
-            core(ids[:, a:b], begin(core.decoder, ids[:, a:b], given, cache=cache, mode=mode))
+            core(ids[:, a:b], given, cache=cache, mode=mode)
     assert max(t.check().values()) < 1e-5
     heard = [n for n in whole.wanted if not n.endswith((".score", "labels.out"))]
     for tap in heard if name != "stretched" else ():  # dynamic angles depend on how far one has read
@@ -322,7 +321,7 @@ def test_patterns_hold_over_a_prefill_and_decoding(name: str) -> None:
 
 
 @torch.no_grad()
-def test_a_rebuilt_map_that_forgets_distances_or_takes_other_latents_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuilt_map_without_distances_or_with_other_latents_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     core, ids = zoo.made(zoo.relative()), zoo.words(1, 9)
     with monkeypatch.context() as patch, Trace(core, save=["check"]) as t:
         patch.setattr(trace, "leant", lambda stack, ids, step: dict(step.mask))
@@ -331,7 +330,7 @@ def test_a_rebuilt_map_that_forgets_distances_or_takes_other_latents_is_found(mo
     core, cache = zoo.made(zoo.mixed()), Static(3)
     with Trace(core, save=["check"]) as t:
         for part in ids.split(3, 1):
-            core(part, begin(core.decoder, part, cache=cache, mode="decode"))
+            core(part, cache=cache, mode="decode")
     assert max(t.check().values()) < 1e-5
     right = type(core.decoder.layers[0].attn).expand
     monkeypatch.setattr(type(core.decoder.layers[0].attn), "expand", lambda at, c, k: right(at, c.flip(2), k))
@@ -362,11 +361,11 @@ def test_wrong_names_and_silence_are_errors_with_the_way_out() -> None:
     with pytest.raises(QkvError, match="never heard"):
         t["logits"]
     with Trace(core, save=["logits", "layers.0.attn.score", "layers.1.attn.pattern"]) as t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     with pytest.raises(QkvError, match=r'save=\["check"\]'):
         t.check()
     with t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     with pytest.raises(QkvError, match="only while an edit"):
         t["layers.0.attn.score"]
     with pytest.raises(QkvError, match=r"save=\['embed'\]"):
@@ -375,10 +374,10 @@ def test_wrong_names_and_silence_are_errors_with_the_way_out() -> None:
         t["logits"]
     assert torch.equal(t.get("logits", run=0), t.get("logits", run=1))
     with pytest.raises(QkvError, match="never met anything"), Trace(core, edit=[edit.ablate("layers.0.attn.z", pos=9)]):
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     for wrong in (edit.ablate("layers.0.attn.z", heads=6), edit.ablate("embed", heads=0), edit.ablate("embed", pos=-1)):
         with pytest.raises(QkvError), Trace(core, edit=[wrong]):
-            core(ids, begin(core.decoder, ids))
+            core(ids)
 
 
 @torch.no_grad()
@@ -386,20 +385,20 @@ def test_a_cut_edge_has_weight_zero_and_equals_a_mask_written_by_hand() -> None:
     core, ids = made(lm()), words(1, 6)
     cut = edit.cut("layers.*.attn", query=4, key=[1, 2])
     with Trace(core, save=["patterns", "layers.1.attn.v", "layers.1.attn.z"], edit=[cut]) as t:
-        got = core(ids, begin(core.decoder, ids))
+        got = core(ids).logits
     p = t["layers.1.attn.pattern"]
     assert (p[:, :, 4, 1:3] == 0).all()
     assert (p.sum(-1) - 1).abs().max() < 1e-6
-    step = begin(core.decoder, ids)
+    step = build_step(core.decoder, ids)
     bias = torch.zeros(1, 1, 6, 6).masked_fill(torch.ones(6, 6).triu(1).bool(), -1e30)
     bias[..., 4, 1:3] = -1e30
     mask = {m: s._replace(bias=bias, causal=False) for m, s in step.mask.items()}
-    expected = core(ids, dataclasses.replace(step, mask=mask))
+    expected = core.head(core.run_stack(ids, dataclasses.replace(step, mask=mask)))
     assert (got - expected).abs().max() < 1e-5
-    assert (got - core(ids, begin(core.decoder, ids)))[:, 4:].abs().max() > 1e-3
-    assert (got - core(ids, begin(core.decoder, ids)))[:, :4].abs().max() < 1e-5, "earlier positions do not see the cut"
+    assert (got - core(ids).logits)[:, 4:].abs().max() > 1e-3
+    assert (got - core(ids).logits)[:, :4].abs().max() < 1e-5, "earlier positions do not see the cut"
     with pytest.raises(QkvError, match="no key left"), Trace(core, edit=[edit.cut("layers.0.attn", query=0, key=0)]):
-        core(ids, begin(core.decoder, ids))
+        core(ids)
 
 
 @torch.no_grad()
@@ -407,10 +406,10 @@ def test_a_cut_during_cached_decoding_equals_the_cut_in_one_pass() -> None:
     core, ids = made(lm()), words(1, 6)
     cut = edit.cut("layers.*.attn", heads=[1, 5], query=[4, 5], key=2)
     with Trace(core, save=["patterns"], edit=[cut]) as whole:
-        expected = core(ids, begin(core.decoder, ids))
+        expected = core(ids).logits
     cache = Static(3)
     with Trace(core, save=["patterns"], edit=[cut]) as t:
-        parts = [core(ids[:, a:b], begin(core.decoder, ids[:, a:b], cache=cache)) for a, b in ((0, 4), (4, 5), (5, 6))]
+        parts = [core(ids[:, a:b], cache=cache).logits for a, b in ((0, 4), (4, 5), (5, 6))]
     assert (torch.cat(parts, 1) - expected).abs().max() < 1e-5
     for i in range(3):
         assert (t[f"layers.{i}.attn.pattern"] - whole[f"layers.{i}.attn.pattern"]).abs().max() < 1e-6
@@ -434,9 +433,9 @@ def test_an_ablated_head_equals_its_slice_of_the_weights_zeroed_on_a_copy() -> N
 def test_put_add_scale_and_swap_change_what_they_name_and_nothing_else() -> None:
     core, ids, others = made(lm()), words(1, 5), words(1, 5, 3)
     with Trace(core, save=["layers.0.resid_out"]) as plain:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     with Trace(core, save=["layers.0.resid_out", "logits"]) as donor:
-        core(others, begin(core.decoder, others))
+        core(others)
     x, name = plain["layers.0.resid_out"], "layers.0.resid_out"
     for change, expected in (
         (edit.scale(name, 2.0, pos=3), x[:, 3] * 2), (edit.add(name, torch.ones(32), pos=3), x[:, 3] + 1),
@@ -444,23 +443,23 @@ def test_put_add_scale_and_swap_change_what_they_name_and_nothing_else() -> None
         (edit.swap(name, donor[name], pos=3, source=1), donor[name][:, 1]),
     ):  # fmt: skip
         with Trace(core, save=[name], edit=[change]) as t:
-            core(ids, begin(core.decoder, ids))
+            core(ids)
         assert torch.equal(t[name][:, 3], expected)
         assert torch.equal(t[name][:, [0, 1, 2, 4]], x[:, [0, 1, 2, 4]])
     everything = [edit.swap("layers.2.resid_out", donor_all(core, others), pos=i) for i in range(5)]
     with Trace(core, edit=everything):
-        assert torch.equal(core(ids, begin(core.decoder, ids)), donor["logits"])
+        assert torch.equal(core(ids).logits, donor["logits"])
 
 
 def donor_all(core: Transformer, ids: Tensor) -> Tensor:
     with Trace(core, save=["layers.2.resid_out"]) as t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     return t["layers.2.resid_out"]
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", zoo.ALL)
-def test_a_trace_that_stops_has_every_map_and_nothing_behind_the_last_key_runs(name: str) -> None:
+def test_a_trace_that_stops_has_every_map_and_nothing_later_runs(name: str) -> None:
     core, ids = zoo.made(zoo.ALL[name]()), zoo.words(2, 9)
     with Trace(core, save=["patterns"]) as whole:
         zoo.run(core, ids)
@@ -472,7 +471,7 @@ def test_a_trace_that_stops_has_every_map_and_nothing_behind_the_last_key_runs(n
         zoo.run(core, ids)
         raise AssertionError("the block goes on")
     assert after == []
-    assert listener.get() is None
+    assert active_tracer.get() is None
     for tap in whole.wanted:
         assert torch.equal(t[tap], whole[tap]), tap
 
@@ -500,17 +499,17 @@ def test_a_trace_that_stops_makes_its_edits_first() -> None:
     core, ids = made(lm()), words(1, 6)
     for change in (edit.cut("layers.2.attn", query=4, key=1), edit.scale("layers.*.attn.pattern", 0.5)):
         with Trace(core, save=["patterns"], edit=[change]) as whole:
-            core(ids, begin(core.decoder, ids))
+            core(ids)
         with Trace(core, save=["patterns"], edit=[change], stop=True) as t:
-            core(ids, begin(core.decoder, ids))
+            core(ids)
         assert torch.equal(t["layers.2.attn.pattern"], whole["layers.2.attn.pattern"])
     late = edit.ablate("layers.2.ffn.out")
     with Trace(core, save=["embed"], edit=[late], stop=True) as t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     assert t.met == {late}
     never = edit.ablate("layers.0.attn.z", pos=9)
     with pytest.raises(QkvError, match="never met anything"), Trace(core, save=["embed"], edit=[never], stop=True):
-        core(ids, begin(core.decoder, ids))
+        core(ids)
 
 
 @torch.no_grad()
@@ -520,22 +519,22 @@ def test_a_trace_that_stops_ends_its_own_block_alone(tmp_path: Path) -> None:
         for _ in range(2):  # a second pass is a second run
             with Trace(core, save=["embed"], stop=True) as inner:
                 try:
-                    core(ids, begin(core.decoder, ids))
+                    core(ids)
                 except Exception as e:  # a stop is no error, whoever stands between
                     raise AssertionError from e
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     assert torch.equal(inner["embed"], outer.get("embed", run=1))
     assert outer["logits"].shape == (1, 5, 53), "the last run alone came so far"
     with Trace(core, save=["layers.0.resid_out"], stop=True, to=tmp_path / "t") as outer:
         with Trace(other, save=["logits"], stop=True) as inner:
-            core(ids, begin(core.decoder, ids))
+            core(ids)
         raise AssertionError("the outer one's stop ends both")
     assert inner.runs == []
     assert torch.equal(tape.load(tmp_path / "t", core)["layers.0.resid_out"], outer["layers.0.resid_out"])
     with pytest.raises(KeyError), Trace(core, save=["embed"], stop=True):
         raise KeyError
     with Trace(core, save=["final_norm"], stop=True) as t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     with t:  # it waits anew
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     assert t.get("final_norm", run=1).shape == (1, 5, 32)

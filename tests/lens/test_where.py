@@ -8,7 +8,6 @@ import torch
 from tokenizers import decoders, models, pre_tokenizers
 
 from qkv.core.model import Transformer
-from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import where
 from qkv.lens.trace import Trace
@@ -28,7 +27,7 @@ def bytewise(*merged: str) -> Tokenizer:
     return Tokenizer(backend)
 
 
-def test_a_thousand_chinese_sentences_are_shown_without_one_broken_character() -> None:
+def test_a_thousand_chinese_sentences_show_no_broken_character() -> None:
     draw, made = random.Random(0), bytewise("我们", "的书", "茶")
     for _ in range(1000):
         text = "".join(chr(draw.randrange(0x4E00, 0x9FA5)) if draw.random() < 0.9 else draw.choice("我的茶，。 ab")
@@ -48,7 +47,7 @@ def test_a_word_is_found_where_its_last_piece_stands() -> None:
     core, made = Transformer(Spec(300, Stack(8, (block,)))).eval(), bytewise("我们")
     ids = torch.tensor([made.encode("书和茶，我看它")])
     with torch.no_grad(), Trace(core, tokenizer=made) as t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     assert where.spot(t, "书") == 2
     assert where.spot(t, "和茶") == 8
     assert where.spot(t, "它") == ids.shape[1] - 1 == where.spot(t, -1)
@@ -60,7 +59,7 @@ def test_a_word_is_found_where_its_last_piece_stands() -> None:
     with pytest.raises(QkvError, match="has no token"):
         where.token(t, "")
     with torch.no_grad(), t:
-        core(ids, begin(core.decoder, ids))
+        core(ids)
     with pytest.raises(QkvError, match="ran 2 times"):
         where.spot(t, -1)
     assert where.spot(t, -1, run=1) == ids.shape[1] - 1

@@ -8,7 +8,6 @@ import torch
 from support import zoo
 
 import qkv
-from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import where, words
 from qkv.lens.trace import Trace
@@ -78,11 +77,11 @@ def test_a_shift_compares_layer_by_layer_with_the_anchors_read_alone(name: str) 
 
     def states(ids: torch.Tensor) -> list[list[float]]:
         with Trace(core, save=["shift"]) as t:
-            core(ids, begin(stack, ids))
+            core(ids)
         return [t[n][0, -1].tolist() for n in ("embed", *(f"layers.{i}.resid_out" for i in range(len(stack.layers))))]
 
     with Trace(core, save=["shift"], tokenizer=made) as t:
-        core(ids, begin(stack, ids))
+        core(ids)
     found = t.shift("苹果", ["华为", "香蕉"])
     assert found.names[0] == "embed"
     goals = [states(torch.tensor([made.encode(w, special=False)])) for w in ("华为", "香蕉")]
@@ -95,7 +94,7 @@ def test_a_shift_compares_layer_by_layer_with_the_anchors_read_alone(name: str) 
         assert float(found.between[layer]) == pytest.approx(along, abs=1e-4)
     alone = torch.tensor([made.encode("华为", special=False)])
     with Trace(core, save=["shift"], tokenizer=made) as t:
-        core(alone, begin(stack, alone))
+        core(alone)
     itself = t.shift(-1, ["华为", "书"])
     assert (itself.between.abs() < 1e-4).all(), "a word read as the anchor is lies on it"
     assert itself.word == "为"
@@ -125,7 +124,7 @@ def test_a_sources_word_is_looked_at_in_the_encoder_and_mistakes_are_named() -> 
         bare.shift(1, ["书"])
 
 
-def test_a_word_that_the_vocabulary_lacks_is_refused_where_its_stand_in_would_be_compared() -> None:
+def test_an_unknown_word_is_refused_where_its_stand_in_would_be_compared() -> None:
     demo = qkv.load("demo", device="cpu")
     assert words.analogy(demo.core, demo.tokenizer, "I", "me", "he")[0].piece.strip() == "him"
     for wrong in (("king", "me", "he"), ("I", "king", "he"), ("I", "me", "king")):

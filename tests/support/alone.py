@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 
 from qkv import cost
-from qkv.core.step import begin
 from qkv.fold import show
 from qkv.generation.engine import generate
 from qkv.generation.rows import Feed
@@ -19,7 +18,7 @@ def everything(family, core, ids, given, record, feed=None):
     """Writes alike with and without a cache, learns, is traced, is shown bit for bit, is counted; each is recorded."""
 
     def logits(of=core):
-        return of(ids, begin(of.decoder, ids, given))
+        return of(ids, given).logits
 
     with Trace(core, save=["*.pattern", "*.v", "*.z"]) as trace, torch.no_grad():
         logits()

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from qkv.core.cache import Cache
-from qkv.core.dropout import Drop, keep
+from qkv.core.dropout import Drop, no_dropout
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Given, Mode, begin
+from qkv.core.step import Inputs, Mode
 from qkv.spec import (
     Attention,
     Block,
@@ -64,7 +64,7 @@ def learned() -> Spec:
 
 def parallel() -> Spec:
     """A parallel residual, one key/value head, neighbouring rotary pairs on half of each head, a biased head."""
-    attn = Attention(4, 1, 32, Mask("prefix"), rotary=Rotary(16, pairs="neighbours"), scale=1.0)
+    attn = Attention(4, 1, 32, Mask("prefix"), rotary=Rotary(16, pairs="interleaved"), scale=1.0)
     block = Block(attn, Ffn(80, "gelu"), norm_in=Norm("layer"), residual="parallel")
     return Spec(97, Stack(48, (block,) * 2, final_norm=Norm("layer")), head=Head("untied", bias=True))
 
@@ -119,7 +119,7 @@ def blanks() -> Spec:
 def carried() -> Spec:
     """A prefix decoder that fills a blank by rotary positions on two axes, and carries on what its parts read."""
     attn = Attention(2, 2, 32, Mask("prefix"), True, True, rotary=Rotary(16, axes=2))
-    block = Block(attn, Ffn(80, "gelu_tanh", bias=True), norm_in=Norm("layer"), residual="normed", carry=2.0)
+    block = Block(attn, Ffn(80, "gelu_tanh", bias=True), norm_in=Norm("layer"), residual="deepnorm", residual_scale=2.0)
     return Spec(97, Stack(48, (block,) * 2, final_norm=Norm("layer"), context=64), head=Head("untied"))
 
 
@@ -147,7 +147,7 @@ def experts() -> Spec:
 
 def latent() -> Spec:
     """A decoder whose keys and values come from one small latent, queries straight from the state."""
-    attn = Latent(3, None, 24, 16, 20, Mask("causal"), Rotary(8, pairs="neighbours"), Norm("rms", 1e-6), bias=True)
+    attn = Latent(3, None, 24, 16, 20, Mask("causal"), Rotary(8, pairs="interleaved"), Norm("rms", 1e-6), bias=True)
     block = Block(attn, Ffn(80, "gelu"), norm_in=Norm("layer"))
     return Spec(97, Stack(48, (block,) * 2, final_norm=Norm("layer")))
 
@@ -156,7 +156,7 @@ def mixed() -> Spec:
     """Latents throughout; the first layer dense, then experts in groups, chosen with a bias, and a shared one."""
     attn = Latent(2, 28, 24, 16, 16, Mask("causal"), Rotary(16), Norm("rms", 1e-6), scale=0.3)
     moe = Experts(
-        8, 3, Ffn(24, "gelu_tanh"), "sigmoid", scale=2.5, balance="bias", groups=4, open_groups=2,
+        8, 3, Ffn(24, "gelu_tanh"), "sigmoid", scale=2.5, balance="bias", groups=4, topk_groups=2,
         group_score="best two", shared=Ffn(56, "silu", gated=True),
     )  # fmt: skip
     dense = Block(attn, Ffn(80, "silu", gated=True), norm_in=Norm("rms", 1e-6))
@@ -168,7 +168,7 @@ def two_words() -> Spec:
     """An encoder with a vocabulary of its own, sinusoids in two halves."""
     base = seq2seq(gated=True)
     assert base.encoder
-    table = Table("sinusoid", 128, "halves")
+    table = Table("sinusoid", 128, "half")
     enc, dec = Stack(48, base.encoder.blocks, table), Stack(48, base.stack.blocks, table)
     return Spec(97, dec, enc, sources=61)
 
@@ -203,16 +203,15 @@ def words(rows: int, tokens: int, *, seed: int = 0, of: int = 61) -> Tensor:
 
 def run(
     core: Transformer, ids: Tensor, source: Tensor | None = None, *, cache: Cache | None = None, mode: Mode = "train",
-    drop: Drop = keep,
+    drop: Drop = no_dropout,
 ) -> Tensor:  # fmt: skip
     """Logits of any of them; `source` (three rows of seven words by default) goes to an encoder-decoder only."""
-    given = Given()
+    given = Inputs()
     if hasattr(core, "encoder") and hasattr(core, "decoder"):
         source = words(len(ids), 7, seed=9) if source is None else source
-        given = Given(memory=core.encode(source, begin(core.encoder, source, mode=mode, drop=drop)))
+        given = Inputs(source=source)
     elif any(m.kind == "prefix" for m in core.decoder.masks) if hasattr(core, "decoder") else False:
-        given = Given(prefix=torch.full((len(ids),), 3), blank=torch.full((len(ids),), 1))
+        given = Inputs(prefix_len=torch.full((len(ids),), 3), blank_pos=torch.full((len(ids),), 1))
     elif hasattr(core, "encoder") and hasattr(core.encoder, "segments"):
-        given = Given(segments=(torch.arange(ids.shape[1]) > 4).long().expand(len(ids), -1))
-    stack = core.decoder if hasattr(core, "decoder") else core.encoder
-    return core(ids, begin(stack, ids, given, cache=cache, mode=mode, drop=drop))
+        given = Inputs(segments=(torch.arange(ids.shape[1]) > 4).long().expand(len(ids), -1))
+    return core(ids, given, cache, mode=mode, drop=drop).logits

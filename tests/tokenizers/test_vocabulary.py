@@ -61,7 +61,7 @@ def test_joints_of_split_text_are_mended() -> None:
     assert "".join([*map(stream.push, ids), stream.end()]) == "vieler büsche ."
 
 
-def test_a_lexicon_cuts_chinese_into_the_fewest_words_and_keeps_english_whole() -> None:
+def test_a_lexicon_cuts_chinese_into_fewest_words_and_keeps_english_whole() -> None:
     t = lexicon()
     assert t.pieces(t.encode("我爱学习。")) == ["我", "爱", "学习", "。"]
     assert t.pieces(t.encode("学习惯……")) == ["学", "习惯", "……"]  # longest match first would fail here
@@ -80,7 +80,7 @@ def test_a_lexicon_restores_spaces(text: str) -> None:
     assert "".join([*map(stream.push, ids), stream.end()]) == text
 
 
-def test_a_lexicon_names_what_it_lacks_and_never_cuts_an_unknown_english_word() -> None:
+def test_a_lexicon_names_what_it_lacks_and_cuts_no_unknown_english_word() -> None:
     t = lexicon()
     assert t.unknown("I love away the aa.") == ["away", "the", "aa"]
     assert t.encode("away") == [t.unk_id]

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.core.dropout import Drop, dropper
+from qkv.core.dropout import Drop, make_dropout
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
-from qkv.data.collate import IGNORED, Batch, twice
+from qkv.data.collate import IGNORED, Batch, duplicate_rows
 from qkv.errors import QkvError
 from qkv.training import assemble, crossentropy, loop, losses
 from qkv.training.losses import step_loss
@@ -31,16 +31,16 @@ def rows(seed: int, count: int = 5) -> list[list[int]]:
 
 
 def pairs() -> Batch:
-    return collate.seq2seq(list(zip(rows(0), rows(1), strict=True)), pad=PAD, start=1)
+    return collate.collate_pairs(list(zip(rows(0), rows(1), strict=True)), pad=PAD, start=1)
 
 
 def labelled() -> Batch:
     texts = [(row, [IGNORED] * len(row)) for row in rows(2)]
-    return collate.labelled(collate.masked(texts, pad=PAD), [0, 1, IGNORED, 2, 1])
+    return collate.add_labels(collate.collate_masked(texts, pad=PAD), [0, 1, IGNORED, 2, 1])
 
 
 def telling() -> Batch:
-    return collate.labelled(collate.spoken(rows(2), pad=PAD, share=0.7), [0, 1, IGNORED, 2, 1])
+    return collate.add_labels(collate.collate_labelled_text(rows(2), pad=PAD, share=0.7), [0, 1, IGNORED, 2, 1])
 
 
 def core_of(family: str, *, labels: int = 0, dropout: float = 0.3) -> Transformer:
@@ -67,12 +67,12 @@ def teller() -> Transformer:
 
 
 def drop() -> Drop:
-    return dropper(5, 0, 0, 0, device="cpu")
+    return make_dropout(5, 0, 0, 0, device="cpu")
 
 
 def slowly(core: Transformer, batch: Batch, agree: float, smoothing: float) -> Tensor:
     """Half of (both cross-entropies + agree / 2 · (KL + KL)), each word or text for itself, by PyTorch's functions."""
-    both, draws = twice(batch), drop()
+    both, draws = duplicate_rows(batch), drop()
     hidden = losses.states(core, both, draws)
     asked = [(core.head(hidden), both.labels, both.weight)] if bool((both.labels != IGNORED).any()) else []
     if both.classes is not None:
@@ -193,7 +193,7 @@ def test_experts_are_evened_out_over_both_passes() -> None:
     shape = Shape("prefix", width=32, layers=2, heads=2, groups=1, ffn=16, experts=4, dropout=0.0, context=32)
     core = Transformer(shape.spec(V))
     initialise(core, 0)
-    b = collate.prefixed(list(zip(rows(0), rows(1), strict=True)), pad=PAD, start=(1,))
+    b = collate.collate_prefixes(list(zip(rows(0), rows(1), strict=True)), pad=PAD, start=(1,))
     (two, loads), (one, alone) = (step_loss(core, b, aux_loss_weight=0.5, rdrop=agree) for agree in (5.0, 0.0))
     assert float(two.detach()) == pytest.approx(float(one.detach()), rel=1e-5)
     assert loads is not None
@@ -203,7 +203,7 @@ def test_experts_are_evened_out_over_both_passes() -> None:
 
 def test_every_part_of_a_batch_stands_twice() -> None:
     for b in (pairs(), labelled()):
-        both = twice(b)
+        both = duplicate_rows(b)
         assert both.tokens == 2 * b.tokens
         for name, x in vars(b).items():
             if isinstance(x, Tensor):

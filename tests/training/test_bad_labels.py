@@ -94,7 +94,7 @@ def test_in_a_run_the_rows_of_the_data_are_told() -> None:
 @pytest.mark.parametrize("wrong", [3, -1, 10**6])
 def test_the_label_of_a_text_out_of_range_is_told(wrong: int) -> None:
     core, batch = made("bert", labels=3), silent("bert")
-    batch = collate.labelled(Batch(batch.target, batch.labels), [0, wrong])
+    batch = collate.add_labels(Batch(batch.target, batch.labels), [0, wrong])
     with pytest.raises(QkvError, match=rf"label of a text in row 1 of the batch is {wrong}, expected 0 to 2"):
         losses.token_loss(core, batch)
 
@@ -108,6 +108,6 @@ def test_the_guard_is_what_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("pair", [([], [1]), ([1], [])])
 def test_a_pair_with_an_empty_side_is_told(pair: tuple[list[int], list[int]]) -> None:
     with pytest.raises(QkvError, match="pair 1 of the batch has"):
-        collate.seq2seq([([1], [1]), pair], pad=0, start=0)
+        collate.collate_pairs([([1], [1]), pair], pad=0, start=0)
     with pytest.raises(QkvError, match="pair 1 of the batch has nothing"):
-        collate.prefixed([([1], [1]), pair], pad=0)
+        collate.collate_prefixes([([1], [1]), pair], pad=0)

@@ -80,7 +80,7 @@ def test_a_skipped_step_leaves_weights_and_adam_as_they_were(monkeypatch: pytest
 
 def plan_of_texts() -> Any:
     ids = torch.randint(0, 31, (24, 9), generator=torch.Generator().manual_seed(3))
-    return Plan(lambda epoch: range(6), lambda key: collate.causal(ids[4 * key : 4 * key + 4]), {"rows": 24})
+    return Plan(lambda epoch: range(6), lambda key: collate.collate_windows(ids[4 * key : 4 * key + 4]), {"rows": 24})
 
 
 def test_the_batch_of_a_bad_step_is_kept_with_what_makes_it_again(
@@ -136,13 +136,13 @@ def test_a_spike_stops_a_run_that_may_not_skip(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_full_folder_of_bad_batches_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stepping, "KEPT", 1)
-    batch = collate.causal(torch.arange(9)[None])  # of one row: target and labels share its memory
+    batch = collate.collate_windows(torch.arange(9)[None])  # of one row: target and labels share its memory
     assert stepping.keep_batches(tmp_path / "step-1.0.safetensors", {0: batch}, {})
     assert not stepping.keep_batches(tmp_path / "step-2.0.safetensors", {0: batch}, {})
     assert [f.name for f in tmp_path.iterdir()] == ["step-1.0.safetensors"]
 
 
-def test_a_run_that_goes_back_takes_the_last_checkpoint_and_goes_on_behind_the_bad_batch(tmp_path: Path) -> None:
+def test_a_run_that_goes_back_resumes_behind_the_bad_batch(tmp_path: Path) -> None:
     settings = dataclasses.replace(BASE, on_bad_step="rewind", steps=14, save_every=4, ema=0.5, log_every=1)
     plan = plan_of(reversals(100), 4)  # more batches than steps
     with pytest.MonkeyPatch.context() as patch:

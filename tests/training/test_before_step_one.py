@@ -33,7 +33,7 @@ def talk(question: str, answer: str) -> str:
 
 
 @pytest.mark.parametrize("family", ["marian", "prefix", "gpt2"])
-def test_a_held_out_source_that_does_not_fit_counts_as_answered_with_nothing(family: str, here: Path) -> None:
+def test_a_held_out_source_that_does_not_fit_counts_as_an_empty_answer(family: str, here: Path) -> None:
     long = [(f"{'many ' * 90}{i}", "zu lang") for i in range(3)]
     rows = [("one two", "eins"), long[0], ("three", "drei"), *long[1:]]
     lines = {side: [f"{a}\t{b}" if family != "gpt2" else talk(a, b) for a, b in some]
@@ -70,9 +70,7 @@ def test_what_fits_leaves_room_to_begin(name: str, margin: int) -> None:
      (["training.metric=label_accuracy"], "gives no 'label_accuracy'"),
      (["training.metric=bleu", "check.sentences=0"], "gives no 'bleu'")],
 )  # fmt: skip
-def test_a_metric_that_no_evaluation_gives_is_told_before_anything_is_written(
-    words: list[str], said: str, here: Path
-) -> None:
+def test_a_metric_that_no_evaluation_gives_is_named_before_any_write(words: list[str], said: str, here: Path) -> None:
     with pytest.raises(QkvError, match=said):
         recipes.train("a.tsv", overrides=[*SMALL, *words], out=here / "r", device="cpu")
     assert not (here / "r").exists()

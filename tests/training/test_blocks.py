@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.core.dropout import dropper
+from qkv.core.dropout import make_dropout
 from qkv.core.init import initialise
 from qkv.core.model import Block as Layer
 from qkv.core.model import Transformer
-from qkv.core.step import listener
+from qkv.core.step import active_tracer
 from qkv.data import collate
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.training import loop
@@ -53,15 +53,15 @@ def core_of(kind: str) -> Transformer:
 def batch_of(kind: str, length: int) -> collate.Batch:
     ids = torch.randint(3, WORDS, (4, length + 1), generator=torch.Generator().manual_seed(length))
     if kind != "translator":
-        return collate.causal(ids)
+        return collate.collate_windows(ids)
     rows = [row[: length - n].tolist() for n, row in enumerate(ids)]
-    return collate.seq2seq([(row, row[1:]) for row in rows], pad=0, start=1)
+    return collate.collate_pairs([(row, row[1:]) for row in rows], pad=0, start=1)
 
 
 def learnt(kind: str, length: int, way: Blocks | None, core: Transformer, *, traceable: bool) -> list[Tensor]:
     """The loss of a batch and the gradients of all weights."""
     core.zero_grad()
-    drop = dropper(5, length, traceable=traceable)
+    drop = make_dropout(5, length, traceable=traceable)
     if way is None:
         loss, _ = step_loss(core, batch_of(kind, length), smoothing=0.1, drop=drop)
     else:
@@ -90,9 +90,7 @@ def _fresh() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("kind", "most"), [("speaker", 2), ("translator", 4)])
-def test_compiled_blocks_learn_the_same_from_one_graph_a_kind_and_one_more_for_other_lengths(
-    kind: str, most: int
-) -> None:
+def test_compiled_blocks_learn_the_same_from_two_graphs_a_kind_at_most(kind: str, most: int) -> None:
     core, graphs = core_of(kind), Graphs()
     way = Blocks(core, Settings(compile="blocks"), CPU, backend=graphs)  # type: ignore[arg-type]
     for length in (16, 16, 11, 13):
@@ -126,7 +124,7 @@ def test_other_dropout_the_second_time_would_be_caught(monkeypatch: pytest.Monke
     core = core_of("speaker")
     way = Blocks(core, Settings(recompute="blocks"), CPU)
     plain = learnt("speaker", 12, None, core, traceable=True)
-    monkeypatch.setattr("qkv.core.dropout.Counted.back", lambda *_: None)
+    monkeypatch.setattr("qkv.core.dropout.CounterDropout.set_state", lambda *_: None)
     again = learnt("speaker", 12, way, core, traceable=True)
     assert not all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
 
@@ -156,16 +154,16 @@ def test_blocks_stand_as_they_stood_afterwards_and_where_somebody_listens() -> N
     assert all("forward" not in vars(m) for m in core.modules() if isinstance(m, Layer))
 
     class Ear:
-        opens = False
+        needs_eager_attention = False
 
         def tap(self, module: Any, name: str, x: Tensor) -> Tensor:
             return x
 
-    token = listener.set(Ear())
+    token = active_tracer.set(Ear())
     try:
         learnt("speaker", 8, way, core, traceable=False)
     finally:
-        listener.reset(token)
+        active_tracer.reset(token)
     assert len(calls) == 2
 
 
@@ -176,8 +174,8 @@ def test_a_run_with_fast_blocks_ends_where_a_plain_one_does(
     how = {"compile": "blocks"} if compiled else {}
     how |= {"recompute": "blocks"} if recomputed else {}
     monkeypatch.setattr(stepping, "Blocks", functools.partial(Blocks, backend="eager"))
-    true: Callable[..., Any] = stepping.dropper
-    monkeypatch.setattr(stepping, "dropper", lambda *key, **_: true(*key, traceable=True))
+    true: Callable[..., Any] = stepping.make_dropout
+    monkeypatch.setattr(stepping, "make_dropout", lambda *key, **_: true(*key, traceable=True))
     plan = Plan(lambda _: [9, 14, 11], lambda length: batch_of("speaker", length))
     base = Settings(steps=4, lr=1e-3, precision="fp32", clip=1.0)
     ends = []

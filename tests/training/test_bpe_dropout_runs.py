@@ -47,7 +47,7 @@ def test_an_epoch_has_cuts_of_its_own_and_has_them_again() -> None:
         assert texts == sorted(source for source, _ in ROWS[:32])
 
 
-def test_no_dropout_is_the_run_as_it_was_and_held_out_pairs_are_never_cut_anew() -> None:
+def test_no_dropout_is_the_run_as_it_was_and_held_out_pairs_stay_as_cut() -> None:
     plain, cut = (assemble.assemble(run_of(share), device="cpu") for share in (0.0, 0.5))
     assert plain.model.tokenizer is not None
     assert sorted(rows_of(plain, 0)) == sorted(plain.model.tokenizer.encode_batch([s for s, _ in ROWS[:32]]))

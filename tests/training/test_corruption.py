@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import qkv
-from qkv.core.step import Given, begin
+from qkv.core.model import build_step
+from qkv.core.step import Inputs
 from qkv.data import collate, corrupt, shards
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.shards import Mixture
@@ -125,8 +126,8 @@ def filled(t: Any, source: list[int], row: list[int], labels: list[int], b: Batc
 def begin_place(b: Batch, i: int) -> Any:
     """The positions that the core gives to a row."""
     stack = assemble.hub.build(run_of("blanks").model.spec(200)).core.decoder
-    given = Given(prefix=b.prefix[i : i + 1], blank=b.blank[i : i + 1])  # type: ignore[index]
-    return begin(stack, b.target[i : i + 1], given).place
+    given = Inputs(prefix_len=b.prefix[i : i + 1], blank_pos=b.blank[i : i + 1])  # type: ignore[index]
+    return build_step(stack, b.target[i : i + 1], given).positions
 
 
 def unmasked(t: Any, source: list[int], row: list[int], labels: list[int], b: Batch, i: int) -> list[int]:
@@ -151,8 +152,8 @@ def test_what_goes_in_and_what_comes_out_make_up_the_text(objective: str) -> Non
 def packed(text: str, tokenizer: Any, folder: Path) -> Mixture:
     """A text as one shard, without an end symbol."""
     found = tokenizer.encode(text, special=False)
-    shards.write(folder, [found], vocabulary=len(tokenizer), save=tokenizer.save)
-    return Mixture((shards.read(folder),))
+    shards.write_shard(folder, [found], vocabulary=len(tokenizer), save=tokenizer.save)
+    return Mixture((shards.read_shard(folder),))
 
 
 @pytest.mark.parametrize("objective", SHAPES)
@@ -206,21 +207,21 @@ def test_shards_of_too_few_tokens_for_holes_are_told(tmp_path: Path) -> None:
 
 
 def test_blanks_that_all_stand_in_one_place_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = collate.blanked
+    right = collate.collate_blanks
 
     def first(rows: Any, *, pad: int) -> Batch:
         b = right(rows, pad=pad)
         assert b.blank is not None
         return dataclasses.replace(b, blank=b.blank.amax(1))
 
-    monkeypatch.setattr(collate, "blanked", first)
+    monkeypatch.setattr(collate, "collate_blanks", first)
     with pytest.raises((AssertionError, KeyError)):
         restored("blanks")
 
 
 def test_sentences_are_permuted_and_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without infilling, a noised text is the same sentences in another order."""
-    monkeypatch.setattr(corrupt, "infilled", lambda ids, mask, draw: list(ids))
+    monkeypatch.setattr(corrupt, "infill_spans", lambda ids, mask, draw: list(ids))
     a, batches = made("denoise")
     stop = a.model.tokenizer.id(".") if a.model.tokenizer else None
     moved = 0
@@ -307,9 +308,9 @@ def slow_fill(a: assemble.Assembly, ids: list[int], place: int, count: int) -> l
     for _ in range(count):
         own = [-1] * len(ids) + [place] * (len(row) - len(ids))
         table = torch.tensor([row])
-        given = Given(prefix=torch.tensor([len(ids)]), blank=torch.tensor([own]))
+        given = Inputs(prefix_len=torch.tensor([len(ids)]), blank_pos=torch.tensor([own]))
         with torch.no_grad():
-            logits = core.head(core.hidden(table, begin(core.decoder, table, given)))[0, -1]
+            logits = core.head(core.hidden(table, given))[0, -1]
         logits[list(a.model.special.forbid)] = -torch.inf
         row.append(int(logits.argmax()))
         if row[-1] in a.model.special.eos:

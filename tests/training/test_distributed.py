@@ -64,7 +64,7 @@ def plan() -> Plan:
         return [(i + 3 * epoch) % EACH for i in range(EACH)]
 
     def make(key: int) -> collate.Batch:
-        return collate.causal(ids[starts[key] : starts[key] + sizes[key]])
+        return collate.collate_windows(ids[starts[key] : starts[key] + sizes[key]])
 
     return Plan(order, make, {"rows": 40})
 
@@ -216,9 +216,7 @@ def test_two_dropouts_that_shall_agree_are_the_same_ones_in_two_processes(two: P
 
 
 @pytest.mark.parametrize("fault", ["own tokens", "same micro-batch"])
-def test_a_rank_that_divides_by_its_own_tokens_or_repeats_another_is_caught(
-    two: Path, tmp_path: Path, fault: str
-) -> None:
+def test_a_rank_that_divides_by_its_tokens_or_repeats_another_is_caught(two: Path, tmp_path: Path, fault: str) -> None:
     assert gap(one(tmp_path), weights(two / fault)) > 1e-4
 
 
@@ -235,7 +233,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(two: Path) -> N
     assert gap(whole, weights(two / "begun")) > 1e-4
 
 
-def test_a_run_goes_on_with_another_number_of_processes_if_its_steps_stay_the_same(two: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_with_other_processes_if_its_steps_stay_the_same(two: Path, tmp_path: Path) -> None:
     shutil.copytree(two / "begun" / "train", tmp_path / "train")
     run(tmp_path, half(**KEPT), drop=0.2, resume=True)  # alone, with half the micro-batches of a step
     assert "accumulate * processes: was 4, now 2" in (tmp_path / "0.error").read_text(encoding="utf-8")
@@ -268,7 +266,7 @@ def test_both_go_back_to_the_checkpoint_where_one_finds_a_bad_number(two: Path) 
     assert sum("back to step 0, past these batches" in text for text in told) == 1
 
 
-def test_what_stops_the_first_process_alone_stops_the_others_with_its_words(two: Path) -> None:
+def test_what_stops_the_first_process_stops_the_others_with_its_words(two: Path) -> None:
     said = [(two / "full" / f"{rank}.error").read_text(encoding="utf-8") for rank in range(2)]
     assert said[0] == said[1]
     assert "could not be saved ([Errno 28] No space left on device)" in said[0]
@@ -297,7 +295,7 @@ CHILD = (
 )
 
 
-def test_started_processes_end_with_the_first_and_the_cause_of_an_early_end_is_told() -> None:
+def test_processes_end_with_the_first_and_an_early_end_names_its_cause() -> None:
     with distributed.start_ranks(2, [sys.executable, "-c", CHILD], device="cpu") as ranks:
         assert (ranks, ranks.total([1.0])) == (distributed.Ranks(0, 2), [2.0])
     assert distributed.current_ranks() == distributed.Ranks()

@@ -32,7 +32,7 @@ def core_of() -> Transformer:
 
 def plan() -> Plan:
     def make(key: int) -> collate.Batch:
-        return collate.causal(torch.full((2, WIDTHS[key] + 1), 3))
+        return collate.collate_windows(torch.full((2, WIDTHS[key] + 1), 3))
 
     return Plan(lambda epoch: range(len(WIDTHS)), make, {"rows": len(WIDTHS)})
 
@@ -113,7 +113,7 @@ def test_a_long_epoch_is_looked_at_evenly(monkeypatch: pytest.MonkeyPatch) -> No
 
     def make(key: int) -> collate.Batch:
         seen.append(key)
-        return collate.causal(torch.full((1, 4 + key % 3), 1))
+        return collate.collate_windows(torch.full((1, 4 + key % 3), 1))
 
     keys: Sequence[int] = range(10 * estimate.LOOKED + 1)
     counts = estimate.shaped(keys, Plan(lambda epoch: keys, make))

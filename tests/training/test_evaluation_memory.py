@@ -39,7 +39,7 @@ def core_of(tied: bool = False) -> Transformer:
 
 def batch() -> Batch:
     ids = torch.randint(V, (4, 13), generator=torch.Generator().manual_seed(0))
-    return collate.causal(ids)
+    return collate.collate_windows(ids)
 
 
 JUDGES: dict[str, Callable[[Transformer, Batch], Any]] = {

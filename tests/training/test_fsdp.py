@@ -13,10 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from qkv.baselines import recurrence
+from qkv.baselines.lstm import build_core, lstm_spec
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.recurrent import core_of
 from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.training import checkpoint, control, distributed, fsdp, log, loop
@@ -66,7 +65,7 @@ def plan(drop: float) -> Plan:
     pairs = [([3 + i % 7, 5, 2], [5, 3 + i % 7, 4, 2]) for i in range(40)]
 
     def make(key: int) -> collate.Batch:
-        return collate.seq2seq(pairs[4 * key : 4 * key + 1 + key % 4], pad=0, start=1)
+        return collate.collate_pairs(pairs[4 * key : 4 * key + 1 + key % 4], pad=0, start=1)
 
     return Plan(lambda epoch: [(i + epoch) % p.EACH for i in range(p.EACH)], make, {"rows": 40})
 
@@ -169,7 +168,7 @@ def test_a_loss_that_is_not_a_number_stops_both_in_the_same_step(two: Path) -> N
     assert all(text.startswith("3 training: loss nan at step 1 ") for text in said)
 
 
-def test_both_go_back_to_their_parts_of_a_checkpoint_and_stop_after_the_third_time(two: Path) -> None:
+def test_both_go_back_to_their_part_of_a_checkpoint_and_stop_at_the_third(two: Path) -> None:
     said = [(two / "back" / f"{rank}.error").read_text(encoding="utf-8") for rank in range(2)]
     assert all("loss nan at step 1 " in text and "went back 3 times" in text for text in said)
     state = json.loads((two / "back" / "train" / "last.json").read_text(encoding="utf-8"))
@@ -189,7 +188,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(two: Path) -> N
     assert p.gap(whole, p.weights(two / "begun")) > 1e-4
 
 
-def test_the_checkpoint_is_safetensors_and_json_alone_and_the_old_one_is_gone(two: Path) -> None:
+def test_the_checkpoint_is_safetensors_and_json_and_the_old_one_is_gone(two: Path) -> None:
     folder = two / "parts" / "train"
     state = json.loads((folder / "last.json").read_text(encoding="utf-8"))
     assert state["progress"]["step"] == p.BASE.steps
@@ -200,7 +199,7 @@ def test_the_checkpoint_is_safetensors_and_json_alone_and_the_old_one_is_gone(tw
     assert not (folder / "last.safetensors").exists()
 
 
-def test_one_process_goes_on_with_what_two_wrote_and_two_with_what_one_file_holds(two: Path, tmp_path: Path) -> None:
+def test_one_process_goes_on_from_two_and_two_from_one_file(two: Path, tmp_path: Path) -> None:
     shutil.copytree(two / "begun" / "train", tmp_path / "train")
     alone = one(tmp_path, p.BASE, resume=True)
     assert p.gap(p.weights(two / "sharded"), alone) < 1e-6
@@ -213,9 +212,9 @@ def test_what_needs_whole_weights_is_refused(two: Path) -> None:
     said = (two / "ema" / "1.error").read_text(encoding="utf-8")
     assert "training.shard does not go with training.ema" in said
     with pytest.raises(QkvError, match=r"training\.optimizer=muon"):
-        fsdp.fit(Settings(optimizer="muon"), Transformer(translator()))
+        fsdp.refuse_unsupported(Settings(optimizer="muon"), Transformer(translator()))
     with pytest.raises(QkvError, match="an LSTM has no blocks"):
-        fsdp.fit(Settings(), core_of(recurrence(50, width=16, attention="none", context=64)))
+        fsdp.refuse_unsupported(Settings(), build_core(lstm_spec(50, width=16, attention="none", context=64)))
 
 
 def test_what_cannot_be_watched_is_told(two: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv.cli import main
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.inputs import MARK
@@ -71,10 +71,8 @@ def slowly(a: assemble.Assembly, b: collate.Batch) -> float:
         for i in range(n * each, (n + 1) * each):
             count = b.target.shape[1] if b.target_real is None else int(b.target_real[i].sum())
             row = b.target[i : i + 1, :count]
-            stack = core.decoder if core.spec.decoder else core.encoder
             segments = None if b.segments is None else b.segments[i : i + 1, :count]
-            step = begin(stack, row, Given(segments=segments))
-            logits.append(core.labels(core.hidden(row, step), step)[0])
+            logits.append(core.classify(row, Inputs(segments=segments))[0])
         both = torch.stack(logits)  # rows labels
         scores = both.sum(0) if b.orders > 1 else both[:, 0]
         total -= scores.log_softmax(-1)[label].item()
@@ -132,9 +130,9 @@ def test_a_bad_row_is_told(objective: str, row: tuple[str, str], said: str) -> N
 
 
 def test_labels_that_do_not_fit_their_rows_are_refused() -> None:
-    batch = collate.causal(torch.zeros(4, 5, dtype=torch.long))
+    batch = collate.collate_windows(torch.zeros(4, 5, dtype=torch.long))
     with pytest.raises(QkvError, match="found 3 labels for 4 texts, expected 2 rows each"):
-        collate.labelled(batch, [0, 1, 0], orders=2)
+        collate.add_labels(batch, [0, 1, 0], orders=2)
 
 
 def test_a_toml_file_asks_for_it(tmp_path: Path) -> None:

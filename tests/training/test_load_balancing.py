@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from qkv import spec
-from qkv.core.experts import choose
+from qkv.core.experts import route
 from qkv.training import load_balancing as module
 from qkv.training.load_balancing import balance_loss, count_tokens, move_bias
 
@@ -35,7 +35,7 @@ def test_the_gradient_is_that_of_transformers() -> None:
     assert torch.allclose(mine.grad, theirs.grad, atol=1e-8)
 
 
-def test_an_even_router_costs_the_chosen_and_one_that_collapsed_all_experts() -> None:
+def test_an_even_router_costs_the_chosen_and_a_collapsed_one_all_experts() -> None:
     index = torch.arange(8).reshape(4, 2) % 4
     assert balance_loss(torch.zeros(4, 4), index, 4).item() == pytest.approx(2)
     one = torch.tensor([50.0, 0, 0, 0]).expand(4, 4)
@@ -58,8 +58,8 @@ def evened(steps: int = 300) -> float:
     logits = torch.randn(400, 6, generator=torch.Generator().manual_seed(2)) + skew
     bias = torch.zeros(6)
     for _ in range(steps):
-        bias = module.move_bias(bias, count_tokens(choose(logits, bias, s)[0], 6), rate=0.005)
-    counts = count_tokens(choose(logits, bias, s)[0], 6)
+        bias = module.move_bias(bias, count_tokens(route(logits, bias, s)[0], 6), rate=0.005)
+    counts = count_tokens(route(logits, bias, s)[0], 6)
     return (counts.max() / counts.mean()).item()
 
 

@@ -56,7 +56,7 @@ def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path: Path) -> 
     assert recipes.train(run_of(), out=tmp_path, device="cpu").outcome.steps == 2
 
 
-def test_a_run_that_ended_lets_go_and_another_in_the_same_process_is_refused(tmp_path: Path) -> None:
+def test_a_run_that_ended_lets_go_and_another_in_its_process_is_refused(tmp_path: Path) -> None:
     with (
         lock.lock_directory(tmp_path),
         pytest.raises(QkvError, match=f"process {os.getpid()} "),

@@ -20,7 +20,7 @@ from qkv.adapt import onednn_linear
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
-from qkv.data.order import permutation
+from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.training import checkpoint, control, log, loop
@@ -71,11 +71,11 @@ def reversals(rows: int = 48) -> list[tuple[list[int], list[int]]]:
 
 def plan_of(pairs: list[tuple[list[int], list[int]]], rows: int = 8, seed: int = 0) -> Plan:
     def order(epoch: int) -> Sequence[tuple[int, ...]]:
-        mixed = permutation(len(pairs), seed=seed, epoch=epoch).tolist()
+        mixed = draw_permutation(len(pairs), seed=seed, epoch=epoch).tolist()
         return [tuple(mixed[i : i + rows]) for i in range(0, len(mixed), rows)]
 
     def make(key: tuple[int, ...]) -> collate.Batch:
-        return collate.seq2seq([pairs[i] for i in key], pad=0, start=1)
+        return collate.collate_pairs([pairs[i] for i in key], pad=0, start=1)
 
     return Plan(order, make, {"rows": len(pairs)})
 
@@ -93,9 +93,11 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize("spec", [translator(), speaker()], ids=["translator", "speaker"])
 def test_one_batch_is_learnt_by_heart(spec: Spec) -> None:
-    batch = collate.seq2seq(reversals(8), pad=0, start=1)
+    batch = collate.collate_pairs(reversals(8), pad=0, start=1)
     if spec.encoder is None:
-        batch = collate.causal(torch.randint(0, VOCABULARY, (4, 13), generator=torch.Generator().manual_seed(1)))
+        batch = collate.collate_windows(
+            torch.randint(0, VOCABULARY, (4, 13), generator=torch.Generator().manual_seed(1))
+        )
     core, plan = core_of(spec), Plan(lambda epoch: [0], lambda key: batch)
     settings = dataclasses.replace(BASE, steps=300, lr=1e-2, warmup=20, schedule="cosine", log_every=100)
     end = loop.train(core, plan, settings)
@@ -151,7 +153,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(spec: Spec, tmp
     plan = plan_of(reversals(56), 4)  # 14 batches: 5 steps an epoch, the last of them short
     if spec.encoder is None:
         rows = torch.randint(0, VOCABULARY, (56, 9), generator=torch.Generator().manual_seed(1))
-        plan = Plan(plan.order, lambda key: collate.causal(rows[list(key)]), {"rows": 56})
+        plan = Plan(plan.order, lambda key: collate.collate_windows(rows[list(key)]), {"rows": 56})
     settings = dataclasses.replace(
         BASE, steps=13, accumulate=3, average=2, evaluate_every=3, label_smoothing=0.1, clip=0.5
     )
@@ -175,8 +177,8 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(spec: Spec, tmp
 
 
 def test_dropout_from_consumed_state_would_be_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    true, calls = stepping.dropper, iter(range(1000))
-    monkeypatch.setattr(stepping, "dropper", lambda *key, **how: true(next(calls), **how))
+    true, calls = stepping.make_dropout, iter(range(1000))
+    monkeypatch.setattr(stepping, "make_dropout", lambda *key, **how: true(next(calls), **how))
     plan, settings = plan_of(reversals(56), 4), dataclasses.replace(BASE, steps=6)
     whole = core_of(translator(0.2))
     loop.train(whole, plan, settings)
@@ -194,7 +196,7 @@ def test_a_finished_run_resumes_to_the_same_end(tmp_path: Path) -> None:
     assert same(values(one), values(two))
 
 
-def test_a_run_is_not_overwritten_and_another_model_is_refused_with_the_difference(tmp_path: Path) -> None:
+def test_a_run_is_not_overwritten_and_another_model_is_refused(tmp_path: Path) -> None:
     plan = plan_of(reversals())
     loop.train(core_of(translator()), plan, BASE, directory=tmp_path)
     with pytest.raises(QkvError, match="--resume auto"):
@@ -256,7 +258,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyte
     assert same(values(core), values(whole))
 
 
-def test_the_average_is_the_mean_of_the_last_snapshots_and_the_best_metric_wins(tmp_path: Path) -> None:
+def test_the_average_is_of_the_last_snapshots_and_the_best_metric_wins(tmp_path: Path) -> None:
     plan = plan_of(reversals())
     seen = list[dict[str, torch.Tensor]]()
 
@@ -397,7 +399,7 @@ def test_a_signal_that_comes_twice_at_once_saves_as_one_does(tmp_path: Path) -> 
 
 
 @not_windows
-def test_for_half_a_second_a_signal_is_the_first_once_more_though_all_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_half_a_second_a_second_signal_counts_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept, others = [7.0], [], []
 
     def sleep(seconds: float) -> None:  # what was to be saved is; the terminal's second copy comes now

@@ -28,9 +28,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe"])
-def test_bits_a_character_count_the_characters_of_the_text_and_not_its_tokens(
-    bench: Any, kind: Any, tmp_path: Path
-) -> None:
+def test_bits_a_character_count_characters_and_not_tokens(bench: Any, kind: Any, tmp_path: Path) -> None:
     text = "却说宋江，黛玉却说。" * 12
     run = Run(
         "novel", lambda: Splits(text, text[:40]), Shape("gpt2", width=16, layers=1, heads=2, ffn=32, context=64),

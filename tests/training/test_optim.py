@@ -11,7 +11,7 @@ import torch
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
-from qkv.data.order import permutation
+from qkv.data.order import draw_permutation
 from qkv.training import checkpoint, loop, muon, optim
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
@@ -36,10 +36,10 @@ def plan(rows: int = 24, each: int = 4) -> Plan:
     ids = torch.randint(0, V, (rows, 9), generator=torch.Generator().manual_seed(3))
 
     def order(epoch: int) -> list[tuple[int, ...]]:
-        mixed = permutation(rows, seed=0, epoch=epoch).tolist()
+        mixed = draw_permutation(rows, seed=0, epoch=epoch).tolist()
         return [tuple(mixed[i : i + each]) for i in range(0, rows, each)]
 
-    return Plan(order, lambda key: collate.causal(ids[list(key)]), {"rows": rows})
+    return Plan(order, lambda key: collate.collate_windows(ids[list(key)]), {"rows": rows})
 
 
 def values(core: Transformer) -> dict[str, torch.Tensor]:
@@ -122,7 +122,7 @@ def check_orthogonal(moved: dict[str, torch.Tensor]) -> None:
     assert float(outside.max() / outside.min()) > 1.5, "AdamW's step is no rotation"
 
 
-def test_muon_turns_the_matrices_of_the_layers_and_those_of_experts_one_by_one() -> None:
+def test_muon_turns_the_layers_matrices_and_those_of_experts_one_by_one() -> None:
     check_orthogonal(stepped())
 
 

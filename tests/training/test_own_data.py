@@ -151,7 +151,7 @@ def test_a_bad_first_row_is_left_out_where_one_says_so(folder: Path) -> None:
 
 
 def test_a_folder_of_token_shards_is_data_too(folder: Path) -> None:
-    shards.write(folder / "packed", [[1, 2, 3]], vocabulary=9, save=lambda place: None)
+    shards.write_shard(folder / "packed", [[1, 2, 3]], vocabulary=9, save=lambda place: None)
     assert recipes.configure(folder / "packed").data == Data(shards=(str(folder / "packed"),))
 
 

@@ -84,7 +84,7 @@ def by_hand(core: Transformer, batch: collate.Batch, eps: float) -> float:
 def test_the_smoothed_loss_is_the_slow_loops(eps: float) -> None:
     core = small()
     ids = torch.randint(0, 23, (3, 9), generator=torch.Generator().manual_seed(2))
-    batch = collate.causal(ids)
+    batch = collate.collate_windows(ids)
     batch.labels[1, 3:] = collate.IGNORED
     with torch.no_grad():
         found, slow = float(losses.token_loss(core, batch, smoothing=eps)), by_hand(core, batch, eps)
@@ -162,7 +162,10 @@ def test_settings_from_words_and_their_errors() -> None:
 
 
 def test_the_probe_measures_changes_nothing_and_an_order_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    core, batch = small(), collate.causal(torch.randint(0, 23, (8, 9), generator=torch.Generator().manual_seed(2)))
+    core, batch = (
+        small(),
+        collate.collate_windows(torch.randint(0, 23, (8, 9), generator=torch.Generator().manual_seed(2))),
+    )
     before = {n: p.detach().clone() for n, p in core.named_parameters()}
     assert machine.measure_precision("bf16", core, batch) == ("bf16", None)
     name, gain = machine.measure_precision("auto", core, batch)
@@ -261,7 +264,10 @@ def test_differences_name_each_leaf() -> None:
 
 
 def test_threads_that_hinder_each_other_are_measured_and_left_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    core, batch = small(), collate.causal(torch.randint(0, 23, (16, 9), generator=torch.Generator().manual_seed(2)))
+    core, batch = (
+        small(),
+        collate.collate_windows(torch.randint(0, 23, (16, 9), generator=torch.Generator().manual_seed(2))),
+    )
     asked: list[tuple[int, int]] = []
     now = [1]
     monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
@@ -287,7 +293,7 @@ def test_threads_that_hinder_each_other_are_measured_and_left_as_they_were(monke
 
 @pytest.mark.parametrize(("times", "told"), [(1.1, False), (2.0, True)])
 def test_a_run_says_where_one_thread_is_faster(monkeypatch: pytest.MonkeyPatch, times: float, told: bool) -> None:
-    batch = collate.causal(torch.randint(0, 23, (8, 9), generator=torch.Generator().manual_seed(2)))
+    batch = collate.collate_windows(torch.randint(0, 23, (8, 9), generator=torch.Generator().manual_seed(2)))
     events: list[dict[str, Any]] = []
     monkeypatch.setattr(machine, "compare_threads", lambda *_, **__: times)
     settings = Settings(steps=1, warmup=0, precision="fp32")

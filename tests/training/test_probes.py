@@ -157,7 +157,7 @@ def test_words_keep_their_vectors_and_neighbours(runs: Any) -> None:
 def test_only_the_first_row_is_kept_without_its_padding() -> None:
     from qkv.data import collate
 
-    batch = collate.seq2seq([([5, 6, 2], [7, 2]), ([5, 6, 7, 8, 2], [9, 9, 9, 2])], pad=0, start=1)
+    batch = collate.collate_pairs([([5, 6, 2], [7, 2]), ([5, 6, 7, 8, 2], [9, 9, 9, 2])], pad=0, start=1)
     one = readings.first_row(batch)
     assert (one.source.tolist(), one.target.tolist(), one.labels.tolist()) == ([[5, 6, 2]], [[1, 7]], [[7, 2]])  # type: ignore[union-attr]
     assert one.tokens == 2

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.data.order import permutation
+from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
 from qkv.training import assemble, checkpoint, log, loop, losses, recipes
 from qkv.training import step as stepping
@@ -62,7 +62,7 @@ def plan(objective: str, family: str) -> Plan:
     rows = t.texts(18)
 
     def order(epoch: int) -> list[tuple[int, ...]]:
-        mixed = permutation(len(rows), seed=0, epoch=epoch).tolist()
+        mixed = draw_permutation(len(rows), seed=0, epoch=epoch).tolist()
         return [tuple(mixed[i : i + 2]) for i in range(0, len(rows), 2)]
 
     return Plan(order, lambda key: t.batch_of(objective, [rows[i] for i in key], family=family), {"rows": len(rows)})

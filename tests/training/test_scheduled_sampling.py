@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.core.dropout import dropper
+from qkv.core.dropout import make_dropout
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
@@ -48,15 +48,15 @@ def pairs(rows: int = 12) -> list[tuple[list[int], list[int]]]:
 
 
 BATCHES = {
-    "both": collate.seq2seq(pairs(), pad=0, start=1),
-    "causal": collate.causal(torch.randint(3, WORDS, (8, 12), generator=torch.Generator().manual_seed(1))),
-    "prefix": collate.prefixed(pairs(), pad=0, start=[1]),
+    "both": collate.collate_pairs(pairs(), pad=0, start=1),
+    "causal": collate.collate_windows(torch.randint(3, WORDS, (8, 12), generator=torch.Generator().manual_seed(1))),
+    "prefix": collate.collate_prefixes(pairs(), pad=0, start=[1]),
 }
 kinds = pytest.mark.parametrize("kind", BATCHES)
 
 
 @kinds
-def test_only_the_models_own_guesses_come_in_and_only_where_a_true_word_was_learnt(kind: str) -> None:
+def test_only_own_guesses_come_in_and_only_where_a_true_word_was_learnt(kind: str) -> None:
     core, batch = core_of(kind), BATCHES[kind]
     new = scheduled_sampling.replace_inputs(core, batch, 0.5, 0, 0, 0, 0)
     guess = core.head(states(core, batch)).argmax(-1)
@@ -94,7 +94,7 @@ def test_the_coins_are_a_function_of_the_key() -> None:
 def test_the_coins_are_not_those_of_the_dropout_of_the_same_step() -> None:
     shape, key = torch.Size((40, 40)), (0, 1, 2, 3)
     mine = scheduled_sampling.draw_cells(shape, 0.5, *key, device=torch.device("cpu"))
-    dropped = dropper(*key, device=torch.device("cpu"))(torch.ones(shape), 0.5) == 0
+    dropped = make_dropout(*key, device=torch.device("cpu"))(torch.ones(shape), 0.5) == 0
     assert 0.4 < float((mine == dropped).float().mean()) < 0.6
 
 
@@ -139,7 +139,7 @@ def test_it_changes_what_is_learnt() -> None:
 def test_an_encoder_that_guesses_hidden_words_is_refused() -> None:
     rows = [([4, 5, 6, 2], [IGNORED, 7, 8, IGNORED])]
     with pytest.raises(QkvError, match="hidden words"):
-        scheduled_sampling.replace_inputs(core_of("full"), collate.masked(rows, pad=0), 0.5, 0)
+        scheduled_sampling.replace_inputs(core_of("full"), collate.collate_masked(rows, pad=0), 0.5, 0)
 
 
 @pytest.mark.parametrize(("key", "value"), [("sampled", 1.5), ("sampled_ramp", -1)])

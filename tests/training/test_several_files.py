@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.data.bucket import Buckets
-from qkv.data.order import repeats
+from qkv.data.order import draw_repeats
 from qkv.errors import QkvError
 from qkv.training import assemble, recipes
 from qkv.training.data_files import Data
@@ -50,17 +50,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @settings(max_examples=100, deadline=None)
 def test_a_thing_comes_as_often_as_it_should_or_once_more(often: list[float], seed: int, epoch: int) -> None:
     share = np.array(often)
-    times = repeats(share, seed=seed, epoch=epoch)
+    times = draw_repeats(share, seed=seed, epoch=epoch)
     assert ((times == np.floor(share)) | (times == np.floor(share) + 1)).all()
     assert (times[share == np.floor(share)] == share[share == np.floor(share)]).all()
-    assert (times == repeats(share, seed=seed, epoch=epoch)).all()
+    assert (times == draw_repeats(share, seed=seed, epoch=epoch)).all()
 
 
 def test_over_many_epochs_the_mean_is_what_was_asked() -> None:
     share = np.array([0.25, 1.0, 2.5, 0.1])
-    found = np.mean([repeats(share, seed=3, epoch=e) for e in range(4000)], axis=0)
+    found = np.mean([draw_repeats(share, seed=3, epoch=e) for e in range(4000)], axis=0)
     assert np.abs(found - share).max() < 4 * 0.5 / 4000**0.5
-    assert any((repeats(share, seed=3, epoch=0) != repeats(share, seed=3, epoch=e)).any() for e in range(1, 20))
+    assert any(
+        (draw_repeats(share, seed=3, epoch=0) != draw_repeats(share, seed=3, epoch=e)).any() for e in range(1, 20)
+    )
 
 
 def test_batches_hold_each_pair_as_often_as_the_epoch_says() -> None:
@@ -69,7 +71,7 @@ def test_batches_hold_each_pair_as_often_as_the_epoch_says() -> None:
     b = Buckets(lengths, tokens=64, seed=5, often=often)
     for epoch in (0, 1, 7):
         held = Counter(chain.from_iterable(b.batches(epoch)))
-        assert [held[i] for i in range(200)] == repeats(often, seed=5, epoch=epoch).tolist()
+        assert [held[i] for i in range(200)] == draw_repeats(often, seed=5, epoch=epoch).tolist()
     assert all(rows * max(s, t) <= 64 for rows, s, t in map(b.shape, b.batches(0)))
 
 

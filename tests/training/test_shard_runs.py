@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv.cli import main
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.data import shards, sources
 from qkv.data.collate import IGNORED
 from qkv.errors import QkvError
@@ -88,13 +88,13 @@ def test_a_model_of_another_vocabulary_is_refused(packed: Path) -> None:
 def test_a_long_text_comes_in_pieces_that_are_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text(TEXT + "last", encoding="utf-8")
     monkeypatch.setattr(sources, "PIECE", 1000)
-    found = list(sources.pieces(tmp_path / "a.txt"))
+    found = list(sources.read_pieces(tmp_path / "a.txt"))
     assert len(found) > 3
     assert "".join(text for text, _ in found) == TEXT + "last"
     assert [end for _, end in found] == [False] * (len(found) - 1) + [True]
     (tmp_path / "b.txt").write_text("\n \n", encoding="utf-8")
     with pytest.raises(QkvError, match="the file is empty"):
-        list(sources.pieces(tmp_path / "b.txt"))
+        list(sources.read_pieces(tmp_path / "b.txt"))
 
 
 def test_held_out_shards_that_are_trained_on_are_told(packed: Path) -> None:
@@ -143,7 +143,7 @@ def test_texts_of_a_shard_do_not_see_each_other(sayings: Path) -> None:
                 if begins == ends:
                     continue
                 alone = b.target[row : row + 1, begins:ends]
-                want = core(alone, begin(core.decoder, alone, Given()))[0]
+                want = core(alone, Inputs()).logits[0]
                 assert torch.allclose(logits[row, begins:ends], want, atol=1e-5)
                 inside = b.labels[row, begins:ends].tolist()
                 assert inside[:-1] == ids[begins + 1 : ends]
@@ -163,6 +163,6 @@ def test_texts_of_a_shard_train_and_go_on_bit_for_bit(sayings: Path) -> None:
 
 def test_a_shard_whose_texts_have_no_end_is_told(sayings: Path) -> None:
     bare = train(SAID, kind="word", size=60, specials=("<unk>",))
-    shards.write(sayings / "bare", (bare.encode(x) for x in SAID * 20), vocabulary=len(bare), save=bare.save)
+    shards.write_shard(sayings / "bare", (bare.encode(x) for x in SAID * 20), vocabulary=len(bare), save=bare.save)
     with pytest.raises(QkvError, match=r"bare: its vocabulary has no end symbol, .*: objective=text"):
         assemble(recipes.configure("mine.toml", ["data.shards=bare"]), device="cpu")

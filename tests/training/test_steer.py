@@ -38,7 +38,7 @@ def core_of(seed: int = 0) -> Transformer:
 def plan(rows: int) -> Plan:
     ids = torch.randint(0, V, (32, 9), generator=torch.Generator().manual_seed(3))
     keys = [tuple(range(i, i + rows)) for i in range(0, 32, rows)]
-    return Plan(lambda epoch: keys, lambda key: collate.causal(ids[list(key)]), {})
+    return Plan(lambda epoch: keys, lambda key: collate.collate_windows(ids[list(key)]), {})
 
 
 def biases(core: Transformer) -> torch.Tensor:
@@ -99,7 +99,7 @@ def test_loads_of_the_last_micro_batch_alone_are_found(monkeypatch: pytest.Monke
 def test_a_favourite_expert_is_evened_out() -> None:
     core, heard = core_of(), list[dict]()
     ids = torch.randint(0, V, (32, 9), generator=torch.Generator().manual_seed(3))
-    still = Plan(lambda epoch: [0], lambda key: collate.causal(ids), {})
+    still = Plan(lambda epoch: [0], lambda key: collate.collate_windows(ids), {})
     settings = dataclasses.replace(BASE, steps=150, lr=1e-9, log_every=1)
     loop.train(core, still, settings, report=heard.append)
     busy = [e["busiest"] for e in heard if e["kind"] == "step"]

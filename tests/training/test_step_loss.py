@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin, listener
+from qkv.core.step import Inputs, active_tracer
 from qkv.data import collate, corrupt
 from qkv.data.collate import IGNORED, Batch
 from qkv.spec import Dense, Labels, Spec
@@ -21,7 +21,7 @@ from qkv.training.losses import measure, step_loss
 from qkv.training.shape import Shape
 
 V, PAD, CLS, SEP, MASK = 40, 0, 1, 2, 3
-MARKS = corrupt.Marks(MASK, frozenset({PAD, CLS, SEP, MASK}), V)
+MARKS = corrupt.TokenIds(MASK, frozenset({PAD, CLS, SEP, MASK}), V)
 
 
 def encoder() -> Transformer:
@@ -50,13 +50,13 @@ def words(seed: int, count: int = 6) -> list[list[int]]:
 
 def masked() -> Batch:
     rows = [[CLS, *w, SEP, *reversed(w[:3]), SEP] for w in words(0)]
-    hidden = [corrupt.masked(row, MARKS, corrupt.Draw(0, 0, i), share=0.3) for i, row in enumerate(rows)]
-    return collate.labelled(collate.masked(hidden, pad=PAD, separator=SEP), [0, 1, 2, 3, IGNORED, 1])
+    hidden = [corrupt.mask_words(row, MARKS, corrupt.Draw(0, 0, i), share=0.3) for i, row in enumerate(rows)]
+    return collate.add_labels(collate.collate_masked(hidden, pad=PAD, separator=SEP), [0, 1, 2, 3, IGNORED, 1])
 
 
 def prefixed() -> Batch:
     pairs = [(w[: 2 + i % 3], [*w[2 + i % 3 :], SEP]) for i, w in enumerate(words(1))]
-    return collate.prefixed(pairs, pad=PAD, start=(CLS,))
+    return collate.collate_prefixes(pairs, pad=PAD, start=(CLS,))
 
 
 def slowly(core: Transformer, batch: Batch) -> float:
@@ -65,13 +65,12 @@ def slowly(core: Transformer, batch: Batch) -> float:
     for i, ids in enumerate(batch.target):
         real = len(ids) if batch.target_real is None else int(batch.target_real[i].sum())
         row = ids[None, :real]
-        given = Given(
+        given = Inputs(
             segments=None if batch.segments is None else batch.segments[i : i + 1, :real],
-            prefix=None if batch.prefix is None else batch.prefix[i : i + 1],
+            prefix_len=None if batch.prefix is None else batch.prefix[i : i + 1],
         )
-        stack = core.decoder if core.spec.decoder else core.encoder
-        step = begin(stack, row, given)
-        states = core.hidden(row, step)
+        step = core.begin(row, given)
+        states = core.run_stack(row, step)
         chances = core.head(states)[0].log_softmax(-1)
         total -= sum(chances[t, label].item() for t, label in enumerate(batch.labels[i].tolist()) if label != IGNORED)
         if batch.classes is not None and batch.classes[i] != IGNORED:
@@ -125,7 +124,7 @@ def test_a_classifier_without_a_head_for_words_learns_labels() -> None:
     spec = encoder().spec
     model = made(replace(spec, head=None, labels=Labels(4, dense=Dense("tanh"))))
     texts = [([CLS, *w, SEP], [IGNORED] * (len(w) + 2)) for w in words(2)]
-    b = collate.labelled(collate.masked(texts, pad=PAD), [0, 1, 2, 3, 0, 1])
+    b = collate.add_labels(collate.collate_masked(texts, pad=PAD), [0, 1, 2, 3, 0, 1])
     loss, loads = step_loss(model, b)
     assert loads is None
     assert loss.item() / 6 == pytest.approx(1.4, abs=0.5)  # log 4, as nothing is learnt yet
@@ -133,7 +132,7 @@ def test_a_classifier_without_a_head_for_words_learns_labels() -> None:
 
 def test_all_labels_left_out_cost_nothing_and_are_no_nan() -> None:
     model = encoder()
-    b = collate.labelled(collate.masked([([CLS, 5, SEP], [IGNORED] * 3)], pad=PAD), [IGNORED])
+    b = collate.add_labels(collate.collate_masked([([CLS, 5, SEP], [IGNORED] * 3)], pad=PAD), [IGNORED])
     loss, _ = step_loss(model, b)
     loss.backward()
     assert (loss.item(), b.tokens) == (0.0, 0)
@@ -151,17 +150,16 @@ def routes(core: Transformer, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         heard = dict[str, Tensor]()
 
         class Ear:
-            opens = False
+            needs_eager_attention = False
 
             def tap(self, module: torch.nn.Module, name: str, x: Tensor, heard: dict[str, Tensor] = heard) -> Tensor:
                 if name == "norm" and str(getattr(module, "path", "")).endswith("moe"):
                     heard[str(module.path)] = x
                 return x
 
-        token = listener.set(Ear())
-        step = begin(core.decoder, ids[None, :real], Given(prefix=batch.prefix[i : i + 1]))
-        core.hidden(ids[None, :real], step)
-        listener.reset(token)
+        token = active_tracer.set(Ear())
+        core.hidden(ids[None, :real], Inputs(prefix_len=batch.prefix[i : i + 1]))
+        active_tracer.reset(token)
         for layer, (logits, index) in zip(core.decoder.layers, found, strict=True):
             logits.append(heard[layer.moe.path][0] @ layer.moe.router.weight.T)
             index.append(logits[-1].topk(2, -1).indices)
@@ -212,7 +210,7 @@ def test_a_strong_balance_evens_the_experts_out() -> None:
 
 def test_who_listened_before_still_hears_and_nothing_stays_behind() -> None:
     class Ear:
-        opens = False
+        needs_eager_attention = False
 
         def __init__(self) -> None:
             self.names = set[str]()
@@ -222,9 +220,9 @@ def test_who_listened_before_still_hears_and_nothing_stays_behind() -> None:
             return x
 
     core, b, ear = decoder(), prefixed(), Ear()
-    token = listener.set(ear)
+    token = active_tracer.set(ear)
     step_loss(core, b)
-    assert listener.get() is ear
-    listener.reset(token)
+    assert active_tracer.get() is ear
+    active_tracer.reset(token)
     assert {"resid_in", "logits", "index", "z"} <= ear.names
     assert measure_imbalance(torch.tensor([[2.0, 2.0], [3.0, 1.0]])) == 1.5

@@ -23,14 +23,13 @@ from typing import Any
 import pytest
 import torch
 
+from qkv.baselines.lstm import LSTMModel, LSTMSpec
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.recurrent import Recurrent
 from qkv.data import collate, corrupt, packing
 from qkv.data.collate import IGNORED, Batch
-from qkv.data.order import permutation
+from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
-from qkv.spec import Recurrence
 from qkv.training import checkpoint, fsdp, log, loop, losses, optim
 from qkv.training import step as stepping
 from qkv.training.compatibility import OBJECTIVES, architecture
@@ -71,7 +70,7 @@ def shape_of(family: str, drop: float = 0.0) -> Shape:
 
 def core_of(family: str, drop: float = 0.0, seed: int = 0, labels: int = 3) -> Transformer:
     spec = shape_of(family, drop).spec(V, labels=labels)
-    core = Recurrent(spec) if isinstance(spec, Recurrence) else Transformer(spec)
+    core = LSTMModel(spec) if isinstance(spec, LSTMSpec) else Transformer(spec)
     initialise(core, seed)
     return core
 
@@ -91,26 +90,29 @@ def batch_of(objective: str, rows: list[list[int]], *, family: str = "", width: 
     draws = [corrupt.Draw(0, 0, sum(row)) for row in rows]
     pairs = [(row, [*row[::-1], EOS]) for row in rows]
     if objective == "spans":
-        pairs = [(a, [*b, EOS]) for a, b in (corrupt.spans(r, SENTINELS, d) for r, d in zip(rows, draws, strict=True))]
+        pairs = [
+            (a, [*b, EOS])
+            for a, b in (corrupt.corrupt_spans(r, SENTINELS, d) for r, d in zip(rows, draws, strict=True))
+        ]
     if objective == "denoise":
-        pairs = [(corrupt.infilled(row, MASK, d), [*row, EOS]) for row, d in zip(rows, draws, strict=True)]
+        pairs = [(corrupt.infill_spans(row, MASK, d), [*row, EOS]) for row, d in zip(rows, draws, strict=True)]
     if objective in ("pairs", "spans", "denoise"):
-        return collate.seq2seq(pairs, pad=PAD, start=PAD, shape=both)
+        return collate.collate_pairs(pairs, pad=PAD, start=PAD, shape=both)
     if objective == "prefixes":
-        return collate.prefixed([(row[:4], row[4:]) for row in rows], pad=PAD, start=(START,), width=width)
+        return collate.collate_prefixes([(row[:4], row[4:]) for row in rows], pad=PAD, start=(START,), width=width)
     if objective == "blanks":
-        holed = [corrupt.blanks(row, MASK, (START, END), d, share=0.3) for row, d in zip(rows, draws, strict=True)]
-        return collate.blanked(holed, pad=PAD, width=width)
+        holed = [corrupt.blank_spans(row, MASK, (START, END), d, share=0.3) for row, d in zip(rows, draws, strict=True)]
+        return collate.collate_blanks(holed, pad=PAD, width=width)
     if objective == "masked":
-        marks = corrupt.Marks(MASK, frozenset({PAD, EOS, MASK}), V)
-        hidden = [corrupt.masked(row, marks, d, share=0.3) for row, d in zip(rows, draws, strict=True)]
-        return collate.labelled(collate.masked(hidden, pad=PAD, width=width), [sum(row) % 3 for row in rows])
+        marks = corrupt.TokenIds(MASK, frozenset({PAD, EOS, MASK}), V)
+        hidden = [corrupt.mask_words(row, marks, d, share=0.3) for row, d in zip(rows, draws, strict=True)]
+        return collate.add_labels(collate.collate_masked(hidden, pad=PAD, width=width), [sum(row) % 3 for row in rows])
     if objective in JUDGED:
         return judged(objective, rows, encoder=family == "bert", width=width)
     if objective in ("documents", "chat"):
         return side_by_side(rows, silent=3 if objective == "chat" else 0, width=width)
     longest = max(map(len, rows))
-    return collate.causal(torch.tensor([(row * 2)[:longest] for row in rows]))
+    return collate.collate_windows(torch.tensor([(row * 2)[:longest] for row in rows]))
 
 
 def judged(objective: str, rows: list[list[int]], *, encoder: bool, width: int | None) -> Batch:
@@ -120,22 +122,22 @@ def judged(objective: str, rows: list[list[int]], *, encoder: bool, width: int |
     many = [part for row in rows for part in parts(row)]
     each = len(many) // len(rows)
     if encoder:
-        made = collate.masked([(row, [IGNORED] * len(row)) for row in many], pad=PAD, width=width)
+        made = collate.collate_masked([(row, [IGNORED] * len(row)) for row in many], pad=PAD, width=width)
     else:
-        made = collate.spoken(many, pad=PAD, share=0.5 / each, width=width)
+        made = collate.collate_labelled_text(many, pad=PAD, share=0.5 / each, width=width)
     shape = {"similarity": {"orders": each}, "choice": {"choices": each}}.get(objective, {})
-    return collate.labelled(made, [sum(row) % (2 if objective == "choice" else 3) for row in rows], **shape)
+    return collate.add_labels(made, [sum(row) % (2 if objective == "choice" else 3) for row in rows], **shape)
 
 
 def side_by_side(rows: list[list[int]], *, silent: int, width: int | None) -> Batch:
     """Documents packed into rows, of which the first words are not learnt; one alone has no padding."""
     wide = width or (32 if len(rows) > 1 else len(rows[0]) - 1)
-    ids, numbers = packing.pack([row[:-1] for row in rows], wide, pad=PAD)
-    labels, _ = packing.pack([[IGNORED] * silent + row[1 + silent :] for row in rows], wide, pad=IGNORED)
-    return collate.laid(ids, labels, numbers)
+    ids, numbers = packing.pack_documents([row[:-1] for row in rows], wide, pad=PAD)
+    labels, _ = packing.pack_documents([[IGNORED] * silent + row[1 + silent :] for row in rows], wide, pad=IGNORED)
+    return collate.collate_packed_labels(ids, labels, numbers)
 
 
-def test_the_matrix_holds_every_family_with_every_objective_that_it_can_learn() -> None:
+def test_the_matrix_holds_every_family_with_every_objective_it_can_learn() -> None:
     families = [f for f in typing.get_args(typing.get_type_hints(Shape)["family"]) if f]
     kinds = {family: architecture(shape_of(family).spec(V)) for family in families}
     able = {(name, f) for name, o in OBJECTIVES.items() for f, kind in kinds.items() if kind in o.models}
@@ -247,7 +249,7 @@ def plan() -> Plan:
     rows = texts(28)
 
     def order(epoch: int) -> list[tuple[int, ...]]:
-        mixed = permutation(len(rows), seed=0, epoch=epoch).tolist()
+        mixed = draw_permutation(len(rows), seed=0, epoch=epoch).tolist()
         return [tuple(mixed[i : i + 2]) for i in range(0, len(rows), 2)]
 
     return Plan(order, lambda key: batch_of("pairs", [rows[i] for i in key]), {"rows": len(rows)})
@@ -395,7 +397,7 @@ def died(folder: str) -> None:
             return
 
 
-def test_killed_at_any_moment_of_a_write_the_old_or_the_new_checkpoint_loads(tmp_path: Path) -> None:
+def test_killed_during_a_write_the_old_or_the_new_checkpoint_loads(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in in_another_process("t.died(sys.argv[1])", str(tmp_path)).splitlines()]
     assert len(rows) >= 10
     assert rows[-1][3]
@@ -405,7 +407,7 @@ def test_killed_at_any_moment_of_a_write_the_old_or_the_new_checkpoint_loads(tmp
     assert set(fills) == {1.0, 2.0}
 
 
-def test_a_full_disk_at_any_moment_of_a_write_leaves_the_old_checkpoint_or_the_new(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_checkpoint_or_the_new(tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
     seen = set[float]()
     for at in range(1, 40):
@@ -595,4 +597,4 @@ def test_a_write_in_place_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The deliberate fault: the file itself is written, not one beside it."""
     monkeypatch.setattr(Path, "with_name", lambda self, name: self)
     with pytest.raises((AssertionError, QkvError, FileNotFoundError)):
-        test_a_full_disk_at_any_moment_of_a_write_leaves_the_old_checkpoint_or_the_new(tmp_path)
+        test_a_full_disk_leaves_the_old_checkpoint_or_the_new(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
 from qkv.tokenizers.vocabulary import train as vocabulary
@@ -59,10 +59,9 @@ def slowly(a: assemble.Assembly, b: Batch, share: float) -> float:
     for i, ids in enumerate(b.target):
         count = len(ids) if b.target_real is None else int(b.target_real[i].sum())
         row = ids[None, :count]
-        stack = core.decoder if core.spec.decoder else core.encoder
         segments = None if b.segments is None else b.segments[i : i + 1, :count]
-        step = begin(stack, row, Given(segments=segments))
-        states = core.hidden(row, step)
+        step = core.begin(row, Inputs(segments=segments))
+        states = core.run_stack(row, step)
         assert b.classes is not None
         total -= core.labels(states, step)[0].log_softmax(-1)[b.classes[i]].item()
         if share:
@@ -108,7 +107,7 @@ def test_labels_are_learnt_and_the_saved_model_gives_them(family: str, tmp_path:
     assert [v.label for v in model.classify(["good great", "poor cold bad"])] == ["up", "down"]
 
 
-def test_a_decoder_reads_its_texts_between_two_end_symbols_and_long_ones_keep_theirs() -> None:
+def test_a_decoder_reads_texts_between_end_symbols_that_long_ones_keep() -> None:
     rows = [("good " * 100, "up"), ("bad", "down")] * 5
     run = dataclasses.replace(run_of("labels"), splits=lambda: Splits(rows, rows))
     a = assemble.assemble(run, device="cpu")
@@ -229,7 +228,7 @@ def alone(core: Any, b: Batch, row: int) -> dict[int, torch.Tensor]:
     found = dict[int, torch.Tensor]()
     for number in set(b.documents[row].tolist()) - {-1}:
         ids = b.target[row, b.documents[row] == number][None]
-        found[number] = core(ids, begin(core.decoder, ids, Given()))[0]
+        found[number] = core(ids, Inputs()).logits[0]
     return found
 
 
@@ -258,10 +257,10 @@ def test_packed_conversations_are_as_separate_ones() -> None:
 
 @pytest.mark.parametrize("lost", ["documents", "positions"])
 def test_documents_that_see_each_other_or_count_on_are_found(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qkv.core import step
+    from qkv.core import model
 
     if lost == "positions":
-        monkeypatch.setattr(step, "since", lambda groups: torch.arange(groups.shape[1]).expand_as(groups))
+        monkeypatch.setattr(model, "position_in_run", lambda groups: torch.arange(groups.shape[1]).expand_as(groups))
     else:
         right = losses.states
         blind = lambda core, b, drop=losses.keep: right(core, dataclasses.replace(b, documents=None), drop)  # noqa: E731

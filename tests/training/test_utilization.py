@@ -27,7 +27,7 @@ def test_operations_are_those_that_pytorch_counts(family: str, monkeypatch: pyte
     core = core_of(Shape(family, width=64, layers=2, heads=2, ffn=256, dropout=0.0, context=64).spec(500))  # type: ignore[arg-type]
     rows = torch.randint(3, 500, (2, 33), generator=torch.Generator().manual_seed(0))
     pairs = [(row[:32].tolist(), row[:32].tolist()) for row in rows]
-    batch = collate.seq2seq(pairs, pad=0, start=0) if family == "marian" else collate.causal(rows)
+    batch = collate.collate_pairs(pairs, pad=0, start=0) if family == "marian" else collate.collate_windows(rows)
     with FlopCounterMode(display=False) as counter:
         step_loss(core, batch)[0].backward()
     expected = pytest.approx(counter.get_total_flops(), rel=0.06)  # attention's triangle
@@ -36,8 +36,8 @@ def test_operations_are_those_that_pytorch_counts(family: str, monkeypatch: pyte
 
 def test_padding_is_no_work() -> None:
     work = machine.Speed(translator())
-    one = collate.seq2seq([([3, 4, 2], [3, 2])], pad=0, start=1, shape=(8, 8))
-    both = collate.seq2seq([([3, 4, 2], [3, 2]), ([3, 2], [3, 4, 5, 2])], pad=0, start=1, shape=(8, 8))
+    one = collate.collate_pairs([([3, 4, 2], [3, 2])], pad=0, start=1, shape=(8, 8))
+    both = collate.collate_pairs([([3, 4, 2], [3, 2]), ([3, 2], [3, 4, 5, 2])], pad=0, start=1, shape=(8, 8))
     assert work.count(both) == 3 * work.count(one)
 
 

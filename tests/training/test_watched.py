@@ -18,7 +18,7 @@ import qkv
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
-from qkv.data.order import permutation
+from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
 from qkv.training import checkpoint, loop
@@ -49,10 +49,10 @@ def plan() -> Plan:
     rows = torch.randint(0, RARE, (24, 9), generator=torch.Generator().manual_seed(1))
 
     def order(epoch: int) -> list[tuple[int, ...]]:
-        mixed = permutation(24, seed=0, epoch=epoch).tolist()
+        mixed = draw_permutation(24, seed=0, epoch=epoch).tolist()
         return [tuple(mixed[i : i + 4]) for i in range(0, 24, 4)]
 
-    return Plan(order, lambda key: collate.causal(rows[list(key)]), {"rows": 24})
+    return Plan(order, lambda key: collate.collate_windows(rows[list(key)]), {"rows": 24})
 
 
 class Always(Recorder):
@@ -174,7 +174,7 @@ def test_norms_and_rows_are_those_of_the_step(tmp_path: Path) -> None:
 
 
 def test_the_gradients_are_those_before_clipping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stepping, "dropper", lambda *key, **how: lambda x, p: x)
+    monkeypatch.setattr(stepping, "make_dropout", lambda *key, **how: lambda x, p: x)
     trained(tmp_path)
     w, core = ProbeLog(tmp_path), speaker()
     checkpoint.fill(core, w.weights(0))
@@ -249,7 +249,7 @@ def test_early_steps_are_dense() -> None:
     assert max(b - a for a, b in itertools.pairwise([*found, 204])) <= 20
 
 
-def test_a_resumed_run_forgets_what_came_after_its_checkpoint_and_records_it_again(tmp_path: Path) -> None:
+def test_a_resumed_run_records_again_what_came_after_its_checkpoint(tmp_path: Path) -> None:
     trained(tmp_path / "whole")
     part = tmp_path / "part"
     trained(part, stop=lambda step: step == 6)
@@ -304,7 +304,7 @@ def test_weights_beyond_the_limit_are_let_go_evenly_and_never_the_ends(tmp_path:
         w.weights(3)
 
 
-def test_weights_that_are_let_go_leave_the_disk_and_twice_their_size_is_needed(tmp_path: Path) -> None:
+def test_released_weights_leave_the_disk_and_twice_their_size_is_needed(tmp_path: Path) -> None:
     size = sum(p.numel() * 4 for p in speaker().parameters())
     core, eye = speaker(), Always({}, ALWAYS, {})
     for megabytes, kept in ((3.5 * size / 1e6, 3), (1.9 * size / 1e6, 0)):  # no whole number: a core this small

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from qkv.baselines.lstm import LSTMSpec, build_core
 from qkv.checkpoints import name_table, storage
 from qkv.checkpoints.config import Reader
 from qkv.core.model import Transformer
-from qkv.core.recurrent import core_of
 from qkv.errors import QkvError, nearest
 from qkv.families import modules
-from qkv.spec import Recurrence, Spec, as_json, from_json
+from qkv.spec import Spec, as_json, from_json
 
 OWN = ("qkv", "lstm")  # types with the spec as JSON; lstm is what LSTMs were once written as
 SMALL = 200_000_000  # parameters up to which a CPU computes in fp32 unless told otherwise: exactness costs little there
@@ -52,7 +52,7 @@ def spec_of(config: dict[str, Any], where: object) -> Spec:
         raise QkvError(f"{where}: the key 'model_type' is missing; is this a model's config?",
                        zh=f"{where}：缺键 'model_type'；这是模型的配置吗？")  # fmt: skip
     if config["model_type"] in OWN:
-        return from_json(Spec | Recurrence, config.get("spec"), f"{where}: spec")
+        return from_json(Spec | LSTMSpec, config.get("spec"), f"{where}: spec")
     family, reader = family_of(config, where), Reader(config, str(where))
     for key, whole in numbers(family.__name__).items():
         value = config.get(key)
@@ -103,7 +103,7 @@ def read(directory: Path, *, device: torch.device, dtype: torch.dtype | None) ->
         config["model_type"] = OWN[0]
     tensors, known = storage.tensors(directory), storage.shapes(directory)
     with torch.device("meta"):
-        core = core_of(spec)
+        core = build_core(spec)
     count = sum(p.numel() for p in core.parameters())
     stored = next(iter(tensors.values()))().dtype
     if dtype is None:

@@ -94,11 +94,10 @@ def parity(directory: Path, loaded: Any) -> dict[str, Any]:
 
 def own(loaded: Any, ids: Any, name: str) -> Any:
     """What we give for what transformers calls so: logits over labels [B, labels], states or logits [B, T, …]."""
-    from qkv.core.step import begin
 
     if name == "labels":
         core = loaded.core
-        return core.classify(ids, begin(core.encoder if loaded.spec.encoder else core.decoder, ids))
+        return core.classify(ids)
     out = loaded(source=ids, target=ids) if loaded.encoder_decoder else loaded(ids)
     return out.hidden if name == "last_hidden_state" else out.logits
 

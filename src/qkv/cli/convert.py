@@ -34,7 +34,7 @@ def command(
 ) -> None:  # fmt: skip
     from qkv import hub
     from qkv.adapt.group_heads import grouped, groups_of
-    from qkv.data.sources import document
+    from qkv.data.sources import read_document
     from qkv.model import Model
 
     groups = groups_of(attention) if attention else None
@@ -43,7 +43,7 @@ def command(
                        zh="--attention mha：共用键的头不能再分开；应是 mqa 或 gqa:N")  # fmt: skip
     vacant(target)
     model = common.model(source)
-    words = document(Path(text)) if text else ""
+    words = read_document(Path(text)) if text else ""
     before = loss(model, words) if words else None
     kv = [hub.report(model)["kv_bytes_per_token"]]
     report: dict[str, Any] = {"source": source, "target": target, "kv_bytes_per_token": kv}

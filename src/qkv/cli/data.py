@@ -158,7 +158,7 @@ def pack(common: Common, names: tuple[str, ...], out: Path, model: str | None, s
     from qkv.tokenizers import tokenizer, vocabulary
 
     def pieces() -> Iterator[tuple[str, bool]]:
-        return (piece for name in names for piece in sources.pieces(Path(name)))
+        return (piece for name in names for piece in sources.read_pieces(Path(name)))
 
     if model is None:
         made = vocabulary.train((text for text, _ in pieces()), kind="bpe", size=size, specials=("</s>", "<unk>"))
@@ -170,7 +170,7 @@ def pack(common: Common, names: tuple[str, ...], out: Path, model: str | None, s
         made = found
     end = [] if made.eos_id is None else [made.eos_id]
     ids = ((*made.encode(text, special=False), *(end if last else [])) for text, last in pieces())
-    shard = shards.write(out, ids, vocabulary=len(made), save=made.save)
+    shard = shards.write_shard(out, ids, vocabulary=len(made), save=made.save)
     if common.json:
         common.emit({"folder": str(out), **shard.index})
     else:
@@ -197,7 +197,7 @@ def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], in
 
 def told(common: Common, report: Any) -> None:
     """The report as people read it: each file in three lines, then what was found."""
-    from qkv.data.check import PARTS
+    from qkv.data.overlap import PARTS
 
     for a in report.files:
         mark = common.say("，有 BOM", ", byte order mark") if a.mark else ""
@@ -239,7 +239,7 @@ def get(common: Common, names: tuple[str, ...], out: Path | None) -> int:
     from qkv.data import download
 
     if not names:
-        known = download.sets()
+        known = download.list_sets()
         if common.json:
             common.emit({n: {"about": s.about, "licence": s.licence, "bytes": sum(f.size for f in s.files)}
                          for n, s in known.items()})  # fmt: skip
@@ -251,10 +251,12 @@ def get(common: Common, names: tuple[str, ...], out: Path | None) -> int:
         return 0
     found: dict[str, Any] = {}
     for name in names:
-        one = download.find(name)
+        one = download.find_set(name)
         common.note(f"{name}：{one.about.zh}；许可：{one.licence.zh}", f"{name}: {one.about}; licence: {one.licence}")
         with counted(common) as tell:
-            files = download.get(name, out, tell=(lambda _, done, of, tell=tell: tell(done, of)) if tell else None)
+            files = download.fetch_set(
+                name, out, tell=(lambda _, done, of, tell=tell: tell(done, of)) if tell else None
+            )
         found[name] = {"licence": one.licence, "files": [str(path) for path in files]}
         if not common.json:
             click.echo("\n".join(map(str, files)))

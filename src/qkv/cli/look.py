@@ -89,7 +89,7 @@ def command(
     if loaded.tokenizer is None:
         raise QkvError(f"{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights",
                        zh=f"{model}：没有分词器，文本不能变成 token；请在权重旁存一个")  # fmt: skip
-    if not loaded.spec.stack.blocks:
+    if not loaded.spec.has_blocks:
         asked = {"figures": how["figures"], "html": html, "serve": serve, "show": show}
         if other := next((name for name in asked if asked[name]), ""):
             raise QkvError(f"--{other}: an LSTM has no layers of attention to look into; qkv look {model} TEXT shows "

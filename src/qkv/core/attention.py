@@ -3,38 +3,15 @@
 Letters: B batch, T queries, S keys, D width, H heads, G key/value groups, K head dim, W value head dim.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec
-from qkv.core.masks import Seen
+from qkv.core.latent import Latent
+from qkv.core.masks import AttentionBias
+from qkv.core.norm import Norm
 from qkv.core.positions import rotate
 from qkv.core.step import Step
-
-if TYPE_CHECKING:
-    from qkv.core.latent import Latent
-
-
-class Norm(nn.Module):
-    """LayerNorm or RMSNorm over the last dimension."""
-
-    def __init__(self, s: spec.Norm, width: int, path: str) -> None:
-        super().__init__()
-        self.spec, self.path = s, path
-        self.weight = nn.Parameter(torch.ones(width))
-        if s.kind == "layer":
-            self.bias = nn.Parameter(torch.zeros(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        s = self.spec
-        if s.kind == "rms":
-            return F.rms_norm(x, x.shape[-1:], self.weight, s.eps)
-        if s.kind == "unbiased":
-            return F.layer_norm(x, x.shape[-1:], self.weight, None, s.eps)
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, s.eps)
 
 
 class Attention(nn.Module):
@@ -55,13 +32,13 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
         x = step.tap(self, "norm", x)  # B T D
-        q = step.tap(self, "q_pre", self.split(self.q(x), s.heads))  # B H T K
+        q = step.tap(self, "q_pre", self.split_heads(self.q(x), s.heads))  # B H T K
         if s.mask.kind == "memory":
-            k, v = step.cache.once(self.layer, lambda: (self.key(step.memory, step), self.value(step.memory, step)))
+            k, v = step.cache.get_or_compute(self.layer, lambda: self.project_kv(step.memory, step))  # B G S K, B G S K
             q = step.tap(self, "q", q)  # B H T K
-            z = self.over(q, k, v, step)  # B H T K
+            z = self.cross_attend(q, k, v, step)  # B H T K
         else:
-            k, v = self.key(x, step), self.value(x, step)  # B G T K
+            k, v = self.project_kv(x, step)  # B G T K, B G T K
             if s.qk_norm:
                 q, k = self.q_norm(q), self.k_norm(k)  # B H T K, B G T K
             if s.rotary:
@@ -72,19 +49,17 @@ class Attention(nn.Module):
         z = step.tap(self, "z", z)  # B H T K
         return step.tap(self, "out", self.out(z.transpose(1, 2).flatten(2)))  # B T D
 
-    def split(self, x: Tensor, heads: int) -> Tensor:
+    def split_heads(self, x: Tensor, heads: int) -> Tensor:
         """The long vector of each position cut into its heads."""
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    def key(self, x: Tensor, step: Step) -> Tensor:
-        """Each position's name card: what it is asked by."""
-        return step.tap(self, "k_pre", self.split(self.k(x), self.spec.groups))  # B G S K
+    def project_kv(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """The keys and values of each position."""
+        s = self.spec
+        k = step.tap(self, "k_pre", self.split_heads(self.k(x), s.groups))  # B G S K
+        return k, step.tap(self, "v", self.split_heads(self.v(x), s.groups))  # B G S K, B G S K
 
-    def value(self, x: Tensor, step: Step) -> Tensor:
-        """Each position's message: what it says to those who look at it."""
-        return step.tap(self, "v", self.split(self.v(x), self.spec.groups))  # B G S K
-
-    def over(self, q: Tensor, k: Tensor, v: Tensor, step: Step) -> Tensor:
+    def cross_attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step) -> Tensor:
         """Attend over the memory; hypotheses of one source stand in one row, so its keys are never copied per beam."""
         rows, beams = k.shape[0], q.shape[0] // k.shape[0]
         q = q.unflatten(0, (rows, beams)).transpose(1, 2).flatten(2, 3)
@@ -92,16 +67,16 @@ class Attention(nn.Module):
         return z.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: "Attention | Latent", step: Step) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention | Latent, step: Step) -> Tensor:
     """softmax(q kᵀ · scale + mask) v, in the open (Vaswani et al. 2017, eq. 1): the oracle of every faster kernel."""
     s = at.spec
     if k.shape[1] < q.shape[1]:
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # B H S K
         v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)  # B H S W
     score = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * at.scale  # B H T S
-    if seen.bias is not None:
-        score = score + seen.bias  # B H T S
-    if seen.causal:
+    if mask.bias is not None:
+        score = score + mask.bias  # B H T S
+    if mask.causal:
         future = torch.ones_like(score, dtype=torch.bool).triu(1)  # B H T S
         score = score.masked_fill(future, torch.finfo(score.dtype).min)  # B H T S
     score = step.tap(at, "score", score)  # B H T S

@@ -1,6 +1,6 @@
-"""What decoding keeps: keys and values of every position so far. One interface; `append` returns what attend() reads.
+"""The key/value cache of decoding. One interface; `append` returns what attend() reads.
 
-A cache knows tensors and layer numbers, nothing else. `Cache` itself keeps nothing: training and single passes use it.
+A cache knows tensors and layer numbers only. `Cache` itself stores nothing: training and single passes use it.
 """
 
 from collections.abc import Callable
@@ -12,27 +12,27 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Cache:
-    """Keeps nothing: keys and values go straight to attention."""
+    """Stores nothing: keys and values go straight to attention."""
 
     length: int = 0
 
-    def see(self, real: Tensor | None, rows: int, tokens: int) -> Tensor | None:
-        """Which of all keys so far are real, given those of the new tokens: [B, T] -> [B, S], None where all are."""
-        return real
+    def extend_mask(self, padding_mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
+        """The mask of all keys so far, given that of the new tokens: [B, T] -> [B, S]; None: no padding."""
+        return padding_mask
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> Pair:
-        """Take the new keys and values [B, G, T, K] of a layer; give all that it may read [B, G, S, K]."""
+        """Store the new keys and values [B, G, T, K] of a layer; return all that it may read [B, G, S, K]."""
         return k, v
 
-    def once(self, layer: int, make: Callable[[], Pair]) -> Pair:
-        """Keys and values of the memory, made at the first call only."""
+    def get_or_compute(self, layer: int, make: Callable[[], Pair]) -> Pair:
+        """Keys and values of the memory, computed at the first call only."""
         return make()
 
 
 class Static(Cache):
-    """Buffers written in place; they double when full, so a good first `capacity` never copies.
+    """Buffers written in place; they double when full, so a large enough `capacity` avoids copies.
 
-    Rows are hypotheses or prompts; keys of the memory are kept once per source row.
+    Rows are hypotheses or prompts; keys of the memory are stored once per source row.
     """
 
     def __init__(self, layers: int, *, capacity: int = 64) -> None:
@@ -40,41 +40,43 @@ class Static(Cache):
         self.filled = [0] * layers
         self.buffers: list[Pair | None] = [None] * layers
         self.memory: dict[int, Pair] = {}
-        self.real: Tensor | None = None
+        self.padding_mask: Tensor | None = None
         self.parents: Tensor | None = None  # the row of the last call that each row continues; None: its own
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """Positions kept so far."""
+        """Positions stored so far."""
         return self.filled[0]
 
     @property
     def bytes(self) -> int:
-        """Bytes of the positions kept so far, the memory's included."""
+        """Bytes of the positions stored so far, including the memory's."""
         own = sum(b.shape[0] * b.shape[1] * n * b.shape[3] * b.element_size()
                   for n, pair in zip(self.filled, self.buffers, strict=True) if pair for b in pair)  # fmt: skip
         return own + sum(t.numel() * t.element_size() for pair in self.memory.values() for t in pair)
 
-    def see(self, real: Tensor | None, rows: int, tokens: int) -> Tensor | None:
-        if real is None and self.real is None:
+    def extend_mask(self, padding_mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
+        past, new = self.padding_mask, padding_mask
+        if past is None and new is None:
             return None
-        device = real.device if real is not None else self.real.device if self.real is not None else None
-        past = self.real if self.real is not None else torch.ones(rows, self.length, dtype=torch.bool, device=device)
-        new = real if real is not None else torch.ones(rows, tokens, dtype=torch.bool, device=device)
-        self.real = torch.cat((past, new), 1)  # B S
-        return self.real
+        if past is None:
+            past = torch.ones(rows, self.length, dtype=torch.bool, device=new.device if new is not None else None)
+        if new is None:
+            new = torch.ones(rows, tokens, dtype=torch.bool, device=past.device)
+        self.padding_mask = torch.cat((past, new), 1)  # B S
+        return self.padding_mask
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> Pair:
         start, self.parents = self.filled[layer], None
         end = start + k.shape[2]
-        keys, values = self.room(layer, end, k, v)
+        keys, values = self.reserve(layer, end, k, v)
         keys[:, :, start:end] = k
         values[:, :, start:end] = v
         self.filled[layer] = end
         return keys[:, :, :end], values[:, :, :end]  # B G S K, B G S W
 
-    def room(self, layer: int, end: int, k: Tensor, v: Tensor) -> Pair:
-        """The layer's buffers, made or doubled so that `end` positions fit."""
+    def reserve(self, layer: int, end: int, k: Tensor, v: Tensor) -> Pair:
+        """The layer's buffers, allocated or doubled so that `end` positions fit."""
         pair = self.buffers[layer]
         if pair is None or pair[0].shape[2] < end:
             size = max(self.capacity, end if pair is None else 2 * pair[0].shape[2], end)
@@ -85,7 +87,7 @@ class Static(Cache):
             pair = self.buffers[layer] = (grown[0], grown[1])
         return pair
 
-    def once(self, layer: int, make: Callable[[], Pair]) -> Pair:
+    def get_or_compute(self, layer: int, make: Callable[[], Pair]) -> Pair:
         if layer not in self.memory:
             k, v = make()
             self.memory[layer] = k.contiguous(), v.contiguous()  # read at every step
@@ -100,42 +102,42 @@ class Static(Cache):
         self.parents = index if self.parents is None else self.parents[index]
         for filled, pair in zip(self.filled, self.buffers, strict=True):
             for buffer in pair or ():
-                move(buffer[:, :, :filled], moved, parents)
-        if self.real is not None:
-            self.real = self.real[index]
+                copy_rows(buffer[:, :, :filled], moved, parents)
+        if self.padding_mask is not None:
+            self.padding_mask = self.padding_mask[index]
 
-    def keep(self, rows: Tensor, sources: Tensor | None = None) -> None:
-        """Only these rows go on (and, of the memory, these sources): finished sentences leave the batch."""
+    def select_rows(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """Keep only these rows (and, of the memory, these sources): finished sentences leave the batch."""
         self.parents = rows if self.parents is None else self.parents[rows]
         for layer, pair in enumerate(self.buffers):
             if pair:
-                keys, values = (kept(b, rows, self.filled[layer]) for b in pair)
+                keys, values = (take_rows(b, rows, self.filled[layer]) for b in pair)
                 self.buffers[layer] = keys, values
-        self.real = None if self.real is None else self.real[rows]
+        self.padding_mask = None if self.padding_mask is None else self.padding_mask[rows]
         if sources is not None:
             for n, pair in self.memory.items():
-                keys, values = (kept(b, sources, b.shape[2]) for b in pair)
+                keys, values = (take_rows(b, sources, b.shape[2]) for b in pair)
                 self.memory[n] = keys, values
 
-    def cut(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Forget everything after the first `length` positions."""
         self.filled = [min(n, length) for n in self.filled]
-        self.real = None if self.real is None else self.real[:, :length]
+        self.padding_mask = None if self.padding_mask is None else self.padding_mask[:, :length]
 
 
-def kept(buffer: Tensor, rows: Tensor, filled: int) -> Tensor:
+def take_rows(buffer: Tensor, rows: Tensor, filled: int) -> Tensor:
     """These rows of a buffer [B, G, S, K]: in place where more than half of them stay, else in a new one."""
     count, used = len(rows), buffer[:, :, :filled]
     if count > len(buffer) // 2 and count <= len(buffer):
         moved = (rows != torch.arange(count, device=rows.device)).nonzero().flatten()
-        move(used, moved, rows[moved])
+        copy_rows(used, moved, rows[moved])
         return buffer[:count]
     fresh = buffer.new_empty(count, *buffer.shape[1:])
     fresh[:, :, :filled] = used.index_select(0, rows)
     return fresh
 
 
-def move(rows: Tensor, to: Tensor, source: Tensor) -> None:
+def copy_rows(rows: Tensor, to: Tensor, source: Tensor) -> None:
     """Row to[i] becomes what row source[i] was."""
     size = rows.shape[-1] * rows.element_size()
     if rows.device.type == "cpu" and size % 16 == 0 and len(to):

@@ -10,12 +10,12 @@ from torch import Tensor
 Drop = Callable[[Tensor, float], Tensor]
 
 
-def keep(x: Tensor, p: float) -> Tensor:
+def no_dropout(x: Tensor, p: float) -> Tensor:
     """No dropout: the identity."""
     return x
 
 
-class Dropped(torch.autograd.Function):
+class DropoutFunction(torch.autograd.Function):
     """x * kept * scale, keeping one byte per number for the way back."""
 
     @staticmethod
@@ -30,21 +30,21 @@ class Dropped(torch.autograd.Function):
         return grad * kept * ctx.scale, None, None
 
 
-class Drawn(Protocol):
+class StatefulDropout(Protocol):
     """Dropout that draws: where its numbers stand is known, so that a block can be computed a second time alike."""
 
     def __call__(self, x: Tensor, p: float, /) -> Tensor: ...
 
-    def mark(self) -> Tensor:
+    def get_state(self) -> Tensor:
         """Where the numbers stand."""
         ...
 
-    def back(self, to: Tensor) -> None:
+    def set_state(self, to: Tensor) -> None:
         """Draw from there again."""
         ...
 
 
-class Bytes:
+class ByteDropout:
     """One random byte a number, eight from each draw of a generator: the cheapest on a CPU."""
 
     def __init__(self, state: int, device: torch.device | str) -> None:
@@ -57,16 +57,16 @@ class Bytes:
         words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device)
         words.random_(-(1 << 63), None, generator=self.generator)  # without bounds the top bit is never set
         kept = words.view(torch.uint8)[: x.numel()].view(x.shape) >= cut
-        return Dropped.apply(x, kept, 256 / (256 - cut))  # type: ignore[no-any-return]
+        return DropoutFunction.apply(x, kept, 256 / (256 - cut))  # type: ignore[no-any-return]
 
-    def mark(self) -> Tensor:
+    def get_state(self) -> Tensor:
         return self.generator.get_state()
 
-    def back(self, to: Tensor) -> None:
+    def set_state(self, to: Tensor) -> None:
         self.generator.set_state(to)
 
 
-class Counted:
+class CounterDropout:
     """A byte of the hash of a counter (splitmix64: Steele et al. 2014) for each number: tensor operations alone.
 
     A compiler fuses them with what stands around, and a GPU never waits for a generator.
@@ -85,16 +85,16 @@ class Counted:
         h = (h ^ (h >> 30)) * -0x40A7B892E31B1A47
         h = (h ^ (h >> 27)) * -0x6B2FB644ECCEEE15
         kept = ((h >> 32) & 255).view(x.shape) >= cut
-        return Dropped.apply(x, kept, 256 / (256 - cut))  # type: ignore[no-any-return]
+        return DropoutFunction.apply(x, kept, 256 / (256 - cut))  # type: ignore[no-any-return]
 
-    def mark(self) -> Tensor:
+    def get_state(self) -> Tensor:
         return self.counter.clone()
 
-    def back(self, to: Tensor) -> None:
+    def set_state(self, to: Tensor) -> None:
         self.counter.copy_(to)
 
 
-def dropper(*key: int, device: torch.device | str = "cpu", traceable: bool = False) -> Drawn:
+def make_dropout(*key: int, device: torch.device | str = "cpu", traceable: bool = False) -> StatefulDropout:
     """Dropout (Srivastava et al. 2014) as a pure function of `key`, such as (seed, epoch, batch, micro-batch).
 
     The rate is rounded to 1/256 and scaled exactly for it. Off the CPU, and where `traceable`, its numbers are hashed.
@@ -103,4 +103,4 @@ def dropper(*key: int, device: torch.device | str = "cpu", traceable: bool = Fal
     for part in key:
         state = (state * 0x9E3779B97F4A7C15 + part + 1) % (1 << 63)
     hashed = traceable or torch.device(device).type != "cpu"
-    return (Counted if hashed else Bytes)(state, device)
+    return (CounterDropout if hashed else ByteDropout)(state, device)

@@ -10,16 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec
+from qkv.core.ffn import ACTIVATIONS, Ffn
 from qkv.core.step import Step
 
 
-class Bank(nn.Module):
+class ExpertLinear(nn.Module):
     """The same linear layer of all experts, in one tensor [E, out, width]."""
 
     def __init__(self, s: spec.Experts, width: int, out: int, path: str) -> None:
         super().__init__()
         self.spec, self.path = s, path
-        self.weight = nn.Parameter(torch.empty(s.count, out, width).normal_(0.0, width**-0.5))
+        self.weight = nn.Parameter(torch.empty(s.num_experts, out, width).normal_(0.0, width**-0.5))
 
     def forward(self) -> tuple[Tensor, ...]:
         """Each expert's matrix [out, in]: cut once, so that the way back writes the whole gradient once."""
@@ -33,17 +34,15 @@ class Experts(nn.Module):
 
     def __init__(self, s: spec.Experts, width: int, path: str) -> None:
         super().__init__()
-        from qkv.core.model import ACTIVATIONS, Ffn  # model.py imports this file
-
         self.spec, self.path = s, path
         self.act = ACTIVATIONS[s.expert.activation]
         if s.expert.gated:
-            self.gate = Bank(s, width, s.expert.width, f"{path}.gate")
-        self.up = Bank(s, width, s.expert.width, f"{path}.up")
-        self.down = Bank(s, s.expert.width, width, f"{path}.down")
-        self.router = nn.Linear(width, s.count, bias=False)
+            self.gate = ExpertLinear(s, width, s.expert.width, f"{path}.gate")
+        self.up = ExpertLinear(s, width, s.expert.width, f"{path}.up")
+        self.down = ExpertLinear(s, s.expert.width, width, f"{path}.down")
+        self.router = nn.Linear(width, s.num_experts, bias=False)
         if s.balance == "bias":
-            self.register_buffer("bias", torch.zeros(s.count, dtype=torch.float32))
+            self.register_buffer("bias", torch.zeros(s.num_experts, dtype=torch.float32))
         if s.shared:
             self.shared = Ffn(s.shared, width, f"{path}.shared")
         if s.shared_gate:
@@ -52,10 +51,10 @@ class Experts(nn.Module):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
         x = step.tap(self, "norm", x)  # B T D
-        logits = step.tap(self, "logits", exact(x, self.router.weight))  # B T E
-        index, weight = choose(logits, self.bias if s.balance == "bias" else 0.0, s)  # B T J
+        logits = step.tap(self, "logits", fp32_linear(x, self.router.weight))  # B T E
+        index, weight = route(logits, self.bias if s.balance == "bias" else 0.0, s)  # B T J
         index, weight = step.tap(self, "index", index), step.tap(self, "weight", weight)  # B T J, B T J
-        out = self.work(x.flatten(0, 1), index.flatten(0, 1), weight.flatten(0, 1), step).view_as(x)  # B T D
+        out = self.dispatch(x.flatten(0, 1), index.flatten(0, 1), weight.flatten(0, 1), step).view_as(x)  # B T D
         if s.shared:
             shared = self.shared(x, step)  # B T D
             if s.shared_gate:
@@ -63,13 +62,13 @@ class Experts(nn.Module):
             out = out + step.tap(self, "shared", shared)  # B T D
         return step.tap(self, "out", out)  # B T D
 
-    def work(self, x: Tensor, index: Tensor, weight: Tensor, step: Step) -> Tensor:
+    def dispatch(self, x: Tensor, index: Tensor, weight: Tensor, step: Step) -> Tensor:
         """Each expert reads the tokens that chose it; what the experts say is weighted and summed in full precision."""
         s = self.spec
         gates = self.gate() if s.expert.gated else ()
         ups, downs = self.up(), self.down()
         out = torch.zeros_like(x, dtype=weight.dtype)  # N D
-        for e in called(index, s.count):
+        for e in active_experts(index, s.num_experts):
             token, place = (index == e).nonzero(as_tuple=True)  # who chose e, and as which of its choices
             mine = x[token]
             up = F.linear(mine, ups[e])
@@ -82,24 +81,24 @@ class Experts(nn.Module):
         return out.to(x.dtype)  # N D
 
 
-def exact(x: Tensor, weight: Tensor) -> Tensor:
+def fp32_linear(x: Tensor, weight: Tensor) -> Tensor:
     """x [..., D] times weight [E, D], [..., E], in at least 32 bits, under autocast too.
 
     A router that rounds sends tokens elsewhere (Fedus et al. 2021, section 2.4).
     """
-    x, weight = wide(x), wide(weight)
+    x, weight = to_fp32(x), to_fp32(weight)
     if x.is_meta:  # nothing is computed, and autocast knows no such device
         return F.linear(x, weight)
     with torch.autocast(x.device.type, enabled=False):
         return F.linear(x, weight)
 
 
-def wide(x: Tensor) -> Tensor:
+def to_fp32(x: Tensor) -> Tensor:
     """x in at least 32 bits."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def choose(logits: Tensor, bias: Tensor | float, s: spec.Experts) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, bias: Tensor | float, s: spec.Experts) -> tuple[Tensor, Tensor]:
     """The chosen experts and their weights, both [..., J], from the router's logits [..., E].
 
     The best scores win (Shazeer et al. 2017), within the open groups (Liu et al. 2024, section 2.2.2); `bias`
@@ -108,25 +107,25 @@ def choose(logits: Tensor, bias: Tensor | float, s: spec.Experts) -> tuple[Tenso
     score = logits.softmax(-1) if s.score == "softmax" else logits.sigmoid()
     choice = score + bias if s.balance == "bias" else score
     if s.groups > 1:
-        choice = within(choice, s)
-    index = choice.topk(s.chosen, -1).indices
+        choice = mask_closed_groups(choice, s)
+    index = choice.topk(s.top_k, -1).indices
     weight = score.gather(-1, index)
     if s.weights == "sum to one":
         weight = weight / (weight.sum(-1, keepdim=True) + 1e-20)
     return index, weight * s.scale
 
 
-def within(choice: Tensor, s: spec.Experts) -> Tensor:
+def mask_closed_groups(choice: Tensor, s: spec.Experts) -> Tensor:
     """Scores [..., E] with minus infinity in all groups but the open ones."""
     groups = choice.unflatten(-1, (s.groups, -1))
     if s.group_score == "best":
         best = groups.amax(-1)
     else:
         best = groups.topk(2, -1).values.sum(-1)
-    closed = torch.ones_like(best, dtype=torch.bool).scatter(-1, best.topk(s.open_groups, -1).indices, False)
+    closed = torch.ones_like(best, dtype=torch.bool).scatter(-1, best.topk(s.topk_groups, -1).indices, False)
     return groups.masked_fill(closed[..., None], -torch.inf).flatten(-2)
 
 
-def called(index: Tensor, count: int) -> Iterable[int]:
+def active_experts(index: Tensor, count: int) -> Iterable[int]:
     """The experts that somebody chose, so that no other's weights are read; all of them where a graph is compiled."""
     return range(count) if torch.compiler.is_compiling() else index.unique().tolist()

@@ -5,8 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from qkv.core.experts import Bank, Experts
-from qkv.core.model import Norm, Transformer
+from qkv.core.experts import ExpertLinear, Experts
+from qkv.core.model import Transformer
+from qkv.core.norm import Norm
 
 
 def initialise(core: Transformer, seed: int = 0) -> None:
@@ -24,7 +25,7 @@ def initialise(core: Transformer, seed: int = 0) -> None:
                 module.weight.normal_(0.0, width**-0.5 if init.kind == "xavier" else init.std, generator=generator)
             elif isinstance(module, Experts) and module.spec.balance == "bias":
                 module.bias.zero_()
-            elif isinstance(module, nn.Linear | Bank):
+            elif isinstance(module, nn.Linear | ExpertLinear):
                 if module.weight is not core.embed.weight:
                     writes = name.endswith((".out", ".down")) and init.depth_scaled
                     std = init.std / math.sqrt(2 * layers) if writes else init.std
@@ -33,17 +34,8 @@ def initialise(core: Transformer, seed: int = 0) -> None:
                     module.bias.zero_()
         generator.manual_seed(seed)
         for module in core.modules():
-            if isinstance(module, nn.LSTM):
-                lstm(module, generator)
-
-
-def lstm(module: nn.LSTM, generator: torch.Generator) -> None:
-    """Matrices uniform within 1/sqrt(width); biases 0, but forget gates begin open (Jozefowicz et al. 2015)."""
-    bound = module.hidden_size**-0.5
-    for name, weight in module.named_parameters():
-        weight.uniform_(-bound, bound, generator=generator) if weight.ndim > 1 else weight.zero_()
-        if name.startswith("bias_ih"):
-            weight[module.hidden_size : 2 * module.hidden_size] = 1.0
+            if draw := getattr(module, "draw_weights", None):  # a part that is not the core's
+                draw(generator)
 
 
 def linear(weight: Tensor, kind: str, std: float, generator: torch.Generator) -> None:

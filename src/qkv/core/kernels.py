@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qkv.core.attention import Attention
 from qkv.core.attention import attend as open_attend
-from qkv.core.dropout import keep
-from qkv.core.masks import Seen
+from qkv.core.dropout import no_dropout
+from qkv.core.masks import AttentionBias
 from qkv.core.step import Step
 
 
@@ -22,38 +22,38 @@ class Kernel(NamedTuple):
 
     name: str
     fits: Callable[[Tensor, Tensor, Attention, Step], bool]
-    run: Callable[[Tensor, Tensor, Tensor, Seen, Attention, Step], Tensor]
+    run: Callable[[Tensor, Tensor, Tensor, AttentionBias, Attention, Step], Tensor]
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
     """PyTorch's fused attention: never writes the [T, S] scores to memory, reads shared key/value heads in place."""
-    bias = None if seen.bias is None else seen.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)
+    bias = None if mask.bias is None else mask.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)
     return F.scaled_dot_product_attention(
-        q, k, v, bias, is_causal=seen.causal, scale=at.scale, enable_gqa=k.shape[1] < q.shape[1]
+        q, k, v, bias, is_causal=mask.causal, scale=at.scale, enable_gqa=k.shape[1] < q.shape[1]
     )
 
 
-def undropped(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
+def has_no_dropout(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
     """The fused kernel draws no dropout of ours, so it runs where the pattern is not dropped."""
-    return at.spec.dropout == 0.0 or step.drop is keep
+    return at.spec.dropout == 0.0 or step.drop is no_dropout
 
 
-def one(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
+def gqa_decode(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
     """The heads of a group as the queries of one head: shared keys and values are read once, as decoding wants it."""
     shape = (k.shape[1], -1)
-    bias = None if seen.bias is None else seen.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)
+    bias = None if mask.bias is None else mask.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)
     if bias is not None and bias.shape[1] > 1:
         bias = bias.unflatten(1, shape).squeeze(3)
     z = F.scaled_dot_product_attention(q.unflatten(1, shape).squeeze(3), k, v, bias, scale=at.scale)
     return z.flatten(1, 2)[:, :, None]
 
 
-def lone(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
+def is_gqa_decode(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
     """A single query whose heads share keys, and nothing is dropped: the fused kernel alone would repeat the keys."""
-    return q.shape[2] == 1 and k.shape[1] < q.shape[1] and undropped(q, k, at, step)
+    return q.shape[2] == 1 and k.shape[1] < q.shape[1] and has_no_dropout(q, k, at, step)
 
 
-def few(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
+def small_matmul(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
     """Two batched products round a softmax in fp32; heads that share a key stand side by side, so none is repeated.
 
     For short rows the way back is far faster than the fused one's.
@@ -61,15 +61,15 @@ def few(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) 
     rows, heads, tokens, size = q.shape
     score = (q * at.scale).reshape(rows, k.shape[1], -1, size) @ k.contiguous().mT  # a strided kᵀ is read at a crawl
     score = score.view(rows, heads, tokens, -1).to(torch.promote_types(q.dtype, torch.float32))
-    if seen.bias is not None:
-        score = score + seen.bias
-    if seen.causal:
+    if mask.bias is not None:
+        score = score + mask.bias
+    if mask.causal:
         score = score + score.new_full(score.shape[-2:], torch.finfo(score.dtype).min).triu(1)
     pattern = step.drop(score.softmax(-1).to(v.dtype), at.spec.dropout)
     return (pattern.view(rows, k.shape[1], -1, k.shape[2]) @ v).view(rows, heads, tokens, -1)
 
 
-def small(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
+def fits_small_matmul(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
     """On a CPU, scores so few that writing them costs less than the fused kernel's bookkeeping."""
     if q.device.type != "cpu":
         return False
@@ -81,15 +81,15 @@ def small(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
 
 
 TABLE: tuple[Kernel, ...] = (
-    Kernel("few", small, few),
-    Kernel("one", lone, one),
-    Kernel("sdpa", undropped, sdpa),
+    Kernel("small_matmul", fits_small_matmul, small_matmul),
+    Kernel("gqa_decode", is_gqa_decode, gqa_decode),
+    Kernel("sdpa", has_no_dropout, sdpa),
 )
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, seen: Seen, at: Attention, step: Step) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
     """The first kernel of the table that fits, else the maths in the open."""
     for kernel in TABLE:
         if kernel.fits(q, k, at, step):
-            return kernel.run(q, k, v, seen, at, step)
-    return open_attend(q, k, v, seen, at, step)
+            return kernel.run(q, k, v, mask, at, step)
+    return open_attend(q, k, v, mask, at, step)

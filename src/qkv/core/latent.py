@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv import spec
-from qkv.core.attention import Norm
+from qkv.core.norm import Norm
 from qkv.core.positions import rotate
 from qkv.core.step import Step
 
@@ -22,7 +22,7 @@ class Latent(nn.Module):
     def __init__(self, s: spec.Latent, width: int, layer: int, path: str) -> None:
         super().__init__()
         self.spec, self.layer, self.path = s, layer, path
-        dim = s.plain_dim + s.rotary.dim
+        dim = s.nope_head_dim + s.rotary.dim
         self.scale = dim**-0.5 if s.scale is None else s.scale
         if s.q_rank:
             self.q_down = nn.Linear(width, s.q_rank, bias=s.bias)
@@ -32,14 +32,14 @@ class Latent(nn.Module):
             self.q = nn.Linear(width, s.heads * dim, bias=False)
         self.kv_down = nn.Linear(width, s.kv_rank + s.rotary.dim, bias=s.bias)
         self.kv_norm = Norm(s.norm, s.kv_rank, f"{path}.kv_norm")
-        self.kv_up = nn.Linear(s.kv_rank, s.heads * (s.plain_dim + s.value_dim), bias=False)
+        self.kv_up = nn.Linear(s.kv_rank, s.heads * (s.nope_head_dim + s.value_dim), bias=False)
         self.out = nn.Linear(s.heads * s.value_dim, width, bias=s.bias)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
         x = step.tap(self, "norm", x)  # B T D
-        q = step.tap(self, "q_pre", self.ask(x))  # B H T K
-        plain, turned = q.split((s.plain_dim, s.rotary.dim), -1)
+        q = step.tap(self, "q_pre", self.project_q(x))  # B H T K
+        plain, turned = q.split((s.nope_head_dim, s.rotary.dim), -1)
         q = torch.cat((plain, rotate(turned, step.angles[s.rotary], s.rotary)), -1)  # B H T K
         q = step.tap(self, "q", q)  # B H T K
         latent, k_rope = self.kv_down(x)[:, None].split((s.kv_rank, s.rotary.dim), -1)
@@ -47,7 +47,7 @@ class Latent(nn.Module):
         k_rope = step.tap(self, "k_rope", rotate(k_rope, step.angles[s.rotary], s.rotary))  # B G T P
         latent, k_rope = step.cache.append(self.layer, latent, k_rope)
         if step.mode == "decode":
-            z = self.absorbed(q, latent, k_rope, step)  # B H T W
+            z = self.attend_absorbed(q, latent, k_rope, step)  # B H T W
         else:
             k, v = self.expand(latent, k_rope)  # B H S K, B H S W
             k, v = step.tap(self, "k", k), step.tap(self, "v", v)  # B H S K, B H S W
@@ -55,7 +55,7 @@ class Latent(nn.Module):
         z = step.tap(self, "z", z)  # B H T W
         return step.tap(self, "out", self.out(z.transpose(1, 2).flatten(2)))  # B T D
 
-    def ask(self, x: Tensor) -> Tensor:
+    def project_q(self, x: Tensor) -> Tensor:
         """Queries before they are turned, from the state or from a small vector of their own."""
         s = self.spec
         if s.q_rank:
@@ -68,14 +68,14 @@ class Latent(nn.Module):
         """Each head's keys [B, H, S, K] and values [B, H, S, W] from the latents and the rotary key that all share."""
         s = self.spec
         both = self.kv_up(latent[:, 0]).unflatten(-1, (s.heads, -1)).transpose(1, 2)
-        k, v = both.split((s.plain_dim, s.value_dim), -1)
+        k, v = both.split((s.nope_head_dim, s.value_dim), -1)
         return torch.cat((k, k_rope.expand(-1, s.heads, -1, -1)), -1), v  # B H S K, B H S W
 
-    def absorbed(self, q: Tensor, latent: Tensor, k_rope: Tensor, step: Step) -> Tensor:
+    def attend_absorbed(self, q: Tensor, latent: Tensor, k_rope: Tensor, step: Step) -> Tensor:
         """The same without expanding: q goes down to the latents and what is found there up (ibid., 2.1.2)."""
         s = self.spec
-        up_k, up_v = self.kv_up.weight.unflatten(0, (s.heads, -1)).split((s.plain_dim, s.value_dim), 1)
-        plain, turned = q.split((s.plain_dim, s.rotary.dim), -1)
+        up_k, up_v = self.kv_up.weight.unflatten(0, (s.heads, -1)).split((s.nope_head_dim, s.value_dim), 1)
+        plain, turned = q.split((s.nope_head_dim, s.rotary.dim), -1)
         q = torch.cat((plain @ up_k, turned), -1)  # B H T K
         k = torch.cat((latent, k_rope), -1)  # B G S K
         # values as wide as keys: fused kernels want it, and nothing is copied; what the rotary numbers say is dropped

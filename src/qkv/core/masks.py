@@ -1,4 +1,4 @@
-"""Who may look at whom, and why not: each rule is a predicate over (query, key) with a reason that people can read."""
+"""Which keys a query may attend to: each rule is a predicate over (query, key) with a reason that people can read."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,69 +13,70 @@ REASONS = ("seen", "future", "padding", "window", "other document")
 
 
 @dataclass(frozen=True)
-class Cells:
-    """The grid of queries and keys of one call: slots, real keys, documents, and where a free prefix ends."""
+class MaskContext:
+    """What the rules of a call are asked over: positions of queries and keys, padding, documents, the prefix's end."""
 
-    query: Tensor  # T
-    key: Tensor  # S
-    real: Tensor | None = None  # B S
-    documents: Tensor | None = None  # B S
-    free: Tensor | None = None  # B
+    q_pos: Tensor  # T
+    k_pos: Tensor  # S
+    padding_mask: Tensor | None = None  # B S
+    document_ids: Tensor | None = None  # B S
+    prefix_end: Tensor | None = None  # B
 
 
-class Seen(NamedTuple):
-    """What attend() adds to its scores: `bias` [B or 1, 1, T, S], or `causal` for the square triangle, or nothing."""
+class AttentionBias(NamedTuple):
+    """What attend() adds to its scores: `bias` [B or 1, 1, T, S], or the square triangle (`causal`), or nothing."""
 
     bias: Tensor | None
     causal: bool
 
 
-def blocked(rule: spec.Mask, at: Cells) -> Iterator[tuple[str, Tensor]]:
+def find_blocked(rule: spec.Mask, at: MaskContext) -> Iterator[tuple[str, Tensor]]:
     """Each reason that hides a key from a query, with the cells that it hides: (reason, bool [B or 1, T, S])."""
-    ahead = at.key[None, :] - at.query[:, None]  # T S
+    ahead = at.k_pos[None, :] - at.q_pos[:, None]  # T S
     if rule.kind == "causal":
         yield "future", (ahead > 0)[None]
     if rule.kind == "prefix":
-        open_until = at.query.new_zeros(1) if at.free is None else at.free
-        yield "future", (ahead > 0)[None] & (at.key[None, :] >= open_until[:, None])[:, None, :]
-    if at.real is not None:
-        yield "padding", ~at.real[:, None, :].expand(-1, len(at.query), -1)
+        prefix_end = at.q_pos.new_zeros(1) if at.prefix_end is None else at.prefix_end
+        yield "future", (ahead > 0)[None] & (at.k_pos[None, :] >= prefix_end[:, None])[:, None, :]
+    if at.padding_mask is not None:
+        yield "padding", ~at.padding_mask[:, None, :].expand(-1, len(at.q_pos), -1)
     if rule.window is not None:
         yield "window", (ahead <= -rule.window)[None]
-    if at.documents is not None:
-        yield "other document", at.documents[:, at.query, None] != at.documents[:, None, :]
+    if at.document_ids is not None:
+        yield "other document", at.document_ids[:, at.q_pos, None] != at.document_ids[:, None, :]
 
 
-def seen(rule: spec.Mask, at: Cells) -> Seen:
-    """The mask in the cheapest form that attend() can use; hidden cells get the lowest finite fp32: no row is NaN."""
-    queries, keys = len(at.query), len(at.key)
+def build_mask(rule: spec.Mask, at: MaskContext) -> AttentionBias:
+    """The mask in the cheapest form that attend() can use; masked cells get the lowest finite fp32: no row is NaN."""
+    queries, keys = len(at.q_pos), len(at.k_pos)
     wide = rule.window is None or rule.window >= keys
-    if at.real is None and at.documents is None and wide:
+    if at.padding_mask is None and at.document_ids is None and wide:
         if rule.kind in ("full", "memory") or (queries == 1 and rule.kind in ("causal", "prefix")):
-            return Seen(None, causal=False)
+            return AttentionBias(None, causal=False)
         if rule.kind == "causal" and queries == keys:
-            return Seen(None, causal=True)
+            return AttentionBias(None, causal=True)
     hidden = None
-    for _, cells in blocked(rule, at):
+    for _, cells in find_blocked(rule, at):
         hidden = cells if hidden is None else hidden | cells
     if hidden is None:
-        return Seen(None, causal=False)
+        return AttentionBias(None, causal=False)
     low = torch.finfo(torch.float32).min
-    return Seen(torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, low)[:, None], causal=False)
+    bias = torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, low)
+    return AttentionBias(bias[:, None], causal=False)
 
 
-def reasons(rule: spec.Mask, at: Cells) -> Tensor:
-    """Why each cell is dark: uint8 [B or 1, T, S], an index into REASONS, 0 where seen; the first reason wins."""
-    why = torch.zeros(1, len(at.query), len(at.key), dtype=torch.uint8, device=at.key.device)
-    for reason, cells in blocked(rule, at):
+def find_reasons(rule: spec.Mask, at: MaskContext) -> Tensor:
+    """Why each cell is masked: uint8 [B or 1, T, S], an index into REASONS, 0 where seen; the first reason wins."""
+    why = torch.zeros(1, len(at.q_pos), len(at.k_pos), dtype=torch.uint8, device=at.k_pos.device)
+    for reason, cells in find_blocked(rule, at):
         why = torch.where((why == 0) & cells, torch.tensor(REASONS.index(reason), dtype=torch.uint8), why)
     return why
 
 
-def lean(at: Seen, toward: Tensor) -> Seen:
-    """A mask together with a learned liking for some distances: [1, H, T, S], differentiable in `toward`."""
-    bias = toward if at.bias is None else toward + at.bias
-    if at.causal:
+def add_position_bias(mask: AttentionBias, bias: Tensor) -> AttentionBias:
+    """A mask together with a bias for each distance [1, H, T, S], through which gradients flow."""
+    bias = bias if mask.bias is None else bias + mask.bias
+    if mask.causal:
         low = torch.finfo(torch.float32).min
         bias = bias + torch.full(bias.shape[-2:], low, device=bias.device).triu(1)
-    return Seen(bias, causal=False)
+    return AttentionBias(bias, causal=False)

@@ -4,48 +4,24 @@ Letters: B batch, T queries, S keys, D width, H heads, G key/value groups, K hea
 `step` travels beside x and is built once per call (step.py): positions, masks, cache, memory, dropout, taps.
 """
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec
-from qkv.core.attention import Attention, Norm
+from qkv.core import attention, kernels
+from qkv.core.attention import Attention
+from qkv.core.cache import Cache
+from qkv.core.dropout import Drop, no_dropout
 from qkv.core.experts import Experts
+from qkv.core.ffn import ACTIVATIONS, Ffn
 from qkv.core.latent import Latent
-from qkv.core.positions import buckets, sinusoid
-from qkv.core.step import Step
-
-ACTIVATIONS = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "tanh": torch.tanh,
-}
-
-
-class Ffn(nn.Module):
-    """Each position alone: up, activation (and gate), down."""
-
-    def __init__(self, s: spec.Ffn, width: int, path: str) -> None:
-        super().__init__()
-        self.spec, self.path = s, path
-        if s.gated:
-            self.gate = nn.Linear(width, s.width, bias=s.bias)
-        self.up = nn.Linear(width, s.width, bias=s.bias)
-        self.down = nn.Linear(s.width, width, bias=s.bias)
-
-    def forward(self, x: Tensor, step: Step) -> Tensor:
-        s = self.spec
-        x = step.tap(self, "norm", x)  # B T D
-        up = step.tap(self, "up", self.up(x))  # B T F
-        if s.gated:
-            gate = step.tap(self, "gate", self.gate(x))  # B T F
-            act = ACTIVATIONS[s.activation](gate) * up  # B T F
-        else:
-            act = ACTIVATIONS[s.activation](up)  # B T F
-        act = step.tap(self, "act", act)  # B T F
-        return step.tap(self, "out", self.down(step.drop(act, s.dropout)))  # B T D
+from qkv.core.masks import MaskContext, build_mask
+from qkv.core.norm import Norm
+from qkv.core.positions import bucket_distances, compute_angles, position_in_run, resolve_positions, sinusoid
+from qkv.core.step import Inputs, Mode, Step, active_tracer, pass_through
 
 
 class Block(nn.Module):
@@ -84,25 +60,24 @@ class Block(nn.Module):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
         x = step.tap(self, "resid_in", x)  # B T D
-        if s.residual == "normed":
-            x = self.attn_in(x)  # B T D
-            x = step.tap(self, "resid_mid", x * s.carry + step.drop(self.attn(x, step), s.dropout))  # B T D
-            x = self.ffn_in(x)  # B T D
-            f = (self.moe if s.moe else self.ffn)(x, step)  # B T D
-            return step.tap(self, "resid_out", x * s.carry + step.drop(f, s.dropout))  # B T D
-        a = self.attn_out(self.attn(self.attn_in(x), step))  # B T D
-        if s.residual == "parallel":
-            f = self.ffn_out((self.moe if s.moe else self.ffn)(self.ffn_in(x), step))  # B T D
-            return step.tap(self, "resid_out", x + step.drop(a, s.dropout) + step.drop(f, s.dropout))  # B T D
-        x = step.tap(self, "resid_mid", self.attn_sum(self.add(x, a, step)))  # B T D
+        h = self.attn_in(x)  # B T D
+        y = self.attn_sum(self.add(self.carry(x, h), self.attn_out(self.attn(h, step)), step))  # B T D
+        if s.residual != "parallel":
+            y = step.tap(self, "resid_mid", y)  # B T D
         if s.cross:
-            c = self.cross_out(self.cross(self.cross_in(x), step))  # B T D
-            x = step.tap(self, "resid_cross", self.cross_sum(self.add(x, c, step)))  # B T D
-        f = self.ffn_out((self.moe if s.moe else self.ffn)(self.ffn_in(x), step))  # B T D
-        return step.tap(self, "resid_out", self.ffn_sum(self.add(x, f, step)))  # B T D
+            c = self.cross_out(self.cross(self.cross_in(y), step))  # B T D
+            y = step.tap(self, "resid_cross", self.cross_sum(self.add(y, c, step)))  # B T D
+        h = self.ffn_in(x if s.residual == "parallel" else y)  # B T D
+        f = (self.moe if s.moe else self.ffn)(h, step)  # B T D
+        return step.tap(self, "resid_out", self.ffn_sum(self.add(self.carry(y, h), self.ffn_out(f), step)))  # B T D
+
+    def carry(self, x: Tensor, h: Tensor) -> Tensor:
+        """What a sub-layer's update is added to: the stream x, or in DeepNorm what the sub-layer reads, scaled."""
+        s = self.spec
+        return h * s.residual_scale if s.residual == "deepnorm" else x  # B T D
 
     def add(self, x: Tensor, update: Tensor, step: Step) -> Tensor:
-        """The residual connection (He et al. 2015): what was there, plus what the sub-layer says."""
+        """The residual connection (He et al. 2015)."""
         s = self.spec
         if s.residual == "none":
             return step.drop(update, s.dropout)  # B T D
@@ -136,15 +111,16 @@ class Stack(nn.Module):
         x = x * s.embed_scale  # B T D
         if s.positions:
             if s.positions.kind == "learned":
-                x = x + self.positions(step.place.token + s.positions.offset)  # B T D
+                x = x + self.positions(step.positions.token + s.positions.offset)  # B T D
                 if s.positions.blanks == "counted":
-                    x = x + self.blanks(step.place.blank)  # B T D
+                    x = x + self.blanks(step.positions.blank)  # B T D
             else:
-                x = x + sinusoid(step.place.token, s.width, s.positions.layout).to(x.dtype)  # B T D
+                x = x + sinusoid(step.positions.token, s.width, s.positions.layout).to(x.dtype)  # B T D
         if s.segments:
-            x = x + self.segments(step.place.segment)  # B T D
+            x = x + self.segments(step.positions.segment)  # B T D
         if s.relative:
-            step = step.leaning(self.relative(buckets(step.cache.length, x.shape[1], s.relative, x.device)))
+            buckets = bucket_distances(step.cache.length, x.shape[1], s.relative, x.device)
+            step = step.with_attention_bias(self.relative(buckets))
         x = step.drop(step.tap(self, "embed", self.embed_norm(x)), s.dropout)  # B T D
         for layer in self.layers:
             x = layer(x, step)  # B T D
@@ -196,8 +172,15 @@ class Labels(nn.Module):
         if s.token == "first":
             x = x[:, 0]  # B D
         else:
-            x = x[torch.arange(len(x), device=x.device), step.place.token.argmax(1)]  # B D
+            x = x[torch.arange(len(x), device=x.device), step.positions.token.argmax(1)]  # B D
         return step.tap(self, "out", self.out(step.drop(self.dense(x), s.dropout)))
+
+
+class Output(NamedTuple):
+    """What one forward pass gives: `logits` [B, T, V] (None without a head) and the last `hidden` states [B, T, D]."""
+
+    logits: Tensor
+    hidden: Tensor
 
 
 class Transformer(nn.Module):
@@ -223,30 +206,112 @@ class Transformer(nn.Module):
         if s.labels:
             self.labels = Labels(s.labels, s.stack.width)
 
+    @property
+    def stack(self) -> Stack:
+        """The stack whose states become logits: the decoder where there is one."""
+        s = self.spec
+        return self.decoder if s.decoder else self.encoder
+
     def tie(self) -> None:
         """Let the head speak with the embedding's own matrix (Press & Wolf 2017), where the spec says so."""
         s = self.spec
         if s.head and s.head.kind == "tied":
             self.head.weight = self.embed.weight
 
-    def forward(self, ids: Tensor, step: Step) -> Tensor:
-        return step.tap(self, "logits", self.head(self.hidden(ids, step)))  # B T V
+    def forward(
+        self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
+        mode: Mode = "train", drop: Drop = no_dropout, logits_to_keep: int = 0,
+    ) -> Output:  # fmt: skip
+        """The one door: ids [B, T] to logits [B, T, V], or of the last `logits_to_keep` positions alone (0: of all)."""
+        s = self.spec
+        step = self.begin(ids, inputs, cache, mode=mode, drop=drop)
+        x = self.run_stack(ids, step)  # B T D
+        if s.head:
+            return Output(step.tap(self, "logits", self.head(x[:, -logits_to_keep:])), x)
+        return Output(None, x)  # type: ignore[arg-type]
 
-    def hidden(self, ids: Tensor, step: Step) -> Tensor:
-        """The last states of the stack that speaks: the decoder, or the encoder where there is no decoder."""
+    def hidden(
+        self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
+        mode: Mode = "train", drop: Drop = no_dropout,
+    ) -> Tensor:  # fmt: skip
+        """The last states [B, T, D] without the head."""
+        return self.run_stack(ids, self.begin(ids, inputs, cache, mode=mode, drop=drop))
+
+    def classify(
+        self, ids: Tensor, inputs: Inputs | None = None, *, mode: Mode = "train", drop: Drop = no_dropout
+    ) -> Tensor:
+        """Logits over the labels of each text [B, labels]; texts are padded on the right."""
+        step = self.begin(ids, inputs, mode=mode, drop=drop)
+        return self.labels(self.run_stack(ids, step), step)
+
+    def encode(
+        self, source: Tensor, inputs: Inputs | None = None, *, mode: Mode = "train", drop: Drop = no_dropout
+    ) -> Tensor:
+        """The encoder's states, which become the decoder's memory."""
+        s = self.spec
+        step = build_step(self.encoder, source, inputs, mode=mode, drop=drop)
+        if s.sources:
+            return self.encoder(self.source_embed(source), step)  # B T D
+        return self.encoder(self.embed(source), step)  # B T D
+
+    def begin(
+        self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
+        mode: Mode = "train", drop: Drop = no_dropout,
+    ) -> Step:  # fmt: skip
+        """The step of `run_stack`; an encoder-decoder reads its source first."""
+        s = self.spec
+        if s.encoder and s.decoder:
+            inputs = read_source(self, inputs, mode, drop)
+        return build_step(self.decoder if s.decoder else self.encoder, ids, inputs, cache, mode=mode, drop=drop)
+
+    def run_stack(self, ids: Tensor, step: Step) -> Tensor:
+        """The last states of the stack whose states become logits."""
         s = self.spec
         x = self.embed(ids)  # B T D
         if s.decoder:
             return self.decoder(x, step)  # B T D
         return self.encoder(x, step)  # B T D
 
-    def classify(self, ids: Tensor, step: Step) -> Tensor:
-        """Logits over the labels of each text [B, labels]; texts are padded on the right."""
-        return self.labels(self.hidden(ids, step), step)
 
-    def encode(self, source: Tensor, step: Step) -> Tensor:
-        """The encoder's states, which become the decoder's memory."""
-        s = self.spec
-        if s.sources:
-            return self.encoder(self.source_embed(source), step)  # B T D
-        return self.encoder(self.embed(source), step)  # B T D
+def read_source(core: Transformer, inputs: Inputs | None, mode: Mode, drop: Drop) -> Inputs | None:
+    """The inputs with the encoder's states as memory, where they have a source and no memory yet."""
+    if inputs is None or inputs.source is None:
+        return inputs
+    memory = core.encode(inputs.source, Inputs(padding_mask=inputs.source_padding_mask), mode=mode, drop=drop)
+    return replace(inputs, memory=memory)
+
+
+def build_step(
+    stack: Stack, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
+    mode: Mode = "train", drop: Drop = no_dropout,
+) -> Step:  # fmt: skip
+    """The step for `ids` [B, T] through `stack`; a tracer that is active in this context gets its taps."""
+    inputs, cache = inputs or Inputs(), cache or Cache()
+    (rows, tokens), start = ids.shape, cache.length
+    slots = torch.arange(start + tokens, device=ids.device)  # S
+    padding = cache.extend_mask(inputs.padding_mask, rows, tokens)
+    at = slots[None, start:] if padding is None else (padding.cumsum(1) - 1).clamp_min(0)[:, start:]  # B T
+    if inputs.document_ids is not None:
+        at = position_in_run(inputs.document_ids)  # B T
+    prefix_end = inputs.prefix_len
+    if prefix_end is not None and padding is not None:
+        prefix_end = prefix_end + padding.int().argmax(1)  # a left-padded row's prefix begins at its first real slot
+    own = across = MaskContext(slots[start:], slots, padding, inputs.document_ids, prefix_end)
+    if inputs.memory is not None:
+        source = torch.arange(inputs.memory.shape[1], device=ids.device)
+        across = MaskContext(slots[start:], source, inputs.source_padding_mask)
+    positions = resolve_positions(at, inputs.segments, inputs.prefix_len, inputs.blank_pos)
+    tracer = active_tracer.get()
+    step = Step(
+        positions=positions,
+        angles={r: compute_angles(torch.stack(positions[:2], -1) if r.axes == 2 else at, r) for r in stack.rotaries},
+        mask={m: build_mask(m, across if m.kind == "memory" else own) for m in stack.masks},
+        cache=cache,
+        memory=ids if inputs.memory is None else inputs.memory,
+        mode=mode,
+        drop=drop,
+        attend=attention.attend if tracer and tracer.needs_eager_attention else kernels.attend,
+        tap=tracer.tap if tracer else pass_through,
+    )
+    on_forward = getattr(tracer, "on_forward", None)  # a trace also reads the call's mask, positions and mode
+    return on_forward(stack, ids, step) if on_forward else step

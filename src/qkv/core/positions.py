@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv import spec
 
 
-class Place(NamedTuple):
+class Positions(NamedTuple):
     """Where each token stands: its position, its count within the blank that it fills (0 outside), its segment."""
 
     token: Tensor  # B T
@@ -21,23 +21,25 @@ class Place(NamedTuple):
     segment: Tensor  # B T
 
 
-def placed(positions: Tensor, segments: Tensor | None, prefix: Tensor | None, blank: Tensor | None) -> Place:
-    """The places of tokens at `positions` [B, T]: those after a prefix [B] fill its blank (Du et al. 2022, 2.1).
+def resolve_positions(
+    positions: Tensor, segments: Tensor | None, prefix: Tensor | None, blank: Tensor | None
+) -> Positions:
+    """The positions of tokens at `positions` [B, T]: those after a prefix [B] fill its blank (Du et al. 2022, 2.1).
 
     Where they fill several blanks, `blank` [B, T] has each one's own, and -1 in the text.
     """
     nowhere = torch.zeros_like(positions)  # B T
     segment = nowhere if segments is None else segments  # B T
     if prefix is None or blank is None:
-        return Place(positions, nowhere, segment)
+        return Positions(positions, nowhere, segment)
     if blank.ndim == 2:
-        count = torch.where(blank < 0, nowhere, since(blank) + 1)  # B T
-        return Place(torch.where(blank < 0, positions, blank), count, segment)
+        count = torch.where(blank < 0, nowhere, position_in_run(blank) + 1)  # B T
+        return Positions(torch.where(blank < 0, positions, blank), count, segment)
     count = (positions - prefix[:, None] + 1).clamp_min(0)  # B T
-    return Place(torch.where(count > 0, blank[:, None], positions), count, segment)
+    return Positions(torch.where(count > 0, blank[:, None], positions), count, segment)
 
 
-def since(groups: Tensor) -> Tensor:
+def position_in_run(groups: Tensor) -> Tensor:
     """How many tokens of its run of equal numbers come before each token: [B, T] -> [B, T]."""
     slots = torch.arange(groups.shape[1], device=groups.device).expand_as(groups)  # B T
     begins = torch.ones_like(groups, dtype=torch.bool)
@@ -51,24 +53,24 @@ def sinusoid(positions: Tensor, width: int, layout: str) -> Tensor:
     exponent = torch.arange(half, device=positions.device, dtype=torch.float64) * 2 / width
     angle = (positions.double()[..., None] / 10_000.0**exponent).float()  # B T P
     pair = torch.sin(angle), torch.cos(angle)
-    if layout == "halves":
+    if layout == "half":
         return torch.cat(pair, -1)[..., :width]  # B T D
     return torch.stack(pair, -1).flatten(-2)[..., :width]  # B T D
 
 
-def angles(positions: Tensor, s: spec.Rotary) -> tuple[Tensor, Tensor]:
+def compute_angles(positions: Tensor, s: spec.Rotary) -> tuple[Tensor, Tensor]:
     """Cosine and sine of each rotary angle: positions [B, T] -> two [B, 1, T, P/2] in fp32 (Su et al. 2021, eq. 15).
 
     Two axes of positions [B, T, 2] give two [B, 1, T, 2, P/2].
     """
     exponent = torch.arange(0, s.dim, 2, device=positions.device, dtype=torch.int64).float() / s.dim
     gain = s.scaling.gain if s.scaling else 1.0
-    speed = 1.0 / s.base**exponent if s.scaling is None else slowed(exponent, positions, s, s.scaling)
+    speed = 1.0 / s.base**exponent if s.scaling is None else scale_frequencies(exponent, positions, s, s.scaling)
     angle = positions.float()[:, None, ..., None] * speed
     return (angle.cos(), angle.sin()) if gain == 1.0 else (angle.cos() * gain, angle.sin() * gain)
 
 
-def slowed(exponent: Tensor, positions: Tensor, s: spec.Rotary, by: spec.Scaling) -> Tensor:
+def scale_frequencies(exponent: Tensor, positions: Tensor, s: spec.Rotary, by: spec.Scaling) -> Tensor:
     """The speed of each rotary pair when a model reads further than it was trained: exponents [P/2] -> speeds [P/2]."""
     if by.kind == "dynamic":  # the base grows with the text, once that is longer than any seen in training
         length = (positions.max() + 1).clamp_min(by.trained)
@@ -81,7 +83,7 @@ def slowed(exponent: Tensor, positions: Tensor, s: spec.Rotary, by: spec.Scaling
         turns = by.trained * speed / (2 * math.pi)
         stays = ((turns - by.slow) / (by.fast - by.slow)).clamp(0, 1)
     else:
-        first, last = (pair_of(turns, s, by.trained) for turns in (by.fast, by.slow))
+        first, last = (yarn_correction_dim(turns, s, by.trained) for turns in (by.fast, by.slow))
         if by.whole == "rounded":
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, s.dim - 1)
@@ -90,12 +92,12 @@ def slowed(exponent: Tensor, positions: Tensor, s: spec.Rotary, by: spec.Scaling
     return speed / by.factor * (1 - stays) + speed * stays
 
 
-def pair_of(turns: float, s: spec.Rotary, trained: int) -> float:
+def yarn_correction_dim(turns: float, s: spec.Rotary, trained: int) -> float:
     """Which rotary pair, counted in fractions, turns so many times over the positions trained on."""
     return s.dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(s.base))
 
 
-def buckets(start: int, tokens: int, s: spec.Relative, device: torch.device) -> Tensor:
+def bucket_distances(start: int, tokens: int, s: spec.Relative, device: torch.device) -> Tensor:
     """The bucket of each distance from the queries start… to the keys 0…: [T, S] (Raffel et al. 2020, section 2.1)."""
     slots = torch.arange(start + tokens, device=device)
     ahead = slots[None, :] - slots[start:, None]  # T S
@@ -116,7 +118,7 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor], s: spec.Rotary) -> Tensor:
     if s.axes == 2:
         halves = zip(x.chunk(2, -1), cos.unbind(-2), sin.unbind(-2), strict=True)
         return torch.cat([rotate(half, (c, n), replace(s, axes=1)) for half, c, n in halves], -1)  # B H T K
-    if s.pairs == "halves":
+    if s.pairs == "half":
         a, b = x[..., : s.dim // 2], x[..., s.dim // 2 : s.dim]
         turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
     else:

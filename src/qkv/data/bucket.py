@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.order import permutation, repeats
+from qkv.data.order import draw_permutation, draw_repeats
 from qkv.errors import QkvError
 
 CELLS = 512  # above so many cells, merging would take seconds: the cells are made coarser first
@@ -52,7 +52,7 @@ class Buckets:
         self._items: list[NDArray[np.int64]] = []
         self._rows: list[int] = []
         self._bucket = np.full(len(sides), -1)
-        for box, members in _boxes(cells, shapes // 2):
+        for box, members in choose_boxes(cells, shapes // 2):
             rows = tokens // max(box)
             self._rows.append(rows - rows % ROWS if rows >= ROWS else rows)
             self._bucket[kept[members]] = len(self._sides)
@@ -63,12 +63,12 @@ class Buckets:
     def batches(self, epoch: int) -> list[tuple[int, ...]]:
         """The batches of an epoch: each a tuple of indices into `lengths`, every kept pair once, or as `often` says."""
         found: list[tuple[int, ...]] = []
-        times = None if self.often is None else repeats(self.often, seed=self.seed, epoch=epoch)
+        times = None if self.often is None else draw_repeats(self.often, seed=self.seed, epoch=epoch)
         for number, (items, rows) in enumerate(zip(self._items, self._rows, strict=True), 1):
             own = items if times is None else np.repeat(items, times[items])
-            mixed = own[permutation(len(own), seed=self.seed, epoch=epoch, index=number)]
+            mixed = own[draw_permutation(len(own), seed=self.seed, epoch=epoch, index=number)]
             found += [tuple(mixed[i : i + rows].tolist()) for i in range(0, len(mixed), rows)]
-        return [found[i] for i in permutation(len(found), seed=self.seed, epoch=epoch)]
+        return [found[i] for i in draw_permutation(len(found), seed=self.seed, epoch=epoch)]
 
     def shape(self, indices: Sequence[int]) -> tuple[int, int, int]:
         """Rows, S and T of a batch: pad to these, and only the known shapes occur."""
@@ -89,7 +89,7 @@ class Buckets:
         return float(sum(self._lengths[items].sum() for items in self._items) / padded)
 
 
-def _boxes(cells: NDArray[np.int64], most: int) -> list[tuple[tuple[int, int], NDArray[np.int64]]]:
+def choose_boxes(cells: NDArray[np.int64], most: int) -> list[tuple[tuple[int, int], NDArray[np.int64]]]:
     """At most `most` boxes (S, T), each with the items of `cells` [N 2] in it: greedy merging, then the best box."""
     kinds, where = np.unique(cells, axis=0, return_inverse=True)
     boxes, counts = np.unique(cells, axis=0, return_counts=True)

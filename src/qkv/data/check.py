@@ -3,32 +3,27 @@
 Files are read line by line; of each row only a hash of 8 bytes is kept, to find repeated ones. Next: sources.py.
 """
 
-import hashlib
-import re
-import unicodedata
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from qkv.data import sources
+from qkv.data.bad_rows import BadRowPolicy
+from qkv.data.encodings import count_scripts, describe_encoding
+from qkv.data.findings import Fault, FaultCounter
+from qkv.data.json_rows import look_up, parse_object, to_string
+from qkv.data.overlap import Overlap, Row, RowHashes, find_overlaps, find_repeats, judge_overlap
+from qkv.data.text_files import Line, open_text, read_raw_lines
 from qkv.errors import Note, QkvError
 
 Kind = Literal["auto", "text", "tsv", "jsonl", "parallel"]
-Row = tuple[str, ...]  # one text, or a pair
-Talk = Callable[[Mapping[str, object], str], Sequence[Mapping[str, object]]]  # (row, place) -> messages
+ReadTalk = Callable[[Mapping[str, object], str], Sequence[Mapping[str, object]]]  # (row, place) -> messages
 HUGE = 1 << 20  # bytes from which a line is told of
-TELLING = 30  # bytes from which a line of plain text is no phrase that everybody writes
 NAMED = Note("looks like the names of the columns, and is read as a row like any other; remove the line",
              zh="像是各列的名字，却会与别的行一样读作数据；请删去这一行")  # fmt: skip
-LEAK = 0.1  # the share of such lines, found in training too, from which held-out text is no longer held out
-PARTS = {"rows": "行", "source": "源文", "target": "译文", "column 1": "第 1 列", "column 2": "第 2 列"}  # in Chinese
 KEYS = (("source", "target"), ("prompt", "completion"), ("label", "text"), ("text",))
-WHERE = re.compile(r"^.*?:\d+(?:: |：)")  # file:line before a message, English or Chinese
 
 
 @dataclass(frozen=True)
@@ -41,21 +36,11 @@ class Options:
     longest: int = 1000
     measure: Callable[[str], int] = len  # the length of a text, in characters or in a tokenizer's tokens
     tell: Callable[[Path, int], None] | None = None  # progress: a file, and the lines read of it
-    talk: Talk | None = None  # reads the conversation of a row
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Something found: how often, the place of the first, and whether it must be mended (`broken`) or only known."""
-
-    place: str
-    text: Note
-    count: int = 1
-    broken: bool = True
+    talk: ReadTalk | None = None  # reads the conversation of a row
 
 
 @dataclass
-class About:
+class FileReport:
     """One file in numbers: `scripts` are shares of its letters, `rows` are its lines without blank and bad ones."""
 
     path: Path
@@ -76,24 +61,10 @@ class About:
 
 
 @dataclass(frozen=True)
-class Overlap:
-    """How many held-out rows (or their sides: `part`) occur in training, of how many, and the first of them."""
-
-    kind: str
-    training: str
-    held: str
-    part: str
-    count: int
-    of: int
-    place: str
-    twin: str
-
-
-@dataclass(frozen=True)
 class Report:
     """What was found in all files. `ok` is False where something must be mended."""
 
-    files: tuple[About, ...]
+    files: tuple[FileReport, ...]
     faults: tuple[Fault, ...]
     overlaps: tuple[Overlap, ...]
 
@@ -101,63 +72,6 @@ class Report:
     def ok(self) -> bool:
         """Whether nothing is broken."""
         return not any(fault.broken for fault in self.faults)
-
-
-@dataclass
-class Hashes:
-    """The rows of one file or of files that belong together: a hash of each row and of each of its sides, its line."""
-
-    name: str
-    kind: str
-    lines: "array[int]" = field(default_factory=lambda: array("Q"))
-    whole: "array[int]" = field(default_factory=lambda: array("Q"))
-    sides: tuple["array[int]", ...] = ()
-    telling: "array[int]" = field(default_factory=lambda: array("b"))  # 1: no short line of plain text
-
-    def add(self, number: int, row: Row) -> None:
-        """Remember a row."""
-        if not self.sides:
-            self.sides = tuple(array("Q") for _ in row) if len(row) > 1 else ()
-        self.lines.append(number)
-        self.telling.append(len(row) > 1 or sum(len(text.encode("utf-8", "replace")) for text in row) >= TELLING)
-        hashes = [hashed(text) for text in row]
-        self.whole.append(hashed(" ".join(map(str, hashes))) if len(row) > 1 else hashes[0])
-        for side, value in zip(self.sides, hashes, strict=False):
-            side.append(value)
-
-
-def hashed(text: str) -> int:
-    """64 bits of a text, without regard to spaces at its ends."""
-    return int.from_bytes(hashlib.blake2b(text.strip().encode("utf-8", "replace"), digest_size=8).digest(), "little")
-
-
-def bare(said: Note) -> Note:
-    """A message without the place before it."""
-    return Note(WHERE.sub("", said), zh=WHERE.sub("", said.zh))
-
-
-class Tally(sources.Sieve):
-    """A sieve that counts each kind of fault and keeps the first of each kind."""
-
-    def __init__(self) -> None:
-        super().__init__("skip")
-        self.kinds: dict[str, tuple[int, Note]] = {}
-        self.count = 0
-
-    def refuse(self, error: QkvError, *rows: tuple[Path, sources.Line]) -> None:
-        """Count a bad row."""
-        super().refuse(error, *rows)
-        self.count += 1
-        what = re.sub(r"0x\w+|[\d,]+|'[^']*'", "", WHERE.sub("", str(error))).split(":")[0].split(";")[0]
-        seen, first = self.kinds.get(what, (0, error.note))
-        self.kinds[what] = (seen + 1, first)
-
-    def faults(self) -> Iterator[Fault]:
-        """One fault for each kind."""
-        for count, first in self.kinds.values():
-            found = WHERE.match(first)
-            place = found.group().removesuffix(": ") if found else ""
-            yield Fault(place, bare(first), count)
 
 
 def check(training: Sequence[Path], held: Sequence[Path] = (), options: Options | None = None) -> Report:
@@ -171,25 +85,25 @@ def check(training: Sequence[Path], held: Sequence[Path] = (), options: Options 
         QkvError: an odd number of parallel files.
     """
     options = options or Options()
-    files: list[About] = []
+    files: list[FileReport] = []
     faults: list[Fault] = []
-    read: list[list[Hashes]] = [[], []]
+    read: list[list[RowHashes]] = [[], []]
     for i, paths in enumerate((training, held)):
         apart = i == 1 and not any(about.kind == "parallel" for about in files)
-        for unit in units([Path(p) for p in paths], options.kind, apart=apart):
-            kind = kind_of(unit, options.kind)
-            abouts = [About(path, kind) for path in unit]
+        for unit in group_files([Path(p) for p in paths], options.kind, apart=apart):
+            kind = detect_kind(unit, options.kind)
+            abouts = [FileReport(path, kind) for path in unit]
             for about in abouts:
                 faults += survey(about, options)
             files += abouts
             if all(about.lines > about.empty for about in abouts):
-                read[i].append(contents(unit, abouts, faults, options))
-    overlaps = [o for one in read[0] for other in read[1] for o in overlap(one, other)]
-    faults += [leak(o) for o in overlaps if o.count]
+                read[i].append(read_contents(unit, abouts, faults, options))
+    overlaps = [o for one in read[0] for other in read[1] for o in find_overlaps(one, other)]
+    faults += [judge_overlap(o) for o in overlaps if o.count]
     return Report(tuple(files), tuple(faults), tuple(overlaps))
 
 
-def kind_of(unit: Sequence[Path], kind: Kind) -> str:
+def detect_kind(unit: Sequence[Path], kind: Kind) -> str:
     """What files are, by their names where nobody said it."""
     if len(unit) > 1:
         return "parallel"
@@ -197,7 +111,7 @@ def kind_of(unit: Sequence[Path], kind: Kind) -> str:
     return ends.get(unit[0].suffix.lower(), "text") if kind == "auto" else kind
 
 
-def units(paths: Sequence[Path], kind: Kind, *, apart: bool = False) -> list[tuple[Path, ...]]:
+def group_files(paths: Sequence[Path], kind: Kind, *, apart: bool = False) -> list[tuple[Path, ...]]:
     """Files one by one, or two by two where they are parallel; with `apart`, *.txt are none of these."""
     alone = (".tsv", *sources.JSON, *((".txt",) if apart else ()))
     two = len(paths) == 2 and not any(p.suffix.lower() in alone for p in paths)
@@ -209,16 +123,16 @@ def units(paths: Sequence[Path], kind: Kind, *, apart: bool = False) -> list[tup
     return [(path,) for path in paths]
 
 
-def survey(about: About, options: Options) -> Iterator[Fault]:
+def survey(about: FileReport, options: Options) -> Iterator[Fault]:
     """Fill in what a file is as bytes and lines, and tell what is odd about it; faults of rows are found later."""
     path, letters = about.path, Counter[str]()
     wide = bad = huge = returns = lost = 0
-    first = {"bad": sources.Line(0, b"", 0, b"", 0), "huge": sources.Line(0, b"", 0, b"", 0)}
+    first = {"bad": Line(0, b"", 0, b"", 0), "huge": Line(0, b"", 0, b"", 0)}
     try:
         about.bytes = path.stat().st_size if path.exists() else 0
-        with sources.opened(path) as file:
+        with open_text(path) as file:
             about.mark = file.tell() > 0
-        for line in sources.raw_lines(path):
+        for line in read_raw_lines(path):
             about.lines = line.number
             about.crlf += line.end == b"\r\n"
             returns += b"\r" in line.raw
@@ -241,34 +155,20 @@ def survey(about: About, options: Options) -> Iterator[Fault]:
         note = error.note
         yield Fault(str(path), Note(note.removeprefix(f"{path}: "), zh=note.zh.removeprefix(f"{path}：")))
         return
-    about.characters, about.scripts = len(letters), scripts(letters)
+    about.characters, about.scripts = len(letters), count_scripts(letters)
     if about.lines == about.empty:
         yield Fault(str(path), Note("the file is empty, expected text", zh="文件是空的，应有文本"))
     if bad:
-        yield Fault(f"{path}:{first['bad'].number}", foreign(first["bad"].raw, bad, wide), bad)
+        yield Fault(f"{path}:{first['bad'].number}", describe_encoding(first["bad"].raw, bad, wide), bad)
     if huge:
         size = first["huge"].size
         text = Note(f"a line of {size:,} bytes; lines are rows: is this one file without line ends?",
                     zh=f"这一行有 {size:,} 字节；每行是一条数据：整个文件没有换行吗？")  # fmt: skip
         yield Fault(f"{path}:{first['huge'].number}", text, huge, broken=about.kind != "text")
-    yield from odd(about, returns, lost)
+    yield from find_oddities(about, returns, lost)
 
 
-def foreign(raw: bytes, bad: int, wide: int) -> Note:
-    """What is said of `bad` lines that are not UTF-8, the first of them `raw`, beside `wide` that are beyond ASCII."""
-    looks = guess(raw)
-    if wide:
-        return Note(f"mixed encodings: {wide} lines are UTF-8 beyond ASCII, and {bad} are not; the first of these "
-                    f"looks like {looks or 'no text'}",
-                    zh=f"编码混杂：{wide} 行是 ASCII 以外的 UTF-8，{bad} 行不是；后者的第一行像是 "
-                    f"{looks or '非文本'}")  # fmt: skip
-    if looks:
-        how = f"iconv -f {looks} -t UTF-8"
-        return Note(f"not UTF-8, looks like {looks}: {how}", zh=f"不是 UTF-8，像是 {looks}：{how}")
-    return Note("not UTF-8, nor text in another encoding", zh="不是 UTF-8，也不是别的编码的文本")
-
-
-def odd(about: About, returns: int, lost: int) -> Iterator[Fault]:
+def find_oddities(about: FileReport, returns: int, lost: int) -> Iterator[Fault]:
     """What is worth knowing about a file that can be read all the same."""
     place, known = str(about.path), about.lines - about.empty
     if about.mark:
@@ -292,33 +192,9 @@ def odd(about: About, returns: int, lost: int) -> Iterator[Fault]:
         yield Fault(place, Note("blank lines; they are no rows", zh="空行；不算数据"), about.empty, broken=False)
 
 
-def guess(raw: bytes) -> str:
-    """The likely encoding of a line that is not UTF-8, as iconv calls it."""
-    for name in ("GB18030", "BIG5", "SHIFT_JIS"):
-        try:
-            text = raw.decode(name)
-        except UnicodeDecodeError:
-            continue
-        wide = [c for c in text if not c.isascii()]
-        common = sum("\u4e00" <= c <= "\u9fff" or "\u3000" <= c <= "\u30ff" or "\uff00" <= c <= "\uffef" for c in wide)
-        if len(wide) > 1 and common >= 0.8 * len(wide):
-            return name
-    return "CP1252" if all(byte >= 32 or byte in b"\t\r\f" for byte in raw) else ""
-
-
-def scripts(letters: Counter[str]) -> dict[str, float]:
-    """The share of each script among the letters, largest first."""
-    found = Counter[str]()
-    for letter, count in letters.items():
-        if unicodedata.category(letter).startswith("L"):
-            found[unicodedata.name(letter, "unknown").split(" ")[0].split("-")[0].capitalize()] += count
-    total = found.total()
-    return {("Han" if name == "Cjk" else name): round(count / total, 4) for name, count in found.most_common(8)}
-
-
-def contents(unit: Sequence[Path], abouts: list[About], faults: list[Fault], options: Options) -> Hashes:
+def read_contents(unit: Sequence[Path], abouts: list[FileReport], faults: list[Fault], options: Options) -> RowHashes:
     """Read the rows, note what is wrong with them, and what repeats."""
-    tally, hashes = Tally(), Hashes(" + ".join(map(str, unit)), abouts[0].kind)
+    tally, hashes = FaultCounter(), RowHashes(" + ".join(map(str, unit)), abouts[0].kind)
     over = [0] * len(unit)
     at: tuple[int, str] = (0, "")
     try:
@@ -328,7 +204,7 @@ def contents(unit: Sequence[Path], abouts: list[About], faults: list[Fault], opt
                 over[i] += long[i] if len(unit) > 1 else any(long)
             if any(long) and not at[0]:
                 at = (number, max(row, key=len))
-            if abouts[0].kind == "tsv" and not hashes.lines and sources.titled(row):
+            if abouts[0].kind == "tsv" and not hashes.lines and sources.is_header(row):
                 faults.append(Fault(f"{unit[0]}:{number}", NAMED, 1, broken=False))
             hashes.add(number, row)
             if options.tell and number % 10_000 == 0:
@@ -337,7 +213,7 @@ def contents(unit: Sequence[Path], abouts: list[About], faults: list[Fault], opt
         if hashes.lines or not tally.count:  # else the tally says it
             faults.append(Fault(str(unit[0]), error.note))
     faults += [f for f in tally.faults() if not any(f.place == old.place for old in faults)]
-    repeats, line, twin = repeated(hashes)
+    repeats, line, twin = find_repeats(hashes)
     for about, long in zip(abouts, over, strict=True):
         about.rows, about.bad, about.over_long, about.duplicates = len(hashes.lines), tally.count, long, repeats
     if repeats:
@@ -351,30 +227,30 @@ def contents(unit: Sequence[Path], abouts: list[About], faults: list[Fault], opt
     return hashes
 
 
-def read_rows(unit: Sequence[Path], kind: str, options: Options, sieve: sources.Sieve) -> Iterator[tuple[int, Row]]:
+def read_rows(unit: Sequence[Path], kind: str, options: Options, policy: BadRowPolicy) -> Iterator[tuple[int, Row]]:
     """The rows of files that belong together, with their lines."""
     if kind == "parallel":
-        yield from sources.pair_rows(unit[0], unit[1], sieve=sieve)
+        yield from sources.read_pair_rows(unit[0], unit[1], policy=policy)
     elif kind == "tsv":
-        yield from sources.tsv_rows(unit[0], options.columns, sieve=sieve)
+        yield from sources.read_tsv_rows(unit[0], options.columns, policy=policy)
     elif kind == "jsonl":
-        yield from sources.rows(unit[0], Keyed(options.keys, options.talk), sieve=sieve)
+        yield from sources.read_rows(unit[0], JsonTexts(options.keys, options.talk), policy=policy)
     else:
-        yield from sources.rows(unit[0], lambda text, _: (text,), sieve=sieve)
+        yield from sources.read_rows(unit[0], lambda text, _: (text,), policy=policy)
 
 
-class Keyed:
+class JsonTexts:
     """Reads a line of JSON into the texts of some keys, as training does; without keys the first line decides which.
 
     Of `messages` it makes one text, where `talk` reads them.
     """
 
-    def __init__(self, keys: tuple[str, ...] = (), talk: Talk | None = None) -> None:
+    def __init__(self, keys: tuple[str, ...] = (), talk: ReadTalk | None = None) -> None:
         self.keys, self.talk = keys, talk
 
     def __call__(self, text: str, place: str) -> Row:
         """The texts of a line."""
-        item = sources.json_object(text, place)
+        item = parse_object(text, place)
         if self.talk and (self.keys == ("messages",) or (not self.keys and "messages" in item)):
             self.keys = ("messages",)
             return ("\n".join(f"{m['role']}: {m.get('content') or ''}" for m in self.talk(item, place)),)
@@ -384,64 +260,18 @@ class Keyed:
                 found = ", ".join(item)
                 raise QkvError(f"{place}: found the keys {found or 'none'}; say which hold text with --keys",
                                zh=f"{place}：有这些键：{found or '无'}；请用 --keys 说哪些是文本")  # fmt: skip
-        row = tuple(sources.told(sources.under(item, key, place), key, place) for key in self.keys)
+        row = tuple(to_string(look_up(item, key, place), key, place) for key in self.keys)
         for key, value in zip(self.keys, row, strict=True):
             if not value.strip():
                 raise QkvError(f"{place}: the {key} is empty", zh=f"{place}：{key} 是空的")
         return row
 
 
-def repeated(hashes: Hashes) -> tuple[int, int, int]:
-    """How many rows repeat an earlier one, the line of the first that does, and the line that it repeats."""
-    values = np.frombuffer(hashes.whole, dtype=np.uint64) if hashes.whole else np.zeros(0, np.uint64)
-    order = np.argsort(values, kind="stable")
-    ranked = values[order]
-    again = np.flatnonzero(ranked[1:] == ranked[:-1]) + 1
-    if not len(again):
-        return 0, 0, 0
-    first = int(order[again].min())
-    twin = int(np.flatnonzero(values == values[first])[0])
-    return len(again), hashes.lines[first], hashes.lines[twin]
-
-
-def overlap(training: Hashes, held: Hashes) -> Iterator[Overlap]:
-    """The rows of `held`, whole or by their sides, that occur in `training` too."""
-    parts: list[tuple[str, array[int], array[int]]] = []
-    if len(training.sides) == len(held.sides):
-        parts.append(("rows", training.whole, held.whole))
-        names = ("source", "target") if training.kind == held.kind == "parallel" else ("column 1", "column 2")
-        parts += [(name, a, b) for name, a, b in zip(names, training.sides, held.sides, strict=False)]
-    for part, a, b in parts:
-        known = np.frombuffer(a, dtype=np.uint64) if a else np.zeros(0, np.uint64)
-        asked = np.frombuffer(b, dtype=np.uint64) if b else np.zeros(0, np.uint64)
-        telling = np.array(held.telling, dtype=bool)
-        inside = np.isin(asked, known) & telling
-        place = twin = ""
-        if inside.any():
-            first = int(np.flatnonzero(inside)[0])
-            place = f"{held.name.split(' + ')[0]}:{held.lines[first]}"
-            twin = f"{training.name.split(' + ')[0]}:{training.lines[int(np.flatnonzero(known == asked[first])[0])]}"
-        yield Overlap(held.kind, training.name, held.name, part, int(inside.sum()), int(telling.sum()), place, twin)
-
-
-def leak(found: Overlap) -> Fault:
-    """What an overlap means: whole rows must not be shared; single sides and a few lines of text are worth knowing."""
-    share, zh = f"{found.count} of {found.of} held-out", f"留出的 {found.of} 条中有 {found.count} 条"
-    if found.part != "rows":
-        text = Note(f"{share} texts ({found.part}) occur in training, the first at {found.twin}",
-                    zh=f"{zh}文本（{PARTS[found.part]}）在训练数据里，第一处在 {found.twin}")  # fmt: skip
-        return Fault(found.place, text, found.count, broken=False)
-    broken = found.kind != "text" or found.count > LEAK * found.of
-    text = Note(f"{share} rows occur in training too, the first at {found.twin}",
-                zh=f"{zh}也在训练数据里，第一处在 {found.twin}")  # fmt: skip
-    return Fault(found.place, text, found.count, broken)
-
-
-def leaked(training: Path, held: Path) -> tuple[str, ...]:
+def find_leaks(training: Path, held: Path) -> tuple[str, ...]:
     """What is said about a held-out text of which much stands in the training text too; nothing where little does."""
-    one, two = (contents((path,), [About(path, kind_of((path,), "auto"))], [], Options(keys=("text",)))
+    one, two = (read_contents((path,), [FileReport(path, detect_kind((path,), "auto"))], [], Options(keys=("text",)))
                 for path in (training, held))  # fmt: skip
-    found = leak(next(overlap(one, two)))
+    found = judge_overlap(next(find_overlaps(one, two)))
     said = Note(f"{found.place}: {found.text}: the evaluation flatters the model",
                 zh=f"{found.place}：{found.text.zh}：评估会高估模型")  # fmt: skip
     return (said,) if found.broken and found.count else ()

@@ -53,13 +53,15 @@ class Batch:
         return replace(self, **{name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)})
 
 
-def twice(batch: Batch) -> Batch:
+def duplicate_rows(batch: Batch) -> Batch:
     """The batch with all its rows once more below them."""
     both = {name: torch.cat([x, x]) for name, x in batch.rows.items()}
     return replace(batch, **both, tokens=2 * batch.tokens)
 
 
-def blurred(batch: Batch, *, share: float, unknown: int, kept: Sequence[int], draws: np.random.Generator) -> Batch:
+def apply_word_dropout(
+    batch: Batch, *, share: float, unknown: int, kept: Sequence[int], draws: np.random.Generator
+) -> Batch:
     """The batch with `unknown` in place of some of the words that are read, each with the probability `share`.
 
     The ids `kept` stay, and so does every label: what is not read must still be said (Sennrich & Zhang 2019).
@@ -73,7 +75,7 @@ def blurred(batch: Batch, *, share: float, unknown: int, kept: Sequence[int], dr
     return replace(batch, source=source, target=read(batch.target))
 
 
-def padded(rows: Sequence[Sequence[int]], fill: int, *, width: int | None = None, multiple: int = 1) -> Tensor:
+def pad_rows(rows: Sequence[Sequence[int]], fill: int, *, width: int | None = None, multiple: int = 1) -> Tensor:
     """Rows of ids filled up on the right to `width`, else to the longest, rounded up to `multiple`: -> [B, T] int64."""
     longest = max(len(row) for row in rows)
     if width is not None and longest > width:
@@ -83,19 +85,19 @@ def padded(rows: Sequence[Sequence[int]], fill: int, *, width: int | None = None
     return torch.tensor([[*row, *[fill] * (wide - len(row))] for row in rows], dtype=torch.long)
 
 
-def filled(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+def pad_with_mask(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Rows padded on the right with 0, which a mask hides, and where they are real: two of [B, T]."""
-    ids = padded(rows, 0).to(device)
+    ids = pad_rows(rows, 0).to(device)
     return ids, torch.arange(ids.shape[1], device=device) < torch.tensor([len(r) for r in rows], device=device)[:, None]
 
 
-def real(rows: Sequence[Sequence[int]], width: int) -> Tensor | None:
+def build_padding_mask(rows: Sequence[Sequence[int]], width: int) -> Tensor | None:
     """[B, T], True where a row has a token; None when every row is full."""
     lengths = torch.tensor([len(row) for row in rows])
     return None if bool((lengths == width).all()) else torch.arange(width) < lengths[:, None]
 
 
-def seq2seq(
+def collate_pairs(
     pairs_ids: Sequence[tuple[list[int], list[int]]], *, pad: int, start: int, multiple: int = 1,
     shape: tuple[int, int] | None = None,
 ) -> Batch:  # fmt: skip
@@ -115,22 +117,22 @@ def seq2seq(
             )
     sources, targets = [s for s, _ in pairs_ids], [t for _, t in pairs_ids]
     wide, long = shape or (None, None)
-    source = padded(sources, pad, width=wide, multiple=multiple)
-    labels = padded(targets, IGNORED, width=long, multiple=multiple)
-    target = padded([[start, *t[:-1]] for t in targets], pad, width=labels.shape[1])
+    source = pad_rows(sources, pad, width=wide, multiple=multiple)
+    labels = pad_rows(targets, IGNORED, width=long, multiple=multiple)
+    target = pad_rows([[start, *t[:-1]] for t in targets], pad, width=labels.shape[1])
     return Batch(
-        target, labels, source, real(sources, source.shape[1]), real(targets, labels.shape[1]),
-        tokens=sum(map(len, targets)),
+        target, labels, source, build_padding_mask(sources, source.shape[1]),
+        build_padding_mask(targets, labels.shape[1]), tokens=sum(map(len, targets)),
     )  # fmt: skip
 
 
-def causal(windows: Tensor) -> Batch:
+def collate_windows(windows: Tensor) -> Batch:
     """Windows [B, T + 1] of one text: each id answers the one before it."""
     labels = windows[:, 1:].contiguous()
     return Batch(windows[:, :-1].contiguous(), labels, tokens=labels.numel())
 
 
-def packed(ids: Tensor, documents: Tensor) -> Batch:
+def collate_documents(ids: Tensor, documents: Tensor) -> Batch:
     """Rows [B, T + 1] of packed documents (numbers, -1 for padding): no label crosses from one document to the next."""
     own = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] >= 0)  # B T
     labels = ids[:, 1:].masked_fill(~own, IGNORED)
@@ -142,11 +144,11 @@ def packed(ids: Tensor, documents: Tensor) -> Batch:
     )  # fmt: skip
 
 
-def masked(
+def collate_masked(
     rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad: int, width: int | None = None,
     separator: int | None = None,
 ) -> Batch:  # fmt: skip
-    """Texts with hidden words and their labels, as `corrupt.masked` gives them, for an encoder.
+    """Texts with hidden words and their labels, as `corrupt.mask_words` gives them, for an encoder.
 
     A `separator` within a row ends its first segment.
 
@@ -157,17 +159,17 @@ def masked(
         if len(ids) != len(labels):
             raise QkvError(f"row {i} of the batch has {len(ids)} ids and {len(labels)} labels, expected as many",
                            zh=f"批里第 {i} 行有 {len(ids)} 个编号和 {len(labels)} 个标签，应一样多")  # fmt: skip
-    target = padded([ids for ids, _ in rows], pad, width=width)
-    labels = padded([labels for _, labels in rows], IGNORED, width=target.shape[1])
+    target = pad_rows([ids for ids, _ in rows], pad, width=width)
+    labels = pad_rows([labels for _, labels in rows], IGNORED, width=target.shape[1])
     segments = None
     if separator is not None:
         ends = (target == separator).long()
         segments = (ends.cumsum(1) - ends).clamp_max(1)  # a separator belongs to what it ends
-    there = real([ids for ids, _ in rows], target.shape[1])
+    there = build_padding_mask([ids for ids, _ in rows], target.shape[1])
     return Batch(target, labels, target_real=there, segments=segments, tokens=int((labels != IGNORED).sum()))
 
 
-def labelled(batch: Batch, classes: Sequence[int], *, orders: int = 1, choices: int = 1) -> Batch:
+def add_labels(batch: Batch, classes: Sequence[int], *, orders: int = 1, choices: int = 1) -> Batch:
     """The batch with a label for each of its texts; -100 is none.
 
     With `orders` so many rows are one text; with `choices` they are the answers to one question, and the label says
@@ -185,7 +187,7 @@ def labelled(batch: Batch, classes: Sequence[int], *, orders: int = 1, choices: 
     return replace(batch, classes=known, orders=orders, choices=choices, tokens=tokens)
 
 
-def prefixed(
+def collate_prefixes(
     pairs_ids: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad: int, start: Sequence[int] = (),
     width: int | None = None,
 ) -> Batch:  # fmt: skip
@@ -203,16 +205,17 @@ def prefixed(
                            zh=f"批里第 {i} 对没有{zh}的部分，至少要有一个编号")  # fmt: skip
     rows = [[*given, *start, *following[:-1]] for given, following in pairs_ids]
     silent = [len(given) + len(start) - 1 for given, _ in pairs_ids]
-    target = padded(rows, pad, width=width)
+    target = pad_rows(rows, pad, width=width)
     answers = [[IGNORED] * n + list(following) for n, (_, following) in zip(silent, pairs_ids, strict=True)]
     return Batch(
-        target, padded(answers, IGNORED, width=target.shape[1]), target_real=real(rows, target.shape[1]),
+        target, pad_rows(answers, IGNORED, width=target.shape[1]),
+        target_real=build_padding_mask(rows, target.shape[1]),
         prefix=torch.tensor([len(given) for given, _ in pairs_ids]), tokens=sum(len(f) for _, f in pairs_ids),
     )  # fmt: skip
 
 
-class Holed(Protocol):
-    """A text with blanks and what fills them, as `corrupt.blanks` gives it."""
+class BlankedText(Protocol):
+    """A text with blanks and what fills them, as `corrupt.blank_spans` gives it."""
 
     @property
     def ids(self) -> Sequence[int]:
@@ -235,39 +238,39 @@ class Holed(Protocol):
         ...
 
 
-def blanked(rows: Sequence[Holed], *, pad: int, width: int | None = None) -> Batch:
+def collate_blanks(rows: Sequence[BlankedText], *, pad: int, width: int | None = None) -> Batch:
     """Texts with blanks for a prefix decoder: the text is seen freely, and each blank's words know their place.
 
     Raises:
         QkvError: a row longer than `width`.
     """
-    target = padded([row.ids for row in rows], pad, width=width)
-    labels = padded([row.labels for row in rows], IGNORED, width=target.shape[1])
+    target = pad_rows([row.ids for row in rows], pad, width=width)
+    labels = pad_rows([row.labels for row in rows], IGNORED, width=target.shape[1])
     own = [[*[-1] * row.prefix, *row.positions[0, row.prefix :].tolist()] for row in rows]
     return Batch(
-        target, labels, target_real=real([row.ids for row in rows], target.shape[1]),
-        prefix=torch.tensor([row.prefix for row in rows]), blank=padded(own, -1, width=target.shape[1]),
+        target, labels, target_real=build_padding_mask([row.ids for row in rows], target.shape[1]),
+        prefix=torch.tensor([row.prefix for row in rows]), blank=pad_rows(own, -1, width=target.shape[1]),
         tokens=int((labels != IGNORED).sum()),
     )  # fmt: skip
 
 
-def spoken(rows: Sequence[Sequence[int]], *, pad: int, share: float, width: int | None = None) -> Batch:
+def collate_labelled_text(rows: Sequence[Sequence[int]], *, pad: int, share: float, width: int | None = None) -> Batch:
     """Texts for a decoder that labels them and learns to say them too: a text's words count `share` together.
 
-    `tokens` stays 0 until `labelled` counts the texts, so that the loss is a mean over texts, whatever their length
+    `tokens` stays 0 until `add_labels` counts the texts, so that the loss is a mean over texts, whatever their length
     (Radford et al. 2018, section 3.2, as its authors' code has it).
     """
-    target = padded(rows, pad, width=width)
+    target = pad_rows(rows, pad, width=width)
     says = [[*row[1:], IGNORED] if share else [IGNORED] * len(row) for row in rows]
     weight = torch.tensor([share / max(1, len(row) - 1) for row in rows])[:, None]
     return Batch(
-        target, padded(says, IGNORED, width=target.shape[1]), target_real=real(rows, target.shape[1]),
+        target, pad_rows(says, IGNORED, width=target.shape[1]), target_real=build_padding_mask(rows, target.shape[1]),
         weight=weight.expand_as(target).contiguous(),
     )  # fmt: skip
 
 
-def laid(ids: Tensor, labels: Tensor, documents: Tensor) -> Batch:
-    """Packed rows [B, T] whose labels are known: `packed` for texts of which only a part is learnt."""
+def collate_packed_labels(ids: Tensor, labels: Tensor, documents: Tensor) -> Batch:
+    """Packed rows [B, T] whose labels are known: `collate_documents` for texts of which only a part is learnt."""
     there = documents >= 0
     return Batch(
         ids, labels, target_real=None if bool(there.all()) else there, documents=documents,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.data.collate import IGNORED
-from qkv.data.order import generator
+from qkv.data.order import make_generator
 from qkv.errors import QkvError
 
 APART = 0x5370616E  # keeps these draws away from those that order batches
@@ -32,11 +32,11 @@ class Draw:
 
     def begin(self) -> np.random.Generator:
         """The generator of this draw, at its beginning."""
-        return generator(seed=self.seed ^ APART, epoch=self.epoch, index=self.index)
+        return make_generator(seed=self.seed ^ APART, epoch=self.epoch, index=self.index)
 
 
 @dataclass(frozen=True)
-class Marks:
+class TokenIds:
     """The ids that mean something to a corruption: what hides a word, what is never hidden, how many ids there are."""
 
     mask: int
@@ -49,7 +49,7 @@ class Marks:
         return np.setdiff1d(np.arange(self.vocabulary), [*self.special, self.mask])
 
 
-def masked(ids: Sequence[int], marks: Marks, draw: Draw, *, share: float = 0.15) -> tuple[list[int], list[int]]:
+def mask_words(ids: Sequence[int], marks: TokenIds, draw: Draw, *, share: float = 0.15) -> tuple[list[int], list[int]]:
     """(ids with words hidden, labels that hold the hidden ones and -100 elsewhere), both as long as `ids`.
 
     `share` of the words that are not special, at least one, are to be guessed: 80 % of them become the mask, 10 % a
@@ -67,7 +67,7 @@ def masked(ids: Sequence[int], marks: Marks, draw: Draw, *, share: float = 0.15)
     return hidden, labels
 
 
-def spans(
+def corrupt_spans(
     ids: Sequence[int], sentinels: Sequence[int], draw: Draw, *, share: float = 0.15, mean: float = 3.0
 ) -> tuple[list[int], list[int]]:
     """(text with a sentinel in the place of each span, each span after its sentinel and one more sentinel to end).
@@ -87,7 +87,7 @@ def spans(
     if count >= len(sentinels):
         raise QkvError(f"spans: {count} spans need {count + 1} sentinels, and there are {len(sentinels)}",
                        zh=f"spans：{count} 段要 {count + 1} 个哨兵，只有 {len(sentinels)} 个")  # fmt: skip
-    kept, gone = cut(len(ids) - lost, count, chance), cut(lost, count, chance)
+    kept, gone = split_total(len(ids) - lost, count, chance), split_total(lost, count, chance)
     source, target, at = list[int](), list[int](), 0
     for sentinel, before, length in zip(sentinels, kept, gone, strict=False):
         source += [*ids[at : at + before], sentinel]
@@ -96,27 +96,27 @@ def spans(
     return source, [*target, sentinels[count]]
 
 
-def cut(whole: int, parts: int, chance: np.random.Generator) -> list[int]:
+def split_total(whole: int, parts: int, chance: np.random.Generator) -> list[int]:
     """`whole` as the sum of so many numbers of at least 1, every such sum as likely as any other."""
     ends = np.sort(chance.permutation(whole - 1)[: parts - 1]) + 1
     return np.diff([0, *ends, whole]).tolist()
 
 
-def infilled(ids: Sequence[int], mask: int, draw: Draw, *, share: float = 0.3, mean: float = 3.0) -> list[int]:
+def infill_spans(ids: Sequence[int], mask: int, draw: Draw, *, share: float = 0.3, mean: float = 3.0) -> list[int]:
     """The text with one mask in the place of each span, whose length is Poisson(`mean`); of an empty span, a mask more.
 
     Spans are drawn until `share` of the ids are lost, and do not touch (Lewis et al. 2020, section 2.2).
     """
     chance = draw.begin()
-    lengths = drawn(round(share * len(ids)), mean, chance, least=0)
+    lengths = draw_lengths(round(share * len(ids)), mean, chance, least=0)
     found, at = list[int](), 0
-    for start, length in placed(len(ids), lengths, chance):
+    for start, length in place_spans(len(ids), lengths, chance):
         found += [*ids[at:start], mask]
         at = start + length
     return [*found, *ids[at:]]
 
 
-def drawn(budget: int, mean: float, chance: np.random.Generator, *, least: int) -> list[int]:
+def draw_lengths(budget: int, mean: float, chance: np.random.Generator, *, least: int) -> list[int]:
     """Poisson lengths, none below `least`, until they sum up to `budget`; the last is cut to fit."""
     found = list[int]()
     while sum(found) < budget:
@@ -124,7 +124,7 @@ def drawn(budget: int, mean: float, chance: np.random.Generator, *, least: int) 
     return found
 
 
-def placed(whole: int, lengths: Sequence[int], chance: np.random.Generator) -> list[tuple[int, int]]:
+def place_spans(whole: int, lengths: Sequence[int], chance: np.random.Generator) -> list[tuple[int, int]]:
     """(start, length) of spans that neither overlap nor touch, in the text's order; what has no room is left out."""
     kept = whole - sum(lengths)
     gaps = np.sort(chance.permutation(kept + 1)[: len(lengths)])  # kept ids before each span
@@ -132,7 +132,7 @@ def placed(whole: int, lengths: Sequence[int], chance: np.random.Generator) -> l
     return [(int(gap + before[i]), lengths[i]) for i, gap in enumerate(gaps)]
 
 
-def permuted(sentences: Sequence[Sequence[int]], draw: Draw) -> list[int]:
+def permute_sentences(sentences: Sequence[Sequence[int]], draw: Draw) -> list[int]:
     """The sentences of a text in a random order, as one text (Lewis et al. 2020, section 2.2)."""
     return [token for i in draw.begin().permutation(len(sentences)) for token in sentences[i]]
 
@@ -151,7 +151,7 @@ class Blanks:
     positions: NDArray[np.int64]
 
 
-def blanks(
+def blank_spans(
     ids: Sequence[int], mask: int, ends: tuple[int, int], draw: Draw, *, share: float = 0.15, mean: float = 3.0
 ) -> Blanks:
     """Blank infilling (Du et al. 2022, section 2.1): spans of Poisson(`mean`) words, at least 1, until `share` is lost.
@@ -159,9 +159,9 @@ def blanks(
     Each span leaves one mask; its words are written after the start id ends[0] and closed by the end id ends[1].
     """
     chance, (start, end) = draw.begin(), ends
-    lengths = drawn(max(1, round(share * len(ids))), mean, chance, least=1)
+    lengths = draw_lengths(max(1, round(share * len(ids))), mean, chance, least=1)
     text, at, where = list[int](), 0, list[tuple[int, int, int]]()
-    for first, length in placed(len(ids), lengths, chance):
+    for first, length in place_spans(len(ids), lengths, chance):
         text += [*ids[at:first], mask]
         where.append((first, length, len(text) - 1))
         at = first + length
@@ -178,7 +178,7 @@ def blanks(
     return Blanks(row, labels, len(text), np.array([places, counts]))
 
 
-def divided(ids: Sequence[int], draw: Draw) -> tuple[list[int], list[int]]:
+def split_prefix(ids: Sequence[int], draw: Draw) -> tuple[list[int], list[int]]:
     """(prefix, what follows), cut at a random place with at least one id on each side (Raffel et al. 2020, 3.2.1).
 
     Raises:

@@ -1,4 +1,4 @@
-"""Public data sets by name: fixed addresses, hashes, licences. `get` fetches one into the cache, whole or not at all.
+"""Public data sets by name: fixed addresses, hashes, licences. `fetch_set` caches one, whole or not at all.
 
 `QKV_DATA_URL` names a mirror to use instead of BASE, `QKV_CACHE` the folder (paths.py); below `data` in it the files
 lie as recipes look for them. A download that broke off goes on where it was.
@@ -51,13 +51,13 @@ class Set:
     files: tuple[File, ...]
 
 
-def sets() -> dict[str, Set]:
+def list_sets() -> dict[str, Set]:
     """The data sets by name, as sets.toml lists them."""
     text = Path(__file__).with_name("sets.toml").read_text(encoding="utf-8")
-    return {name: listed(one) for name, one in tomllib.loads(text).items()}
+    return {name: parse_set(one) for name, one in tomllib.loads(text).items()}
 
 
-def listed(one: dict[str, Any]) -> Set:
+def parse_set(one: dict[str, Any]) -> Set:
     """A data set of its table."""
     end = ".gz" if one.get("gz") else ""
     files = (File(f"{one['top']}/{name}{end}", f"{one['into']}/{name}", *has) for name, has in one["files"].items())
@@ -65,46 +65,48 @@ def listed(one: dict[str, Any]) -> Set:
     return Set(about, licence, tuple(files))
 
 
-def find(name: str) -> Set:
+def find_set(name: str) -> Set:
     """The data set of a name; QkvError names the nearest."""
-    known = sets()
+    known = list_sets()
     if name not in known:
         raise QkvError(f"{name}: no such data set{nearest(name, known)} (known: {', '.join(known)})",
                        zh=f"{name}：没有这个数据集{nearest(name, known).zh}（有的：{', '.join(known)}）")  # fmt: skip
     return known[name]
 
 
-def get(name: str, folder: Path | None = None, *, base: str | None = None, tell: Tell | None = None) -> list[Path]:
+def fetch_set(
+    name: str, folder: Path | None = None, *, base: str | None = None, tell: Tell | None = None
+) -> list[Path]:
     """The files of a data set below `folder` (the cache's `data`), fetched where they are not there yet.
 
     Raises:
         QkvError: no such set; the address cannot be reached (what to do then); a hash that is not the known one.
     """
-    found = find(name)
+    found = find_set(name)
     folder = Path(folder) if folder else cache_dir() / "data"
     base = base or os.environ.get("QKV_DATA_URL") or BASE
     if urlsplit(base).scheme not in ("http", "https"):
         raise QkvError(f"QKV_DATA_URL: found {base!r}, expected an address that begins with https:// or http://",
                        zh=f"QKV_DATA_URL：是 {base!r}，应是以 https:// 或 http:// 开头的地址")  # fmt: skip
-    return [fetched(file, folder, base.rstrip("/"), tell) for file in found.files]
+    return [fetch_file(file, folder, base.rstrip("/"), tell) for file in found.files]
 
 
-def fetched(file: File, folder: Path, base: str, tell: Tell | None = None) -> Path:
+def fetch_file(file: File, folder: Path, base: str, tell: Tell | None = None) -> Path:
     """One file in its place: it appears there only with the right hash.
 
     Raises:
-        QkvError: see `get`; also a full disk. What was fetched so far stays for the next time.
+        QkvError: see `fetch_set`; also a full disk. What was fetched so far stays for the next time.
     """
     target = folder / file.path
     part = target.with_name(f".{target.name}.part")
     url = f"{base}/{file.url}"
     try:
-        if target.is_file() and digest(target) == file.sha256:
+        if target.is_file() and hash_file(target) == file.sha256:
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
         if not part.is_file() or part.stat().st_size != file.size:
             download(file, url, part, tell)
-        put(file, url, part, target)
+        store_file(file, url, part, target)
     except OSError as e:
         raise QkvError(f"{target}: could not be written ({e}); make room, or name another folder: --out",
                        zh=f"{target}：写不了（{e}）；请腾出空间，或用 --out 另给一处") from None  # fmt: skip
@@ -118,7 +120,7 @@ def download(file: File, url: str, part: Path, tell: Tell | None) -> None:
         have = 0
     request = Request(url, headers={"User-Agent": "qkv", **({"Range": f"bytes={have}-"} if have else {})})
     try:
-        with urlopen(request, timeout=TIMEOUT) as answer:  # http and https only: `get` looked
+        with urlopen(request, timeout=TIMEOUT) as answer:  # http and https only: `fetch_set` looked
             goes_on = answer.status == 206 and (answer.headers.get("Content-Range") or "").startswith(f"bytes {have}-")
             have = have if goes_on else 0
             with part.open("ab" if goes_on else "wb") as out:
@@ -133,14 +135,14 @@ def download(file: File, url: str, part: Path, tell: Tell | None) -> None:
     except HTTPError as e:
         if e.code == 416:  # what is there is longer than what the address holds
             part.unlink(missing_ok=True)
-        raise unreachable(url, f"{e.code} {e.reason}", part) from None
+        raise explain_unreachable(url, f"{e.code} {e.reason}", part) from None
     except (URLError, HTTPException, TimeoutError, ConnectionError) as e:
-        raise unreachable(url, str(getattr(e, "reason", e)) or type(e).__name__, part) from None
+        raise explain_unreachable(url, str(getattr(e, "reason", e)) or type(e).__name__, part) from None
     if have < file.size:
-        raise unreachable(url, f"the connection ended after {have:,} of {file.size:,} bytes", part)
+        raise explain_unreachable(url, f"the connection ended after {have:,} of {file.size:,} bytes", part)
 
 
-def unreachable(url: str, reason: str, part: Path) -> QkvError:
+def explain_unreachable(url: str, reason: str, part: Path) -> QkvError:
     """What to say, and what to do, when an address does not answer."""
     host, kept = urlsplit(url).netloc, part.stat().st_size if part.is_file() else 0
     rest = Note(f" {kept:,} bytes are kept, and the same command goes on behind them.",
@@ -153,7 +155,7 @@ def unreachable(url: str, reason: str, part: Path) -> QkvError:
     )
 
 
-def put(file: File, url: str, part: Path, target: Path) -> None:
+def store_file(file: File, url: str, part: Path, target: Path) -> None:
     """Unpack what was fetched where it is packed, check it, and put it in its place in one rename.
 
     Raises:
@@ -167,7 +169,7 @@ def put(file: File, url: str, part: Path, target: Path) -> None:
                     out.write(block)
                 out.flush()
                 os.fsync(out.fileno())
-        found = digest(aside)
+        found = hash_file(aside)
     except (EOFError, gzip.BadGzipFile, zlib.error) as e:
         found = f"unknown, it is no whole gzip file ({e})"
     except OSError:
@@ -187,7 +189,7 @@ def put(file: File, url: str, part: Path, target: Path) -> None:
     )
 
 
-def digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

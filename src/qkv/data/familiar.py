@@ -14,17 +14,17 @@ BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 TABLE = 22  # bits of a number that say quickly that it is not asked for
 
 
-def familiar(training: Mixture, held: Mixture) -> tuple[int, int, str]:
+def count_familiar(training: Mixture, held: Mixture) -> tuple[int, int, str]:
     """(held-out runs of RUN ids that stand in training, how many there are, where the first one found stands).
 
     One pass over the training ids, a second or two for each hundred million of them.
     """
-    asked = wanted(held)
+    asked = sample_runs(held)
     table = np.zeros(1 << TABLE, dtype=bool)
     table[asked >> np.uint64(64 - TABLE)] = True
     seen, place = set[int](), ""
     for shard in training.shards:
-        for start, numbers in rolled(shard):
+        for start, numbers in hash_runs(shard):
             maybe = np.flatnonzero(table[numbers >> np.uint64(64 - TABLE)])
             found = maybe[np.isin(numbers[maybe], asked)]
             if len(found) and not place:
@@ -33,14 +33,14 @@ def familiar(training: Mixture, held: Mixture) -> tuple[int, int, str]:
     return int(np.isin(asked, np.array(sorted(seen), dtype=np.uint64)).sum()), len(asked), place
 
 
-def wanted(held: Mixture) -> NDArray[np.uint64]:
+def sample_runs(held: Mixture) -> NDArray[np.uint64]:
     """The numbers of runs side by side, at most MOST of them from all shards."""
     step = max(RUN, len(held) // MOST)
-    each = [numbers[-start % step :: step] for shard in held.shards for start, numbers in rolled(shard)]
+    each = [numbers[-start % step :: step] for shard in held.shards for start, numbers in hash_runs(shard)]
     return np.concatenate(each) if each else np.zeros(0, dtype=np.uint64)
 
 
-def rolled(shard: Shard) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+def hash_runs(shard: Shard) -> Iterator[tuple[int, NDArray[np.uint64]]]:
     """(a place, a number for each place from there on: the polynomial in BASE of its RUN ids), chunk by chunk."""
     up, down = (np.cumprod(np.full(CHUNK + RUN, base, dtype=np.uint64)) for base in (BASE, pow(BASE, -1, 1 << 64)))
     ids = shard.ids

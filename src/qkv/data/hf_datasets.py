@@ -9,14 +9,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from qkv.data.sources import Line, Sieve, told, under
+from qkv.data.bad_rows import BadRowPolicy
+from qkv.data.json_rows import look_up, to_string
+from qkv.data.text_files import Line
 from qkv.errors import QkvError
 
 SAVED = ("dataset_dict.json", "dataset_info.json")  # one of them is where `save_to_disk` wrote
 Table = Iterable[Mapping[str, Any]]
 
 
-def opened(name: str) -> Mapping[str, Table]:
+def open_dataset(name: str) -> Mapping[str, Table]:
     """The splits of a dataset: a folder that `save_to_disk` wrote or that holds files that `datasets` reads, such a
     file (Parquet, Arrow, CSV, JSON lines), or NAME or NAME:CONFIG of the hub.
 
@@ -46,42 +48,42 @@ def opened(name: str) -> Mapping[str, Table]:
     return dict(found) if isinstance(found, Mapping) else {"train": found}
 
 
-def texts(
-    table: Table, keys: tuple[str, ...], *, name: str = "dataset", sieve: Sieve | None = None
+def read_texts(
+    table: Table, keys: tuple[str, ...], *, name: str = "dataset", policy: BadRowPolicy | None = None
 ) -> Iterator[tuple[str, ...]]:
-    """The texts under `keys` of each row: see `rows`."""
-    return (row for _, row in rows(table, keys, name=name, sieve=sieve))
+    """The texts under `keys` of each row: see `read_rows`."""
+    return (row for _, row in read_rows(table, keys, name=name, policy=policy))
 
 
-def rows(
-    table: Table, keys: tuple[str, ...], *, name: str = "dataset", sieve: Sieve | None = None
+def read_rows(
+    table: Table, keys: tuple[str, ...], *, name: str = "dataset", policy: BadRowPolicy | None = None
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """The texts under `keys` of each row, and its number; `a.b` is key b within a. A class is called by its name.
 
     Raises:
         QkvError: a row without such a key (with the nearest), or with something other than text there, or none.
     """
-    sieve, features = sieve or Sieve(), getattr(table, "features", None) or {}
+    policy, features = policy or BadRowPolicy(), getattr(table, "features", None) or {}
     classes = {key: names for key in keys if (names := getattr(features.get(key), "names", None))}
     for number, row in enumerate(table):
         named = {key: dict(enumerate(names)).get(row[key]) for key, names in classes.items()}  # -1 is none
         try:
-            found = tuple(text({**row, **named}, key, f"{name}, row {number}") for key in keys)
+            found = tuple(get_text({**row, **named}, key, f"{name}, row {number}") for key in keys)
         except QkvError as error:
-            sieve.refuse(error, (Path(name), written(number, row)))
+            policy.refuse(error, (Path(name), describe_row(number, row)))
             continue
         yield number, found
 
 
-def written(number: int, row: Mapping[str, Any]) -> Line:
+def describe_row(number: int, row: Mapping[str, Any]) -> Line:
     """A row as a line of JSON, which a quarantine can keep."""
     raw = json.dumps(dict(row), ensure_ascii=False, default=str).encode("utf-8", "backslashreplace")
     return Line(number, raw, 0, b"", len(raw))
 
 
-def text(row: Mapping[str, Any], path: str, place: str) -> str:
+def get_text(row: Mapping[str, Any], path: str, place: str) -> str:
     """The text of a row under a path of keys; a `label` may be a whole number, or true or false."""
-    found = told(under(row, path, place), path, place)
+    found = to_string(look_up(row, path, place), path, place)
     if not found.strip():
         raise QkvError(f"{place}: key {path!r} is empty; mend the row, or leave such rows out: on_bad_row",
                        zh=f"{place}：键 {path!r} 是空的；请补上，或略去这样的行：on_bad_row")  # fmt: skip

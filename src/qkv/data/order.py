@@ -6,24 +6,24 @@ from numpy.typing import NDArray
 MASK = 2**64 - 1
 
 
-def generator(*, seed: int, epoch: int, index: int = 0) -> np.random.Generator:
+def make_generator(*, seed: int, epoch: int, index: int = 0) -> np.random.Generator:
     """The generator of draw `index` in `epoch` (Philox, Salmon et al. 2011: a counter and a key, no history)."""
     key = np.array([seed & MASK, epoch & MASK], dtype=np.uint64)
     counter = np.array([0, 0, 0, index & MASK], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(counter=counter, key=key))
 
 
-def permutation(n: int, *, seed: int, epoch: int, index: int = 0) -> NDArray[np.int64]:
+def draw_permutation(n: int, *, seed: int, epoch: int, index: int = 0) -> NDArray[np.int64]:
     """The numbers 0 … n-1 in the order of this epoch."""
-    return generator(seed=seed, epoch=epoch, index=index).permutation(n)
+    return make_generator(seed=seed, epoch=epoch, index=index).permutation(n)
 
 
-def repeats(often: NDArray[np.float64], *, seed: int, epoch: int) -> NDArray[np.int64]:
+def draw_repeats(often: NDArray[np.float64], *, seed: int, epoch: int) -> NDArray[np.int64]:
     """How many times each thing comes in this epoch, `often` on average: its whole part, and once more by chance."""
-    chances = generator(seed=seed, epoch=epoch, index=-1).random(len(often))
+    chances = make_generator(seed=seed, epoch=epoch, index=-1).random(len(often))
     return np.floor(often + chances).astype(np.int64)
 
 
-def integers(high: int, size: int, *, seed: int, epoch: int, index: int) -> NDArray[np.int64]:
+def draw_integers(high: int, size: int, *, seed: int, epoch: int, index: int) -> NDArray[np.int64]:
     """`size` numbers drawn from 0 … high-1."""
-    return generator(seed=seed, epoch=epoch, index=index).integers(high, size=size)
+    return make_generator(seed=seed, epoch=epoch, index=index).integers(high, size=size)

@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.data.order import integers
+from qkv.data.order import draw_integers
 from qkv.errors import QkvError
 
 
-def windows(ids: NDArray[np.integer] | Tensor, *, length: int, rows: int, seed: int, step: int) -> Tensor:
+def draw_windows(ids: NDArray[np.integer] | Tensor, *, length: int, rows: int, seed: int, step: int) -> Tensor:
     """Windows of `length + 1` ids (one more than is predicted), drawn anew for each step: -> [rows, length + 1] int64.
 
     Raises:
@@ -23,14 +23,14 @@ def windows(ids: NDArray[np.integer] | Tensor, *, length: int, rows: int, seed: 
             f"the text has {len(ids)} tokens, a window needs {length + 1}: give more text or a shorter length",
             zh=f"文本有 {len(ids)} 个 token，一个窗口要 {length + 1} 个：请给更多文本，或缩短长度",
         )
-    starts = integers(len(ids) - length, rows, seed=seed, epoch=0, index=step)
+    starts = draw_integers(len(ids) - length, rows, seed=seed, epoch=0, index=step)
     index = starts[:, None] + np.arange(length + 1)  # B T
     if isinstance(ids, Tensor):
         return ids[torch.from_numpy(index).to(ids.device)].long()
     return torch.from_numpy(ids[index].astype(np.int64))
 
 
-def pack(documents: Sequence[Sequence[int]], length: int, *, pad: int = 0) -> tuple[Tensor, Tensor]:
+def pack_documents(documents: Sequence[Sequence[int]], length: int, *, pad: int = 0) -> tuple[Tensor, Tensor]:
     """Documents packed into rows, longest first, each where it fits best: ids and numbers, both [rows, length].
 
     Padding has document number -1. A document longer than a row goes on in the next one under the same number.

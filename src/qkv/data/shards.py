@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.data import packing
-from qkv.data.order import generator
+from qkv.data.order import make_generator
 from qkv.errors import QkvError
 
 FORMAT = "qkv-tokens-1"
@@ -49,7 +49,7 @@ class Shard:
         return replace(self, start=self.start + start, end=self.start + end)
 
 
-def write(
+def write_shard(
     folder: Path, documents: Iterable[Sequence[int]], *, vocabulary: int, save: Callable[[Path], None]
 ) -> Shard:  # fmt: skip
     """Documents of ids as a shard, whole or not at all: written beside, flushed, then renamed.
@@ -81,15 +81,15 @@ def write(
                 sign.update(raw)
                 file.write(raw)
                 tokens += len(found)
-            flushed(file)
+            flush_file(file)
         if not tokens:
             raise QkvError(f"{folder}: no text, so there are no tokens to write",
                            zh=f"{folder}：没有文本，也就没有可写的 token")  # fmt: skip
         index = {"format": FORMAT, "dtype": kind.str, "tokens": tokens, "vocabulary": vocabulary,
-                 "sha256": sign.hexdigest(), "tokenizer": saved(aside, save)}  # fmt: skip
+                 "sha256": sign.hexdigest(), "tokenizer": save_hashed(aside, save)}  # fmt: skip
         with (aside / "index.json").open("w", encoding="utf-8") as file:
             json.dump(index, file, indent=2, ensure_ascii=False)
-            flushed(file)
+            flush_file(file)
         os.replace(aside, folder)
     except OSError as e:
         raise QkvError(f"{folder}: could not be written ({e}); nothing is left of it",
@@ -99,7 +99,7 @@ def write(
     return Shard(folder, index, 0, tokens)
 
 
-def saved(folder: Path, save: Callable[[Path], None]) -> str:
+def save_hashed(folder: Path, save: Callable[[Path], None]) -> str:
     """The hash of the files that `save` puts into a folder."""
     others, sign = set(folder.iterdir()), hashlib.sha256()
     save(folder)
@@ -108,13 +108,13 @@ def saved(folder: Path, save: Callable[[Path], None]) -> str:
     return sign.hexdigest()
 
 
-def flushed(file: Any) -> None:
+def flush_file(file: Any) -> None:
     """Wait until a file's content is on the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
-def read(folder: Path, *, verify: bool = False) -> Shard:
+def read_shard(folder: Path, *, verify: bool = False) -> Shard:
     """The shard of a folder; `verify` reads every id and compares the hash.
 
     Raises:
@@ -189,14 +189,14 @@ class Mixture:
     def windows(self, *, length: int, rows: int, seed: int, step: int) -> Tensor:
         """Windows of `length + 1` ids [rows, length + 1], a function of (seed, step): first which shard, then where."""
         if len(self.shards) == 1:
-            return packing.windows(self.shards[0].ids, length=length, rows=rows, seed=seed, step=step)
+            return packing.draw_windows(self.shards[0].ids, length=length, rows=rows, seed=seed, step=step)
         if self.shortest <= length:
             short = min(self.shards, key=len)
             raise QkvError(f"{short.folder} has {len(short)} tokens, a window needs {length + 1}: leave it out, or "
                            "make the context shorter",
                            zh=f"{short.folder} 有 {len(short)} 个 token，一个窗口要 {length + 1} 个：请去掉它，"
                            "或缩短上下文")  # fmt: skip
-        draw = generator(seed=seed, epoch=0, index=step)
+        draw = make_generator(seed=seed, epoch=0, index=step)
         which = draw.choice(len(self.shards), rows, p=self.shares)
         where = draw.random(rows)
         found = np.empty((rows, length + 1), dtype=np.int64)

@@ -49,7 +49,7 @@ def about(model: Model, name: str, names: list[str], lang: str, examples: list[s
     at = spec.stack.blocks[0].attn
     latent = {"rank": at.kv_rank, "rotary": at.rotary.dim} if not hasattr(at, "groups") else None  # pyright: ignore
     moe = next((b.moe for b in spec.stack.blocks if b.moe), None)
-    experts = {"count": moe.count, "chosen": moe.chosen, "shared": moe.shared is not None} if moe else None
+    experts = {"count": moe.num_experts, "chosen": moe.top_k, "shared": moe.shared is not None} if moe else None
     stacks = [len(s.blocks) if s else 0 for s in (spec.encoder, spec.decoder)]
     card = {**scenes.card(model.core), "layers": stacks, "groups": getattr(at, "groups", at.heads), "experts": experts,
             "latent": latent, "context": spec.context or spec.stack.longest}  # fmt: skip

@@ -197,7 +197,7 @@ def draw_flow(s: Scene, ax: Any, rows: "Sequence[Boxes]") -> None:
         if boxes[0][0].startswith("⊕"):
             ax.plot([3, 0.3, 0.3, 4.6], [start, start, y, y], color="gray", linewidth=1, zorder=0)
             apart = apart or (y + 1 if residual == "parallel" else 0)
-        if boxes[0][0].startswith(("attn_in", "ffn_in") if residual == "normed" else ("resid", "⊕")):
+        if boxes[0][0].startswith(("attn_in", "ffn_in") if residual == "deepnorm" else ("resid", "⊕")):
             start = y
 
 
@@ -220,7 +220,7 @@ def flow(s: Scene, weights: Mapping[str, Tensor]) -> Iterator[Boxes]:
         yield [(inside, False)]
         yield from (row for start in last for row in boxes(weights, start))
         yield from boxes(weights, f"{slot}_out.")
-        times = f" × {spec.carry:g}" if spec.carry != 1.0 else ""
+        times = f" × {spec.residual_scale:g}" if spec.residual_scale != 1.0 else ""
         if spec.residual != "none":
             yield [(s.say("⊕ 残差相加", "⊕ residual") + times, False)]
         yield from boxes(weights, f"{slot}_sum.")

@@ -73,7 +73,7 @@ class Head:
 
     def weights(self, rows: slice = slice(None)) -> Tensor:
         """The pattern [Q, S] of some queries; what really acted where an edge was cut."""
-        if self.t.opens:
+        if self.t.needs_eager_attention:
             return self.t[f"{self.path}.pattern"][0, self.head, rows].float()
         score, bias = self.scores(rows)
         return (score + bias).softmax(-1)

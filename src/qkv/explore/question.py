@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError, nearest
 from qkv.generation import beam as beams
 from qkv.generation import engine
@@ -208,7 +208,7 @@ def ask(model: Model, question: Question, name: str = "model") -> Run:
     Raises:
         QkvError: no tokenizer, a selector out of range, what the model itself refuses.
     """
-    if not model.spec.stack.blocks:
+    if not model.spec.has_blocks:
         raise Refused(f"{name} 是 LSTM，没有可看的注意力层；qkv look {name} TEXT 显示它的对齐",
                       f"{name} is an LSTM: it has no layers of attention to look into; qkv look {name} TEXT shows its "
                       "alignment")  # fmt: skip
@@ -295,7 +295,7 @@ def numbers(t: Trace, name: str) -> int:
     if at is not None and last not in ("norm", "out"):
         s = at.spec
         if isinstance(s, Latent):
-            dim = s.plain_dim + s.rotary.dim
+            dim = s.nope_head_dim + s.rotary.dim
             sizes = {
                 "latent": s.kv_rank,
                 "k_rope": s.rotary.dim,
@@ -309,7 +309,7 @@ def numbers(t: Trace, name: str) -> int:
         assert stack is not None
         block = stack.blocks[int(name.split("layers.")[1].split(".")[0])]
         if block.moe and path.endswith("moe") and last in ("logits", "index", "weight"):
-            return block.moe.count if last == "logits" else 2 * block.moe.chosen
+            return block.moe.num_experts if last == "logits" else 2 * block.moe.top_k
         ffn = block.moe.shared if block.moe else block.ffn
         if ffn and last in ("up", "gate", "act"):
             return ffn.width
@@ -395,10 +395,7 @@ class Loud(Rows):
     """Rows whose every position goes through the head: what a prompt would have said is shown as thrown away."""
 
     def forward(self, ids: Tensor, real: Tensor | None, *, head: bool = True, decode: bool = False) -> Tensor:
-        given = Given(real=real, prefix=self.prefix, blank=self.blank, memory=self.memory, memory_real=self.memory_real)
-        assert self.cache is not None
-        step = begin(self.core.decoder, ids, given, cache=self.cache, mode="decode" if decode else "prefill")
-        return self.core(ids, step)[:, -1]
+        return self.core(ids, self.inputs(real), self.cache, mode="decode" if decode else "prefill").logits[:, -1]
 
 
 def reread(model: Model, ids: list[int], written: list[int], question: Question) -> None:
@@ -428,8 +425,8 @@ def once(model: Model, ids: list[int]) -> None:
         raise Refused("这个编码器-解码器没有输出层，不写词", "this encoder-decoder has no head, so it writes no words")
     x = torch.tensor([ids], device=model.device)
     free = torch.tensor([len(ids)], device=model.device) if kind(model) == "prefix" else None
-    step = begin(core.decoder if core.spec.decoder else core.encoder, x, Given(prefix=free), mode="prefill")
-    hidden = core.hidden(x, step)
+    step = core.begin(x, Inputs(prefix_len=free), mode="prefill")
+    hidden = core.run_stack(x, step)
     if core.spec.head:
         step.tap(core, "logits", core.head(hidden))
     if core.spec.labels:
@@ -451,14 +448,14 @@ class Shelf:
     """The latest runs, at most `count` of them and `limit` bytes; the one asked for longest ago goes first."""
 
     def __init__(self, count: int = 8, limit: int = 2 * BUDGET) -> None:
-        self.count, self.limit = count, limit
+        self.num_experts, self.limit = count, limit
         self.runs: OrderedDict[str, Run] = OrderedDict()
 
     def get(self, name: str) -> Run:
         """A run that is kept; a Refused with status 404 where it was let go."""
         if name not in self.runs:
-            raise Refused(f"没有 {name}：只留最近的 {self.count} 次，请再问一次",
-                          f"there is no {name}: the last {self.count} are kept; ask again", 404)  # fmt: skip
+            raise Refused(f"没有 {name}：只留最近的 {self.num_experts} 次，请再问一次",
+                          f"there is no {name}: the last {self.num_experts} are kept; ask again", 404)  # fmt: skip
         self.runs.move_to_end(name)
         return self.runs[name]
 
@@ -467,7 +464,7 @@ class Shelf:
         if name not in self.runs:
             self.runs[name] = make()
         self.runs.move_to_end(name)
-        while len(self.runs) > self.count or (
+        while len(self.runs) > self.num_experts or (
             len(self.runs) > 1 and sum(r.bytes for r in self.runs.values()) > self.limit
         ):
             self.runs.popitem(last=False)

@@ -3,7 +3,7 @@
 Letters: T positions, E experts, J chosen experts, N which layer of those that have experts.
 """
 
-from qkv.core.experts import within
+from qkv.core.experts import mask_closed_groups
 from qkv.explore.body import Answer, Query, tokens
 from qkv.explore.question import Refused, Run
 from qkv.lens import where
@@ -30,16 +30,17 @@ def routes(run: Run, query: Query) -> Answer:
         arrays["bias"], lines["bias"] = moe.bias.float(), f"{part}.bias"
         arrays["choice"], lines["choice"] = one.choice.float(), f"{at}.choice"
     if s.groups > 1:
-        arrays["left"] = within(one.choice, s).float()  # minus infinity where its group is closed
-        lines["left"] = f"qkv.core.experts.within({at}.choice, {part}.spec)"
+        arrays["left"] = mask_closed_groups(one.choice, s).float()  # minus infinity where its group is closed
+        lines["left"] = f"qkv.core.experts.mask_closed_groups({at}.choice, {part}.spec)"
         best = 1 if s.group_score == "best" else 2
         arrays["judged"] = one.choice.float().unflatten(-1, (s.groups, -1)).topk(best, -1).values.sum(-1)
         lines["judged"] = f"{at}.choice.unflatten(-1, ({s.groups}, -1)).topk({best}, -1).values.sum(-1)"
-    rules = {name: getattr(s, name) for name in ("weights", "scale", "groups", "open_groups", "group_score")}
+    rules = {"weights": s.weights, "scale": s.scale, "groups": s.groups, "open_groups": s.topk_groups,
+             "group_score": s.group_score}  # fmt: skip
     return Answer({
         "layer": layer, "layers": layers, "path": one.path,
         "tokens": tokens(run.t, where.passed(run.t).ids[0].tolist()),
-        "experts": s.count, "chosen": s.chosen, "shared": s.shared is not None, "scored": s.score, **rules,
+        "experts": s.num_experts, "chosen": s.top_k, "shared": s.shared is not None, "scored": s.score, **rules,
         "index": one.index, "weight": one.weight, "load": one.load, "share": one.load / one.load.sum(),
         "line": lines["weight"], "lines": lines,
     }, arrays)  # fmt: skip

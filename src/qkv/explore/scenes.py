@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
@@ -68,8 +68,7 @@ def translation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict[
     ids, read = torch.tensor([source], device=core.embed.weight.device), target[:-1]
     written = torch.tensor([read], device=ids.device)
     with Trace(core, save=["check", "lens"], tokenizer=tokenizer) as t:
-        memory = core.encode(ids, begin(core.encoder, ids, mode="prefill"))
-        core(written, begin(core.decoder, written, Given(memory=memory), mode="prefill"))
+        core(written, Inputs(source=ids), mode="prefill")
     case = Case(tuple(source), tuple(target), 1)
     aligned = readout.alignment(t, source=len(source) - (source[-1] in how.eos))
     return {

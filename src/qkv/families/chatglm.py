@@ -16,7 +16,7 @@ def spec(c: Config) -> Spec:
     dim, norm = width // heads, Norm("layer", c.get("layernorm_epsilon", 1e-5))
     attn = Attention(heads, heads, dim, Mask("prefix"), True, True, rotary=Rotary(dim // 2, axes=2))
     ffn = Ffn(c.get("inner_hidden_size", 16_384), "gelu_tanh", bias=True)
-    block = Block(attn, ffn, norm_in=norm, residual="normed", carry=(2 * layers) ** 0.5)
+    block = Block(attn, ffn, norm_in=norm, residual="deepnorm", residual_scale=(2 * layers) ** 0.5)
     stack = Stack(width, (block,) * layers, final_norm=norm, context=c.get("max_sequence_length", 2048))
     # unless told otherwise transformers ties the head, of which the release stores a second copy
     return Spec(c["vocab_size"], stack, head=Head("tied" if c.get("tie_word_embeddings", True) else "untied"))

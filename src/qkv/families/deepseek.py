@@ -35,7 +35,7 @@ def spec(c: Config) -> Spec:
     base = llama.spec(c)
     block: Any = base.stack.blocks[0]
     usual, wide = block.attn, block.ffn
-    turn = replace(usual.rotary, pairs="neighbours" if c["rope_interleave"] else "halves")
+    turn = replace(usual.rotary, pairs="interleaved" if c["rope_interleave"] else "half")
     attn = Latent(
         usual.heads, c["q_lora_rank"] or None, c["kv_lora_rank"], c["qk_nope_head_dim"], c["v_head_dim"],
         Mask("causal"), turn, Norm("rms", 1e-6), usual.bias, dropout=usual.dropout,
@@ -43,7 +43,7 @@ def spec(c: Config) -> Spec:
     weight = (c.part("rope_scaling") or c.part("rope_parameters")).get("mscale_all_dim", None)
     if turn.scaling and weight:  # yarn sharpens the whole dot product, not the rotary numbers alone
         by = _rope.sharper(turn.scaling.factor, weight)
-        attn = replace(attn, scale=(attn.plain_dim + turn.dim) ** -0.5 * by * by)
+        attn = replace(attn, scale=(attn.nope_head_dim + turn.dim) ** -0.5 * by * by)
     if c["moe_layer_freq"] != 1:
         raise c.error("moe_layer_freq", c["moe_layer_freq"], "1: experts in every layer after the dense ones")
     moe, first = experts(c, wide), c["first_k_dense_replace"]
@@ -74,15 +74,16 @@ def config(s: Spec) -> dict[str, Any]:
     plain = Block(usual, dense[0] if dense else moe.shared or moe.expert, norm_in=last.norm_in)
     said = llama.config(llama.each(s, lambda *_: plain), "DeepseekV3" if v3 else "DeepseekV2")
     if attn.scale and turn.scaling:
-        by = (attn.scale * (attn.plain_dim + turn.dim) ** 0.5) ** 0.5
+        by = (attn.scale * (attn.nope_head_dim + turn.dim) ** 0.5) ** 0.5
         said["rope_parameters"]["mscale_all_dim"] = round((by - 1) / (0.1 * math.log(turn.scaling.factor)), 9)
     return said | {
         "model_type": TYPES[not v3], "q_lora_rank": attn.q_rank, "kv_lora_rank": attn.kv_rank,
-        "qk_nope_head_dim": attn.plain_dim, "qk_rope_head_dim": turn.dim, "v_head_dim": attn.value_dim,
-        "rope_interleave": turn.pairs == "neighbours", "first_k_dense_replace": len(dense),
-        "moe_intermediate_size": moe.expert.width, "n_routed_experts": moe.count, "num_experts_per_tok": moe.chosen,
+        "qk_nope_head_dim": attn.nope_head_dim, "qk_rope_head_dim": turn.dim, "v_head_dim": attn.value_dim,
+        "rope_interleave": turn.pairs == "interleaved", "first_k_dense_replace": len(dense),
+        "moe_intermediate_size": moe.expert.width,
+        "n_routed_experts": moe.num_experts, "num_experts_per_tok": moe.top_k,
         "n_shared_experts": moe.shared.width // moe.expert.width if moe.shared else 0,
-        "n_group": moe.groups, "topk_group": moe.open_groups, "routed_scaling_factor": moe.scale,
+        "n_group": moe.groups, "topk_group": moe.topk_groups, "routed_scaling_factor": moe.scale,
         "norm_topk_prob": moe.weights == "sum to one", "scoring_func": moe.score,
         "topk_method": "noaux_tc" if v3 else "greedy" if moe.groups == 1 else "group_limited_greedy",
     }  # fmt: skip

@@ -17,7 +17,7 @@ def spec(c: Config) -> Spec:
 
     def block(_: int, b: Block) -> Block:
         turn: Any = b.attn.rotary
-        attn = replace(b.attn, out_bias=False, rotary=replace(turn, pairs="neighbours"))
+        attn = replace(b.attn, out_bias=False, rotary=replace(turn, pairs="interleaved"))
         return replace(b, attn=attn, norm_out=b.norm_in if sandwich else None)
 
     return llama.each(llama.spec(Preset(c, **USUAL), partial=True), block)

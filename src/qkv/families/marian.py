@@ -14,7 +14,7 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 def spec(c: Config) -> Spec:
     """The spec that a Marian config describes."""
     width, norm, drop = c["d_model"], Norm("layer", 1e-5), c.get("dropout", 0.1)
-    positions = Table("sinusoid", c.get("max_position_embeddings", 1024), "halves")
+    positions = Table("sinusoid", c.get("max_position_embeddings", 1024), "half")
     scale = width**0.5 if c.get("scale_embedding", False) else 1.0
 
     def attention(heads: int, kind: Literal["full", "causal", "memory"]) -> Attention:

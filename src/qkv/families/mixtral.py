@@ -26,7 +26,7 @@ def config(s: Spec) -> dict[str, Any]:
     moe, mask = s.stack.blocks[0].moe, s.stack.blocks[0].attn.mask
     said = llama.config(llama.each(s, lambda _, b: replace(b, ffn=moe.expert, moe=None)), "Mixtral")
     del said["attention_bias"], said["mlp_bias"]
-    own = {"num_local_experts": moe.count, "num_experts_per_tok": moe.chosen, "sliding_window": mask.window}
+    own = {"num_local_experts": moe.num_experts, "num_experts_per_tok": moe.top_k, "sliding_window": mask.window}
     return said | own
 
 

@@ -14,7 +14,7 @@ TYPES = ("palm",)
 def spec(c: Config) -> Spec:
     """The spec of a row of table 1. The two norms of the parallel formula have a weight each."""
     width, dim = c["d_model"], c.get("d_head", 256)
-    attn = Attention(c["n_heads"], 1, dim, Mask("causal"), rotary=Rotary(dim, pairs="neighbours"))
+    attn = Attention(c["n_heads"], 1, dim, Mask("causal"), rotary=Rotary(dim, pairs="interleaved"))
     norm = Norm("unbiased", 1e-6)
     block = Block(attn, Ffn(c.get("d_ff", 4 * width), "silu", gated=True), norm_in=norm, residual="parallel")
     stack = Stack(width, (block,) * c["n_layers"], final_norm=norm, context=c.get("n_ctx", 2048))

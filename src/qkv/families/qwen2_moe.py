@@ -63,8 +63,8 @@ def common(s: Spec, name: str) -> dict[str, Any]:
     said = llama.config(llama.each(s, lambda _, b: replace(b, ffn=ffn, moe=None)), name)
     del said["mlp_bias"]
     return said | {
-        "num_experts": moe.count,
-        "num_experts_per_tok": moe.chosen,
+        "num_experts": moe.num_experts,
+        "num_experts_per_tok": moe.top_k,
         "moe_intermediate_size": moe.expert.width,
         "norm_topk_prob": moe.weights == "sum to one",
         "mlp_only_layers": [i for i, b in enumerate(s.stack.blocks) if b.ffn],

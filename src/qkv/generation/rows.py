@@ -11,9 +11,9 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from qkv.core.cache import Cache, Static
+from qkv.core.cache import Static
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin, listener
+from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.generation.sequence import Limits
 from qkv.uses import fills_blanks
@@ -59,7 +59,7 @@ class Rows:
         """Read the sources of an encoder-decoder, right-padded."""
         ids, self.memory_real = padded(sources, "right", self.device)
         # on a CPU padding costs as much as words; whoever listens hears one pass
-        apart = self.device.type == "cpu" and listener.get() is None
+        apart = self.device.type == "cpu" and active_tracer.get() is None
         groups = by_length(sources, 4 * ids.shape[1]) if apart else []
         if len(groups) < 2:
             self.memory = self.encoded(ids, self.memory_real)
@@ -71,7 +71,7 @@ class Rows:
 
     def encoded(self, ids: Tensor, real: Tensor | None) -> Tensor:
         """The encoder's states of sources [B, S]."""
-        return self.core.encode(ids, begin(self.core.encoder, ids, Given(real=real), mode="prefill"))
+        return self.core.encode(ids, Inputs(padding_mask=real), mode="prefill")
 
     def read(self, prompts: Seq[Seq[int]]) -> Tensor:
         """Logits [B, V] after the prompts, left-padded so that all end together."""
@@ -106,16 +106,20 @@ class Rows:
 
     def forward(self, ids: Tensor, real: Tensor | None, *, head: bool = True, decode: bool = False) -> Tensor:
         """The last states of the decoder through the head: ids [B, T] -> [B, V]."""
-        given = Given(real=real, prefix=self.prefix, blank=self.blank, memory=self.memory, memory_real=self.memory_real)
         mode = "decode" if decode else "prefill"
-        step = begin(self.core.decoder, ids, given, cache=self.cache or Cache(), mode=mode)
-        state = self.core.hidden(ids, step)[:, -1:]  # B 1 D
-        return step.tap(self.core, "logits", self.core.head(state))[:, 0] if head else state
+        if not head:
+            return self.core.hidden(ids, self.inputs(real), self.cache, mode=mode)
+        return self.core(ids, self.inputs(real), self.cache, mode=mode, logits_to_keep=1).logits[:, 0]
+
+    def inputs(self, real: Tensor | None) -> Inputs:
+        """What the core is told of the rows' next ids, of which these are `real`."""
+        return Inputs(padding_mask=real, prefix_len=self.prefix, blank_pos=self.blank, memory=self.memory,
+                      source_padding_mask=self.memory_real)  # fmt: skip
 
     def keep(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Row i continues row rows[i]; of the sources these stay, or all."""
         if self.cache is not None:
-            self.cache.keep(rows, sources)
+            self.cache.select_rows(rows, sources)
         else:
             self.ids = self.ids[rows]
             self.real = None if self.real is None else self.real[rows]

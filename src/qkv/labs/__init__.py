@@ -30,7 +30,8 @@ PUBLIC: Mapping[str, tuple[str, ...]] = {  # module: the names that a lab may ta
     "qkv.lens.trace": (),
     "qkv.hub": ("spec_of",),
     "qkv.model": ("Model",),
-    "qkv.core.step": ("begin", "Given", "listener"),
+    "qkv.core.model": ("build_step",),
+    "qkv.core.step": ("Inputs", "listener"),
     "qkv.core.cache": ("Cache", "Static"),
     "qkv.core.attention": ("Attention", "attend"),
     "qkv.core.masks": ("Cells", "reasons", "REASONS"),
@@ -39,7 +40,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = {  # module: the names that a lab may ta
     "qkv.labs.tiny": (),
     "qkv.labs.antecedent": (),
     "qkv.labs.arms": (),
-    "qkv.baselines": ("alignment", "recurrence"),
+    "qkv.baselines.lstm": ("alignment", "lstm_spec"),
 }
 
 

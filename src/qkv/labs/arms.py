@@ -13,8 +13,8 @@ from torch import Tensor
 
 import qkv
 from qkv import spec as parts
-from qkv.baselines import recurrence
-from qkv.data.collate import Batch, prefixed, seq2seq
+from qkv.baselines.lstm import lstm_spec
+from qkv.data.collate import Batch, collate_pairs, collate_prefixes
 from qkv.labs.lab import Tell, quiet
 from qkv.model import Special
 from qkv.training.loop import train
@@ -81,7 +81,7 @@ def arm(shape: Shape, *, vocabulary: int, width: int = 64, layers: int = 2, seed
     special = Special(eos=(END,), pad=PAD, start=START, forbid=(PAD, START))
     if shape in ("lstm", "attention"):
         kind = "additive" if shape == "attention" else "none"
-        return qkv.build(recurrence(vocabulary, width=width, attention=kind, context=256), seed=seed, special=special)
+        return qkv.build(lstm_spec(vocabulary, width=width, attention=kind, context=256), seed=seed, special=special)
     norm = parts.Norm()
 
     def stack(mask: Any, cross: bool, count: int) -> parts.Stack:
@@ -102,8 +102,8 @@ def arm(shape: Shape, *, vocabulary: int, width: int = 64, layers: int = 2, seed
 def batch(shape: Shape, rows: Sequence[tuple[Ids, Ids]]) -> Batch:
     """Pairs as a shape learns them: a source beside the target, or before it in one row."""
     if shape in ("lstm", "attention", "transformer"):
-        return seq2seq(rows, pad=PAD, start=START)
-    return prefixed(rows, pad=PAD, start=[START])
+        return collate_pairs(rows, pad=PAD, start=START)
+    return collate_prefixes(rows, pad=PAD, start=[START])
 
 
 def learn(

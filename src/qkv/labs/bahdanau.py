@@ -4,7 +4,7 @@
 import torch
 
 import qkv
-from qkv.baselines import alignment
+from qkv.baselines.lstm import alignment
 from qkv.labs.arms import END, START, Shape, arm, batch, dictionary, learn, pairs, sentence, words_right, written
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 

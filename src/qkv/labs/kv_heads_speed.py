@@ -4,7 +4,6 @@
 import torch
 
 from qkv.core.cache import Static
-from qkv.core.step import begin
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, clock, draw
 
@@ -16,13 +15,13 @@ def written(groups: int, context: int, seed: int) -> float:
     """Milliseconds for one token after a cache of random keys and values."""
     small = Tiny(layers=LAYERS, width=HEADS * SIZE, heads=HEADS, groups=groups, vocabulary=64, positions="none", context=10_000)
     model = small.model(seed, torch.float32)
-    stack, cache, ids = model.core.decoder, Static(LAYERS, capacity=context + 1), draw(seed, 1, 1)
+    cache, ids = Static(LAYERS, capacity=context + 1), draw(seed, 1, 1)
     for layer in range(LAYERS):
         cache.append(layer, *torch.randn(2, 1, groups, context, SIZE, generator=torch.Generator().manual_seed(layer)))
 
     def write() -> None:
-        cache.cut(context)
-        model.core(ids, begin(stack, ids, cache=cache, mode="decode"))
+        cache.truncate(context)
+        model.core(ids, cache=cache, mode="decode")
 
     return clock(write, 15)
 

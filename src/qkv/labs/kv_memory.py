@@ -7,7 +7,6 @@ import torch
 
 from qkv import spec as parts
 from qkv.core.cache import Static
-from qkv.core.step import begin
 from qkv.cost import count
 from qkv.hub import spec_of
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
@@ -36,7 +35,7 @@ def measured(groups: int, seed: int) -> float:
     model = Tiny(layers=3, heads=8, width=64, groups=groups).model(seed)
     cache = Static(3)
     ids = draw(seed, 2, TOKENS)
-    model.core(ids, begin(model.core.decoder, ids, cache=cache, mode="prefill"))
+    model.core(ids, cache=cache, mode="prefill")
     return cache.bytes / (count(model.spec).kv_bytes_per_token("fp64") * 2 * TOKENS)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.baselines import recurrence
+from qkv.baselines.lstm import lstm_spec
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, draw, fit, guesses
 
@@ -36,7 +36,7 @@ def first(seed: int, rows: int) -> tuple[Tensor, Tensor]:
 def model(kind: str, context: int, seed: int) -> qkv.Model:
     """About 105,000 parameters: one LSTM layer, or two layers of a Transformer."""
     if kind == "lstm":
-        return qkv.build(recurrence(SYMBOLS + 1, width=112, source=False, tied=False), seed=seed)
+        return qkv.build(lstm_spec(SYMBOLS + 1, width=112, source=False, tied=False), seed=seed)
     return Tiny(layers=2, width=64, vocabulary=SYMBOLS + 1, context=context).model(seed, torch.float32)
 
 

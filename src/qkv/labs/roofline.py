@@ -5,7 +5,6 @@ import torch
 
 import qkv
 from qkv.core.cache import Static
-from qkv.core.step import begin
 from qkv.cost import count
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, clock, draw
@@ -23,17 +22,17 @@ def ceilings() -> tuple[float, float]:
 @torch.no_grad()
 def speeds(model: qkv.Model, rows: int, seed: int) -> tuple[float, float]:
     """Tokens for each millisecond: read (`CONTEXT` for each row in one pass), and written (one for each row)."""
-    stack, ids = model.core.decoder, draw(seed, rows, CONTEXT + 1)
+    ids = draw(seed, rows, CONTEXT + 1)
     cache = Static(LAYERS, capacity=CONTEXT + 1)
     start, new = ids[:, :-1], ids[:, -1:]
 
     def read() -> None:
-        cache.cut(0)
-        model.core.hidden(start, begin(stack, start, cache=cache, mode="prefill"))
+        cache.truncate(0)
+        model.core.hidden(start, cache=cache, mode="prefill")
 
     def write() -> None:
-        cache.cut(CONTEXT)
-        model.core(new, begin(stack, new, cache=cache, mode="decode"))
+        cache.truncate(CONTEXT)
+        model.core(new, cache=cache, mode="decode")
 
     return rows * CONTEXT / clock(read, 3), rows / clock(write, 5)
 

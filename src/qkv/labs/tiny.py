@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import qkv
 from qkv import spec as parts
 from qkv.core.cache import Static
-from qkv.core.step import begin, listener
+from qkv.core.step import active_tracer
 from qkv.labs.lab import Tell, quiet
 
 
@@ -86,7 +86,7 @@ def guesses(model: qkv.Model, ids: Tensor) -> Tensor:
 class Ears:
     """Hears what taps carry without cutting the graph, so that one can ask for gradients between any two of them."""
 
-    opens = False
+    needs_eager_attention = False
 
     def __init__(self, ends: tuple[str, ...]) -> None:
         self.ends, self.first, self.last = ends, dict[str, Tensor](), dict[str, Tensor]()
@@ -106,11 +106,11 @@ def influence(model: qkv.Model, ids: Tensor, seed: int = 0) -> Tensor:
     Layer 0 is the embedding. `ids` is one row [1, T].
     """
     ears = Ears(("embed", "resid_out"))
-    token = listener.set(ears)
+    token = active_tracer.set(ears)
     try:
         model(ids)
     finally:
-        listener.reset(token)
+        active_tracer.reset(token)
     sources, targets = list(ears.first.values()), list(ears.last.values())  # each 1 T D
     count, tokens, size = len(sources), ids.shape[1], sources[0].shape[-1]
     found = torch.zeros(count, tokens, count, tokens, dtype=torch.float64)
@@ -169,12 +169,12 @@ def pace(model: qkv.Model, context: int, seed: int = 0) -> tuple[float, float]:
     cache = Static(len(stack.layers), capacity=context + 1)
 
     def read() -> None:
-        cache.cut(0)
-        core.hidden(ids, begin(stack, ids, cache=cache, mode="prefill"))
+        cache.truncate(0)
+        core.hidden(ids, cache=cache, mode="prefill")
 
     def write() -> None:
-        cache.cut(context)
-        core(ids[:, -1:], begin(stack, ids[:, -1:], cache=cache, mode="decode"))
+        cache.truncate(context)
+        core(ids[:, -1:], cache=cache, mode="decode")
 
     return clock(read, 3), clock(write, 5)
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import qkv
 from qkv.core.cache import Cache
-from qkv.core.step import begin
+from qkv.core.model import build_step
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, draw, influence
 
@@ -32,7 +32,7 @@ def triangle(model: qkv.Model, ids: Tensor, bottom: Tensor) -> tuple[Tensor, lis
     for time in range(TOKENS + LAYERS - 1):
         cells = [(time - layer, layer) for layer in range(LAYERS) if 0 <= time - layer < TOKENS]
         for t, layer in cells:
-            step = begin(stack, ids[:, t : t + 1], cache=rows[layer], mode="decode")
+            step = build_step(stack, ids[:, t : t + 1], cache=rows[layer], mode="decode")
             states[t, layer] = stack.layers[layer](states[t, layer - 1], step)
         busy.append(len(cells))
     return torch.cat([states[t, LAYERS - 1] for t in range(TOKENS)], 1), busy

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.core.model import Transformer
-from qkv.core.step import begin
 from qkv.errors import QkvError
 from qkv.lens import where
 from qkv.lens.edit import Edit, put
@@ -124,5 +123,5 @@ def told(core: Transformer, case: Case, edits: Sequence[Edit] = ()) -> tuple[flo
         return float(found.logprobs[0, case.at]), int(found.best[0, case.at])
     ids = torch.tensor([case.source], device=core.embed.weight.device)
     with Trace(core, edit=edits):
-        logits = core(ids, begin(core.encoder, ids, mode="prefill"))[0, case.at].float()  # V
+        logits = core(ids, mode="prefill").logits[0, case.at].float()  # V
     return float(logits.log_softmax(-1)[case.target[case.at]]), int(logits.argmax())

@@ -29,7 +29,7 @@ class Edit:
     cells: Tensor | None = None
 
     @property
-    def opens(self) -> bool:
+    def needs_eager_attention(self) -> bool:
         """Whether it changes scores or patterns, which exist only while the maths of attention runs in the open."""
         return self.name.rpartition(".")[2] in ("score", "pattern")
 

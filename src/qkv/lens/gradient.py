@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin, listener
+from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.lens import where
 from qkv.plots.forms import Bars, Drawn, Form
@@ -43,7 +43,7 @@ class Saliency(Drawn):
 class Ear:
     """Puts a leaf in the place of what goes into the first layer, so that a gradient arrives there."""
 
-    opens = False
+    needs_eager_attention = False
 
     def __init__(self, name: str) -> None:
         self.name, self.leaf = name, torch.empty(0)
@@ -58,7 +58,7 @@ class Ear:
 
 def gradient(
     core: Transformer, ids: list[int], *, source: list[int] | None = None, pos: int = -1, token: int | None = None,
-    given: Given | None = None,
+    given: Inputs | None = None,
 ) -> Saliency:  # fmt: skip
     """How each token read (of the source, for an encoder-decoder) bears on a token's logit after position `pos`.
 
@@ -70,18 +70,18 @@ def gradient(
         raise QkvError("gradient: this needs a head, and source= exactly where an encoder reads for a decoder",
                        zh="梯度：要有输出层；有编码器供解码器读时才给 source=，也必须给")  # fmt: skip
     ear, device = Ear("encoder.embed" if both else "embed"), core.embed.weight.device
-    heard = listener.set(ear)
+    heard = active_tracer.set(ear)
     try:
         with torch.inference_mode(False), torch.enable_grad():
-            given, x = given or Given(), torch.tensor([ids], device=device)
+            given, x = given or Inputs(), torch.tensor([ids], device=device)
             if source is not None:
                 read = torch.tensor([source], device=device)
-                given = replace(given, memory=core.encode(read, begin(core.encoder, read)))
-            logits = core(x, begin(core.decoder if core.spec.decoder else core.encoder, x, given))[0, pos]
+                given = replace(given, source=read)
+            logits = core(x, given).logits[0, pos]
             wanted = int(logits.argmax()) if token is None else token
             (grad,) = torch.autograd.grad(logits[wanted], ear.leaf)
     finally:
-        listener.reset(heard)
+        active_tracer.reset(heard)
     return Saliency(wanted, float(logits[wanted].detach()), (grad * ear.leaf.detach()).sum(-1)[0], grad.norm(dim=-1)[0])
 
 
@@ -100,12 +100,12 @@ def of(
     return replace(found, read=read, goal=where.word(t, found.token))
 
 
-def as_read(passed: "Run", row: int) -> Given:
+def as_read(passed: "Run", row: int) -> Inputs:
     """What the first call of a run knew of one row: how long its free prefix was, and which blank its words filled."""
     first = passed.calls[0]
     seen = next((s for rule, s in first.mask.items() if rule.kind == "prefix"), None)
     if seen is None:
-        return Given()
+        return Inputs()
     free = first.ids.shape[1]
     if seen.bias is not None:
         mine = seen.bias[row if len(seen.bias) > 1 else 0, 0, 0]  # S, what the first token sees
@@ -113,4 +113,4 @@ def as_read(passed: "Run", row: int) -> Given:
     place = passed.place
     blank = torch.where(place.blank > 0, place.token, -1)[row : row + 1]  # 1 T
     prefix = torch.tensor([free], device=first.ids.device)
-    return Given(prefix=prefix, blank=blank if bool((blank >= 0).any()) else None)
+    return Inputs(prefix_len=prefix, blank_pos=blank if bool((blank >= 0).any()) else None)

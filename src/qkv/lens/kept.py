@@ -94,7 +94,7 @@ def kinds(spec: Spec) -> dict[str, Spec]:
     found = {"own": spec}
     stack = spec.stack
     at = stack.blocks[0].attn
-    dim = at.head_dim if isinstance(at, Attention) else at.plain_dim
+    dim = at.head_dim if isinstance(at, Attention) else at.nope_head_dim
     heads = at.heads
     for name, groups in (("MHA", heads), ("GQA", heads // 4 if heads >= 8 else max(1, heads // 2)), ("MQA", 1)):
         if heads % groups == 0:

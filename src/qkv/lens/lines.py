@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from qkv.core.cache import Cache
-from qkv.core.masks import Seen
-from qkv.core.positions import Place
+from qkv.core.masks import AttentionBias
+from qkv.core.positions import Positions
 from qkv.errors import QkvError
 from qkv.lens import tape, where
 
@@ -105,6 +105,6 @@ def alone(call: "Call", row: int, source: int) -> "Call":
 
     taps = {name: mine(x, source) if tape.of_memory(name.split("@")[0]) else mine(x) for name, x in call.taps.items()
             if len(x) == rows or tape.of_memory(name.split("@")[0])}  # fmt: skip
-    mask = {rule: Seen(None if s.bias is None else mine(s.bias), s.causal) for rule, s in call.mask.items()}
-    place = Place(*(x.expand(call.ids.shape)[row : row + 1] for x in call.place))
+    mask = {rule: AttentionBias(None if s.bias is None else mine(s.bias), s.causal) for rule, s in call.mask.items()}
+    place = Positions(*(x.expand(call.ids.shape)[row : row + 1] for x in call.place))
     return replace(call, ids=call.ids[row : row + 1], sources=1, mask=mask, place=place, taps=taps, parents=None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from qkv.core.masks import REASONS, Seen
+from qkv.core.masks import REASONS, AttentionBias
 from qkv.errors import QkvError, nearest
 from qkv.lens import where
 from qkv.plots.forms import Drawn, Form, Grid
@@ -97,7 +97,7 @@ def bias(t: "Trace", path: str, *, run: int | None = None) -> Tensor:
     return torch.cat([r.expand(*sizes, -1, -1) for r in rows], 2)
 
 
-def added(seen: Seen, queries: int, keys: int) -> Tensor:
+def added(seen: AttentionBias, queries: int, keys: int) -> Tensor:
     """One call's share of that, over the keys that it had: [B or 1, H or 1, T, S]."""
     if seen.bias is not None:
         return seen.bias.detach().float().cpu()

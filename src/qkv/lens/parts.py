@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from qkv.core.attention import Attention, Norm
+from qkv.core.attention import Attention
 from qkv.core.experts import Experts
+from qkv.core.ffn import ACTIVATIONS
 from qkv.core.latent import Latent
-from qkv.core.model import ACTIVATIONS, Block, Dense, Head, Stack
+from qkv.core.model import Block, Dense, Head, Stack
+from qkv.core.norm import Norm
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError
 from qkv.lens import where
@@ -228,9 +230,9 @@ def embedded(book: Book, at: Spot) -> Tensor:
 def through(book: Book, block: Block, x: Tensor, at: Spot) -> Tensor:
     """One layer: what each sub-layer wrote, and the norms that stand between the residual and the next layer."""
     s = block.spec
-    if s.residual == "normed":
-        x = book.norm(block.attn_in, x) * s.carry + heads(book, block.attn, at)
-        return book.norm(block.ffn_in, x) * s.carry + fed(book, block, at)
+    if s.residual == "deepnorm":
+        x = book.norm(block.attn_in, x) * s.residual_scale + heads(book, block.attn, at)
+        return book.norm(block.ffn_in, x) * s.residual_scale + fed(book, block, at)
     if s.residual == "parallel":
         a = book.norm(block.attn_out, heads(book, block.attn, at))
         return x + a + book.norm(block.ffn_out, fed(book, block, at))

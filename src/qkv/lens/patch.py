@@ -13,8 +13,8 @@ from torch import Tensor
 
 from qkv import spec as parts
 from qkv.core.model import Transformer
-from qkv.core.step import Given, begin
-from qkv.data.collate import filled
+from qkv.core.step import Inputs
+from qkv.data.collate import pad_with_mask
 from qkv.errors import QkvError
 from qkv.lens.edit import Edit, ablate, hide
 from qkv.lens.trace import Trace
@@ -81,9 +81,9 @@ class Said:
 @torch.no_grad()
 def said(core: Transformer, cases: Sequence[Case], edits: Sequence[Edit] = ()) -> Said:
     """What the model says of every target token of every case, with edits."""
-    target, real = filled([c.target for c in cases], core.embed.weight.device)
+    target, real = pad_with_mask([c.target for c in cases], core.embed.weight.device)
     with Trace(core, edit=edits):
-        logits = core(target, begin(core.decoder, target, asked(core, cases), mode="prefill"))[:, :-1].float()  # N T V
+        logits = core(target, asked(core, cases), mode="prefill").logits[:, :-1].float()  # N T V
     chance = logits.log_softmax(-1).gather(-1, target[:, 1:, None])[..., 0] * real[:, 1:]
     return Said(torch.nn.functional.pad(chance, (1, 0)), torch.nn.functional.pad(logits.argmax(-1), (1, 0)))
 
@@ -97,29 +97,29 @@ def answer(
     With `once` equal sources are encoded together, as the edits leave the encoder alone.
     """
     device = core.embed.weight.device
-    target, _ = filled([c.target for c in cases], device)
+    target, _ = pad_with_mask([c.target for c in cases], device)
     rows, at = torch.arange(len(cases), device=device), torch.tensor([c.at for c in cases], device=device)
     with Trace(core, edit=edits):
         given = asked(core, cases, once=once)
-        states = core.hidden(target, begin(core.decoder, target, given, mode="prefill"))[rows, at - 1]  # N D
+        states = core.hidden(target, given, mode="prefill")[rows, at - 1]  # N D
         logits = core.head(states).float()  # N V
     return logits.log_softmax(-1)[rows, target[rows, at]], logits.argmax(-1)
 
 
-def asked(core: Transformer, cases: Sequence[Case], *, once: bool = False) -> Given:
+def asked(core: Transformer, cases: Sequence[Case], *, once: bool = False) -> Inputs:
     """What the decoder is given with its targets: the encoder's states of the sources, or how far it sees freely."""
     device, sources = core.embed.weight.device, [c.source for c in cases]
     if not (core.spec.encoder and core.spec.decoder):
         free = [c.free for c in cases]
-        return Given(prefix=torch.tensor(free, device=device) if any(free) else None)
+        return Inputs(prefix_len=torch.tensor(free, device=device) if any(free) else None)
     read = list(dict.fromkeys(sources)) if once else sources
-    source, there = filled(read, device)
-    memory = core.encode(source, begin(core.encoder, source, Given(real=there), mode="prefill"))
+    source, there = pad_with_mask(read, device)
+    memory = core.encode(source, Inputs(padding_mask=there), mode="prefill")
     if len(read) < len(sources):
         place = {ids: row for row, ids in enumerate(read)}
         rows = torch.tensor([place[ids] for ids in sources], device=device)
         memory, there = memory[rows], there[rows]
-    return Given(memory=memory, memory_real=there)
+    return Inputs(memory=memory, source_padding_mask=there)
 
 
 def attentions(core: Transformer, side: Side) -> list[tuple[str, parts.Attention | parts.Latent]]:

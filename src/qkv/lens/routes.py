@@ -70,7 +70,7 @@ def routes(t: "Trace", *, row: int = 0, run: int | None = None) -> Routes:
         logits, index, weight = (t.get(f"{path}.{n}", run=run)[row] for n in ("logits", "index", "weight"))
         score = logits.softmax(-1) if moe.spec.score == "softmax" else logits.sigmoid()
         choice = score + moe.bias if moe.spec.balance == "bias" else score
-        load = torch.bincount(index.flatten(), minlength=moe.spec.count)
+        load = torch.bincount(index.flatten(), minlength=moe.spec.num_experts)
         found.append(Route(path, index, weight, score, choice, load))
     made = Routes(found)
     made.read = where.heard(t, row=row, run=run)

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from qkv.core.masks import Seen
+from qkv.core.masks import AttentionBias
 from qkv.errors import QkvError, nearest
 
 NUMBERS = re.compile(r"-?\d+(?:,-?\d+)*|(?:-?\d+)?:(?:-?\d+)?(?::[1-9]\d*)?")
@@ -115,7 +115,7 @@ def taken(x: Tensor, picked: Sequence[int] | None, where: Sequence[int] | None, 
     return x if where is None else x.index_select(axis, torch.tensor(where, device=x.device))
 
 
-def narrowed(seen: Seen, picked: Sequence[int], rows: Sequence[int], keys: int) -> Seen:
+def narrowed(seen: AttentionBias, picked: Sequence[int], rows: Sequence[int], keys: int) -> AttentionBias:
     """The mask of some heads and queries alone: bias [B or 1, H or 1, T, S]."""
     bias = seen.bias
     if seen.causal:
@@ -124,7 +124,7 @@ def narrowed(seen: Seen, picked: Sequence[int], rows: Sequence[int], keys: int) 
     elif bias is not None:
         bias = bias[:, list(picked)] if bias.shape[1] > 1 else bias
         bias = bias[:, :, list(rows)] if bias.shape[2] > 1 else bias
-    return Seen(bias, causal=False)
+    return AttentionBias(bias, causal=False)
 
 
 def spread(glob: str, layers: int) -> Iterator[str]:

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from qkv.checkpoints import storage
 from qkv.core.cache import Cache
-from qkv.core.masks import Seen
+from qkv.core.masks import AttentionBias
 from qkv.core.model import Transformer
-from qkv.core.positions import Place
-from qkv.core.step import Given, begin, listener
+from qkv.core.positions import Positions
+from qkv.core.step import Inputs, active_tracer
 from qkv.errors import Note, QkvError
 from qkv.lens import select
 from qkv.spec import as_json
@@ -82,11 +82,11 @@ def spoken(count: float) -> str:
 @contextmanager
 def unheard() -> Iterator[None]:
     """Whoever listens hears nothing of what runs inside."""
-    token = listener.set(None)
+    token = active_tracer.set(None)
     try:
         yield
     finally:
-        listener.reset(token)
+        active_tracer.reset(token)
 
 
 @torch.no_grad()
@@ -96,14 +96,7 @@ def per_token(core: Transformer) -> dict[str, int]:
 
     ids = torch.zeros(1, 2, dtype=torch.long, device=core.embed.weight.device)
     with unheard(), Trace(core, save=[n for n in names(core.spec) if not n.endswith((".score", ".pattern"))]) as t:
-        given = Given()
-        if core.spec.encoder and core.spec.decoder:
-            given = Given(memory=core.encode(ids, begin(core.encoder, ids)))
-        stack = core.decoder if core.spec.decoder else core.encoder
-        step = begin(stack, ids, given)
-        hidden = core.hidden(ids, step)
-        if core.spec.head:
-            step.tap(core, "logits", core.head(hidden))
+        core(ids, Inputs(source=ids if core.spec.encoder and core.spec.decoder else None))
     return {
         name: x.numel() * x.element_size() // 2
         for run in t.runs for call in run.calls for name, x in call.taps.items()
@@ -246,9 +239,9 @@ def load(directory: Path | str, core: Transformer, tokenizer: Any = None) -> "Tr
     for row in index["calls"]:
         path = directory / row["file"]
         read, stack = storage.safe(path), getattr(core, row["stack"])
-        masks = {rule: Seen(read[f"mask.{i}"]() if said["bias"] else None, said["causal"])
+        masks = {rule: AttentionBias(read[f"mask.{i}"]() if said["bias"] else None, said["causal"])
                  for i, (rule, said) in enumerate(zip(stack.masks, row["masks"], strict=True))}  # fmt: skip
-        place = Place(*(read[f"place.{n}"]() for n in Place._fields))
+        place = Positions(*(read[f"place.{n}"]() for n in Positions._fields))
         call = Call(stack, read["ids"](), row["start"], row["mode"], masks, row["sources"], place, row["across"],
                     Shelf(path), row.get("parents"))  # fmt: skip
         if row["run"] == len(trace.runs):

@@ -19,10 +19,10 @@ from qkv.core import attention, kernels
 from qkv.core.attention import Attention
 from qkv.core.cache import Cache, Static
 from qkv.core.latent import Latent
-from qkv.core.masks import Seen
+from qkv.core.masks import AttentionBias
 from qkv.core.model import Stack, Transformer
-from qkv.core.positions import Place, buckets
-from qkv.core.step import Listener, Mode, Step, listener, silent
+from qkv.core.positions import Positions, bucket_distances
+from qkv.core.step import Mode, Step, Tracer, active_tracer, pass_through
 from qkv.errors import QkvError, nearest
 from qkv.lens import proofs, select, tape
 from qkv.lens.edit import Edit, applied
@@ -53,9 +53,9 @@ class Call:
     ids: Tensor  # B T
     start: int
     mode: Mode
-    mask: dict[Any, Seen]
+    mask: dict[Any, AttentionBias]
     sources: int
-    place: Place
+    place: Positions
     across: int  # positions of the memory
     taps: dict[str, Tensor] | tape.Shelf = field(default_factory=dict)
     parents: list[int] | None = None  # the row of the call before that each row continues; None: its own
@@ -76,10 +76,10 @@ class Run:
         return torch.cat([c.ids for c in self.calls], 1)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Positions:
         """Where each token of this run stands, each [B, T]."""
         rows = [[x.expand(c.ids.shape) for x in c.place] for c in self.calls]
-        return Place(*(torch.cat(parts, 1) for parts in zip(*rows, strict=True)))
+        return Positions(*(torch.cat(parts, 1) for parts in zip(*rows, strict=True)))
 
     @property
     def phases(self) -> list[Mode]:
@@ -120,7 +120,7 @@ class Trace(Reads):
         self, core: Transformer, save: Sequence[str] = (), edit: Sequence[Edit] = (), tokenizer: Any = None, *,
         budget: str | int | None = None, to: Path | str | None = None, stop: bool = False,
     ) -> None:  # fmt: skip
-        if not core.spec.stack.blocks and READOUTS.keys() & set(save):
+        if not core.spec.has_blocks and READOUTS.keys() & set(save):
             raise QkvError("an LSTM has no layers to read; where one with attention looked, translate(align=True) says",
                            zh="LSTM 没有可读的层；有注意力的看了哪里，translate(align=True) 会说")  # fmt: skip
         self.core, self.tokenizer, self.edits = core, tokenizer, tuple(edit)
@@ -134,9 +134,9 @@ class Trace(Reads):
         for name in self.needed:
             self.keeps[select.parted(name)[0]].append(name)
         self.runs: list[Run] = []
-        self.outer: Listener | None = None
-        self.token: Token[Listener | None] | None = None
-        self.opens = any(e.opens for e in self.edits)
+        self.outer: Tracer | None = None
+        self.token: Token[Tracer | None] | None = None
+        self.needs_eager_attention = any(e.needs_eager_attention for e in self.edits)
         self.budget, self.held = tape.size(budget) if budget is not None else 0, 0
         self.each = tape.per_token(core) if budget is not None else {}
         self.stop, self.awaited = stop, set[str]()
@@ -166,15 +166,15 @@ class Trace(Reads):
         return at.spec.groups if isinstance(at, Attention) and part in ("k_pre", "k", "v") else at.spec.heads
 
     def __enter__(self) -> "Trace":
-        self.outer = listener.get()
-        self.token = listener.set(self)
+        self.outer = active_tracer.get()
+        self.token = active_tracer.set(self)
         # what is rebuilt need not come; where an edit opens the maths it does
-        self.awaited = {n for n in self.needed if self.opens or not sides(n, self.attentions)}
+        self.awaited = {n for n in self.needed if self.needs_eager_attention or not sides(n, self.attentions)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> bool | None:
         if self.token:
-            listener.reset(self.token)
+            active_tracer.reset(self.token)
         self.outer, self.token = None, None
         stopped = isinstance(error, Stop) and error.trace is self
         if error and not stopped:
@@ -192,21 +192,22 @@ class Trace(Reads):
         """The identity: `begins` gives each call a tap of its own."""
         return x
 
-    def begins(self, stack: Stack, ids: Tensor, step: Step) -> Step:
+    def on_forward(self, stack: Stack, ids: Tensor, step: Step) -> Step:
         """The step with this call's own tap; calls of other cores pass to whoever listened before."""
         outer = self.outer
         if outer:
-            begins: Callable[..., Step] | None = getattr(outer, "begins", None)
-            step = replace(step, tap=outer.tap, attend=attention.attend if outer.opens else kernels.attend)
-            step = begins(stack, ids, step) if begins else step
+            on_forward: Callable[..., Step] | None = getattr(outer, "on_forward", None)
+            attend = attention.attend if outer.needs_eager_attention else kernels.attend
+            step = replace(step, tap=outer.tap, attend=attend)
+            step = on_forward(stack, ids, step) if on_forward else step
         else:
-            step = replace(step, tap=silent, attend=kernels.attend)
+            step = replace(step, tap=pass_through, attend=kernels.attend)
         mine = [n for n in ("encoder", "decoder") if getattr(self.core, n, None) is stack]
         if not mine:
             return step
         if self.directory:
             tape.spill(self, self.directory)
-        call = Call(stack, ids, step.cache.length, step.mode, leant(stack, ids, step), len(step.memory), step.place,
+        call = Call(stack, ids, step.cache.length, step.mode, leant(stack, ids, step), len(step.memory), step.positions,
                     step.memory.shape[1], parents=moved(step.cache))  # fmt: skip
         run = next((r for r in self.runs if r.cache is step.cache), None)
         if run is None:
@@ -215,7 +216,7 @@ class Trace(Reads):
         if self.budget:
             tape.admit(self, call, first=not run.calls)
         run.calls.append(call)
-        attend = attention.attend if self.opens else step.attend
+        attend = attention.attend if self.needs_eager_attention else step.attend
         return replace(step, tap=partial(self.hear, call, step.tap), attend=attend)
 
     def hear(self, call: Call, outer: Callable[..., Tensor], module: nn.Module, name: str, x: Tensor) -> Tensor:
@@ -223,7 +224,7 @@ class Trace(Reads):
         path = f"{module.path}.{name}" if module.path else name
         for edit in self.edits:
             if path in self.at[edit]:
-                if edit.opens and edit.query is not None and call.sources != len(call.ids):
+                if edit.needs_eager_attention and edit.query is not None and call.sources != len(call.ids):
                     raise QkvError(f"edit of {edit.name}: beams share a row of scores; leave query out, or use one",
                                    zh=f"对 {edit.name} 的修改：各束共用一行分数；请去掉 query，或只用一束")  # fmt: skip
                 x, met = applied(x, edit, along(x), first_slot(call, path, x))
@@ -426,11 +427,11 @@ class Trace(Reads):
         if at.spec.mask.kind != "memory":
             keys = keys[:, :, : first + call.ids.shape[1]]
         if seen.causal:
-            keys, seen = keys[:, :, : slot + 1], Seen(None, causal=False)
+            keys, seen = keys[:, :, : slot + 1], AttentionBias(None, causal=False)
         elif seen.bias is not None:
             mine = seen.bias[row * len(seen.bias) // q.shape[0]]  # H or 1, T or 1, S
             mine = mine[head * len(mine) // q.shape[1]]
-            seen = Seen(mine[min(slot - first, len(mine) - 1)][None, None, None], causal=False)
+            seen = AttentionBias(mine[min(slot - first, len(mine) - 1)][None, None, None], causal=False)
         return pattern(q[row, head, slot][None, None, None], keys, seen, at)[0, 0, 0]
 
     def plan(self, tokens: int, *, source: int = 0, rows: int = 1) -> tape.Plan:
@@ -492,15 +493,16 @@ def sides(name: str, parts: dict[str, Attention | Latent]) -> tuple[str, ...]:
 
 
 @torch.no_grad()
-def leant(stack: Stack, ids: Tensor, step: Step) -> dict[Any, Seen]:
+def leant(stack: Stack, ids: Tensor, step: Step) -> dict[Any, AttentionBias]:
     """The masks of a call with what the stack's relative positions add to its scores."""
     near = stack.spec.relative
     if near is None:
         return dict(step.mask)
-    return step.leaning(stack.relative(buckets(step.cache.length, ids.shape[1], near, ids.device))).mask
+    buckets = bucket_distances(step.cache.length, ids.shape[1], near, ids.device)
+    return step.with_attention_bias(stack.relative(buckets)).mask
 
 
-def pattern(q: Tensor, k: Tensor, seen: Seen, at: Attention | Latent) -> Tensor:
+def pattern(q: Tensor, k: Tensor, seen: AttentionBias, at: Attention | Latent) -> Tensor:
     """softmax(q kᵀ · scale + mask) in fp32: q [B, H, T, K] and k [B or fewer, G, S, K] -> [B, H, T, S].
 
     Key/value groups are views; hypotheses of one source share its row of k.
@@ -517,7 +519,7 @@ def pattern(q: Tensor, k: Tensor, seen: Seen, at: Attention | Latent) -> Tensor:
     return score.softmax(-1)
 
 
-def sees(seen: Seen, ids: Tensor) -> Tensor:
+def sees(seen: AttentionBias, ids: Tensor) -> Tensor:
     """Which queries [B, T] see any key."""
     if seen.bias is None:
         return torch.ones_like(ids, dtype=torch.bool)

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.core.model import Transformer
-from qkv.core.step import begin
+from qkv.core.model import Transformer, build_step
 from qkv.errors import QkvError
 from qkv.lens import where
 from qkv.plots.forms import Bars, Drawn, Form, Lines, Words
@@ -149,5 +148,5 @@ def alone(t: "Trace", word: str, names: tuple[str, ...]) -> Tensor:
         raise QkvError("shift: a decoder that reads a source says nothing of a word alone; look at side='encoder.'",
                        zh="移动：读原文的解码器单凭一个词说不了什么；请看 side='encoder.'")  # fmt: skip
     with Trace(core, save=list(names)) as heard:
-        stack(table(ids), begin(stack, ids, mode="prefill"))
+        stack(table(ids), build_step(stack, ids, mode="prefill"))
     return torch.stack([heard[name][0, -1].float() for name in names])

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from qkv.core.dropout import keep
+from qkv.core.dropout import no_dropout
 from qkv.core.model import Block
-from qkv.core.step import Step, listener
+from qkv.core.step import Step, active_tracer
 from qkv.training.settings import Settings
 
 Forward = Callable[[Tensor, Step], Tensor]
@@ -36,7 +36,7 @@ class Blocks:
     @contextmanager
     def learning(self) -> Iterator[None]:
         """Blocks run in their fast way within; where somebody listens to the taps, as they stand."""
-        blocks = {} if listener.get() else self.fast
+        blocks = {} if active_tracer.get() else self.fast
         for block, run in blocks.items():
             block.forward = run  # type: ignore[method-assign]
         try:
@@ -53,11 +53,11 @@ def recompute_block(run: Forward) -> Forward:
         marks: list[Tensor] = []
 
         def replay_dropout(x: Tensor) -> Tensor:
-            if step.drop is not keep:
+            if step.drop is not no_dropout:
                 if marks:
-                    step.drop.back(marks[0])  # type: ignore[attr-defined]
+                    step.drop.set_state(marks[0])  # type: ignore[attr-defined]
                 else:
-                    marks.append(step.drop.mark())  # type: ignore[attr-defined]
+                    marks.append(step.drop.get_state())  # type: ignore[attr-defined]
             return run(x, step)
 
         return checkpoint(replay_dropout, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]

@@ -52,7 +52,7 @@ def read_sst2() -> Splits:
 def read_sst2_rows(split: str) -> Iterator[Row]:
     """The sentences of a file with their labels, which stand before them."""
     path = find_data_file("cls", "sentconv", f"stsa.binary.{split}")
-    for number, line in enumerate(sources.lines(path), 1):
+    for number, line in enumerate(sources.read_lines(path), 1):
         label, _, text = line.partition(" ")
         if label not in SENTIMENT:
             raise QkvError(f"{path}:{number}: found {label!r} before the sentence, expected 0 or 1",

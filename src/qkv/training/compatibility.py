@@ -203,15 +203,15 @@ def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Mo
     adam = s.optimizer != "adafactor"
     worded = objective.labels_texts and model.spec.decoder and model.spec.head
     falls = s.schedule in ("cosine", "linear", "wsd")
-    sure = not textual and not data.messages
+    rows = not textual and not data.corpus
+    sure = rows and not data.messages
     heeded = {
         "training.moe_aux_loss": experts, "training.moe_bias_lr": steered, "training.auxiliary": worded,
         "training.floor": falls, "training.decay": s.schedule == "wsd", "check.prompts": textual,
         "training.scheduled_sampling_ramp": s.scheduled_sampling,
         "training.betas": adam, "training.eps": adam,
         "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
-        "data.overlap": not textual, "data.valid": not textual,
-        "data.test": not textual and not data.dataset,
+        "data.overlap": rows, "data.valid": rows, "data.test": rows and not data.dataset,
     }  # fmt: skip
     parts: dict[str, tuple[Any, Any]] = {
         "training": (s, Settings()), "check": (check, Check()), "data": (data, Data()),

@@ -10,8 +10,11 @@ import numpy as np
 
 from qkv.chat.template import checked
 from qkv.data import hf_datasets, shards, sources
-from qkv.data.check import LEAK, NAMED, leaked
-from qkv.data.familiar import RUN, familiar
+from qkv.data.bad_rows import BadRowPolicy
+from qkv.data.check import NAMED, find_leaks
+from qkv.data.familiar import RUN, count_familiar
+from qkv.data.json_rows import parse_object
+from qkv.data.overlap import LEAK
 from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError, nearest
 from qkv.training import built_in
@@ -84,29 +87,32 @@ class Data:
         if self.shards:
             return self.read_shards(folder)
         self.refuse_weights()
-        with sources.Sieve(self.on_bad_row, folder / self.quarantine) as sieve:
+        with BadRowPolicy(self.on_bad_row, folder / self.quarantine) as policy:
             if self.dataset:
-                return self.read_dataset(folder, sieve)
+                return self.read_dataset(folder, policy)
             if self.text:
-                return self.read_texts(folder, sieve)
-            return self.read_row_files(folder, sieve)
+                return self.read_texts(folder, policy)
+            return self.read_row_files(folder, policy)
 
-    def read_texts(self, folder: Path, sieve: sources.Sieve) -> Splits:
+    def read_texts(self, folder: Path, policy: BadRowPolicy) -> Splits:
         """Plain texts with a blank line between; without `valid_file` the last tenth of each is held out."""
-        texts = [plain_text(folder / name, sieve) for name in self.text]
-        valid, test = (plain_text(folder / one, sieve) if one else "" for one in (self.valid_file, self.test_file))
+        texts = [plain_text(folder / name, policy) for name in self.text]
+        valid, test = (plain_text(folder / one, policy) if one else "" for one in (self.valid_file, self.test_file))
         apart = [folder / one for one in (self.valid_file, self.test_file) if one]
-        notes = (*sieve.notes, *(note for one in apart for name in self.text for note in leaked(folder / name, one)))
+        notes = (
+            *policy.notes,
+            *(note for one in apart for name in self.text for note in find_leaks(folder / name, one)),
+        )
         if valid:
             return Splits("\n\n".join(texts), valid, test, notes)
         both = [text_splits(text, share=0.1) for text in texts]
         train, held = ("\n\n".join(map(str, part)) for part in zip(*((s.train, s.valid) for s in both), strict=True))
         return Splits(train, held, test, notes)
 
-    def read_row_files(self, folder: Path, sieve: sources.Sieve) -> Splits:
+    def read_row_files(self, folder: Path, policy: BadRowPolicy) -> Splits:
         """Pairs or conversations; some are held out by their hash where no file is named, with all their copies."""
-        sets: list[list[Any]] = [[row for _, row in one.read_rows(folder, sieve)] for one in self.split_files()]
-        test, valid = self.read_split(folder, "test", sieve), self.read_split(folder, "valid", sieve)
+        sets: list[list[Any]] = [[row for _, row in one.read_rows(folder, policy)] for one in self.split_files()]
+        test, valid = self.read_split(folder, "test", policy), self.read_split(folder, "valid", policy)
         held = [*(test or ()), *(valid or ())]
         sets, said = self.remove_held_out(sets, held, self.locate_splits(folder))
         said = (*self.note_headers(folder), *said, *self.note_shared_sides(sets, held))
@@ -114,7 +120,7 @@ class Data:
             sets, test = self.hold_out_rows(sets, self.test)
         if valid is None:
             sets, valid = self.hold_out_rows(sets, self.valid)
-        rows, notes = [row for rows in sets for row in rows], (*sieve.notes, *said)
+        rows, notes = [row for rows in sets for row in rows], (*policy.notes, *said)
         if not self.weights:
             return Splits(rows, valid, test, notes)
         names, sizes = [one.name for one in self.split_files()], [len(some) for some in sets]
@@ -193,59 +199,59 @@ class Data:
 
     def read_shards(self, folder: Path) -> Splits:
         """The shards; without `valid_file`, another folder, the end of each is held out: a tenth, or 200,000 tokens."""
-        whole = Mixture(tuple(shards.read(folder / name, verify=True) for name in self.shards), self.weights)
+        whole = Mixture(tuple(shards.read_shard(folder / name, verify=True) for name in self.shards), self.weights)
         named = [name for name in (self.valid_file, self.test_file) if name]
-        found = {name: Mixture((shards.read(folder / name, verify=True),)) for name in named}
+        found = {name: Mixture((shards.read_shard(folder / name, verify=True),)) for name in named}
         notes = tuple(note for name, held in found.items() for note in note_familiar(name, whole, held))
         test = found.get(self.test_file, ())
         if self.valid_file:
             return Splits(whole, found[self.valid_file], test, notes)
         return Splits(*whole.split(share=0.1, most=200_000), test, notes)
 
-    def read_dataset(self, folder: Path, sieve: sources.Sieve) -> Splits:
+    def read_dataset(self, folder: Path, policy: BadRowPolicy) -> Splits:
         """The splits of a dataset: train, and validation and test where it has them."""
         local = folder / self.dataset
-        found = hf_datasets.opened(str(local) if local.exists() else self.dataset)
+        found = hf_datasets.open_dataset(str(local) if local.exists() else self.dataset)
         if "train" not in found:
             raise QkvError(f"data.dataset {self.dataset!r}: no split 'train' (found: {', '.join(found)})",
                            zh=f"data.dataset {self.dataset!r}：没有 'train'（有：{', '.join(found)}）")  # fmt: skip
         names = {part: f"{self.dataset}/{part}" for part in PARTS if part in found}
-        rows = {part: list(hf_datasets.rows(found[part], self.keys, name=name, sieve=sieve))
+        rows = {part: list(hf_datasets.read_rows(found[part], self.keys, name=name, policy=policy))
                 for part, name in names.items()}  # fmt: skip
         train, valid, test = ([row for _, row in rows.get(part, ())] for part in PARTS)
         if self.is_text:
             whole, some, last = ("\n\n".join(t for (t,) in part) for part in (train, valid, test))
             split = Splits(whole, some) if some else text_splits(whole, share=0.1)
-            return replace(split, test=last, notes=tuple(sieve.notes))
+            return replace(split, test=last, notes=tuple(policy.notes))
 
         def locate_rows(*parts: str) -> Placed:
             return ((f"{names[part]}, row {n}", row) for part in parts for n, row in rows.get(part, ()))
 
         held = [*test, *valid]
         sets, said = self.remove_held_out([train], held, (locate_rows("train"), locate_rows("validation", "test")))
-        notes = (*sieve.notes, *said, *self.note_shared_sides(sets, held))
+        notes = (*policy.notes, *said, *self.note_shared_sides(sets, held))
         if not valid:
             sets, valid = self.hold_out_rows(sets, self.valid)
         return Splits(sets[0], valid, test, notes)
 
-    def read_rows(self, folder: Path, sieve: sources.Sieve) -> Iterator[tuple[int, Any]]:
+    def read_rows(self, folder: Path, policy: BadRowPolicy) -> Iterator[tuple[int, Any]]:
         """The pairs or conversations of the first file, each with its line."""
         place = folder / self.name
         if self.messages:
-            return talk_rows(place, sieve=sieve)
+            return talk_rows(place, policy=policy)
         if self.source:
-            return sources.pair_rows(place, folder / self.target[0], sieve=sieve)
+            return sources.read_pair_rows(place, folder / self.target[0], policy=policy)
         if self.tsv:
-            return sources.tsv_rows(place, self.columns, sieve=sieve)
-        return sources.jsonl_rows(place, (self.keys[0], self.keys[1]), sieve=sieve)
+            return sources.read_tsv_rows(place, self.columns, policy=policy)
+        return sources.read_jsonl_rows(place, (self.keys[0], self.keys[1]), policy=policy)
 
     def locate_splits(self, folder: Path) -> tuple[Placed, Placed]:
         """The rows of training and those held out in files of their own, each with its file and line; read again."""
-        sieve = sources.Sieve("skip")
+        policy = BadRowPolicy("skip")
 
         def locate_rows(parts: "Iterable[Data | None]") -> Placed:
             return (
-                (f"{folder / one.name}:{n}", row) for one in parts if one for n, row in one.read_rows(folder, sieve)
+                (f"{folder / one.name}:{n}", row) for one in parts if one for n, row in one.read_rows(folder, policy)
             )
 
         return locate_rows(self.split_files()), locate_rows(self.files_of_split(which) for which in ("valid", "test"))
@@ -271,8 +277,8 @@ class Data:
         for one in (*self.split_files(), self.files_of_split("valid"), self.files_of_split("test")):
             if not one or not one.tsv:
                 continue
-            line, row = next(one.read_rows(folder, sources.Sieve("skip")), (0, ("",)))
-            if sources.titled(row):
+            line, row = next(one.read_rows(folder, BadRowPolicy("skip")), (0, ("",)))
+            if sources.is_header(row):
                 yield Note(f"{folder / one.name}:{line}: {' | '.join(row)}: {NAMED}",
                            zh=f"{folder / one.name}:{line}：{' | '.join(row)}：像是各列的名字，"
                            "但和别的行一样当作数据；请删去这一行")  # fmt: skip
@@ -310,10 +316,10 @@ class Data:
                     zh=f"{place}：这一条也被留出（{held}）；训练中有 {count} 行这样，"
                     f"{'不用来训练' if drop else '照样训练'}")  # fmt: skip
 
-    def read_split(self, folder: Path, which: str, sieve: sources.Sieve) -> list[Any] | None:
+    def read_split(self, folder: Path, which: str, policy: BadRowPolicy) -> list[Any] | None:
         """The rows of a split that has files of its own."""
         apart = self.files_of_split(which)
-        return [row for _, row in apart.read_rows(folder, sieve)] if apart else None
+        return [row for _, row in apart.read_rows(folder, policy)] if apart else None
 
     def files_of_split(self, which: str) -> "Data | None":
         """The same kind of data in the files of a split of its own; None where no file is named."""
@@ -348,7 +354,7 @@ def quote_text(text: str) -> str:
 
 def note_familiar(name: str, training: Mixture, held: Mixture) -> tuple[Note, ...]:
     """A note of held-out shards of which much stands in the training shards too."""
-    count, of, place = familiar(training, held)
+    count, of, place = count_familiar(training, held)
     if count <= LEAK * of:
         return ()
     return (Note(f"{name}: {count:,} of {of:,} held-out runs of {RUN} tokens stand in training too, the "
@@ -373,14 +379,14 @@ def repeat_rows(names: Sequence[str], sizes: Sequence[int], weights: Sequence[fl
     return [sum(sizes) * weight / sum(weights) / size for weight, size in zip(weights, sizes, strict=True)]
 
 
-def plain_text(path: Path, sieve: sources.Sieve) -> str:
+def plain_text(path: Path, policy: BadRowPolicy) -> str:
     """The text of a file; of JSON lines the `text` of each, with a blank line between, which parts documents."""
     if path.suffix.lower() not in sources.JSON:
-        return sources.document(path, sieve=sieve)
-    return "\n\n".join(text for _, text in sources.text_rows(path, sieve=sieve))
+        return sources.read_document(path, policy=policy)
+    return "\n\n".join(text for _, text in sources.read_texts(path, policy=policy))
 
 
-def talk_rows(path: Path, *, sieve: sources.Sieve | None = None) -> Iterator[tuple[int, Talk]]:
+def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tuple[int, Talk]]:
     """The conversation of each line, a JSON object with `messages`, and the line.
 
     The text of a message may come in parts; they are joined.
@@ -389,7 +395,7 @@ def talk_rows(path: Path, *, sieve: sources.Sieve | None = None) -> Iterator[tup
         QkvError: a line that is none, a message without role or text, a part that is no text, or no answer of an
             assistant; with its line.
     """
-    return sources.rows(path, lambda text, place: talk_of(sources.json_object(text, place), place), sieve=sieve)
+    return sources.read_rows(path, lambda text, place: talk_of(parse_object(text, place), place), policy=policy)
 
 
 def talk_of(item: Mapping[str, Any], place: str) -> Talk:

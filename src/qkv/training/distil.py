@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from qkv.data import sources
+from qkv.data.bad_rows import BadRowPolicy
 from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.training import log
@@ -89,8 +89,8 @@ def write(
             that writes nothing.
     """
     sets = free(data, out)
-    with sources.Sieve(data.on_bad_row, out / data.quarantine) as sieve:
-        whole = [[row for _, row in one.read_rows(Path(), sieve)] for one in sets]
+    with BadRowPolicy(data.on_bad_row, out / data.quarantine) as policy:
+        whole = [[row for _, row in one.read_rows(Path(), policy)] for one in sets]
     done, made = 0, list[Made]()
     for one, rows in zip(sets, whole, strict=True):
         pairs, without, left = list[Pair](), 0, iter(rows)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qkv import baselines
+from qkv.baselines import ngrams
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
 from qkv.errors import Note
@@ -149,7 +149,7 @@ def count_ngrams(a: Assembly, *, order: int = 3) -> dict[str, Any]:
     if s.word_dropout:  # whole texts are counted, as whole ones are judged
         plan, _ = a.objective.plan(replace(a.run, training=replace(s, word_dropout=0.0)), a.splits, a.model)
     batches = (plan.make(key) for key in plan.order(0))
-    model = baselines.counted(batches, order=order, vocabulary=a.model.spec.vocabulary)
+    model = ngrams.count_ngrams(batches, order=order, vocabulary=a.model.spec.vocabulary)
     loss = model.loss(a.valid)
     return {"order": order, "loss": loss, "perplexity": math.exp(loss)}
 

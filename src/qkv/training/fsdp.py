@@ -69,7 +69,7 @@ class Sharded(nn.Module):
 
 def refuse_unsupported(settings: "Settings", core: Transformer) -> None:
     """Refuse what sharded weights cannot do yet."""
-    if not core.spec.stack.blocks:
+    if not core.spec.has_blocks:
         raise QkvError("training.shard: an LSTM has no blocks to part; leave it away, its weights stay whole",
                        zh="training.shard：LSTM 没有可分的块；请去掉它，权重保持完整")  # fmt: skip
     asked = [f"training.{key}" for key in ALONE if getattr(settings, key)]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.core.experts import Experts
-from qkv.core.step import Listener, listener
+from qkv.core.step import Tracer, active_tracer
 from qkv.data.collate import Batch
 
 
@@ -53,12 +53,12 @@ class RouterListener:
     Whoever listened before hears all the same.
     """
 
-    def __init__(self, outer: Listener | None = None) -> None:
-        self.outer, self.opens = outer, bool(outer and outer.opens)
+    def __init__(self, outer: Tracer | None = None) -> None:
+        self.outer, self.needs_eager_attention = outer, bool(outer and outer.needs_eager_attention)
         self.heard: dict[str, dict[str, Tensor]] = {}
-        begins = getattr(outer, "begins", None)
+        begins = getattr(outer, "on_forward", None)
         if begins:
-            self.begins = begins
+            self.on_forward = begins
 
     def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
         """Take note of a router's decisions."""
@@ -72,12 +72,12 @@ class RouterListener:
 @contextmanager
 def listen_to_routers() -> Iterator[RouterListener]:
     """Listen to the routers of what runs within."""
-    routes = RouterListener(listener.get())
-    token = listener.set(routes)
+    routes = RouterListener(active_tracer.get())
+    token = active_tracer.set(routes)
     try:
         yield routes
     finally:
-        listener.reset(token)
+        active_tracer.reset(token)
 
 
 def collect_decisions(routes: RouterListener, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

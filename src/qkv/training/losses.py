@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from qkv.core.dropout import Drop, keep
-from qkv.core.model import Head, Transformer
-from qkv.core.step import Given, begin
-from qkv.data.collate import IGNORED, Batch, twice
+from qkv.core.dropout import Drop, no_dropout
+from qkv.core.model import Head, Transformer, build_step
+from qkv.core.step import Inputs
+from qkv.data.collate import IGNORED, Batch, duplicate_rows
 from qkv.errors import QkvError
 from qkv.training.crossentropy import linear_cross_entropy, predict_tokens
 from qkv.training.load_balancing import balance_loss, collect_decisions, listen_to_routers, measure_imbalance
@@ -22,7 +22,7 @@ from qkv.training.load_balancing import balance_loss, collect_decisions, listen_
 
 def step_loss(
     core: Transformer, batch: Batch, *, smoothing: float = 0.0, aux_loss_weight: float = 0.0, rdrop: float = 0.0,
-    drop: Drop = keep,
+    drop: Drop = no_dropout,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """(the loss summed over what is learnt, how many tokens chose each expert of each layer [L, E] or None).
 
@@ -30,7 +30,7 @@ def step_loss(
     layers, is added for each counted token; padding is left out of it. With `rdrop` the batch is read twice, and the
     loss is half the sum of both plus what their predictions differ (see token_loss).
     """
-    batch, passes = (twice(batch), 2) if rdrop else (batch, 1)
+    batch, passes = (duplicate_rows(batch), 2) if rdrop else (batch, 1)
     if not any(block.moe for block in core.spec.stack.blocks):
         return token_loss(core, batch, smoothing=smoothing, rdrop=rdrop, drop=drop) / passes, None
     with listen_to_routers() as routes:
@@ -43,21 +43,27 @@ def step_loss(
 
 
 def token_loss(
-    core: Transformer, batch: Batch, *, smoothing: float = 0.0, rdrop: float = 0.0, drop: Drop = keep
+    core: Transformer, batch: Batch, *, smoothing: float = 0.0, rdrop: float = 0.0, drop: Drop = no_dropout
 ) -> Tensor:
     """The sum over counted tokens of (1 - ε)·(-log p) + ε·mean over the vocabulary of (-log p).
 
     Label smoothing is that of Szegedy et al. 2016, section 7: the label has its own share of ε (in fairseq it has not).
     It is a sum, to be divided once by the tokens of the whole step, so that splitting a step changes nothing.
 
-    With `rdrop` the batch is one that stands twice in its rows (collate.twice), under two draws of dropout, and rdrop/2
+    With `rdrop` the batch stands twice in its rows (collate.duplicate_rows), under two draws of dropout, and rdrop/2
     times the divergence of their predictions, both ways, is added (R-Drop: Liang et al. 2021, equation 3).
     """
     return loss_from_states(core, states(core, batch, drop), batch, smoothing=smoothing, rdrop=rdrop, drop=drop)
 
 
 def loss_from_states(
-    core: Transformer, states: Tensor, batch: Batch, *, smoothing: float = 0.0, rdrop: float = 0.0, drop: Drop = keep
+    core: Transformer,
+    states: Tensor,
+    batch: Batch,
+    *,
+    smoothing: float = 0.0,
+    rdrop: float = 0.0,
+    drop: Drop = no_dropout,
 ) -> Tensor:
     """The loss of a batch whose last `states` [B, T, D] are known: of its words, and of texts with a label."""
     check_label_range(batch.labels, core.spec.vocabulary, "word")
@@ -108,7 +114,7 @@ def rdrop_kl(logits: Tensor, rdrop: float, counts: Tensor | float = 1.0) -> Tens
 
 
 def text_loss(
-    core: Transformer, states: Tensor, batch: Batch, smoothing: float = 0.0, rdrop: float = 0.0, drop: Drop = keep
+    core: Transformer, states: Tensor, batch: Batch, smoothing: float = 0.0, rdrop: float = 0.0, drop: Drop = no_dropout
 ) -> Tensor:
     """The sum over labelled texts of -log p(label), from the last states [B, T, D]; see token_loss."""
     assert batch.classes is not None
@@ -118,14 +124,14 @@ def text_loss(
     return total + rdrop_kl(logits[classes != IGNORED], rdrop) if rdrop else total
 
 
-def text_logits(core: Transformer, states: Tensor, batch: Batch, drop: Drop = keep) -> Tensor:
+def text_logits(core: Transformer, states: Tensor, batch: Batch, drop: Drop = no_dropout) -> Tensor:
     """The logits of the labels of each text [B, labels], from the last states [B, T, D].
 
     The orders of a text are added, and the one logit of each choice stands beside the others' (Radford et al. 2018,
     section 3.3): [B / orders, labels], or [B / choices, choices].
     """
-    stack = core.decoder if core.spec.decoder else core.encoder
-    logits = core.labels(states, begin(stack, batch.target, Given(real=batch.target_real), drop=drop)).float()
+    step = build_step(core.stack, batch.target, Inputs(padding_mask=batch.target_real), drop=drop)
+    logits = core.labels(states, step).float()
     if batch.orders > 1:
         logits = logits.unflatten(0, (-1, batch.orders)).sum(1)
     return logits.view(-1, batch.choices) if batch.choices > 1 else logits
@@ -151,23 +157,20 @@ def check_label_range(labels: Tensor, count: int, what: str) -> None:
                        f"没有标签则是 {IGNORED}：数据是用别的词表或别的标签做的吗？")  # fmt: skip
 
 
-def states(core: Transformer, batch: Batch, drop: Drop = keep) -> Tensor:
+def states(core: Transformer, batch: Batch, drop: Drop = no_dropout) -> Tensor:
     """The last states of the model over a batch [B, T, D]; with an encoder and a decoder, teacher forcing."""
     if batch.source is None:
-        stack = core.decoder if core.spec.decoder else core.encoder
         # what comes after a causal row cannot reach it, so its padding needs no mask
-        ahead = any(m.kind != "causal" for m in stack.masks)
-        given = Given(
-            real=batch.target_real if ahead else None, documents=batch.documents, segments=batch.segments,
-            prefix=batch.prefix, blank=batch.blank,
+        ahead = any(m.kind != "causal" for m in core.stack.masks)
+        given = Inputs(
+            padding_mask=batch.target_real if ahead else None, document_ids=batch.documents, segments=batch.segments,
+            prefix_len=batch.prefix, blank_pos=batch.blank,
         )  # fmt: skip
-        return core.hidden(batch.target, begin(stack, batch.target, given, drop=drop))
+        return core.hidden(batch.target, given, drop=drop)
     real = batch.source_real
     if real is not None and bool(real.all()):
         real = None
-    memory = core.encode(batch.source, begin(core.encoder, batch.source, Given(real=real), drop=drop))
-    given = Given(memory=memory, memory_real=real)
-    return core.hidden(batch.target, begin(core.decoder, batch.target, given, drop=drop))
+    return core.hidden(batch.target, Inputs(source=batch.source, source_padding_mask=real), drop=drop)
 
 
 @torch.no_grad()

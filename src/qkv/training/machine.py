@@ -11,7 +11,7 @@ from torch import nn
 
 from qkv import cost
 from qkv.adapt.onednn_linear import multiply
-from qkv.core.dropout import dropper
+from qkv.core.dropout import make_dropout
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
 from qkv.errors import Note
@@ -89,7 +89,7 @@ def time_pass(core: Transformer, batch: Batch, low: bool) -> float:
     """The seconds of one forward and backward pass, in bf16 autocast where `low`."""
     device, start = core.embed.weight.device, time.perf_counter()
     with torch.autocast(device.type, torch.bfloat16, enabled=low):
-        loss = token_loss(core, batch, drop=dropper(0, device=device))
+        loss = token_loss(core, batch, drop=make_dropout(0, device=device))
     loss.backward()
     float(loss.detach())  # waits for the device
     spent = time.perf_counter() - start

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.core.experts import Bank
-from qkv.core.model import Norm
+from qkv.core.experts import ExpertLinear
+from qkv.core.norm import Norm
 from qkv.training.muon import Muon
 from qkv.training.settings import Settings
 
@@ -42,7 +42,7 @@ def make_optimizer(core: nn.Module, s: Settings) -> "torch.optim.Optimizer | Tog
 
 def hidden_matrices(core: nn.Module) -> list[nn.Parameter]:
     """The matrices within the layers that learn, which Muon takes."""
-    found = (m.weight for n, m in core.named_modules() if isinstance(m, nn.Linear | Bank) and "layers." in n)
+    found = (m.weight for n, m in core.named_modules() if isinstance(m, nn.Linear | ExpertLinear) and "layers." in n)
     return [p for p in found if isinstance(p, nn.Parameter) and p.requires_grad]
 
 

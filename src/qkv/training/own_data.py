@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data import sources
+from qkv.data.bad_rows import BadRowPolicy
+from qkv.data.json_rows import parse_object
 from qkv.errors import QkvError
 from qkv.hub import spec_of
 from qkv.training.built_in import list_words
 from qkv.training.compatibility import architecture
 from qkv.training.data_files import Data, read_shared
-from qkv.training.run import KINDS, PLAIN, Run, check_keys, parse_overrides, suggest_key
+from qkv.training.run import KINDS, PARTS, PLAIN, Run, check_keys, parse_overrides, suggest_key
 from qkv.training.settings import Settings, changed
 from qkv.training.shape import Shape
 
@@ -63,7 +65,7 @@ def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) ->
         QkvError: not TOML (with the line), an unknown table or key (with the nearest), or a wrong value.
     """
     try:
-        values = tomllib.loads(sources.document(path))
+        values = tomllib.loads(sources.read_document(path))
     except tomllib.TOMLDecodeError as e:
         raise QkvError(f"{path}: not TOML: {e}", zh=f"{path}：不是 TOML：{e}") from None
     for key in ABOUT:
@@ -114,7 +116,7 @@ def describe_json_lines(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[
     Keys that `data`, which was typed, names are those of pairs. Where it lets bad rows pass, the first good one counts.
     """
     path, lenient = paths[0], data.get("on_bad_row", "error") != "error"
-    found = sources.rows(path, sources.json_object, sieve=sources.Sieve("skip" if lenient else "error"))
+    found = sources.read_rows(path, parse_object, policy=BadRowPolicy("skip" if lenient else "error"))
     number, first = next(found)
     for row in chain([first], (row for _, row in found) if lenient else ()):
         if values := describe_row(row, [str(path) for path in paths], data.get("keys")):
@@ -138,7 +140,7 @@ def describe_row(row: Mapping[str, object], names: list[str], said: object) -> d
 
 def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path, *, recipe: bool = False) -> Run:
     """The run of nested `values`, those of a file, then of typed `words`; errors of the former name the file."""
-    typed = parse_overrides(words, KINDS)
+    typed = parse_overrides(words, PARTS if recipe else KINDS)
     with name_file_in_errors(path):
         data = changed(Data(), values.get("data", {}), "data")
     data = changed(data, typed.pop("data", {}), "data")

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qkv.core.dropout import dropper
+from qkv.core.dropout import make_dropout
 from qkv.core.model import Transformer
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
@@ -51,5 +51,5 @@ def replace_inputs(core: Transformer, batch: Batch, part: float, *key: int) -> B
 
 def draw_cells(shape: torch.Size, part: float, *key: int, device: torch.device) -> Tensor:
     """True for a `part` of the cells, a function of the key: what a dropout at that rate would drop."""
-    drop = dropper(*key, 1, device=device)  # one number more than the dropout of the same step
+    drop = make_dropout(*key, 1, device=device)  # one number more than the dropout of the same step
     return drop(torch.ones(shape, device=device), min(part, 255 / 256)) == 0

@@ -4,7 +4,7 @@ import typing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from qkv.baselines import recurrence
+from qkv.baselines.lstm import lstm_spec
 from qkv.checkpoints.model_dir import spec_of
 from qkv.errors import QkvError
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
@@ -24,7 +24,7 @@ LACKS = {
 class Shape:
     """The size of a model: `marian` translates (encoder and decoder), `gpt2` and `llama` continue text, `bert` guesses
     hidden words and labels texts, and `prefix` is a llama that sees what it is given freely and continues it.
-    `lstm` and `lstm-attention` translate as one did before (baselines.py); they have no heads and no ffn.
+    `lstm` and `lstm-attention` translate as one did before (baselines/lstm.py); they have no heads and no ffn.
     `t5`, `bart` and `glm_blank` put back what their texts lack, and `openai_gpt` is the GPT that was fine-tuned first.
     """
 
@@ -87,7 +87,7 @@ class Shape:
                            "或改 model.heads")  # fmt: skip
         if self.family in ("lstm", "lstm-attention"):
             attention = "additive" if self.family == "lstm-attention" else "none"
-            return recurrence(vocabulary, width=self.width, layers=self.layers, attention=attention,
+            return lstm_spec(vocabulary, width=self.width, layers=self.layers, attention=attention,
                               dropout=self.drop, context=self.context, tied=self.tied)  # fmt: skip
         kind = "llama" if self.family == "prefix" else self.family
         made = {"marian": self.marian, "gpt2": self.gpt2, "llama": self.llama, "bert": self.bert, "t5": self.t5,

@@ -64,7 +64,9 @@ def find_data_file(*parts: str) -> Path:
     """A file of the folder of real data, or of what `qkv data get` fetched; QkvError says where it should lie."""
     path, fetched = data_dir().joinpath(*parts), (cache_dir() / "data").joinpath(*parts)
     if not path.is_file() and not fetched.is_file():
-        sets = [name for name, known in download.sets().items() if any(f.path == "/".join(parts) for f in known.files)]
+        sets = [
+            name for name, known in download.list_sets().items() if any(f.path == "/".join(parts) for f in known.files)
+        ]
         get = f"qkv data get {sets[0]}" if sets else ""
         how, zh = (f"{get} fetches it; or set", f"{get} 会下载它；或") if sets else ("Set", "")
         raise QkvError(f"{path}: no such file. {how} QKV_DATA to the folder that holds {parts[0]}/",

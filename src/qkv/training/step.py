@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from qkv.adapt.onednn_linear import pack
-from qkv.core.dropout import Drop, dropper, keep
+from qkv.core.dropout import Drop, make_dropout, no_dropout
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
@@ -65,7 +65,7 @@ class OptimizerStep:
         self.weights = list(optim.named_weights(self.learner).values())
         self.micro = settings.accumulate * self.ranks.size  # micro-batches in a step
         self.speed = Speed(core.spec, self.device.type)
-        counts = [b.moe.count for b in core.spec.stack.blocks if b.moe]
+        counts = [b.moe.num_experts for b in core.spec.stack.blocks if b.moe]
         self.loads = torch.zeros(len(counts), max(counts, default=0))  # L E, tokens of the last step by expert
 
     def backward(self, keys: Sequence[Any], at: checkpoint.Progress) -> Gradients:
@@ -76,7 +76,7 @@ class OptimizerStep:
         tokens, empty = map(int, counts)
         loss, loads = 0.0, torch.zeros_like(self.loads)
         for micro, batch in zip(mine, batches, strict=True):
-            drop = dropper(s.seed, at.epoch, at.done, micro, device=self.device, traceable=self.blocks.compiles)
+            drop = make_dropout(s.seed, at.epoch, at.done, micro, device=self.device, traceable=self.blocks.compiles)
             with self.autocast(at):
                 if s.scheduled_sampling:
                     part = sampling_share(at.step, most=s.scheduled_sampling, ramp=s.scheduled_sampling_ramp)
@@ -112,7 +112,7 @@ class OptimizerStep:
             return self.ranks.all_reduce_gradients(self.weights, loss)
         if 0 < len(keys) % self.ranks.size <= self.ranks.rank:  # parts of weights are gathered by all ranks or by none
             with self.autocast(at):
-                spare, _ = self.loss(self.plan.make(keys[0]).to(self.device), keys[0], at, keep)
+                spare, _ = self.loss(self.plan.make(keys[0]).to(self.device), keys[0], at, no_dropout)
             (spare * 0).backward()
         return self.ranks.all_reduce_sum([loss])[0]
 

@@ -331,7 +331,7 @@ def test_every_text_of_the_encoder_has_a_label_and_both_languages_share_it() -> 
     assert not {text for text, _ in splits.train} & {text for text, _ in valid[::2]}, "no Chinese sentence is in both"
 
 
-def test_a_masked_epoch_hides_other_words_than_the_one_before_and_validation_always_the_same() -> None:
+def test_each_epoch_masks_other_words_and_validation_always_the_same() -> None:
     a = assemble.assemble(recipes.configure("demo_bert", smoke=True), device="cpu")
     epochs = [[a.plan.make(key) for key in a.plan.order(e)] for e in (0, 1, 1)]
     asked = [{tuple(row.tolist()) for b in e for row in b.labels} for e in epochs]

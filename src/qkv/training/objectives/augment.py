@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qkv.data import bucket, collate
-from qkv.data.order import generator
+from qkv.data.order import make_generator
 from qkv.errors import QkvError
 from qkv.tokenizers.bpe_dropout import Recut, Trials
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -52,7 +52,7 @@ def recut_items(
     def cuts(epoch: int) -> list[Rows]:
         found: list[Rows] = []
         for i, item in enumerate(read):
-            trials = Trials(generator(seed=seed, epoch=epoch, index=i), share)
+            trials = Trials(make_generator(seed=seed, epoch=epoch, index=i), share)
             new = tuple(recut.ids_of(text, trials) for text in item)
             found.append(new if max(map(len, new)) <= longest else usual[i])
         return found
@@ -67,7 +67,7 @@ def recut_text(run: Run, tokenizer: Tokenizer, text: str) -> Callable[[int], np.
 
     @lru_cache(maxsize=2)
     def cuts(epoch: int) -> np.ndarray:
-        draws = generator(seed=run.training.seed ^ RECUT_STREAM, epoch=epoch, index=0)
+        draws = make_generator(seed=run.training.seed ^ RECUT_STREAM, epoch=epoch, index=0)
         return np.array(recut.ids_of(read, Trials(draws, run.tokenizer.bpe_dropout)), dtype=np.int32)
 
     return cuts
@@ -88,8 +88,8 @@ def mask_words(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
 
     def make_batch(place: tuple[int, int, Any]) -> collate.Batch:
         epoch, number, key = place
-        draws = generator(seed=s.seed ^ WORD_STREAM, epoch=epoch, index=number)
-        return collate.blurred(plan.make(key), share=s.word_dropout, unknown=unknown, kept=kept, draws=draws)
+        draws = make_generator(seed=s.seed ^ WORD_STREAM, epoch=epoch, index=number)
+        return collate.apply_word_dropout(plan.make(key), share=s.word_dropout, unknown=unknown, kept=kept, draws=draws)
 
     return dataclasses.replace(plan, order=order, make=make_batch)
 
@@ -101,7 +101,7 @@ def remove_words(rows: list[Rows], *, tokenizer: Tokenizer, share: float, seed: 
     """
     if not share:
         return rows
-    draws = generator(seed=seed ^ WORD_STREAM, epoch=epoch, index=0)
+    draws = make_generator(seed=seed ^ WORD_STREAM, epoch=epoch, index=0)
     special = special_ids(tokenizer) - {tokenizer.unk_id}
 
     def shorten(row: list[int]) -> list[int]:

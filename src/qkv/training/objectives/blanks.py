@@ -21,10 +21,10 @@ def plan_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     pad = tokenizer.pad_id or 0
 
     def corrupt_row(ids: list[int], draw: corrupt.Draw) -> corrupt.Blanks:
-        return corrupt.blanks(ids, mask, (start, end), draw)
+        return corrupt.blank_spans(ids, mask, (start, end), draw)
 
     def collate_rows(rows: list[corrupt.Blanks]) -> collate.Batch:
-        return collate.blanked(rows, pad=pad)
+        return collate.collate_blanks(rows, pad=pad)
 
     return Corruption(int(run.model.context / 1.31) - 1, corrupt_row, collate_rows).plan(run, splits, model)
 

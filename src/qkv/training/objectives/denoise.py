@@ -21,8 +21,8 @@ def plan_denoising(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOu
     stops = frozenset(i for i in range(len(tokenizer)) if tokenizer.decode([i]).rstrip(" ").endswith(STOPS))
 
     def corrupt_row(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
-        mixed = corrupt.permuted(split_sentences(ids, stops), draw)
-        return [*corrupt.infilled(mixed, mask, draw)[: length + 1], *end], [*ids, *end]
+        mixed = corrupt.permute_sentences(split_sentences(ids, stops), draw)
+        return [*corrupt.infill_spans(mixed, mask, draw)[: length + 1], *end], [*ids, *end]
 
     return Corruption(length, corrupt_row, collate_seq2seq(tokenizer)).plan(run, splits, model)
 

@@ -9,7 +9,7 @@ import torch
 
 from qkv.data import collate, packing
 from qkv.data.collate import IGNORED
-from qkv.data.order import permutation, repeats
+from qkv.data.order import draw_permutation, draw_repeats
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.model import Model
@@ -54,7 +54,7 @@ def shard_end(data: Mixture, tokenizer: Tokenizer) -> int:
 def collate_documents(windows: torch.Tensor, end: int) -> collate.Batch:
     """Windows [B, T + 1] in which each `end` closes a text: none sees another, or is to be guessed from another."""
     closed = (windows == end).long()
-    return collate.packed(windows, closed.cumsum(1) - closed)
+    return collate.collate_documents(windows, closed.cumsum(1) - closed)
 
 
 def plan_packed(
@@ -71,13 +71,15 @@ def plan_packed(
 
     def pack(found: list[Row]) -> collate.Batch:
         found = [(ids[:width], labels[:width]) for ids, labels in found] if notes else found
-        ids, numbers = packing.pack([ids for ids, _ in found], width, pad=pad)
-        labels, _ = packing.pack([labels for _, labels in found], width, pad=IGNORED)  # as long, so laid alike
-        return collate.laid(ids, labels, numbers)
+        ids, numbers = packing.pack_documents([ids for ids, _ in found], width, pad=pad)
+        labels, _ = packing.pack_documents(
+            [labels for _, labels in found], width, pad=IGNORED
+        )  # as long, so laid alike
+        return collate.collate_packed_labels(ids, labels, numbers)
 
     def select(whole: collate.Batch, index: torch.Tensor) -> collate.Batch:
         assert whole.documents is not None
-        return collate.laid(whole.target[index], whole.labels[index], whole.documents[index])
+        return collate.collate_packed_labels(whole.target[index], whole.labels[index], whole.documents[index])
 
     whole = pack(rows)
 
@@ -85,11 +87,11 @@ def plan_packed(
     def rows_of(epoch: int) -> collate.Batch:
         if often is None:
             return whole
-        times = repeats(often, seed=s.seed, epoch=epoch)
+        times = draw_repeats(often, seed=s.seed, epoch=epoch)
         return pack([row for row, n in zip(rows, times, strict=True) for _ in range(n)])
 
     def order(epoch: int) -> list[tuple[int, tuple[int, ...]]]:
-        index = permutation(len(rows_of(epoch).target), seed=s.seed, epoch=epoch).tolist()
+        index = draw_permutation(len(rows_of(epoch).target), seed=s.seed, epoch=epoch).tolist()
         return [(epoch, tuple(index[i : i + count])) for i in range(0, len(index), count)]
 
     def make_batch(key: tuple[int, tuple[int, ...]]) -> collate.Batch:

@@ -89,7 +89,7 @@ class Labeller:
             # a box may be a little wider than the table of positions is long
             width = min(boxes.shape(key)[2], self.run.model.context)
             made = collate_texts(self.tokenizer, [row for i in key for row in rows[i]], self.share, width)
-            return collate.labelled(made, [classes[i] for i in key], **shares)
+            return collate.add_labels(made, [classes[i] for i in key], **shares)
 
         return make_batch
 
@@ -131,9 +131,9 @@ def collate_texts(tokenizer: Tokenizer, rows: list[list[int]], share: float, wid
     """Rows of ids as a batch in which no word is learnt, or each by its share."""
     pad = tokenizer.pad_id or 0
     if share:
-        return collate.spoken(rows, pad=pad, share=share, width=width)
+        return collate.collate_labelled_text(rows, pad=pad, share=share, width=width)
     silent = [(row, [IGNORED] * len(row)) for row in rows]
-    return collate.masked(silent, pad=pad, width=width, separator=tokenizer.sep_id)
+    return collate.collate_masked(silent, pad=pad, width=width, separator=tokenizer.sep_id)
 
 
 @torch.inference_mode()

@@ -19,16 +19,16 @@ def plan_masked(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     """Masked words (Devlin et al. 2018, section 3.1) of a long text, or of labelled ones."""
     tokenizer = base.tokenizer_for(model)
     # special tokens are never hidden nor put in a hidden word's place
-    marks = corrupt.Marks(base.mask_id(run, tokenizer), frozenset(base.special_ids(tokenizer)), len(tokenizer))
+    marks = corrupt.TokenIds(base.mask_id(run, tokenizer), frozenset(base.special_ids(tokenizer)), len(tokenizer))
     if splits.kind == "pairs":
         return plan_labelled(Masker(run, tokenizer, marks, model.labels), splits)
     before, behind = ([i] if i is not None else [] for i in (tokenizer.cls_id, tokenizer.sep_id))
 
     def corrupt_row(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
-        return corrupt.masked([*before, *ids, *behind], marks, draw)
+        return corrupt.mask_words([*before, *ids, *behind], marks, draw)
 
     def collate_rows(rows: list[tuple[list[int], list[int]]]) -> collate.Batch:
-        return collate.masked(rows, pad=tokenizer.pad_id or 0)
+        return collate.collate_masked(rows, pad=tokenizer.pad_id or 0)
 
     return Corruption(run.model.context - 2, corrupt_row, collate_rows).plan(run, splits, model)
 
@@ -39,7 +39,7 @@ class Masker:
 
     run: Run
     tokenizer: Tokenizer
-    marks: corrupt.Marks
+    marks: corrupt.TokenIds
     labels: tuple[str, ...]
 
     def read(self, pairs: Sequence[Pair]) -> tuple[list[list[int]], list[int]]:
@@ -52,11 +52,11 @@ class Masker:
         self, rows: list[list[int]], classes: list[int], items: Sequence[int], draws: Iterable[corrupt.Draw], width: int
     ) -> collate.Batch:  # fmt: skip
         """The texts `items`, each with words hidden as a draw of its own says."""
-        hidden = [corrupt.masked(rows[i], self.marks, draw) for i, draw in zip(items, draws, strict=True)]
+        hidden = [corrupt.mask_words(rows[i], self.marks, draw) for i, draw in zip(items, draws, strict=True)]
         pad = self.tokenizer.pad_id or 0
         width = min(width, self.run.model.context)  # a box may be a little wider than the table of positions is long
-        batch = collate.masked(hidden, pad=pad, width=width, separator=self.tokenizer.sep_id)
-        return collate.labelled(batch, [classes[i] for i in items])
+        batch = collate.collate_masked(hidden, pad=pad, width=width, separator=self.tokenizer.sep_id)
+        return collate.add_labels(batch, [classes[i] for i in items])
 
     def hold_out(self, pairs: Sequence[Pair]) -> Batches:
         """The batches of held-out texts, always with the same words hidden."""

@@ -31,7 +31,7 @@ def plan_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
             _, wide, long = boxes.shape(key)
             return min(wide, context), min(long, context)
 
-        return lambda key: collate.seq2seq([both[i] for i in key], pad=pad, start=pad, shape=box(key))
+        return lambda key: collate.collate_pairs([both[i] for i in key], pad=pad, start=pad, shape=box(key))
 
     def hold_out(pairs: Sequence[Pair]) -> Batches:
         both = base.encode_pairs(tokenizer, pairs)

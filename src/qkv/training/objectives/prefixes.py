@@ -21,9 +21,9 @@ def plan_prefixes(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut
     tokenizer, start = base.tokenizer_for(model), start_of(model)
 
     def collate_rows(rows: list[Ids]) -> collate.Batch:
-        return collate.prefixed(rows, pad=tokenizer.pad_id or 0, start=start)
+        return collate.collate_prefixes(rows, pad=tokenizer.pad_id or 0, start=start)
 
-    return Corruption(run.model.context - len(start), corrupt.divided, collate_rows).plan(run, splits, model)
+    return Corruption(run.model.context - len(start), corrupt.split_prefix, collate_rows).plan(run, splits, model)
 
 
 def plan_prefixed_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
@@ -35,7 +35,9 @@ def plan_prefixed_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, H
         return [(a, [*b, *end_ids(tokenizer)]) for a, b in base.encode_pairs(tokenizer, pairs)]
 
     def maker(both: list[Ids], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
-        return lambda key: collate.prefixed([both[i] for i in key], pad=pad, start=start, width=boxes.shape(key)[2])
+        return lambda key: collate.collate_prefixes(
+            [both[i] for i in key], pad=pad, start=start, width=boxes.shape(key)[2]
+        )
 
     def join(both: list[Ids]) -> list[list[int]]:
         return [[*a, *start, *b[:-1]] for a, b in both]

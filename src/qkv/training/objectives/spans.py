@@ -22,7 +22,7 @@ def plan_spans(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     end, length = end_ids(tokenizer), min(run.model.context - 8, 20 * (len(found) - 2))
 
     def corrupt_row(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
-        source, target = corrupt.spans(ids, found, draw)
+        source, target = corrupt.corrupt_spans(ids, found, draw)
         return [*source, *end], [*target, *end]
 
     return Corruption(length, corrupt_row, collate_seq2seq(tokenizer)).plan(run, splits, model)

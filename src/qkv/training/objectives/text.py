@@ -33,15 +33,17 @@ def plan_text(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     cuts = recut_text(run, tokenizer, str(splits.train)) if run.tokenizer.bpe_dropout else lambda epoch: ids
 
     def make_batch(key: int) -> collate.Batch:
-        return collate.causal(packing.windows(cuts(key // w.each), length=length, rows=w.rows, seed=s.seed, step=key))
+        return collate.collate_windows(
+            packing.draw_windows(cuts(key // w.each), length=length, rows=w.rows, seed=s.seed, step=key)
+        )
 
     def hold_out(text: str) -> Batches:
         found = np.array(tokenizer.encode(text, special=False), dtype=np.int64)
         if len(found) <= length:  # a test shorter than a window is one
-            return (collate.causal(torch.from_numpy(found)[None]),) if len(found) > 1 else ()
+            return (collate.collate_windows(torch.from_numpy(found)[None]),) if len(found) > 1 else ()
         count = min(len(found) // (length + 1), 64 * w.rows)
         fixed = torch.from_numpy(found[: count * (length + 1)]).view(count, length + 1)
-        return tuple(map(collate.causal, fixed.split(w.rows)))
+        return tuple(map(collate.collate_windows, fixed.split(w.rows)))
 
     return Plan(w.order, make_batch, base.identify(run, ids)), hold_out
 

@@ -37,8 +37,11 @@ class Windows:
 
 
 def plan_shards(
-    run: Run, splits: Splits, model: Model, collate_rows: Callable[[torch.Tensor], collate.Batch] = collate.causal
-) -> tuple[Plan, HoldOut]:
+    run: Run,
+    splits: Splits,
+    model: Model,
+    collate_rows: Callable[[torch.Tensor], collate.Batch] = collate.collate_windows,
+) -> tuple[Plan, HoldOut]:  # fmt: skip
     """Windows of token shards, as of one long text; an epoch is as many as cover all shards once."""
     data, s = check_shards(run, splits, model), run.training
     length = min(run.model.context, shortest_shard(splits) - 1)
@@ -93,7 +96,7 @@ class Corruption:
             windows, who = ids.windows, identify(run) | ids.identity
         else:
             ids = np.array(tokenizer.encode(str(splits.train), special=False), dtype=np.int32)
-            windows, who, size = partial(packing.windows, ids), identify(run, ids), len(ids)
+            windows, who, size = partial(packing.draw_windows, ids), identify(run, ids), len(ids)
         length = min(self.length, size)
         if length < LEAST:
             raise QkvError(f"{run.name}: windows of {length} ids are too short to lack some; found {size} ids of "
@@ -126,4 +129,4 @@ def end_ids(tokenizer: Tokenizer) -> list[int]:
 def collate_seq2seq(tokenizer: Tokenizer) -> Callable[[list[Any]], collate.Batch]:
     """Rows of (source, target) as a batch for teacher forcing."""
     pad = tokenizer.pad_id or 0
-    return lambda rows: collate.seq2seq(rows, pad=pad, start=pad)
+    return lambda rows: collate.collate_pairs(rows, pad=pad, start=pad)

@@ -141,7 +141,7 @@ def read_inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dic
            "source": made.pieces(ids) if both else None, "target": made.pieces(read), "prompt": len(given),
            "unknown": list(made.unknown(text)), "layer": None,
            "chances": [math.exp(p) for p in said.logprobs] if said else []}  # fmt: skip
-    if not model.spec.stack.blocks:  # a baseline without layers of attention
+    if not model.spec.has_blocks:  # a baseline without layers of attention
         return row, {}
     with Trace(model.core, save=["patterns", *["lens"] * bool(model.spec.head)], tokenizer=made) as t:
         if both:
@@ -224,7 +224,7 @@ def read_teacher(model: Model, batch: Batch) -> Reading:
     source = None if batch.source is None else made.pieces(batch.source[0].tolist())
     mean = sum(lost) / len(lost) if lost else None
     found = {"source": source, "rows": rows, "loss": mean}
-    return found, {} if not model.spec.stack.blocks else {"mask": (mask(t).cells == 0).to(torch.uint8)}
+    return found, {} if not model.spec.has_blocks else {"mask": (mask(t).cells == 0).to(torch.uint8)}
 
 
 def show_token(tokenizer: Any, token: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qkv.data.bad_rows import dry_run
 from qkv.errors import Note, QkvError, nearest
 
 if TYPE_CHECKING:
@@ -98,10 +99,9 @@ def estimate(recipe: "str | Path | Run", *, overrides: Iterable[str] = (), devic
 
     Memory is that of this process, so ask in a fresh one.
     """
-    from qkv.data.sources import tried
     from qkv.training import assemble, evaluation
     from qkv.training import estimate as estimates
 
-    with tried():
+    with dry_run():
         a = assemble.assemble(configure(recipe, overrides), device=device)
     return estimates.estimate(a.model.core, a.plan, a.run.training, rehearse=evaluation.make_rehearsal(a))

@@ -15,11 +15,11 @@ from torch import Tensor
 
 import qkv
 import qkv.hub
-from qkv import baselines
+from qkv.baselines import lstm, ngrams
+from qkv.baselines.lstm import LSTMDecoder, LSTMModel
 from qkv.core.init import initialise
-from qkv.core.recurrent import Recurrent, Writer
 from qkv.data import collate
-from qkv.data.order import permutation
+from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
 from qkv.training import assemble, evaluation, loop, recipes
 from qkv.training.losses import mean_loss
@@ -48,14 +48,14 @@ PAIRS = reversals(120)
 
 def plan(pairs: Sequence[tuple[list[int], list[int]]] = PAIRS, rows: int = 24) -> Plan:
     def order(epoch: int) -> list[tuple[int, ...]]:
-        mixed = permutation(len(pairs), seed=0, epoch=epoch).tolist()
+        mixed = draw_permutation(len(pairs), seed=0, epoch=epoch).tolist()
         return [tuple(mixed[i : i + rows]) for i in range(0, len(mixed), rows)]
 
-    return Plan(order, lambda key: collate.seq2seq([pairs[i] for i in key], pad=0, start=START), {})
+    return Plan(order, lambda key: collate.collate_pairs([pairs[i] for i in key], pad=0, start=START), {})
 
 
-def small(kind: Any, **more: Any) -> Recurrent:
-    core = Recurrent(baselines.recurrence(WORDS, width=48, attention=kind, **more))
+def small(kind: Any, **more: Any) -> LSTMModel:
+    core = LSTMModel(lstm.lstm_spec(WORDS, width=48, attention=kind, **more))
     initialise(core)
     return core
 
@@ -64,27 +64,27 @@ SETTINGS = Settings(steps=150, lr=1e-2, schedule="cosine", warmup=20, clip=1.0, 
 
 
 @pytest.fixture(scope="module")
-def trained() -> dict[str, Recurrent]:
+def trained() -> dict[str, LSTMModel]:
     found = {kind: small(kind) for kind in KINDS}
     for core in found.values():
         loop.train(core, plan(), SETTINGS)
     return found
 
 
-def said(core: Recurrent, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-    return [w.tokens for w in baselines.translate(core, sources, start=START, ends=[END], longest=12)]
+def said(core: LSTMModel, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    return [w.tokens for w in lstm.translate(core, sources, start=START, ends=[END], longest=12)]
 
 
-def test_the_loop_trains_them(trained: dict[str, Recurrent]) -> None:
+def test_the_loop_trains_them(trained: dict[str, LSTMModel]) -> None:
     right = {kind: sum(a == b for a, (_, b) in zip(said(core, [s for s, _ in PAIRS]), PAIRS, strict=True)) / len(PAIRS)
              for kind, core in trained.items()}  # fmt: skip
     assert min(right.values()) > 0.9
 
 
-def test_attention_points_at_the_word_that_is_written(trained: dict[str, Recurrent]) -> None:
+def test_attention_points_at_the_word_that_is_written(trained: dict[str, LSTMModel]) -> None:
     hits = []
     for source, target in PAIRS[:20]:
-        pattern = baselines.alignment(trained["additive"], source, [START, *target[:-1]])  # T S
+        pattern = lstm.alignment(trained["additive"], source, [START, *target[:-1]])  # T S
         assert pattern.shape == (len(target), len(source))
         assert torch.allclose(pattern.sum(-1), torch.ones(len(target)))
         words = len(target) - 1
@@ -92,15 +92,15 @@ def test_attention_points_at_the_word_that_is_written(trained: dict[str, Recurre
         hits += [abs(int(pattern[t].argmax()) - (words - 1 - t)) <= 1 for t in range(words)]
     assert sum(hits) / len(hits) > 0.8
     with pytest.raises(QkvError, match="one vector"):
-        baselines.alignment(trained["none"], [3, END], [START])
+        lstm.alignment(trained["none"], [3, END], [START])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_greedy_is_what_the_whole_pass_says(kind: str, trained: dict[str, Recurrent]) -> None:
+def test_greedy_is_what_the_whole_pass_says(kind: str, trained: dict[str, LSTMModel]) -> None:
     core = trained[kind]
     for source, _ in PAIRS[:5]:
-        (written,) = baselines.translate(core, [source], start=START, ends=[END], longest=12)
-        batch = collate.seq2seq([(source, written.tokens)], pad=0, start=START)
+        (written,) = lstm.translate(core, [source], start=START, ends=[END], longest=12)
+        batch = collate.collate_pairs([(source, written.tokens)], pad=0, start=START)
         assert mean_loss(core, [batch]) * len(written.tokens) == pytest.approx(-sum(written.logprobs), abs=1e-4)
 
 
@@ -108,39 +108,39 @@ def test_greedy_is_what_the_whole_pass_says(kind: str, trained: dict[str, Recurr
 def test_a_batch_is_its_rows_alone(kind: str) -> None:
     core = small(kind, layers=2).double()
     rows = PAIRS[:6]
-    alone = sum(mean_loss(core, [collate.seq2seq([r], pad=0, start=START)]) * len(r[1]) for r in rows)
-    batch = collate.seq2seq(rows, pad=0, start=START, shape=(11, 9))
+    alone = sum(mean_loss(core, [collate.collate_pairs([r], pad=0, start=START)]) * len(r[1]) for r in rows)
+    batch = collate.collate_pairs(rows, pad=0, start=START, shape=(11, 9))
     assert batch.source_real is not None
     assert mean_loss(core, [batch]) * batch.tokens == pytest.approx(alone, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_is_translated_as_its_rows_alone(kind: str, trained: dict[str, Recurrent]) -> None:
+def test_a_batch_is_translated_as_its_rows_alone(kind: str, trained: dict[str, LSTMModel]) -> None:
     sources = [source for source, _ in PAIRS[:8]]
     assert said(trained[kind], sources) == [said(trained[kind], [source])[0] for source in sources]
     assert len({len(source) for source in sources}) > 2
 
 
-def test_forbidden_words_are_never_said(trained: dict[str, Recurrent]) -> None:
+def test_forbidden_words_are_never_said(trained: dict[str, LSTMModel]) -> None:
     source, target = PAIRS[0]
-    (row,) = baselines.translate(trained["none"], [source], start=START, ends=[END], longest=9, forbid=[target[0]])
+    (row,) = lstm.translate(trained["none"], [source], start=START, ends=[END], longest=9, forbid=[target[0]])
     assert target[0] not in row.tokens
     assert target[0] in said(trained["none"], [source])[0]
 
 
 def test_an_untied_head_has_a_matrix_of_its_own() -> None:
     for tied in (True, False):
-        core = Recurrent(baselines.recurrence(WORDS, width=8, tied=tied))
+        core = LSTMModel(lstm.lstm_spec(WORDS, width=8, tied=tied))
         assert (core.head.weight is core.embed.weight) == tied
 
 
 def test_the_top_layer_asks_the_source() -> None:
     core = small("additive", layers=2).double()
     ids = torch.tensor([[START]])
-    step = baselines.over(core, [[3, 9, 4]], ids)
-    w, state = core.writer, core.writer.start(1, step)
+    step = lstm.begin_decoding(core, [[3, 9, 4]], ids)
+    w, state = core.lstm_decoder, core.lstm_decoder.initial_state(1, step)
     energy = w.score(torch.tanh(w.key(step.memory) + w.query(state[0][1])[:, None]))[..., 0]
-    assert torch.allclose(w.write(core.embed(ids), state, step)[1][0], energy.softmax(-1))
+    assert torch.allclose(w.unroll(core.embed(ids), state, step)[1][0], energy.softmax(-1))
 
 
 def test_dropout_meets_what_is_read_and_what_is_said() -> None:
@@ -156,18 +156,18 @@ def test_dropout_meets_what_is_read_and_what_is_said() -> None:
 
 
 def test_padding_that_is_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Writer.start
+    whole = LSTMDecoder.initial_state
 
-    def careless(self: Writer, rows: int, step: Any) -> Any:
+    def careless(self: LSTMDecoder, rows: int, step: Any) -> Any:
         open_to_all = {m: seen._replace(bias=None) for m, seen in step.mask.items()}
         return whole(self, rows, dataclasses.replace(step, mask=open_to_all))
 
-    monkeypatch.setattr(Writer, "start", careless)
+    monkeypatch.setattr(LSTMDecoder, "initial_state", careless)
     with pytest.raises(AssertionError):
         test_a_batch_is_its_rows_alone("none")
 
 
-def by_hand(core: Recurrent, source: Tensor, target: Tensor) -> Tensor:
+def by_hand(core: LSTMModel, source: Tensor, target: Tensor) -> Tensor:
     """The equations of Bahdanau et al. 2014, appendix A, with an LSTM cell, one word at a time."""
     w, scale = dict(core.named_parameters()), core.spec.stack.width**0.5
 
@@ -231,12 +231,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_saved_loads_as_it_was(kind: Any, tmp_path: Path) -> None:
-    model = qkv.build(baselines.recurrence(WORDS, width=16, layers=2, attention=kind), seed=3)
+    model = qkv.build(lstm.lstm_spec(WORDS, width=16, layers=2, attention=kind), seed=3)
     model.save(tmp_path)
     again = qkv.load(tmp_path, device="cpu")
     assert again.spec == model.spec
     assert all(torch.equal(a, b) for a, b in zip(model.core.parameters(), again.core.parameters(), strict=True))
-    other = qkv.build(baselines.recurrence(WORDS, width=16, layers=1, attention=kind))
+    other = qkv.build(lstm.lstm_spec(WORDS, width=16, layers=1, attention=kind))
     other.save(tmp_path)
     (tmp_path / "config.json").write_text(
         (tmp_path / "config.json").read_text(encoding="utf-8").replace('"layers": 1', '"layers": 2'), encoding="utf-8"
@@ -267,9 +267,9 @@ def test_a_recipe_trains_saves_and_translates(family: Any, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_lstms_cost_is_counted(kind: Any) -> None:
-    spec, d, v = baselines.recurrence(WORDS, width=16, layers=2, attention=kind, context=10), 16, WORDS
+    spec, d, v = lstm.lstm_spec(WORDS, width=16, layers=2, attention=kind, context=10), 16, WORDS
     said = qkv.hub.report(qkv.build(spec))
-    rnns = {n: p.numel() for n, p in Recurrent(spec).named_parameters() if ".rnn." in n}
+    rnns = {n: p.numel() for n, p in LSTMModel(spec).named_parameters() if ".rnn." in n}
     own = sum(rnns.values()) + 4 * d * (d + 1)  # the bridge: two states of two layers
     attention = {"none": 0, "additive": d * d + d * (d + 1) + d}[kind]
     own += {"none": 0, "additive": d * (2 * d + 1)}[kind]  # the readout
@@ -277,13 +277,13 @@ def test_what_lstms_cost_is_counted(kind: Any) -> None:
     assert said["parameters"] == v * d + own + attention
     assert said["kv_bytes"] == 0
     assert "activation_bytes_per_token" not in said  # not counted yet
-    matrices = sum(p.numel() for n, p in Recurrent(spec).named_parameters() if "decoder.rnn.weight" in n)
+    matrices = sum(p.numel() for n, p in LSTMModel(spec).named_parameters() if "decoder.rnn.weight" in n)
     across = {"none": 0, "additive": d * d + 2 * d * d + 2 * d * 10}[kind]  # query, readout; score and mean of 10 words
     assert said["flops_per_token"] == 2 * (matrices + 4 * d * d + across + v * d)
 
 
 def test_what_an_lstm_lacks_is_said(tmp_path: Path) -> None:
-    model = qkv.build(baselines.recurrence(WORDS, width=16, attention="additive"))
+    model = qkv.build(lstm.lstm_spec(WORDS, width=16, attention="additive"))
     model.save(tmp_path)
     with pytest.raises(QkvError, match="no forks"):
         qkv.show(tmp_path)
@@ -297,7 +297,7 @@ def test_what_an_lstm_lacks_is_said(tmp_path: Path) -> None:
 
 
 def test_an_lstm_of_an_older_version_still_loads(tmp_path: Path) -> None:
-    model = qkv.build(baselines.recurrence(WORDS, width=16, attention="additive"), seed=3)
+    model = qkv.build(lstm.lstm_spec(WORDS, width=16, attention="additive"), seed=3)
     model.save(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(file.read_text(encoding="utf-8").replace('"qkv"', '"lstm"'), encoding="utf-8")
@@ -309,18 +309,20 @@ def test_an_lstm_of_an_older_version_still_loads(tmp_path: Path) -> None:
 
 def test_shapes_that_make_no_sense_are_refused() -> None:
     with pytest.raises(QkvError, match="even width"):
-        baselines.recurrence(9, width=15)
+        lstm.lstm_spec(9, width=15)
     with pytest.raises(QkvError, match="no encoder"):
-        baselines.recurrence(9, width=16, attention="additive", source=False)
+        lstm.lstm_spec(9, width=16, attention="additive", source=False)
     with pytest.raises(QkvError, match="order 0"):
-        baselines.counted([], order=0, vocabulary=9)
+        ngrams.count_ngrams([], order=0, vocabulary=9)
 
 
 def test_a_language_model_without_a_source_is_trained_too() -> None:
     ids = torch.arange(3, 15).repeat(4)[None, :33]
     core = small("none", source=False)
-    loop.train(core, Plan(lambda epoch: [0], lambda key: collate.causal(ids)), dataclasses.replace(SETTINGS, steps=80))
-    assert mean_loss(core, [collate.causal(ids)]) < 0.2
+    loop.train(
+        core, Plan(lambda epoch: [0], lambda key: collate.collate_windows(ids)), dataclasses.replace(SETTINGS, steps=80)
+    )
+    assert mean_loss(core, [collate.collate_windows(ids)]) < 0.2
 
 
 def kneser_ney(grams: list[tuple[int, ...]], order: int, vocabulary: int) -> Any:
@@ -355,20 +357,20 @@ ROWS = [[1, 4, 5, 4, 6, 2], [1, 4, 5, 3, 2], [1, 5, 5, 4, 5, 3, 7], [1, 3, 3, 4,
 def batches(rows: Sequence[Sequence[int]] = ROWS) -> list[collate.Batch]:
     """Rows of unequal length, each word asked for behind those before it; the first behind the edge's stand-in 8."""
     width = max(map(len, rows))
-    target = collate.padded([[8, *r[:-1]] for r in rows], 0, width=width)
-    return [collate.Batch(target, collate.padded(rows, collate.IGNORED, width=width), tokens=sum(map(len, rows)))]
+    target = collate.pad_rows([[8, *r[:-1]] for r in rows], 0, width=width)
+    return [collate.Batch(target, collate.pad_rows(rows, collate.IGNORED, width=width), tokens=sum(map(len, rows)))]
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_ngrams_are_kneser_ney(order: int) -> None:
-    model = baselines.counted(batches(), order=order, vocabulary=9)
-    grams = baselines.grams_of(batches()[0], order, 9)
+    model = ngrams.count_ngrams(batches(), order=order, vocabulary=9)
+    grams = ngrams.extract_grams(batches()[0], order, 9)
     seen = [tuple([*[9] * order, 8, *r[: i + 1]][-order:]) for r in ROWS for i in range(len(r))]
     assert list(map(tuple, grams.tolist())) == seen
     chance = kneser_ney(seen, order, 9)
     for history in ([9, 9, 8], [8, 1, 4], [1, 4, 5], [6, 6, 6], [0, 4, 5]):
         history = history[len(history) - order + 1 :]
-        mine = model.chances(np.array([[*history, w] for w in range(9)]))
+        mine = model.probabilities(np.array([[*history, w] for w in range(9)]))
         assert mine.sum() == pytest.approx(1.0)
         assert mine == pytest.approx([chance(w, tuple(history), order) for w in range(9)])
 
@@ -376,7 +378,7 @@ def test_ngrams_are_kneser_ney(order: int) -> None:
 def test_counts_alone_lose_to_kneser_ney_on_new_text() -> None:
     g = torch.Generator().manual_seed(0)
     rows = [torch.randint(0, 9, (12,), generator=g).cumsum(0).remainder(9).tolist() for _ in range(40)]
-    uniform, model = math.log(9), baselines.counted(batches(rows[:20]), order=3, vocabulary=9)
+    uniform, model = math.log(9), ngrams.count_ngrams(batches(rows[:20]), order=3, vocabulary=9)
     assert model.loss(batches(rows[:20])) < uniform
     assert model.loss(batches(rows[20:])) < uniform * 1.3
 

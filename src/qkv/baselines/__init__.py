@@ -1,0 +1,1 @@
+"""What came before the Transformer, trained and measured as any core is: LSTMs and n-grams."""

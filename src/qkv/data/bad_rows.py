@@ -1,0 +1,116 @@
+"""What becomes of bad rows: an error, left out, or put aside into a file."""
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+from qkv.data.text_files import Line
+from qkv.errors import Note, QkvError, nearest
+
+DRY_RUN = ContextVar("DRY_RUN", default=False)  # see tried()
+Action = Literal["error", "skip", "quarantine"]
+
+
+@dataclass
+class BadRowPolicy:
+    """What becomes of bad rows: the first one is an error, or each is left out, or put aside into a file.
+
+    Used in a `with` block; the file, JSON lines of {file, line, why, text}, is there when the block ends, and no other
+    than before where it ends with an error. Rows that are no UTF-8 are kept in base64 too, so that nothing is lost.
+    """
+
+    action: Action = "error"
+    aside: Path | None = None  # where rows in quarantine go
+    dropped: dict[str, int] = field(default_factory=dict)  # rows left out, by file
+    first: dict[str, Note] = field(default_factory=dict)  # what was wrong with the first of them, by file
+    file: IO[str] | None = None
+
+    def __post_init__(self) -> None:
+        known = ("error", "skip", "quarantine")
+        if self.action not in known:
+            hint = nearest(self.action, known)
+            raise QkvError(f"on_bad_row: found {self.action!r}{hint} (known: {', '.join(known)})",
+                           zh=f"on_bad_row：没有 {self.action!r}{hint.zh}（有：{', '.join(known)}）")  # fmt: skip
+        if self.action == "quarantine" and self.aside is None:
+            raise QkvError("on_bad_row: a quarantine needs a file to put bad rows into",
+                           zh="on_bad_row：quarantine 要有放坏行的文件")  # fmt: skip
+        if self.action == "quarantine" and DRY_RUN.get():
+            self.action = "skip"
+
+    def __enter__(self) -> "BadRowPolicy":
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if self.file is not None and self.aside is not None:
+            self.file.close()
+            if kind is None:
+                os.replace(self.file.name, self.aside)
+            else:
+                Path(self.file.name).unlink()
+            self.file = None
+
+    def refuse(self, error: QkvError, *rows: tuple[Path, Line]) -> None:
+        """A bad row, which may be one line in each of several files; under `error` this raises."""
+        if self.action == "error":
+            raise error
+        name = str(rows[0][0])
+        self.first.setdefault(name, error.note)
+        self.dropped[name] = self.dropped.get(name, 0) + 1
+        if self.action == "quarantine" and self.aside is not None:
+            if self.file is None:
+                refuse_overwrite(self.aside)
+                self.aside.parent.mkdir(parents=True, exist_ok=True)
+                self.file = self.aside.with_name(f".{self.aside.name}.{os.getpid()}").open("w", encoding="utf-8")
+            for path, line in rows:
+                self.file.write(json.dumps(describe_row(path, line, str(error)), ensure_ascii=False) + "\n")
+
+    @property
+    def notes(self) -> list[Note]:
+        """One sentence for each file that lost rows."""
+        kept = self.action == "quarantine"
+        where, put = (f", put into {self.aside}", f"，放在 {self.aside}") if kept else ("", "")
+        return [Note(f"{n} bad row(s) left out{where}; the first: {self.first[name]}",
+                     zh=f"略去了 {n} 个坏行{put}；第一个：{self.first[name].zh}")
+                for name, n in self.dropped.items()]  # fmt: skip
+
+
+@contextmanager
+def dry_run() -> Iterator[None]:
+    """Within it no quarantine is written, as by what only tries whether data can be read; bad rows are left out."""
+    token = DRY_RUN.set(True)
+    try:
+        yield
+    finally:
+        DRY_RUN.reset(token)
+
+
+def refuse_overwrite(aside: Path) -> None:
+    """QkvError where something else than an earlier quarantine, or an empty file, lies."""
+    try:
+        with aside.open("rb") as file:
+            line = file.readline()
+        first = json.loads(line) if line else None
+        earlier = not line or (isinstance(first, dict) and {"file", "line", "why"} <= first.keys())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        earlier = False
+    if not earlier:
+        raise QkvError(f"{aside}: is no quarantine of ours and would be written over; name another file: "
+                       "data.quarantine=FILE",
+                       zh=f"{aside}：不是我们写的坏行文件，会被覆盖；请用别的文件：data.quarantine=文件")  # fmt: skip
+
+
+def describe_row(path: Path, line: Line, why: str) -> dict[str, str | int]:
+    text = line.raw.decode("utf-8", "replace")
+    row: dict[str, str | int] = {"file": str(path), "line": line.number, "why": why, "text": text}
+    whole = len(line.raw) == line.size
+    if not whole:
+        return row | {"bytes": line.size, "offset": line.offset}
+    return row if text.encode("utf-8") == line.raw else row | {"base64": base64.b64encode(line.raw).decode("ascii")}

@@ -1,0 +1,62 @@
+"""Labelled texts: `text TAB label`, or JSON lines with "label" and "text"."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from qkv.data.bad_rows import BadRowPolicy
+from qkv.data.json_rows import get_string, parse_object
+from qkv.data.sources import Pair, read_rows, refuse_blank_side
+from qkv.errors import QkvError, nearest
+
+
+def read_labelled_rows(
+    path: Path, labels: tuple[str, ...], *, policy: BadRowPolicy | None = None
+) -> Iterator[tuple[int, Pair]]:
+    """(text, label) of each line, and the line: `text TAB label`, or JSON lines with "label" and "text" (*.jsonl).
+
+    The label stands in the last column, behind a text that may hold tabs: one of `labels` by name, or its number from 0
+    where none is named so.
+
+    Raises:
+        QkvError: a label that is not one of them (with the nearest), a number out of range, an empty text, a label
+            that stands before its text.
+    """
+    lined = Path(path).suffix.lower() in (".jsonl", ".ndjson", ".json")
+
+    def parse(text: str, place: str) -> Pair:
+        if lined:
+            item = parse_object(text, place)
+            label, said = get_string(item, "label", place), get_string(item, "text", place)
+        else:
+            said, tab, label = text.rpartition("\t")
+            if not tab:
+                raise QkvError(f"{place}: no tab, expected a text, a tab and its label; found {text[:40]!r}",
+                               zh=f"{place}：没有制表符，应是“文本 制表符 标签”；读到 {text[:40]!r}")  # fmt: skip
+            first = text.partition("\t")[0].strip()
+            if is_label(first, labels) and not is_label(label.strip(), labels):
+                raise QkvError(f"{place}: the label {first!r} stands before its text; put it behind, as training reads "
+                               "it: text TAB label",
+                               zh=f"{place}：标签 {first!r} 在文本之前；请放到后面：文本 制表符 标签")  # fmt: skip
+        refuse_blank_side((said, label), place, place, ("text", "label"))
+        return said, parse_label(label.strip(), labels, place)
+
+    return read_rows(path, parse, policy=policy)
+
+
+def is_label(text: str, labels: tuple[str, ...]) -> bool:
+    """Whether a text is the name or the number of a label."""
+    return text in labels or (text.isascii() and text.isdigit() and int(text) < len(labels))
+
+
+def parse_label(label: str, labels: tuple[str, ...], place: str) -> str:
+    """The name of a label that is given by its name or number."""
+    if is_label(label, labels):
+        return label if label in labels else labels[int(label)]
+    digits = label.removeprefix("-")
+    if digits.isascii() and digits.isdigit():
+        raise QkvError(f"{place}: label {label} is out of range: the {len(labels)} labels are 0 to {len(labels) - 1}",
+                       zh=f"{place}：标签 {label} 超出范围：{len(labels)} 个标签是 0 到 {len(labels) - 1}")  # fmt: skip
+    names = ", ".join(labels[:12])
+    hint = nearest(label, labels)
+    raise QkvError(f"{place}: unknown label {label!r}{hint} (known: {names})",
+                   zh=f"{place}：没有 {label!r} 这个标签{hint.zh}（有：{names}）")  # fmt: skip

@@ -1,0 +1,104 @@
+"""Rows that repeat, and held-out rows that are trained on too: of each row a hash of 8 bytes is kept."""
+
+import hashlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qkv.data.findings import Fault
+from qkv.errors import Note
+
+Row = tuple[str, ...]  # one text, or a pair
+TELLING = 30  # bytes from which a line of plain text is no phrase that everybody writes
+LEAK = 0.1  # the share of such lines, found in training too, from which held-out text is no longer held out
+PARTS = {"rows": "行", "source": "源文", "target": "译文", "column 1": "第 1 列", "column 2": "第 2 列"}  # in Chinese
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many held-out rows (or their sides: `part`) occur in training, of how many, and the first of them."""
+
+    kind: str
+    training: str
+    held: str
+    part: str
+    count: int
+    of: int
+    place: str
+    twin: str
+
+
+@dataclass
+class RowHashes:
+    """The rows of one file or of files that belong together: a hash of each row and of each of its sides, its line."""
+
+    name: str
+    kind: str
+    lines: "array[int]" = field(default_factory=lambda: array("Q"))
+    whole: "array[int]" = field(default_factory=lambda: array("Q"))
+    sides: tuple["array[int]", ...] = ()
+    telling: "array[int]" = field(default_factory=lambda: array("b"))  # 1: no short line of plain text
+
+    def add(self, number: int, row: Row) -> None:
+        """Remember a row."""
+        if not self.sides:
+            self.sides = tuple(array("Q") for _ in row) if len(row) > 1 else ()
+        self.lines.append(number)
+        self.telling.append(len(row) > 1 or sum(len(text.encode("utf-8", "replace")) for text in row) >= TELLING)
+        hashes = [hash_text(text) for text in row]
+        self.whole.append(hash_text(" ".join(map(str, hashes))) if len(row) > 1 else hashes[0])
+        for side, value in zip(self.sides, hashes, strict=False):
+            side.append(value)
+
+
+def hash_text(text: str) -> int:
+    """64 bits of a text, without regard to spaces at its ends."""
+    return int.from_bytes(hashlib.blake2b(text.strip().encode("utf-8", "replace"), digest_size=8).digest(), "little")
+
+
+def find_repeats(hashes: RowHashes) -> tuple[int, int, int]:
+    """How many rows repeat an earlier one, the line of the first that does, and the line that it repeats."""
+    values = np.frombuffer(hashes.whole, dtype=np.uint64) if hashes.whole else np.zeros(0, np.uint64)
+    order = np.argsort(values, kind="stable")
+    ranked = values[order]
+    again = np.flatnonzero(ranked[1:] == ranked[:-1]) + 1
+    if not len(again):
+        return 0, 0, 0
+    first = int(order[again].min())
+    twin = int(np.flatnonzero(values == values[first])[0])
+    return len(again), hashes.lines[first], hashes.lines[twin]
+
+
+def find_overlaps(training: RowHashes, held: RowHashes) -> Iterator[Overlap]:
+    """The rows of `held`, whole or by their sides, that occur in `training` too."""
+    parts: list[tuple[str, array[int], array[int]]] = []
+    if len(training.sides) == len(held.sides):
+        parts.append(("rows", training.whole, held.whole))
+        names = ("source", "target") if training.kind == held.kind == "parallel" else ("column 1", "column 2")
+        parts += [(name, a, b) for name, a, b in zip(names, training.sides, held.sides, strict=False)]
+    for part, a, b in parts:
+        known = np.frombuffer(a, dtype=np.uint64) if a else np.zeros(0, np.uint64)
+        asked = np.frombuffer(b, dtype=np.uint64) if b else np.zeros(0, np.uint64)
+        telling = np.array(held.telling, dtype=bool)
+        inside = np.isin(asked, known) & telling
+        place = twin = ""
+        if inside.any():
+            first = int(np.flatnonzero(inside)[0])
+            place = f"{held.name.split(' + ')[0]}:{held.lines[first]}"
+            twin = f"{training.name.split(' + ')[0]}:{training.lines[int(np.flatnonzero(known == asked[first])[0])]}"
+        yield Overlap(held.kind, training.name, held.name, part, int(inside.sum()), int(telling.sum()), place, twin)
+
+
+def judge_overlap(found: Overlap) -> Fault:
+    """What an overlap means: whole rows must not be shared; single sides and a few lines of text are worth knowing."""
+    share, zh = f"{found.count} of {found.of} held-out", f"留出的 {found.of} 条中有 {found.count} 条"
+    if found.part != "rows":
+        text = Note(f"{share} texts ({found.part}) occur in training, the first at {found.twin}",
+                    zh=f"{zh}文本（{PARTS[found.part]}）在训练数据里，第一处在 {found.twin}")  # fmt: skip
+        return Fault(found.place, text, found.count, broken=False)
+    broken = found.kind != "text" or found.count > LEAK * found.of
+    text = Note(f"{share} rows occur in training too, the first at {found.twin}",
+                zh=f"{zh}也在训练数据里，第一处在 {found.twin}")  # fmt: skip
+    return Fault(found.place, text, found.count, broken)
