@@ -42,6 +42,11 @@ class Assembly:
     plan: Plan
     hold_out: HoldOut
     valid: Batches
+    family: str | None = None  # that can say the spec of a new model, so that nothing needs to look for it
+
+    def save(self, directory: Path) -> None:
+        """Write the model as it is now."""
+        self.model.save(directory, family=self.family)
 
 
 def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -> Assembly:
@@ -67,7 +72,8 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     mix = {} if splits.often is None else {"often": run_lengths(splits.often.round(6).tolist())}
     who = {**plan.identity, **mix, **identify_frozen(model.core)}
     plan = replace(plan, identity=who, judged=checksum_batches(valid), notes=notes)
-    return Assembly(run, objective, splits, model, plan, hold_out, valid)
+    family = None if begun or model.config else run.model.saved_as
+    return Assembly(run, objective, splits, model, plan, hold_out, valid, family)
 
 
 def build_model(

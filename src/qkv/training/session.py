@@ -69,7 +69,7 @@ def train_assembly(
         return Trained(a.model, outcome, {}, directory, ranks.rank)
     numbers, said = evaluation.evaluate_test(a)
     if directory is not None:
-        a.model.save(directory)
+        a.save(directory)
         spent = None if start is None else round(time.process_time() - start, 1)  # of all threads of this process
         done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent}
         done |= {"ngrams": ngrams} if ngrams else {}
@@ -102,7 +102,7 @@ def begin_directory(a: Assembly, directory: Path, *, first: bool = True) -> None
     write_settings(
         a, directory
     )  # first, so that what is begun is known as a run, to other processes and to a second try
-    a.model.save(directory)
+    a.save(directory)
 
 
 def write_settings(a: Assembly, directory: Path) -> None:

@@ -64,6 +64,13 @@ class Shape:
         """The dropout of states and embeddings, and before labels."""
         return 0.1 if self.dropout is None else self.dropout
 
+    @property
+    def saved_as(self) -> str | None:
+        """The Hugging Face family whose config says such a spec without labels; None where none does."""
+        if self.family in (*HEADLESS, "prefix") or self.moe_bias:
+            return None
+        return "mixtral" if self.family == "llama" and self.experts else self.family
+
     def spec(self, vocabulary: int, *, labels: int = 0) -> Spec:
         """The spec of such a model over a vocabulary and so many labels of texts.
 

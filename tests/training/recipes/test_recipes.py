@@ -435,3 +435,15 @@ def test_a_smoke_run_asks_for_nothing_that_so_little_cannot_know(tmp_path: Path)
     run = recipes.configure("demo_lm", [*said, "watch.times=2"], smoke=True)
     assert (run.watch.words, run.watch.texts, run.check.prompts) == ((), (), ("one two one two one ",))
     recipes.train(run, out=tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("family", ["marian", "gpt2", "llama", "bert", "t5", "bart", "glm_blank", "openai_gpt"])
+@pytest.mark.parametrize("experts", [0, 4])
+def test_a_new_model_is_saved_as_the_family_that_its_shape_names(family: Any, experts: int, tmp_path: Path) -> None:
+    if experts and family != "llama":
+        return
+    shape = Shape(family, width=32, layers=2, heads=2, experts=experts)
+    model = qkv.build(shape.spec(100))
+    model.save(tmp_path / "named", family=shape.saved_as)
+    model.save(tmp_path / "found")
+    assert (tmp_path / "named/config.json").read_bytes() == (tmp_path / "found/config.json").read_bytes()

@@ -61,11 +61,7 @@ class Objective:
     answers: Literal["texts", "labels"] = "texts"
     measure: Callable[[Transformer, Sequence[collate.Batch]], dict[str, Any]] = measure
     bpe_dropout: bool = False  # whether tokenizer.bpe_dropout can cut its texts anew in each epoch
-
-    @property
-    def labels_texts(self) -> bool:
-        """Whether it learns the labels of texts, and words beside them at most."""
-        return self.name in ("labels", "similarity", "choice")
+    labels_texts: bool = False  # whether it learns the labels of texts, and words beside them at most
 
 
 def measure_perplexity(core: Transformer, batches: Sequence[collate.Batch]) -> dict[str, Any]:

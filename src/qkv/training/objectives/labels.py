@@ -154,7 +154,7 @@ def objective_of_labels(name: str, layout: Layout | None = None) -> Objective:
     plan = partial(plan_labels, layout=layout) if layout else plan_labels
     answer = partial(judge_rows, layout=layout) if layout else base.classify_sources
     return Objective(name, "pairs", base.END_TOKENS, "none", plan, answer, ("encoder", "decoder"), "labels",
-                     bpe_dropout=True)  # fmt: skip
+                     bpe_dropout=True, labels_texts=True)  # fmt: skip
 
 
 LABELS = objective_of_labels("labels")

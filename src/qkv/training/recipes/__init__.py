@@ -42,7 +42,7 @@ def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
 
     words = list(words)
     if isinstance(name, Run):
-        return override_run(name, words)
+        return override_run(name, words) if words else name
     if str(name) in names():
         return own_data.from_toml(FOLDER / f"{name}.toml", words, recipe=True)
     path, more = Path(name), [word for word in words if "=" not in word]
