@@ -26,7 +26,7 @@ def main() -> None:
         rows = [measured(given, case) for case in cases]
     slower = [r["case"] for r in rows if r["taken_over_fastest"] > 1.2]
     write("attention_inference", __doc__ or "", given, rows=rows, taken_is_slower_than_the_fastest_in=slower,
-          limit=limits(given.smoke), limit_of="qkv.core.kernels.small and lone")  # fmt: skip
+          limit=limits(given.smoke), limit_of="qkv.core.kernels.fits_small_matmul and is_gqa_decode")  # fmt: skip
 
 
 def measured(given: Any, case: tuple[int, int, int, int, int]) -> dict[str, Any]:
@@ -45,7 +45,8 @@ def measured(given: Any, case: tuple[int, int, int, int, int]) -> dict[str, Any]
     at = SimpleNamespace(scale=given.dim**-0.5, spec=SimpleNamespace(dropout=0.0))
     step = SimpleNamespace(drop=no_dropout, tap=lambda module, name, x: x)
     seen = AttentionBias(None, causal=queries == keys)
-    able = {name: getattr(kernels, name) for name in ("few", "sdpa", *(("one",) if queries == 1 else ()))}
+    names = ("small_matmul", "sdpa", *(("gqa_decode",) if queries == 1 else ()))
+    able = {name: getattr(kernels, name) for name in names}
     calls = {n: partial(again, partial(run, q, k, v, seen, at, step)) for n, run in able.items()}
     times = in_turn(calls, given.rounds)
     took = {name: middle([t for t, _ in found]) / AGAIN for name, found in times.items()}

@@ -31,6 +31,10 @@ ASKED = [
 ]  # fmt: skip
 BASE = Settings(steps=60, tokens=512, lr=3e-3, optimizer="adamw", schedule="constant", precision="fp32",
                 evaluate_every=30, threads=1, metric="label_accuracy")  # fmt: skip
+# Ten seeds of each end between 0.0001 and 0.0005; at 3e-3 without a bound some heads saturate, and answers tie.
+BY_HEART: dict[str, Any] = {
+    "steps": 300, "evaluate_every": 300, "auxiliary": 0.0, "lr": 1e-3, "warmup": 30, "clip": 1.0,
+}  # fmt: skip
 ROWS = {"similarity": ALIKE, "choice": ASKED}
 
 
@@ -52,10 +56,10 @@ def ready(objective: str, family: str, **training: Any) -> tuple[assemble.Assemb
 @pytest.mark.parametrize("family", ["openai_gpt", "bert"])
 @pytest.mark.parametrize("objective", ["similarity", "choice"])
 def test_a_toy_set_is_learnt_by_heart_and_answered(objective: str, family: str) -> None:
-    trained = recipes.train(run_of(objective, family, steps=150, evaluate_every=150, auxiliary=0.0), device="cpu")
+    trained = recipes.train(run_of(objective, family, **BY_HEART), device="cpu")
     assert trained.outcome.metrics["label_accuracy"] == 1.0
     assert trained.test["exact_match"] == 1.0  # as answered, source by source
-    assert trained.outcome.metrics["loss"] < 0.4
+    assert trained.outcome.metrics["loss"] < 0.05
     rows = ROWS[objective]
     asked = [tuple(text.split(MARK)) for text, _ in rows]  # and by the verb's way, beside recipes
     said = [v.label for v in trained.model.classify(asked, both=objective == "similarity")]
@@ -150,7 +154,7 @@ def test_a_toml_file_asks_for_it(tmp_path: Path) -> None:
 def test_the_verbs_ask_what_was_learnt(
     objective: str, family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipes.train(run_of(objective, family, steps=150, evaluate_every=150, auxiliary=0.0), out=tmp_path, device="cpu")
+    recipes.train(run_of(objective, family, **BY_HEART), out=tmp_path, device="cpu")
     tabbed = [(label, text.replace(MARK, "\t")) for text, label in ROWS[objective]]
     for label, text in tabbed[:4]:
         assert main(["classify", str(tmp_path), text, "--json"]) == 0

@@ -27,7 +27,9 @@ from qkv.training import checkpoint, control, log, loop
 from qkv.training import step as stepping
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
-from qkv.training.settings import Settings
+from qkv.training.run import Run, override_run
+from qkv.training.settings import RENAMED, Settings
+from qkv.training.splits import Splits
 from qkv.training.step import NonFinite
 
 VOCABULARY = 31
@@ -442,3 +444,28 @@ def test_a_hangup_that_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
         child.send_signal(signal.SIGTERM)
         child.stdout.read()
         assert child.wait(60) == 128 + signal.SIGTERM
+
+
+def test_a_checkpoint_with_the_keys_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    told, plan = list[str](), plan_of(reversals())
+    plan = dataclasses.replace(plan, identity={**plan.identity, "tokenizer": {"bpe_dropout": 0.1}})
+    settings = dataclasses.replace(BASE, steps=4, label_smoothing=0.1, rdrop=0.5)
+    loop.train(core_of(translator()), plan, settings, directory=tmp_path, stop=lambda step: step == 2)
+    path = tmp_path / "train" / "last.safetensors"
+    tensors, state = checkpoint.read(path)
+    state["identity"]["data"]["tokenizer"] = {"dropout": 0.1}
+    old = {new.partition(".")[2]: key.partition(".")[2] for key, new in RENAMED.items() if key.startswith("training.")}
+    state["settings"] = {old.get(key, key): value for key, value in state["settings"].items()} | {"outputs": "all"}
+    assert {"agree", "smoothing", "balance"} <= state["settings"].keys()
+    checkpoint.write(path, tensors, state)
+    core = core_of(translator())
+    loop.train(core, plan, settings, directory=tmp_path, resume=True, report=lambda e: told.append(e.get("text", "")))
+    assert any("resumed after step 2" in text for text in told)
+    assert not any("settings" in text for text in told)
+
+
+@pytest.mark.parametrize(("word", "new"), [(f"{old}=1", new) for old, new in RENAMED.items()])
+def test_a_key_of_an_earlier_version_is_told_its_new_name(word: str, new: str) -> None:
+    run = Run("any", lambda: Splits((), ()))
+    with pytest.raises(QkvError, match=f"this key is called {new} now"):
+        override_run(run, [word])

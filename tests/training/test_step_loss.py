@@ -88,7 +88,7 @@ def test_the_loss_is_that_of_the_slow_sum(core: Callable[[], Transformer], batch
 
 def test_a_prefix_that_is_not_seen_freely_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = losses.states
-    blind = lambda core, batch, drop=losses.keep: right(core, replace(batch, prefix=None), drop)  # noqa: E731
+    blind = lambda core, batch, drop=losses.no_dropout: right(core, replace(batch, prefix=None), drop)  # noqa: E731
     monkeypatch.setattr(losses, "states", blind)
     with pytest.raises(AssertionError):
         test_the_loss_is_that_of_the_slow_sum(decoder, prefixed)
@@ -96,7 +96,7 @@ def test_a_prefix_that_is_not_seen_freely_is_found(monkeypatch: pytest.MonkeyPat
 
 def test_segments_that_are_forgotten_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = losses.states
-    blind = lambda core, batch, drop=losses.keep: right(core, replace(batch, segments=None), drop)  # noqa: E731
+    blind = lambda core, batch, drop=losses.no_dropout: right(core, replace(batch, segments=None), drop)  # noqa: E731
     monkeypatch.setattr(losses, "states", blind)
     with pytest.raises(AssertionError):
         test_the_loss_is_that_of_the_slow_sum(encoder, masked)

@@ -263,7 +263,7 @@ def test_documents_that_see_each_other_or_count_on_are_found(lost: str, monkeypa
         monkeypatch.setattr(model, "position_in_run", lambda groups: torch.arange(groups.shape[1]).expand_as(groups))
     else:
         right = losses.states
-        blind = lambda core, b, drop=losses.keep: right(core, dataclasses.replace(b, documents=None), drop)  # noqa: E731
+        blind = lambda core, b, drop=losses.no_dropout: right(core, dataclasses.replace(b, documents=None), drop)  # noqa: E731
         monkeypatch.setattr(losses, "states", blind)
     with pytest.raises(AssertionError):
         check_packed("gpt2")

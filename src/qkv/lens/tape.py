@@ -21,7 +21,7 @@ from qkv.core.positions import Positions
 from qkv.core.step import Inputs, active_tracer
 from qkv.errors import Note, QkvError
 from qkv.lens import select
-from qkv.spec import as_json
+from qkv.spec import as_json, from_json
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Call, Trace
@@ -231,7 +231,7 @@ def load(directory: Path | str, core: Transformer, tokenizer: Any = None) -> "Tr
     if index.get("format") != FORMAT:
         raise QkvError(f"{directory}: a trace of format {index.get('format')}, expected {FORMAT}",
                        zh=f"{directory}：记录的格式是 {index.get('format')}，应是 {FORMAT}")  # fmt: skip
-    if index["spec"] != as_json(core.spec):
+    if from_json(type(core.spec), index["spec"]) != core.spec:
         raise QkvError(f"{directory}: was recorded from a model of another spec than the one given",
                        zh=f"{directory}：记录它的模型与给的规格不同")  # fmt: skip
     trace = Trace(core, tokenizer=tokenizer)

@@ -21,8 +21,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from qkv.baselines.lstm import LSTMSpec
 from qkv.checkpoints.storage import sync
 from qkv.errors import Note, QkvError
+from qkv.spec import Spec, as_json, from_json
 from qkv.training import fsdp, log, optim
 from qkv.training.distributed import Ranks
 from qkv.training.settings import rename_keys
@@ -198,10 +200,12 @@ class Store:
             tensors, state = read(self.last)
             own = dict((*core.named_parameters(), *core.named_buffers()))
             tensors = {n: fsdp.cut_like(own.get(n.partition(":")[2], t), t) for n, t in tensors.items()}
-        known = state["identity"].get("data", {})
-        if "tokenizer" in known:
-            known["tokenizer"] = rename_keys("tokenizer", known["tokenizer"])
-        wrong = list(differences(state["identity"], self.identity))
+        before = state["identity"]
+        if "spec" in before:  # an earlier version's words for the same spec
+            before["spec"] = as_json(from_json(Spec | LSTMSpec, before["spec"]))
+        if "tokenizer" in (data := before.get("data", {})):
+            data["tokenizer"] = rename_keys("tokenizer", data["tokenizer"])
+        wrong = list(differences(before, self.identity))
         if wrong:
             raise QkvError(f"{self.last}: this checkpoint is of another run: {'; '.join(wrong[:6])}. "
                            "Give another --out to start anew",

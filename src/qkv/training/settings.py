@@ -247,4 +247,5 @@ def value_of(text: str) -> Any:
 
 def rename_keys(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a part of a run, as an earlier version may have written them, under the names of today."""
-    return {RENAMED.get(f"{part}.{key}", f".{key}").rpartition(".")[2]: value for key, value in values.items()}
+    kept = {f"{part}.{key}": value for key, value in values.items() if f"{part}.{key}" not in REMOVED}
+    return {RENAMED.get(name, name).partition(".")[2]: value for name, value in kept.items()}
