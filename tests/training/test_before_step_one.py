@@ -15,7 +15,7 @@ import qkv
 from qkv import hub
 from qkv.cli import main
 from qkv.errors import QkvError
-from qkv.training import assemble, own_data, recipes, session
+from qkv.training import assemble, evaluation, own_data, recipes, session
 from qkv.training.compatibility import fits
 
 SMALL = ["model.width=16", "model.layers=1", "model.ffn=32", "model.heads=2", "tokenizer.size=300", "training.steps=2"]
@@ -320,7 +320,7 @@ def test_a_test_text_of_which_nothing_can_be_judged_is_told(here: Path) -> None:
     how = [*SMALL, "data.test_file=last.txt", "model.family=bert"]
     a = assemble.assemble(recipes.configure("book.txt", how), device="cpu")
     assert "the test text is too short for this objective: it will not be judged" in a.plan.notes
-    assert assemble.test(a) == ({}, [])
+    assert evaluation.evaluate_test(a) == ({}, [])
 
 
 def test_a_warm_up_longer_than_the_run_is_told(here: Path) -> None:

@@ -65,8 +65,8 @@ def test_an_estimate_says_what_a_run_will_take(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_shapes_that_count_alike_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = estimate.shaped
-    monkeypatch.setattr(estimate, "shaped", lambda keys, plan: [(key, 1) for key, _ in true(keys, plan)])
+    true = estimate.find_shapes
+    monkeypatch.setattr(estimate, "find_shapes", lambda keys, plan: [(key, 1) for key, _ in true(keys, plan)])
     got, _ = found(monkeypatch)
     assert got.seconds_per_step != pytest.approx(2 * sum(WIDTHS) / len(WIDTHS), rel=0.1)
 
@@ -83,7 +83,7 @@ def test_a_run_that_would_go_back_to_checkpoints_can_be_estimated() -> None:
 
 
 def test_what_the_run_would_skip_as_a_spike_ends_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    true, spiked = stepping.fault, list[float]()
+    true, spiked = stepping.find_fault, list[float]()
 
     def fault(*given: Any, spike: float) -> str:
         spiked.append(spike)
@@ -103,7 +103,7 @@ def test_adapters_cost_what_adapters_cost() -> None:
 
 def test_the_peak_is_the_highest_that_the_process_had_less_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     core, heights = core_of(), iter([10**9, 3 * 10**9])
-    monkeypatch.setattr(estimate, "highest", lambda core: next(heights))
+    monkeypatch.setattr(estimate, "peak_memory", lambda core: next(heights))
     own = sum(t.nbytes for t in (*core.parameters(), *core.buffers()))
     assert estimate.estimate(core, plan(), SETTINGS).peak_bytes == 3 * 10**9 - own
 
@@ -116,7 +116,7 @@ def test_a_long_epoch_is_looked_at_evenly(monkeypatch: pytest.MonkeyPatch) -> No
         return collate.collate_windows(torch.full((1, 4 + key % 3), 1))
 
     keys: Sequence[int] = range(10 * estimate.LOOKED + 1)
-    counts = estimate.shaped(keys, Plan(lambda epoch: keys, make))
+    counts = estimate.find_shapes(keys, Plan(lambda epoch: keys, make))
     assert len(seen) <= estimate.LOOKED
     assert seen[-1] > 9 * estimate.LOOKED
     assert sum(count for _, count in counts) == len(seen)

@@ -114,4 +114,4 @@ def test_what_is_not_installed_says_how_to_get_it(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "wandb", None)  # type: ignore[arg-type]
     with pytest.raises(QkvError, match=r"--track wandb: .*pip install wandb"):
         trackers.open_tracker("wandb", tmp_path)
-    assert EntryPoint("x", "qkv.training.trackers:tensorboard", trackers.GROUP).load() is trackers.tensorboard
+    assert EntryPoint("x", "qkv.training.trackers:open_tensorboard", trackers.GROUP).load() is trackers.open_tensorboard

@@ -1,10 +1,12 @@
-"""When a run stops: its own limits, a signal, or another process. Next: loop.py, which asks after every step."""
+"""When and how a run ends: its own limits, a signal, or another process. Next: loop.py, which asks after every step."""
 
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -23,6 +25,23 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.code = 128 + number
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: why (steps, epochs, seconds, patience, stop), after how much, and which weights the core has."""
+
+    why: str
+    steps: int
+    epochs: float
+    tokens: int
+    seconds: float
+    loss: float
+    weights: str  # last, best, average or ema
+    metrics: dict[str, Any]  # of those weights
+    precision: str
+    empty: int = 0  # micro-batches in which nothing was to be learnt
+    skipped: int = 0  # steps without an update, as their numbers were bad
 
 
 def find_stop_reason(at: Progress, s: Settings) -> str:

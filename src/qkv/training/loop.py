@@ -8,7 +8,6 @@ import math
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from qkv.core.model import Transformer
 from qkv.errors import Note, QkvError
 from qkv.training import distributed, log, machine, schedule
 from qkv.training.checkpointing import Checkpointing, Evaluate
-from qkv.training.control import Interrupted, catch_signals, find_stop_reason, sync_stop_reason, use_threads
+from qkv.training.control import Interrupted, Outcome, catch_signals, find_stop_reason, sync_stop_reason, use_threads
 from qkv.training.load_balancing import measure_imbalance
 from qkv.training.plan import Plan
 from qkv.training.probes.recorder import Recorder
@@ -26,23 +25,6 @@ from qkv.training.step import WINDOW, Gradients, OptimizerStep, find_fault, hand
 
 WARM = 10  # steps after which the speed is known
 ENDLESS = 10**9
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: why (steps, epochs, seconds, patience, stop), after how much, and which weights the core has."""
-
-    why: str
-    steps: int
-    epochs: float
-    tokens: int
-    seconds: float
-    loss: float
-    weights: str  # last, best, average or ema
-    metrics: dict[str, Any]  # of those weights
-    precision: str
-    empty: int = 0  # micro-batches in which nothing was to be learnt
-    skipped: int = 0  # steps without an update, as their numbers were bad
 
 
 def train(
@@ -155,7 +137,7 @@ class Loop:
         at, s, start, stepper = self.at, self.settings, time.perf_counter(), self.stepper
         keys, back = self.order[at.done], False
         lr = schedule.learning_rate(s, at.step + 1, total=self.total(), width=self.core.spec.stack.width)
-        made = stepper.backward(keys, at)
+        made = stepper.compute_gradients(keys, at)
         self.loss = made.loss
         if made.empty and not at.empty:
             self.note(Note(f"a batch without labels (step {at.step + 1}): it changes nothing; later ones are only "
@@ -165,7 +147,7 @@ class Loop:
         if self.recorder:
             now = {"step": at.step + 1, "epoch": at.epoch, "seconds": at.seconds + time.perf_counter() - start}
             now |= {"tokens": at.tokens + made.tokens, "loss": self.loss, "lr": lr}
-            self.recorder.before(now, self.total(), last=self.is_last_step())
+            self.recorder.prepare(now, self.total(), last=self.is_last_step())
         norm = stepper.clip()
         if wrong := find_fault(self.loss, norm, at.recent, spike=s.spike):
             back = self.skip(wrong, norm, keys, made)

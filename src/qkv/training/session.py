@@ -11,10 +11,9 @@ from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.training import checkpoint, evaluation, lock, log, loop
 from qkv.training.assemble import Assembly, assemble
-from qkv.training.control import Interrupted
+from qkv.training.control import Interrupted, Outcome
 from qkv.training.distributed import Ranks
 from qkv.training.log import Report
-from qkv.training.loop import Outcome
 from qkv.training.probes import readings
 from qkv.training.run import PARTS, Run
 

@@ -68,7 +68,7 @@ class OptimizerStep:
         counts = [b.moe.num_experts for b in core.spec.stack.blocks if b.moe]
         self.loads = torch.zeros(len(counts), max(counts, default=0))  # L E, tokens of the last step by expert
 
-    def backward(self, keys: Sequence[Any], at: checkpoint.Progress) -> Gradients:
+    def compute_gradients(self, keys: Sequence[Any], at: checkpoint.Progress) -> Gradients:
         """The gradients of a step: those of all its micro-batches, divided once by all their tokens."""
         s, mine = self.settings, range(self.ranks.rank, len(keys), self.ranks.size)
         batches = [self.plan.make(keys[micro]).to(self.device) for micro in mine]

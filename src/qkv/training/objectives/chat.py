@@ -25,14 +25,14 @@ def plan_chat(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     """Conversations as the model's chat template writes them, packed; only what an assistant says is learnt."""
     tokenizer, context = tokenizer_for(model), run.model.context
 
-    def read(talks: Any) -> list[Row]:
+    def encode_talks(talks: Any) -> list[Row]:
         return [encode_talk(tokenizer, talk, n) for n, talk in enumerate(talks, 1)]
 
-    rows = read(splits.train)
+    rows = encode_talks(splits.train)
     cut = sum(len(ids) > context for ids, _ in rows)
     notes = (Note(f"{cut} of {len(rows)} conversations are longer than the context of {context}: their ends are left "
                   "out", zh=f"{len(rows)} 段对话中有 {cut} 段长于上下文 {context}：略去超出的末尾"),)  # fmt: skip
-    return plan_packed(run, model, rows, read, notes=notes if cut else (), often=splits.often)
+    return plan_packed(run, model, rows, encode_talks, notes=notes if cut else (), often=splits.often)
 
 
 def encode_talk(tokenizer: Tokenizer, talk: Talk, number: int) -> Row:

@@ -33,12 +33,12 @@ def plan_documents(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOu
     if isinstance(splits.train, Mixture):
         return plan_shards(run, splits, model, partial(collate_documents, end=shard_end(splits.train, tokenizer)))
 
-    def read(text: Any) -> list[Row]:
+    def encode_documents(text: Any) -> list[Row]:
         parts = [part.strip("\n") for part in text.split("\n\n") if part.strip()]
         ids = [[*row, *end_ids(tokenizer)] for row in tokenizer.encode_batch(parts, special=False)]
         return [(row[:-1], row[1:]) for row in ids if len(row) > 1]
 
-    return plan_packed(run, model, read(splits.train), read)
+    return plan_packed(run, model, encode_documents(splits.train), encode_documents)
 
 
 def shard_end(data: Mixture, tokenizer: Tokenizer) -> int:
@@ -58,7 +58,7 @@ def collate_documents(windows: torch.Tensor, end: int) -> collate.Batch:
 
 
 def plan_packed(
-    run: Run, model: Model, rows: list[Row], read: Callable[[Any], list[Row]], *, notes: tuple[str, ...] = (),
+    run: Run, model: Model, rows: list[Row], encode: Callable[[Any], list[Row]], *, notes: tuple[str, ...] = (),
     often: np.ndarray | None = None,
 ) -> tuple[Plan, HoldOut]:  # fmt: skip
     """Rows packed into the context's width, each seeing itself alone; the same company in each epoch but for `often`,
@@ -98,7 +98,7 @@ def plan_packed(
         return select(rows_of(key[0]), torch.tensor(key[1]))
 
     def hold_out(part: Any) -> Batches:
-        found = pack(read(part))
+        found = pack(encode(part))
         return tuple(select(found, index) for index in torch.arange(len(found.target)).split(count))
 
     return Plan(order, make_batch, base.identify(run, whole.target.flatten().numpy()), notes), hold_out

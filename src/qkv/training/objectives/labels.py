@@ -63,7 +63,7 @@ class Labeller:
     known: Mapping[str, int]
     share: float
 
-    def read(self, pairs: Sequence[Pair]) -> tuple[list[list[str]], list[Rows], list[int], list[int]]:
+    def encode_texts(self, pairs: Sequence[Pair]) -> tuple[list[list[str]], list[Rows], list[int], list[int]]:
         """Of (text, label) pairs the rows as texts and as ids, the numbers of the labels, and the rows' true lengths.
 
         A label that training lacks counts as none.
@@ -95,7 +95,7 @@ class Labeller:
 
     def hold_out(self, pairs: Sequence[Pair]) -> Batches:
         """The batches of held-out texts."""
-        _, rows, classes, _ = self.read(pairs)
+        _, rows, classes, _ = self.encode_texts(pairs)
         boxes = self.bucket_texts(rows)
         return tuple(map(self.maker(rows, boxes, classes), boxes.batches(0)))
 
@@ -112,7 +112,7 @@ def plan_labels(run: Run, splits: Splits, model: Model, *, layout: Layout = Layo
     known = {name: i for i, name in enumerate(names)}
     share = s.auxiliary / max(1, each) if model.spec.decoder and model.spec.head else 0.0
     labeller = Labeller(run, tokenizer, layout, each, known, share)
-    texts, rows, classes, lengths = labeller.read(splits.train)  # type: ignore[arg-type]
+    texts, rows, classes, lengths = labeller.encode_texts(splits.train)  # type: ignore[arg-type]
     who = base.identify(run, base.flatten_ids(row for many in rows for row in many), classes)
     notes = base.note_long_rows(lengths, context, ends=True)
     if run.tokenizer.bpe_dropout or s.word_dropout:

@@ -42,7 +42,7 @@ class Masker:
     marks: corrupt.TokenIds
     labels: tuple[str, ...]
 
-    def read(self, pairs: Sequence[Pair]) -> tuple[list[list[int]], list[int]]:
+    def encode_texts(self, pairs: Sequence[Pair]) -> tuple[list[list[int]], list[int]]:
         """Ids and label numbers of (text, label) pairs; a label that training lacks counts as none."""
         known = {name: i for i, name in enumerate(self.labels)}
         ids = self.tokenizer.encode_batch([text for text, _ in pairs])
@@ -60,7 +60,7 @@ class Masker:
 
     def hold_out(self, pairs: Sequence[Pair]) -> Batches:
         """The batches of held-out texts, always with the same words hidden."""
-        rows, classes = self.read(pairs)
+        rows, classes = self.encode_texts(pairs)
         boxes, draw = base.bucket_rows(rows, self.run), corrupt.Draw(0, base.HELD_OUT, 0)
         return tuple(self.batch(rows, classes, key, map(draw.of, key), boxes.shape(key)[2]) for key in boxes.batches(0))
 
@@ -68,7 +68,7 @@ class Masker:
 def plan_labelled(masker: Masker, splits: Splits) -> tuple[Plan, HoldOut]:
     """Texts with words hidden anew in each epoch, and the label of each text."""
     run = masker.run
-    rows, classes = masker.read(splits.train)  # type: ignore[arg-type]
+    rows, classes = masker.encode_texts(splits.train)  # type: ignore[arg-type]
     boxes = base.bucket_rows(rows, run, splits.often)
 
     def order(epoch: int) -> Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]]:

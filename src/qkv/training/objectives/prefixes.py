@@ -31,7 +31,7 @@ def plan_prefixed_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, H
     tokenizer = base.tokenizer_for(model)
     pad, start = tokenizer.pad_id or 0, start_of(model)
 
-    def read(pairs: Sequence[Pair]) -> list[Ids]:
+    def encode_ended(pairs: Sequence[Pair]) -> list[Ids]:
         return [(a, [*b, *end_ids(tokenizer)]) for a, b in base.encode_pairs(tokenizer, pairs)]
 
     def maker(both: list[Ids], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
@@ -43,11 +43,11 @@ def plan_prefixed_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, H
         return [[*a, *start, *b[:-1]] for a, b in both]
 
     def hold_out(pairs: Sequence[Pair]) -> Batches:
-        both = read(pairs)
+        both = encode_ended(pairs)
         boxes = base.bucket_rows(join(both), run)
         return tuple(map(maker(both, boxes), boxes.batches(0)))
 
-    ids = read(splits.train)  # type: ignore[arg-type]
+    ids = encode_ended(splits.train)  # type: ignore[arg-type]
     rows = join(ids)
     boxes = base.bucket_rows(rows, run, splits.often)
     notes = base.note_long_rows(list(map(len, rows)), base.row_limit(run))

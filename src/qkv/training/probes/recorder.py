@@ -1,6 +1,6 @@
 """Records what a run looks like at chosen steps, without touching it: no weight, no gradient, no random number.
 
-loop.py calls `begin`, `before` and `after`; what is read at a step comes in as functions (readings.py), and records.py
+loop.py calls `begin`, `prepare` and `after`; what is read at a step comes in as functions (readings.py), and records.py
 reads the files.
 """
 
@@ -79,7 +79,7 @@ class Recorder:
                 if path.name not in names:
                     path.unlink(missing_ok=True)
 
-    def before(self, moment: dict[str, Any], total: int, last: bool) -> None:
+    def prepare(self, moment: dict[str, Any], total: int, last: bool) -> None:
         """Before the optimiser's step that makes step `moment["step"]` of about `total`: keep what it will change.
 
         `last`: the run may end with it, which only `end` will know.
@@ -112,7 +112,7 @@ class Recorder:
         return self.cost <= left and self.cost + ahead <= self.settings.share * whole - self.spent
 
     def after(self) -> dict[str, Any] | None:
-        """Record the step that `before` chose, if it did: the event that tells of it, a note where that failed."""
+        """Record the step that `prepare` chose, if it did: the event that tells of it, a note where that failed."""
         if self.pending is None:
             return None
         start, moment = time.perf_counter(), self.pending
