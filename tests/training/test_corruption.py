@@ -18,7 +18,7 @@ from qkv.errors import QkvError
 from qkv.tokenizers.vocabulary import train
 from qkv.training import assemble, recipes
 from qkv.training.objectives import denoise
-from qkv.training.objectives.blanks import PIECE
+from qkv.training.objectives.blanks import BLANK_ENDS as PIECE
 from qkv.training.objectives.spans import SENTINELS
 from qkv.training.own_data import from_toml
 from qkv.training.run import Run, Vocabulary

@@ -12,7 +12,7 @@ from qkv.cli import main
 from qkv.core.step import Inputs
 from qkv.data import collate
 from qkv.errors import QkvError
-from qkv.inputs import MARK
+from qkv.tasks.task_format import SEPARATOR as MARK
 from qkv.training import assemble, losses, machine, recipes
 from qkv.training.losses import step_loss
 from qkv.training.objectives import OBJECTIVES

@@ -224,9 +224,9 @@ def test_a_recipe_with_all_its_dropouts_goes_on_bit_for_bit(objective: str, tmp_
 def test_words_left_out_by_consumed_chance_would_be_found(
     objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw, chance = augment.generator, np.random.default_rng(0)
+    draw, chance = augment.make_generator, np.random.default_rng(0)
     monkeypatch.setattr(
-        augment, "generator", lambda **key: chance if key["seed"] == augment.WORD_STREAM else draw(**key)
+        augment, "make_generator", lambda **key: chance if key["seed"] == augment.WORD_STREAM else draw(**key)
     )
     with pytest.raises(AssertionError):
         test_a_recipe_with_all_its_dropouts_goes_on_bit_for_bit(objective, tmp_path)

@@ -10,16 +10,19 @@ from typing import Any
 
 import torch
 
-from qkv import hub, inputs
+from qkv import hub
 from qkv.adapt import lora
+from qkv.checkpoints.locate import locate
 from qkv.data.shards import Mixture
+from qkv.devices import parse_device
 from qkv.errors import Note, QkvError
 from qkv.model import Model
 from qkv.spec import Spec, as_json
+from qkv.tasks import task_format
 from qkv.tokenizers import tokenizer as text
 from qkv.tokenizers import vocabulary
-from qkv.tokenizers.bpe_dropout import joined as whole_words
-from qkv.tokenizers.bpe_dropout import pieces, spelt
+from qkv.tokenizers.bpe_dropout import join_parts as whole_words
+from qkv.tokenizers.bpe_dropout import list_pieces, spell
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.vocabulary import NAMES
 from qkv.training import compatibility
@@ -64,7 +67,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     compatibility.refuse_misfits(run, splits, objective, model)
     if run.training.lora.rank:
         attach_adapters(model, run)
-    model.core.to(hub.device_of(device)).train()
+    model.core.to(parse_device(device)).train()
     plan, hold_out = objective.plan(run, splits, model)
     valid = hold_out(splits.valid)
     compatibility.refuse_unjudged(run, splits, objective, model, valid)
@@ -87,7 +90,7 @@ def build_model(
     labels: list[str] = sorted({label for _, label in splits.train}) if judged else []  # type: ignore[union-attr]
     if begun and set(begun.labels) == set(labels):  # what its outputs stand for
         labels = list(begun.labels)
-    labels = [inputs.RIGHT] if objective.name == "choice" else labels  # one logit an answer
+    labels = [task_format.RIGHT] if objective.name == "choice" else labels  # one logit an answer
     if begun:
         model = add_labels(begun, run, len(labels), words=not objective.labels_texts)
     else:
@@ -95,7 +98,7 @@ def build_model(
             run.model.spec(len(tokenizer), labels=len(labels)), seed=run.training.seed, tokenizer=tokenizer
         )
     if objective.labels_texts and model.spec.decoder:
-        tokenizer = vocabulary.framed(tokenizer)
+        tokenizer = vocabulary.frame_texts(tokenizer)
     if objective.name == "chat" and not tokenizer.config.get("chat_template"):
         tokenizer.config["chat_template"] = chat.TEMPLATE
     model.tokenizer = tokenizer
@@ -138,8 +141,8 @@ def add_labels(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
     spec, drop = begun.spec, begun.spec.stack.blocks[0].dropout
     head = spec.head if words or spec.decoder else None
     spec = replace(spec, head=head, labels=label_head(spec, labels, drop))
-    core = hub.extended(begun.core, spec, run.training.seed)
-    return Model(core, begun.tokenizer, begun.special, label_config(spec, ()), begun.habits)
+    core = hub.copy_matching_weights(begun.core, spec, run.training.seed)
+    return Model(core, begun.tokenizer, begun.special, label_config(spec, ()), begun.generation_config)
 
 
 def attach_adapters(model: Model, run: Run) -> None:
@@ -180,7 +183,7 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
             place = splits.train.shards[0].folder
             raise QkvError(f"{place}: no tokenizer beside the tokens; pack the text again",
                            zh=f"{place}：词元旁边没有词表；请重新 pack")  # fmt: skip
-        return vocabulary.equipped(found, how["specials"], how["template"])
+        return vocabulary.equip(found, how["specials"], how["template"])
     if isinstance(splits.train, str):
         texts: Iterable[str] = [splits.train]
     elif splits.kind == "conversations":
@@ -190,8 +193,8 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         texts = (pair[side] for pair in splits.train for side in sides)
     if run.tokenizer.bpe_dropout and (ranks := run.tokenizer.ranks()):
         texts = list(texts)
-        words = pieces((word for one in texts for word in whole_words(one)), ranks)
-        texts.append(" ".join(map(spelt, words)))  # each piece that dropout makes is known
+        words = list_pieces((word for one in texts for word in whole_words(one)), ranks)
+        texts.append(" ".join(map(spell, words)))  # each piece that dropout makes is known
     words = run.words() if run.words else ()
     kind, size = run.tokenizer.kind, run.tokenizer.size
     return vocabulary.train(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]
@@ -203,7 +206,7 @@ def borrow_tokenizer(name: str, specials: Sequence[str], template: str) -> Token
     Raises:
         QkvError: there is none, or it was made for something else.
     """
-    found = text.load(name if Path(name).is_dir() else hub.locate(name))
+    found = text.load(name if Path(name).is_dir() else locate(name))
     if found is None:
         raise QkvError(f"tokenizer.of={name}: no tokenizer there", zh=f"tokenizer.of={name}：那里没有词表")
     known = {t: getattr(found, f"{NAMES[t]}_id") if t in NAMES else found.id(t) for t in specials}

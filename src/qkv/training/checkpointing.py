@@ -99,7 +99,7 @@ class Checkpointing:
         at, s, core = self.at, self.settings, self.stepper.core
         if self.evaluate is not None:
             found = self.evaluate(core, at.step)
-            better = s.better(found, at.best)
+            better = s.is_better(found, at.best)
             self.report({"kind": "evaluation", "step": at.step, "epoch": at.epoch, **found, "best": better})
             warm = at.step > s.warmup  # before, no evaluation tells what the run will come to
             at.stale = 0 if better else at.stale + warm
@@ -149,7 +149,7 @@ class Checkpointing:
             checkpoint.fill(core, values)
             one = self.evaluate(core, at.step)
             self.report({"kind": "evaluation", "step": at.step, "weights": name, **one})
-            if metrics is None or self.settings.better(one, metrics):
+            if metrics is None or self.settings.is_better(one, metrics):
                 chosen, metrics = name, one
         if found:
             checkpoint.fill(core, found[chosen] if chosen in found else self.store.load_kept("best"))

@@ -140,7 +140,7 @@ def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model
     known = [*objective.measure(model.core, [valid[0].to(model.device)])]
     if not textual and run.check.sentences:
         known += ["exact_match"] if objective.answers == "labels" else ["bleu", "exact_match"]
-    run.training.better(dict.fromkeys(known, 0.0), None)
+    run.training.is_better(dict.fromkeys(known, 0.0), None)
 
 
 def fits(model: Model, source: Any) -> bool:

@@ -12,8 +12,8 @@ from qkv.baselines import ngrams
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
 from qkv.errors import Note
-from qkv.evaluate import cutting
-from qkv.generation.rows import by_length
+from qkv.generation.decoder import batch_by_length
+from qkv.tasks.evaluate import choose_tokenization
 from qkv.training.assemble import Assembly
 from qkv.training.checkpointing import Evaluate
 from qkv.training.compatibility import fits, split_questions
@@ -70,7 +70,7 @@ def score_translations(run: Run, references: Sequence[str], said: Sequence[str])
 
     c = run.check
     references = [join_parts(r, c.joint) for r in references]
-    cut = cutting(references) if c.tokenize == "auto" else c.tokenize
+    cut = choose_tokenization(references) if c.tokenize == "auto" else c.tokenize
     metric = BLEU(tokenize=cut, lowercase=c.lowercase, force=True)
     bleu = metric.corpus_score(list(said), [references]).score
     exact = sum(a.strip() == b.strip() for a, b in zip(said, references, strict=True)) / len(references)
@@ -125,7 +125,7 @@ def largest_batch(a: Assembly, rows: Sequence[tuple[Any, str]]) -> list[tuple[An
     """The batch with the most rows among those in which a model answers `rows`."""
     rows = [row for row in rows if a.objective.answers == "labels" or fits(a.model, row[0])]
     ids = [a.model.ids(asks) if isinstance(asks, str) else a.model.conversation(asks) for asks, _ in rows]
-    boxes = by_length(ids, 2048)
+    boxes = batch_by_length(ids, 2048)
     return [rows[i] for i in max(boxes, key=len)] if boxes else []
 
 

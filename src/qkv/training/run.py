@@ -15,20 +15,11 @@ import numpy as np
 from qkv.data.bad_rows import dry_run
 from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError, meant, nearest
-from qkv.tokenizers.bpe_dropout import Ranks, merges_of
+from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, check_range, parse_assignments, replace_from_dict, validate
+from qkv.tokenizers.bpe_dropout import Ranks, read_merges
 from qkv.tokenizers.vocabulary import Kind
 from qkv.training.data_files import Data
-from qkv.training.settings import (
-    NONE,
-    ONE,
-    RENAMED,
-    SHARE,
-    Settings,
-    assignments,
-    bounded,
-    changed,
-    sound,
-)
+from qkv.training.settings import RENAMED, Settings, refuse_old_key
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits, find_data_file
 
@@ -47,7 +38,7 @@ class Vocabulary:
     merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
 
     def __post_init__(self) -> None:
-        sound("tokenizer", self)
+        validate("tokenizer", self)
         if not 0 <= self.bpe_dropout <= 1:
             raise QkvError(f"tokenizer.bpe_dropout: found {self.bpe_dropout}, expected {SHARE}",
                            zh=f"tokenizer.bpe_dropout：读到 {self.bpe_dropout}，应是 {SHARE.zh}")  # fmt: skip
@@ -55,7 +46,7 @@ class Vocabulary:
     def ranks(self) -> Ranks | None:
         """The merges of the file; None where none is named, as a vocabulary of kind bpe has its own."""
         path = Path(self.merges)
-        return merges_of(path if path.is_file() else find_data_file(*path.parts)) if self.merges else None
+        return read_merges(path if path.is_file() else find_data_file(*path.parts)) if self.merges else None
 
 
 @dataclass(frozen=True)
@@ -74,12 +65,12 @@ class Check:
     ngrams: int = 0  # an n-gram model of this order is counted and judged beside the run, to say what attention adds
 
     def __post_init__(self) -> None:
-        sound("check", self)
-        bounded("check", self, ONE, lambda n: n >= 1, "beam", "longest")
-        bounded("check", self, NONE, lambda n: n >= 0, "sentences", "samples")
-        bounded("check", self, Note("a number", zh="数"), math.isfinite, "length_penalty")
+        validate("check", self)
+        check_range("check", self, AT_LEAST_ONE, lambda n: n >= 1, "beam", "longest")
+        check_range("check", self, NOT_NEGATIVE, lambda n: n >= 0, "sentences", "samples")
+        check_range("check", self, Note("a number", zh="数"), math.isfinite, "length_penalty")
         order = Note("an order such as 3, or 0 for none", zh="阶数，如 3；0 为不用")
-        bounded("check", self, order, lambda n: n >= 0, "ngrams")
+        check_range("check", self, order, lambda n: n >= 0, "ngrams")
 
 
 @dataclass(frozen=True)
@@ -148,7 +139,7 @@ KINDS = {
 
 def parse_overrides(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
     """`a.b=c` words as a nested mapping; of an unknown key the nearest is told, in whichever part it lies."""
-    values, parts = assignments(words), tuple(parts)
+    values, parts = parse_assignments(words), tuple(parts)
     for key, value in values.items():
         if key in PLAIN:
             continue
@@ -186,7 +177,7 @@ def check_keys(values: Mapping[str, Any], where: str = "") -> None:
 
 def override_run(run: Run, words: Iterable[str]) -> Run:
     """The run with `a.b=c` put in; QkvError for a key that there is not."""
-    return changed(run, parse_overrides(words, PARTS))
+    return replace_from_dict(run, parse_overrides(words, PARTS), on_unknown=refuse_old_key)
 
 
 def shrink_run(run: Run) -> Run:
@@ -196,7 +187,7 @@ def shrink_run(run: Run) -> Run:
         with dry_run():
             whole = run.splits()
         if isinstance(whole.train, Mixture):
-            return dataclasses.replace(whole, train=whole.train.first(20_000), valid=whole.valid.first(2_000))  # type: ignore[union-attr]
+            return dataclasses.replace(whole, train=whole.train.take_first(20_000), valid=whole.valid.take_first(2_000))  # type: ignore[union-attr]
         size = 20_000 if isinstance(whole.train, str) else 200
         cut = {"train": whole.train[:size], "valid": whole.valid[: size // 10], "test": whole.test[:8]}  # type: ignore[index]
         often = None if whole.often is None else np.ones(len(cut["train"]))

@@ -10,7 +10,7 @@ import numpy as np
 from qkv.data import bucket, collate
 from qkv.data.order import make_generator
 from qkv.errors import QkvError
-from qkv.tokenizers.bpe_dropout import Recut, Trials
+from qkv.tokenizers.bpe_dropout import BpeDropout, Trials
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.objectives.base import Rows, special_ids
 from qkv.training.plan import Plan
@@ -45,7 +45,7 @@ def recut_items(
 
     An item with a text whose new cut is longer than `longest` keeps its `usual` cuts.
     """
-    recut, share = Recut(tokenizer, run.tokenizer.ranks()), run.tokenizer.bpe_dropout
+    recut, share = BpeDropout(tokenizer, run.tokenizer.ranks()), run.tokenizer.bpe_dropout
     seed, parts = run.training.seed ^ RECUT_STREAM, iter(recut.read([text for item in items for text in item]))
     read = [[next(parts) for _ in item] for item in items]
 
@@ -62,7 +62,7 @@ def recut_items(
 
 def recut_text(run: Run, tokenizer: Tokenizer, text: str) -> Callable[[int], np.ndarray]:
     """The ids of a text as an epoch cuts it, a function of (seed, epoch); dropout makes it longer, never shorter."""
-    recut = Recut(tokenizer, run.tokenizer.ranks())
+    recut = BpeDropout(tokenizer, run.tokenizer.ranks())
     (read,) = recut.read([text])
 
     @lru_cache(maxsize=2)

@@ -2,8 +2,8 @@
 
 from qkv.data import collate, corrupt
 from qkv.errors import QkvError
-from qkv.generation.rows import PIECE
 from qkv.model import Model
+from qkv.tasks.special_tokens import BLANK_ENDS
 from qkv.training.objectives.base import END_TOKENS, TEXTS, HoldOut, Objective, continue_sources, mask_id, tokenizer_for
 from qkv.training.objectives.windows import Corruption
 from qkv.training.plan import Plan
@@ -14,10 +14,11 @@ from qkv.training.splits import Splits
 def plan_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     """Blanks in a text that is seen freely, filled one after another in a random order (Du et al. 2022, 2.1)."""
     tokenizer = tokenizer_for(model)
-    mask, (start, end) = mask_id(run, tokenizer), (tokenizer.id(token) for token in PIECE)
+    mask, (start, end) = mask_id(run, tokenizer), (tokenizer.id(token) for token in BLANK_ENDS)
     if start is None or end is None:
-        raise QkvError(f"{run.name}: the vocabulary lacks {' or '.join(PIECE)}, which begin and end what fills a blank",
-                       zh=f"{run.name}：词表没有填空开头与结尾的 {'、'.join(PIECE)}")  # fmt: skip
+        names, zh = " or ".join(BLANK_ENDS), "、".join(BLANK_ENDS)
+        raise QkvError(f"{run.name}: the vocabulary lacks {names}, which begin and end what fills a blank",
+                       zh=f"{run.name}：词表没有填空开头与结尾的 {zh}")  # fmt: skip
     pad = tokenizer.pad_id or 0
 
     def corrupt_row(ids: list[int], draw: corrupt.Draw) -> corrupt.Blanks:
@@ -29,5 +30,5 @@ def plan_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     return Corruption(int(run.model.context / 1.31) - 1, corrupt_row, collate_rows).plan(run, splits, model)
 
 
-BLANKS = Objective("blanks", TEXTS, (*END_TOKENS, "[MASK]", *PIECE), "none", plan_blanks, continue_sources,
+BLANKS = Objective("blanks", TEXTS, (*END_TOKENS, "[MASK]", *BLANK_ENDS), "none", plan_blanks, continue_sources,
                    ("prefix decoder",))  # fmt: skip

@@ -14,8 +14,8 @@ import torch
 from qkv.data import bucket, collate
 from qkv.data.collate import IGNORED
 from qkv.errors import QkvError
-from qkv.inputs import MARK
 from qkv.model import Model
+from qkv.tasks.task_format import SEPARATOR
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.losses import states, text_logits
 from qkv.training.objectives import augment, base
@@ -40,11 +40,11 @@ class Layout:
         """
         rows = self.rows_of(text)
         choices = self.shares == "choices"
-        if len(rows) != each or (self.shares == "orders" and MARK not in text) or (choices and each < 2):
+        if len(rows) != each or (self.shares == "orders" and SEPARATOR not in text) or (choices and each < 2):
             parts, zh = ("two texts", "两个文本") if self.shares == "orders" else (
                 f"a question and {max(each, 2)} answers", f"一个问题和 {max(each, 2)} 个答案")  # fmt: skip
-            raise QkvError(f"{text[:60]!r}: expected {parts} with {MARK.strip()} between",
-                           zh=f"{text[:60]!r}：应是{zh}，以 {MARK.strip()} 隔开")  # fmt: skip
+            raise QkvError(f"{text[:60]!r}: expected {parts} with {SEPARATOR.strip()} between",
+                           zh=f"{text[:60]!r}：应是{zh}，以 {SEPARATOR.strip()} 隔开")  # fmt: skip
         if choices and label not in known:
             raise QkvError(f"{text[:60]!r}: found the label {label!r}, expected the number of the right answer, 0 to "
                            f"{each - 1}",

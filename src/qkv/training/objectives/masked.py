@@ -62,7 +62,9 @@ class Masker:
         """The batches of held-out texts, always with the same words hidden."""
         rows, classes = self.encode_texts(pairs)
         boxes, draw = base.bucket_rows(rows, self.run), corrupt.Draw(0, base.HELD_OUT, 0)
-        return tuple(self.batch(rows, classes, key, map(draw.of, key), boxes.shape(key)[2]) for key in boxes.batches(0))
+        return tuple(
+            self.batch(rows, classes, key, map(draw.at_index, key), boxes.shape(key)[2]) for key in boxes.batches(0)
+        )
 
 
 def plan_labelled(masker: Masker, splits: Splits) -> tuple[Plan, HoldOut]:
@@ -82,7 +84,7 @@ def plan_labelled(masker: Masker, splits: Splits) -> tuple[Plan, HoldOut]:
 
     def make_batch(key: tuple[int, tuple[int, ...], tuple[int, ...]]) -> collate.Batch:
         epoch, items, numbers = key
-        draws = map(corrupt.Draw(run.training.seed, epoch, 0).of, numbers)
+        draws = map(corrupt.Draw(run.training.seed, epoch, 0).at_index, numbers)
         return masker.batch(rows, classes, items, draws, boxes.shape(items)[2])
 
     notes = base.note_long_rows(list(map(len, rows)), base.row_limit(run))

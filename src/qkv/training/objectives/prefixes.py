@@ -5,20 +5,20 @@ from typing import Any
 
 from qkv.data import bucket, collate, corrupt
 from qkv.model import Model
+from qkv.tasks.special_tokens import start_ids
 from qkv.training.objectives import base
 from qkv.training.objectives.base import Batches, HoldOut, Ids, Objective
 from qkv.training.objectives.windows import Corruption, end_ids
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.splits import Pair, Splits
-from qkv.writing import start_of
 
 
 def plan_prefixes(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     """A prefix that is seen freely, and what follows it: of pairs, or a window of a text cut at a random place."""
     if splits.kind == "pairs":
         return plan_prefixed_pairs(run, splits, model)
-    tokenizer, start = base.tokenizer_for(model), start_of(model)
+    tokenizer, start = base.tokenizer_for(model), start_ids(model)
 
     def collate_rows(rows: list[Ids]) -> collate.Batch:
         return collate.collate_prefixes(rows, pad=tokenizer.pad_id or 0, start=start)
@@ -29,7 +29,7 @@ def plan_prefixes(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut
 def plan_prefixed_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     """Pairs in one row: the source is a prefix, seen freely, and the target is learnt (Raffel et al. 2020, 3.2.1)."""
     tokenizer = base.tokenizer_for(model)
-    pad, start = tokenizer.pad_id or 0, start_of(model)
+    pad, start = tokenizer.pad_id or 0, start_ids(model)
 
     def encode_ended(pairs: Sequence[Pair]) -> list[Ids]:
         return [(a, [*b, *end_ids(tokenizer)]) for a, b in base.encode_pairs(tokenizer, pairs)]

@@ -54,7 +54,7 @@ def plan_shards(
         return collate_rows(data.windows(length=length, rows=w.rows, seed=s.seed, step=key))
 
     def hold_out(part: Mixture) -> Batches:
-        return tuple(map(collate_rows, part.held(length=length, most=64 * w.rows).split(w.rows)))
+        return tuple(map(collate_rows, part.held_windows(length=length, most=64 * w.rows).split(w.rows)))
 
     return Plan(w.order, make_batch, identify(run) | data.identity), hold_out
 
@@ -111,7 +111,7 @@ class Corruption:
 
         def hold_out(part: str | Mixture) -> Batches:
             if isinstance(part, Mixture):
-                cut: list[list[int]] = part.held(length=length - 1, most=64 * w.rows).tolist()
+                cut: list[list[int]] = part.held_windows(length=length - 1, most=64 * w.rows).tolist()
             else:
                 found = tokenizer.encode(part, special=False)[: 64 * w.rows * length]
                 cut = [found[at : at + length] for at in range(0, len(found) - LEAST + 1, length)]

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv import reading
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
@@ -22,10 +21,12 @@ from qkv.lens import readout, words
 from qkv.lens.mask import mask
 from qkv.lens.trace import Trace
 from qkv.model import Model
+from qkv.tasks.fill import fill_ids
+from qkv.tasks.special_tokens import start_ids
 from qkv.training import losses
 from qkv.training.assemble import Assembly
 from qkv.training.probes.recorder import Reading, Recorder
-from qkv.writing import free, start_of
+from qkv.uses import is_prefix_decoder
 
 TEXTS, EXAMPLE = 4, 32  # texts taken where none are named; positions of the example at most
 KINDS = {"encoder-decoder": "translation", "encoder": "filling"}
@@ -44,7 +45,7 @@ def make_recorder(a: Assembly) -> Recorder:
         if not word.strip():
             raise QkvError("watch.words: found an empty word, expected one of the vocabulary",
                            zh="watch.words：有一个空词，应是词表里的词")  # fmt: skip
-        if made.unknown(word):
+        if made.find_unknown(word):
             raise QkvError(f"watch.words: {word!r} is not in this run's vocabulary, so it has no vector to watch",
                            zh=f"watch.words：{word!r} 不在词表里，没有向量可看")  # fmt: skip
     valid = a.splits.valid
@@ -72,7 +73,7 @@ def kind_of_model(model: Model) -> str:
     """The architecture of a model."""
     if model.encoder_decoder:
         return "encoder-decoder"
-    return "prefix" if free(model.spec) else "decoder" if model.spec.decoder else "encoder"
+    return "prefix" if is_prefix_decoder(model.spec) else "decoder" if model.spec.decoder else "encoder"
 
 
 def choose_example(a: Assembly, texts: Sequence[str]) -> Batch:
@@ -133,13 +134,13 @@ def read_inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dic
     made, special, kind = model.tokenizer, model.special, kind_of_model(model)
     assert made is not None
     ids, both = model.ids(text), model.encoder_decoder
-    given = [*start_of(model)] if both else [*ids, *(start_of(model) if kind == "prefix" else ())]
+    given = [*start_ids(model)] if both else [*ids, *(start_ids(model) if kind == "prefix" else ())]
     read = [*given, *said.tokens[:-1]] if said else ids
     rows = torch.tensor([read], device=model.device)
     output = said.text if said else fill_or_label(model, ids)
     row = {"text": text, "output": output, "kind": KINDS.get(kind, "continuation"),
            "source": made.pieces(ids) if both else None, "target": made.pieces(read), "prompt": len(given),
-           "unknown": list(made.unknown(text)), "layer": None,
+           "unknown": list(made.find_unknown(text)), "layer": None,
            "chances": [math.exp(p) for p in said.logprobs] if said else []}  # fmt: skip
     if not model.spec.has_blocks:  # a baseline without layers of attention
         return row, {}
@@ -182,7 +183,7 @@ def fill_or_label(model: Model, ids: list[int]) -> str:
     made = model.tokenizer
     assert made is not None
     if made.mask_id is not None and made.mask_id in ids and model.spec.head:
-        return " ".join(made.decode([i]) for i in reading.fill(model.core, ids, made.mask_id).argmax(-1).tolist())
+        return " ".join(made.decode([i]) for i in fill_ids(model.core, ids, made.mask_id).argmax(-1).tolist())
     return model.classify(ids).label if model.labels else ""
 
 
