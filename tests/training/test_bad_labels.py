@@ -100,7 +100,7 @@ def test_the_label_of_a_text_out_of_range_is_told(wrong: int) -> None:
 
 
 def test_the_guard_is_what_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "within", lambda *given: None)
+    monkeypatch.setattr(losses, "check_label_range", lambda *given: None)
     with pytest.raises(IndexError):
         test_the_label_of_a_text_out_of_range_is_told(3)
 

@@ -142,7 +142,7 @@ def test_an_encoder_that_guesses_hidden_words_is_refused() -> None:
         scheduled_sampling.replace_inputs(core_of("full"), collate.collate_masked(rows, pad=0), 0.5, 0)
 
 
-@pytest.mark.parametrize(("key", "value"), [("sampled", 1.5), ("sampled_ramp", -1)])
+@pytest.mark.parametrize(("key", "value"), [("scheduled_sampling", 1.5), ("scheduled_sampling_ramp", -1)])
 def test_shares_that_are_none_are_refused(key: str, value: float) -> None:
     with pytest.raises(QkvError, match=key):
         Settings(**{key: value})  # type: ignore[arg-type]
