@@ -135,7 +135,7 @@ class OptimizerStep:
 class NonFinite(QkvError):
     """A loss or a gradient that is NaN, infinite or a spike; the weights and checkpoints before it are kept."""
 
-    code = 3
+    exit_code = 3
 
 
 def find_fault(loss: float, norm: float, recent: Sequence[Sequence[float]], *, spike: float) -> str:
