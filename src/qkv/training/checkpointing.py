@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from qkv.core.model import Transformer
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.spec import as_json
 from qkv.training import checkpoint, log, optim
 from qkv.training.control import find_stop_reason
@@ -44,12 +45,11 @@ class Checkpointing:
         """
         at, s, store, stepper, notes = self.at, self.settings, self.store, self.stepper, list[str]()
         if store.last and not resume:
-            raise QkvError(f"{store.last}: a run lies here; go on with --resume auto or give another --out",
-                           zh=f"{store.last}：这里已有一次训练；请用 --resume auto 接着训练，"
-                           "或另给 --out")  # fmt: skip
+            raise QkvError("{last}: a run lies here; go on with --resume auto or give another --out",
+                           last=store.last)
         if s.on_bad_step == "rewind" and not store.folder:
-            raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back to",
-                           zh="training.on_bad_step=rewind：没有目录的训练没有可退回的检查点")  # fmt: skip
+            raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back "
+                           "to")
         if stepper.ranks.first:
             store.remove_partial()
         if store.last:
@@ -58,14 +58,14 @@ class Checkpointing:
             if s.precision not in ("auto", at.precision):
                 at.precision = ""  # another was asked for than the run has had so far
             self.saved = at.step
-            notes = [Note(f"resumed after step {at.step}", zh=f"从第 {at.step} 步之后继续")]
+            notes = [Message("resumed after step {step}", step=at.step)]
             if why := find_stop_reason(at, s):
-                notes += [Note(f"nothing is left to do: training.{why} ended this run; say another to go on",
-                               zh=f"没有要做的了：这次训练已由 training.{why} 结束；要继续，就改它")]  # fmt: skip
+                notes += [Message("nothing is left to do: training.{why} ended this run; say another to go on",
+                                  why=why)]
             notes += differences
         if stepper.ranks.size > 1:
             state = json.dumps([at.step, store.identity], default=str)
-            stepper.ranks.assert_same(Note("data, model or checkpoint", zh="数据、模型或检查点"), state)
+            stepper.ranks.assert_same(Message("data, model or checkpoint"), state)
         if stepper.ranks.size > 1 and not stepper.shards:
             stepper.ranks.broadcast(stepper.core)
         return notes

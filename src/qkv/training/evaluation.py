@@ -11,8 +11,8 @@ from typing import Any
 from qkv.baselines import ngrams
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
-from qkv.errors import Note
 from qkv.generation.decoder import batch_by_length
+from qkv.messages import Message
 from qkv.tasks.evaluate import choose_tokenization
 from qkv.training.assemble import Assembly
 from qkv.training.checkpointing import Evaluate
@@ -154,9 +154,8 @@ def count_ngrams(a: Assembly, *, order: int = 3) -> dict[str, Any]:
     return {"order": order, "loss": loss, "perplexity": math.exp(loss)}
 
 
-def describe_ngrams(found: dict[str, Any]) -> Note:
+def describe_ngrams(found: dict[str, Any]) -> Message:
     """What `count_ngrams` found, in words."""
     order, loss, perplexity = found["order"], f"{found['loss']:.3f}", f"{found['perplexity']:.2f}"
-    return Note(f"n-grams of order {order}, counted on the same tokens: validation loss {loss}, "
-                f"perplexity {perplexity}",
-                zh=f"在同样的词元上数出的 {order} 元模型：验证损失 {loss}，困惑度 {perplexity}")  # fmt: skip
+    return Message("n-grams of order {order}, counted on the same tokens: validation loss {loss}, perplexity "
+                   "{perplexity}", order=order, loss=loss, perplexity=perplexity)

@@ -13,7 +13,8 @@ from typing import Any
 
 from qkv import memory
 from qkv.core.model import Transformer
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.training import distributed, log, machine, schedule
 from qkv.training.checkpointing import Checkpointing, Evaluate
 from qkv.training.control import Interrupted, Outcome, catch_signals, find_stop_reason, sync_stop_reason, use_threads
@@ -58,7 +59,7 @@ def train(
                 run.checkpoints.save(run.loss)
             if number:
                 name, now = signal.Signals(number).name, run.at.step
-                run.note(Note(f"stopped by {name} after step {now}", zh=f"第 {now} 步之后因 {name} 停止"))
+                run.note(Message("stopped by {name} after step {now}", name=name, now=now))
                 raise Interrupted(number)
         end = run.finish(why)
         if caught:
@@ -98,13 +99,10 @@ class Loop:
         self.stepper.speed.shown = (at.tokens, at.seconds)
         if self.recorder and self.stepper.shards:  # parts of a matrix say little of it
             self.recorder = None
-            notes.append(Note("watch: nothing is recorded, as training.shard parts the weights",
-                              zh="watch：不记录，因为 training.shard 把权重分开了"))  # fmt: skip
+            notes.append(Message("watch: nothing is recorded, as training.shard parts the weights"))
         if at.step < s.warmup and self.total() <= s.warmup:
-            notes.append(Note(f"training.warmup={s.warmup} is as long as the run ({self.total()} steps) or "
-                              "longer: its rate only rises",
-                              zh=f"training.warmup={s.warmup} 不短于整个训练（{self.total()} 步）：学习率"
-                              "只升不降"))  # fmt: skip
+            notes.append(Message("training.warmup={warmup} is as long as the run ({total} steps) or longer: its rate "
+                                 "only rises", warmup=s.warmup, total=self.total()))
         for text in notes:
             self.note(text)
         if self.recorder and self.log and (event := self.recorder.begin(self.core, self.log.parent, at)):
@@ -120,8 +118,8 @@ class Loop:
         """The batches of an epoch in their order, `accumulate` of them to a step of each process."""
         keys, n = list(self.plan.order(epoch)), self.stepper.micro
         if not keys:
-            raise QkvError("training: no batch in an epoch; is the data empty, or every row longer than the context?",
-                           zh="training：一轮里没有一个批；数据是空的吗，还是每行都长于上下文？")  # fmt: skip
+            raise QkvError("training: no batch in an epoch; is the data empty, or every row longer than the "
+                           "context?")
         return [keys[i : i + n] for i in range(0, len(keys), n)]
 
     def total(self) -> int:
@@ -140,9 +138,8 @@ class Loop:
         made = stepper.compute_gradients(keys, at)
         self.loss = made.loss
         if made.empty and not at.empty:
-            self.note(Note(f"a batch without labels (step {at.step + 1}): it changes nothing; later ones are only "
-                           "counted",
-                           zh=f"有一批没有标签（第 {at.step + 1} 步）：它什么也不改变；以后的只计数"))  # fmt: skip
+            self.note(Message("a batch without labels (step {step}): it changes nothing; later ones are only counted",
+                              step=at.step + 1))
         at.empty += made.empty
         if self.recorder:
             now = {"step": at.step + 1, "epoch": at.epoch, "seconds": at.seconds + time.perf_counter() - start}
@@ -179,13 +176,13 @@ class Loop:
         rank = self.stepper.ranks.rank
         what, aside = handle_bad_step(wrong, norm, keys, made.batches, at, s, checkpoints.store, rank)
         if s.on_bad_step == "skip":
-            self.note(Note(f"{what}: the update is left out{aside}", zh=f"{what}：这一步不更新{aside}"))
+            self.note(Message("{what}: the update is left out{aside}", what=what, aside=aside))
             return False
         checkpoints.rewind()
         if self.log:
             log.truncate(self.log, at.step)
-        self.note(Note(f"{what}{aside}: back to step {at.step}, past these batches",
-                       zh=f"{what}{aside}：回到第 {at.step} 步，跳过这几批"))  # fmt: skip
+        self.note(Message("{what}{aside}: back to step {step}, past these batches", what=what, aside=aside,
+                          step=at.step))
         if self.recorder and self.log:
             self.recorder.pending = None
             self.recorder.begin(self.core, self.log.parent, at)

@@ -14,7 +14,7 @@ from qkv.adapt.onednn_linear import multiply
 from qkv.core.dropout import make_dropout
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
-from qkv.errors import Note
+from qkv.messages import Message
 from qkv.spec import Spec
 from qkv.training.checkpoint import Progress
 from qkv.training.distributed import Ranks
@@ -27,14 +27,13 @@ SIDES = {"cpu": 1024, "cuda": 8192}  # of the matrices that are multiplied
 ROUNDS = 5
 
 
-def choose_precision(wanted: str, core: Transformer, batch: Batch, ranks: Ranks) -> tuple[str, Note]:
+def choose_precision(wanted: str, core: Transformer, batch: Batch, ranks: Ranks) -> tuple[str, Message]:
     """The precision of a run, the same for all processes, and what is said of it."""
     found, gain = measure_precision(wanted, core, batch)
     if ranks.size > 1:
         found = "bf16" if ranks.broadcast_numbers(found == "bf16") == [1] else "fp32"
-    measured = f" (a pass in bf16 is {gain:.2f} times as fast here)" if gain else ""
-    zh = f"（在这里 bf16 一遍的速度是 fp32 的 {gain:.2f} 倍）" if gain else ""
-    return found, Note(f"precision {found}{measured}", zh=f"精度 {found}{zh}")
+    measured = Message(" (a pass in bf16 is {gain:.2f} times as fast here)", gain=gain) if gain else Message()
+    return found, Message("precision {found}{measured}", found=found, measured=measured)
 
 
 def measure_precision(wanted: str, core: Transformer, batch: Batch, *, rounds: int = 2) -> tuple[str, float | None]:
@@ -53,17 +52,15 @@ def measure_precision(wanted: str, core: Transformer, batch: Batch, *, rounds: i
     return ("bf16" if gain >= WORTH else "fp32"), gain
 
 
-def warn_oversubscribed(core: Transformer, batch: Batch, precision: str, ranks: Ranks) -> list[Note]:
+def warn_oversubscribed(core: Transformer, batch: Batch, precision: str, ranks: Ranks) -> list[Message]:
     """What is said where the threads of this process hinder each other; nothing where they do not."""
     alone = ranks.size == 1  # other processes are meant to share the cores
     times = compare_threads(core, batch, low=precision == "bf16") if alone else 1.0
     if times < CROWDED:
         return []
     count = torch.get_num_threads()
-    return [Note(f"{count} threads take {times:.1f} times as long as one here: is something else using the cores, "
-                 "or the model too small to share? --threads 1 is faster now",
-                 zh=f"这里 {count} 个线程用的时间是一个线程的 {times:.1f} 倍：有别的程序在用这些核，或模型太小？"
-                 "现在 --threads 1 更快")]  # fmt: skip
+    return [Message("{count} threads take {times:.1f} times as long as one here: is something else using the cores, "
+                    "or the model too small to share? --threads 1 is faster now", count=count, times=times)]
 
 
 def compare_threads(core: Transformer, batch: Batch, *, low: bool) -> float:

@@ -104,7 +104,7 @@ class OptimizerStep:
                 )
         except QkvError as e:
             place = f"step {at.step + 1} (epoch {at.epoch}, rows {str(key)[:80]})"
-            raise QkvError(f"training: {place}: {e}", zh=f"training：{place}：{e.note.zh}") from e
+            raise QkvError("training: {place}: {e}", place=place, e=e) from e
 
     def sum_ranks(self, loss: float, keys: Sequence[Any], at: checkpoint.Progress) -> float:
         """The loss of all ranks, whose gradients are summed too."""
@@ -180,8 +180,8 @@ def handle_bad_step(
         kept = f"the last good checkpoint is {store.last}" if store.last else "nothing was saved before"
         again = f", bad step {at.row} in a row" if at.row > 1 else ""
         again = f", and the run went back {at.back} times" if at.back else again
-        raise NonFinite(f"training: {wrong} at {where}{again}; {kept}{aside}. Try a smaller lr, clip=1, "
-                        "or precision=fp32")  # fmt: skip
+        raise NonFinite("training: {wrong} at {where}{again}; {kept}{aside}. Try a smaller lr, clip=1, or "
+                        "precision=fp32", wrong=wrong, where=where, again=again, kept=kept, aside=aside)
     return f"{wrong} at {where}", aside
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from qkv.core.model import Transformer
 from qkv.data import bucket, collate
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.model import Model
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.vocabulary import Template
@@ -123,19 +124,17 @@ def row_limit(run: Run) -> int:
 def mask_id(run: Run, tokenizer: Tokenizer) -> int:
     """The id that hides words; QkvError where there is none."""
     if tokenizer.mask_id is None:
-        raise QkvError(f"{run.name}: the vocabulary has no mask token to hide words with; add [MASK] to it",
-                       zh=f"{run.name}：词表没有用来遮词的词元；请加上 [MASK]")  # fmt: skip
+        raise QkvError("{name}: the vocabulary has no mask token to hide words with; add [MASK] to it",
+                       name=run.name)
     return tokenizer.mask_id
 
 
 def note_long_rows(lengths: Sequence[int], longest: int, *, ends: bool = False) -> tuple[str, ...]:
     """What is said about texts that are longer than training reads: they are left out, or their `ends` alone are."""
     over, of = sum(n > longest for n in lengths), len(lengths)
-    what, zh = ("their ends are left out", "略去超出的末尾") if ends else ("they are left out", "不用来训练")
-    told = Note(f"{over:,} of {of:,} texts or pairs are longer than {longest} tokens: {what}; raise model.context or "
-                "training.tokens to learn from them",
-                zh=f"{of:,} 个文本（对）中有 {over:,} 个长于 {longest} 个词元：{zh}；想用上，就调大 model.context 或 "
-                "training.tokens")  # fmt: skip
+    what = Message("their ends are left out") if ends else Message("they are left out")
+    told = Message("{over:,} of {of:,} texts or pairs are longer than {longest} tokens: {what}; raise model.context "
+                   "or training.tokens to learn from them", over=over, of=of, longest=longest, what=what)
     return (told,) if over else ()
 
 

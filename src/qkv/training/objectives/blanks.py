@@ -17,8 +17,8 @@ def plan_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     mask, (start, end) = mask_id(run, tokenizer), (tokenizer.id(token) for token in BLANK_ENDS)
     if start is None or end is None:
         names, zh = " or ".join(BLANK_ENDS), "、".join(BLANK_ENDS)
-        raise QkvError(f"{run.name}: the vocabulary lacks {names}, which begin and end what fills a blank",
-                       zh=f"{run.name}：词表没有填空开头与结尾的 {zh}")  # fmt: skip
+        raise QkvError("{name}: the vocabulary lacks {names}, which begin and end what fills a blank", name=run.name,
+                       names=names, zh=zh)
     pad = tokenizer.pad_id or 0
 
     def corrupt_row(ids: list[int], draw: corrupt.Draw) -> corrupt.Blanks:

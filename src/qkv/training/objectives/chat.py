@@ -5,7 +5,8 @@ from typing import Any
 
 from qkv.chat import template as chats
 from qkv.data.collate import IGNORED
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.model import Model
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.objectives.base import END_TOKENS, Decoding, HoldOut, Objective, measure_perplexity, tokenizer_for
@@ -30,8 +31,8 @@ def plan_chat(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
 
     rows = encode_talks(splits.train)
     cut = sum(len(ids) > context for ids, _ in rows)
-    notes = (Note(f"{cut} of {len(rows)} conversations are longer than the context of {context}: their ends are left "
-                  "out", zh=f"{len(rows)} 段对话中有 {cut} 段长于上下文 {context}：略去超出的末尾"),)  # fmt: skip
+    notes = (Message("{cut} of {rows} conversations are longer than the context of {context}: their ends are left out",
+                     cut=cut, rows=len(rows), context=context),)
     return plan_packed(run, model, rows, encode_talks, notes=notes if cut else (), often=splits.often)
 
 
@@ -53,10 +54,9 @@ def encode_talk(tokenizer: Tokenizer, talk: Talk, number: int) -> Row:
         before = template.ids(tokenizer, talk[:n]) if n else []
         after = template.ids(tokenizer, talk[: n + 1], add_generation_prompt=False)
         if after[: len(before)] != before or ids[: len(after)] != after:
-            raise QkvError(f"conversation {number}, message {n + 1}: the chat template writes this turn otherwise when "
-                           "more follows, so the answer cannot be told from the rest",
-                           zh=f"对话 {number} 的消息 {n + 1}：后面还有消息时，聊天模板对这一轮的写法不同，"
-                           "分不出回答")  # fmt: skip
+            raise QkvError("conversation {number}, message {text}: the chat template writes this turn otherwise when "
+                           "more follows, so the answer cannot be told from the rest", number=number,
+                           text=n + 1)
         own = range(len(before), len(after))
         control = [i for i in own if after[i] in special or tokenizer.decode([after[i]]) == ""]
         end = control[-1] + 1 if control else len(after)  # a line's end behind the last symbol is not the answer's

@@ -45,9 +45,8 @@ def shard_end(data: Mixture, tokenizer: Tokenizer) -> int:
     """The id that ends each text of shards; QkvError where none does."""
     place, end = data.shards[0].folder, tokenizer.eos_id
     if end is None or end >= data.shards[0].index["vocabulary"]:
-        raise QkvError(f"{place}: its vocabulary has no end symbol, so nothing parts its texts; learn them as one: "
-                       "objective=text",
-                       zh=f"{place}：它的词表没有结束符，分不开各个文本；请当作一个文本学：objective=text")  # fmt: skip
+        raise QkvError("{place}: its vocabulary has no end symbol, so nothing parts its texts; learn them as one: "
+                       "objective=text", place=place)
     return end
 
 
@@ -66,7 +65,7 @@ def plan_packed(
     """
     s, width = run.training, run.model.context
     if not rows:
-        raise QkvError(f"{run.name}: no text to train on", zh=f"{run.name}：没有文本可训练")
+        raise QkvError("{name}: no text to train on", name=run.name)
     pad, count = base.tokenizer_for(model).pad_id or 0, max(1, s.tokens // width)
 
     def pack(found: list[Row]) -> collate.Batch:

@@ -14,6 +14,7 @@ import torch
 from qkv.data import bucket, collate
 from qkv.data.collate import IGNORED
 from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.model import Model
 from qkv.tasks.task_format import SEPARATOR
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -41,14 +42,12 @@ class Layout:
         rows = self.rows_of(text)
         choices = self.shares == "choices"
         if len(rows) != each or (self.shares == "orders" and SEPARATOR not in text) or (choices and each < 2):
-            parts, zh = ("two texts", "两个文本") if self.shares == "orders" else (
-                f"a question and {max(each, 2)} answers", f"一个问题和 {max(each, 2)} 个答案")  # fmt: skip
-            raise QkvError(f"{text[:60]!r}: expected {parts} with {SEPARATOR.strip()} between",
-                           zh=f"{text[:60]!r}：应是{zh}，以 {SEPARATOR.strip()} 隔开")  # fmt: skip
+            parts = Message("two texts") if self.shares == "orders" else Message("a question and {each} answers", each=max(each, 2))
+            raise QkvError("{text!r}: expected {parts} with {separator} between", text=text[:60], parts=parts,
+                           separator=SEPARATOR.strip())
         if choices and label not in known:
-            raise QkvError(f"{text[:60]!r}: found the label {label!r}, expected the number of the right answer, 0 to "
-                           f"{each - 1}",
-                           zh=f"{text[:60]!r}：标签是 {label!r}，应是正确答案的序号，0 到 {each - 1}")  # fmt: skip
+            raise QkvError("{text!r}: found the label {label!r}, expected the number of the right answer, 0 to {each}",
+                           text=text[:60], label=label, each=each - 1)
         return rows
 
 

@@ -17,8 +17,8 @@ def plan_spans(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     tokenizer = tokenizer_for(model)
     found = [i for token in SENTINELS if (i := tokenizer.id(token)) is not None]
     if len(found) < 2:
-        raise QkvError(f"{run.name}: the vocabulary lacks {SENTINELS[0]}, {SENTINELS[1]}, …, which stand for spans",
-                       zh=f"{run.name}：词表没有代替片段的 {SENTINELS[0]}、{SENTINELS[1]} 等")  # fmt: skip
+        raise QkvError("{name}: the vocabulary lacks {sentinels}, {sentinels2}, …, which stand for spans",
+                       name=run.name, sentinels=SENTINELS[0], sentinels2=SENTINELS[1])
     end, length = end_ids(tokenizer), min(run.model.context - 8, 20 * (len(found) - 2))
 
     def corrupt_row(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:

@@ -27,8 +27,8 @@ def plan_text(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     ids, last = (np.array(tokenizer.encode(t, special=False), dtype=np.int32) for t in (splits.train, splits.valid))  # type: ignore[arg-type]
     length = min(length, len(ids) - 1, len(last) - 1)
     if length < 1:
-        raise QkvError(f"{run.name}: the text has {len(ids)} tokens to train on and {len(last)} to validate; give more",
-                       zh=f"{run.name}：文本有 {len(ids)} 个词元可训练，{len(last)} 个可验证；请多给一些")  # fmt: skip
+        raise QkvError("{name}: the text has {ids} tokens to train on and {last} to validate; give more", name=run.name,
+                       ids=len(ids), last=len(last))
     w = Windows(run, len(ids), length)
     cuts = recut_text(run, tokenizer, str(splits.train)) if run.tokenizer.bpe_dropout else lambda epoch: ids
 

@@ -46,8 +46,8 @@ def plan_shards(
     data, s = check_shards(run, splits, model), run.training
     length = min(run.model.context, shortest_shard(splits) - 1)
     if length < 1:
-        raise QkvError(f"{run.name}: the shards leave {length + 1} tokens to a window, expected two or more",
-                       zh=f"{run.name}：词元文件里每个窗口只有 {length + 1} 个词元，至少要两个")  # fmt: skip
+        raise QkvError("{name}: the shards leave {length} tokens to a window, expected two or more", name=run.name,
+                       length=length + 1)
     w = Windows(run, len(data), length)
 
     def make_batch(key: int) -> collate.Batch:
@@ -66,10 +66,9 @@ def check_shards(run: Run, splits: Splits, model: Model) -> Mixture:
     own, size = load(first.folder), first.index["vocabulary"]
     alike = size == len(known) if own is None else own.vocabulary.items() <= known.vocabulary.items()
     if not alike:
-        raise QkvError(f"{first.folder}: these ids are of another vocabulary ({size:,} tokens) than the model's "
-                       f"({len(known):,}); pack the text with --model {run.base}",
-                       zh=f"{first.folder}：这些词元出自另一个词表（{size:,} 个），不是模型的（{len(known):,} 个）；"
-                       f"请用 --model {run.base} 重新 pack")  # fmt: skip
+        raise QkvError("{folder}: these ids are of another vocabulary ({size:,} tokens) than the model's ({known:,}); "
+                       "pack the text with --model {base}", folder=first.folder, size=size, known=len(known),
+                       base=run.base)
     return splits.train
 
 
@@ -99,10 +98,9 @@ class Corruption:
             windows, who, size = partial(packing.draw_windows, ids), identify(run, ids), len(ids)
         length = min(self.length, size)
         if length < LEAST:
-            raise QkvError(f"{run.name}: windows of {length} ids are too short to lack some; found {size} ids of "
-                           f"text and model.context {run.model.context}, expected at least 12 of both",
-                           zh=f"{run.name}：{length} 个词元的窗口太短；文本有 {size} 个，model.context 是 "
-                           f"{run.model.context}，都至少要 12")  # fmt: skip
+            raise QkvError("{name}: windows of {length} ids are too short to lack some; found {size} ids of text and "
+                           "model.context {context}, expected at least 12 of both", name=run.name, length=length,
+                           size=size, context=run.model.context)
         w = Windows(run, len(ids), length)
 
         def make_batch(key: int) -> collate.Batch:

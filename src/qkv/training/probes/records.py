@@ -17,13 +17,14 @@ from torch import Tensor
 
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.training import log
 from qkv.training.losses import states
 
 FOLDER = Path("train", "watch")
 FORMAT = 1
-NO_WEIGHTS = Note("no weights were kept", zh="没有留下权重")
+NO_WEIGHTS = Message("no weights were kept")
 REQUESTS_FILE, REQUESTS, LONGEST_REQUEST = "wishes.json", 3, 120  # a file, texts in it, characters of a text
 PARTS = {
     "attn.q": "W_Q", "attn.k": "W_K", "attn.v": "W_V", "attn.out": "W_O", "cross.q": "W_Q", "cross.k": "W_K",
@@ -93,7 +94,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     try:
         log.write_json_line(path, value)
     except OSError as e:
-        raise QkvError(f"{path}: could not be written ({e})", zh=f"{path}：写不了（{e}）") from e
+        raise QkvError("{path}: could not be written ({e})", path=path, e=e) from e
 
 
 @contextmanager
@@ -103,8 +104,8 @@ def open_record(path: Path) -> Iterator[Any]:
         with safe_open(str(path), framework="pt") as file:
             yield file
     except (OSError, SafetensorError, json.JSONDecodeError) as e:
-        raise QkvError(f"{path}: not a whole record of a run ({e}); was it deleted, or the disk full?",
-                       zh=f"{path}：不是完整的训练记录（{e}）；被删了，还是磁盘满了？") from None  # fmt: skip
+        raise QkvError("{path}: not a whole record of a run ({e}); was it deleted, or the disk full?", path=path,
+                       e=e) from None
 
 
 class Record:
@@ -123,8 +124,8 @@ class Record:
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.names:
-            raise QkvError(f"step {self.step} has no array {name!r} (it has: {', '.join(self.names)})",
-                           zh=f"第 {self.step} 步没有数组 {name!r}（有的：{', '.join(self.names)}）")  # fmt: skip
+            raise QkvError("step {step} has no array {name!r} (it has: {names})", step=self.step, name=name,
+                           names=", ".join(self.names))
         with open_record(self.path) as file:
             return file.get_tensor(name)
 
@@ -146,16 +147,13 @@ class ProbeLog:
         try:
             found = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
         except OSError:
-            raise QkvError(f"{self.directory}: this run recorded nothing while it learnt; train with watch.times=40, "
-                           "such as qkv train demo watch.times=40",
-                           zh=f"{self.directory}：这次训练没有记录学习过程；请用 watch.times=40 训练，"
-                           "例如 qkv train demo watch.times=40") from None  # fmt: skip
+            raise QkvError("{directory}: this run recorded nothing while it learnt; train with watch.times=40, such "
+                           "as qkv train demo watch.times=40", directory=self.directory) from None
         except ValueError as e:
-            raise QkvError(f"{self.folder / 'index.json'}: not JSON ({e})",
-                           zh=f"{self.folder / 'index.json'}：不是 JSON（{e}）") from None  # fmt: skip
+            raise QkvError("{folder}: not JSON ({e})", folder=self.folder / "index.json", e=e) from None
         if found.get("format") != FORMAT:
-            raise QkvError(f"{self.folder}: records of format {found.get('format')}, expected {FORMAT}",
-                           zh=f"{self.folder}：记录的格式是 {found.get('format')}，应是 {FORMAT}")  # fmt: skip
+            raise QkvError("{folder}: records of format {format}, expected {format2}", folder=self.folder,
+                           format=found.get("format"), format2=FORMAT)
         self.index = found
 
     @property
@@ -185,22 +183,22 @@ class ProbeLog:
         """
         text = " ".join(text.split())
         if not 0 < len(text) <= LONGEST_REQUEST:
-            raise QkvError(f"a text to watch has 1 to {LONGEST_REQUEST} characters, found {len(text)}",
-                           zh=f"要观察的文本有 1 到 {LONGEST_REQUEST} 个字符，这里有 {len(text)} 个")  # fmt: skip
+            raise QkvError("a text to watch has 1 to {longest_request} characters, found {text}",
+                           longest_request=LONGEST_REQUEST, text=len(text))
         kept = [w for w in self.requests if w != text][: REQUESTS - 1]
         write_json(self.folder / REQUESTS_FILE, {"texts": [text, *kept]})
 
     def read(self, step: int) -> Record:
         """What was recorded at a step."""
-        self.check_step(step, self.steps, Note("nothing was recorded", zh="没有记录"))
+        self.check_step(step, self.steps, Message("nothing was recorded"))
         return Record(self.folder / f"{step:06}.safetensors")
 
-    def check_step(self, step: int, known: list[int], lack: Note) -> None:
+    def check_step(self, step: int, known: list[int], lack: Message) -> None:
         """A QkvError where a step is not among those known."""
         if step not in known:
             near = ", ".join(map(str, sorted(sorted(known, key=lambda n: abs(n - step))[:5]))) or "none"
-            raise QkvError(f"{self.directory}: {lack} at step {step} (the nearest: {near})",
-                           zh=f"{self.directory}：第 {step} 步{lack.zh}（最近的：{near}）")  # fmt: skip
+            raise QkvError("{directory}: {lack} at step {step} (the nearest: {near})", directory=self.directory,
+                           lack=lack, step=step, near=near)
 
     def weights(self, step: int) -> dict[str, Tensor]:
         """All weights after a step."""
