@@ -89,11 +89,13 @@ class Relative:
 class Mask:
     """Who may look at whom: everyone, the past only, a free prefix and then the past, or the encoder's memory.
 
-    `window` counts the newest keys that a query may see, itself included.
+    `window` counts the newest keys that a query may see, itself included. With `alibi_heads` the scores of as many
+    heads fall with the distance of the key, each by a slope of its own (ALiBi, Press et al. 2022).
     """
 
     kind: Literal["full", "causal", "prefix", "memory"]
     window: int | None = None
+    alibi_heads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class Attention:
     def __post_init__(self) -> None:
         if self.heads < 1 or self.groups < 1 or self.heads % self.groups:
             raise QkvError(f"attention: {self.groups} key/value groups do not divide {self.heads} heads")
+        if self.mask.alibi_heads not in (None, self.heads):
+            raise QkvError(f"attention: ALiBi has slopes for {self.mask.alibi_heads} heads, expected {self.heads}")
         if self.rotary and (self.rotary.dim % 2 or self.rotary.dim * self.rotary.axes > self.head_dim):
             raise QkvError(f"attention: rotary dim {self.rotary.dim} must be even and at most head_dim {self.head_dim}")
 
