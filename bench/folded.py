@@ -27,7 +27,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     if given.smoke:
         given.prompt, given.tokens = 8, 4
-    spec = model_dir.spec_of(CONFIG | (TINY if given.smoke else {}), "bench")
+    spec = model_dir.spec_from_config(CONFIG | (TINY if given.smoke else {}), "bench")
     core = Transformer(spec)
     initialise(core)
     folded = typed(show(spec, mode="decode"))

@@ -39,12 +39,13 @@ def main() -> None:
     from qkv import hub
     from qkv.adapt.onednn_linear import pack
     from qkv.checkpoints import model_dir
-    from qkv.model import Special
+    from qkv.tasks.types import SpecialTokens
 
     torch.set_num_threads(given.threads)
     if given.smoke:
         given.prompt, given.tokens = 24, 6
-    model = hub.build(model_dir.spec_of(CONFIG | (TINY if given.smoke else {}), "bench"), special=Special(1, (2,)))
+    spec = model_dir.spec_from_config(CONFIG | (TINY if given.smoke else {}), "bench")
+    model = hub.build(spec, special=SpecialTokens(1, (2,)))
     model.core.eval().to(torch.bfloat16)
     pack(model.core)  # as load() does
     prompt = torch.randint(
@@ -91,9 +92,9 @@ def main() -> None:
 def ours(core: Any, prompt: list[int], tokens: int) -> dict[str, Any]:
     """Our engine as it is used: its own clock, every token chosen and checked."""
     from qkv.generation.engine import generate
-    from qkv.generation.sequence import Limits
+    from qkv.generation.sequence import DecodeOptions
 
-    row = generate(core, [prompt], limits=Limits(tokens))[0]
+    row = generate(core, [prompt], options=DecodeOptions(tokens))[0]
     return {
         "prefill": row.timing.prefill,
         "decode": row.timing.decode / row.timing.decoded,
@@ -106,10 +107,11 @@ def last(core: Any, prompt: list[int]) -> Any:
     """The logits [V] after the prompt, in fp32."""
     import torch
 
-    from qkv.generation.rows import Feed, Rows
+    from qkv.generation.decoder import Decoder
+    from qkv.generation.sequence import DecodeOptions
 
     with torch.inference_mode():
-        return Rows(core, Feed()).read([prompt])[0].float()
+        return Decoder(core, DecodeOptions()).prefill([prompt])[0].float()
 
 
 def transformed(folder: str, prompt: list[int], given: Any, skipped: dict[str, str]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def overview(smoke: bool) -> dict[str, Any]:
     lm = qkv.load("demo-lm", device="cpu")
     config = {"model_type": "gpt2", "vocab_size": len(lm.tokenizer), "n_embd": 112, "n_layer": layers, "n_head": 14,
               "n_positions": 1100}  # fmt: skip
-    model = qkv.build(model_dir.spec_of(config, "here"), tokenizer=lm.tokenizer)
+    model = qkv.build(model_dir.spec_from_config(config, "here"), tokenizer=lm.tokenizer)
     model.core.eval()
     run = ask(model, Question(" ".join(["one"] * words), max_new_tokens=1), "long")
     found = answers.answer(run, "thumbs", {"part": "decoder"})

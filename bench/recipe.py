@@ -90,7 +90,7 @@ def reached(run: Any, directory: Path) -> dict[str, Any]:
 def held_out(run: Any, directory: Path) -> dict[str, Any]:
     """Of a language model: the whole held-out text read once, in bits a character, and its last three samples."""
     import qkv
-    from qkv.evaluate import Perplexity
+    from qkv.tasks.evaluate import Perplexity
 
     text = run.splits().valid
     if not isinstance(text, str):

@@ -26,7 +26,7 @@ def main() -> None:
         "intermediate_size": 96,
         "max_position_embeddings": 64,
     }
-    core = Transformer(model_dir.spec_of(config, "bench"))
+    core = Transformer(model_dir.spec_from_config(config, "bench"))
     initialise(core)
     ids = torch.arange(12)[None]
     step, x = build_step(core.decoder, ids), torch.zeros(1)

@@ -103,7 +103,7 @@ def ours(batches: list[Any], low: bool) -> Any:
     from qkv.training.losses import token_loss
     from qkv.training.settings import Settings
 
-    core = Transformer(model_dir.spec_of({"model_type": "marian", **CONFIG}, "bench")).train()
+    core = Transformer(model_dir.spec_from_config({"model_type": "marian", **CONFIG}, "bench")).train()
     initialise(core)
     pack(core)  # as the loop does
     optimizer = optim.make(core, Settings(steps=1, lr=1e-4))

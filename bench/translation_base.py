@@ -65,7 +65,7 @@ def shape(smoke: bool) -> dict[str, Any]:
     """The config of the 2017 paper's base model, or a tiny one."""
     from qkv.checkpoints import model_dir
 
-    config = model_dir.named("marian:base")
+    config = model_dir.preset_config("marian:base")
     assert config is not None
     tiny = {
         "d_model": 128,
@@ -86,11 +86,11 @@ def counting(config: dict[str, Any], seed: int) -> Any:
 
     from qkv import hub
     from qkv.checkpoints import model_dir
-    from qkv.model import Special
+    from qkv.tasks.types import SpecialTokens
 
     pad = config["vocab_size"] - 1
-    special = Special(eos=(EOS,), pad=pad, start=pad, forbid=(pad,))
-    model = hub.build(model_dir.spec_of(config, "bench"), seed=seed, special=special)
+    special = SpecialTokens(eos=(EOS,), pad=pad, start=pad, forbid=(pad,))
+    model = hub.build(model_dir.spec_from_config(config, "bench"), seed=seed, special=special)
     core = model.core.eval()
     at = int(core.spec.stack.width * 0.2257)  # sin(t / 62): it rises up to position 97
     with torch.no_grad():
@@ -171,8 +171,7 @@ def ours(model: Any, batches: list[Any]) -> dict[str, Any]:
 
     from qkv.adapt.onednn_linear import pack
     from qkv.generation.beam import Search, beam
-    from qkv.generation.rows import Feed
-    from qkv.generation.sequence import Limits, Stops
+    from qkv.generation.sequence import DecodeOptions
 
     pad = model.special.pad
     low = copy.deepcopy(model.core).to(torch.bfloat16)
@@ -183,8 +182,8 @@ def ours(model: Any, batches: list[Any]) -> dict[str, Any]:
 
     def run(core: Any, forced: bool) -> list[list[int]]:
         forbid = (pad, EOS) if forced else (pad,)
-        bound = Limits(FORCED if forced else LONGEST, forbid=forbid)
-        found = [beam(core, b, search=search, stops=Stops((EOS,)), limits=bound, feed=Feed((pad,))) for b in batches]
+        options = DecodeOptions(FORCED if forced else LONGEST, eos=(EOS,), start=(pad,), forbid=forbid)
+        found = [beam(core, b, search=search, options=options) for b in batches]
         return [[t for t in best[0].tokens if t != EOS] for part in found for best in part]
 
     return {"qkv bf16": lambda forced: run(low, forced), "qkv fp32": lambda forced: run(model.core, forced)}

@@ -14,14 +14,11 @@ from qkv.families import modules
 PACKAGE = size.PACKAGE
 FLOOR = {package: floor for floor, packages in size.FLOORS.items() for package in packages}
 # The command line is the door: its verbs run recipes and labs. errors is for everybody.
-SIDEWAYS = {("cli", "labs"), ("spec", "errors"), ("paths", "errors")}
-# hub makes a Model; a Model delegates to functions of a Model, which see it as a type alone.
-SIDEWAYS |= {("hub", "model"), ("hub", "writing"), ("model", "writing"), ("model", "judging")}
-# To go: what loading and writing share with training finds a lower floor.
-SIDEWAYS |= {("hub", "training"), ("writing", "training")}
+SIDEWAYS = {("cli", "labs"), ("spec", "errors"), ("paths", "errors"), ("options", "errors")}
+# hub makes a Model, a Model delegates to tasks, and tasks know of it only what their Protocol says.
+SIDEWAYS |= {("hub", "model"), ("hub", "tasks"), ("model", "tasks")}
 # the LSTM baselines learn from the same batches; a checkpoint or a count may be of one
 SIDEWAYS |= {("baselines", "data"), ("checkpoints", "baselines"), ("cost", "baselines")}
-TYPES_ONLY = {("writing", "model"), ("judging", "model")}
 PUBLIC = {"load", "build", "Model", "Spec", "train", "show", "QkvError"}  # what `from qkv import x` brings from the top
 
 
@@ -58,12 +55,6 @@ def at_import(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield from at_import(node)
 
 
-def for_types(tree: ast.AST) -> set[int]:
-    """The lines of imports under TYPE_CHECKING."""
-    branches = (n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test))
-    return {line for branch in branches for line, _ in imported(branch)}
-
-
 def wrong_imports(name: str, source: str) -> list[str]:
     """What the file imports against the rules of its floor."""
     package = name.split(".")[0]
@@ -71,7 +62,6 @@ def wrong_imports(name: str, source: str) -> list[str]:
         return []
     wrong: list[str] = []
     tree = ast.parse(source)
-    types = for_types(tree)
     for line, module in imported(tree, name):
         top, _, rest = module.partition(".")
         target = rest.split(".")[0]
@@ -83,8 +73,7 @@ def wrong_imports(name: str, source: str) -> list[str]:
             if FLOOR[package] < 7:
                 wrong.append(f"{name}:{line} imports the public names; import from the module itself")
         elif target in FLOOR and target != package:
-            beside = SIDEWAYS | TYPES_ONLY if line in types else SIDEWAYS
-            down = FLOOR[target] < FLOOR[package] or (package, target) in beside
+            down = FLOOR[target] < FLOOR[package] or (package, target) in SIDEWAYS
             if not down:
                 wrong.append(f"{name}:{line} floor {FLOOR[package]} may not see {target} on floor {FLOOR[target]}")
             if package in ("core", "families") and target not in ("spec", "errors"):
@@ -206,9 +195,9 @@ def test_only_training_and_labs_choose_a_family_by_its_name() -> None:
         ("data.corpus.reader", "from ...tokenizers import tokenizer"),
         ("data.order", "from ..hub import load"),
         ("model", "from qkv.hub import load"),
-        ("writing", "from qkv.model import Model"),
-        ("writing", "def f():\n    from qkv.model import Model"),
-        ("judging", "if TYPE_CHECKING:\n    from qkv.writing import Ask"),
+        ("tasks.generate", "from qkv.model import Model"),
+        ("tasks.score", "def f():\n    from qkv.model import Model"),
+        ("tasks.classify", "if TYPE_CHECKING:\n    from qkv.hub import load"),
     ],
 )
 def test_a_wrong_import_is_caught(name: str, source: str) -> None:
@@ -222,7 +211,7 @@ def test_a_wrong_import_is_caught(name: str, source: str) -> None:
         ("families.qwen", "import math\nfrom qkv.families import llama\nfrom qkv.errors import QkvError"),
         ("cli.demo", "from qkv.training import recipes\nimport qkv"),
         ("hub", "from qkv.generation import engine\nfrom qkv import tokenizers"),
-        ("judging", "if TYPE_CHECKING:\n    from qkv.model import Model"),
+        ("model", "from qkv.tasks import generate"),
         ("data.corpus.__init__", "from .reader import pairs\nfrom ..order import batch"),
     ],
 )

@@ -12,7 +12,6 @@ from typing import Any
 import click
 import pytest
 
-import qkv
 from qkv import labs, paths
 from qkv.cli import VERBS, main
 from qkv.cli.common import Talk

@@ -22,11 +22,12 @@ from qkv import paths
 from qkv.adapt.lora import Lora
 from qkv.cli import VERBS, main
 from qkv.cli.common import Talk
+from qkv.options import coerce
 from qkv.training import own_data, recipes
 from qkv.training import run as runs
 from qkv.training.compatibility import OBJECTIVES
 from qkv.training.probes.watched import Watched, Watching
-from qkv.training.settings import Settings, fitting
+from qkv.training.settings import Settings
 
 DOCS = Path(__file__).parents[1] / "docs"
 ENGLISH, CHINESE = ((DOCS / name).read_text(encoding="utf-8") for name in ("training.md", "training.zh-CN.md"))
@@ -199,7 +200,7 @@ def test_what_a_file_of_your_own_begins_with(page: str) -> None:
         plain = dataclasses.asdict(Settings(steps=1)) | {"steps": 0}
         differ = {k: v for k, v in dataclasses.asdict(usual).items() if v != plain[k]}
         assert {
-            k: fitting(type(differ[k]), tuple(v) if isinstance(v, list) else v, k) for k, v in stated.items()
+            k: coerce(type(differ[k]), tuple(v) if isinstance(v, list) else v, k) for k, v in stated.items()
         } == differ
 
 

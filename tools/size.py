@@ -26,11 +26,11 @@ BUDGETS = {
 }
 CORE_TOTAL = 1700
 FLOORS = {
-    0: ("spec", "errors", "paths", "memory"),
+    0: ("spec", "errors", "options", "paths", "memory"),
     1: ("core", "families"),
-    2: ("checkpoints", "tokenizers", "data", "adapt", "baselines", "sampling", "cost", "uses", "plots"),
-    3: ("chat", "generation", "lens", "fold", "reading", "inputs", "evaluate"),
-    4: ("writing", "judging", "model", "hub"),
+    2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "uses", "devices", "plots", "baselines"),
+    3: ("chat", "generation", "lens", "fold"),
+    4: ("tasks", "model", "hub"),
     5: ("training", "serve"),
     6: ("explore",),
     7: ("labs", "cli"),

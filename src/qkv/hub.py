@@ -1,29 +1,28 @@
 """Where a name becomes a model, a spec or a count: `load`, `build`, `show` and `report`."""
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from qkv import cost, fold, paths
+from qkv import cost, fold
 from qkv.adapt import lora
 from qkv.adapt.group_heads import groups_of, regrouped
 from qkv.adapt.onednn_linear import pack
 from qkv.baselines.lstm import build_core
-from qkv.checkpoints import model_dir, peft, storage
+from qkv.checkpoints import model_dir, peft, run_weights, storage
+from qkv.checkpoints.locate import locate
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
+from qkv.devices import parse_device, parse_dtype
 from qkv.errors import QkvError, nearest
-from qkv.generation.rows import PIECE
-from qkv.model import Model, Special
+from qkv.model import Model
 from qkv.spec import Spec
+from qkv.tasks.special_tokens import default_special_tokens, load_special_tokens
+from qkv.tasks.types import SpecialTokens
 from qkv.tokenizers import tokenizer as text
 from qkv.tokenizers.tokenizer import Tokenizer
-from qkv.training import checkpoint as training
-from qkv.uses import fills_blanks
-from qkv.writing import free
 
 
 def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Model:
@@ -32,10 +31,10 @@ def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revisio
     Raises:
         QkvError: nothing of that name, or a checkpoint that does not fit its config (both sides are listed).
     """
-    return opened(locate(name, revision), device, dtype)
+    return load_dir(locate(name, revision), device, dtype)
 
 
-def past(name: str | Path, step: int, *, device: str = "auto", dtype: str = "auto") -> Model:
+def load_step(name: str | Path, step: int, *, device: str = "auto", dtype: str = "auto") -> Model:
     """The model as its run had it after so many steps, from the weights that the run kept then.
 
     Raises:
@@ -47,39 +46,41 @@ def past(name: str | Path, step: int, *, device: str = "auto", dtype: str = "aut
         steps = ", ".join(map(str, sorted(found))) or "none"
         raise QkvError(f"{name}: no weights were kept at step {step} (kept: {steps})",
                        zh=f"{name}：第 {step} 步没有留下权重（留下的：{steps}）")  # fmt: skip
-    return opened(locate(name), device, dtype, training.read(found[step])[0])
+    return load_dir(locate(name), device, dtype, run_weights.read_checkpoint(found[step])[0])
 
 
-def opened(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.Tensor] | None = None) -> Model:
+def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.Tensor] | None = None) -> Model:
     """The model of a directory, with the weights that learnt as a run of it kept them where they are given."""
     if (directory / peft.CONFIG).is_file():
-        return adapted(directory, device, dtype, kept)
-    core, config = model_dir.read(directory, device=device_of(device), dtype=dtype_of(dtype))
+        return load_with_adapter(directory, device, dtype, kept)
+    core, config = model_dir.load_core(directory, device=parse_device(device), dtype=parse_dtype(dtype))
     if kept:
-        training.fill(core, kept)
+        run_weights.fill_weights(core, kept)
     pack(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
         tokenizer.fits(core.spec.sources or core.spec.vocabulary)
     file = directory / "generation_config.json"
-    habits = storage.read_json(file) if file.is_file() else {}
-    return Model(core, tokenizer, special_of(directory, config, tokenizer), config, habits)
+    generation_config = storage.read_json(file) if file.is_file() else {}
+    return Model(core, tokenizer, load_special_tokens(directory, config, tokenizer), config, generation_config)
 
 
-def adapted(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.Tensor] | None = None) -> Model:
+def load_with_adapter(
+    directory: Path, device: str, dtype: str, kept: Mapping[str, torch.Tensor] | None = None
+) -> Model:
     """A model with the adapters of a directory merged into it; the directory's own config says what else is new."""
-    base, file = peft.base_of(directory), directory / "config.json"
+    base, file = peft.base_of_adapter(directory), directory / "config.json"
     try:
         begun = load(base, device=device, dtype=dtype)
     except QkvError as e:
         said = directory / peft.CONFIG
-        raise QkvError(f"{said}: {directory} holds adapters of a model, which is not to be had: {e}",
+        raise QkvError(f"{said}: {directory} holds adapters of a model that could not be loaded: {e}",
                        zh=f"{said}：{directory} 是适配器，它的模型读不到：{e.zh or e}") from e  # fmt: skip
     config = storage.read_json(file) if file.is_file() else begun.config or {}
-    core = extended(begun.core, model_dir.spec_of(config, file), 0)
-    parts, whole = peft.read(directory, core, config)
+    core = copy_matching_weights(begun.core, model_dir.spec_from_config(config, file), 0)
+    parts, whole = peft.read_adapters(directory, core, config)
     if kept:
-        scale = peft.scale(directory)
+        scale = peft.adapter_scale(directory)
         parts = {n[:-2]: (t, kept[f"{n[:-2]}.b"], scale) for n, t in kept.items() if n.endswith(".a")}
         whole = {n: t for n, t in kept.items() if not n.endswith((".a", ".b"))}
     lora.load(core, parts)
@@ -90,10 +91,10 @@ def adapted(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.T
     lora.merge(core)
     pack(core.eval())
     tokenizer = text.load(directory) or begun.tokenizer
-    return Model(core, tokenizer, special_of(directory, config, tokenizer), config, begun.habits)
+    return Model(core, tokenizer, load_special_tokens(directory, config, tokenizer), config, begun.generation_config)
 
 
-def extended(core: Transformer, spec: Spec, seed: int) -> Transformer:
+def copy_matching_weights(core: Transformer, spec: Spec, seed: int) -> Transformer:
     """A core of a spec with the weights of another where both have them; the core itself where nothing is new."""
     if core.spec == spec:
         return core
@@ -108,107 +109,26 @@ def extended(core: Transformer, spec: Spec, seed: int) -> Transformer:
     return made
 
 
-def build(spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, special: Special | None = None) -> Model:
+def build(
+    spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, special: SpecialTokens | None = None
+) -> Model:
     """A new model of a spec with first weights drawn from `seed`, in train mode."""
     if tokenizer is not None:
         tokenizer.fits(spec.sources or spec.vocabulary)
     core = build_core(spec)
     initialise(core, seed)
     if special is None and tokenizer is not None:
-        eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
-        start = tokenizer.pad_id if spec.encoder and spec.decoder else tokenizer.bos_id if free(spec) else None
-        piece = [i for token in PIECE if (i := tokenizer.id(token)) is not None]
-        if fills_blanks(spec) and len(piece) == len(PIECE):
-            start, eos = piece[0], (piece[1],)
-        forbid = () if start is None else (start,)
-        special = Special(tokenizer.bos_id, eos, tokenizer.pad_id, start, forbid)
+        special = default_special_tokens(spec, tokenizer)
     return Model(core.train(), tokenizer, special)
-
-
-FILES = ("*.json", "*.safetensors", "*.model", "*.spm", "merges.txt", "vocab.*", "*.jinja")  # data, never code
-
-
-def locate(name: str | Path, revision: str | None = None, wanted: Sequence[str] = FILES) -> Path:
-    """The directory of a MODEL: an existing path, else a bundled name, else a hub id (`./x` forces a path)."""
-    if not str(name):
-        raise QkvError("the name of the model is empty, expected a directory, a bundled name or a hub id",
-                       zh="模型的名字是空的，应是目录、自带模型的名字或 hub 上的名字")  # fmt: skip
-    path, bundled = Path(name), paths.bundled_dir()
-    if path.is_dir():
-        if (path / "config.json").is_file() or (path / peft.CONFIG).is_file():
-            return path
-        here = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
-        raise QkvError(f"{path}: no config.json in this directory (found: {here}); is it a model's or a run's?",
-                       zh=f"{path}：目录里没有 config.json（有：{here}）；这是模型或训练的目录吗？")  # fmt: skip
-    known = sorted(p.name for p in bundled.iterdir()) if bundled.is_dir() else []
-    if str(name) in known:
-        return bundled / str(name)
-    if path.is_file():
-        raise QkvError(f"{path}: is a file, expected the directory of a model", zh=f"{path}：是文件，应是模型的目录")
-    if str(name).startswith((".", "/", "~")) or str(name).count("/") > 1 or (os.sep != "/" and os.sep in str(name)):
-        raise QkvError(f"{name}: no such directory (bundled models: {', '.join(known) or 'none'})",
-                       zh=f"{name}：没有这个目录（自带的模型：{', '.join(known) or '无'}）")  # fmt: skip
-    return download(str(name), revision, known, wanted)
-
-
-def download(name: str, revision: str | None, known: Sequence[str], wanted: Sequence[str]) -> Path:
-    """The wanted files of a hub id, from the cache where they lie there."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
-
-    disable_progress_bars()
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(wanted)))
-    except Exception as e:
-        reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-        hint, here, why = nearest(name, known), ", ".join(known), f"{type(e).__name__}: {reason[:160]}"
-        raise QkvError(
-            f"{name}: no such directory and no bundled model{hint} (bundled: {here or 'none'}), and the hub did not "
-            f"give it ({why}). Check the name, and HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME; ./{name} forces "
-            "a path",
-            zh=f"{name}：没有这个目录，也没有这个自带的模型{hint.zh}（自带：{here or '无'}），"
-            f"hub 上也没有取到（{why}）。请检查名字，以及 HF_ENDPOINT、HF_HUB_OFFLINE、HF_TOKEN、HF_HOME；"
-            f"写 ./{name} 表示路径",
-        ) from None
-
-
-def special_of(directory: Path, config: dict[str, Any], tokenizer: Tokenizer | None) -> Special:
-    """Special ids: generation_config.json first, then config.json, then the tokenizer's own."""
-    file = directory / "generation_config.json"
-    stated = {**config, **(storage.read_json(file) if file.is_file() else {})}
-
-    def ids(key: str) -> tuple[int, ...]:
-        value = stated.get(key)
-        found = value if isinstance(value, list) else [] if value is None else [value]
-        for number in found:
-            if not isinstance(number, int):
-                raise QkvError(f"{directory}: {key} is {value!r} in its configs, expected a token's number or a list "
-                               "of them",
-                               zh=f"{directory}：{key} 在配置里是 {value!r}，"
-                               "应是一个 token 的编号或编号的列表")  # fmt: skip
-        return tuple(found)
-
-    def one(key: str, own: int | None = None) -> int | None:
-        return next(iter(ids(key)), own)
-
-    ends = ids("eos_token_id")
-    if not ends and tokenizer is not None and tokenizer.eos_id is not None:
-        ends = (tokenizer.eos_id,)
-    bad = tuple(int(w[0]) for w in stated.get("bad_words_ids") or () if len(w) == 1)
-    pad = one("pad_token_id", tokenizer.pad_id if tokenizer else None)
-    start = one("decoder_start_token_id")
-    if start is not None and start == pad and not bad:
-        bad = (start,)  # a decoder that starts with padding never says it
-    bos = one("bos_token_id", tokenizer.bos_id if tokenizer else None)
-    return Special(bos, ends, pad, start, bad, one("forced_bos_token_id"))
 
 
 def spec_of(name: str | Path | Model) -> Spec:
     """The spec of a model, of `family:size`, of a family (its first size), or of a MODEL's config; loads no weights."""
     if isinstance(name, Model):
         return name.spec
-    family = model_dir.called(str(name))
-    config = model_dir.named(str(name)) or (model_dir.named(f"{name}:{next(iter(family.SIZES))}") if family else None)
+    family = model_dir.find_family(str(name))
+    preset = f"{name}:{next(iter(family.SIZES))}" if family else str(name)
+    config = model_dir.preset_config(preset)
     if config is None and ":" in str(name) and not Path(name).exists():
         known = [*model_dir.modules(), *(a for m in model_dir.modules().values() for a in getattr(m, "ALSO", ()))]
         family, size = str(name).split(":", 1)
@@ -219,9 +139,9 @@ def spec_of(name: str | Path | Model) -> Spec:
     if config is None:
         directory = locate(name, wanted=("config.json", peft.CONFIG))
         if (directory / peft.CONFIG).is_file() and not (directory / "config.json").is_file():
-            return spec_of(peft.base_of(directory))
-        return model_dir.spec_of(storage.read_json(directory / "config.json"), directory / "config.json")
-    return model_dir.spec_of(config, name)
+            return spec_of(peft.base_of_adapter(directory))
+        return model_dir.spec_from_config(storage.read_json(directory / "config.json"), directory / "config.json")
+    return model_dir.spec_from_config(config, name)
 
 
 def show(name: str | Path | Model, *, mode: Any = None, taps: bool = False) -> str:
@@ -229,13 +149,13 @@ def show(name: str | Path | Model, *, mode: Any = None, taps: bool = False) -> s
 
     A comment comes first where the family's numbers were never published.
     """
-    text, note = fold.show(spec_of(name), mode=mode, taps=taps), unpublished(name)
+    text, note = fold.show(spec_of(name), mode=mode, taps=taps), unpublished_note(name)
     return f"# {note}\n{text}" if note else text
 
 
-def unpublished(name: str | Path | Model) -> str | None:
+def unpublished_note(name: str | Path | Model) -> str | None:
     """What a family says of numbers that nobody published and that it has all the same."""
-    return getattr(model_dir.called(str(name).partition(":")[0]), "UNPUBLISHED", None)
+    return getattr(model_dir.find_family(str(name).partition(":")[0]), "UNPUBLISHED", None)
 
 
 def report(
@@ -249,35 +169,7 @@ def report(
     spec = spec_of(name)
     if attention:
         spec = regrouped(spec, groups_of(attention))
-    note = unpublished(name)
+    note = unpublished_note(name)
     if not isinstance(name, Model) and (Path(name) / peft.CONFIG).is_file():
-        note = f"adapters for {peft.base_of(Path(name))}; counted as loaded, merged into it"
+        note = f"adapters for {peft.base_of_adapter(Path(name))}; counted as loaded, merged into it"
     return cost.report(spec, dtype=dtype, context=context, note=note)
-
-
-def device_of(name: str) -> torch.device:
-    """The device of a name: auto takes CUDA, then MPS, then the CPU."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise QkvError(f"unknown device {name!r} (known: auto, cpu, cuda, cuda:0, mps)",
-                       zh=f"没有设备 {name!r}（有的：auto、cpu、cuda、cuda:0、mps）") from None  # fmt: skip
-    count = {"cuda": torch.cuda.device_count, "mps": torch.backends.mps.is_available}.get(device.type)
-    if count and (device.index or 0) >= (there := int(count())):
-        raise QkvError(f"device {name!r}: this machine, or this build of PyTorch, has {there} such; take --device cpu",
-                       zh=f"设备 {name!r}：这台机器或这个 PyTorch 有 {there} 个；请用 --device cpu")  # fmt: skip
-    return device
-
-
-DTYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
-          "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}  # fmt: skip
-
-
-def dtype_of(name: str) -> torch.dtype | None:
-    """The dtype of a name; auto is None: the checkpoint decides."""
-    if name not in DTYPES:
-        raise QkvError(f"unknown dtype {name!r}{nearest(name, DTYPES)} (known: {', '.join(DTYPES)})",
-                       zh=f"没有数值类型 {name!r}{nearest(name, DTYPES).zh}（有的：{', '.join(DTYPES)}）")  # fmt: skip
-    return DTYPES[name]

@@ -1,62 +1,38 @@
 """`Model`: a core with its tokenizer and all that one can ask of it; its methods only delegate."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from qkv import evaluate, reading
 from qkv.adapt import lora
-from qkv.chat import template as chats
+from qkv.chat.template import Message
 from qkv.checkpoints import model_dir, peft, storage
 from qkv.core.dropout import Drop, no_dropout
 from qkv.core.model import Output, Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.generation import engine
-from qkv.judging import by_batches, compares, divided, parted, present, together
 from qkv.spec import Spec
+from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
+from qkv.tasks.types import Prompt, Result, SpecialTokens
 from qkv.tokenizers.tokenizer import Tokenizer
-from qkv.uses import kind
-from qkv.writing import Ask, Prompt, Result, chance, free, render, way_of, whole
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace
-
-
-@dataclass(frozen=True)
-class Special:
-    """The special ids of a model: where to begin, where to stop, what fills up, what is never said."""
-
-    bos: int | None = None
-    eos: tuple[int, ...] = ()
-    pad: int | None = None
-    start: int | None = None
-    forbid: tuple[int, ...] = ()
-    forced: int | None = None  # what a target begins with after `start`, such as the language of a translation
-
-    @property
-    def keys(self) -> dict[str, Any]:
-        """The same as a Hugging Face config writes it."""
-        found = {"bos_token_id": self.bos, "pad_token_id": self.pad, "decoder_start_token_id": self.start,
-                 "forced_bos_token_id": self.forced}  # fmt: skip
-        found["eos_token_id"] = self.eos[0] if len(self.eos) == 1 else list(self.eos) or None  # type: ignore[assignment]
-        return {k: v for k, v in found.items() if v is not None}
 
 
 class Model:
     """A core with its tokenizer and everything that one can ask of it. Not an nn.Module: `.core` is."""
 
     def __init__(
-        self, core: Transformer, tokenizer: Tokenizer | None = None, special: Special | None = None,
-        config: dict[str, Any] | None = None, habits: dict[str, Any] | None = None,
+        self, core: Transformer, tokenizer: Tokenizer | None = None, special: SpecialTokens | None = None,
+        config: dict[str, Any] | None = None, generation_config: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.core, self.tokenizer, self.config = core, tokenizer, config
-        self.special = special or Special()
-        self.habits = habits or {}  # generation_config.json as it was loaded: how its makers let it write
+        self.special = special or SpecialTokens()
+        self.generation_config = generation_config or {}  # generation_config.json as it was loaded
         self.base = ""  # the model that its adapters stand beside, where it has some
 
     @property
@@ -93,7 +69,7 @@ class Model:
             QkvError: what the model does not read, or ids that are no whole numbers in rows.
         """
         core = self.core
-        well_formed(ids=ids, source=source, target=target)
+        check_ids(ids=ids, source=source, target=target)
         if self.encoder_decoder:
             if source is None or target is None:
                 raise QkvError("this model has an encoder and a decoder: call it with source= and target=",
@@ -115,19 +91,19 @@ class Model:
         if not str(directory):
             raise QkvError("save: the name of the directory is empty", zh="save：目录名是空的")
         directory = Path(directory)
-        with storage.replacing(directory) as aside:
+        with storage.replace_dir(directory) as aside:
             extra = self.special.keys
             if lora.adapters(self.core):
                 save_adapters(aside, self)
             else:
-                model_dir.write(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
+                model_dir.save_core(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
             never = {"bad_words_ids": [[i] for i in self.special.forbid]} if self.special.forbid else {}
-            storage.write_json(aside / "generation_config.json", {**self.habits, **extra, **never})
+            storage.write_json(aside / "generation_config.json", {**self.generation_config, **extra, **never})
             if self.tokenizer is not None:
                 self.tokenizer.save(aside)
         return directory
 
-    def generate(self, prompt: Any, **how: Any) -> Any:
+    def generate(self, prompt: Any, **options: Any) -> Any:
         """Continue a prompt (text or ids), or a list of prompts: one Result, or a list of them.
 
         Greedy until an end id or the context's end by default; sampling="model" takes generation_config's values.
@@ -136,17 +112,13 @@ class Model:
         Raises:
             QkvError: an option or prompt that cannot be meant; a prompt longer than the context.
         """
-        many, prompts = several(prompt)
-        results = way_of(self).write(self, prompts, Ask.of(how, self.habits))
-        return results if many else results[0]
+        return generate.generate(self, prompt, **options)
 
-    def stream(self, prompt: Prompt, **how: Any) -> Iterator[str]:
+    def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
         """The text of `generate`, piece by piece as it is chosen; never half a character, never a stop string."""
-        ask = Ask.of(how, self.habits)
-        events = engine.stream(self.core, [self.ids(prompt)], **ask.settings(self))
-        return (event.text for event in events)
+        return generate.stream(self, prompt, **options)
 
-    def translate(self, text: Any, **how: Any) -> Any:
+    def translate(self, text: Any, **options: Any) -> Any:
         """Translate a text, or a list of texts, by beam search: one Result, or a list of them.
 
         Options: beam (4), length_penalty (0.6), nbest (1), max_new_tokens, align (False), and `ensemble`: other models
@@ -155,11 +127,9 @@ class Model:
         Raises:
             QkvError: the model has no encoder and decoder, a text is empty, or an ensemble is of several vocabularies.
         """
-        many, texts = several(text)
-        results = render(self, texts, **how)
-        return results if many else results[0]
+        return translate.translate(self, text, **options)
 
-    def chat(self, messages: str | Sequence[chats.Message], **how: Any) -> Result:
+    def chat(self, messages: str | Sequence[Message], **options: Any) -> Result:
         """The answer to a conversation, a list of {"role": …, "content": …}, or to one text of the user.
 
         Options are those of `generate`. Control tokens that somebody typed stay text.
@@ -167,16 +137,11 @@ class Model:
         Raises:
             QkvError: the model has no chat template, or its template refuses the messages.
         """
-        return self.generate(self.conversation(messages), **how)
+        return chat.chat(self, messages, **options)
 
-    def conversation(self, messages: str | Sequence[chats.Message]) -> list[int]:
+    def conversation(self, messages: str | Sequence[Message]) -> list[int]:
         """The ids of a conversation up to where the model answers, as its chat template writes them."""
-        template = chats.of(self.tokenizer) if self.tokenizer else None
-        if template is None or self.tokenizer is None:
-            raise QkvError("this model has no chat template; it was not made to converse: use generate",
-                           zh="这个模型没有对话模板；它不是用来聊天的：请用 generate")  # fmt: skip
-        rows = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        return template.ids(self.tokenizer, rows)
+        return chat.conversation_ids(self, messages)
 
     def score(self, text: Any) -> Any:
         """The log-probability (natural, summed over tokens) that the model gives a text, or each of a list of texts.
@@ -187,21 +152,14 @@ class Model:
         Raises:
             QkvError: the model says no words, or not after this: an encoder-decoder wants two texts, others one or two.
         """
-        many, texts = (False, [text]) if parted(text) else several(text)
-        totals = [chance(self, t) for t in texts]
-        return totals if many else totals[0]
+        return score.score(self, text)
 
     def embed(self, text: Any) -> Tensor:
         """A vector of length 1 for a text [D], or for each of a list of texts [B, D]: the mean of its last states."""
-        many, texts = several(text)
-        if not texts:
-            return torch.empty(0, self.spec.stack.width)
-        rows = [(self.ids(line), []) for line in present(texts)]
-        found = by_batches(rows, lambda ids, _: reading.embed(self.core, ids))
-        return found if many else found[0]
+        return embed.embed(self, text)
 
     def classify(self, text: Any, *, both: bool = False, ensemble: Sequence["Model"] = ()) -> Any:
-        """The label of a text and the probability of each: one Verdict, or a list of them.
+        """The label of a text and the probability of each: one Classification, or a list of them.
 
         A tuple is one question: a pair, which `both` reads in both orders and adds (are they alike?), as a model does
         that learnt it so, or, where one logit judges, (question, answer, ...): the label is the best answer's number.
@@ -210,9 +168,7 @@ class Model:
         Raises:
             QkvError: the model has no labels; or a pair, and it reads none; an ensemble is of other labels.
         """
-        many, texts = (False, [text]) if parted(text) else several(text)
-        verdicts = together([self, *ensemble], texts, both=both) if texts else []
-        return verdicts if many else verdicts[0]
+        return classify.classify(self, text, both=both, ensemble=ensemble)
 
     def fill(self, text: str, *, top: int = 5) -> list[list[tuple[str, float]]]:
         """For each mask in a text the `top` most likely words with their probabilities, best first.
@@ -220,20 +176,9 @@ class Model:
         Raises:
             QkvError: the model does not fill in words, the text holds no mask, or `top` is none.
         """
-        if top < 1:
-            raise QkvError(f"top: found {top}, expected 1 or more words", zh=f"top：是 {top}，应是 1 个词或更多")
-        if self.tokenizer is None or self.tokenizer.mask_id is None:
-            raise QkvError("fill needs a model that was trained on masked words, and this one's tokenizer has no mask "
-                           f"token; it is {kind(self.spec)[0]}",
-                           zh=f"fill 要用学过被遮的词的模型，而这个的分词器没有 mask token；"
-                           f"它是{kind(self.spec)[1]}")  # fmt: skip
-        chances = reading.fill(self.core, self.ids(text), self.tokenizer.mask_id)
-        chances = chances.topk(min(top, chances.shape[-1]))
-        rows = zip(chances.indices.tolist(), chances.values.tolist(), strict=True)
-        pieces = self.tokenizer.pieces
-        return [[(w.strip(), p) for w, p in zip(pieces(i), ps, strict=True)] for i, ps in rows]
+        return fill.fill(self, text, top=top)
 
-    def eval(self, **what: Any) -> evaluate.Translation | evaluate.Perplexity | evaluate.Accuracy:
+    def eval(self, **options: Any) -> evaluate.Translation | evaluate.Perplexity | evaluate.Accuracy:
         """How good the model is: `bleu=(source, reference)` files or lists, `ppl=` a text file, or `accuracy=` a file
         of label TAB text (or JSON lines with both).
 
@@ -243,7 +188,7 @@ class Model:
         Raises:
             QkvError: a broken file (with its line), an unknown option, or a model that cannot do it.
         """
-        return evaluate.evaluate(voice(self), **what)
+        return evaluate.evaluate(self, **options)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -282,42 +227,7 @@ class Model:
         return self.tokenizer.decode(ids) if self.tokenizer else ""
 
 
-def several(given: Any) -> tuple[bool, list[Any]]:
-    """Whether a list of prompts was meant, and the prompts: a str or a list of ints is one."""
-    given = given.tolist() if hasattr(given, "tolist") else given  # a tensor or an array of ids
-    rows = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
-    if isinstance(given, str) or (rows and all(isinstance(i, int) for i in rows) and isinstance(given, Iterable)):
-        return False, [given]
-    if wrong := [row for row in rows if not isinstance(row, Iterable)]:
-        raise QkvError(f"found {wrong[0]!r} of type {type(wrong[0]).__name__}, expected a text, the ids of one, or a "
-                       "list of them",
-                       zh=f"{wrong[0]!r} 是 {type(wrong[0]).__name__} 类型，应是一段文本、它的编号，"
-                       "或这些的列表")  # fmt: skip
-    return True, rows
-
-
-ANSWERS = 100  # to one question at most, where a model is judged by which it chooses
-
-
-def voice(model: Model) -> evaluate.Voice:
-    """What an evaluation may ask of a model."""
-
-    def answer(texts: list[str], **search: Any) -> list[str]:
-        found = model.translate(texts, **search) if model.encoder_decoder else model.generate(texts, **search)
-        return [result.text for result in found]
-
-    def classify(texts: list[Any], **how: Any) -> list[str]:
-        return [verdict.label for verdict in model.classify([divided(model, text) for text in texts], **how)]
-
-    def said(source: str, target: str) -> tuple[float, int]:
-        return chance(model, (source, target)), len(whole(model, target))
-
-    labels = tuple(map(str, range(ANSWERS))) if compares(model) else model.labels
-    after = model.encoder_decoder or free(model.spec)
-    return evaluate.Voice(model.core, model.ids, model.text, answer, classify, said, after, labels)
-
-
-def well_formed(**given: Tensor | None) -> None:
+def check_ids(**given: Tensor | None) -> None:
     """QkvError where ids are no rows [B, T] of whole numbers."""
     for name, rows in given.items():
         if rows is not None and (rows.ndim != 2 or rows.is_floating_point() or rows.dtype == torch.bool):
@@ -334,6 +244,6 @@ def save_adapters(directory: Path, model: Model) -> None:
     inside = {f"{name}.{side}" for name in parts for side in "ab"}
     also = [n for n, p in model.core.named_parameters() if p.requires_grad and n not in inside]
     base = str(Path(model.base).resolve()) if Path(model.base).is_dir() else model.base
-    peft.write(directory, model.core, model.config or {}, parts, base=base, also=also)
+    peft.write_adapters(directory, model.core, model.config or {}, parts, base=base, also=also)
     if model.spec.labels:
         storage.write_json(directory / "config.json", model.config or {})

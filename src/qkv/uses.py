@@ -27,3 +27,8 @@ def fills_blanks(spec: Spec) -> bool:
     turns = [getattr(block.attn, "rotary", None) for block in spec.decoder.blocks]
     counted = spec.decoder.positions is not None and spec.decoder.positions.blanks == "counted"
     return counted or any(turn is not None and turn.axes == 2 for turn in turns)
+
+
+def is_prefix_decoder(spec: Spec) -> bool:
+    """Whether the decoder sees its whole prompt at once, as a prefix."""
+    return spec.decoder is not None and any(block.attn.mask.kind == "prefix" for block in spec.decoder.blocks)

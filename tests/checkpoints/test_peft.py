@@ -153,7 +153,7 @@ def test_an_adapter_as_peft_writes_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_b_that_is_turned_like_its_weight_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peft, "unflipped", lambda slot: slot)
+    monkeypatch.setattr(peft, "without_flip", lambda slot: slot)
     with pytest.raises((AssertionError, QkvError, RuntimeError)):
         test_what_we_write_says_the_same_in_transformers_and_comes_back("gpt2", "all", tmp_path)
 

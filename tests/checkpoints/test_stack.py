@@ -41,7 +41,7 @@ def theirs() -> dict[str, Tensor]:
 
 def filled(tensors: dict[str, Tensor]) -> nn.Module:
     ours = core()
-    name_table.load(ours, NAMES, {n: lambda t=t: t for n, t in tensors.items()}, [])
+    name_table.load_tensors(ours, NAMES, {n: lambda t=t: t for n, t in tensors.items()}, [])
     return ours
 
 
@@ -52,7 +52,7 @@ def test_each_expert_fills_its_slice_and_comes_back(prefix: str) -> None:
     for i, e in ((0, 0), (0, 2), (1, 1)):
         assert torch.equal(ours.layers[i].moe.gate.weight[e], given[f"model.layers.{i}.experts.{e}.w1.weight"])
         assert torch.equal(ours.layers[i].moe.up.weight[e], given[f"model.layers.{i}.experts.{e}.w3.weight"])
-    back = name_table.save(ours, NAMES)
+    back = name_table.export_tensors(ours, NAMES)
     assert back.keys() == given.keys()
     assert all(torch.equal(back[n], given[n]) for n in given)
     assert all(t.is_contiguous() for t in back.values())
@@ -72,7 +72,7 @@ def test_an_expert_that_is_missing_too_many_or_of_another_shape_is_named() -> No
 
 
 def test_slices_in_the_wrong_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = name_table.each
-    monkeypatch.setattr(name_table, "each", lambda name, ours: right(name, ours)[::-1])
+    right = name_table.expert_names
+    monkeypatch.setattr(name_table, "expert_names", lambda name, ours: right(name, ours)[::-1])
     with pytest.raises(AssertionError):
         test_each_expert_fills_its_slice_and_comes_back("model.")

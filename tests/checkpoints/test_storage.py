@@ -71,11 +71,11 @@ def test_a_family_that_cannot_say_the_spec_names_the_field(tmp_path):
 
 def test_shards_are_written_and_read(saved, tmp_path):
     path = saved[1]
-    tensors = {n: get() for n, get in storage.tensors(path).items()}
-    with storage.replacing(tmp_path / "s") as aside:
-        storage.write(aside, tensors, shard_bytes=60_000)
+    tensors = {n: get() for n, get in storage.open_tensors(path).items()}
+    with storage.replace_dir(tmp_path / "s") as aside:
+        storage.write_tensors(aside, tensors, shard_bytes=60_000)
     assert len(list((tmp_path / "s").glob("model-*.safetensors"))) > 2
-    again = storage.tensors(tmp_path / "s")
+    again = storage.open_tensors(tmp_path / "s")
     assert all(torch.equal(tensors[n], again[n]()) for n in tensors)
 
 
@@ -116,12 +116,12 @@ def test_a_wrong_index_is_named(tmp_path, weight_map, said):
     save_file({"a": torch.zeros(1)}, tmp_path / "there.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(QkvError, match=said):
-        storage.tensors(tmp_path)
+        storage.open_tensors(tmp_path)
 
 
 def test_foreign_weights_are_read_without_running_code(tmp_path):
     torch.save({"a": torch.arange(3)}, tmp_path / "pytorch_model.bin")
-    assert storage.tensors(tmp_path)["a"]().tolist() == [0, 1, 2]
+    assert storage.open_tensors(tmp_path)["a"]().tolist() == [0, 1, 2]
 
     class Evil:
         def __reduce__(self):
@@ -129,7 +129,7 @@ def test_foreign_weights_are_read_without_running_code(tmp_path):
 
     torch.save({"a": Evil()}, tmp_path / "pytorch_model.bin")
     with pytest.raises(QkvError, match="plain weights"):
-        storage.tensors(tmp_path)
+        storage.open_tensors(tmp_path)
 
 
 def test_a_full_disk_while_saving_leaves_the_old_checkpoint(saved, monkeypatch):
@@ -139,7 +139,7 @@ def test_a_full_disk_while_saving_leaves_the_old_checkpoint(saved, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for name in ("save_file", "write_json", "sync"):
+    for name in ("save_file", "write_json", "fsync_path"):
         with monkeypatch.context() as m:
             m.setattr(storage, name, full)
             with pytest.raises(QkvError, match=r"No space.*still whole"):
@@ -154,7 +154,7 @@ def test_a_tied_head_that_differs_is_refused(tmp_path):
 
     spec = dataclasses.replace(tiny(), head=Head("tied"))
     hub.build(spec).save(tmp_path / "m")
-    tensors = {n: g() for n, g in storage.tensors(tmp_path / "m").items()}
+    tensors = {n: g() for n, g in storage.open_tensors(tmp_path / "m").items()}
     assert "lm_head.weight" not in tensors
     twin = tensors["model.embed_tokens.weight"].clone()
     save_file({**tensors, "lm_head.weight": twin}, tmp_path / "m/model.safetensors")
@@ -166,7 +166,7 @@ def test_a_tied_head_that_differs_is_refused(tmp_path):
 
 def test_a_missing_tensor_lists_both_sides_with_the_nearest_name(saved):
     _, path = saved
-    tensors = {n: g() for n, g in storage.tensors(path).items()}
+    tensors = {n: g() for n, g in storage.open_tensors(path).items()}
     tensors["model.layers.1.mlp.up_projj.weight"] = tensors.pop("model.layers.1.mlp.up_proj.weight")
     save_file(tensors, path / "model.safetensors")
     with pytest.raises(QkvError, match=r"Missing \(1\).*up_proj.*did you mean.*Never read \(1\)"):
@@ -193,9 +193,9 @@ def test_spec_json_round_trip_and_unknown_keys():
 
 
 def test_sizes_of_the_families_have_names():
-    assert model_dir.named("gpt2:124m") is not None
+    assert model_dir.preset_config("gpt2:124m") is not None
     with pytest.raises(QkvError, match="did you mean '124m'"):
-        model_dir.named("gpt2:124")
+        model_dir.preset_config("gpt2:124")
 
 
 def test_a_checkpoint_of_another_size_says_so_before_memory_is_taken(saved, monkeypatch):

@@ -13,8 +13,9 @@ from qkv.baselines.lstm import lstm_spec
 from qkv.cli import look, main
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.model import Model, Special
+from qkv.model import Model
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
+from qkv.tasks.types import SpecialTokens
 from qkv.training import checkpoint
 from qkv.training.probes import watched
 
@@ -40,7 +41,7 @@ class Letters:
 def made(name: str) -> Model:
     if name in ("additive", "none"):
         spec = lstm_spec(len(WORDS), width=16, attention="additive" if name == "additive" else "none", context=64)
-        return spelling(qkv.build(spec, special=Special(eos=(1,), pad=0, start=0, forbid=(0,))))
+        return spelling(qkv.build(spec, special=SpecialTokens(eos=(1,), pad=0, start=0, forbid=(0,))))
     n, ff, t = Norm("layer"), Ffn(48, "relu"), Table("sinusoid", 64)
     if name == "lm":
         b = Block(
@@ -56,7 +57,7 @@ def made(name: str) -> Model:
     with torch.no_grad():
         for p in core.parameters():
             p.mul_(2.0 if p.dim() > 1 else 1.0)
-    special = Special(eos=(1,), pad=0, start=None if name == "lm" else 0, forbid=(0,))
+    special = SpecialTokens(eos=(1,), pad=0, start=None if name == "lm" else 0, forbid=(0,))
     return Model(core, None if name == "mute" else Letters(), special)  # type: ignore[arg-type]
 
 
@@ -142,7 +143,7 @@ def test_a_step_of_a_run_brings_its_weights_back(
         checkpoint.fill((model := made("nmt")).core, kept)
         return model
 
-    monkeypatch.setattr(hub, "opened", opened)
+    monkeypatch.setattr(hub, "load_dir", opened)
     monkeypatch.setattr(hub, "locate", Path)
     core = made("nmt").core
     with torch.no_grad():

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qkv
-from qkv import hub, inputs, reading
+from qkv import hub
 from qkv.checkpoints import storage
 from qkv.cli import main
 from qkv.core.model import Transformer
@@ -23,6 +23,8 @@ from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.paths import bundled_dir
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Spec, Stack, Table
+from qkv.tasks.classify import label_logits
+from qkv.tasks.task_format import format_pair
 from qkv.tokenizers.vocabulary import train
 from qkv.training.shape import Shape
 
@@ -140,13 +142,13 @@ def test_classify_says_label_probability_and_text(reads, monkeypatch, capsys):
 def test_a_tab_separates_a_pair_whose_texts_lie_in_two_segments(reads, monkeypatch, capsys):
     model = qkv.load(reads)
     made = model.tokenizer
-    ids, kinds = inputs.pair(
+    ids, kinds = format_pair(
         made.encode("我喜欢茶", special=False), made.encode("苹果", special=False), cls=made.cls_id, sep=made.sep_id
     )
     at = torch.tensor([ids])
     with torch.no_grad():
         want = model.core.classify(at, Inputs(segments=torch.tensor([kinds])))[0].softmax(-1)
-        flat = reading.classify(model.core, [ids])[0]
+        flat = label_logits(model.core, [ids])[0].softmax(-1)
     verdict = model.classify(("我喜欢茶", "苹果"))
     assert list(verdict.probabilities.values()) == pytest.approx(want.tolist(), abs=1e-6)
     assert (want - flat).abs().max() > 1e-4, "the segments change nothing here: a poor test"
@@ -317,9 +319,9 @@ def test_chat_names_the_line_that_is_not_utf_8(talks, monkeypatch, capsys):
 def altered(source: Path, target: Path, change) -> str:
     """A copy of a model whose tensors a function has changed."""
     shutil.copytree(source, target)
-    tensors = {name: read().clone() for name, read in storage.tensors(source).items()}
+    tensors = {name: read().clone() for name, read in storage.open_tensors(source).items()}
     (target / "model.safetensors").unlink()
-    storage.write(target, change(tensors))
+    storage.write_tensors(target, change(tensors))
     return str(target)
 
 
@@ -504,14 +506,14 @@ def test_what_lies_there_already_is_not_touched(capsys, tmp_path):
 @bundled["demo-lm"]
 def test_dtype_and_family_stay_unless_asked(capsys, tmp_path):
     def kinds(name):
-        return {read().dtype for read in storage.tensors(tmp_path / name).values()}
+        return {read().dtype for read in storage.open_tensors(tmp_path / name).values()}
 
     assert run(capsys, "convert", "demo-lm", str(tmp_path / "same"), "--attention", "gqa:2")[0] == 0
     assert run(capsys, "convert", "demo-lm", str(tmp_path / "wide"), "--to-dtype", "fp32")[0] == 0
     assert run(capsys, "convert", str(tmp_path / "wide"), str(tmp_path / "slim"), "--to-dtype", "bf16")[0] == 0
     assert kinds("same") == kinds("slim") == {torch.bfloat16}
     assert kinds("wide") == {torch.float32}
-    first, last = storage.tensors(bundled_dir() / "demo-lm"), storage.tensors(tmp_path / "slim")
+    first, last = storage.open_tensors(bundled_dir() / "demo-lm"), storage.open_tensors(tmp_path / "slim")
     assert all(torch.equal(first[n](), last[n]()) for n in first)
     _, out, _ = run(capsys, "convert", "demo-lm", str(tmp_path / "other"), "--family", "mistral", "--json")
     assert told(out)[0]["model_type"] == "mistral"
@@ -650,7 +652,7 @@ def test_options_of_generate_are_checked_by_type_and_range(talks: str) -> None:
     for how, says in (
         ({"max_new_tokens": 2.5}, "max_new_tokens: found 2.5, expected a whole number"),
         ({"max_new_tokens": "3"}, "found '3', expected a whole number"), ({"temperature": "1"}, "expected a number"),
-        ({"beam": 0}, "beam: found 0, expected at least 1"), ({"beam": 5000}, "beams: found 5000, expected 1 to 4,096"),
+        ({"beam": 0}, "beam: found 0, expected 1 or more"), ({"beam": 5000}, "beams: found 5000, expected 1 to 4,096"),
         ({"seed": True}, "seed: found True"), ({"stop": 3}, "stop: found 3, expected text or a list"),
     ):  # fmt: skip
         with pytest.raises(QkvError, match=says):

@@ -21,8 +21,9 @@ from qkv.explore import answers, heads
 from qkv.explore.answers import ANSWERS, answer
 from qkv.explore.body import Answer, Query, dumped
 from qkv.explore.question import BUDGET, Cut, Question, Refused, Run, Shelf, ask, kind, longest, per_token
-from qkv.model import Model, Special
+from qkv.model import Model
 from qkv.spec import Labels
+from qkv.tasks.types import SpecialTokens
 
 WORDS = ["<s>", "</s>", "[M]", *(chr(0x4E00 + i) for i in range(94))]
 TEXTS = {"demo": "书和茶都在桌上，我看完了它。", "demo-lm": "One, two, buckle my", "demo-bert": "我爱[MASK]。",
@@ -70,7 +71,7 @@ def model_of(name: str) -> Model:
         return qkv.load(name)
     core = zoo.made(zoo.ALL.get(name, zoo.experts)())
     both = bool(core.spec.encoder and core.spec.decoder)
-    return Model(core.eval(), Letters(), Special(start=0 if both else None, forbid=(0,)))  # type: ignore[arg-type]
+    return Model(core.eval(), Letters(), SpecialTokens(start=0 if both else None, forbid=(0,)))  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -325,7 +326,7 @@ def test_the_trace_reads_the_whole_text_as_it_was_written(name: str) -> None:
 
 def test_a_decoder_that_only_classifies_is_shown_too() -> None:
     spec = dataclasses.replace(zoo.gqa(), head=None, labels=Labels(3, "last"))
-    model = Model(zoo.made(spec).eval(), Letters(), Special())  # type: ignore[arg-type]
+    model = Model(zoo.made(spec).eval(), Letters(), SpecialTokens())  # type: ignore[arg-type]
     run = ask(model, Question("丐丑且"))
     said = answer(run, "meta", {}).keys
     assert {"lens", "choices", "parts", "proof"} & set(said["panels"]) == set()

@@ -15,8 +15,8 @@ from qkv.cli import main
 from qkv.errors import QkvError
 from qkv.explore import figures
 from qkv.explore.tables import traced
-from qkv.model import Special
 from qkv.plots import figure
+from qkv.tasks.types import SpecialTokens
 
 pytest.importorskip("matplotlib")
 NAMES = [f"ch12-{n}.png" for n in ("attention-shape", "attention-matrix", "concatenate", "transformer-block",
@@ -30,7 +30,7 @@ def zoo_model(name: str, **block: Any) -> qkv.Model:
     blocks = tuple(replace(b, **block) for b in spec.stack.blocks)
     part = "decoder" if spec.decoder else "encoder"
     core = zoo.made(replace(spec, **{part: replace(spec.stack, blocks=blocks)}))
-    return qkv.Model(core.eval(), Letters(), Special(start=None))  # type: ignore[arg-type]
+    return qkv.Model(core.eval(), Letters(), SpecialTokens(start=None))  # type: ignore[arg-type]
 
 
 class Letters:

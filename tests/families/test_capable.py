@@ -13,8 +13,8 @@ from qkv.adapt.onednn_linear import pack
 from qkv.checkpoints import model_dir
 from qkv.core.step import Inputs
 from qkv.fold import show
-from qkv.model import Special
-from qkv.writing import start_of
+from qkv.tasks.special_tokens import start_ids
+from qkv.tasks.types import SpecialTokens
 
 pytest.importorskip("transformers")
 
@@ -45,7 +45,7 @@ def test_greedy_tokens_are_transformers_own(family, drawn, record):
         pytest.skip("an encoder does not write")
     room = 200 if (model.spec.context or 999) >= 220 else 40
     prompt = at["ids"][0, :9].tolist()
-    model.special = Special(start=model.special.start)  # nothing ends it and nothing is forbidden
+    model.special = SpecialTokens(start=model.special.start)  # nothing ends it and nothing is forbidden
     written = model.generate(prompt, max_new_tokens=room).tokens
     assert len(written) == room
     with torch.no_grad():
@@ -78,7 +78,7 @@ def test_a_release_writes_as_its_generation_config_says(family, tmp_path):
     settings.eos_token_id = [oracle.generate(ids, **how)[0, -6].item(), 3]  # so that it ends before its time
     oracle.save_pretrained(tmp_path)
     want, model = oracle.generate(ids, **how)[0].tolist(), hub.load(tmp_path)
-    prompt = start_of(model) if "target" in at else tuple(ids[0].tolist())
+    prompt = start_ids(model) if "target" in at else tuple(ids[0].tolist())
     found = model.generate(ids[0].tolist(), max_new_tokens=16)
     assert [*prompt, *found.tokens] == want
     assert found.finish_reason == "stop"

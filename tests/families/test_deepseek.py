@@ -45,13 +45,13 @@ def test_the_cache_holds_latents_only(seed, tmp_path):
 
 def test_the_layer_that_guesses_further_is_left_unread(tmp_path):
     model = drawn(0, tmp_path)
-    more = {n: read() for n, read in storage.tensors(tmp_path).items()}
+    more = {n: read() for n, read in storage.open_tensors(tmp_path).items()}
     (tmp_path / "more").mkdir()
-    storage.write(tmp_path / "more", more | {"model.layers.61.eh_proj.weight": torch.zeros(2, 2)})
+    storage.write_tensors(tmp_path / "more", more | {"model.layers.61.eh_proj.weight": torch.zeros(2, 2)})
     (tmp_path / "more" / "config.json").write_text((tmp_path / "config.json").read_text())
     again = hub.load(tmp_path / "more")
     assert all(torch.equal(a, b) for a, b in zip(again.core.parameters(), model.core.parameters(), strict=True))
-    storage.write(tmp_path / "more", more | {"model.layers.60.eh_proj.weight": torch.zeros(2, 2)})
+    storage.write_tensors(tmp_path / "more", more | {"model.layers.60.eh_proj.weight": torch.zeros(2, 2)})
     with pytest.raises(QkvError, match=r"layers\.60\.eh_proj"):
         hub.load(tmp_path / "more")
 
@@ -74,7 +74,7 @@ def test_a_config_that_means_another_model_is_refused(change, said, tmp_path):
     from qkv.checkpoints import model_dir
 
     with pytest.raises(QkvError, match=said):
-        model_dir.spec_of(storage.read_json(tmp_path / "config.json"), tmp_path)
+        model_dir.spec_from_config(storage.read_json(tmp_path / "config.json"), tmp_path)
 
 
 def test_absent_keys_have_transformers_defaults():

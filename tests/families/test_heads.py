@@ -5,11 +5,12 @@ import pytest
 import torch
 from support import oracles, oracles_bert
 
-from qkv import hub, inputs
+from qkv import hub
 from qkv.checkpoints import name_table, storage
 from qkv.cli import main
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
+from qkv.tasks import task_format
 from qkv.tokenizers.vocabulary import train
 
 transformers = pytest.importorskip("transformers")
@@ -64,7 +65,7 @@ def test_label_logits_equal_transformers_and_go_back(family, head, seed, tmp_pat
     assert want.shape == got.shape
     assert (got - want).abs().max() <= 3e-5 * max(1.0, want.std().item())
     model.save(tmp_path / "again")
-    first, second = storage.tensors(tmp_path / "theirs"), storage.tensors(tmp_path / "again")
+    first, second = storage.open_tensors(tmp_path / "theirs"), storage.open_tensors(tmp_path / "again")
     assert set(first) == set(second)
     assert all(torch.equal(first[n](), second[n]()) for n in first)
     model.config = None  # as for a model that we built
@@ -102,7 +103,7 @@ def test_states_of_a_bare_model_equal_transformers(family, head, tmp_path):
 def test_token_types_change_the_logits_of_masked_words(tmp_path):
     oracle = oracles_bert.draw("bert", 1)
     oracle.save_pretrained(tmp_path)
-    core, rows = hub.load(tmp_path).core, [inputs.pair([5, 6, 7], [8, 9], cls=3, sep=4) for _ in range(2)]
+    core, rows = hub.load(tmp_path).core, [task_format.format_pair([5, 6, 7], [8, 9], cls=3, sep=4) for _ in range(2)]
     ids, segments = (torch.tensor(part) for part in zip(*rows, strict=True))
     with torch.no_grad():
         want = oracle(ids, token_type_ids=segments).logits
@@ -116,14 +117,14 @@ def test_checkpoints_that_say_gamma_and_beta_load(tmp_path):
     oracle = oracles_bert.draw("bert", 0)
     oracle.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
-    new = {n: t() for n, t in storage.tensors(tmp_path).items()}
+    new = {n: t() for n, t in storage.open_tensors(tmp_path).items()}
     old = {n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t.clone()
            for n, t in new.items()}  # fmt: skip
     extra = {"bert.pooler.dense.weight": torch.zeros(3), "cls.seq_relationship.bias": torch.zeros(2),
              "cls.predictions.decoder.weight": new["bert.embeddings.word_embeddings.weight"].clone(),
              "bert.embeddings.position_ids": torch.arange(64)[None]}  # fmt: skip
     path.unlink()
-    storage.write(tmp_path, old | extra)
+    storage.write_tensors(tmp_path, old | extra)
     at = oracles.batch(oracle, 0)
     with torch.no_grad():
         got = hub.load(tmp_path)(at["ids"], padding=at["real"]).logits[at["real"]]
@@ -246,5 +247,5 @@ def test_texts_that_do_not_belong_together_are_refused(marked, capsys):
 def test_a_row_is_read_only_where_its_condition_holds():
     ours = {"head.weight": torch.zeros(2), "labels.out.weight": torch.zeros(2)}
     names = "labels.out a with:head\nlabels.out b without:head"
-    assert [s.theirs for s in name_table.slots(names, ours)] == [("a.weight",)]
-    assert [s.theirs for s in name_table.slots(names, {"labels.out.weight": torch.zeros(2)})] == [("b.weight",)]
+    assert [s.theirs for s in name_table.expand_rows(names, ours)] == [("a.weight",)]
+    assert [s.theirs for s in name_table.expand_rows(names, {"labels.out.weight": torch.zeros(2)})] == [("b.weight",)]

@@ -7,7 +7,7 @@ import torch
 from support import oracles
 
 from qkv import hub
-from qkv.checkpoints.model_dir import spec_of
+from qkv.checkpoints.model_dir import spec_from_config
 from qkv.errors import QkvError
 
 pytest.importorskip("transformers")
@@ -37,7 +37,7 @@ def test_a_config_that_cannot_be_meant_is_refused_by_name(family, change, says, 
     oracles.draw(family, 0).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     with pytest.raises(QkvError, match=says):
-        spec_of(config | change, "config.json")
+        spec_from_config(config | change, "config.json")
 
 
 def test_keys_of_remote_code_are_never_followed_and_change_nothing(tmp_path):

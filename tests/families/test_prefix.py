@@ -14,8 +14,7 @@ from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.families import chatglm, glm_blank
 from qkv.generation.engine import generate
-from qkv.generation.rows import Feed
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 
 MASK, START = 5, 6
 
@@ -38,7 +37,7 @@ def drawn(high, **tables):
 def stored(tensors, config, where):
     """The tensors with the model that we load from them."""
     where.mkdir()
-    storage.write(where, tensors)
+    storage.write_tensors(where, tensors)
     storage.write_json(where / "config.json", config)
     return tensors, hub.load(where)
 
@@ -174,7 +173,7 @@ def test_each_token_with_the_cache_equals_the_text_read_at_once(name, chat, mode
 def test_chatglm_writes_as_its_slow_reading(chat, cache):
     tensors, ours = chat
     prompts = [PREFIX, [20, 21, MASK], [60, MASK, 61, 62, 63]]
-    found = generate(ours.core, prompts, limits=Limits(4), feed=Feed((START,), cache=cache, blanks=(MASK,)))
+    found = generate(ours.core, prompts, options=DecodeOptions(4, start=(START,), blanks=(MASK,), cache=cache))
     for prompt, row in zip(prompts, found, strict=True):
         want = slow_chat(tensors, prompt, [START, *row.tokens[:-1]])[len(prompt) :].log_softmax(-1)
         assert len(row.tokens) == 4
@@ -188,15 +187,15 @@ def test_chatglm_is_saved_as_it_was_read_and_counts_its_parameters(chat, tmp_pat
     for kept in (ours.config, None):
         ours.config = kept
         ours.save(tmp_path / str(kept is None))
-        again = storage.tensors(tmp_path / str(kept is None))
+        again = storage.open_tensors(tmp_path / str(kept is None))
         assert set(again) == set(tensors)
         assert all(torch.equal(again[n](), tensors[n]) for n in tensors)
     assert hub.load(tmp_path / "True").spec == ours.spec
     with torch.device("meta"):
-        core = model_dir.Transformer(model_dir.spec_of(model_dir.named("chatglm:6b"), "6b"))
+        core = model_dir.Transformer(model_dir.spec_from_config(model_dir.preset_config("chatglm:6b"), "6b"))
     assert sum(p.numel() for p in core.parameters()) == 6_173_286_400
     with pytest.raises(QkvError, match="only ChatGLM-6B"):
-        model_dir.spec_of({"model_type": "chatglm", "multi_query_attention": True}, "config.json")
+        model_dir.spec_from_config({"model_type": "chatglm", "multi_query_attention": True}, "config.json")
     record("chatglm", "loads", True)
     record("chatglm", "saves", True)
 
@@ -287,7 +286,7 @@ def test_cached_in_chunks_equals_uncached(model):
 def test_writing_into_a_blank_follows_the_slow_reading(model, cache):
     tensors, ours = model
     prompts = [PREFIX, [20, MASK, 21], [MASK, 60, 61, 62, 63, MASK, 64, 65, 66]]
-    found = generate(ours.core, prompts, limits=Limits(6), feed=Feed((START,), cache=cache, blanks=(4, MASK)))
+    found = generate(ours.core, prompts, options=DecodeOptions(6, start=(START,), blanks=(4, MASK), cache=cache))
     for prompt, row in zip(prompts, found, strict=True):
         written = [START]
         for token, logprob in zip(row.tokens, row.logprobs, strict=True):
@@ -300,17 +299,17 @@ def test_writing_into_a_blank_follows_the_slow_reading(model, cache):
 
 
 def test_a_prompt_without_a_blank_and_one_too_long_are_named(model):
-    core, feed = model[1].core, Feed((START,), blanks=(MASK,))
+    core, options = model[1].core, DecodeOptions(2, start=(START,), blanks=(MASK,))
     with pytest.raises(QkvError, match="prompt 1: it holds no blank"):
-        generate(core, [PREFIX, [1, 2]], limits=Limits(2), feed=feed)
+        generate(core, [PREFIX, [1, 2]], options=options)
     with pytest.raises(QkvError, match="the context holds 41"):
-        generate(core, [[MASK] * 41], limits=Limits(2), feed=feed)
+        generate(core, [[MASK] * 41], options=options)
 
 
 def test_saved_under_the_release_names_and_read_again(model, tmp_path, record):
     tensors, ours = model
     ours.save(tmp_path / "again")
-    again = storage.tensors(tmp_path / "again")
+    again = storage.open_tensors(tmp_path / "again")
     assert set(again) == set(tensors)
     assert all(torch.equal(again[n](), tensors[n]) for n in tensors)
     ours.config = None
@@ -323,10 +322,10 @@ def test_saved_under_the_release_names_and_read_again(model, tmp_path, record):
 
 
 def test_one_key_tells_it_from_the_younger_family_of_the_same_type():
-    assert model_dir.family_of(CONFIG, "config.json") is glm_blank
-    assert model_dir.family_of({"model_type": "glm"}, "config.json") is model_dir.modules()["glm"]
+    assert model_dir.family_of_config(CONFIG, "config.json") is glm_blank
+    assert model_dir.family_of_config({"model_type": "glm"}, "config.json") is model_dir.modules()["glm"]
     with pytest.raises(QkvError, match="did you mean 'glm'"):
-        model_dir.family_of({"model_type": "glm+"}, "config.json")
+        model_dir.family_of_config({"model_type": "glm+"}, "config.json")
 
 
 RELEASED = {  # what a released config holds beside the shape
@@ -339,18 +338,19 @@ RELEASED = {  # what a released config holds beside the shape
 
 
 def test_a_released_config_is_read_and_other_ways_of_positions_are_refused():
-    assert model_dir.spec_of({**CONFIG, **RELEASED}, "config.json") == model_dir.spec_of(CONFIG, "config.json")
+    spec = model_dir.spec_from_config(CONFIG, "config.json")
+    assert model_dir.spec_from_config({**CONFIG, **RELEASED}, "config.json") == spec
     with pytest.raises(QkvError, match="relative_encoding"):
-        model_dir.spec_of({**CONFIG, "relative_encoding": True}, "config.json")
+        model_dir.spec_from_config({**CONFIG, "relative_encoding": True}, "config.json")
     with pytest.raises(QkvError, match="block_position_encoding"):
-        model_dir.spec_of({**CONFIG, "block_position_encoding": False}, "config.json")
+        model_dir.spec_from_config({**CONFIG, "block_position_encoding": False}, "config.json")
 
 
 @pytest.mark.parametrize(("name", "billions"), [
     ("10b", 9.88), ("10b-chinese", 9.88), ("2b", 1.92), ("335m", 0.335), ("110m", 0.109),
 ])  # fmt: skip
 def test_sizes_have_about_the_published_parameters(name, billions):
-    config = model_dir.named(f"glm_blank:{name}")
+    config = model_dir.preset_config(f"glm_blank:{name}")
     with torch.device("meta"):
-        core = model_dir.Transformer(model_dir.spec_of(config, name))
+        core = model_dir.Transformer(model_dir.spec_from_config(config, name))
     assert sum(p.numel() for p in core.parameters()) / 1e9 == pytest.approx(billions, rel=0.005)

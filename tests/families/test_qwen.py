@@ -143,4 +143,4 @@ def test_a_bare_model_loads(tmp_path):
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_named(family, change, says):
     with pytest.raises(QkvError, match=says):
-        model_dir.spec_of({"model_type": family, **COMMON, **change}, "config.json")
+        model_dir.spec_from_config({"model_type": family, **COMMON, **change}, "config.json")

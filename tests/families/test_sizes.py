@@ -49,16 +49,16 @@ def theirs(config: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize("name", [name for name in NAMED if name.partition(":")[0] not in PEERLESS])
 def test_a_named_size_has_the_parameters_that_transformers_counts(name: str) -> None:
-    config = model_dir.named(name)
+    config = model_dir.preset_config(name)
     assert config
-    ours = cost.count(model_dir.spec_of(config, name)).parameters
+    ours = cost.count(model_dir.spec_from_config(config, name)).parameters
     assert ours == theirs(config) == PUBLISHED.get(name, ours)
 
 
 def test_every_name_that_people_ask_for_is_there() -> None:
     assert set(PUBLISHED) <= set(NAMED)
     for name in ASKED:
-        assert model_dir.named(name), name
+        assert model_dir.preset_config(name), name
 
 
 @pytest.mark.parametrize(("name", "attention", "held"), CACHED)

@@ -12,10 +12,10 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.generation.beam import Search, beam, placed
+from qkv.generation.beam import Search, beam, order_children
+from qkv.generation.decoder import Decoder, Ensemble
 from qkv.generation.engine import generate
-from qkv.generation.rows import Ensemble, Feed, Rows
-from qkv.generation.sequence import Limits, Stops
+from qkv.generation.sequence import DecodeOptions
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 
 PROMPTS = [[5, 9, 11], [7], [3, 4, 8, 12, 13, 2, 19], [1, 2]]
@@ -94,12 +94,12 @@ def slowly(core, prompt, s: Search, longest: int, forbid=(), eos=EOS):
     return (ended + rest)[: s.nbest] if len(ended) < s.nbest else ended[: s.nbest]
 
 
-def compare(core, s: Search, limits: Limits = Limits(9), eos=EOS, beside=()):  # noqa: B008  frozen
-    feed = Feed(start=START if core.spec.encoder else ())
-    found = beam(core, PROMPTS, search=s, stops=Stops(eos), limits=limits, feed=feed, beside=beside)
+def compare(core, s: Search, limits: DecodeOptions = DecodeOptions(9), eos=EOS, ensemble=()):  # noqa: B008  frozen
+    options = replace(limits, eos=eos, start=START if core.spec.encoder else ())
+    found = beam(core, PROMPTS, search=s, options=options, ensemble=ensemble)
     for prompt, hypotheses in zip(PROMPTS, found, strict=True):
         longest = limits.max_new_tokens or 2 * len(prompt) + 50
-        expected = slowly((core, *beside) if beside else core, prompt, s, longest, limits.forbid, eos)
+        expected = slowly((core, *ensemble) if ensemble else core, prompt, s, longest, limits.forbid, eos)
         assert [tuple(h.tokens) for h in hypotheses] == [e[1] for e in expected]
         for h, (score, tokens, total) in zip(hypotheses, expected, strict=True):
             near = 1e-5 * max(1.0, -score) if core.embed.weight.dtype == torch.float32 else 1e-9
@@ -131,9 +131,9 @@ def test_the_trials_hold_both_ends_and_sources_that_leave_at_other_times():
 
 @pytest.mark.parametrize("kind", ["decoder", "translator"])
 def test_one_beam_is_greedy(kind):
-    core, feed = model(kind, 3), Feed(start=START if kind == "translator" else ())
-    found = beam(core, PROMPTS, search=Search(1), stops=Stops(EOS), limits=Limits(20), feed=feed)
-    greedy = generate(core, PROMPTS, stops=Stops(EOS), limits=Limits(20), feed=feed)
+    core, options = model(kind, 3), DecodeOptions(20, eos=EOS, start=START if kind == "translator" else ())
+    found = beam(core, PROMPTS, search=Search(1), options=options)
+    greedy = generate(core, PROMPTS, options=options)
     for (h,), row in zip(found, greedy, strict=True):
         assert h.tokens == row.tokens
         assert h.logprobs == pytest.approx(row.logprobs, abs=1e-5)
@@ -142,7 +142,7 @@ def test_one_beam_is_greedy(kind):
 
 def test_a_wide_beam_finds_the_best_of_all_sentences():
     core, s = model("translator", 1, 5), Search(125, 3, 0.0, stop="bound")
-    found = beam(core, [[3, 2]], search=s, stops=Stops((0,)), limits=Limits(4), feed=Feed(start=START))[0]
+    found = beam(core, [[3, 2]], search=s, options=DecodeOptions(4, eos=(0,), start=START))[0]
     sentences: list[tuple[float, tuple[int, ...]]] = []
 
     def walk(total: float, tokens: tuple[int, ...]) -> None:
@@ -159,23 +159,23 @@ def test_a_wide_beam_finds_the_best_of_all_sentences():
 
 
 def test_more_beams_than_words_and_forbidden_ids():
-    compare(model("translator", 2, 23), Search(4, 4), Limits(6, forbid=(0, 3, 9)))
+    compare(model("translator", 2, 23), Search(4, 4), DecodeOptions(6, forbid=(0, 3, 9)))
     core = model("decoder", 2, 23)
-    compare(core, Search(23, 5), Limits(3))
-    compare(core, Search(30, 30, stop="bound"), Limits(2))
-    compare(core, Search(4, 4), Limits(5), eos=())
+    compare(core, Search(23, 5), DecodeOptions(3))
+    compare(core, Search(30, 30, stop="bound"), DecodeOptions(2))
+    compare(core, Search(4, 4), DecodeOptions(5), eos=())
 
 
 def test_each_source_has_its_own_limit():
     core = model("translator", 4)
-    found = beam(core, PROMPTS, stops=Stops(()), feed=Feed(start=START))
+    found = beam(core, PROMPTS, options=DecodeOptions(eos=(), start=START))
     assert [len(h[0].tokens) for h in found] == [56, 52, 63, 54]
-    assert beam(core, [], feed=Feed(start=START)) == []
+    assert beam(core, [], options=DecodeOptions(start=START)) == []
 
 
 def test_a_long_forced_beginning_is_read_first():
     core = model("translator", 1)
-    long = beam(core, PROMPTS, search=Search(3, 3), stops=Stops(EOS), limits=Limits(6), feed=Feed(start=(1, 8, 4)))
+    long = beam(core, PROMPTS, search=Search(3, 3), options=DecodeOptions(6, eos=EOS, start=(1, 8, 4)))
     for prompt, hypotheses in zip(PROMPTS, long, strict=True):
         for h in hypotheses:
             told = [followers(core, tuple(prompt), (8, 4, *h.tokens[:i]))[t] for i, t in enumerate(h.tokens)]
@@ -187,15 +187,15 @@ def test_a_long_forced_beginning_is_read_first():
 def test_an_ensemble_searches_by_the_mean_of_its_probabilities(kind, seeds):
     beside = [model(kind, seed, dtype=torch.float64) for seed in seeds]
     for s in (Search(3, 3), Search(5, 2, 1.0, "power", "bound")):
-        together = compare(model(kind, 0, dtype=torch.float64), s, beside=beside)
-        alone = beam(model(kind, 0, dtype=torch.float64), PROMPTS, search=s, stops=Stops(EOS), limits=Limits(9),
-                     feed=Feed(start=START if kind == "translator" else ()))  # fmt: skip
+        together = compare(model(kind, 0, dtype=torch.float64), s, ensemble=beside)
+        options = DecodeOptions(9, eos=EOS, start=START if kind == "translator" else ())
+        alone = beam(model(kind, 0, dtype=torch.float64), PROMPTS, search=s, options=options)
         assert [[h.tokens for h in hs] for hs in together] != [[h.tokens for h in hs] for hs in alone]
 
 
 def test_an_ensemble_of_narrow_numbers_means_in_wide_ones():
     logits = [torch.randn(4, 23, generator=torch.Generator().manual_seed(n)).bfloat16() for n in range(3)]
-    found = Ensemble([Rows(model("decoder", 0), Feed())]).mean(logits)
+    found = Ensemble([Decoder(model("decoder", 0), DecodeOptions())]).mean(logits)
     slow = sum(one.double().exp() / one.double().exp().sum(-1, keepdim=True) for one in logits) / 3
     assert torch.allclose(found.double().softmax(-1), slow, rtol=1e-5)
 
@@ -206,7 +206,7 @@ def test_an_ensemble_writes_no_more_than_its_shortest_context_holds():
     initialise(short, 1)
     core = model("translator", 0)
     for one, other in ((core, short), (short, core)):
-        found = beam(one, PROMPTS, stops=Stops(()), feed=Feed(start=START), beside=[other])
+        found = beam(one, PROMPTS, options=DecodeOptions(eos=(), start=START), ensemble=[other])
         assert {len(h[0].tokens) for h in found} == {7}
 
 
@@ -217,7 +217,7 @@ def test_an_ensemble_writes_no_more_than_its_shortest_context_holds():
 def test_an_ensemble_with_another_mean_is_noticed(wrong, monkeypatch):
     monkeypatch.setattr(Ensemble, "mean", wrong)
     with pytest.raises(AssertionError):
-        compare(model("translator", 0), Search(3, 2), beside=[model("translator", 1)])
+        compare(model("translator", 0), Search(3, 2), ensemble=[model("translator", 1)])
 
 
 def test_a_wrong_length_penalty_is_noticed(monkeypatch):
@@ -234,23 +234,23 @@ def test_a_cache_that_does_not_follow_its_beams_is_noticed(kind, monkeypatch):
 
 
 def test_what_cannot_be_searched_is_said():
-    core, start = model("translator", 0), Feed(start=START)
+    core, start = model("translator", 0), DecodeOptions(start=START)
     for bad, said in (({"beams": 0}, "beams: found 0"), ({"beams": 2, "nbest": 3}, "nbest: found 3"),
                       ({"length_penalty": math.nan}, "length_penalty")):  # fmt: skip
         with pytest.raises(QkvError, match=said):
             Search(**bad)
     with pytest.raises(QkvError, match="cache"):
-        beam(core, [[1]], feed=Feed(start=START, cache=False))
+        beam(core, [[1]], options=DecodeOptions(start=START, cache=False))
     with pytest.raises(QkvError, match="stop strings"):
-        beam(core, [[1]], stops=Stops(strings=("x",), speech=lambda _: None), feed=start)
+        beam(core, [[1]], options=replace(start, stop_strings=("x",), text_stream=lambda _: None))
     with pytest.raises(QkvError, match="prompt 0: it fills the context"):
-        beam(core, [[1]], limits=Limits(context=1), feed=start)
+        beam(core, [[1]], options=replace(start, context=1))
     with torch.no_grad():
         broken = Transformer(spec("decoder", 23))
         initialise(broken, 0)
         broken.head.weight[3] = float("nan")
     with pytest.raises(QkvError, match="not finite"):
-        beam(broken, [[1]], limits=Limits(3))
+        beam(broken, [[1]], options=DecodeOptions(3))
 
 
 def test_the_bound_stops_early_and_loses_nothing():
@@ -260,7 +260,7 @@ def test_the_bound_stops_early_and_loses_nothing():
 
         def search(stop, core=core):
             s = Search(2, 2, 2.0, "power", stop)
-            found = beam(core, [[5, 3, 1], [4]], search=s, stops=Stops((0, 6)), limits=Limits(12))
+            found = beam(core, [[5, 3, 1], [4]], search=s, options=DecodeOptions(12, eos=(0, 6)))
             return [h.tokens for hypotheses in found for h in hypotheses]
 
         assert search("bound") == search("never")
@@ -270,7 +270,7 @@ def test_the_bound_stops_early_and_loses_nothing():
 
 def test_children_stand_where_their_parents_stood():
     parents = torch.tensor([[2, 0, 2, 1], [7, 7, 7, 7], [9, 8, 11, 10]])
-    place = placed(parents, 4)
+    place = order_children(parents, 4)
     assert parents.gather(1, place).tolist() == [[0, 1, 2, 2], [7, 7, 7, 7], [8, 9, 10, 11]]
     assert place.sort(1).values.tolist() == [[0, 1, 2, 3]] * 3  # nobody is lost
     assert place[0].tolist() == [1, 3, 0, 2]  # the likelier child of 2 stays, its sister takes the free place
@@ -279,15 +279,15 @@ def test_children_stand_where_their_parents_stood():
 def test_sources_of_unequal_length_are_read_apart_and_nothing_changes():
     core, draw = model("translator", 1), torch.Generator().manual_seed(0)
     sources = [torch.randint(0, 23, (n,), generator=draw).tolist() for n in (3, 30, 1, 29, 2, 2, 3, 28, 1, 1, 4, 30)]
-    rows = Rows(core, Feed(START))
+    rows = Decoder(core, DecodeOptions(start=START))
     seen = []
-    encoded = rows.encoded
-    rows.encoded = lambda ids, real: seen.append(tuple(ids.shape)) or encoded(ids, real)
+    encoded = rows.encode_batch
+    rows.encode_batch = lambda ids, real: seen.append(tuple(ids.shape)) or encoded(ids, real)
     rows.encode(sources)
     assert len(seen) > 1
     assert sum(a * b for a, b in seen) < len(sources) * 30
     for n, source in enumerate(sources):
         ids = torch.tensor([source])
         alone = core.encode(ids)
-        assert (rows.memory[n, : len(source)] - alone[0]).abs().max() <= 1e-5
-        assert rows.memory_real[n].tolist() == [True] * len(source) + [False] * (30 - len(source))
+        assert (rows.inputs.memory[n, : len(source)] - alone[0]).abs().max() <= 1e-5
+        assert rows.inputs.source_padding_mask[n].tolist() == [True] * len(source) + [False] * (30 - len(source))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qkv.errors import QkvError
 from qkv.generation import sequence
-from qkv.generation.sequence import Held, Limits, Sequence, Stops, Writer
+from qkv.generation.sequence import DecodeOptions, Sequence, StopFilter, Writer
 
 
 def whole(text: str, stops: tuple[str, ...]) -> str:
@@ -25,7 +25,7 @@ stop_strings = st.lists(st.text("ab好", min_size=1, max_size=4), max_size=3).ma
 
 
 def pushed(text: str, cuts: list[int], stops: tuple[str, ...]) -> list[str]:
-    held, edges = Held(stops), [0, *sorted(min(c, len(text)) for c in cuts), len(text)]
+    held, edges = StopFilter(stops), [0, *sorted(min(c, len(text)) for c in cuts), len(text)]
     shown = [held.push(text[a:b]) for a, b in pairwise(edges)]
     return [*shown, held.end()]
 
@@ -40,7 +40,7 @@ def test_any_cut_into_pieces_gives_the_same_text(text, cuts, stops):
 @settings(max_examples=100, deadline=None)
 @given(texts, stop_strings)
 def test_what_cannot_begin_a_stop_string_is_shown_at_once(text, stops):
-    held, shown = Held(stops), ""
+    held, shown = StopFilter(stops), ""
     for n, c in enumerate(text, 1):
         shown += held.push(c)
         if held.stopped:
@@ -50,7 +50,7 @@ def test_what_cannot_begin_a_stop_string_is_shown_at_once(text, stops):
 
 
 def test_without_holding_back_the_property_would_fail(monkeypatch):
-    monkeypatch.setattr(sequence, "tail", lambda text, stop: 0)
+    monkeypatch.setattr(sequence, "overlap", lambda text, stop: 0)
     assert "".join(pushed("xaby", [2], ("ab",))) != whole("xaby", ("ab",))
 
 
@@ -73,9 +73,9 @@ class Bytes:
         return text
 
 
-def written(ids: bytes, stops: Stops, room: int = 99) -> tuple[Sequence, list[str]]:
+def written(ids: bytes, options: DecodeOptions, room: int = 99) -> tuple[Sequence, list[str]]:
     row = Sequence((1,))
-    writer = Writer(row, stops, room)
+    writer = Writer(row, options, room)
     shown = []
     for token in ids:
         shown.append(writer.write(token, -1.0))
@@ -85,35 +85,35 @@ def written(ids: bytes, stops: Stops, room: int = 99) -> tuple[Sequence, list[st
 
 
 def test_a_row_ends_at_the_end_id_which_is_a_token_but_no_text():
-    row, shown = written("书好\0x".encode(), Stops(eos=(0,), speech=lambda _: Bytes()))
+    row, shown = written("书好\0x".encode(), DecodeOptions(eos=(0,), text_stream=lambda _: Bytes()))
     assert (row.text, row.finish_reason, row.tokens[-1], len(row.logprobs)) == ("书好", "stop", 0, 7)
     assert shown == ["", "", "书", "", "", "好", ""]
 
 
 def test_a_partial_match_at_the_end_is_released():
-    row, shown = written(b"hello STO\0", Stops(eos=(0,), strings=("STOP",), speech=lambda _: Bytes()))
+    row, shown = written(b"hello STO\0", DecodeOptions(eos=(0,), stop_strings=("STOP",), text_stream=lambda _: Bytes()))
     assert (row.text, row.finish_reason) == ("hello STO", "stop")
     assert shown[-1] == "STO"
-    row, shown = written(b"hello STO", Stops(strings=("STOP",), speech=lambda _: Bytes()), room=9)
+    row, shown = written(b"hello STO", DecodeOptions(stop_strings=("STOP",), text_stream=lambda _: Bytes()), room=9)
     assert (row.text, row.finish_reason, "".join(shown)) == ("hello STO", "length", "hello STO")
 
 
 def test_a_stop_string_ends_the_row_and_stays_out_of_the_text():
-    row, shown = written(b"one\n\ntwo", Stops(strings=("\n\n",), speech=lambda _: Bytes()))
+    row, shown = written(b"one\n\ntwo", DecodeOptions(stop_strings=("\n\n",), text_stream=lambda _: Bytes()))
     assert (row.text, row.finish_reason, "".join(shown), len(row.tokens)) == ("one", "stop_string", "one", 5)
-    row, _ = written(b"one\n\n", Stops(strings=("\n\n",), speech=lambda _: Bytes()), room=5)
+    row, _ = written(b"one\n\n", DecodeOptions(stop_strings=("\n\n",), text_stream=lambda _: Bytes()), room=5)
     assert row.finish_reason == "stop_string"
 
 
 def test_half_a_character_at_the_limit_is_marked_not_lost():
-    row, shown = written("书".encode()[:2], Stops(speech=lambda _: Bytes()), room=2)
+    row, shown = written("书".encode()[:2], DecodeOptions(text_stream=lambda _: Bytes()), room=2)
     assert (row.text, shown) == ("\ufffd", ["", "\ufffd"])
 
 
 def test_impossible_stops_and_limits_are_named():
     with pytest.raises(QkvError, match="empty string"):
-        Stops(strings=("",), speech=lambda _: Bytes())
+        DecodeOptions(stop_strings=("",), text_stream=lambda _: Bytes())
     with pytest.raises(QkvError, match="tokenizer"):
-        Stops(strings=("x",))
+        DecodeOptions(stop_strings=("x",))
     with pytest.raises(QkvError, match="max_new_tokens: found 0"):
-        Limits(max_new_tokens=0)
+        DecodeOptions(0)

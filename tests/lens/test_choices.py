@@ -9,7 +9,7 @@ from support import zoo
 
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import choices
 from qkv.lens.trace import Trace
 from qkv.sampling import Sampling
@@ -82,15 +82,15 @@ def test_filters_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_run_offers_only_the_words_that_it_asked_for() -> None:
     core = zoo.made(zoo.gqa())
     with Trace(core, save=["choices"]) as t:
-        written = generate(core, [[1, 8, 9]], limits=Limits(3))[0].tokens
+        written = generate(core, [[1, 8, 9]], options=DecodeOptions(3))[0].tokens
     assert [t.choices(i)[0].top(1)[0][0] for i in (2, 3, 4)] == written
     assert t.choices()[0].top(1)[0][0] == written[-1]
     with pytest.raises(QkvError, match="generation asks from 2 on"):
         t.choices(0)
     with Trace(core, save=["choices"]) as t:
-        ways = [generate(core, [prompt], limits=Limits(3))[0].tokens for prompt in ([1, 8, 9], [5, 2])]
+        ways = [generate(core, [prompt], options=DecodeOptions(3))[0].tokens for prompt in ([1, 8, 9], [5, 2])]
     assert [[t.choices(i, run=run)[0].top(1)[0][0] for i in range(-3, 0)] for run in (0, 1)] == ways
     with Trace(core) as t:
-        generate(core, [[1, 8, 9]], limits=Limits(2))
+        generate(core, [[1, 8, 9]], options=DecodeOptions(2))
     with pytest.raises(QkvError, match=r'save=\["choices"\]'):
         t.choices()

@@ -12,8 +12,7 @@ from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.families import glm_blank
 from qkv.generation.engine import generate
-from qkv.generation.rows import Feed
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import edit, gradient
 from qkv.lens.trace import Trace
 
@@ -66,14 +65,15 @@ def test_a_free_prefix_is_read_freely(name: str) -> None:
     if name == "glm":
         torch.manual_seed(0)
         config = {"model_type": "glm"} | glm_blank.size(64, 3, 2, vocabulary=71, context=40)
-        spec = model_dir.spec_of(config, "here")
+        spec = model_dir.spec_from_config(config, "here")
         core = qkv.build(spec).core.eval()
-        feed, prompt = Feed((6,), blanks=(5,)), [9, 11, 5, 14, 30]
+        options, prompt = DecodeOptions(4, start=(6,), blanks=(5,)), [9, 11, 5, 14, 30]
     else:
         model = qkv.load(name, device="cpu", dtype="fp32")
-        core, prompt, feed = model.core, model.ids("我看完了那本书。"), Feed((model.special.start,))
+        core, prompt = model.core, model.ids("我看完了那本书。")
+        options = DecodeOptions(4, start=(model.special.start,))
     with torch.inference_mode(), Trace(core, save=["logits"]) as t:
-        generate(core, [prompt], limits=Limits(4), feed=feed)
+        generate(core, [prompt], options=options)
     pos = t.start("logits") + 2
     token = int(t["logits"][0, 2].argmax())
     found = t.gradient(pos, token)
@@ -91,7 +91,7 @@ def test_each_row_of_a_batch_is_read_as_it_was() -> None:
     alone = []
     for group in ([prompts[1]], prompts):
         with torch.inference_mode(), Trace(model.core, save=["logits"]) as t:
-            generate(model.core, group, limits=Limits(3), feed=Feed((model.special.start,)))
+            generate(model.core, group, options=DecodeOptions(3, start=(model.special.start,)))
         alone.append(gradient.as_read(t.ran(), len(group) - 1).prefix_len)
     assert alone[0].tolist() == alone[1].tolist() == [len(prompts[1])]
     core, target, source = zoo.made(zoo.seq2seq()), torch.tensor([IDS, IDS]), torch.tensor([SOURCE, [12, 13, 14]])

@@ -7,7 +7,7 @@ from support import zoo
 
 from qkv.core.step import Inputs
 from qkv.generation.engine import generate
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import edit, grid
 from qkv.lens.trace import Trace
 
@@ -50,7 +50,7 @@ def test_a_grid_that_forgets_the_mask_is_found(monkeypatch: pytest.MonkeyPatch) 
 def test_a_prompt_is_read_in_rows_and_words_are_written_one_by_one() -> None:
     core = zoo.made(zoo.gqa())  # three layers
     with Trace(core) as t:
-        generate(core, [[1, 8, 9, 4]], limits=Limits(3))
+        generate(core, [[1, 8, 9, 4]], options=DecodeOptions(3))
     found = t.wavefront()
     assert found.triangle.tolist() == [[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 7]]
     assert found.ran.tolist() == [[0, 0, 0, 0, 3, 6], [1, 1, 1, 1, 4, 7], [2, 2, 2, 2, 5, 8]]

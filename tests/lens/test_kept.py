@@ -9,7 +9,7 @@ from support import zoo
 from qkv.core.cache import Static
 from qkv.core.step import Inputs
 from qkv.generation.engine import generate
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import kept
 from qkv.lens.trace import Trace
 
@@ -36,7 +36,7 @@ def test_every_step_counts_what_the_cache_really_holds(name: str) -> None:
 def test_other_attentions_cost_what_their_formulas_say(monkeypatch: pytest.MonkeyPatch) -> None:
     core = zoo.made(zoo.gqa())  # 3 layers, 6 heads of 32, 2 groups
     with Trace(core) as t:
-        generate(core, [[1, 8]], limits=Limits(2))
+        generate(core, [[1, 8]], options=DecodeOptions(2))
     layers, heads, dim = 3, 6, 32
     assert t.cache().kinds == {
         "own": 2 * 2 * dim * layers * 4, "MHA": 2 * heads * dim * layers * 4, "MQA": 2 * dim * layers * 4,

@@ -14,11 +14,10 @@ from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
-from qkv.generation.rows import Feed
-from qkv.generation.sequence import Limits, Stops
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import tape
 from qkv.lens.trace import Trace
-from qkv.writing import start_of
+from qkv.tasks.special_tokens import start_ids
 
 SOURCES = [[9, 8, 7, 3, 4], [5, 6], [11, 2, 30, 4, 8]]
 
@@ -45,7 +44,7 @@ def same(mine: Trace, alone: Trace, name: str, real: int) -> None:
     torch.testing.assert_close(a.narrow(axis, first, min(real, a.shape[axis])), b, atol=near, rtol=0)
 
 
-WIDE: dict[str, Any] = {"search": Search(beams=4), "limits": Limits(7), "feed": Feed(start=(0,))}
+WIDE: dict[str, Any] = {"search": Search(beams=4), "options": DecodeOptions(7, start=(0,))}
 NAMES = ["encoder.layers.0.attn.pattern", "decoder.layers.1.attn.pattern", "decoder.layers.0.cross.pattern",
          "decoder.layers.1.cross.z", "decoder.layers.1.resid_out", "decoder.layers.0.attn.k"]  # fmt: skip
 
@@ -71,9 +70,9 @@ def test_every_hypothesis_of_a_beam_is_what_it_is_alone() -> None:
 def test_a_text_that_left_its_batch_early_is_what_it_is_alone(spec: str) -> None:
     core = zoo.made(getattr(zoo, spec)())
     names = ["layers.1.attn.pattern", "layers.1.resid_out", "layers.1.attn.z"]
-    stop = generate(core, [SOURCES[0]], limits=Limits(6))[0].tokens[2]
+    stop = generate(core, [SOURCES[0]], options=DecodeOptions(6))[0].tokens[2]
     with Trace(core, names) as t:
-        written = generate(core, SOURCES, limits=Limits(6), stops=Stops((stop,)))
+        written = generate(core, SOURCES, options=DecodeOptions(6, eos=(stop,)))
     if len({len(w.tokens) for w in written}) == 1:
         pytest.skip("all texts ended together")
     with pytest.raises(QkvError, match=r"t.line\(0\)"):
@@ -91,7 +90,7 @@ def test_a_text_that_left_its_batch_early_is_what_it_is_alone(spec: str) -> None
 def test_lines_are_the_same_from_disk_and_wrong_ones_are_named(tmp_path: Path) -> None:
     core = zoo.made(zoo.seq2seq())
     with Trace(core, NAMES) as t:
-        beam(core, SOURCES[:1], search=Search(beams=2), limits=Limits(4), feed=Feed(start=(0,)))
+        beam(core, SOURCES[:1], search=Search(beams=2), options=DecodeOptions(4, start=(0,)))
     read = tape.load(t.save(tmp_path / "t"), core)
     assert read.lines() == t.lines()
     assert torch.equal(read.line(1)[NAMES[3]], t.line(1)[NAMES[3]])
@@ -126,7 +125,7 @@ def test_texts_of_a_batch_in_a_prefix_decoder_and_in_a_translator(name: str) -> 
     with model.trace(save=names) as t:
         said = model.translate(texts, beam=1) if dot else model.generate(texts, max_new_tokens=12)
     for row, (text, result) in enumerate(zip(texts, said, strict=True)):
-        ids, start = model.ids(text), list(start_of(model))
+        ids, start = model.ids(text), list(start_ids(model))
         read = [*([] if dot else ids), *start, *result.tokens[:-1]]
         source, target = torch.tensor([ids]), torch.tensor([read])
         with torch.no_grad(), model.trace(save=names) as alone:

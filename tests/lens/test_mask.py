@@ -10,7 +10,7 @@ from qkv.core.masks import REASONS, MaskContext, find_reasons
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import mask
 from qkv.lens.trace import Trace
 from qkv.spec import Mask
@@ -84,5 +84,5 @@ def test_a_cached_run_has_the_mask_of_one_pass_and_memory_hides_padding() -> Non
 def test_a_prompt_and_its_continuation_form_one_triangle() -> None:
     core = zoo.made(zoo.gqa())
     with Trace(core) as t:
-        generate(core, [[1, 8, 9]], limits=Limits(5))
+        generate(core, [[1, 8, 9]], options=DecodeOptions(5))
     assert torch.equal(t.mask().cells > 0, torch.ones(7, 7).triu(1).bool())

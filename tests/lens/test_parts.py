@@ -11,7 +11,7 @@ from qkv.core.model import Transformer
 from qkv.core.norm import Norm
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import edit, parts
 from qkv.lens.trace import Trace
 
@@ -149,7 +149,7 @@ def test_a_written_word_and_a_silenced_head_balance_too() -> None:
     core = zoo.made(zoo.gqa())
     silent = edit.ablate("layers.1.attn.z", heads=2)
     with Trace(core, save=["parts", "logits"], edit=[silent]) as t:
-        written = generate(core, [[1, 8, 9]], limits=Limits(4))[0].tokens
+        written = generate(core, [[1, 8, 9]], options=DecodeOptions(4))[0].tokens
     for pos, token in ((2, written[0]), (-1, written[-1])):
         found = t.parts(pos)
         assert found.token == token

@@ -6,7 +6,7 @@ import torch
 from support import zoo
 
 from qkv.generation.engine import generate
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import edit, parts
 from qkv.lens.trace import READOUTS, Trace
 
@@ -41,7 +41,7 @@ def test_every_readout_can_be_named_in_save_and_is_a_method() -> None:
     core = zoo.made(zoo.experts())
     named = [n for n in READOUTS if n not in ("patterns",)]
     with Trace(core, save=["lens", "walk", *named]) as t:
-        generate(core, [[5, 6, 7]], limits=Limits(3))
+        generate(core, [[5, 6, 7]], options=DecodeOptions(3))
     assert all(callable(getattr(t, n)) for n in named)
     assert max(t.check().values()) < 1e-4
     assert t.lens(pos=-1).ids.shape == (3, 1, 5)

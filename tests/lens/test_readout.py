@@ -9,7 +9,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import readout
 from qkv.lens.trace import Trace
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
@@ -85,12 +85,12 @@ def test_a_lens_without_the_final_norm_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_guesses_inside_the_prompt_are_thrown_away_and_later_ones_are_said() -> None:
     core = made(lm())
     with Trace(core, save=["lens"]) as t:
-        written = generate(core, [[1, 8, 9]], limits=Limits(4))[0].tokens
+        written = generate(core, [[1, 8, 9]], options=DecodeOptions(4))[0].tokens
     found = readout.lens(t)
     assert found.used == (False, False, True, True, True, True)
     assert found.ids[-1, 2:, 0].tolist() == written
     with Trace(core, save=["logits"]) as bare:
-        generate(core, [[1, 8, 9]], limits=Limits(2))
+        generate(core, [[1, 8, 9]], options=DecodeOptions(2))
     with pytest.raises(QkvError, match=r'save=\["lens"\]'):
         readout.lens(bare)
 

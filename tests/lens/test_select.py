@@ -11,7 +11,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import edit, tape
 from qkv.lens.trace import Trace
 
@@ -21,7 +21,7 @@ WROTE = 4
 def written(core: Transformer, t: Trace, ids: Tensor) -> Trace:
     """A trace of a prompt and what was written after it, with a cache."""
     with t:
-        generate(core, [ids[0].tolist()], limits=Limits(WROTE))
+        generate(core, [ids[0].tolist()], options=DecodeOptions(WROTE))
     return t
 
 

@@ -20,8 +20,7 @@ from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
-from qkv.generation.rows import Feed
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import edit, tape, trace
 from qkv.lens.trace import Trace, names
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
@@ -201,7 +200,7 @@ def test_prefill_chunks_and_decode_stitch_to_one_full_pass() -> None:
 def test_generation_stitches_and_logits_begin_at_the_last_prompt_token() -> None:
     core = made(lm())
     with Trace(core, save=["check", "logits"]) as t:
-        written = generate(core, [[5, 6, 7, 8]], limits=Limits(5))[0].tokens
+        written = generate(core, [[5, 6, 7, 8]], options=DecodeOptions(5))[0].tokens
     ids = torch.tensor([[5, 6, 7, 8, *written]])
     assert t.start("logits") == 3
     assert torch.equal(t["logits"][0].argmax(-1), ids[0, 4:])
@@ -214,7 +213,7 @@ def test_generation_stitches_and_logits_begin_at_the_last_prompt_token() -> None
 
 def test_a_translation_stitches_cross_attention_and_beams_refuse() -> None:
     core = made(seq2seq())
-    how = {"limits": Limits(4), "feed": Feed(start=(0,))}
+    how = {"options": DecodeOptions(4, start=(0,))}
     with Trace(core, save=["check"]) as t:
         written = generate(core, [[9, 8, 7]], **how)[0].tokens
     with torch.no_grad(), Trace(core, save=["check"]) as whole:
@@ -479,10 +478,10 @@ def test_a_trace_that_stops_has_every_map_and_nothing_later_runs(name: str) -> N
 def test_a_trace_that_stops_waits_for_every_position_and_every_stack() -> None:
     core = made(lm())
     with Trace(core, save=["layers.1.attn.z", "embed"], stop=True) as t:
-        generate(core, [[5, 6, 7, 8]], limits=Limits(5))
+        generate(core, [[5, 6, 7, 8]], options=DecodeOptions(5))
     assert t.run("embed").phases == ["prefill"] * 4
     with Trace(core, save=["embed@pos=5"], stop=True) as t:
-        generate(core, [[5, 6, 7, 8]], limits=Limits(5))
+        generate(core, [[5, 6, 7, 8]], options=DecodeOptions(5))
     assert t.run("embed@pos=5").phases == ["prefill"] * 4 + ["decode"] * 2
     core, source, target = made(seq2seq()), words(2, 6), words(2, 4, 1)
     with torch.no_grad(), Trace(core, save=["encoder.embed", "decoder.layers.0.cross.pattern"], stop=True) as t:

@@ -9,7 +9,7 @@ from support import zoo
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError
 from qkv.generation.engine import generate
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import walk
 from qkv.lens.trace import Trace
 from qkv.lens.walk import STEPS, Strip, Walk
@@ -101,7 +101,7 @@ def test_in_half_precision_the_scores_are_still_those_of_the_pattern() -> None:
 def test_the_first_and_the_last_step_are_the_text_and_the_next_word() -> None:
     core = zoo.made(zoo.learned())
     with Trace(core, save=["walk"]) as t:
-        written = generate(core, [[1, 8, 9]], limits=Limits(4))[0].tokens
+        written = generate(core, [[1, 8, 9]], options=DecodeOptions(4))[0].tokens
     w = t.walk("layers.2.attn", head=2, query=-1, key=1)
     assert w["ids"].values.tolist() == [1, 8, 9, *written[:3]]
     assert w["row"].values.equal(core.embed.weight[written[2]])

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from qkv import cost
 from qkv.fold import show
 from qkv.generation.engine import generate
-from qkv.generation.rows import Feed
-from qkv.generation.sequence import Limits
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens.trace import Trace
 
 
@@ -41,8 +40,8 @@ def everything(family, core, ids, given, record, feed=None):
 
     prompt, ways = ids[0].tolist() if feed is None else feed[0], []
     for cache in (True, False):
-        how = Feed(start=feed[1] if feed else (), blanks=feed[2] if feed else (), cache=cache)
-        ways.append(generate(core, [prompt], limits=Limits(12), feed=how)[0].tokens)
+        how = DecodeOptions(12, start=feed[1] if feed else (), blanks=feed[2] if feed else (), cache=cache)
+        ways.append(generate(core, [prompt], options=how)[0].tokens)
     assert ways[0] == ways[1]
     assert len(ways[0]) == 12
     record(family, "generates", True)

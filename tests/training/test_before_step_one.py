@@ -14,6 +14,7 @@ import torch
 import qkv
 from qkv import hub
 from qkv.cli import main
+from qkv.devices import parse_device
 from qkv.errors import QkvError
 from qkv.training import assemble, own_data, recipes, session
 from qkv.training.compatibility import fits
@@ -189,7 +190,7 @@ def test_a_changed_shard_is_found_before_it_is_learnt(here: Path) -> None:
 
 def test_a_device_that_is_not_there_and_a_place_that_cannot_be_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(QkvError, match=r"has \d such"):
-        hub.device_of("cuda:1" if qkv.hub.torch.cuda.device_count() == 1 else "cuda:99")
+        parse_device("cuda:1" if torch.cuda.device_count() == 1 else "cuda:99")
     assert main(["train", "a.tsv", *SMALL, "--out", "/proc/none/r"]) == 2
     assert "this was not expected" not in capsys.readouterr().err
     assert main(["train", "a.tsv", *SMALL, "model.width=1000000000000", "--out", "r"]) == 2

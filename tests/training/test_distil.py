@@ -10,10 +10,10 @@ import pytest
 import qkv
 from qkv.errors import QkvError
 from qkv.paths import bundled_dir
+from qkv.tasks.types import Result
 from qkv.training import distil, recipes
 from qkv.training.data_files import Data
 from qkv.training.distil import Teacher, write
-from qkv.writing import Result
 
 PAIRS = [("我爱学习。", "I love learning."), ("他喝茶。", "He drinks tea."), ("妈妈买了书。", "Mum bought a book.")]
 

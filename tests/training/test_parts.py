@@ -20,10 +20,11 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.errors import QkvError
+from qkv.options import parse_assignments, replace_from_dict
 from qkv.spec import Attention, Block, Ffn, Mask, Norm, Spec, Stack
 from qkv.training import checkpoint, crossentropy, log, loop, losses, optim, precision, schedule
 from qkv.training.plan import Plan
-from qkv.training.settings import Settings, assignments, changed
+from qkv.training.settings import Settings
 
 RATE = Settings(lr=0.005, warmup=2000)
 
@@ -150,7 +151,7 @@ def test_clipping_keeps_the_direction_and_gives_the_norm_before() -> None:
 
 def test_settings_from_words_and_their_errors() -> None:
     words = ["lr=1e-3", "betas=[0.9, 0.95]", "schedule=wsd", "clip=1"]
-    s = changed(Settings(), assignments(words))
+    s = replace_from_dict(Settings(), parse_assignments(words))
     assert (s.lr, s.betas, s.schedule, s.clip) == (1e-3, (0.9, 0.95), "wsd", 1.0)
     for words, match in (
         (["warmpu=3"], "did you mean 'warmup'"), (["schedule=wsb"], "did you mean 'wsd'"), (["tokens=0"], "1 or more"),
@@ -158,7 +159,7 @@ def test_settings_from_words_and_their_errors() -> None:
         (["lr"], "key=value"),
     ):  # fmt: skip
         with pytest.raises(QkvError, match=match):
-            changed(Settings(), assignments(words))
+            replace_from_dict(Settings(), parse_assignments(words))
 
 
 def test_the_probe_measures_changes_nothing_and_an_order_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +205,7 @@ def test_a_log_keeps_what_a_crash_or_a_text_may_hold(tmp_path: Path) -> None:
     assert [e["text"] for e in log.events(path)] == said[:3]
 
 
-@pytest.mark.parametrize("act", ["sync", "replace"])
+@pytest.mark.parametrize("act", ["fsync_path", "replace"])
 def test_a_log_that_cannot_be_cut_is_as_it_was(act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log.jsonl"
     for step in (1, 2):
@@ -214,7 +215,7 @@ def test_a_log_that_cannot_be_cut_is_as_it_was(act: str, tmp_path: Path, monkeyp
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(log if act == "sync" else log.os, act, full)
+    monkeypatch.setattr(log if act == "fsync_path" else log.os, act, full)
     with pytest.raises(QkvError, match=r"log\.jsonl: could not be written \(.*No space left on device\); what"):
         log.cut(path, 1)
     assert path.read_bytes() == before

@@ -240,7 +240,7 @@ def test_adapters_of_any_step_are_looked_at_beside_their_base(
     adapting = dataclasses.replace(run_of(family, *words, "training.lr=0.1"), base=str(base))
     recipes.train(adapting, out=folder, device="cpu")
     first, last = Watched(folder).kept[0], Watched(folder).kept[-1]
-    said = {step: hub.past(folder, step, device="cpu") for step in (first, last)}
+    said = {step: hub.load_step(folder, step, device="cpu") for step in (first, last)}
     begun = qkv.load(base, device="cpu")
     rows = torch.tensor([begun.ids("one two three")])
     assert torch.equal(said[first](rows).logits, begun(rows).logits), "adapters begin as nothing"

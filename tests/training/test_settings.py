@@ -11,7 +11,7 @@ import pytest
 from qkv.errors import QkvError
 from qkv.training.data_files import Data
 from qkv.training.run import Check, Vocabulary
-from qkv.training.settings import Settings, value_of
+from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 
 
@@ -44,12 +44,3 @@ def test_numbers_of_numpy_and_whole_ones_for_fractions_are_numbers() -> None:
     assert Data(tsv=[Path("a.tsv")]).tsv == Data(tsv=Path("a.tsv")).tsv == ("a.tsv",)  # type: ignore[arg-type]
     assert Settings(betas=[0.9, 0.99]).betas == (0.9, 0.99)  # type: ignore[arg-type]
     assert Data(tsv="a.tsv").tsv == ("a.tsv",)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("word", "value"), [
-    (".1", 0.1), ("1.", 1.0), ("-.5e-3", -0.0005), ("1e-3", 0.001), ("3", 3), ("1.5.2", "1.5.2"), (".", "."),
-    (".a", ".a"), ("v.1", "v.1"), ("", ""),
-])  # fmt: skip
-def test_a_number_may_be_written_as_people_write_it(word: str, value: Any) -> None:
-    found = value_of(word)
-    assert (found, type(found)) == (value, type(value))

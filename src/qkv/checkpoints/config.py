@@ -29,13 +29,13 @@ class Reader:
             raise QkvError(f"{self.where}: the key {key!r} is missing{nearest(key, self.values)}",
                            zh=f"{self.where}：缺键 {key!r}{nearest(key, self.values).zh}")  # fmt: skip
         self.read.add(key)
-        return self.checked(key)
+        return self.check_number(key)
 
     def get(self, key: str, default: Any) -> Any:
         """The value of `key`, or the default that the format defines."""
         return self[key] if key in self.values else default
 
-    def checked(self, key: str) -> Any:
+    def check_number(self, key: str) -> Any:
         """The value, refused when it is a number that is not finite or a size below zero."""
         value = self.values[key]
         if isinstance(value, (int, float)) and not isinstance(value, bool) and (not math.isfinite(value) or value < 0):
@@ -62,17 +62,17 @@ class Reader:
         return QkvError(f"{self.where}: {key!r} is {found!r}, expected {expected}",
                         zh=f"{self.where}：{key!r} 是 {found!r}，应是 {expected}")  # fmt: skip
 
-    def unread(self, ignore: Iterable[str] = ()) -> dict[str, Any]:
+    def list_unread(self, ignore: Iterable[str] = ()) -> dict[str, Any]:
         """What nobody read and nobody explained, with its values."""
         known = [HOUSEKEEPING, *(re.compile(p) for p in ignore)]
         return {k: v for k, v in self.values.items() if k not in self.read and not any(p.fullmatch(k) for p in known)}
 
     def finish(self, ignore: Iterable[str]) -> list[str]:
         """Stop at keys that are set and that we do not read; the unread but empty ones are returned."""
-        left = self.unread(ignore)
-        told = {k: v for k, v in left.items() if v}
-        if told:
-            keys = "; ".join(f"{k} = {v!r}{nearest(k, self.read)}" for k, v in told.items())
+        left = self.list_unread(ignore)
+        set_keys = {k: v for k, v in left.items() if v}
+        if set_keys:
+            keys = "; ".join(f"{k} = {v!r}{nearest(k, self.read)}" for k, v in set_keys.items())
             raise QkvError(
                 f"{self.where}: keys that we do not read and that may change the model: {keys}. "
                 f"Remove them, or list them in the family's IGNORE with the reason why they are harmless",

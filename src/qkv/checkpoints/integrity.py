@@ -8,7 +8,7 @@ import torch
 from qkv.checkpoints import storage
 
 
-def hashes(directory: Path) -> dict[str, str]:
+def hash_files(directory: Path) -> dict[str, str]:
     """The SHA-256 of each file that holds weights, vocabulary or config, by its name."""
     found: dict[str, str] = {}
     for path in sorted(p for p in directory.iterdir() if p.is_file()):
@@ -20,8 +20,8 @@ def hashes(directory: Path) -> dict[str, str]:
     return found
 
 
-def unsound(directory: Path, file: str = "") -> dict[str, int]:
+def count_nonfinite(directory: Path, file: str = "") -> dict[str, int]:
     """How many numbers of each tensor of a model, or of one safetensors `file`, are NaN or infinite; 0 is left out."""
-    tensors = storage.safe(directory / file) if file else storage.tensors(directory)
+    tensors = storage.open_safetensors(directory / file) if file else storage.open_tensors(directory)
     counts = {name: int((~torch.isfinite(read())).sum()) for name, read in tensors.items()}
     return {name: n for name, n in counts.items() if n}

@@ -22,7 +22,7 @@ OWN = ("qkv", "lstm")  # types with the spec as JSON; lstm is what LSTMs were on
 SMALL = 200_000_000  # parameters up to which a CPU computes in fp32 unless told otherwise: exactness costs little there
 
 
-def family_of(config: Mapping[str, Any], where: object) -> ModuleType:
+def family_of_config(config: Mapping[str, Any], where: object) -> ModuleType:
     """The family that reads a config, by its `model_type`; a type `a+key` takes the configs of type a that have `key`.
 
     Raises:
@@ -30,8 +30,8 @@ def family_of(config: Mapping[str, Any], where: object) -> ModuleType:
     """
     model_type = str(config.get("model_type"))
     known = {t: module for module in modules().values() for t in module.TYPES}
-    told = (t for t in known if "+" in t and t.partition("+")[0] == model_type and t.partition("+")[2] in config)
-    chosen = next(told, model_type)
+    with_key = (t for t in known if "+" in t and t.partition("+")[0] == model_type and t.partition("+")[2] in config)
+    chosen = next(with_key, model_type)
     if chosen not in known or "+" in model_type:
         listed = sorted({t.partition("+")[0] for t in known})
         hint = nearest(model_type, listed)
@@ -41,20 +41,20 @@ def family_of(config: Mapping[str, Any], where: object) -> ModuleType:
     return known[chosen]
 
 
-def called(name: str) -> ModuleType | None:
+def find_family(name: str) -> ModuleType | None:
     """The family of a name: its file's, or another that it lists under ALSO."""
     return modules().get(name) or next((m for m in modules().values() if name in getattr(m, "ALSO", ())), None)
 
 
-def spec_of(config: dict[str, Any], where: object) -> Spec:
+def spec_from_config(config: dict[str, Any], where: object) -> Spec:
     """The spec that a config describes; every key is read, explained or an error."""
     if "model_type" not in config:
         raise QkvError(f"{where}: the key 'model_type' is missing; is this a model's config?",
                        zh=f"{where}：缺键 'model_type'；这是模型的配置吗？")  # fmt: skip
     if config["model_type"] in OWN:
         return from_json(Spec | LSTMSpec, config.get("spec"), f"{where}: spec")
-    family, reader = family_of(config, where), Reader(config, str(where))
-    for key, whole in numbers(family.__name__).items():
+    family, reader = family_of_config(config, where), Reader(config, str(where))
+    for key, whole in number_keys(family.__name__).items():
         value = config.get(key)
         if isinstance(value, bool | str | list | dict) or (whole and isinstance(value, float)):
             raise reader.error(key, value, "a whole number" if whole else "a number")
@@ -70,7 +70,7 @@ def spec_of(config: dict[str, Any], where: object) -> Spec:
 
 
 @cache
-def numbers(family: str) -> dict[str, bool]:
+def number_keys(family: str) -> dict[str, bool]:
     """The keys of a family's config that hold numbers, whether whole ones, by what it writes of its own first size."""
     module = modules()[family.rpartition(".")[2]]
     size, values = next(iter(module.SIZES.items()))
@@ -78,10 +78,10 @@ def numbers(family: str) -> dict[str, bool]:
     return {key: type(value) is int for key, value in said.items() if type(value) in (int, float)}
 
 
-def named(name: str) -> dict[str, Any] | None:
+def preset_config(name: str) -> dict[str, Any] | None:
     """The config of `family:size` such as gpt2:124m, None where the name has no colon or names a path."""
     family, _, size = name.partition(":")
-    module = called(family)
+    module = find_family(family)
     if not size or Path(name).exists() or module is None:
         return None
     sizes: dict[str, dict[str, Any]] = module.SIZES
@@ -92,16 +92,18 @@ def named(name: str) -> dict[str, Any] | None:
     return {"model_type": module.TYPES[0].partition("+")[0]} | sizes[size]
 
 
-def read(directory: Path, *, device: torch.device, dtype: torch.dtype | None) -> tuple[Transformer, dict[str, Any]]:
+def load_core(
+    directory: Path, *, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Transformer, dict[str, Any]]:
     """The core of a directory, filled strictly, with its config as loaded; `dtype` None chooses.
 
     None means: the stored numbers' own type, but fp32 on a CPU for models up to 200M parameters, bf16 for fp16 beyond.
     """
     config = storage.read_json(directory / "config.json")
-    spec = spec_of(config, directory / "config.json")
+    spec = spec_from_config(config, directory / "config.json")
     if config["model_type"] in OWN:
         config["model_type"] = OWN[0]
-    tensors, known = storage.tensors(directory), storage.shapes(directory)
+    tensors, known = storage.open_tensors(directory), storage.read_shapes(directory)
     with torch.device("meta"):
         core = build_core(spec)
     count = sum(p.numel() for p in core.parameters())
@@ -110,50 +112,51 @@ def read(directory: Path, *, device: torch.device, dtype: torch.dtype | None) ->
         dtype = stored
         if device.type == "cpu" and stored != torch.float32:
             dtype = torch.float32 if count <= SMALL else torch.bfloat16
-    family = None if config["model_type"] == "qkv" else family_of(config, directory)
-    names, ignore = (family.NAMES, list(family.IGNORE)) if family else (plain(core), [])
+    family = None if config["model_type"] == "qkv" else family_of_config(config, directory)
+    names, ignore = (family.NAMES, list(family.IGNORE)) if family else (own_names(core), [])
     try:
         # once with shapes alone, so that a checkpoint that does not fit says so before any memory is taken
         shapes = {n: known[n] if n in known else get().shape for n, get in tensors.items()}
-        name_table.load(core, names, {n: partial(torch.empty, s, device="meta") for n, s in shapes.items()}, ignore)
+        empty = {n: partial(torch.empty, s, device="meta") for n, s in shapes.items()}
+        name_table.load_tensors(core, names, empty, ignore)
         core.to_empty(device=device).to(dtype).tie()
         for buffer in core.buffers():  # what steers a router is counted in full precision
             buffer.data = buffer.data.float()
-        name_table.load(core, names, tensors, ignore)
+        name_table.load_tensors(core, names, tensors, ignore)
     except QkvError as e:
         raise QkvError(f"{directory}: {e}", zh=f"{directory}：{e.note.zh}") from None
     return core.eval(), config
 
 
-def plain(core: Transformer) -> str:
+def own_names(core: Transformer) -> str:
     """The table of a model saved under our own names."""
-    lines = dict.fromkeys(re.sub(r"\.(weight|bias)$", "", name) for name in name_table.parameters(core))
+    lines = dict.fromkeys(re.sub(r"\.(weight|bias)$", "", name) for name in name_table.named_tensors(core))
     return "\n".join(f"{line} {line}" for line in lines)
 
 
-def says(family: ModuleType, spec: Spec) -> dict[str, Any] | str:
+def family_config(family: ModuleType, spec: Spec) -> dict[str, Any] | str:
     """The family's config of a spec, or, where the family cannot say it, the first field that does not fit."""
     try:
         config = family.config(spec)
         back = family.spec(Reader(config, "config"))
     except (AttributeError, KeyError, IndexError, TypeError, StopIteration, QkvError) as e:
         return f"it lacks a part that the family needs, or has one that it does not know ({e})"
-    return config if back == spec else difference(spec, back)
+    return config if back == spec else first_difference(spec, back)
 
 
-def difference(a: Any, b: Any, where: str = "spec") -> str:
+def first_difference(a: Any, b: Any, where: str = "spec") -> str:
     """The path of the first field in which two specs differ, with both values."""
     if dataclasses.is_dataclass(a) and type(a) is type(b):
         for f in dataclasses.fields(a):
             if getattr(a, f.name) != getattr(b, f.name):
-                return difference(getattr(a, f.name), getattr(b, f.name), f"{where}.{f.name}")
+                return first_difference(getattr(a, f.name), getattr(b, f.name), f"{where}.{f.name}")
     if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
         i = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
-        return difference(a[i], b[i], f"{where}[{i}]")
+        return first_difference(a[i], b[i], f"{where}[{i}]")
     return f"{where} is {a!r}, the family would read back {b!r}"
 
 
-def write(
+def save_core(
     directory: Path, core: Transformer, *, family: str | None = None, config: dict[str, Any] | None = None,
     extra: dict[str, Any] | None = None, dtype: torch.dtype | None = None,
 ) -> str:  # fmt: skip
@@ -171,21 +174,22 @@ def write(
             raise QkvError(f"unknown family {family!r}{nearest(family, modules())} (known: {', '.join(modules())})",
                            zh=f"没有家族 {family!r}{nearest(family, modules()).zh}（有的："
                            f"{', '.join(modules())}）")  # fmt: skip
-        said = says(modules()[family], spec)
+        said = family_config(modules()[family], spec)
         if isinstance(said, str):
             raise QkvError(f"cannot save as {family}: {said}; leave out family= to save it as type 'qkv'",
                            zh=f"不能存为 {family}：{said}；请去掉 family=，存为 'qkv' 类型")  # fmt: skip
         chosen = {**(config or {}), **said} if config and config.get("model_type") == said["model_type"] else said
-    elif config is None or spec_of(config, "config") != spec:
-        options = (says(m, spec) for m in modules().values())
+    elif config is None or spec_from_config(config, "config") != spec:
+        options = (family_config(m, spec) for m in modules().values())
         chosen = next((o for o in options if not isinstance(o, str)), {"model_type": "qkv", "spec": as_json(spec)})
     assert chosen is not None
     kind = str(chosen["model_type"])
-    tensors = name_table.save(core, plain(core) if kind == "qkv" else family_of(chosen, "config").NAMES)
+    names = own_names(core) if kind == "qkv" else family_of_config(chosen, "config").NAMES
+    tensors = name_table.export_tensors(core, names)
     if dtype is not None:
         own = {t.data_ptr() for t in core.buffers()}
         tensors = {n: t if t.data_ptr() in own else t.to(dtype) for n, t in tensors.items()}
     stored = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
-    storage.write(directory, tensors)
+    storage.write_tensors(directory, tensors)
     storage.write_json(directory / "config.json", {**chosen, **(extra or {}), "dtype": stored})
     return kind

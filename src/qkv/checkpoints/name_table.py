@@ -27,7 +27,7 @@ class Slot(NamedTuple):
     ops: tuple[str, ...]
 
 
-def parameters(core: nn.Module) -> dict[str, Tensor]:
+def named_tensors(core: nn.Module) -> dict[str, Tensor]:
     """What is stored, by tap path: without the prefix of a single stack; a tied head stands beside its embedding."""
     named = {**dict(core.named_parameters(remove_duplicate=False)), **dict(core.named_buffers())}
     if hasattr(core, "encoder") and hasattr(core, "decoder"):
@@ -35,15 +35,16 @@ def parameters(core: nn.Module) -> dict[str, Tensor]:
     return {re.sub(r"^(en|de)coder\.", "", name): p for name, p in named.items()}
 
 
-def braces(pattern: str) -> list[str]:
+def expand_braces(pattern: str) -> list[str]:
     """`a.{b,c}` -> a.b, a.c."""
     match = re.search(r"\{([^}]*)\}", pattern)
     if not match:
         return [pattern]
-    return [p for word in match[1].split(",") for p in braces(pattern[: match.start()] + word + pattern[match.end() :])]
+    before, after = pattern[: match.start()], pattern[match.end() :]
+    return [p for word in match[1].split(",") for p in expand_braces(before + word + after)]
 
 
-def spellings(pattern: str) -> list[str]:
+def expand_spellings(pattern: str) -> list[str]:
     """`[x.]a|b` -> x.a, a, b."""
     found: list[str] = []
     for choice in pattern.split("|"):
@@ -53,28 +54,30 @@ def spellings(pattern: str) -> list[str]:
     return found
 
 
-def slots(names: str, ours: Mapping[str, Tensor]) -> list[Slot]:
+def expand_rows(names: str, ours: Mapping[str, Tensor]) -> list[Slot]:
     """The rows of a table spelled out for the parameters that a core has."""
     found: list[Slot] = []
     for line in filter(None, map(str.strip, names.splitlines())):
         left, right, *ops = line.split()
-        if not counts(ops, ours):
+        if not row_applies(ops, ours):
             continue
-        mine, theirs = braces(left), [spellings(t) for t in braces(right)]
+        mine, theirs = expand_braces(left), [expand_spellings(t) for t in expand_braces(right)]
         if "split" in ops:
-            found += fill([mine], theirs, ops, ours)
+            found += match_modules([mine], theirs, ops, ours)
         else:
-            found += fill([[m] for m in mine], theirs, ops, ours)
+            found += match_modules([[m] for m in mine], theirs, ops, ours)
     return found
 
 
-def counts(ops: list[str], ours: Mapping[str, Tensor]) -> bool:
+def row_applies(ops: list[str], ours: Mapping[str, Tensor]) -> bool:
     """Whether a row is for a core with these parameters."""
     asked = [op.split(":") for op in ops if ":" in op]
     return all((word == "with") == any(n.startswith(f"{module}.") for n in ours) for word, module in asked)
 
 
-def fill(mine: list[list[str]], theirs: list[list[str]], ops: list[str], ours: Mapping[str, Tensor]) -> list[Slot]:
+def match_modules(
+    mine: list[list[str]], theirs: list[list[str]], ops: list[str], ours: Mapping[str, Tensor]
+) -> list[Slot]:
     """Each group of our modules with its module of theirs, for every layer and for weight and bias where they exist."""
     found: list[Slot] = []
     for group, spelled in zip(mine, theirs, strict=True):
@@ -86,32 +89,32 @@ def fill(mine: list[list[str]], theirs: list[list[str]], ops: list[str], ours: M
                     numbers = list(match.groups())
                     found.append(
                         Slot(
-                            tuple(number(g + suffix, numbers) for g in group),
-                            tuple(number(t + suffix, numbers) for t in spelled),
+                            tuple(insert_layers(g + suffix, numbers) for g in group),
+                            tuple(insert_layers(t + suffix, numbers) for t in spelled),
                             tuple(ops),
                         )
                     )
     return found
 
 
-def number(pattern: str, layers: list[str]) -> str:
+def insert_layers(pattern: str, layers: list[str]) -> str:
     """The stars of a pattern replaced by layer numbers."""
     for layer in layers:
         pattern = pattern.replace("*", layer, 1)
     return pattern
 
 
-def each(name: str, ours: Tensor) -> list[str]:
+def expert_names(name: str, ours: Tensor) -> list[str]:
     """The names behind one of theirs: itself, or one for each expert of ours where it holds a `#`."""
     return [name.replace("#", str(i)) for i in range(len(ours))] if "#" in name else [name]
 
 
-def woven(core: Any, slot: Slot) -> int:
+def woven_heads(core: Any, slot: Slot) -> int:
     """How many heads a `weave` runs through."""
     return core.spec.stack.blocks[0].attn.heads if "weave" in slot.ops else 1
 
 
-def inward(theirs: Tensor, slot: Slot, sizes: list[int], heads: int = 1) -> list[Tensor]:
+def convert_in(theirs: Tensor, slot: Slot, sizes: list[int], heads: int = 1) -> list[Tensor]:
     """Their tensor as ours: the ops in order."""
     if "row" in slot.ops:
         theirs = theirs.reshape(theirs.shape[-1])
@@ -130,7 +133,7 @@ def inward(theirs: Tensor, slot: Slot, sizes: list[int], heads: int = 1) -> list
     return [theirs]
 
 
-def outward(ours: list[Tensor], slot: Slot, heads: int = 1) -> Tensor:
+def convert_out(ours: list[Tensor], slot: Slot, heads: int = 1) -> Tensor:
     """Our tensors as theirs: the ops reversed."""
     theirs = torch.cat(ours) if "split" in slot.ops else ours[0]
     if "weave" in slot.ops:
@@ -142,44 +145,44 @@ def outward(ours: list[Tensor], slot: Slot, heads: int = 1) -> Tensor:
     return theirs.contiguous()
 
 
-def load(core: nn.Module, names: str, tensors: Mapping[str, Callable[[], Tensor]], ignore: list[str]) -> None:
+def load_tensors(core: nn.Module, names: str, tensors: Mapping[str, Callable[[], Tensor]], ignore: list[str]) -> None:
     """Fill every parameter of `core` and read every tensor of theirs, or raise listing both sides.
 
     Raises:
         QkvError: tensors missing, unread, of another shape, or a tied pair that differs.
     """
-    ours, filled, named, read = parameters(core), set[int](), set[int](), set[str]()
+    ours, filled, named, read = named_tensors(core), set[int](), set[int](), set[str]()
     empty: list[Slot] = []
     lacking: list[str] = []
     with torch.no_grad():
-        for slot in slots(names, ours):
+        for slot in expand_rows(names, ours):
             named |= {id(ours[o]) for o in slot.ours}
             spelled = next((t for t in slot.theirs if t.replace("#", "0") in tensors), None)
             if spelled is None:
                 empty.append(slot)
                 continue
-            every = each(spelled, ours[slot.ours[0]])
+            every = expert_names(spelled, ours[slot.ours[0]])
             read.update(every)
             lacking += [t for t in every if t not in tensors]
             if lacking:
                 continue
             for i, one in enumerate(every):
                 sizes = [ours[o].shape[0] for o in slot.ours]
-                parts = inward(tensors[one](), slot, sizes, woven(core, slot))
+                parts = convert_in(tensors[one](), slot, sizes, woven_heads(core, slot))
                 for name, part in zip(slot.ours, parts, strict=True):
                     target = ours[name][i] if "stack" in slot.ops else ours[name]
-                    place(name, target, part, one, again=id(ours[name]) in filled)
+                    copy_tensor(name, target, part, one, again=id(ours[name]) in filled)
             filled |= {id(ours[o]) for o in slot.ours}
     missing = [slot.theirs[0] for slot in empty if not all(id(ours[o]) in filled for o in slot.ours)]
     missing += lacking + [f"{n} (no row names it)" for n, p in ours.items() if id(p) not in named]
     skip = [re.compile(p) for p in ignore]
     unread = [t for t in tensors if t not in read and not any(p.fullmatch(t) for p in skip)]
     if missing or unread:
-        said = both_sides(missing, unread)
+        said = describe_mismatch(missing, unread)
         raise QkvError(said, zh=said.zh)
 
 
-def place(name: str, ours: Tensor, part: Tensor, spelled: str, *, again: bool) -> None:
+def copy_tensor(name: str, ours: Tensor, part: Tensor, spelled: str, *, again: bool) -> None:
     """Copy one tensor into its parameter; where a tied twin was filled before, the two must agree."""
     if part.shape != ours.shape:
         raise QkvError(f"{spelled}: found the shape {list(part.shape)}, expected {list(ours.shape)} for {name}",
@@ -192,32 +195,32 @@ def place(name: str, ours: Tensor, part: Tensor, spelled: str, *, again: bool) -
     ours.copy_(part)
 
 
-def both_sides(missing: list[str], unread: list[str], most: int = 8) -> Note:
+def describe_mismatch(missing: list[str], unread: list[str], most: int = 8) -> Note:
     """The two lists of a load that does not fit, shortened, with the nearest name where one was likely meant."""
 
-    def listed(names: list[str], others: list[str]) -> Note:
+    def join_names(names: list[str], others: list[str]) -> Note:
         shown, more = [(n, nearest(n, others)) for n in names[:most]], len(names) - most
         rest = Note(f" and {more} more", zh=f"，另有 {more} 个") if more > 0 else Note("")
         return Note((", ".join(f"{n}{hint}" for n, hint in shown) or "none") + rest,
                     zh=("、".join(f"{n}{hint.zh}" for n, hint in shown) or "无") + rest.zh)  # fmt: skip
 
-    lacks, besides = listed(missing, unread), listed(unread, missing)
+    lacks, besides = join_names(missing, unread), join_names(unread, missing)
     return Note(f"the checkpoint does not fit the config. Missing ({len(missing)}): {lacks}. "
                 f"Never read ({len(unread)}): {besides}",
                 zh=f"检查点与配置不合。缺 {len(missing)} 个：{lacks.zh}。没有读到的 {len(unread)} 个："
                 f"{besides.zh}")  # fmt: skip
 
 
-def save(core: nn.Module, names: str) -> dict[str, Tensor]:
+def export_tensors(core: nn.Module, names: str) -> dict[str, Tensor]:
     """All parameters of `core` under their names; a tied matrix once."""
-    ours, written, theirs = parameters(core), set[int](), dict[str, Tensor]()
-    for slot in slots(names, ours):
+    ours, written, theirs = named_tensors(core), set[int](), dict[str, Tensor]()
+    for slot in expand_rows(names, ours):
         parts = [ours[o] for o in slot.ours]
         if all(id(p) in written for p in parts):
             continue
         written |= {id(p) for p in parts}
-        tensor = outward([p.detach() for p in parts], slot, woven(core, slot))
-        every = each(slot.theirs[0], tensor)
+        tensor = convert_out([p.detach() for p in parts], slot, woven_heads(core, slot))
+        every = expert_names(slot.theirs[0], tensor)
         theirs |= zip(every, tensor.unbind() if "stack" in slot.ops else [tensor], strict=True)
     left = [n for n, p in ours.items() if id(p) not in written]
     if left:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoints import name_table, storage
-from qkv.checkpoints.model_dir import family_of, plain
+from qkv.checkpoints.model_dir import family_of_config, own_names
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 
@@ -28,26 +28,26 @@ REFUSED = {
 }  # fmt: skip
 
 
-def rows(core: Transformer, config: Mapping[str, Any]) -> list[name_table.Slot]:
+def table_rows(core: Transformer, config: Mapping[str, Any]) -> list[name_table.Slot]:
     """The rows of the family's table for a core."""
-    names = plain(core) if config["model_type"] == "qkv" else family_of(config, "config").NAMES
-    return name_table.slots(names, name_table.parameters(core))
+    names = own_names(core) if config["model_type"] == "qkv" else family_of_config(config, "config").NAMES
+    return name_table.expand_rows(names, name_table.named_tensors(core))
 
 
-def layers(core: Transformer, config: Mapping[str, Any]) -> Iterator[tuple[name_table.Slot, list[str]]]:
+def stored_layers(core: Transformer, config: Mapping[str, Any]) -> Iterator[tuple[name_table.Slot, list[str]]]:
     """Each stored matrix with its row of the family's table, and the paths of our modules that it fills."""
-    ours, paths = name_table.parameters(core), {id(p): n.rpartition(".")[0] for n, p in core.named_parameters()}
-    for slot in rows(core, config):
+    ours, paths = name_table.named_tensors(core), {id(p): n.rpartition(".")[0] for n, p in core.named_parameters()}
+    for slot in table_rows(core, config):
         if slot.ours[0].endswith(".weight") and "stack" not in slot.ops and all(o in ours for o in slot.ours):
             yield slot, [paths[id(ours[o])] for o in slot.ours]
 
 
-def unflipped(slot: name_table.Slot) -> name_table.Slot:
+def without_flip(slot: name_table.Slot) -> name_table.Slot:
     """The row for B [out, rank], which is never stored the other way round."""
     return slot._replace(ops=tuple(op for op in slot.ops if op != "flip"))
 
 
-def write(
+def write_adapters(
     directory: Path, core: Transformer, config: Mapping[str, Any], parts: Mapping[str, Part], *, base: str,
     also: Sequence[str] = (),
 ) -> None:  # fmt: skip
@@ -55,22 +55,22 @@ def write(
     tensors: dict[str, Tensor] = {}
     ranks, alphas, flips = dict[str, int](), dict[str, float](), list[bool]()
     known: list[str] = []
-    for slot, paths in layers(core, config):
+    for slot, paths in stored_layers(core, config):
         module = slot.theirs[0].removesuffix(".weight")
         known.append(module)
         if not any(path in parts for path in paths):
             continue
-        a, b, scale = joined(core, slot, paths, parts)
+        a, b, scale = join_adapters(core, slot, paths, parts)
         tensors |= {f"{BEFORE}{module}.lora_A.weight": a, f"{BEFORE}{module}.lora_B.weight": b}
         ranks[module], alphas[module] = len(a), scale * len(a)
         flips.append("flip" in slot.ops)
-    whole = dict(in_full(core, config, also))
+    whole = dict(full_weights(core, config, also))
     rank, alpha = (Counter(of.values()).most_common(1)[0][0] for of in (ranks, alphas))
-    storage.write_file({n: t.detach().contiguous() for n, t in (tensors | whole).items()}, directory / WEIGHTS)
+    storage.write_safetensors({n: t.detach().contiguous() for n, t in (tensors | whole).items()}, directory / WEIGHTS)
     storage.write_json(directory / CONFIG, {
-        "peft_type": "LORA", "task_type": task(core), "base_model_name_or_path": base, "inference_mode": True,
+        "peft_type": "LORA", "task_type": task_type(core), "base_model_name_or_path": base, "inference_mode": True,
         "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha, "lora_dropout": 0.0, "bias": "none",
-        "target_modules": shortest(list(ranks), known), "fan_in_fan_out": any(flips), "use_rslora": False,
+        "target_modules": shorten_names(list(ranks), known), "fan_in_fan_out": any(flips), "use_rslora": False,
         "modules_to_save": sorted({n.removeprefix(BEFORE).rpartition(".")[0] for n in whole}) or None,
         "rank_pattern": {m: r for m, r in ranks.items() if r != rank},
         "alpha_pattern": {m: v for m, v in alphas.items() if v != alpha},
@@ -78,7 +78,7 @@ def write(
     })  # fmt: skip
 
 
-def joined(core: Transformer, slot: name_table.Slot, paths: list[str], parts: Mapping[str, Part]) -> Part:
+def join_adapters(core: Transformer, slot: name_table.Slot, paths: list[str], parts: Mapping[str, Part]) -> Part:
     """Our adapters of a row as one of theirs."""
     if len(paths) == 1:
         return parts[paths[0]]
@@ -87,25 +87,25 @@ def joined(core: Transformer, slot: name_table.Slot, paths: list[str], parts: Ma
     rank, at = sum(len(part[0]) for part in own if part), 0
     blocks: list[Tensor] = []
     for part, name in zip(own, slot.ours, strict=True):
-        block = first[1].new_zeros(name_table.parameters(core)[name].shape[0], rank)  # out rank
+        block = first[1].new_zeros(name_table.named_tensors(core)[name].shape[0], rank)  # out rank
         if part:
             block[:, at : at + len(part[0])] = part[1].detach() * (part[2] / first[2])
             at += len(part[0])
         blocks.append(block)
     a = torch.cat([part[0] for part in own if part])
-    return a, name_table.outward(blocks, unflipped(slot), name_table.woven(core, slot)), first[2]
+    return a, name_table.convert_out(blocks, without_flip(slot), name_table.woven_heads(core, slot)), first[2]
 
 
-def in_full(core: Transformer, config: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+def full_weights(core: Transformer, config: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
     """The named weights of ours as they are stored in full beside adapters."""
     wanted = {id(p) for n, p in core.named_parameters() if n in names}
-    ours = name_table.parameters(core)
-    for slot in rows(core, config):
+    ours = name_table.named_tensors(core)
+    for slot in table_rows(core, config):
         if any(id(ours[o]) in wanted for o in slot.ours):
-            yield BEFORE + slot.theirs[0], name_table.outward([ours[o].detach() for o in slot.ours], slot)
+            yield BEFORE + slot.theirs[0], name_table.convert_out([ours[o].detach() for o in slot.ours], slot)
 
 
-def task(core: Transformer) -> str | None:
+def task_type(core: Transformer) -> str | None:
     """What PEFT calls the kind of a model."""
     s = core.spec
     if s.labels:
@@ -113,14 +113,14 @@ def task(core: Transformer) -> str | None:
     return "SEQ_2_SEQ_LM" if s.encoder and s.decoder else "CAUSAL_LM" if s.decoder else None
 
 
-def shortest(modules: Sequence[str], known: Sequence[str]) -> list[str]:
+def shorten_names(modules: Sequence[str], known: Sequence[str]) -> list[str]:
     """Last names where these mean the same modules among all known ones, else whole names."""
     ends = {m.rpartition(".")[2] for m in modules}
     meant = [m for m in known if m.rpartition(".")[2] in ends]
     return sorted(ends) if sorted(meant) == sorted(modules) else sorted(modules)
 
 
-def base_of(directory: Path) -> str:
+def base_of_adapter(directory: Path) -> str:
     """The model that the adapters in a directory were made for: a path, also beside the directory, or a name."""
     base = storage.read_json(directory / CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
@@ -130,7 +130,9 @@ def base_of(directory: Path) -> str:
     return str(beside) if not Path(base).is_dir() and beside.is_dir() else base
 
 
-def read(directory: Path, core: Transformer, config: Mapping[str, Any]) -> tuple[dict[str, Part], dict[str, Tensor]]:
+def read_adapters(
+    directory: Path, core: Transformer, config: Mapping[str, Any]
+) -> tuple[dict[str, Part], dict[str, Tensor]]:
     """The adapters of a directory by our paths, and the weights stored in full by our names.
 
     Raises:
@@ -147,25 +149,25 @@ def read(directory: Path, core: Transformer, config: Mapping[str, Any]) -> tuple
     if not (directory / WEIGHTS).is_file():
         raise QkvError(f"{directory}: no {WEIGHTS}; adapters are read from safetensors alone",
                        zh=f"{directory}：没有 {WEIGHTS}；适配器只从 safetensors 读")  # fmt: skip
-    tensors, parts, whole = storage.safe(directory / WEIGHTS), dict[str, Part](), dict[str, Tensor]()
-    left, ours = set(tensors), name_table.parameters(core)
-    for slot, paths in layers(core, config):
+    tensors, parts, whole = storage.open_safetensors(directory / WEIGHTS), dict[str, Part](), dict[str, Tensor]()
+    left, ours = set(tensors), name_table.named_tensors(core)
+    for slot, paths in stored_layers(core, config):
         for module in (t.removesuffix(".weight") for t in slot.theirs):
             keys = [f"{BEFORE}{module}.lora_{side}.weight" for side in "AB"]
             if keys[0] in tensors and keys[1] in tensors:
                 left -= set(keys)
                 a, b = (tensors[key]() for key in keys)
                 sizes = [ours[o].shape[0] for o in slot.ours]
-                cut = name_table.inward(b, unflipped(slot), sizes, name_table.woven(core, slot))
+                cut = name_table.convert_in(b, without_flip(slot), sizes, name_table.woven_heads(core, slot))
                 for path, one in zip(paths, cut, strict=True):
                     if len(paths) == 1 or bool(one.any()):
-                        parts[path] = a, one, scale_of(stated, module, len(a))
+                        parts[path] = a, one, scale_of_module(stated, module, len(a))
     names = {id(p): n for n, p in core.named_parameters()}
-    for slot in rows(core, config):
+    for slot in table_rows(core, config):
         for key in (BEFORE + t for t in slot.theirs):
             if key in left:
                 left.discard(key)
-                found = name_table.inward(tensors[key](), slot, [ours[o].shape[0] for o in slot.ours])
+                found = name_table.convert_in(tensors[key](), slot, [ours[o].shape[0] for o in slot.ours])
                 whole |= {names[id(ours[o])]: t for o, t in zip(slot.ours, found, strict=True)}
     if left or not any(".lora_A." in key for key in tensors):
         whose = ", ".join(sorted(left)[:5]) or "any of it"
@@ -176,13 +178,13 @@ def read(directory: Path, core: Transformer, config: Mapping[str, Any]) -> tuple
     return parts, whole
 
 
-def scale(directory: Path) -> float:
+def adapter_scale(directory: Path) -> float:
     """What all adapters of a run of ours count, as its directory says."""
     stated = storage.read_json(directory / CONFIG)
     return float(stated["lora_alpha"]) / int(stated["r"])
 
 
-def scale_of(stated: Mapping[str, Any], module: str, rank: int) -> float:
+def scale_of_module(stated: Mapping[str, Any], module: str, rank: int) -> float:
     """What a module's adapter counts: alpha / rank, or alpha / sqrt(rank) where it is rank-stabilised."""
     patterns: Mapping[str, float] = stated.get("alpha_pattern") or {}
     fit = (value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", module))

@@ -39,26 +39,26 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def tensors(directory: Path) -> Tensors:
+def open_tensors(directory: Path) -> Tensors:
     """The weights of a directory by name, each read when it is called for (memory-mapped where the format allows).
 
     Raises:
         QkvError: no weights, a broken file, or an index that names a missing file or one outside the directory.
     """
-    for single, index, opened in (
-        ("model.safetensors", "model.safetensors.index.json", safe),
-        ("pytorch_model.bin", "pytorch_model.bin.index.json", foreign),
+    for single, index, open_file in (
+        ("model.safetensors", "model.safetensors.index.json", open_safetensors),
+        ("pytorch_model.bin", "pytorch_model.bin.index.json", open_foreign),
     ):
         if (directory / single).is_file():
-            return opened(directory / single)
+            return open_file(directory / single)
         if (directory / index).is_file():
-            return sharded(directory, directory / index, opened)
+            return open_shards(directory, directory / index, open_file)
     here = ", ".join(sorted(p.name for p in directory.glob("*"))[:8]) or "nothing"
     raise QkvError(f"{directory}: no model.safetensors and no pytorch_model.bin (found: {here})",
                    zh=f"{directory}：没有 model.safetensors，也没有 pytorch_model.bin（有的：{here}）")  # fmt: skip
 
 
-def sharded(directory: Path, index: Path, opened: Callable[[Path], Tensors]) -> Tensors:
+def open_shards(directory: Path, index: Path, open_file: Callable[[Path], Tensors]) -> Tensors:
     """The union of the shards that an index names, each tensor where the index says."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places:
@@ -72,7 +72,7 @@ def sharded(directory: Path, index: Path, opened: Callable[[Path], Tensors]) -> 
         if not (directory / file).is_file():
             raise QkvError(f"{index}: names {file!r}, which is not there; was the download complete?",
                            zh=f"{index}：写着 {file!r}，那里没有；下载完整吗？")  # fmt: skip
-        shards[file] = opened(directory / file)
+        shards[file] = open_file(directory / file)
     for name, file in places.items():
         if name not in shards[file]:
             raise QkvError(f"{index}: says that {name!r} is in {file!r}; it is not{nearest(name, shards[file])}",
@@ -81,7 +81,7 @@ def sharded(directory: Path, index: Path, opened: Callable[[Path], Tensors]) -> 
     return {name: shards[file][name] for name, file in places.items()}
 
 
-def safe(path: Path) -> Tensors:
+def open_safetensors(path: Path) -> Tensors:
     """The tensors of one safetensors file, memory-mapped."""
     try:
         file = safe_open(str(path), framework="pt").__enter__()
@@ -91,7 +91,7 @@ def safe(path: Path) -> Tensors:
     return {name: lambda name=name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-def foreign(path: Path) -> Tensors:
+def open_foreign(path: Path) -> Tensors:
     """The tensors of a foreign .bin or .pt file: the one place that reads such a file, weights only, never code."""
     try:
         values = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -103,7 +103,7 @@ def foreign(path: Path) -> Tensors:
     return {name: lambda t=t: t for name, t in values.items() if isinstance(t, Tensor)}
 
 
-def shapes(directory: Path) -> dict[str, list[int]]:
+def read_shapes(directory: Path) -> dict[str, list[int]]:
     """Name and shape of every tensor of the safetensors files, from the headers alone."""
     found: dict[str, list[int]] = {}
     for path in sorted(directory.glob("*.safetensors")):
@@ -113,7 +113,7 @@ def shapes(directory: Path) -> dict[str, list[int]]:
 
 
 @contextmanager
-def replacing(directory: Path) -> Iterator[Path]:
+def replace_dir(directory: Path) -> Iterator[Path]:
     """A temporary directory beside `directory`; at the end each of its files replaces its namesake in one rename.
 
     Whatever fails before, a full disk or a signal, leaves the old files as they were.
@@ -132,13 +132,13 @@ def replacing(directory: Path) -> Iterator[Path]:
     try:
         yield aside
         for path in (p for p in aside.rglob("*") if p.is_file()):
-            sync(path)
+            fsync_path(path)
         directory.mkdir(exist_ok=True)
         for path in sorted((p for p in aside.rglob("*") if p.is_file()), key=lambda p: (p.suffix == ".json", str(p))):
             target = directory / path.relative_to(aside)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, target)
-        sync(directory)
+        fsync_path(directory)
     except OSError as e:
         reason = e.strerror or str(e)
         raise QkvError(f"{directory}: cannot be written ({reason}); what lay there before is still whole",
@@ -147,7 +147,7 @@ def replacing(directory: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def sync(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """Wait until a file (or a directory's list of names) is on the disk."""
     flags = os.O_RDONLY | (getattr(os, "O_DIRECTORY", 0) if path.is_dir() else 0)
     if os.name == "nt" and path.is_dir():
@@ -164,7 +164,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write_file(tensors: dict[str, Tensor], path: Path) -> None:
+def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
     """One safetensors file, readable by whom the umask allows: the library itself would keep it from everybody else."""
     path.touch()
     mode = path.stat().st_mode
@@ -172,7 +172,7 @@ def write_file(tensors: dict[str, Tensor], path: Path) -> None:
     path.chmod(mode)
 
 
-def write(directory: Path, named: Mapping[str, Tensor], *, shard_bytes: int = SHARD_BYTES) -> None:
+def write_tensors(directory: Path, named: Mapping[str, Tensor], *, shard_bytes: int = SHARD_BYTES) -> None:
     """Tensors as one model.safetensors, or as shards with an index where they are larger than `shard_bytes`."""
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
@@ -184,12 +184,12 @@ def write(directory: Path, named: Mapping[str, Tensor], *, shard_bytes: int = SH
         shards[-1][name] = tensor
         size += more
     if len(shards) == 1:
-        write_file(shards[0], directory / "model.safetensors")
+        write_safetensors(shards[0], directory / "model.safetensors")
         return
     places: dict[str, str] = {}
     for i, shard in enumerate(shards, 1):
         file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-        write_file(shard, directory / file)
+        write_safetensors(shard, directory / file)
         places |= dict.fromkeys(shard, file)
     total = sum(t.numel() * t.element_size() for t in named.values())
     write_json(directory / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": places})

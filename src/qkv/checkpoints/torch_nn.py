@@ -66,8 +66,8 @@ def stack_spec(module: nn.TransformerEncoder | nn.TransformerDecoder, sight: Sig
         QkvError: an activation that is neither ReLU nor GELU, or an attention that attention_spec refuses.
     """
     decodes = isinstance(module, nn.TransformerDecoder)
-    blocks = tuple(block_spec(layer, sight or ("causal" if decodes else "full")) for layer in children(module))
-    width = children(module)[0].linear1.in_features
+    blocks = tuple(block_spec(layer, sight or ("causal" if decodes else "full")) for layer in checked_layers(module))
+    width = checked_layers(module)[0].linear1.in_features
     return spec.Stack(width, blocks, final_norm=None if module.norm is None else norm_spec(module.norm))
 
 
@@ -80,7 +80,7 @@ def model_spec(module: nn.Transformer, vocabulary: int, *, sources: int | None =
     return spec.Spec(vocabulary, stack_spec(decoder), stack_spec(encoder), head=None, sources=sources)
 
 
-def children(module: nn.TransformerEncoder | nn.TransformerDecoder) -> list[Any]:
+def checked_layers(module: nn.TransformerEncoder | nn.TransformerDecoder) -> list[Any]:
     """The layers of a tower, each of PyTorch's own kind."""
     known = nn.TransformerDecoderLayer if isinstance(module, nn.TransformerDecoder) else nn.TransformerEncoderLayer
     for i, layer in enumerate(module.layers):
@@ -121,7 +121,7 @@ def load_into(part: Attention | Stack | Transformer, state: Mapping[str, Tensor]
     Raises:
         QkvError: a tensor is missing, left over, or of another shape.
     """
-    name_table.load(held(part), NAMES, {name: tensor.detach for name, tensor in state.items()}, [])
+    name_table.load_tensors(module_of(part), NAMES, {name: tensor.detach for name, tensor in state.items()}, [])
 
 
 def state_dict_of(part: Attention | Stack | Transformer) -> dict[str, Tensor]:
@@ -130,10 +130,10 @@ def state_dict_of(part: Attention | Stack | Transformer) -> dict[str, Tensor]:
     Raises:
         QkvError: the part holds weights that PyTorch's module has no place for.
     """
-    return name_table.save(held(part), NAMES)
+    return name_table.export_tensors(module_of(part), NAMES)
 
 
-def held(part: Attention | Stack | Transformer) -> nn.Module:
+def module_of(part: Attention | Stack | Transformer) -> nn.Module:
     """What of a part PyTorch's module holds: of a whole core its two stacks."""
     if not isinstance(part, Transformer):
         return part

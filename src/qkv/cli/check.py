@@ -21,15 +21,16 @@ from qkv.errors import QkvError
 def command(common: Common, model: str, against: str | None) -> int:
     from qkv import hub
     from qkv.checkpoints import integrity, peft
+    from qkv.checkpoints.locate import locate
 
-    directory = hub.locate(model, common.revision)
+    directory = locate(model, common.revision)
     adapters = (directory / peft.CONFIG).is_file()
     if adapters and against:
         raise QkvError("--against hf: these are adapters; qkv convert writes them and their base as one model to check",
                        zh="--against hf：这是适配器；qkv convert 会把它们和底座写成一个模型，再来检查")  # fmt: skip
-    report: dict[str, Any] = {"model": model, "files": integrity.hashes(directory)}
-    report["base"] = peft.base_of(directory) if adapters else None
-    report["not_finite"] = integrity.unsound(directory, *[peft.WEIGHTS] * adapters)
+    report: dict[str, Any] = {"model": model, "files": integrity.hash_files(directory)}
+    report["base"] = peft.base_of_adapter(directory) if adapters else None
+    report["not_finite"] = integrity.count_nonfinite(directory, *[peft.WEIGHTS] * adapters)
     loaded = hub.load(directory, device="cpu", dtype="fp32")
     report["parameters"] = sum(p.numel() for p in loaded.core.parameters())
     report["loads"] = True

@@ -24,12 +24,12 @@ from qkv.cli.common import Common, answered, ensemble, option, read_lines, verb
 @option("--both", is_flag=True, zh="一对文本按两种次序各读一遍，再相加", en="read each pair in both orders, and add")
 @ensemble
 def command(common: Common, model: str, text: str | None, both: bool, ensemble: tuple[str, ...]) -> None:
-    from qkv.judging import divided
+    from qkv.tasks.classify import split_line
 
     lines, loaded, others = read_lines(text, "classify"), common.model(model), common.models(ensemble)
 
     def answer(texts: list[str]) -> Any:
-        return loaded.classify([divided(loaded, line, both=both) for line in texts], both=both, **others)
+        return loaded.classify([split_line(loaded, line, both=both) for line in texts], both=both, **others)
 
     for line, verdict in answered(lines, answer, single=text is not None and text != "-"):
         tell(common, line, verdict)

@@ -75,7 +75,7 @@ class Common:
         """The model as its run had it after so many steps."""
         from qkv import hub
 
-        return hub.past(name, step, device=self.device, dtype=self.dtype)
+        return hub.load_step(name, step, device=self.device, dtype=self.dtype)
 
     def unended(self, name: str) -> None:
         """Say of a model whose run was cut off, or still goes on, how much it has learnt."""

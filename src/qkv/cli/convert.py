@@ -34,7 +34,9 @@ def command(
 ) -> None:  # fmt: skip
     from qkv import hub
     from qkv.adapt.group_heads import grouped, groups_of
+    from qkv.checkpoints.locate import locate
     from qkv.data.sources import read_document
+    from qkv.devices import parse_dtype
     from qkv.model import Model
 
     groups = groups_of(attention) if attention else None
@@ -49,7 +51,7 @@ def command(
     report: dict[str, Any] = {"source": source, "target": target, "kv_bytes_per_token": kv}
     if groups:
         model = Model(grouped(model.core, groups), model.tokenizer, model.special, model.config)
-    stored = hub.dtype_of(to_dtype or "auto") or stored_dtype(hub.locate(source, common.revision))
+    stored = parse_dtype(to_dtype or "auto") or stored_dtype(locate(source, common.revision))
     model.save(target, family=family or same_family(model), dtype=stored)
     again = hub.load(Path(target), device=common.device)
     report["model_type"] = (again.config or {})["model_type"]
@@ -95,12 +97,12 @@ def vacant(target: str) -> None:
 
 def stored_dtype(directory: Path) -> Any:
     """The dtype in which a model's weights are stored; beside adapters, those of their base."""
-    from qkv import hub
     from qkv.checkpoints import peft, storage
+    from qkv.checkpoints.locate import locate
 
     while (directory / peft.CONFIG).is_file():
-        directory = hub.locate(peft.base_of(directory))
-    return next(iter(storage.tensors(directory).values()))().dtype
+        directory = locate(peft.base_of_adapter(directory))
+    return next(iter(storage.open_tensors(directory).values()))().dtype
 
 
 def same_family(model: Any) -> str | None:
@@ -109,8 +111,8 @@ def same_family(model: Any) -> str | None:
 
     if (model.config or {}).get("model_type", "qkv") == "qkv":
         return None
-    family = model_dir.family_of(model.config, "config")
-    return None if isinstance(model_dir.says(family, model.spec), str) else family.__name__.rpartition(".")[2]
+    family = model_dir.family_of_config(model.config, "config")
+    return None if isinstance(model_dir.family_config(family, model.spec), str) else family.__name__.rpartition(".")[2]
 
 
 def loss(model: Any, text: str) -> float:

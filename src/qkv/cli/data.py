@@ -152,7 +152,7 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
 
 def pack(common: Common, names: tuple[str, ...], out: Path, model: str | None, size: int) -> int:
     """Write texts as one token shard, with the tokenizer that cut them."""
-    from qkv import hub
+    from qkv.checkpoints.locate import locate
     from qkv.data import shards, sources
     from qkv.errors import QkvError
     from qkv.tokenizers import tokenizer, vocabulary
@@ -163,7 +163,7 @@ def pack(common: Common, names: tuple[str, ...], out: Path, model: str | None, s
     if model is None:
         made = vocabulary.train((text for text, _ in pieces()), kind="bpe", size=size, specials=("</s>", "<unk>"))
     else:
-        found = tokenizer.load(model if Path(model).is_dir() else hub.locate(model, common.revision))
+        found = tokenizer.load(model if Path(model).is_dir() else locate(model, common.revision))
         if found is None:
             raise QkvError(f"{model}: no tokenizer there; leave --model away to train one",
                            zh=f"{model}：那里没有分词器；要训练一个，请去掉 --model")  # fmt: skip
@@ -185,10 +185,11 @@ def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], in
     if model is None:
         return len, 1000
     from qkv import hub
+    from qkv.checkpoints.locate import locate
     from qkv.errors import QkvError
     from qkv.tokenizers import tokenizer
 
-    made = tokenizer.load(hub.locate(model, common.revision))
+    made = tokenizer.load(locate(model, common.revision))
     if made is None:
         raise QkvError(f"{model}: no tokenizer there; leave --model away to count characters",
                        zh=f"{model}：那里没有分词器；要数字符，请去掉 --model")  # fmt: skip

@@ -193,9 +193,10 @@ def room(device: str) -> int | None:
     """The bytes that are free where the run would compute; None where nobody says."""
     import torch
 
-    from qkv import hub, memory
+    from qkv import memory
+    from qkv.devices import parse_device
 
-    where = hub.device_of(device)
+    where = parse_device(device)
     return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else memory.free()
 
 

@@ -13,7 +13,7 @@ import torch
 
 from qkv.explore.question import kind
 from qkv.model import Model
-from qkv.writing import start_of
+from qkv.tasks.special_tokens import start_ids
 
 TOP, BAR = 8, 20
 KEYS = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "up", "P": "down", "M": "right", "K": "left"}
@@ -41,7 +41,7 @@ class Branch:
         """The likeliest next tokens with their chances, those that the model never writes left out."""
         if self.ended:
             return []
-        model, start = self.model, start_of(self.model)
+        model, start = self.model, start_ids(self.model)
         if model.encoder_decoder:
             source, target = torch.tensor([self.ids]), torch.tensor([[*start, *self.written]])
             logits = model(source=source.to(model.device), target=target.to(model.device)).logits

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from qkv.explore.body import Answer, Query
 from qkv.explore.question import Question, Refused, Run, edits_of, fitting, searching, settled, spoken
-from qkv.generation.beam import Hypothesis, Searcher
-from qkv.generation.rows import Rows, rooms
+from qkv.generation.beam import BeamSearch, Hypothesis
+from qkv.generation.decoder import Decoder, count_new_tokens
 from qkv.lens.trace import Trace
 from qkv.model import Model
 
@@ -44,7 +44,7 @@ class Tree:
     best: list[int]
 
 
-class Heard(Searcher):
+class Heard(BeamSearch):
     """A search for one source that writes down its candidates."""
 
     def __init__(self, *given: Any) -> None:
@@ -53,9 +53,9 @@ class Heard(Searcher):
         self.places: list[int] = [-1]  # of the live rows among the nodes
         self.born: dict[tuple[int, int], int] = {}
 
-    def candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def rank_candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As searched; every finite one is a node."""
-        found = super().candidates(logits)
+        found = super().rank_candidates(logits)
         step, self.born = self.beams.tokens.shape[1], {}
         for n, (total, parent, token) in enumerate(zip(*(x[0].tolist() for x in found), strict=True)):
             if total > -torch.inf:
@@ -64,14 +64,14 @@ class Heard(Searcher):
                 self.nodes.append(Node(step, self.places[parent], token, total, "ended" if ends else "pruned"))
         return found
 
-    def leave(self, rows: Tensor, *, first: bool) -> Tensor:
+    def drop_finished(self, rows: Tensor, *, first: bool) -> Tensor:
         """As searched; those that go on are kept."""
         going = zip(rows.tolist(), self.beams.tokens[:, -1].tolist(), self.beams.sums[0].tolist(), strict=True)
         self.places = [self.born.get((row, token), -1) for row, token, _ in going]
         for place, total in zip(self.places, self.beams.sums[0].tolist(), strict=True):
             if place >= 0 and total > -torch.inf:
                 self.nodes[place].fate = "kept"
-        return super().leave(rows, first=first)
+        return super().drop_finished(rows, first=first)
 
 
 @torch.inference_mode()
@@ -84,19 +84,16 @@ def grown(model: Model, question: Question) -> Tree:
     search = searching(model, question)
     if search is None or model.spec.decoder is None:
         raise Refused("这一次没有用束搜索：把束宽设成 2 或更多", "no beams were searched here: ask with 2 or more")
-    ids, settings = settled(model, model.ids(fitting(model, question.text)[0]), question)
-    core, feed = model.core, settings["feed"]
-    start = [list(feed.start)] if model.encoder_decoder else [ids]
-    room = rooms(core, [ids], settings["limits"], feed)
-    rows = Rows(core, feed, capacity=len(start[0]) + room[0])
-    heard = Heard(rows, room, search, settings["stops"], settings["limits"].forbid)
+    ids, options, _ = settled(model, model.ids(fitting(model, question.text)[0]), question)
+    core = model.core
+    limits = count_new_tokens(core, [ids], options)
+    decoder = Decoder(core, options)
+    heard = Heard(decoder, limits, search, options)
     edits = edits_of(model, question.cut)
     with Trace(core, edit=edits) if edits else nullcontext():
-        if model.encoder_decoder:
-            rows.encode([ids])
-        tokens = heard.advance(rows.read(start))
+        tokens = heard.advance(decoder.prefill([ids], limits[0]))
         while heard.beams.sources:
-            tokens = heard.advance(rows.next(tokens))
+            tokens = heard.advance(decoder.decode(tokens))
     found = heard.found[0][: search.nbest]
     return Tree(heard.nodes, found, path(heard.nodes, found[0].tokens))
 

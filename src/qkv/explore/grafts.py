@@ -10,7 +10,7 @@ from qkv.explore.question import Pass, Refused, Run, kind, read
 from qkv.lens import compare, edit, where
 from qkv.lens.patch import Case
 from qkv.model import Model
-from qkv.writing import start_of
+from qkv.tasks.special_tokens import start_ids
 
 
 def patch(run: Run, query: Query) -> Answer:
@@ -87,6 +87,6 @@ def case(run: Run, one: Pass, place: int, wanted: int) -> Case:
         at = one.ids.index(mask(run.model))
         return Case(tuple(one.ids), (*one.ids[:at], wanted), at)
     both = run.model.encoder_decoder
-    given = (*(() if both else one.ids), *start_of(run.model))
+    given = (*(() if both else one.ids), *start_ids(run.model))
     target = (*given, *one.written[:place], wanted)
     return Case(tuple(one.ids) if both else (), target, len(target) - 1, len(one.ids) * (kind(run.model) == "prefix"))

@@ -18,7 +18,7 @@ from qkv.explore.question import Pass, Refused, Run, kind
 from qkv.lens import readout, where
 from qkv.lens.patch import Case
 from qkv.sampling import Sampling
-from qkv.writing import start_of
+from qkv.tasks.special_tokens import start_ids
 
 WORK = 5e10  # multiply-adds of the head that one lens may take: more, and only the last positions are shown
 
@@ -212,12 +212,12 @@ def proof(run: Run, query: Query) -> Answer:
         raise Refused("这个模型不写词，没有可证明的", "this model writes no words: there is nothing to prove")
     both = model.encoder_decoder
     side = query.choice("side", *(("encoder", "cross", "decoder") if both else ("decoder",)))
-    given = [*(() if both else first.ids), *start_of(model)]
+    given = [*(() if both else first.ids), *start_ids(model)]
     target, free = [*given, *first.written], len(first.ids) if kind(model) == "prefix" else 0
     if len(target) <= len(given) or not given:
         raise Refused("没有写出词", "nothing was written")
     case = Case(tuple(first.ids) if both else (), tuple(target), len(given), free)
-    how_long = scenes.How(start_of(model), model.special.eos, ask=query.text("ask", "它"))
+    how_long = scenes.How(start_ids(model), model.special.eos, ask=query.text("ask", "它"))
     with torch.inference_mode(False), torch.no_grad():
         found = scenes.proof(model.core, model.tokenizer, case, how_long, side)  # pyright: ignore[reportArgumentType]
     if found is None:

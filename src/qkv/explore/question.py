@@ -22,13 +22,15 @@ from qkv.core.step import Inputs
 from qkv.errors import QkvError, nearest
 from qkv.generation import beam as beams
 from qkv.generation import engine
-from qkv.generation.rows import Rows, free_prefix
-from qkv.generation.sequence import Stops
+from qkv.generation.decoder import Decoder
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import edit, readout
 from qkv.lens.trace import Trace
 from qkv.model import Model
+from qkv.sampling import Sampling
 from qkv.spec import Latent
-from qkv.writing import Ask, start_of
+from qkv.tasks.generate import GenerateOptions, decode_options
+from qkv.uses import is_prefix_decoder
 
 FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")
 LIGHT = ("patterns", "lens", "routes")
@@ -199,7 +201,7 @@ def kind(model: Model) -> str:
         return "encoder-decoder"
     if model.spec.decoder is None:
         return "encoder"
-    return "prefix" if free_prefix(model.core) else "decoder"
+    return "prefix" if is_prefix_decoder(model.spec) else "decoder"
 
 
 def ask(model: Model, question: Question, name: str = "model") -> Run:
@@ -362,25 +364,23 @@ def write(
                       f"force: there is no id {bad}, the last one is {model.spec.vocabulary - 1}")  # fmt: skip
     if force and force[-1] in model.special.eos:
         return force, [0.0] * len(force)
-    ids, settings = settled(model, ids, question)
+    ids, options, sampling = settled(model, ids, question)
     with Trace(model.core, edit=edits) if edits else nullcontext():
         if search := searching(model, question):
-            del settings["sampling"]
-            best = beams.beam(model.core, [ids], search=search, **settings)[0][0]
+            best = beams.beam(model.core, [ids], search=search, options=options)[0][0]
             return [*force, *best.tokens], [0.0] * len(force) + list(best.logprobs)
-        done = engine.generate(model.core, [ids], **settings)[0]
+        done = engine.generate(model.core, [ids], sampling=sampling, options=options)[0]
     return [*force, *done.tokens], [0.0] * len(force) + list(done.logprobs)
 
 
-def settled(model: Model, ids: list[int], question: Question) -> tuple[list[int], dict[str, Any]]:
-    """What is read before anything is chosen, and the settings of generation/."""
+def settled(model: Model, ids: list[int], question: Question) -> tuple[list[int], DecodeOptions, Sampling]:
+    """What is read before anything is chosen, how it is decoded, and how tokens are chosen."""
     most = question.max_new_tokens or (None if model.encoder_decoder else 12)
-    settings = Ask.of({"max_new_tokens": most, **dict(question.sampling)}, {}).settings(model)
-    settings["stops"] = Stops(model.special.eos)
+    asked = GenerateOptions.parse({"max_new_tokens": most, **dict(question.sampling)}, {})
+    options = replace(decode_options(model, asked), stop_strings=(), text_stream=None)
     if kind(model) == "decoder":
-        return [*ids, *question.force], settings
-    settings["feed"] = replace(settings["feed"], start=(*start_of(model), *question.force))
-    return ids, settings
+        return [*ids, *question.force], options, asked.choice
+    return ids, replace(options, start=(*options.start, *question.force)), asked.choice
 
 
 def searching(model: Model, question: Question) -> beams.Search | None:
@@ -391,11 +391,12 @@ def searching(model: Model, question: Question) -> beams.Search | None:
     return beams.Search(size, nbest=size, length_penalty=0.6 if both else 0.0) if size > 1 else None
 
 
-class Loud(Rows):
-    """Rows whose every position goes through the head: what a prompt would have said is shown as thrown away."""
+class Loud(Decoder):
+    """A decoder whose every position goes through the head: what a prompt would have said is shown as thrown away."""
 
     def forward(self, ids: Tensor, real: Tensor | None, *, head: bool = True, decode: bool = False) -> Tensor:
-        return self.core(ids, self.inputs(real), self.cache, mode="decode" if decode else "prefill").logits[:, -1]
+        inputs, mode = replace(self.inputs, padding_mask=real), "decode" if decode else "prefill"
+        return self.core(ids, inputs, self.cache, mode=mode).logits[:, -1]
 
 
 def reread(model: Model, ids: list[int], written: list[int], question: Question) -> None:
@@ -405,17 +406,13 @@ def reread(model: Model, ids: list[int], written: list[int], question: Question)
     """
     core, given = model.core, len(question.force)
     forced = written[:given] if given < len(written) else written[: given - 1]
-    prefix = kind(model) == "prefix"
-    feed = Ask().settings(model)["feed"]
-    prompt = [*start_of(model), *forced] if core.spec.encoder else ids if prefix else [*ids, *forced]
-    feed = replace(feed, start=(*start_of(model), *forced) if prefix else ())
+    options, goes_on = decode_options(model, GenerateOptions()), kind(model) == "decoder"
+    options = replace(options, start=() if goes_on else (*options.start, *forced))
     loud = (len(ids) + len(forced)) * core.spec.vocabulary * 4 <= LOGITS
-    rows = (Loud if loud else Rows)(core, feed, capacity=len(prompt) + len(written) + 1)
-    if core.spec.encoder:
-        rows.encode([ids])
-    rows.read([prompt])
+    decoder = (Loud if loud else Decoder)(core, options)
+    decoder.prefill([[*ids, *forced] if goes_on else ids], len(written) + 1)
     for token in written[len(forced) : -1]:
-        rows.next(torch.tensor([token], device=model.device))
+        decoder.decode(torch.tensor([token], device=model.device))
 
 
 def once(model: Model, ids: list[int]) -> None:

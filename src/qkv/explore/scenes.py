@@ -15,8 +15,7 @@ from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
-from qkv.generation.rows import Feed
-from qkv.generation.sequence import Limits, Stops
+from qkv.generation.sequence import DecodeOptions
 from qkv.lens import patch, readout
 from qkv.lens.patch import Case
 from qkv.lens.trace import Trace
@@ -61,9 +60,8 @@ def card(core: Transformer) -> dict[str, Any]:
 def translation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict[str, Any]:
     """One sentence through an encoder-decoder: translated by beam search, then traced in one pass over the result."""
     source = tokenizer.encode(text, side="source")
-    limits = Limits(how.max_new_tokens, forbid=how.forbid)
-    search, feed = Search(beams=how.beams), Feed(start=how.start)
-    best = beam(core, [source], search=search, stops=Stops(eos=how.eos), limits=limits, feed=feed)[0][0]
+    options = DecodeOptions(how.max_new_tokens, how.eos, how.start, forbid=how.forbid)
+    best = beam(core, [source], search=Search(beams=how.beams), options=options)[0][0]
     target = [*how.start, *best.tokens]
     ids, read = torch.tensor([source], device=core.embed.weight.device), target[:-1]
     written = torch.tensor([read], device=ids.device)
@@ -90,10 +88,9 @@ def continuation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict
         raise QkvError("an encoder alone writes nothing: a scene is a translation or a continuation",
                        zh="只有编码器的模型不写：一个场景是翻译或续写")  # fmt: skip
     prompt = tokenizer.encode(text)
-    limits = Limits(how.max_new_tokens or 12, forbid=how.forbid)
+    options = DecodeOptions(how.max_new_tokens or 12, how.eos, how.start, forbid=how.forbid)
     with Trace(core, save=["check", "lens"], tokenizer=tokenizer) as t:
-        feed = Feed(start=how.start)
-        tokens = list(generate(core, [prompt], stops=Stops(eos=how.eos), limits=limits, feed=feed)[0].tokens)
+        tokens = list(generate(core, [prompt], options=options)[0].tokens)
     free = len(prompt) if any(m.kind == "prefix" for m in core.decoder.masks) else 0
     given = [*prompt, *how.start]  # a prefix decoder's text ends with what begins the answer
     case = Case((), (*given, *tokens), len(given), free) if tokens else None

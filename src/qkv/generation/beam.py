@@ -1,7 +1,7 @@
 """Beam search: the best whole sentences instead of the best next token, for every source of a batch at once.
 
 Letters: B sources still searched, M beams, C candidates, T tokens so far, V vocabulary. A hypothesis' score is its
-log probability over a length penalty; its length counts the end id. rows.py runs the decoder: a beam is an index into
+log probability over a length penalty; its length counts the end id. decoder.py runs the core: a beam is an index into
 its cache.
 """
 
@@ -17,8 +17,8 @@ from torch.nn.functional import pad
 from qkv import memory, sampling
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
-from qkv.generation.rows import Ensemble, Feed, Rows, rooms
-from qkv.generation.sequence import Finish, Limits, Stops
+from qkv.generation.decoder import Decoder, Ensemble, count_new_tokens
+from qkv.generation.sequence import DecodeOptions, Finish
 
 WIDEST = 4096  # beams; more take all memory long before they find a better text
 
@@ -85,24 +85,23 @@ class Beams:
         return Hypothesis(tokens, score, logprobs, "stop" if ended else "length")
 
 
-class Searcher:
+class BeamSearch:
     """One beam search over a batch: `advance` until no source is left; `found` holds what ended."""
 
     def __init__(
-        self, rows: Rows | Ensemble, room: list[int], search: Search, stops: Stops, forbid: tuple[int, ...]
+        self, decoder: Decoder | Ensemble, limits: list[int], search: Search, options: DecodeOptions
     ) -> None:
-        self.rows, self.room, self.search = rows, room, search
-        self.eos = torch.tensor(stops.eos, dtype=torch.long, device=rows.device)
-        self.forbid = forbid
-        self.found: list[list[Hypothesis]] = [[] for _ in room]
+        self.decoder, self.limits, self.search, self.forbid = decoder, limits, search, options.forbid
+        self.eos = torch.tensor(options.eos, dtype=torch.long, device=decoder.device)
+        self.found: list[list[Hypothesis]] = [[] for _ in limits]
         # long sums of fp32 would drift; MPS has nothing wider
-        wide = torch.float32 if rows.device.type == "mps" else torch.float64
-        none = torch.zeros(len(room), 0, dtype=wide, device=rows.device)
-        self.beams = Beams(list(range(len(room))), none.new_zeros(len(room), 1), none.long(), none)
+        wide = torch.float32 if decoder.device.type == "mps" else torch.float64
+        none = torch.zeros(len(limits), 0, dtype=wide, device=decoder.device)
+        self.beams = Beams(list(range(len(limits))), none.new_zeros(len(limits), 1), none.long(), none)
 
     def advance(self, logits: Tensor) -> Tensor:
         """Choose among the followers of every live hypothesis, logits [BM, V]; give the next ids to read [BM]."""
-        sums, parents, tokens = self.candidates(logits)  # B C
+        sums, parents, tokens = self.rank_candidates(logits)  # B C
         ends = torch.isin(tokens, self.eos)  # B C
         self.collect(sums, parents, tokens, ends)
         # the likeliest that do not end go on, in their order
@@ -110,15 +109,15 @@ class Searcher:
         sums, parents, tokens = sums.gather(1, live), parents.gather(1, live), tokens.gather(1, live)
         sums = sums.masked_fill(ends.gather(1, live), -math.inf)
         old = self.beams
-        place = placed(parents, old.sums.shape[1])  # B M
+        place = order_children(parents, old.sums.shape[1])  # B M
         sums, parents, tokens = sums.gather(1, place), parents.gather(1, place), tokens.gather(1, place)
         rows = parents.flatten()
         written = torch.cat((old.tokens[rows], tokens.flatten()[:, None]), 1)  # BM T
         history = torch.cat((old.history[rows], sums.flatten()[:, None]), 1)  # BM T
         self.beams = Beams(old.sources, sums, written, history)
-        return self.leave(rows, first=old.tokens.shape[1] == 0)
+        return self.drop_finished(rows, first=old.tokens.shape[1] == 0)
 
-    def candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def rank_candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The best followers of each source, best first: their sums, parent rows and tokens, each [B, C].
 
         C = beams x (1 + end ids), so that enough are left when every end id of every beam is among them.
@@ -148,19 +147,19 @@ class Searcher:
             self.found[source].append(self.beams.hypothesis(int(parents[n, c]), self.search, last))
             self.found[source] = sorted(self.found[source], key=lambda h: -h.score)[:width]
 
-    def leave(self, rows: Tensor, *, first: bool) -> Tensor:
+    def drop_finished(self, rows: Tensor, *, first: bool) -> Tensor:
         """Finished sources leave the batch, and the cache follows the beams' parents `rows`."""
         beams, width = self.beams, self.search.beams
         length = beams.tokens.shape[1]
         best = beams.sums.amax(1).tolist()
-        stay = [n for n, source in enumerate(beams.sources) if not self.done(source, length, best[n])]
+        stay = [n for n, source in enumerate(beams.sources) if not self.is_done(source, length, best[n])]
         for n in set(range(len(best))) - set(stay):
-            self.fill(n)
+            self.add_live(n)
         if len(stay) == len(best):
             if first:
-                self.rows.keep(rows)  # each source's one row becomes its beams
+                self.decoder.select_rows(rows)  # each source's one row becomes its beams
             else:
-                self.rows.reorder(rows)
+                self.decoder.reorder(rows)
             return beams.tokens[:, -1]
         # the last ones fill the holes, so that few rows move
         tail = [n for n in stay if n >= len(stay)]
@@ -169,12 +168,12 @@ class Searcher:
         kept = (index[:, None] * width + torch.arange(width, device=rows.device)).flatten()
         self.beams = Beams([beams.sources[n] for n in stay], beams.sums[index], beams.tokens[kept], beams.history[kept])
         if stay:
-            self.rows.keep(rows[kept], index)
+            self.decoder.select_rows(rows[kept], index)
         return self.beams.tokens[:, -1]
 
-    def done(self, source: int, length: int, best: float) -> bool:
+    def is_done(self, source: int, length: int, best: float) -> bool:
         """Whether the search for this source is over, its likeliest live hypothesis having the sum `best`."""
-        search, found, longest = self.search, self.found[source], self.room[source]
+        search, found, longest = self.search, self.found[source], self.limits[source]
         if length >= longest or best == -math.inf:
             return True
         if search.stop == "never" or len(found) < (search.beams if search.stop == "first" else search.nbest):
@@ -185,7 +184,7 @@ class Searcher:
         reach = (length,) if search.stop == "heuristic" else (length + 1, longest)
         return found[search.nbest - 1].score >= best / max(search.divisor(n) for n in reach)
 
-    def fill(self, n: int) -> None:
+    def add_live(self, n: int) -> None:
         """Where too few ended, the live ones make up the n best, after those that did end."""
         found, width = self.found[self.beams.sources[n]], self.search.beams
         likeliest = self.beams.sums[n].sort(descending=True, stable=True).indices.tolist()
@@ -194,7 +193,7 @@ class Searcher:
                 found.append(self.beams.hypothesis(n * width + k, self.search))
 
 
-def placed(parents: Tensor, beams: int) -> Tensor:
+def order_children(parents: Tensor, beams: int) -> Tensor:
     """Where each child [B, M] goes, as an index into them: its parent's place if it is the first, else a free one.
 
     A cache row moves only where one parent has several children.
@@ -215,41 +214,38 @@ def beam(
     prompts: Seq[Seq[int]],
     *,
     search: Search = Search(),
-    stops: Stops = Stops(),  # noqa: B008
-    limits: Limits = Limits(),  # noqa: B008
-    feed: Feed = Feed(),  # noqa: B008
-    beside: Seq[Transformer] = (),
+    options: DecodeOptions = DecodeOptions(),  # noqa: B008
+    ensemble: Seq[Transformer] = (),
 ) -> list[list[Hypothesis]]:
     """The n best continuations of each prompt, best first; for an encoder-decoder the prompts are sources.
 
     An end id ends a hypothesis (stop strings do not); one cut off at the limit stands after all that ended. With one
-    beam and stop="first" this is greedy decoding. The cores `beside`, of the same vocabulary, search with it: each
+    beam and stop="first" this is greedy decoding. The cores of `ensemble`, of the same vocabulary, search with it: each
     token has the mean of their probabilities.
     Raises QkvError as `generate` does, and for a prompt that fills the context.
     """
-    if stops.strings:
-        raise QkvError(f"beam search: it does not look for stop strings {stops.strings!r}; stop at ids, or generate",
-                       zh=f"束搜索：它不看停止字符串 {stops.strings!r}；请在编号处停，或用 generate")  # fmt: skip
-    if not feed.cache:
+    if options.stop_strings:
+        found = repr(options.stop_strings)
+        raise QkvError(f"beam search: it does not look for stop strings {found}; stop at ids, or generate",
+                       zh=f"束搜索：它不看停止字符串 {found}；请在编号处停，或用 generate")  # fmt: skip
+    if not options.cache:
         raise QkvError("beam search: it runs with the cache only; leave cache=False out, or generate instead",
                        zh="束搜索：只能带缓存；请去掉 cache=False，或用 generate")  # fmt: skip
-    room = list(map(min, zip(*(rooms(one, prompts, limits, feed) for one in (core, *beside)), strict=True)))
-    if 0 in room:
-        raise QkvError(f"prompt {room.index(0)}: it fills the context, so nothing can be written after it; shorten it",
-                       zh=f"提示 {room.index(0)}：它占满了上下文，后面写不下；请缩短")  # fmt: skip
-    if not room:
+    cores = (core, *ensemble)
+    limits = list(map(min, zip(*(count_new_tokens(one, prompts, options) for one in cores), strict=True)))
+    if 0 in limits:
+        full = limits.index(0)
+        raise QkvError(f"prompt {full}: it fills the context, so nothing can be written after it; shorten it",
+                       zh=f"提示 {full}：它占满了上下文，后面写不下；请缩短")  # fmt: skip
+    if not limits:
         return []
     memory.keep_freed()  # logits come and go at every step, and page faults took 5 to 8 % of the time
-    written = [feed.start] * len(prompts) if core.spec.encoder else prompts
-    capacity = max(map(len, written)) + min(max(room), 64)
-    each = [Rows(one, feed, capacity=capacity) for one in (core, *beside)]
-    rows = Ensemble(each) if beside else each[0]
-    searcher = Searcher(rows, room, search, stops, limits.forbid)
-    if core.spec.encoder:
-        rows.encode(prompts)
-    logits = rows.read(written)
+    members = [Decoder(one, options) for one in cores]
+    decoder = Ensemble(members) if ensemble else members[0]
+    running = BeamSearch(decoder, limits, search, options)
+    logits = decoder.prefill(prompts, min(max(limits), 64))
     while True:
-        tokens = searcher.advance(logits)
-        if not searcher.beams.sources:
-            return [found[: search.nbest] for found in searcher.found]
-        logits = rows.next(tokens)
+        tokens = running.advance(logits)
+        if not running.beams.sources:
+            return [found[: search.nbest] for found in running.found]
+        logits = decoder.decode(tokens)

@@ -1,6 +1,6 @@
 """Writing one token after another for a batch of prompts: prefill, choose, decode, and finished rows leave the batch.
 
-`stream` yields every token as it is chosen; `generate` collects them. Read rows.py for the forward pass and
+`stream` yields every token as it is chosen; `generate` collects them. Read decoder.py for the forward pass and
 sequence.py for what ends a row; beam.py searches instead of choosing.
 """
 
@@ -17,8 +17,8 @@ from torch import Tensor
 from qkv import sampling as sample
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
-from qkv.generation.rows import Feed, Rows, rooms
-from qkv.generation.sequence import Finish, Limits, Sequence, Stops, Timing, Writer
+from qkv.generation.decoder import Decoder, count_new_tokens
+from qkv.generation.sequence import DecodeOptions, Finish, Sequence, Timing, Writer
 from qkv.sampling import Sampling
 
 
@@ -36,32 +36,33 @@ class Batch:
     """Rows written side by side; `advance` moves each of them by one token."""
 
     def __init__(
-        self, core: Transformer, prompts: Seq[Seq[int]], sampling: Sampling, stops: Stops, limits: Limits, feed: Feed
+        self, core: Transformer, prompts: Seq[Seq[int]], sampling: Sampling, options: DecodeOptions
     ) -> None:
-        self.core, self.sampling, self.feed = core, sampling, feed
-        self.forbid = torch.tensor(limits.forbid, dtype=torch.long, device=core.embed.weight.device)
+        self.sampling = sampling
+        self.forbid = torch.tensor(options.forbid, dtype=torch.long, device=core.embed.weight.device)
         self.timing = Timing()
-        room = rooms(core, prompts, limits, feed)
-        self.sequences = [
-            Sequence(tuple(p), s, timing=self.timing)
-            for p, s in zip(prompts, sample.seeds(sampling.seed, prompts), strict=True)
-        ]
-        self.writers = [Writer(s, stops, r) for s, r in zip(self.sequences, room, strict=True)]
+        limits = count_new_tokens(core, prompts, options)
+        seeds = sample.seeds(sampling.seed, prompts) if sampling.temperature else [0] * len(prompts)
+        self.sequences = [Sequence(tuple(p), s, timing=self.timing) for p, s in zip(prompts, seeds, strict=True)]
+        self.writers = [Writer(s, options, n) for s, n in zip(self.sequences, limits, strict=True)]
         for writer in self.writers:
-            if writer.room == 0:
+            if writer.limit == 0:
                 writer.sequence.finish_reason = "length"
-        self.live = [i for i, writer in enumerate(self.writers) if writer.room > 0]
-        self.rows: Rows | None = None
+        self.live = [i for i, writer in enumerate(self.writers) if writer.limit > 0]
+        self.decoder = Decoder(core, options)
         self.last = torch.empty(0, dtype=torch.long)
 
     @torch.inference_mode()
     def advance(self) -> list[Event]:
         """Choose one token for each live row, first reading the prompts if that was not done."""
         began = time.perf_counter()
-        first = self.rows is None
-        logits = self.prefill() if self.rows is None else self.rows.next(self.last)
-        tokens, chances = self.choose(logits)
-        chosen, logprobs = tokens.tolist(), chances.tolist()
+        if first := self.timing.tokens == 0:
+            room = max(self.writers[i].limit for i in self.live)
+            logits = self.decoder.prefill([self.sequences[i].prompt for i in self.live], min(room, 256))
+        else:
+            logits = self.decoder.decode(self.last)
+        tokens, token_logprobs = self.choose(logits)
+        chosen, logprobs = tokens.tolist(), token_logprobs.tolist()
         events: list[Event] = []
         for i, token, logprob in zip(self.live, chosen, logprobs, strict=True):
             if not math.isfinite(logprob):
@@ -71,7 +72,7 @@ class Batch:
                                "`check` 会检查权重")  # fmt: skip
             text = self.writers[i].write(token, logprob)
             events.append(Event(i, token, logprob, text, self.sequences[i].finish_reason))
-        self.leave(tokens)
+        self.drop_finished(tokens)
         seconds = time.perf_counter() - began
         self.timing.tokens += len(events)
         if first:
@@ -80,16 +81,6 @@ class Batch:
             self.timing.decode += seconds
             self.timing.decoded += len(events)
         return events
-
-    def prefill(self) -> Tensor:
-        """Read the prompts (and the sources of an encoder-decoder): the first logits [B, V]."""
-        prompts = [self.sequences[i].prompt for i in self.live]
-        written = [self.feed.start] * len(prompts) if self.core.spec.encoder else prompts
-        room = max(self.writers[i].room for i in self.live)
-        self.rows = Rows(self.core, self.feed, capacity=max(map(len, written)) + min(room, 256))
-        if self.core.spec.encoder:
-            self.rows.encode(prompts)
-        return self.rows.read(written)
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """A token per row [B], and its logprob under the model [B]."""
@@ -103,15 +94,15 @@ class Batch:
             tokens = sample.draw(probs, [r.seed for r in rows], [len(r.tokens) for r in rows])
         return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
 
-    def leave(self, tokens: Tensor) -> None:
+    def drop_finished(self, tokens: Tensor) -> None:
         """Finished rows leave the batch; the others go on with their tokens [B]."""
         stay = [n for n, i in enumerate(self.live) if self.sequences[i].finish_reason is None]
         if len(stay) < len(self.live):
             self.live = [self.live[n] for n in stay]
             index = torch.tensor(stay, dtype=torch.long, device=tokens.device)
             tokens = tokens[index]
-            if stay and self.rows:
-                self.rows.keep(index, index)
+            if stay:
+                self.decoder.select_rows(index, index)
         self.last = tokens
 
 
@@ -120,16 +111,14 @@ def generate(
     prompts: Seq[Seq[int]],
     *,
     sampling: Sampling = Sampling(),  # noqa: B008  frozen
-    stops: Stops = Stops(),  # noqa: B008
-    limits: Limits = Limits(),  # noqa: B008
-    feed: Feed = Feed(),  # noqa: B008
+    options: DecodeOptions = DecodeOptions(),  # noqa: B008
 ) -> list[Sequence]:
-    """Continue each prompt until it stops; an encoder-decoder's prompts are sources, `feed.start` begins its targets.
+    """Continue each prompt until it stops; of an encoder-decoder the prompts are sources, `options.start` its targets'.
 
     Raises QkvError for a prompt that is empty, longer than the context, or of unknown ids, and for logits that are
     not finite. A row that reaches the context's end stops with "length".
     """
-    batch = Batch(core, prompts, sampling, stops, limits, feed)
+    batch = Batch(core, prompts, sampling, options)
     while batch.live:
         batch.advance()
     return batch.sequences
@@ -140,15 +129,13 @@ def stream(
     prompts: Seq[Seq[int]],
     *,
     sampling: Sampling = Sampling(),  # noqa: B008  frozen
-    stops: Stops = Stops(),  # noqa: B008
-    limits: Limits = Limits(),  # noqa: B008
-    feed: Feed = Feed(),  # noqa: B008
+    options: DecodeOptions = DecodeOptions(),  # noqa: B008
 ) -> Iterator[Event]:
     """As `generate`, but each token comes as an Event when it is chosen; a row's texts join to its final text.
 
     Prompts are checked, and whoever listens to the core's taps is noted, at the call and not at the first event.
     """
-    batch = Batch(core, prompts, sampling, stops, limits, feed)
+    batch = Batch(core, prompts, sampling, options)
     context = contextvars.copy_context()
 
     def events() -> Iterator[Event]:

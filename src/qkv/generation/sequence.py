@@ -1,4 +1,4 @@
-"""One row being written: its tokens, its text, and what ends it. Knows no model. Next: rows.py."""
+"""One row being written: its tokens, its text, and what ends it. Knows no model. Next: decoder.py."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from qkv.errors import QkvError
 Finish = Literal["stop", "length", "stop_string"]
 
 
-class Speech(Protocol):
-    """Turns ids into text piece by piece and never gives half a character: a tokenizer's stream."""
+class TextStream(Protocol):
+    """Turns ids into text piece by piece and never gives half a character, such as `Tokenizer.stream`."""
 
     def push(self, token: int, /) -> str: ...
 
@@ -18,43 +18,48 @@ class Speech(Protocol):
 
 
 @dataclass(frozen=True)
-class Stops:
-    """What ends a row: an end id (it stays in the tokens), or a string (it and what follows stay out of the text).
+class DecodeOptions:
+    """How prompts are read and when a row ends; which token comes next is `Sampling` or `Search`.
 
-    `speech` makes, from the ids that a row continues, the stream that turns its new ids into text, such as
-    `tokenizer.stream`; without it there is no text.
-    """
-
-    eos: tuple[int, ...] = ()
-    strings: tuple[str, ...] = ()
-    speech: Callable[[tuple[int, ...]], Speech] | None = None
-
-    def __post_init__(self) -> None:
-        if "" in self.strings:
-            raise QkvError("stop strings: found an empty string, which would end every text at once; leave it out",
-                           zh="停止字符串：有空字符串，会让每段文本立刻结束；请去掉它")  # fmt: skip
-        if self.strings and self.speech is None:
-            raise QkvError(f"stop strings {self.strings!r}: they need a tokenizer, and there is none; stop at ids",
-                           zh=f"停止字符串 {self.strings!r}：要有分词器，这里没有；请在编号处停")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much may be written: at most so many new tokens, and prompt and tokens together at most the context.
-
-    max_new_tokens None: until the context ends, for an encoder-decoder also at most 2 x source + 50. context None: what
-    the positions allow. `forbid` are ids that are never chosen; the reported logprobs stay the model's own.
+    max_new_tokens  None: until the context ends, for an encoder-decoder also at most 2 x source + 50
+    eos             ids that end a row; the one that did stays in its tokens
+    start           begins what an encoder-decoder writes, or what a prefix decoder writes after its prompt
+    blanks          ids that stand for text to be filled in, where the model writes into such blanks
+    context         most tokens of prompt and continuation together; None: what the positions allow
+    forbid          ids that are never chosen; the reported logprobs stay the model's own
+    stop_strings    texts that end a row; they and what follows stay out of its text
+    text_stream     makes, from the ids that a row continues, the stream that turns its new ids into text, such as
+                    `tokenizer.stream`; without it there is no text
+    chunk           prompt tokens read in one pass; None: all of them
+    cache           False reads everything again for each token, as one would without a cache
     """
 
     max_new_tokens: int | None = None
+    eos: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+    blanks: tuple[int, ...] = ()
     context: int | None = None
     forbid: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    text_stream: Callable[[tuple[int, ...]], TextStream] | None = None
+    chunk: int | None = None
+    cache: bool = True
 
     def __post_init__(self) -> None:
         for name, value in (("max_new_tokens", self.max_new_tokens), ("context", self.context)):
             if value is not None and value < 1:
                 raise QkvError(f"{name}: found {value}, expected at least 1, or None for no limit",
                                zh=f"{name}：是 {value}，至少是 1，或 None（不限）")  # fmt: skip
+        if self.chunk is not None and self.chunk < 1:
+            raise QkvError(f"chunk: found {self.chunk}, expected at least 1, or None for the whole prompt at once",
+                           zh=f"chunk：是 {self.chunk}，至少是 1，或 None（整个提示一次读）")  # fmt: skip
+        if "" in self.stop_strings:
+            raise QkvError("stop strings: found an empty string, which would end every text at once; leave it out",
+                           zh="停止字符串：有空字符串，会让每段文本立刻结束；请去掉它")  # fmt: skip
+        if self.stop_strings and self.text_stream is None:
+            raise QkvError(f"stop strings {self.stop_strings!r}: they need a tokenizer, and there is none; "
+                           "stop at ids",
+                           zh=f"停止字符串 {self.stop_strings!r}：要有分词器，这里没有；请在编号处停")  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -72,7 +77,7 @@ class Timing:
         return self.decoded / self.decode if self.decode else 0.0
 
 
-class Held:
+class StopFilter:
     """Text that holds back what may be the beginning of a stop string; how it is cut into pieces changes nothing."""
 
     def __init__(self, strings: tuple[str, ...]) -> None:
@@ -90,7 +95,7 @@ class Held:
         if ends:
             self.stopped, self.waiting = True, ""
             return text[: min(ends)[1]]
-        keep = max((tail(text, s) for s in self.strings), default=0)
+        keep = max((overlap(text, s) for s in self.strings), default=0)
         self.waiting = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -100,7 +105,7 @@ class Held:
         return rest
 
 
-def tail(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """The length of the longest end of `text` that `stop` begins with, shorter than `stop`."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
 
@@ -128,10 +133,10 @@ class Sequence:
 class Writer:
     """Writes one sequence token by token and says when it ends; the engine asks nothing else of a row."""
 
-    def __init__(self, sequence: Sequence, stops: Stops, room: int) -> None:
-        self.sequence, self.stops, self.room = sequence, stops, room
-        self.speech = stops.speech(sequence.prompt) if stops.speech else None
-        self.held = Held(stops.strings)
+    def __init__(self, sequence: Sequence, options: DecodeOptions, limit: int) -> None:
+        self.sequence, self.eos, self.limit = sequence, options.eos, limit
+        self.stream = options.text_stream(sequence.prompt) if options.text_stream else None
+        self.stops = StopFilter(options.stop_strings) if options.stop_strings else None
 
     def write(self, token: int, logprob: float) -> str:
         """Take a token; give the text that may be shown now. Sets the finish reason when the row is done."""
@@ -139,17 +144,19 @@ class Writer:
         row.tokens.append(token)
         row.logprobs.append(logprob)
         piece = ""
-        if token in self.stops.eos:
+        if token in self.eos:
             row.finish_reason = "stop"
         else:
-            piece = self.held.push(self.speech.push(token)) if self.speech else ""
-            if len(row.tokens) >= self.room:
+            piece = self.stream.push(token) if self.stream else ""
+            if len(row.tokens) >= self.limit:
                 row.finish_reason = "length"
-        if row.finish_reason and self.speech:
-            piece += self.held.push(self.speech.end())
-        if self.held.stopped:
-            row.finish_reason = "stop_string"
-        elif row.finish_reason:
-            piece += self.held.end()
+        if row.finish_reason and self.stream:
+            piece += self.stream.end()
+        if self.stops:
+            piece = self.stops.push(piece)
+            if self.stops.stopped:
+                row.finish_reason = "stop_string"
+            elif row.finish_reason:
+                piece += self.stops.end()
         row.text += piece
         return piece

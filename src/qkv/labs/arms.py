@@ -16,7 +16,7 @@ from qkv import spec as parts
 from qkv.baselines.lstm import lstm_spec
 from qkv.data.collate import Batch, collate_pairs, collate_prefixes
 from qkv.labs.lab import Tell, quiet
-from qkv.model import Special
+from qkv.tasks.types import SpecialTokens
 from qkv.training.loop import train
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
@@ -78,7 +78,7 @@ def pairs(seed: int, rows: int, clauses: Sequence[int]) -> list[tuple[Ids, Ids]]
 
 def arm(shape: Shape, *, vocabulary: int, width: int = 64, layers: int = 2, seed: int = 0) -> qkv.Model:
     """A model of a shape, with first weights; an LSTM has one layer, and its decoder begins from the source's ends."""
-    special = Special(eos=(END,), pad=PAD, start=START, forbid=(PAD, START))
+    special = SpecialTokens(eos=(END,), pad=PAD, start=START, forbid=(PAD, START))
     if shape in ("lstm", "attention"):
         kind = "additive" if shape == "attention" else "none"
         return qkv.build(lstm_spec(vocabulary, width=width, attention=kind, context=256), seed=seed, special=special)

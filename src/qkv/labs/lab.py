@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from qkv.checkpoints.storage import sync
+from qkv.checkpoints.storage import fsync_path
 from qkv.errors import QkvError
 
 Words = tuple[str, str]  # Chinese, English
@@ -267,7 +267,7 @@ def write(lab: Lab, result: Result, directory: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(as_json(lab, result), ensure_ascii=False, indent=1)
         aside.write_text(text + "\n", encoding="utf-8")
-        sync(aside)
+        fsync_path(aside)
         os.replace(aside, target)
     except OSError as e:
         raise QkvError(f"{target}: cannot be written ({e.strerror or e}); give another directory by --out",

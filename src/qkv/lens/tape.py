@@ -34,7 +34,8 @@ class Shelf(Mapping[str, Tensor]):
     """The taps of one call in a safetensors file; each is read when it is asked for."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.read = path, {k[4:]: v for k, v in storage.safe(path).items() if k.startswith("tap.")}
+        self.path, tensors = path, storage.open_safetensors(path)
+        self.read = {k[4:]: v for k, v in tensors.items() if k.startswith("tap.")}
 
     def __getitem__(self, name: str) -> Tensor:
         return self.read[name]()
@@ -160,7 +161,7 @@ def spill(trace: "Trace", directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for call in (c for run in trace.runs for c in run.calls if not isinstance(c.taps, Shelf)):
         path = directory / f"{len(list(directory.glob('*.safetensors'))):05d}.safetensors"
-        storage.write_file(packed(call), path)
+        storage.write_safetensors(packed(call), path)
         call.taps = Shelf(path)
     trace.held = 0
 
@@ -181,9 +182,9 @@ def save(trace: "Trace", directory: Path | str) -> Path:
     """
     directory = Path(directory)
     fresh(directory)
-    with storage.replacing(directory) as aside:
+    with storage.replace_dir(directory) as aside:
         for n, call in enumerate(c for run in trace.runs for c in run.calls):
-            storage.write_file(packed(call), aside / f"{n:05d}.safetensors")
+            storage.write_safetensors(packed(call), aside / f"{n:05d}.safetensors")
         index(trace, aside)
     return directory
 
@@ -238,7 +239,7 @@ def load(directory: Path | str, core: Transformer, tokenizer: Any = None) -> "Tr
     trace.wanted, trace.needed = set(index["wanted"]), set(index["needed"])
     for row in index["calls"]:
         path = directory / row["file"]
-        read, stack = storage.safe(path), getattr(core, row["stack"])
+        read, stack = storage.open_safetensors(path), getattr(core, row["stack"])
         masks = {rule: AttentionBias(read[f"mask.{i}"]() if said["bias"] else None, said["causal"])
                  for i, (rule, said) in enumerate(zip(stack.masks, row["masks"], strict=True))}  # fmt: skip
         place = Positions(*(read[f"place.{n}"]() for n in Positions._fields))

@@ -13,16 +13,19 @@ from typing import Any
 
 import torch
 
-from qkv import hub, inputs
+from qkv import hub
 from qkv.adapt import lora
 from qkv.baselines.ngrams import count_ngrams
+from qkv.checkpoints.locate import locate
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
+from qkv.devices import parse_device
 from qkv.errors import Note, QkvError
-from qkv.evaluate import cutting
-from qkv.generation.rows import by_length
+from qkv.generation.decoder import batch_by_length
 from qkv.model import Model
 from qkv.spec import Spec, as_json
+from qkv.tasks import task_format
+from qkv.tasks.evaluate import choose_tokenization
 from qkv.tokenizers import tokenizer as text
 from qkv.tokenizers import vocabulary
 from qkv.tokenizers.bpe_dropout import joined as whole_words
@@ -76,7 +79,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     labels: list[str] = sorted({label for _, label in splits.train}) if judged else []  # type: ignore[union-attr]
     if begun and set(begun.labels) == set(labels):  # what its outputs stand for
         labels = list(begun.labels)
-    labels = [inputs.RIGHT] if objective is tuning.CHOICES else labels  # one logit an answer
+    labels = [task_format.RIGHT] if objective is tuning.CHOICES else labels  # one logit an answer
     if begun:
         model = grown(begun, run, len(labels), words=objective not in tuning.JUDGING)
     else:
@@ -88,7 +91,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         model.config = named(model.spec, labels) | ({"both_orders": True} if objective is tuning.SIMILAR else {})
     if run.training.lora.rank:
         adapt(model, run)
-    model.core.to(hub.device_of(device)).train()
+    model.core.to(parse_device(device)).train()
     plan, held = objective.batches(run, splits, model)
     valid = held(splits.valid)
     compatibility.refuse_unjudged(run, splits, objective, model, valid)
@@ -131,8 +134,8 @@ def grown(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
     spec, drop = begun.spec, begun.spec.stack.blocks[0].dropout
     head = spec.head if words or spec.decoder else None
     spec = replace(spec, head=head, labels=labelling(spec, labels, drop))
-    core = hub.extended(begun.core, spec, run.training.seed)
-    return Model(core, begun.tokenizer, begun.special, named(spec, ()), begun.habits)
+    core = hub.copy_matching_weights(begun.core, spec, run.training.seed)
+    return Model(core, begun.tokenizer, begun.special, named(spec, ()), begun.generation_config)
 
 
 def adapt(model: Model, run: Run) -> None:
@@ -205,7 +208,7 @@ def taken(name: str, specials: Sequence[str], template: str) -> Tokenizer:
     Raises:
         QkvError: there is none, or it was made for something else.
     """
-    found = text.load(name if Path(name).is_dir() else hub.locate(name))
+    found = text.load(name if Path(name).is_dir() else locate(name))
     if found is None:
         raise QkvError(f"tokenizer.of={name}: no tokenizer there", zh=f"tokenizer.of={name}：那里没有词表")
     known = {t: getattr(found, f"{NAMES[t]}_id") if t in NAMES else found.id(t) for t in specials}
@@ -271,7 +274,7 @@ def score(run: Run, references: Sequence[str], said: Sequence[str]) -> dict[str,
 
     c = run.check
     references = [joined(r, c.joint) for r in references]
-    cut = cutting(references) if c.tokenize == "auto" else c.tokenize
+    cut = choose_tokenization(references) if c.tokenize == "auto" else c.tokenize
     metric = BLEU(tokenize=cut, lowercase=c.lowercase, force=True)
     bleu = metric.corpus_score(list(said), [references]).score
     exact = sum(a.strip() == b.strip() for a, b in zip(said, references, strict=True)) / len(references)
@@ -326,7 +329,7 @@ def many(a: Assembly, rows: Sequence[tuple[Any, str]]) -> list[tuple[Any, str]]:
     """The batch with the most rows among those in which a model answers `rows`."""
     rows = [row for row in rows if a.objective.answers == "labels" or fits(a.model, row[0])]
     ids = [a.model.ids(asks) if isinstance(asks, str) else a.model.conversation(asks) for asks, _ in rows]
-    boxes = by_length(ids, 2048)
+    boxes = batch_by_length(ids, 2048)
     return [rows[i] for i in max(boxes, key=len)] if boxes else []
 
 

@@ -17,8 +17,8 @@ from qkv.data.json_rows import parse_object
 from qkv.data.overlap import LEAK
 from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError, nearest
+from qkv.options import NOT_NEGATIVE, check_range, validate
 from qkv.training import built_in
-from qkv.training.settings import NONE, bounded, sound
 from qkv.training.splits import Splits, Talk, held_out, shared, text_splits
 
 Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
@@ -60,11 +60,11 @@ class Data:
         for key in FILES:
             if isinstance(value := getattr(self, key), str):
                 object.__setattr__(self, key, (value,) if value else ())
-        sound("data", self)
+        validate("data", self)
         if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
             raise QkvError(f"data.columns: found {list(self.columns)}, expected two different ones, counted from 0",
                            zh=f"data.columns：读到 {list(self.columns)}，应是不同的两列，从 0 数起")  # fmt: skip
-        bounded("data", self, NONE, lambda n: n >= 0, "valid", "test")
+        check_range("data", self, NOT_NEGATIVE, lambda n: n >= 0, "valid", "test")
 
     def splits(self, folder: Path) -> Splits:
         """The files' content, split.

@@ -14,10 +14,10 @@ from typing import Literal
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.errors import QkvError
 from qkv.model import Model
+from qkv.tasks.types import Result
 from qkv.training import log
 from qkv.training.data_files import Data
 from qkv.training.splits import Pair
-from qkv.writing import Result
 
 BROKEN = "\ufffd"  # what decoding puts where bytes are no character
 FEW = 200  # pairs tell whether a model is of this direction

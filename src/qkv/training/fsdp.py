@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from qkv.checkpoints.storage import sync
+from qkv.checkpoints.storage import fsync_path
 from qkv.core.model import Stack, Transformer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
@@ -123,7 +123,7 @@ def write(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
     with ranks.agreed(), unsaved(place):
         if ranks.first:
             for file in (*aside.iterdir(), aside):
-                sync(file)
+                fsync_path(file)
             shutil.rmtree(place, ignore_errors=True)
             os.replace(aside, place)
             files = {file.name: file.stat().st_size for file in place.iterdir()}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qkv.checkpoints.storage import sync
+from qkv.checkpoints.storage import fsync_path
 from qkv.errors import QkvError
 
 Event = dict[str, Any]  # always a "kind": step, evaluation, note, end; and the "step" at which it happened
@@ -39,9 +39,9 @@ def put(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(text, encoding="utf-8")
-        sync(aside)
+        fsync_path(aside)
         os.replace(aside, path)
-        sync(path.parent)
+        fsync_path(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 

@@ -14,11 +14,12 @@ from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.json_rows import parse_object
 from qkv.errors import QkvError
 from qkv.hub import spec_of
+from qkv.options import replace_from_dict
 from qkv.training.built_in import list_words
 from qkv.training.compatibility import architecture
 from qkv.training.data_files import Data, read_shared
 from qkv.training.run import KINDS, PARTS, PLAIN, Run, asked, elsewhere, misplaced
-from qkv.training.settings import Settings, changed
+from qkv.training.settings import Settings, refuse_old_key
 from qkv.training.shape import Shape
 
 ABOUT = ("about", "about_zh")  # what a recipe says of itself
@@ -136,8 +137,8 @@ def described(
     """The run of nested `values`, those of a file, then of typed `words`; errors of the former name the file."""
     typed = asked(words, PARTS if recipe else KINDS)
     with told(path):
-        data = changed(Data(), values.get("data", {}), "data")
-    data = changed(data, typed.pop("data", {}), "data")
+        data = replace_from_dict(Data(), values.get("data", {}), "data", refuse_old_key)
+    data = replace_from_dict(data, typed.pop("data", {}), "data", refuse_old_key)
     said = {**{key: values[key] for key in PLAIN if key in values}, **typed}
     objective = str(said.get("objective", ""))
     shape = Shape(family=FAMILIES.get(objective, "gpt2" if data.textual or data.messages else Shape.family))
@@ -150,10 +151,11 @@ def described(
     run = Run(path.stem, read, shape, training=usual, words=known, data=data)
     rest = {key: value for key, value in values.items() if key != "data"}
     with told(path):
-        run = changed(run, lasting(placed(rest, folder)))
+        run = replace_from_dict(run, lasting(placed(rest, folder)), on_unknown=refuse_old_key)
     own = values.get("training")
     chosen = isinstance(own, dict) and "epochs" in own  # the file's own epochs stay beside the steps that were typed
-    return changed(run, placed(typed, folder) if chosen else lasting(placed(typed, folder)))
+    typed = placed(typed, folder)
+    return replace_from_dict(run, typed if chosen else lasting(typed), on_unknown=refuse_old_key)
 
 
 def hides(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:

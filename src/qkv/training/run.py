@@ -15,11 +15,12 @@ import numpy as np
 from qkv.data.bad_rows import dry_run
 from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError, meant, nearest
+from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, check_range, parse_assignments, replace_from_dict, validate
 from qkv.tokenizers.bpe_dropout import Ranks, merges_of
 from qkv.tokenizers.vocabulary import Kind
 from qkv.training.data_files import Data
 from qkv.training.probes.watched import Watching
-from qkv.training.settings import NONE, ONE, SHARE, Settings, assignments, bounded, changed, sound
+from qkv.training.settings import Settings, refuse_old_key
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits, shared
 
@@ -38,7 +39,7 @@ class Vocabulary:
     merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
 
     def __post_init__(self) -> None:
-        sound("tokenizer", self)
+        validate("tokenizer", self)
         if not 0 <= self.dropout <= 1:
             raise QkvError(f"tokenizer.dropout: found {self.dropout}, expected {SHARE}",
                            zh=f"tokenizer.dropout：读到 {self.dropout}，应是 {SHARE.zh}")  # fmt: skip
@@ -65,12 +66,12 @@ class Check:
     ngrams: int = 0  # an n-gram model of this order is counted and judged beside the run, to say what attention adds
 
     def __post_init__(self) -> None:
-        sound("check", self)
-        bounded("check", self, ONE, lambda n: n >= 1, "beam", "longest")
-        bounded("check", self, NONE, lambda n: n >= 0, "sentences", "samples")
-        bounded("check", self, Note("a number", zh="数"), math.isfinite, "length_penalty")
+        validate("check", self)
+        check_range("check", self, AT_LEAST_ONE, lambda n: n >= 1, "beam", "longest")
+        check_range("check", self, NOT_NEGATIVE, lambda n: n >= 0, "sentences", "samples")
+        check_range("check", self, Note("a number", zh="数"), math.isfinite, "length_penalty")
         order = Note("an order such as 3, or 0 for none", zh="阶数，如 3；0 为不用")
-        bounded("check", self, order, lambda n: n >= 0, "ngrams")
+        check_range("check", self, order, lambda n: n >= 0, "ngrams")
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ KINDS = {"data": Data, "model": Shape, "tokenizer": Vocabulary, "training": Sett
 
 def asked(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
     """`a.b=c` words as a nested mapping; of an unknown key the nearest is told, in whichever part it lies."""
-    values, parts = assignments(words), tuple(parts)
+    values, parts = parse_assignments(words), tuple(parts)
     for key, value in values.items():
         if key in PLAIN:
             continue
@@ -139,7 +140,7 @@ def misplaced(values: Mapping[str, Any], where: str = "") -> None:
 
 def configured(run: Run, words: Iterable[str]) -> Run:
     """The run with `a.b=c` put in; QkvError for a key that there is not."""
-    return changed(run, asked(words, PARTS))
+    return replace_from_dict(run, asked(words, PARTS), on_unknown=refuse_old_key)
 
 
 def shortened(run: Run) -> Run:

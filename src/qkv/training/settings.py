@@ -1,26 +1,15 @@
 """How to train, as frozen data that TOML files and `a.b=c` on the command line can change. Next: loop.py."""
 
-import dataclasses
 import math
-import numbers
-import os
-import re
-import tomllib
-import types
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from qkv.adapt.lora import Lora
 from qkv.errors import Note, QkvError, nearest
+from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, SHARE_BELOW_1, check_range, validate
 
-Part = TypeVar("Part")
 THREADS = 1024  # more end the process without a word
-BARE = re.compile(r"[-+]?(?:\d+\.|\.\d+)(?:[eE][-+]?\d+)?")  # .1 and 1., which people write and TOML does not know
-ONE, NONE = Note("1 or more", zh="1 或更大"), Note("0 or more", zh="0 或更大")
-SHARE = Note("a share from 0 to 1", zh="0 到 1 的比例")
-BELOW = Note("a share from 0 to below 1", zh="0 到 1（不含 1）的比例")
 # Keys of earlier versions: the new name, or for one that was removed what to do instead.
 RENAMED: dict[str, str] = {}
 REMOVED: dict[str, Note] = {
@@ -74,22 +63,22 @@ class Settings:
     lora: Lora = field(default_factory=Lora)  # with a rank, adapters learn and the rest stays as it is
 
     def __post_init__(self) -> None:
-        sound("training", self)
+        validate("training", self)
         if not (self.steps or self.epochs or self.seconds):
             object.__setattr__(self, "epochs", 1)
-        bounded("training", self, ONE, lambda n: n >= 1, "tokens", "accumulate", "log_every")
-        bounded("training", self, NONE, lambda n: n >= 0, "steps", "epochs", "seconds", "patience", "warmup",
-                "lr", "clip", "average", "weight_decay", "balance", "steer", "auxiliary", "sampled_ramp",
+        check_range("training", self, AT_LEAST_ONE, lambda n: n >= 1, "tokens", "accumulate", "log_every")
+        check_range("training", self, NOT_NEGATIVE, lambda n: n >= 0, "steps", "epochs", "seconds", "patience",
+                "warmup", "lr", "clip", "average", "weight_decay", "balance", "steer", "auxiliary", "sampled_ramp",
                 "spike", "agree", "evaluate_every", "save_every")  # fmt: skip
         above = Note("a number above 0 (1e-8, say), as Adam divides by it", zh="大于 0 的数（如 1e-8），Adam 要除以它")
-        bounded("training", self, above, lambda n: n > 0, "eps")
-        bounded("training", self, SHARE, lambda n: 0 <= n <= 1, "smoothing", "decay", "floor",
+        check_range("training", self, above, lambda n: n > 0, "eps")
+        check_range("training", self, SHARE, lambda n: 0 <= n <= 1, "smoothing", "decay", "floor",
                 "sampled")  # fmt: skip
-        bounded("training", self, BELOW, lambda n: 0 <= n < 1, "ema", "word_dropout")
+        check_range("training", self, SHARE_BELOW_1, lambda n: 0 <= n < 1, "ema", "word_dropout")
         usual = Note(f"0 (the usual) to {THREADS}", zh=f"0（照常）到 {THREADS}")
-        bounded("training", self, usual, lambda n: 0 <= n <= THREADS, "threads")
+        check_range("training", self, usual, lambda n: 0 <= n <= THREADS, "threads")
         whole = Note("a whole number of at most 63 bits", zh="不超过 63 位的整数")
-        bounded("training", self, whole, lambda n: abs(n) < 1 << 63, "seed")
+        check_range("training", self, whole, lambda n: abs(n) < 1 << 63, "seed")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise QkvError(f"training.betas: found {list(self.betas)}, expected two shares from 0 to below 1",
                            zh=f"training.betas：读到 {list(self.betas)}，应是两个 0 到 1（不含）的数")  # fmt: skip
@@ -109,64 +98,11 @@ class Settings:
         return new_score > old_score
 
 
-def sound(where: str, part: Any) -> None:
-    """QkvError for the first field of `part` whose value is none of its choices, or no number where one is meant."""
-    for key, kind in typing.get_type_hints(type(part)).items():
-        value, wanted = getattr(part, key), {int: numbers.Integral, float: numbers.Real}.get(kind, object)
-        origin = typing.get_origin(kind)
-        if origin is tuple:
-            value = [spelt(one) for one in value] if isinstance(value, list | tuple) else spelt(value)
-            object.__setattr__(part, key, fitting(kind, value, f"{where}.{key}"))
-        elif origin is Literal or kind is bool or dataclasses.is_dataclass(kind) or not isinstance(value, wanted):
-            fitting(kind, value, f"{where}.{key}")
-
-
-def spelt(value: Any) -> Any:
-    """A path as text, anything else as it is."""
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def bounded(where: str, part: Any, wanted: Note, fit: Callable[[float], bool], *keys: str) -> None:
-    """QkvError for the first of the `keys` of `part` whose value is not `wanted`: infinite, no number, or no `fit`."""
-    for key in keys:
-        value = getattr(part, key)
-        if not (math.isfinite(value) and fit(value)):
-            raise QkvError(f"{where}.{key}: found {value}, expected {wanted}",
-                           zh=f"{where}.{key}：读到 {value}，应是 {wanted.zh}")  # fmt: skip
-
-
 def worth(metric: str, value: float | None) -> float:
     """A metric as a number that is better when higher; what is no number is worst."""
     if value is None or math.isnan(value):
         return -math.inf
     return -value if metric in ("loss", "perplexity") else value
-
-
-def changed(part: Part, values: Mapping[str, Any], where: str = "") -> Part:
-    """`part`, a frozen dataclass, with the values of a nested mapping put in.
-
-    Raises:
-        QkvError: an unknown key, with the nearest one, or a value of the wrong type.
-    """
-    if not isinstance(values, Mapping):
-        some = f"{where}.{next(iter(vars(part)))}=…"
-        raise QkvError(f"{where}: found {values!r}, expected keys in it such as {some}",
-                       zh=f"{where}：读到 {values!r}，应是其中的键，例如 {some}")  # fmt: skip
-    hints = typing.get_type_hints(type(part))
-    new: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{where}.{key}" if where else key
-        if key not in hints:
-            refuse_old_key(name)
-            hint, known = nearest(key, hints), ", ".join(hints)
-            raise QkvError(f"{name}: unknown key{hint} (known: {known})",
-                           zh=f"{name}：没有这个键{hint.zh}（有：{known}）")  # fmt: skip
-        old = getattr(part, key)
-        if dataclasses.is_dataclass(old):
-            new[key] = changed(old, value, name)
-        else:
-            new[key] = fitting(hints[key], value, name)
-    return dataclasses.replace(part, **new)  # type: ignore[type-var]
 
 
 def refuse_old_key(name: str) -> None:
@@ -175,63 +111,3 @@ def refuse_old_key(name: str) -> None:
         raise QkvError(f"{name}: this key is called {new} now", zh=f"{name}：这个键现在叫 {new}")
     if instead := REMOVED.get(name):
         raise QkvError(f"{name}: this key was removed: {instead}", zh=f"{name}：这个键已删除：{instead.zh}")
-
-
-def fitting(kind: Any, value: Any, name: str) -> Any:
-    """`value` as the type `kind` of a field, or a QkvError naming the field and what it takes."""
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Literal:
-        if value in args:
-            return value
-        hint = nearest(str(value), map(str, args))
-        some = ", ".join(map(str, args))
-        raise QkvError(f"{name}: found {value!r}, expected one of {some}{hint}",
-                       zh=f"{name}：读到 {value!r}，应是其中之一：{some}{hint.zh}")  # fmt: skip
-    if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        return fitting(next(a for a in args if a is not type(None)), value, name)
-    if origin is tuple:
-        if args == (str, ...) and isinstance(value, str):
-            return (value,) if value else ()
-        if isinstance(value, list | tuple) and (args[-1] is ... or len(value) == len(args)):
-            kinds = (args[0],) * len(value) if args[-1] is ... else args
-            return tuple(fitting(k, v, name) for k, v in zip(kinds, value, strict=True))
-        some = '["a", "b"]' if args == (str, ...) else "[0, 1]" if args[0] is int else "[0.9, 0.98]"
-        text, zh = ("text or ", "文本，或") if args == (str, ...) else ("", "")
-        raise QkvError(f"{name}: found {value!r}, expected {text}a list such as {some}",
-                       zh=f"{name}：读到 {value!r}，应是{zh}列表，如 {some}")  # fmt: skip
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-        wanted = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}.get(kind, kind.__name__)
-        zh = {float: "数", int: "整数", str: "文本", bool: "true 或 false"}.get(kind, kind.__name__)
-        raise QkvError(f"{name}: found {value!r}, expected {wanted}", zh=f"{name}：读到 {value!r}，应是{zh}")
-    return value
-
-
-def assignments(words: typing.Iterable[str]) -> dict[str, Any]:
-    """`a.b=c` words as a nested mapping; what is not a TOML value is text."""
-    found: dict[str, Any] = {}
-    for word in words:
-        path, equals, text = word.partition("=")
-        if not equals or not path.strip():
-            raise QkvError(f"{word!r}: expected key=value, such as training.lr=0.001",
-                           zh=f"{word!r}：应写成 键=值，例如 training.lr=0.001")  # fmt: skip
-        *parents, key = path.strip().split(".")
-        inner = found
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-            if not isinstance(inner, dict):
-                raise QkvError(f"{word!r}: {parent} was given a value before, so it has no keys",
-                               zh=f"{word!r}：{parent} 前面已经是一个值，里面没有键")  # fmt: skip
-        inner[key] = value_of(text)
-    return found
-
-
-def value_of(text: str) -> Any:
-    """A TOML value, a number such as .1, or the text itself where it is none."""
-    try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
-        return float(text) if BARE.fullmatch(text) else text

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from qkv.baselines.lstm import lstm_spec
-from qkv.checkpoints.model_dir import spec_of
+from qkv.checkpoints.model_dir import spec_from_config
 from qkv.errors import QkvError
+from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE_BELOW_1, check_range, validate
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
-from qkv.training.settings import BELOW, NONE, ONE, bounded, sound
 
 HEADLESS = ("lstm", "lstm-attention")
 DROPLESS = ("llama", "prefix")  # they know dropout of attention weights alone
@@ -46,11 +46,11 @@ class Shape:
     tied: bool = True
 
     def __post_init__(self) -> None:
-        sound("model", self)
-        bounded("model", self, ONE, lambda n: n >= 1, "width", "layers", "heads", "context", "chosen")
-        bounded("model", self, NONE, lambda n: n >= 0, "groups", "experts", "ffn")
+        validate("model", self)
+        check_range("model", self, AT_LEAST_ONE, lambda n: n >= 1, "width", "layers", "heads", "context", "chosen")
+        check_range("model", self, NOT_NEGATIVE, lambda n: n >= 0, "groups", "experts", "ffn")
         drops = [key for key in ("dropout", "attention_dropout") if getattr(self, key) is not None]
-        bounded("model", self, BELOW, lambda n: 0 <= n < 1, *drops)
+        check_range("model", self, SHARE_BELOW_1, lambda n: 0 <= n < 1, *drops)
 
     @property
     def inner(self) -> int:
@@ -92,7 +92,7 @@ class Shape:
                 "bart": self.bart, "glm_blank": self.glm_blank, "openai_gpt": self.openai_gpt}[kind]()  # fmt: skip
         common = {"model_type": kind, "vocab_size": vocabulary}
         common |= {} if kind == "glm_blank" else {"tie_word_embeddings": self.tied}
-        spec = spec_of(common | made, "model")
+        spec = spec_from_config(common | made, "model")
         spec = prefixed(spec, self) if self.family == "prefix" else spec
         spec = steered(spec) if self.steered else spec
         return replace(spec, labels=labelling(spec, labels, self.drop)) if labels else spec

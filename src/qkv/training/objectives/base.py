@@ -20,6 +20,7 @@ from qkv.data import bucket, collate, corrupt, packing, shards
 from qkv.data.order import make_generator
 from qkv.errors import Note, QkvError
 from qkv.model import Model
+from qkv.tasks.special_tokens import start_ids
 from qkv.tokenizers.bpe_dropout import Recut, Trials
 from qkv.tokenizers.tokenizer import Tokenizer, load
 from qkv.tokenizers.vocabulary import Template
@@ -28,7 +29,6 @@ from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.settings import Settings
 from qkv.training.splits import Pair, Splits
-from qkv.writing import start_of
 
 Batches = tuple[collate.Batch, ...]
 Ids = tuple[list[int], list[int]]  # a pair's
@@ -342,7 +342,7 @@ def masking(run: Run, tokenizer: Tokenizer) -> int:
 def of_prefixes(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Pairs in one row: the source is a prefix, seen freely, and the target is learnt (Raffel et al. 2020, 3.2.1)."""
     tokenizer = tokenizer_for(model)
-    pad, start = tokenizer.pad_id or 0, start_of(model)
+    pad, start = tokenizer.pad_id or 0, start_ids(model)
 
     def rows(pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
         eos = tokenizer.eos_id

@@ -14,8 +14,8 @@ import numpy as np
 from qkv.data import collate, corrupt, packing
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
-from qkv.generation.rows import PIECE
 from qkv.model import Model
+from qkv.tasks.special_tokens import BLANK_ENDS, start_ids
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.objectives import base
 from qkv.training.objectives.base import Batches, Held, Objective
@@ -23,7 +23,6 @@ from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.splits import Splits
 from qkv.training.step_loss import measure
-from qkv.writing import start_of
 
 SENTINELS = tuple(f"<extra_id_{i}>" for i in range(100))  # as T5 calls them
 LEAST = 8  # ids of a window that can lack some
@@ -104,10 +103,11 @@ def of_noise(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 def of_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     """Blanks in a text that is seen freely, filled one after another in a random order (Du et al. 2022, 2.1)."""
     tokenizer = base.tokenizer_for(model)
-    mask, (start, end) = base.masking(run, tokenizer), (tokenizer.id(token) for token in PIECE)
+    mask, (start, end) = base.masking(run, tokenizer), (tokenizer.id(token) for token in BLANK_ENDS)
     if start is None or end is None:
-        raise QkvError(f"{run.name}: the vocabulary lacks {' or '.join(PIECE)}, which begin and end what fills a blank",
-                       zh=f"{run.name}：词表没有填空开头与结尾的 {'、'.join(PIECE)}")  # fmt: skip
+        names, zh = " or ".join(BLANK_ENDS), "、".join(BLANK_ENDS)
+        raise QkvError(f"{run.name}: the vocabulary lacks {names}, which begin and end what fills a blank",
+                       zh=f"{run.name}：词表没有填空开头与结尾的 {zh}")  # fmt: skip
     pad = tokenizer.pad_id or 0
 
     def spoil(ids: list[int], draw: corrupt.Draw) -> corrupt.Blanks:
@@ -140,7 +140,7 @@ def of_continuations(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held
     """A prefix that is seen freely, and what follows it: of pairs, or a window of a text cut at a random place."""
     if splits.kind == "pairs":
         return base.of_prefixes(run, splits, model)
-    tokenizer, start = base.tokenizer_for(model), start_of(model)
+    tokenizer, start = base.tokenizer_for(model), start_ids(model)
 
     def lay(rows: list[tuple[list[int], list[int]]]) -> collate.Batch:
         return collate.collate_prefixes(rows, pad=tokenizer.pad_id or 0, start=start)
@@ -173,7 +173,7 @@ ENDED = base.ENDED
 SPANS = Objective(base.TEXTS, (*ENDED, *SENTINELS), "eos", of_spans, measure, base.translated)
 NOISE = Objective(base.TEXTS, (*ENDED, "<mask>"), "eos", of_noise, measure, base.translated)
 BLANKS = Objective(
-    base.TEXTS, (*ENDED, "[MASK]", *PIECE), "none", of_blanks, measure, base.continued, models=("prefix decoder",)
+    base.TEXTS, (*ENDED, "[MASK]", *BLANK_ENDS), "none", of_blanks, measure, base.continued, models=("prefix decoder",)
 )
 MASKS = Objective(base.BOTH, base.BERT, "cls", of_masks, measure, base.named, "labels", ("encoder",))
 CONTINUATIONS = Objective(

@@ -18,8 +18,8 @@ from qkv.data.collate import IGNORED
 from qkv.data.order import draw_permutation, draw_repeats, make_generator
 from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError
-from qkv.inputs import MARK
 from qkv.model import Model
+from qkv.tasks.task_format import SEPARATOR
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.losses import states, text_logits
 from qkv.training.objectives import base
@@ -44,13 +44,13 @@ def alone(text: str) -> list[str]:
 
 def swapped(text: str) -> list[str]:
     """Two texts in both orders: which of them is first says nothing about how alike they are."""
-    return [text, MARK.join(reversed(text.split(MARK)))]
+    return [text, SEPARATOR.join(reversed(text.split(SEPARATOR)))]
 
 
 def choices(text: str) -> list[str]:
     """A question with each of its answers."""
-    question, *answers = text.split(MARK)
-    return [f"{question}{MARK}{answer}" for answer in answers]
+    question, *answers = text.split(SEPARATOR)
+    return [f"{question}{SEPARATOR}{answer}" for answer in answers]
 
 
 @dataclass(frozen=True)
@@ -151,11 +151,11 @@ def parted(
 ) -> list[str]:
     """The rows of a text; QkvError where there are not as many as of the first, or the label is none of the choices."""
     rows = rows_of(text)
-    if len(rows) != each or (rows_of is swapped and MARK not in text) or (rows_of is choices and each < 2):
+    if len(rows) != each or (rows_of is swapped and SEPARATOR not in text) or (rows_of is choices and each < 2):
         parts, zh = ("two texts", "两个文本") if rows_of is swapped else (
             f"a question and {max(each, 2)} answers", f"一个问题和 {max(each, 2)} 个答案")  # fmt: skip
-        raise QkvError(f"{text[:60]!r}: expected {parts} with {MARK.strip()} between",
-                       zh=f"{text[:60]!r}：应是{zh}，以 {MARK.strip()} 隔开")  # fmt: skip
+        raise QkvError(f"{text[:60]!r}: expected {parts} with {SEPARATOR.strip()} between",
+                       zh=f"{text[:60]!r}：应是{zh}，以 {SEPARATOR.strip()} 隔开")  # fmt: skip
     if rows_of is choices and label not in known:
         raise QkvError(f"{text[:60]!r}: found the label {label!r}, expected the number of the right answer, 0 to "
                        f"{each - 1}",

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv import reading
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
@@ -22,11 +21,13 @@ from qkv.lens import readout, words
 from qkv.lens.mask import mask
 from qkv.lens.trace import Trace
 from qkv.model import Model
+from qkv.tasks.fill import fill_ids
+from qkv.tasks.special_tokens import start_ids
 from qkv.training import losses
 from qkv.training.assemble import Assembly
 from qkv.training.plan import placed
 from qkv.training.probes.recorder import Reading, Recorder
-from qkv.writing import free, start_of
+from qkv.uses import is_prefix_decoder
 
 TEXTS, EXAMPLE = 4, 32  # texts taken where none are named; positions of the example at most
 KINDS = {"encoder-decoder": "translation", "encoder": "filling"}
@@ -75,7 +76,7 @@ def kind_of(model: Model) -> str:
     """The architecture of a model."""
     if model.encoder_decoder:
         return "encoder-decoder"
-    return "prefix" if free(model.spec) else "decoder" if model.spec.decoder else "encoder"
+    return "prefix" if is_prefix_decoder(model.spec) else "decoder" if model.spec.decoder else "encoder"
 
 
 def example(a: Assembly, texts: Sequence[str]) -> Batch:
@@ -134,7 +135,7 @@ def inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dict[str
     made, special, kind = model.tokenizer, model.special, kind_of(model)
     assert made is not None
     ids, both = model.ids(text), model.encoder_decoder
-    given = [*start_of(model)] if both else [*ids, *(start_of(model) if kind == "prefix" else ())]
+    given = [*start_ids(model)] if both else [*ids, *(start_ids(model) if kind == "prefix" else ())]
     read = [*given, *said.tokens[:-1]] if said else ids
     rows = torch.tensor([read], device=model.device)
     row = {"text": text, "output": said.text if said else filled(model, ids), "kind": KINDS.get(kind, "continuation"),
@@ -182,7 +183,7 @@ def filled(model: Model, ids: list[int]) -> str:
     made = model.tokenizer
     assert made is not None
     if made.mask_id is not None and made.mask_id in ids and model.spec.head:
-        return " ".join(made.decode([i]) for i in reading.fill(model.core, ids, made.mask_id).argmax(-1).tolist())
+        return " ".join(made.decode([i]) for i in fill_ids(model.core, ids, made.mask_id).argmax(-1).tolist())
     return model.classify(ids).label if model.labels else ""
 
 

@@ -13,15 +13,15 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.tokenizers.tokenizer import Tokenizer
 
-SPELLED = ("_start_", "_delimiter_", "_classify_")  # as the authors' own code spells them
-MARK = " ||| "  # stands between two texts where a vocabulary has no token for it: so our own runs lay them
+TASK_TOKENS = ("_start_", "_delimiter_", "_classify_")  # as the authors' own code spells them
+SEPARATOR = " ||| "  # stands between two texts where a vocabulary has no token for it: so our own runs lay them
 RIGHT = "right"  # the one label of a model that learnt which of several answers is right
 Ids = Sequence[int]
 Join = Literal["single", "added", "compared"]
 
 
 @dataclass(frozen=True)
-class Marks:
+class TaskTokens:
     """The ids that open a text, stand between two, and end it: the state of the last, `extract`, is what is judged."""
 
     start: int
@@ -29,72 +29,72 @@ class Marks:
     extract: int
 
     @staticmethod
-    def of(tokenizer: Tokenizer, spelled: tuple[str, str, str] = SPELLED) -> "Marks":
-        """The marks of a tokenizer; a missing one is a QkvError that says how to go on."""
+    def of(tokenizer: Tokenizer, spelled: tuple[str, str, str] = TASK_TOKENS) -> "TaskTokens":
+        """The task tokens of a vocabulary; a missing one is a QkvError that says how to go on."""
         found = [tokenizer.id(token) for token in spelled]
         start, delimiter, extract = (-1 if i is None else i for i in found)
         if None in found:
             missing = ", ".join(token for token, i in zip(spelled, found, strict=True) if i is None)
             raise QkvError(f"the vocabulary lacks {missing}; name three of its tokens, or add them and train them",
                            zh=f"词表缺 {missing}；请指定它的三个 token，或加上并训练它们")  # fmt: skip
-        return Marks(start, delimiter, extract)
+        return TaskTokens(start, delimiter, extract)
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows that one example is read as, and what is done with their logits: see `answer`."""
+class Example:
+    """The rows of ids that one example is read as, and how their logits are joined: see `join_logits`."""
 
     ids: tuple[tuple[int, ...], ...]
     join: Join = "single"
 
 
-def classification(tokens: Ids, marks: Marks, *, longest: int | None = None) -> Rows:
-    """One text: start, text, extract. Texts longer than `longest` with their marks lose their ends."""
-    (text,) = cut((tokens,), longest, 2)
-    return Rows(((marks.start, *text, marks.extract),))
+def format_classification(text: Ids, tokens: TaskTokens, *, longest: int | None = None) -> Example:
+    """One text: start, text, extract. Texts longer than `longest` with their task tokens lose their ends."""
+    (text,) = truncate((text,), longest, 2)
+    return Example(((tokens.start, *text, tokens.extract),))
 
 
-def joined(first: Ids, second: Ids, marks: Marks, longest: int | None) -> tuple[int, ...]:
+def join_pair(first: Ids, second: Ids, tokens: TaskTokens, longest: int | None) -> tuple[int, ...]:
     """Two texts in one row: start, first, delimiter, second, extract."""
-    first, second = cut((first, second), longest, 3)
-    return (marks.start, *first, marks.delimiter, *second, marks.extract)
+    first, second = truncate((first, second), longest, 3)
+    return (tokens.start, *first, tokens.delimiter, *second, tokens.extract)
 
 
-def entailment(premise: Ids, hypothesis: Ids, marks: Marks, *, longest: int | None = None) -> Rows:
+def format_entailment(premise: Ids, hypothesis: Ids, tokens: TaskTokens, *, longest: int | None = None) -> Example:
     """Whether a text follows from another: start, premise, delimiter, hypothesis, extract."""
-    return Rows((joined(premise, hypothesis, marks, longest),))
+    return Example((join_pair(premise, hypothesis, tokens, longest),))
 
 
-def similarity(a: Ids, b: Ids, marks: Marks, *, longest: int | None = None) -> Rows:
+def format_similarity(a: Ids, b: Ids, tokens: TaskTokens, *, longest: int | None = None) -> Example:
     """Whether two texts mean the same, which has no order: both orders are read, and their states added."""
-    return Rows((joined(a, b, marks, longest), joined(b, a, marks, longest)), "added")
+    return Example((join_pair(a, b, tokens, longest), join_pair(b, a, tokens, longest)), "added")
 
 
-def choices(context: Ids, answers: Sequence[Ids], marks: Marks, *, longest: int | None = None) -> Rows:
+def format_choices(context: Ids, answers: Sequence[Ids], tokens: TaskTokens, *, longest: int | None = None) -> Example:
     """Which answer fits a context: one row each, whose single logits are compared."""
     if len(answers) < 2:
         raise QkvError(f"choices: found {len(answers)} answers, expected at least two to choose from",
                        zh=f"选择：有 {len(answers)} 个答案，至少要两个才能选")  # fmt: skip
-    return Rows(tuple(joined(context, answer, marks, longest) for answer in answers), "compared")
+    return Example(tuple(join_pair(context, answer, tokens, longest) for answer in answers), "compared")
 
 
-def laid(texts: Sequence[Ids], marks: Marks, *, both: bool = False) -> Rows:
+def format_example(texts: Sequence[Ids], tokens: TaskTokens, *, both: bool = False) -> Example:
     """The rows of one text, of two (`both`: in both orders), or of a question with its answers."""
     if len(texts) > 2:
-        return choices(texts[0], texts[1:], marks)
+        return format_choices(texts[0], texts[1:], tokens)
     if len(texts) == 1:
-        return classification(texts[0], marks)
-    return (similarity if both else entailment)(texts[0], texts[1], marks)
+        return format_classification(texts[0], tokens)
+    return (format_similarity if both else format_entailment)(texts[0], texts[1], tokens)
 
 
-def unmarked(texts: Sequence[str], encode: Callable[[str], Ids]) -> Rows:
-    """Two texts in both orders, or a question with answers, by a vocabulary without marks: MARK stands between."""
+def format_without_tokens(texts: Sequence[str], encode: Callable[[str], Ids]) -> Example:
+    """Two texts in both orders, or a question with answers, without task tokens: SEPARATOR joins them."""
     if len(texts) == 2:
-        return Rows(tuple(tuple(encode(MARK.join(order))) for order in (texts, texts[::-1])), "added")
-    return Rows(tuple(tuple(encode(f"{texts[0]}{MARK}{text}")) for text in texts[1:]), "compared")
+        return Example(tuple(tuple(encode(SEPARATOR.join(order))) for order in (texts, texts[::-1])), "added")
+    return Example(tuple(tuple(encode(f"{texts[0]}{SEPARATOR}{text}")) for text in texts[1:]), "compared")
 
 
-def answer(logits: Tensor, join: Join, bias: Tensor | None = None) -> Tensor:
+def join_logits(logits: Tensor, join: Join, bias: Tensor | None = None) -> Tensor:
     """The logits of one example from those of its rows: [..., R, C] -> [..., C], or [..., R] where rows are compared.
 
     Logits of added states are added logits, less the output layer's `bias` [C] that was counted once too often.
@@ -107,26 +107,26 @@ def answer(logits: Tensor, join: Join, bias: Tensor | None = None) -> Tensor:
     return once if bias is None else once - bias * (logits.shape[-2] - 1)
 
 
-def pair(
+def format_pair(
     first: Ids, second: Ids | None = None, *, cls: int, sep: int, longest: int | None = None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """One text or two for an encoder, and the segment of each id: cls, first, sep (0), second, sep (1)."""
     if second is None:
-        (first,) = cut((first,), longest, 2)
+        (first,) = truncate((first,), longest, 2)
         return (cls, *first, sep), (0,) * (len(first) + 2)
-    first, second = cut((first, second), longest, 3)
+    first, second = truncate((first, second), longest, 3)
     return (cls, *first, sep, *second, sep), (0,) * (len(first) + 2) + (1,) * (len(second) + 1)
 
 
-def cut(texts: Sequence[Ids], longest: int | None, marks: int) -> list[Ids]:
-    """Texts that fit into `longest` ids beside so many `marks`: the longer loses its end first, on a tie the second."""
+def truncate(texts: Sequence[Ids], longest: int | None, added: int) -> list[Ids]:
+    """Cut texts to `longest` ids less the `added` ones: the longer loses its end first, on a tie the second."""
     kept: list[Ids] = [list(text) for text in texts]
     if longest is None:
         return kept
-    if longest - marks < len(kept):
-        raise QkvError(f"a limit of {longest} ids leaves no room for {len(kept)} texts beside {marks} marks; raise it",
-                       zh=f"上限 {longest} 个编号，除去 {marks} 个标记，放不下 {len(kept)} 段文本；请加大")  # fmt: skip
-    while sum(map(len, kept)) > longest - marks:
+    if longest - added < len(kept):
+        raise QkvError(f"a limit of {longest} ids leaves no room for {len(kept)} texts beside {added} marks; raise it",
+                       zh=f"上限 {longest} 个编号，除去 {added} 个标记，放不下 {len(kept)} 段文本；请加大")  # fmt: skip
+    while sum(map(len, kept)) > longest - added:
         longer = max(range(len(kept)), key=lambda i: (len(kept[i]), i))
         kept[longer] = kept[longer][:-1]
     return kept

@@ -1,12 +1,13 @@
 """How good a model is on a file: BLEU and chrF of its translations, perplexity of a text, accuracy of its labels.
 
-A `Voice` says what is asked of the model; model.py makes one. Letters: B windows, T tokens, D width, V vocabulary.
+Letters: B windows, T tokens, D width, V vocabulary.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,28 +18,21 @@ from qkv.core.model import Transformer
 from qkv.data import sources
 from qkv.data.labels import read_labelled_rows
 from qkv.errors import QkvError, nearest
-from qkv.uses import kind
+from qkv.tasks.classify import classify, is_multiple_choice, split_line
+from qkv.tasks.generate import generate
+from qkv.tasks.score import logprob
+from qkv.tasks.special_tokens import with_end
+from qkv.tasks.translate import translate
+from qkv.tasks.types import Model
+from qkv.uses import is_prefix_decoder, kind
 
 Tokenize = Literal["auto", "13a", "none", "zh", "char", "intl"]
 Tell = Callable[[int, int], None]  # how much is done, of how much
 Lines = str | Path | Sequence[str]
-TOGETHER = 128  # texts given to the model in one call
-AT_ONCE = 4096  # tokens read in one pass
-SEEN = 512  # positions whose distributions exist at the same time
-
-
-@dataclass(frozen=True)
-class Voice:
-    """What an evaluation asks of a model: its core, text as ids and back, answers to texts, labels of texts."""
-
-    core: Transformer
-    ids: Callable[[str], list[int]]
-    text: Callable[[list[int]], str]
-    answer: Callable[..., list[str]]  # texts, and options of the search
-    classify: Callable[..., list[str]]  # texts, in which a tab parts a pair, and the models that judge too
-    said: Callable[[str, str], tuple[float, int]]  # source, target -> its log-probability, its tokens with the end
-    after: bool = False  # whether what it says follows a source
-    labels: tuple[str, ...] = ()
+BATCH_TEXTS = 128  # texts given to the model in one call
+BATCH_TOKENS = 4096  # tokens read in one pass
+HEAD_POSITIONS = 512  # positions whose distributions exist at the same time
+MOST_ANSWERS = 100  # to one question, where a model is judged by which answer it chooses
 
 
 @dataclass(frozen=True)
@@ -85,7 +79,7 @@ class Accuracy:
 
 
 def evaluate(
-    voice: Voice, *, bleu: tuple[Lines, Lines] | None = None, ppl: str | Path | None = None,
+    model: Model, *, bleu: tuple[Lines, Lines] | None = None, ppl: str | Path | None = None,
     accuracy: str | Path | None = None, tell: Tell | None = None, **how: Any,
 ) -> Translation | Perplexity | Accuracy:  # fmt: skip
     """One evaluation: `bleu` (sources, references), `ppl` of a text file, or `accuracy` on `text TAB label` or JSONL.
@@ -95,7 +89,7 @@ def evaluate(
     Raises:
         QkvError: none or several of the three are given; a file is broken; the model cannot do it.
     """
-    name = asked_for({"bleu": bleu, "ppl": ppl, "accuracy": accuracy}, how)
+    name = choose_evaluation({"bleu": bleu, "ppl": ppl, "accuracy": accuracy}, how)
     known = {"bleu": ("tokenize", "lowercase", "joint", "beam", "length_penalty", "max_new_tokens", "ensemble"),
              "ppl": ("window", "stride"), "accuracy": ("ensemble",)}[name]  # fmt: skip
     for key in how:
@@ -105,14 +99,14 @@ def evaluate(
                            zh=f"eval：{name} 没有选项 {key!r}{nearest(key, known).zh}"
                            f"（有的：{', '.join(known) or '无'}）")  # fmt: skip
     if bleu is not None:
-        return translation(voice, *bleu, tell=tell, **how)
+        return evaluate_translation(model, *bleu, tell=tell, **how)
     if ppl is not None:
-        return perplexity(voice, Path(ppl), tell=tell, **how)
+        return evaluate_perplexity(model, Path(ppl), tell=tell, **how)
     assert accuracy is not None
-    return labelling(voice, Path(accuracy), tell=tell, **how)
+    return evaluate_accuracy(model, Path(accuracy), tell=tell, **how)
 
 
-def asked_for(asked: dict[str, Any], how: dict[str, Any]) -> str:
+def choose_evaluation(asked: dict[str, Any], how: dict[str, Any]) -> str:
     """The one evaluation that is asked for; anything but one, and what is no file, is a QkvError."""
     named = [name for name, value in asked.items() if value is not None]
     if len(named) != 1:
@@ -131,8 +125,8 @@ def asked_for(asked: dict[str, Any], how: dict[str, Any]) -> str:
     return named[0]
 
 
-def translation(
-    voice: Voice, source: Lines, reference: Lines, *, tokenize: Tokenize = "auto", lowercase: bool = False,
+def evaluate_translation(
+    model: Model, source: Lines, reference: Lines, *, tokenize: Tokenize = "auto", lowercase: bool = False,
     joint: str = "", tell: Tell | None = None, **search: Any,
 ) -> Translation:  # fmt: skip
     """Translate each line of the source and compare with the references; a blank line's translation is blank.
@@ -142,7 +136,7 @@ def translation(
     Raises:
         QkvError: unequal numbers of lines; a line that is longer than the model can read.
     """
-    texts, wanted = (_lines(given) for given in (source, reference))
+    texts, wanted = (read_lines(given) for given in (source, reference))
     names = [str(given) if isinstance(given, str | Path) else word
              for given, word in ((source, "the source"), (reference, "the reference"))]  # fmt: skip
     if len(texts) != len(wanted):
@@ -151,23 +145,24 @@ def translation(
     real = [i for i, text in enumerate(texts) if text.strip()]
     if not real:
         raise QkvError(f"{names[0]}: the file is empty, expected text", zh=f"{names[0]}：文件是空的，应有文本")
-    fits(voice, texts, names[0])
-    said = [""] * len(texts)
-    for part in in_parts(real, texts, tell):
-        for i, line in zip(part, voice.answer([texts[i] for i in part], **search), strict=True):
-            said[i] = line.replace("\n", " ")
-    return compared([whole(line, joint) for line in wanted], [whole(line, joint) for line in said],
+    check_source_lengths(model, texts, names[0])
+    said, task = [""] * len(texts), translate if model.encoder_decoder else generate
+    answer = partial(task, model, **search)
+    for part in iter_parts(real, texts, tell):
+        for i, result in zip(part, answer([texts[i] for i in part]), strict=True):
+            said[i] = result.text.replace("\n", " ")
+    return score_translations([join_parts(line, joint) for line in wanted], [join_parts(line, joint) for line in said],
                     tokenize=tokenize, lowercase=lowercase)  # fmt: skip
 
 
-def compared(
+def score_translations(
     references: Sequence[str], said: Sequence[str], *, tokenize: Tokenize = "auto", lowercase: bool = False
 ) -> Translation:
     """BLEU (Papineni et al. 2002) and chrF (Popović 2015) by sacreBLEU; `auto` cuts Chinese as zh, Japanese by char."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-    cut = cutting(references) if tokenize == "auto" else tokenize
+    cut = choose_tokenization(references) if tokenize == "auto" else tokenize
     bleu, chrf = BLEU(tokenize=cut, lowercase=lowercase, force=True), CHRF(lowercase=lowercase)
     scores = [metric.corpus_score(list(said), [list(references)]).score for metric in (bleu, chrf)]
     exact = sum(a.strip() == b.strip() for a, b in zip(said, references, strict=True)) / len(references)
@@ -177,7 +172,7 @@ def compared(
     )  # fmt: skip
 
 
-def cutting(references: Sequence[str]) -> Literal["13a", "zh", "char"]:
+def choose_tokenization(references: Sequence[str]) -> Literal["13a", "zh", "char"]:
     """How sacreBLEU should cut these references into words."""
     text = "".join(references)
     kana = sum("\u3040" <= c <= "\u30ff" for c in text)
@@ -187,18 +182,18 @@ def cutting(references: Sequence[str]) -> Literal["13a", "zh", "char"]:
     return "char" if kana > 0.2 * han else "zh"
 
 
-def fits(voice: Voice, texts: Sequence[str], name: str) -> None:
+def check_source_lengths(model: Model, texts: Sequence[str], name: str) -> None:
     """Refuse a source that the encoder has no positions for."""
-    longest = voice.core.encoder.spec.longest if voice.core.spec.encoder and voice.core.spec.decoder else None
+    longest = model.core.encoder.spec.longest if model.core.spec.encoder and model.core.spec.decoder else None
     for number, text in enumerate(texts, 1):
-        if longest is not None and len(text) > longest // 8 and (count := len(voice.ids(text))) > longest:
+        if longest is not None and len(text) > longest // 8 and (count := len(model.ids(text))) > longest:
             raise QkvError(f"{name}:{number}: {count} tokens, and the model reads at most {longest}; split the line",
                            zh=f"{name}:{number}：{count} 个 token，而模型最多读 {longest} 个；"
                            "请拆开这一行")  # fmt: skip
 
 
-def perplexity(
-    voice: Voice, path: Path, *, window: int | None = None, stride: int | None = None, tell: Tell | None = None
+def evaluate_perplexity(
+    model: Model, path: Path, *, window: int | None = None, stride: int | None = None, tell: Tell | None = None
 ) -> Perplexity:
     """The perplexity of a whole text under a decoder, read in windows that overlap; of pairs where a source is read.
 
@@ -207,17 +202,17 @@ def perplexity(
     Raises:
         QkvError: no decoder that says words; a window or stride that cannot be; a text of less than two tokens.
     """
-    core = voice.core
+    core = model.core
     if core.spec.decoder is None or core.spec.head is None:
         what, zh = kind(core.spec)
         raise QkvError(f"ppl needs a decoder that says words; this is {what}", zh=f"ppl 要能说出词的解码器；这是{zh}")
-    if voice.after and (core.spec.encoder or path.suffix.lower() == ".tsv"):
+    if (core.spec.encoder or is_prefix_decoder(core.spec)) and (core.spec.encoder or path.suffix.lower() == ".tsv"):
         if window or stride:
             raise QkvError("ppl: a pair is read whole; leave window and stride away",
                            zh="ppl：句对是整个读的；请去掉 window 和 stride")  # fmt: skip
-        return of_pairs(voice, path, tell)
+        return evaluate_pairs(model, path, tell)
     text = sources.read_document(path)
-    ids = voice.ids(text)
+    ids = model.ids(text)
     if len(ids) < 2:
         raise QkvError(f"{path}: {len(ids)} token, expected at least two: the first is given, the others are predicted",
                        zh=f"{path}：{len(ids)} 个 token，至少要两个：第一个是给定的，其余由模型预测")  # fmt: skip
@@ -230,17 +225,17 @@ def perplexity(
     if not 1 <= stride < window:
         raise QkvError(f"stride: found {stride}, expected 1 to {window - 1}: a window must begin within the one before",
                        zh=f"stride：是 {stride}，应在 1 到 {window - 1} 之间：一个窗口须在前一个之内开始")  # fmt: skip
-    total = loss_of(core, ids, window=window, stride=stride, tell=tell)
+    total = sum_window_losses(core, ids, window=window, stride=stride, tell=tell)
     count = len(ids) - 1
-    seen = len(text.encode("utf-8")) - len(voice.text(ids[:1]).encode("utf-8"))  # the first token is given
+    seen = len(text.encode("utf-8")) - len(model.text(ids[:1]).encode("utf-8"))  # the first token is given
     words = len(text.split())
     return Perplexity(
-        exponential(total / count) or math.inf, exponential(total / words), total / math.log(2) / max(1, seen),
+        exp_or_none(total / count) or math.inf, exp_or_none(total / words), total / math.log(2) / max(1, seen),
         total / count, count, words, max(1, seen), min(window, len(ids)), stride,
     )  # fmt: skip
 
 
-def of_pairs(voice: Voice, path: Path, tell: Tell | None = None) -> Perplexity:
+def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perplexity:
     """The perplexity of the targets of a file of pairs, each after its source.
 
     Raises:
@@ -253,54 +248,56 @@ def of_pairs(voice: Voice, path: Path, tell: Tell | None = None) -> Perplexity:
     total, tokens = 0.0, 0
     for n, (number, pair) in enumerate(rows, 1):
         try:
-            chance, count = voice.said(*pair)
+            chance, count = logprob(model, pair), len(with_end(model, pair[1]))
         except QkvError as e:
             raise QkvError(f"{path}:{number}: {e}", zh=f"{path}:{number}：{e.note.zh}") from e
         total, tokens = total - chance, tokens + count
         if tell:
             tell(n, len(rows))
-    finite(total)
+    check_finite(total)
     words, size = (sum(map(measure, (target for _, (_, target) in rows)))
                    for measure in (lambda text: len(text.split()), lambda text: len(text.encode("utf-8"))))  # fmt: skip
     return Perplexity(
-        exponential(total / tokens) or math.inf, exponential(total / words), total / math.log(2) / size,
+        exp_or_none(total / tokens) or math.inf, exp_or_none(total / words), total / math.log(2) / size,
         total / tokens, tokens, words, size, None, None,
     )  # fmt: skip
 
 
-def finite(total: float) -> None:
+def check_finite(total: float) -> None:
     """QkvError for a loss that is no number."""
     if not math.isfinite(total):
         raise QkvError("ppl: the model's loss is not a finite number; `qkv check` scans its weights",
                        zh="ppl：模型的损失不是有限的数；`qkv check` 会检查它的权重")  # fmt: skip
 
 
-def exponential(value: float) -> float | None:
+def exp_or_none(value: float) -> float | None:
     """e to the value, None where no float holds it."""
     return math.exp(value) if value < 700 else None
 
 
 @torch.inference_mode()
-def loss_of(core: Transformer, ids: Sequence[int], *, window: int, stride: int, tell: Tell | None = None) -> float:
+def sum_window_losses(
+    core: Transformer, ids: Sequence[int], *, window: int, stride: int, tell: Tell | None = None
+) -> float:
     """The summed loss in nats of every token but the first, each predicted once."""
-    places = list(windows(len(ids), window, stride))
+    places = list(iter_windows(len(ids), window, stride))
     width = min(window, len(ids))
     all_ids = torch.tensor(ids, device=core.embed.weight.device)
-    rows, total = max(1, AT_ONCE // width), 0.0
+    rows, total = max(1, BATCH_TOKENS // width), 0.0
     for at in range(0, len(places), rows):
         part = places[at : at + rows]
         read = torch.stack([all_ids[start : start + width] for start, _ in part])  # B T
         hidden = core.hidden(read)  # B T D
         for row, (start, first) in enumerate(part):
             states = hidden[row, first - start - 1 : width - 1]
-            total += summed(core, states, read[row, first - start :])
+            total += sum_losses(core, states, read[row, first - start :])
         if tell:
             tell(part[-1][0] + width, len(ids))
-    finite(total)
+    check_finite(total)
     return total
 
 
-def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int]]:
+def iter_windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int]]:
     """(start, first predicted token) of windows that predict each token but the first once; the last one is full."""
     start, done = 0, 1
     while done < count:
@@ -309,58 +306,60 @@ def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int]]:
         start += stride
 
 
-def summed(core: Transformer, states: Tensor, wanted: Tensor) -> float:
+def sum_losses(core: Transformer, states: Tensor, wanted: Tensor) -> float:
     """The loss of tokens [T] that states [T, D] predict, a few positions at a time."""
     total = 0.0
-    for some, ids in zip(states.split(SEEN), wanted.split(SEEN), strict=True):
+    for some, ids in zip(states.split(HEAD_POSITIONS), wanted.split(HEAD_POSITIONS), strict=True):
         total += float(torch.nn.functional.cross_entropy(core.head(some).float(), ids, reduction="sum"))
     return total
 
 
-def labelling(voice: Voice, path: Path, *, tell: Tell | None = None, **how: Any) -> Accuracy:
+def evaluate_accuracy(model: Model, path: Path, *, tell: Tell | None = None, **how: Any) -> Accuracy:
     """How many texts of a file get their label; `how` goes to who classifies.
 
     Raises:
         QkvError: the model has no labels; a row with a label that it does not have (file and line).
     """
-    if not voice.labels:
+    names = tuple(map(str, range(MOST_ANSWERS))) if is_multiple_choice(model) else model.labels
+    if not names:
         raise QkvError("accuracy needs a model with labels: it was not made to classify",
                        zh="accuracy 要有标签的模型：这个模型不是用来分类的")  # fmt: skip
-    numbers, rows = zip(*read_labelled_rows(path, voice.labels), strict=True)
+    numbers, rows = zip(*read_labelled_rows(path, names), strict=True)
     texts = [text for text, _ in rows]
     said = [""] * len(rows)
-    for part in in_parts(range(len(rows)), texts, tell):
+    for part in iter_parts(range(len(rows)), texts, tell):
         try:
-            labels = voice.classify([texts[i] for i in part], **how)
+            answers = classify(model, [split_line(model, texts[i]) for i in part], **how)
         except QkvError:  # which of them it is
             for i in sorted(part):
                 try:
-                    voice.classify([texts[i]], **how)
+                    classify(model, [split_line(model, texts[i])], **how)
                 except QkvError as e:
                     raise QkvError(f"{path}:{numbers[i]}: {e}", zh=e.zh and f"{path}:{numbers[i]}: {e.zh}") from e
             raise
-        for i, label in zip(part, labels, strict=True):
-            said[i] = label
+        for i, found in zip(part, answers, strict=True):
+            said[i] = found.label
     there, chosen = Counter(label for _, label in rows), Counter(said)
     hits = Counter(label for (_, label), guess in zip(rows, said, strict=True) if label == guess)
-    by_label = {name: (there[name], hits[name], chosen[name]) for name in voice.labels if there[name] or chosen[name]}
+    by_label = {name: (there[name], hits[name], chosen[name]) for name in names if there[name] or chosen[name]}
     right = hits.total()
     return Accuracy(right / len(rows), max(there.values()) / len(rows), right, len(rows), by_label)
 
 
-def in_parts(numbers: Sequence[int], texts: Sequence[str], tell: Tell | None) -> Iterator[list[int]]:
+def iter_parts(numbers: Sequence[int], texts: Sequence[str], tell: Tell | None) -> Iterator[list[int]]:
     """Some texts' numbers, long ones first, a few at a time, so that what is worked on together is of like length."""
     order = sorted(numbers, key=lambda i: -len(texts[i]))
-    for at in range(0, len(order), TOGETHER):
-        yield order[at : at + TOGETHER]
+    for at in range(0, len(order), BATCH_TEXTS):
+        yield order[at : at + BATCH_TEXTS]
         if tell:
-            tell(min(at + TOGETHER, len(order)), len(order))
+            tell(min(at + BATCH_TEXTS, len(order)), len(order))
 
 
-def whole(line: str, joint: str) -> str:
+def join_parts(line: str, joint: str) -> str:
     """A line whose words were cut into parts, whole again."""
     return line.replace(joint, "").removesuffix(joint.rstrip()) if joint else line
 
 
-def _lines(given: Lines) -> list[str]:
+def read_lines(given: Lines) -> list[str]:
+    """The lines of a file, or those given."""
     return sources.read_lines(Path(given)) if isinstance(given, str | Path) else list(given)

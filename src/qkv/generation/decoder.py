@@ -1,11 +1,11 @@
-"""The rows of a batch on their way through the decoder: prompts in, then a token each; out come logits.
+"""A batch of rows through the decoder: prompts in, then one token each; out come logits.
 
 Used by engine.py and beam.py alike. Letters: N models of an ensemble, B rows, T new tokens, S source tokens,
 V vocabulary.
 """
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import reduce
 
 import torch
@@ -15,79 +15,70 @@ from qkv.core.cache import Static
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
-from qkv.generation.sequence import Limits
-from qkv.uses import fills_blanks
+from qkv.generation.sequence import DecodeOptions
+from qkv.uses import fills_blanks, is_prefix_decoder
 
 
-@dataclass(frozen=True)
-class Feed:
-    """How ids go in: `start` begins what is written by an encoder-decoder, or after the prompt by a prefix decoder,
-    whose `blanks` are the ids that stand for text to be filled in. Prefill goes in chunks of so many tokens;
-    `cache=False` reads everything again for each token, as one would without a cache.
+class Decoder:
+    """The decoder of a core and what it has read so far, for the rows of a batch.
+
+    `prefill` takes the prompts, `decode` one token per row; both give logits [B, V] of the last position, and only that
+    position goes through the head. `select_rows` says which rows go on.
     """
 
-    start: tuple[int, ...] = ()
-    blanks: tuple[int, ...] = ()
-    chunk: int | None = None
-    cache: bool = True
-
-    def __post_init__(self) -> None:
-        if self.chunk is not None and self.chunk < 1:
-            raise QkvError(f"chunk: found {self.chunk}, expected at least 1, or None for the whole prompt at once",
-                           zh=f"chunk：是 {self.chunk}，至少是 1，或 None（整个提示一次读）")  # fmt: skip
-
-
-class Rows:
-    """The decoder and what it has read so far.
-
-    `read` takes the prompts, `next` one token per row; both give logits [B, V] of the last position, and only that
-    position goes through the head. `keep` says which rows go on.
-    """
-
-    def __init__(self, core: Transformer, feed: Feed, *, capacity: int = 64) -> None:
-        self.core, self.feed = core, feed
+    def __init__(self, core: Transformer, options: DecodeOptions) -> None:
+        self.core, self.options = core, options
         self.device = core.embed.weight.device
-        self.cache: Static | None = Static(len(core.decoder.layers), capacity=capacity) if feed.cache else None
-        self.memory: Tensor | None = None  # B S D
-        self.memory_real: Tensor | None = None  # B S
-        self.ids = torch.empty(0, 0, dtype=torch.long)  # B T
+        self.cache: Static | None = None
+        self.inputs = Inputs()  # what stays the same from call to call: memory, prefix, blank
+        self.ids = torch.empty(0, 0, dtype=torch.long)  # B T, without a cache
         self.real: Tensor | None = None  # B T
-        self.prefix: Tensor | None = None  # B
-        self.blank: Tensor | None = None  # B
 
     def encode(self, sources: Seq[Seq[int]]) -> None:
         """Read the sources of an encoder-decoder, right-padded."""
-        ids, self.memory_real = padded(sources, "right", self.device)
+        ids, real = pad_rows(sources, "right", self.device)
         # on a CPU padding costs as much as words; whoever listens hears one pass
         apart = self.device.type == "cpu" and active_tracer.get() is None
-        groups = by_length(sources, 4 * ids.shape[1]) if apart else []
+        groups = batch_by_length(sources, 4 * ids.shape[1]) if apart else []
         if len(groups) < 2:
-            self.memory = self.encoded(ids, self.memory_real)
+            self.inputs = Inputs(memory=self.encode_batch(ids, real), source_padding_mask=real)
             return
-        parts = [self.encoded(*padded([sources[r] for r in rows], "right", self.device)) for rows in groups]  # B S D
-        self.memory = parts[0].new_zeros(*ids.shape, parts[0].shape[-1])
+        batches = [pad_rows([sources[r] for r in rows], "right", self.device) for rows in groups]
+        parts = [self.encode_batch(*batch) for batch in batches]  # B S D
+        memory = parts[0].new_zeros(*ids.shape, parts[0].shape[-1])
         for rows, part in zip(groups, parts, strict=True):
-            self.memory[torch.tensor(rows, device=self.device), : part.shape[1]] = part
+            memory[torch.tensor(rows, device=self.device), : part.shape[1]] = part
+        self.inputs = Inputs(memory=memory, source_padding_mask=real)
 
-    def encoded(self, ids: Tensor, real: Tensor | None) -> Tensor:
+    def encode_batch(self, ids: Tensor, real: Tensor | None) -> Tensor:
         """The encoder's states of sources [B, S]."""
         return self.core.encode(ids, Inputs(padding_mask=real), mode="prefill")
 
-    def read(self, prompts: Seq[Seq[int]]) -> Tensor:
-        """Logits [B, V] after the prompts, left-padded so that all end together."""
-        if free_prefix(self.core):
-            if self.feed.chunk:
+    def prefill(self, prompts: Seq[Seq[int]], room: int = 64) -> Tensor:
+        """Logits [B, V] after the prompts, left-padded so that all end together; of an encoder-decoder after its start.
+
+        The cache is made with space for `room` more tokens; it grows where they are not enough.
+        """
+        core, options = self.core, self.options
+        if core.spec.encoder:
+            self.encode(prompts)
+            prompts = [options.start] * len(prompts)
+        if options.cache:
+            self.cache = Static(len(core.decoder.layers), capacity=max(map(len, prompts)) + room)
+        if is_prefix_decoder(core.spec):
+            if options.chunk:
                 raise QkvError("chunk: a free prefix sees itself whole, and cannot be read in chunks; leave chunk out",
                                zh="chunk：自由前缀整个互见，不能分块读；请去掉 chunk")  # fmt: skip
-            self.prefix = torch.tensor([len(p) for p in prompts], device=self.device)
-            if fills_blanks(self.core.spec):
-                self.blank = torch.tensor(places(prompts, self.feed.blanks), device=self.device)
-            prompts = [[*p, *self.feed.start] for p in prompts]
-        ids, real = padded(prompts, "left", self.device)
+            self.inputs = Inputs(prefix_len=torch.tensor([len(p) for p in prompts], device=self.device))
+            if fills_blanks(core.spec):
+                places = torch.tensor(find_blanks(prompts, options.blanks), device=self.device)
+                self.inputs = replace(self.inputs, blank_pos=places)
+            prompts = [[*p, *options.start] for p in prompts]
+        ids, real = pad_rows(prompts, "left", self.device)
         if self.cache is None:
             self.ids, self.real = ids, real
             return self.forward(ids, real)
-        size = self.feed.chunk or ids.shape[1]
+        size = options.chunk or ids.shape[1]
         logits = ids.new_empty(0)
         for at in range(0, ids.shape[1], size):
             part = slice(at, at + size)
@@ -95,7 +86,7 @@ class Rows:
             logits = self.forward(ids[:, part], None if real is None else real[:, part], head=last)
         return logits
 
-    def next(self, tokens: Tensor) -> Tensor:
+    def decode(self, tokens: Tensor) -> Tensor:
         """Logits [B, V] after one more token per row, tokens [B]."""
         if self.cache is not None:
             return self.forward(tokens[:, None], None, decode=True)
@@ -106,28 +97,22 @@ class Rows:
 
     def forward(self, ids: Tensor, real: Tensor | None, *, head: bool = True, decode: bool = False) -> Tensor:
         """The last states of the decoder through the head: ids [B, T] -> [B, V]."""
-        mode = "decode" if decode else "prefill"
+        inputs, mode = replace(self.inputs, padding_mask=real), "decode" if decode else "prefill"
         if not head:
-            return self.core.hidden(ids, self.inputs(real), self.cache, mode=mode)
-        return self.core(ids, self.inputs(real), self.cache, mode=mode, logits_to_keep=1).logits[:, 0]
+            return self.core.hidden(ids, inputs, self.cache, mode=mode)
+        return self.core(ids, inputs, self.cache, mode=mode, logits_to_keep=1).logits[:, 0]
 
-    def inputs(self, real: Tensor | None) -> Inputs:
-        """What the core is told of the rows' next ids, of which these are `real`."""
-        return Inputs(padding_mask=real, prefix_len=self.prefix, blank_pos=self.blank, memory=self.memory,
-                      source_padding_mask=self.memory_real)  # fmt: skip
-
-    def keep(self, rows: Tensor, sources: Tensor | None = None) -> None:
+    def select_rows(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Row i continues row rows[i]; of the sources these stay, or all."""
         if self.cache is not None:
             self.cache.select_rows(rows, sources)
         else:
             self.ids = self.ids[rows]
             self.real = None if self.real is None else self.real[rows]
-        self.prefix = None if self.prefix is None else self.prefix[rows]
-        self.blank = None if self.blank is None else self.blank[rows]
-        if sources is not None and self.memory is not None:
-            self.memory = self.memory[sources]
-            self.memory_real = None if self.memory_real is None else self.memory_real[sources]
+        chosen = {"prefix_len": rows, "blank_pos": rows, "memory": sources, "source_padding_mask": sources}
+        kept = {name: getattr(self.inputs, name) for name in chosen}
+        moved = {n: x[i] for n, x in kept.items() if x is not None and (i := chosen[n]) is not None}
+        self.inputs = replace(self.inputs, **moved)
 
     def reorder(self, parents: Tensor) -> None:
         """Row i continues row parents[i], all sources stay: only rows that change are copied."""
@@ -140,21 +125,16 @@ class Ensemble:
     (Sutskever et al. 2014, table 1).
     """
 
-    def __init__(self, members: Seq[Rows]) -> None:
+    def __init__(self, members: Seq[Decoder]) -> None:
         self.members, self.device = members, members[0].device
 
-    def encode(self, sources: Seq[Seq[int]]) -> None:
-        """Each reads the sources."""
-        for rows in self.members:
-            rows.encode(sources)
-
-    def read(self, prompts: Seq[Seq[int]]) -> Tensor:
+    def prefill(self, prompts: Seq[Seq[int]], room: int = 64) -> Tensor:
         """What all say after the prompts [B, V]."""
-        return self.mean([rows.read(prompts) for rows in self.members])
+        return self.mean([member.prefill(prompts, room) for member in self.members])
 
-    def next(self, tokens: Tensor) -> Tensor:
+    def decode(self, tokens: Tensor) -> Tensor:
         """What all say after one more token per row, tokens [B]: [B, V]."""
-        return self.mean([rows.next(tokens) for rows in self.members])
+        return self.mean([member.decode(tokens) for member in self.members])
 
     def mean(self, logits: Seq[Tensor]) -> Tensor:
         """Logits [B, V] whose softmax is the mean of each one's softmax, in fp32 or wider."""
@@ -162,27 +142,18 @@ class Ensemble:
         each = torch.stack([one.to(wide).log_softmax(-1) for one in logits])  # N B V
         return each.logsumexp(0)  # B V
 
-    def keep(self, rows: Tensor, sources: Tensor | None = None) -> None:
-        """As `Rows.keep`, in each."""
+    def select_rows(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """As `Decoder.select_rows`, in each."""
         for member in self.members:
-            member.keep(rows, sources)
+            member.select_rows(rows, sources)
 
     def reorder(self, parents: Tensor) -> None:
-        """As `Rows.reorder`, in each."""
+        """As `Decoder.reorder`, in each."""
         for member in self.members:
             member.reorder(parents)
 
 
-def free_prefix(core: Transformer) -> bool:
-    """Whether the decoder sees its whole prompt at once."""
-    return any(m.kind == "prefix" for m in core.decoder.masks)
-
-
-PIECE = ("<|startofpiece|>", "<|endofpiece|>")  # what begins and ends the words of a blank, as GLM calls them
-BLANKS = ("[gMASK]", "[MASK]", "[sMASK]", "<mask>")  # what stands for words to be filled in; the first for an end
-
-
-def places(prompts: Seq[Seq[int]], blanks: tuple[int, ...]) -> list[int]:
+def find_blanks(prompts: Seq[Seq[int]], blanks: tuple[int, ...]) -> list[int]:
     """Where the first blank of each prompt stands: that is the one that is filled."""
     found: list[int] = []
     for i, prompt in enumerate(prompts):
@@ -196,7 +167,7 @@ def places(prompts: Seq[Seq[int]], blanks: tuple[int, ...]) -> list[int]:
     return found
 
 
-def padded(rows: Seq[Seq[int]], side: str, device: torch.device) -> tuple[Tensor, Tensor | None]:
+def pad_rows(rows: Seq[Seq[int]], side: str, device: torch.device) -> tuple[Tensor, Tensor | None]:
     """Unequal rows as one tensor [B, T], and which of its ids are real, None where all are."""
     longest = max(map(len, rows))
     # any id will do for padding: it is masked
@@ -209,28 +180,27 @@ def padded(rows: Seq[Seq[int]], side: str, device: torch.device) -> tuple[Tensor
     return table, slots >= longest - length if side == "left" else slots < length
 
 
-def rooms(core: Transformer, prompts: Seq[Seq[int]], limits: Limits, feed: Feed) -> list[int]:
-    """How many tokens each row may write, after checking that every prompt can be read.
-
-    Where max_new_tokens is None an encoder-decoder may write twice its source + 50, a decoder until its context ends.
-    """
+def count_new_tokens(core: Transformer, prompts: Seq[Seq[int]], options: DecodeOptions) -> list[int]:
+    """How many tokens each row may write at most, after checking that every prompt can be read."""
     spec = core.spec
     if spec.decoder is None or spec.head is None:
         raise QkvError("generation: this model has no decoder that speaks; it can embed, classify or fill, not write",
                        zh="生成：这个模型没有会写的解码器；它能嵌入、分类或填空，不能写")  # fmt: skip
     if spec.encoder:
-        check(prompts, spec.sources or spec.vocabulary, spec.encoder.positions.size if spec.encoder.positions else None)
-        if not feed.start:
+        longest = spec.encoder.positions.size if spec.encoder.positions else None
+        check_prompts(prompts, spec.sources or spec.vocabulary, longest)
+        if not options.start:
             raise QkvError("start: an encoder-decoder's target begins with a start id, and none was given",
                            zh="start：编码器-解码器的译文以起始编号开头，却没有给")  # fmt: skip
-    context = min((c for c in (limits.context, spec.context) if c), default=None)
-    begun = feed.start if free_prefix(core) else ()
-    written = [feed.start] * len(prompts) if spec.encoder else [[*p, *begun] for p in prompts]
-    check(written[:1] if spec.encoder else written, spec.vocabulary, context, "start" if spec.encoder else "prompt")
+    context = min((c for c in (options.context, spec.context) if c), default=None)
+    start = options.start if is_prefix_decoder(spec) else ()
+    written = [options.start] * len(prompts) if spec.encoder else [[*p, *start] for p in prompts]
+    check_prompts(written[:1] if spec.encoder else written, spec.vocabulary, context,
+                  "start" if spec.encoder else "prompt")  # fmt: skip
     found: list[int] = []
     for prompt, row in zip(prompts, written, strict=True):
         usual = 2 * len(prompt) + 50 if spec.encoder else None
-        bounds = [limits.max_new_tokens or usual, None if context is None else context - len(row)]
+        bounds = [options.max_new_tokens or usual, None if context is None else context - len(row)]
         known = [b for b in bounds if b is not None]
         if not known:
             raise QkvError("limits: the positions never end, so a row might not; give max_new_tokens or context",
@@ -239,7 +209,7 @@ def rooms(core: Transformer, prompts: Seq[Seq[int]], limits: Limits, feed: Feed)
     return found
 
 
-def check(prompts: Seq[Seq[int]], vocabulary: int, context: int | None, what: str = "prompt") -> None:
+def check_prompts(prompts: Seq[Seq[int]], vocabulary: int, context: int | None, what: str = "prompt") -> None:
     """Raise a QkvError naming the first prompt that is empty, too long, or holds an id without an embedding."""
     for i, prompt in enumerate(prompts):
         if len(prompt) == 0:
@@ -257,7 +227,7 @@ def check(prompts: Seq[Seq[int]], vocabulary: int, context: int | None, what: st
                            "这是模型自己的分词器吗？")  # fmt: skip
 
 
-def by_length(prompts: Seq[Seq[int]], tokens: int) -> list[list[int]]:
+def batch_by_length(prompts: Seq[Seq[int]], tokens: int) -> list[list[int]]:
     """Indices of the prompts in batches of similar length, longest first, each at most `tokens` ids with its padding.
 
     A prompt longer than `tokens` is a batch of its own. For many sources: search each batch, put the results back.

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qkv
-from qkv import evaluate, hub
+from qkv import hub
 from qkv.errors import QkvError
-from qkv.model import Model, voice
+from qkv.model import Model
 from qkv.paths import bundled_dir
+from qkv.tasks import evaluate
+from qkv.tasks.types import Result
 from qkv.tokenizers.vocabulary import train
 from qkv.training.shape import Shape
 
@@ -49,7 +51,7 @@ def put(folder: Path, name: str, text: str) -> Path:
 def test_windows_predict_each_token_once(count: int, window: int, data: st.DataObject) -> None:
     stride = data.draw(st.integers(1, window - 1))
     seen: list[int] = []
-    for start, first in evaluate.windows(count, window, stride):
+    for start, first in evaluate.iter_windows(count, window, stride):
         end = start + min(window, count)
         assert 0 <= start < first < end <= count
         if seen:
@@ -145,26 +147,25 @@ def test_a_prefix_decoder_reads_pairs_as_learnt_and_a_text_left_to_right(tmp_pat
 
 
 def test_a_window_that_forgets_its_past_would_be_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "windows", lambda n, w, s: ((i, i + 1) for i in range(0, n - w + 1, s)))
+    monkeypatch.setattr(evaluate, "iter_windows", lambda n, w, s: ((i, i + 1) for i in range(0, n - w + 1, s)))
     with pytest.raises(AssertionError):
         test_perplexity_is_the_slow_one(tmp_path, 8, 3)
 
 
-def test_bleu_and_chrf_are_those_of_sacrebleu(tmp_path: Path) -> None:
+def test_bleu_and_chrf_are_those_of_sacrebleu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = translator()
     wanted = ["the cat sat on the mat .", "I like tea", "", "the mat"]
     said = {"我喜欢": "the cat sat on a mat .", "你": "I like\ntea", "茶吗": "mat the"}
-    own = voice(model)
     asked: list[str] = []
 
-    def answer(texts: list[str], **how: object) -> list[str]:
+    def answer(_: Model, texts: list[str], **options: object) -> list[Result]:
         asked.extend(texts)
-        assert how == {"beam": 2}
-        return [said[t] for t in texts]
+        assert options == {"beam": 2}
+        return [Result(said[t], [], [], "stop", {}) for t in texts]
 
-    told = evaluate.Voice(model.core, model.ids, model.text, answer, own.classify, own.said)
+    monkeypatch.setattr(evaluate, "translate", answer)
     source = put(tmp_path, "s", "我喜欢\n你\n\n茶吗\n")
-    found = evaluate.evaluate(told, bleu=(source, put(tmp_path, "r", "\n".join(wanted) + "\n")), beam=2)
+    found = evaluate.evaluate(model, bleu=(source, put(tmp_path, "r", "\n".join(wanted) + "\n")), beam=2)
     assert isinstance(found, evaluate.Translation)
     assert found.hypotheses == ("the cat sat on a mat .", "I like tea", "", "mat the")
     assert sorted(asked) == sorted(said), "blank lines are not translated"
@@ -179,12 +180,12 @@ def test_bleu_and_chrf_are_those_of_sacrebleu(tmp_path: Path) -> None:
     [(["我喜欢苹果。", "你好"], "zh"), (["りんごが好きです", "本"], "char"), (["I see 我"], "13a")],
 )
 def test_the_way_of_cutting_goes_by_the_script(references: list[str], tok: str) -> None:
-    assert f"tok:{tok}" in evaluate.compared(references, references).signature
-    assert evaluate.compared(references, references).exact_match == 1
+    assert f"tok:{tok}" in evaluate.score_translations(references, references).signature
+    assert evaluate.score_translations(references, references).exact_match == 1
 
 
 def test_parts_of_words_are_joined_before_they_are_compared() -> None:
-    assert [evaluate.whole(x, "@@ ") for x in ("a@@ b c", "a@@", "a b", "a@@ @@ b")] == ["ab c", "a", "a b", "ab"]
+    assert [evaluate.join_parts(x, "@@ ") for x in ("a@@ b c", "a@@", "a b", "a@@ @@ b")] == ["ab c", "a", "a b", "ab"]
 
 
 def test_a_real_translator_and_a_real_decoder_answer(tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""The weights that a run keeps: read from its files, checked, and put into a core."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from qkv.errors import Note, QkvError
+
+Tensors = dict[str, Tensor]
+
+
+def collect_weights(core: nn.Module) -> Tensors:
+    """What training moves, by name: the weights that learn, a tied matrix once, and what steers routers; not copies."""
+    learning = ((name, p) for name, p in core.named_parameters() if p.requires_grad)
+    return {name: p.detach() for name, p in (*learning, *core.named_buffers())}
+
+
+def fill_weights(core: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Put weights into a core, all of them and no others."""
+    own = collect_weights(core)
+    wrong = sorted(n for n in own.keys() & values.keys() if own[n].shape != values[n].shape)
+    if own.keys() != values.keys() or wrong:
+        missing, extra = sorted(own.keys() - values.keys()), sorted(values.keys() - own.keys())
+        lacks, besides = ", ".join(missing[:5]), ", ".join(extra[:5])
+        found = [Note(f"it lacks {lacks}", zh=f"缺 {lacks}")] if missing else []
+        found += [Note(f"it has {besides} besides", zh=f"多出 {besides}")] if extra else []
+        found += [Note(f"{n} was {list(values[n].shape)}, now {list(own[n].shape)}",
+                       zh=f"{n} 原是 {list(values[n].shape)}，"
+                       f"现在是 {list(own[n].shape)}") for n in wrong[:5]]  # fmt: skip
+        raise QkvError(f"checkpoint: its weights are of another model, or of another training.lora: "
+                       f"{'; '.join(found)}. Give another --out to start anew",
+                       zh="检查点：权重属于另一个模型，或另一种 training.lora："
+                       f"{'；'.join(n.zh for n in found)}。要重新开始请另给 --out")  # fmt: skip
+    for name, tensor in own.items():
+        tensor.copy_(values[name])
+
+
+def read_checkpoint(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    """The tensors and the JSON of a checkpoint file; QkvError where it is not one."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            found = file.metadata() or {}
+            state = json.loads(found.get("state", ""))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if found.get("crc32", now := checksum(tensors, found["state"])) != now:
+            raise QkvError(f"{path}: spoilt since it was saved (its checksum is another); go on from a copy, or delete "
+                           "it to start anew",
+                           zh=f"{path}：存好之后坏了（校验和不同）；请从备份接着训练，或删掉它重新开始")  # fmt: skip
+        return tensors, state
+    except (OSError, SafetensorError, json.JSONDecodeError) as e:
+        raise QkvError(f"{path}: not a whole checkpoint of a run ({e}); delete it to start anew",
+                       zh=f"{path}：不是完整的检查点（{e}）；请删掉它重新开始") from None  # fmt: skip
+
+
+def checksum(tensors: Mapping[str, Tensor], said: str) -> str:
+    """A number of all that a checkpoint holds: what a disk or a copy spoils is told, not learnt from."""
+    found = zlib.crc32(said.encode("utf-8"))
+    for name in sorted(tensors):
+        found = zlib.crc32(name.encode("utf-8"), found)
+        found = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"

@@ -1,0 +1,148 @@
+"""Options from anywhere (Python, TOML, JSON, `a.b=c` on a command line) as frozen dataclasses, checked by their types.
+
+A mistake is a QkvError that names the key, what was found, what was expected and the nearest known name.
+"""
+
+import dataclasses
+import math
+import numbers
+import os
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+from qkv.errors import Note, QkvError, nearest
+
+Options = TypeVar("Options")
+SHORT_FLOAT = re.compile(r"[-+]?(?:\d+\.|\.\d+)(?:[eE][-+]?\d+)?")  # people write .1 and 1., TOML does not
+AT_LEAST_ONE, NOT_NEGATIVE = Note("1 or more", zh="1 或更大"), Note("0 or more", zh="0 或更大")
+SHARE = Note("a share from 0 to 1", zh="0 到 1 的比例")
+SHARE_BELOW_1 = Note("a share from 0 to below 1", zh="0 到 1（不含 1）的比例")
+
+
+def replace_from_dict(
+    options: Options, values: Mapping[str, Any], where: str = "", on_unknown: Callable[[str], None] = lambda name: None
+) -> Options:
+    """Copy a frozen dataclass with the values of a nested mapping; errors put `where` before their keys.
+
+    `on_unknown` is told an unknown key first, and may raise an error that knows more of it (its new name, say).
+
+    Raises:
+        QkvError: an unknown key, with the nearest one, or a value of the wrong type.
+    """
+    if not isinstance(values, Mapping):
+        some = f"{where}.{next(iter(vars(options)))}=…"
+        raise QkvError(f"{where}: found {values!r}, expected keys in it such as {some}",
+                       zh=f"{where}：读到 {values!r}，应是其中的键，例如 {some}")  # fmt: skip
+    hints = typing.get_type_hints(type(options))
+    new: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{where}.{key}" if where else key
+        if key not in hints:
+            on_unknown(name)
+            hint, known = nearest(key, hints), ", ".join(hints)
+            raise QkvError(f"{name}: unknown key{hint} (known: {known})",
+                           zh=f"{name}：没有这个键{hint.zh}（有：{known}）")  # fmt: skip
+        old = getattr(options, key)
+        if dataclasses.is_dataclass(old):
+            new[key] = replace_from_dict(old, value, name, on_unknown)
+        else:
+            new[key] = coerce(hints[key], value, name)
+    return dataclasses.replace(options, **new)  # type: ignore[type-var]
+
+
+def coerce(kind: Any, value: Any, name: str) -> Any:
+    """Convert `value` to `kind`, the type of a field.
+
+    Raises:
+        QkvError: the value does not fit; the message names the field and what it takes.
+    """
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        if value in args:
+            return value
+        hint = nearest(str(value), map(str, args))
+        some = ", ".join(map(str, args))
+        raise QkvError(f"{name}: found {value!r}, expected one of {some}{hint}",
+                       zh=f"{name}：读到 {value!r}，应是其中之一：{some}{hint.zh}")  # fmt: skip
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return coerce(next(a for a in args if a is not type(None)), value, name)
+    if origin is tuple:
+        if args == (str, ...) and isinstance(value, str):
+            return (value,) if value else ()
+        if isinstance(value, list | tuple) and (args[-1] is ... or len(value) == len(args)):
+            kinds = (args[0],) * len(value) if args[-1] is ... else args
+            return tuple(coerce(k, v, name) for k, v in zip(kinds, value, strict=True))
+        some = '["a", "b"]' if args == (str, ...) else "[0, 1]" if args[0] is int else "[0.9, 0.98]"
+        text, zh = ("text or ", "文本，或") if args == (str, ...) else ("", "")
+        raise QkvError(f"{name}: found {value!r}, expected {text}a list such as {some}",
+                       zh=f"{name}：读到 {value!r}，应是{zh}列表，如 {some}")  # fmt: skip
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+        wanted = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}.get(kind, kind.__name__)
+        zh = {float: "数", int: "整数", str: "文本", bool: "true 或 false"}.get(kind, kind.__name__)
+        raise QkvError(f"{name}: found {value!r}, expected {wanted}", zh=f"{name}：读到 {value!r}，应是{zh}")
+    return value
+
+
+def validate(where: str, options: Any) -> None:
+    """Check each field of `options` against its type; lists become tuples and paths text, in place.
+
+    Raises:
+        QkvError: a value is not one of the field's choices or of another type; `where` stands before the key.
+    """
+    for key, kind in typing.get_type_hints(type(options)).items():
+        value, wanted = getattr(options, key), {int: numbers.Integral, float: numbers.Real}.get(kind, object)
+        origin = typing.get_origin(kind)
+        if origin is tuple:
+            value = [path_as_text(one) for one in value] if isinstance(value, list | tuple) else path_as_text(value)
+            object.__setattr__(options, key, coerce(kind, value, f"{where}.{key}"))
+        elif origin is Literal or kind is bool or dataclasses.is_dataclass(kind) or not isinstance(value, wanted):
+            coerce(kind, value, f"{where}.{key}")
+
+
+def path_as_text(value: Any) -> Any:
+    """Turn a path into text; return anything else unchanged."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def check_range(where: str, options: Any, wanted: Note, fit: Callable[[float], bool], *keys: str) -> None:
+    """Check that the `keys` of `options` are finite numbers for which `fit` holds; `wanted` says so in words."""
+    for key in keys:
+        value, name = getattr(options, key), f"{where}.{key}" if where else key
+        if not (math.isfinite(value) and fit(value)):
+            raise QkvError(f"{name}: found {value}, expected {wanted}",
+                           zh=f"{name}：读到 {value}，应是 {wanted.zh}")  # fmt: skip
+
+
+def parse_assignments(words: typing.Iterable[str]) -> dict[str, Any]:
+    """Parse words such as `a.b=c` into a nested mapping; a value that TOML does not know is text."""
+    found: dict[str, Any] = {}
+    for word in words:
+        path, equals, text = word.partition("=")
+        if not equals or not path.strip():
+            raise QkvError(f"{word!r}: expected key=value, such as training.lr=0.001",
+                           zh=f"{word!r}：应写成 键=值，例如 training.lr=0.001")  # fmt: skip
+        *parents, key = path.strip().split(".")
+        inner = found
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise QkvError(f"{word!r}: {parent} was given a value before, so it has no keys",
+                               zh=f"{word!r}：{parent} 前面已经是一个值，里面没有键")  # fmt: skip
+        inner[key] = parse_value(text)
+    return found
+
+
+def parse_value(text: str) -> Any:
+    """Parse a TOML value or a number such as `.1`; anything else is the text itself."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return float(text) if SHORT_FLOAT.fullmatch(text) else text

@@ -1,0 +1,29 @@
+"""`Model.chat`: a conversation as the ids that its chat template writes, and the answer to it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from qkv.chat import template as templates
+from qkv.chat.template import Message
+from qkv.errors import QkvError
+from qkv.tasks.generate import generate
+from qkv.tasks.types import Model, Result
+
+
+def chat(model: Model, messages: str | Sequence[Message], **options: Any) -> Result:
+    """The answer to a conversation, or to one text of the user; see `Model.chat`."""
+    return generate(model, conversation_ids(model, messages), **options)
+
+
+def conversation_ids(model: Model, messages: str | Sequence[Message]) -> list[int]:
+    """The ids of a conversation up to where the model answers.
+
+    Raises:
+        QkvError: the model has no chat template, or its template refuses the messages.
+    """
+    template = templates.of(model.tokenizer) if model.tokenizer else None
+    if template is None or model.tokenizer is None:
+        raise QkvError("this model has no chat template; it was not made to converse: use generate",
+                       zh="这个模型没有对话模板；它不是用来聊天的：请用 generate")  # fmt: skip
+    rows = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    return template.ids(model.tokenizer, rows)

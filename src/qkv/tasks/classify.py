@@ -1,0 +1,182 @@
+"""`Model.classify`: labels of texts, pairs, and questions with answers. Letters: B texts, R rows, C labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.core.model import Transformer
+from qkv.core.step import Inputs
+from qkv.errors import QkvError
+from qkv.tasks import task_format
+from qkv.tasks.batches import Row, map_batches, prepare_batch
+from qkv.tasks.types import Model, as_list, check_not_empty, is_text_tuple
+
+
+@dataclass(frozen=True)
+class Classification:
+    """What classification gives: the likeliest label, its probability, and the probability of every label."""
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+    @staticmethod
+    def of(probabilities: dict[str, float]) -> "Classification":
+        """The classification that some probabilities amount to."""
+        label = max(probabilities, key=probabilities.__getitem__)
+        return Classification(label, probabilities[label], probabilities)
+
+
+def classify(model: Model, text: Any, *, both: bool = False, ensemble: Sequence[Model] = ()) -> Any:
+    """The label of a text, a pair or a question with answers, or of each of a list; see `Model.classify`."""
+    many, texts = (False, [text]) if is_text_tuple(text) else as_list(text)
+    found = ensemble_classify([model, *ensemble], texts, both=both) if texts else []
+    return found if many else found[0]
+
+
+def ensemble_classify(models: Sequence[Model], texts: Sequence[Any], *, both: bool) -> list[Classification]:
+    """Classify by the mean of several models' probabilities; each model reads the texts with its own tokenizer.
+
+    Raises:
+        QkvError: the models have other labels.
+    """
+    for other in models[1:]:
+        if set(other.labels) != set(models[0].labels) or is_multiple_choice(other) != is_multiple_choice(models[0]):
+            one, two = (", ".join(m.labels) or "none" for m in (models[0], other))
+            raise QkvError(f"ensemble: the models have other labels ({one}; {two}); train them on the same ones",
+                           zh=f"集成：各模型的标签不同（{one}；{two}）；请用同样的标签训练")  # fmt: skip
+    found = [label_probabilities(model, texts, both=both) for model in models]
+    return [Classification.of({name: sum(probs[name] for probs in each) / len(each) for name in each[0]})
+            for each in zip(*found, strict=True)]  # fmt: skip
+
+
+def label_probabilities(model: Model, texts: Sequence[Any], *, both: bool) -> list[dict[str, float]]:
+    """The probability of each label, or of each answer, for each text (Radford et al. 2018, section 3.3)."""
+    check_not_empty(texts)
+    examples = [encode_example(model, line, both=both) for line in texts]
+    rows = [row for encoded, _ in examples for row in encoded]
+    logits = map_batches(rows, lambda ids, segments: label_logits(model.core, ids, segments, model.special.start))
+    found: list[dict[str, float]] = []
+    for (_, join), group in zip(examples, logits.split([len(encoded) for encoded, _ in examples]), strict=True):
+        names = map(str, range(len(group))) if join == "compared" else model.labels
+        probs = task_format.join_logits(group, join).softmax(-1).tolist()
+        found.append(dict(zip(names, probs, strict=True)))
+    return found
+
+
+@torch.inference_mode()
+def label_logits(
+    core: Transformer, rows: Sequence[Row], segments: Sequence[Row] | None = None, start: int | None = None
+) -> Tensor:
+    """The logit of each label for each text [B, C].
+
+    An encoder-decoder reads the text on both sides, the decoder behind its `start` id.
+
+    Raises:
+        QkvError: the model has no labels, a text is too long, or an encoder-decoder's start id is missing.
+    """
+    if core.spec.labels is None:
+        raise QkvError("this model has no labels: it was not made to classify; train one, or load a classifier",
+                       zh="这个模型没有类别，不是分类器；请训练一个，或换一个分类模型")  # fmt: skip
+    ids, inputs = prepare_batch(core, rows, segments)
+    if not (core.spec.encoder and core.spec.decoder):
+        return core.classify(ids, inputs, mode="prefill").float()
+    if start is None:
+        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json",
+                       zh="这个编码器-解码器没有说 decoder_start_token_id；请写进它的 config.json")  # fmt: skip
+    target, mask = F.pad(ids[:, :-1], (1, 0), value=start), inputs.padding_mask
+    both = Inputs(padding_mask=mask, source=ids, source_padding_mask=mask)
+    return core.classify(target, both, mode="prefill").float()
+
+
+def encode_example(
+    model: Model, line: Any, *, both: bool
+) -> tuple[list[tuple[list[int], list[int]]], task_format.Join]:
+    """The ids and segments of the rows that a text, a pair, or a question with answers becomes; how they are joined."""
+    texts, tokenizer = line if is_text_tuple(line) else (line,), model.tokenizer
+    both = both or (len(texts) == 2 and needs_both_orders(model))
+    check_example(model, texts, both=both)
+    all_text = tokenizer is not None and all(isinstance(text, str) for text in texts)
+    if (both or len(texts) > 2) and not all_text:
+        raise QkvError("texts that are compared are given as texts, and to a model with a tokenizer",
+                       zh="要比较的文本须以文本给出，模型须有分词器")  # fmt: skip
+    if tokenizer and all_text and has_task_tokens(model):
+        ids = [tokenizer.encode(text, special=False) for text in texts]
+        rows = task_format.format_example(ids, task_format.TaskTokens.of(tokenizer), both=both)
+    elif tokenizer and (both or len(texts) > 2):
+        rows = task_format.format_without_tokens(texts, tokenizer.encode)
+    else:
+        return [with_segments(model, line)], "single"
+    return [(list(row), [0] * len(row)) for row in rows.ids], rows.join
+
+
+def check_example(model: Model, texts: Sequence[Any], *, both: bool) -> None:
+    """QkvError for a number of texts that does not suit what the model's labels say."""
+    if len(texts) > 2 and not is_multiple_choice(model):
+        raise QkvError(f"found {len(texts)} texts in one question, but this model does not compare answers: its labels "
+                       "judge a text or a pair",
+                       zh=f"一个问题里有 {len(texts)} 段文本，但这个模型不比较答案："
+                       "它的标签判断一段文本或一对文本")  # fmt: skip
+    if is_multiple_choice(model) and len(texts) < 3 and tuple(model.labels) == (task_format.RIGHT,):
+        raise QkvError(f"found {len(texts)} text{'s' * (len(texts) > 1)}, expected a question and two or more answers "
+                       "(a tab between them): this model's one logit says which answer fits best",
+                       zh=f"有 {len(texts)} 段文本，应是一个问题和两个以上的答案（以制表符相隔）："
+                       "这个模型唯一的 logit 说哪个答案最合适")  # fmt: skip
+    if needs_both_orders(model) and len(texts) == 1:
+        raise QkvError("found one text, expected two with a tab between them: this model says how a pair is related",
+                       zh="有一段文本，应是以制表符相隔的两段：这个模型说一对文本是什么关系")  # fmt: skip
+    if both and len(texts) != 2:
+        raise QkvError(f"both orders: expected a pair of texts, found {len(texts)}",
+                       zh=f"两种次序：应是一对文本，却有 {len(texts)} 段")  # fmt: skip
+
+
+def is_multiple_choice(model: Model) -> bool:
+    """Whether the model's one logit says how well an answer fits, so that answers are compared."""
+    return model.spec.labels is not None and model.spec.labels.count == 1
+
+
+def needs_both_orders(model: Model) -> bool:
+    """Whether the model learnt pairs in both orders (objective `similarity`)."""
+    return bool((model.config or {}).get("both_orders"))
+
+
+def has_task_tokens(model: Model) -> bool:
+    """Whether a decoder's vocabulary has the tokens that open a text, stand between two, and end it."""
+    tokenizer = model.tokenizer
+    return tokenizer is not None and not model.spec.encoder and all(
+        tokenizer.id(t) is not None for t in task_format.TASK_TOKENS)  # fmt: skip
+
+
+def split_line(model: Model, line: str, *, both: bool = False) -> str | tuple[str, ...]:
+    """A line as `classify` takes it: a tab parts texts that belong together, where the model tells them apart.
+
+    Where the model learnt to compare, the separator of its training rows parts them, too.
+    """
+    choice, pairs = is_multiple_choice(model), needs_both_orders(model)
+    apart = both or pairs or model.spec.stack.segments or has_task_tokens(model) or choice
+    between = task_format.SEPARATOR if "\t" not in line and (choice or pairs) else "\t"
+    if between not in line or not apart:
+        return line
+    return tuple(line.split(between, -1 if choice else 1))
+
+
+def with_segments(model: Model, line: Any) -> tuple[list[int], list[int]]:
+    """The ids of a text, or of a pair for an encoder, and the segment of each."""
+    if not is_text_tuple(line):
+        ids = model.ids(line)
+        return ids, [0] * len(ids)
+    tokenizer = model.tokenizer
+    if tokenizer is None or tokenizer.cls_id is None or tokenizer.sep_id is None or not model.spec.stack.segments:
+        raise QkvError(
+            "this model reads no pairs: that takes segments in the model, and a cls and a sep token in its tokenizer, "
+            f"or a decoder whose vocabulary has {', '.join(task_format.TASK_TOKENS)}; give a list for several texts",
+            zh="这个模型不读文本对：那要模型里有分段，分词器里有 cls 和 sep，"
+            f"或是词表里有 {', '.join(task_format.TASK_TOKENS)} 的解码器；多段文本请给列表",
+        )
+    first, second = (tokenizer.encode(part, special=False) if isinstance(part, str) else part for part in line)
+    ids, segments = task_format.format_pair(first, second, cls=tokenizer.cls_id, sep=tokenizer.sep_id)
+    return list(ids), list(segments)

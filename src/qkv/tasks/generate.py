@@ -1,0 +1,128 @@
+"""`Model.generate` and `Model.stream`: options, continuing prompts by sampling or with beams, and the Results."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from qkv.errors import QkvError
+from qkv.generation import engine
+from qkv.generation.beam import Hypothesis, Search, beam
+from qkv.generation.sequence import DecodeOptions
+from qkv.options import AT_LEAST_ONE, check_range, replace_from_dict
+from qkv.sampling import Sampling
+from qkv.tasks.special_tokens import blank_ids, start_ids, with_blank
+from qkv.tasks.types import Model, Prompt, Result, as_list
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """The options of `generate` by name."""
+
+    max_new_tokens: int | None = None
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int = 0
+    beam: int = 1
+    stop: tuple[str, ...] = ()
+    chunk: int | None = None
+    cache: bool = True
+    sampling: Literal["greedy", "model"] = "greedy"
+
+    def __post_init__(self) -> None:
+        check_range("", self, AT_LEAST_ONE, lambda n: n >= 1, "beam")
+
+    @staticmethod
+    def parse(given: Mapping[str, Any], generation_config: Mapping[str, Any]) -> "GenerateOptions":
+        """The options given; with sampling="model" those left out are as the model's generation_config.json says.
+
+        Raises:
+            QkvError: an unknown option, with the nearest one, or a value that it cannot have.
+        """
+        usual = sampling_defaults(generation_config) if given.get("sampling") == "model" else {}
+        options: dict[str, Any] = {**usual, **given, "stop": given.get("stop") or ()}
+        plain = {name: value.item() if hasattr(value, "item") else value for name, value in options.items()}
+        return replace_from_dict(GenerateOptions(), plain)
+
+    @property
+    def choice(self) -> Sampling:
+        """How each token is chosen."""
+        return Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
+
+
+def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling of a generation_config.json, with the defaults that the format defines; greedy where it says so."""
+    if not generation_config.get("do_sample", False):
+        return {}
+    usual = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
+    found = {key: generation_config.get(key, value) for key, value in usual.items()}
+    return {key: None if key != "temperature" and not value else value for key, value in found.items()}
+
+
+def generate(model: Model, prompt: Any, **given: Any) -> Any:
+    """Continue a prompt, or a list of prompts: one Result, or a list of them; see `Model.generate`."""
+    many, prompts = as_list(prompt)
+    options = GenerateOptions.parse(given, model.generation_config)
+    results = (continue_with_beams if options.beam > 1 else continue_by_sampling)(model, prompts, options)
+    return results if many else results[0]
+
+
+def stream(model: Model, prompt: Prompt, **given: Any) -> Iterator[str]:
+    """The text of `generate`, piece by piece as it is chosen; see `Model.stream`."""
+    options = GenerateOptions.parse(given, model.generation_config)
+    decode = decode_options(model, options)
+    events = engine.stream(model.core, [model.ids(prompt)], sampling=options.choice, options=decode)
+    return (event.text for event in events)
+
+
+def decode_options(model: Model, options: GenerateOptions) -> DecodeOptions:
+    """The options as generation/ takes them, with the special tokens and the tokenizer of the model."""
+    if not model.spec.has_blocks:
+        raise QkvError("an LSTM baseline translates, or is measured; it does not continue texts",
+                       zh="LSTM 基线能翻译，也能测量；它不续写文本")  # fmt: skip
+    special, tokenizer = model.special, model.tokenizer
+    text_stream = None
+    if tokenizer is not None:  # a translation continues no text: its prompt is the source
+        text_stream = (lambda _: tokenizer.stream()) if model.encoder_decoder else tokenizer.stream
+    return DecodeOptions(
+        options.max_new_tokens, special.eos, start_ids(model), blank_ids(model), forbid=special.forbid,
+        stop_strings=options.stop, text_stream=text_stream, chunk=options.chunk, cache=options.cache,
+    )  # fmt: skip
+
+
+def continue_by_sampling(model: Model, prompts: Sequence[Prompt], options: GenerateOptions) -> list[Result]:
+    """Continue prompts token by token, greedily or by drawing."""
+    decode = decode_options(model, options)
+    ids = [with_blank(model.ids(p), decode.blanks) for p in prompts]
+    done = engine.generate(model.core, ids, sampling=options.choice, options=decode)
+    return [
+        Result(
+            s.text, list(s.tokens), list(s.logprobs), s.finish_reason or "length",
+            {"prefill": s.timing.prefill, "decode": s.timing.decode, "tokens_per_second": s.timing.tokens_per_second},
+        )
+        for s in done
+    ]  # fmt: skip
+
+
+def continue_with_beams(model: Model, prompts: Sequence[Prompt], options: GenerateOptions) -> list[Result]:
+    """Continue prompts with the likeliest texts that beams find."""
+    if options.temperature or options.stop or not options.cache:
+        raise QkvError("beam: beams search for the best text; leave out temperature, stop and cache=False",
+                       zh="beam：束搜索找最好的文本；请去掉 temperature、stop 和 cache=False")  # fmt: skip
+    decode = decode_options(model, options)
+    ids = [with_blank(model.ids(p), decode.blanks) for p in prompts]
+    found = beam(model.core, ids, search=Search(options.beam, length_penalty=0.0), options=decode)
+    return [result_of(model, hypotheses) for hypotheses in found]
+
+
+def result_of(model: Model, hypotheses: Sequence[Hypothesis], unknown: tuple[str, ...] = ()) -> Result:
+    """The best hypothesis as a Result, the next best in `others`."""
+    best, *rest = (
+        Result(
+            model.text([t for t in h.tokens if t not in model.special.eos]), list(h.tokens), list(h.logprobs),
+            h.finish_reason, {}, h.score, unknown=unknown,
+        )
+        for h in hypotheses
+    )  # fmt: skip
+    return replace(best, others=tuple(rest))

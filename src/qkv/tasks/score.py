@@ -1,0 +1,78 @@
+"""`Model.score`: the log-probability of a text, or of one after another. Letters: T tokens, D width, V vocabulary."""
+
+from typing import Any
+
+import torch
+
+from qkv.core.model import Transformer
+from qkv.core.step import Inputs
+from qkv.errors import QkvError
+from qkv.generation.decoder import find_blanks
+from qkv.tasks.batches import Row, check_length, last_states, prepare_batch
+from qkv.tasks.special_tokens import blank_ids, start_ids, with_blank, with_end
+from qkv.tasks.types import Model, as_list, is_text_tuple
+from qkv.uses import fills_blanks, is_prefix_decoder, kind
+
+
+def score(model: Model, text: Any) -> Any:
+    """The log-probability of a text, of the second of two texts in a tuple, or of each of a list; see `Model.score`."""
+    many, texts = (False, [text]) if is_text_tuple(text) else as_list(text)
+    totals = [logprob(model, one) for one in texts]
+    return totals if many else totals[0]
+
+
+def logprob(model: Model, text: Any) -> float:
+    """The log-probability of a text after its first token, or of the second of two texts after the first."""
+    if not isinstance(text, tuple) or all(isinstance(part, int) for part in text):
+        if model.encoder_decoder:
+            raise QkvError("score: found one text, expected two: what an encoder-decoder says is scored after its "
+                           "source, (source, target); in a line a tab stands between them",
+                           zh="score：有一段文本，应是两段：编码器-解码器的话接在原文之后打分，（原文，译文）；"
+                           "一行里以制表符相隔")  # fmt: skip
+        return logprob_of_ids(model.core, model.ids(text))
+    if len(text) != 2:
+        raise QkvError(f"score: found {len(text)} texts in a tuple, expected two: the second is scored after the first",
+                       zh=f"score：元组里有 {len(text)} 段文本，应是两段：第二段接在第一段之后打分")  # fmt: skip
+    source, target = map(model.ids, text)
+    if model.encoder_decoder or is_prefix_decoder(model.spec):
+        blanks = blank_ids(model)
+        source, target = with_blank(source, blanks), with_end(model, text[1])
+        place = find_blanks([source], blanks)[0] if fills_blanks(model.spec) else None
+        return logprob_of_ids(model.core, target, source, start=start_ids(model), blank=place)
+    if all(isinstance(part, str) for part in text) and (both := model.ids("".join(text)))[: len(source)] == source:
+        target = both[len(source) :]  # a text is cut into tokens as one
+    return logprob_of_ids(model.core, target, source)
+
+
+@torch.inference_mode()
+def logprob_of_ids(
+    core: Transformer, target: Row, source: Row = (), *, start: Row = (), blank: int | None = None
+) -> float:
+    """The summed log-probability of a target, each token after those before it (teacher forcing).
+
+    It stands after a `source`, which an encoder or a prefix decoder reads whole, and the ids of `start`; without a
+    source the first token is given. `blank` is the place in the source that the target fills.
+
+    Raises:
+        QkvError: the model has no decoder with a head, the target is empty, or more is read than its positions hold.
+    """
+    spec = core.spec
+    if spec.decoder is None or spec.head is None:
+        raise QkvError(f"score needs a decoder that says words; this is {kind(spec)[0]}",
+                       zh=f"score 要能说出词的解码器；这是{kind(spec)[1]}")  # fmt: skip
+    inputs, device = Inputs(), core.embed.weight.device
+    if spec.encoder:
+        inputs, source = Inputs(memory=last_states(core, *prepare_batch(core, [source]))), ()
+    elif source and is_prefix_decoder(spec):
+        place = None if blank is None else torch.tensor([blank], device=device)
+        inputs = Inputs(prefix_len=torch.tensor([len(source)], device=device), blank_pos=place)
+    elif not source:
+        source, target = target[:1], target[1:]
+    if not target:
+        raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored",
+                       zh="score 至少要两个 token 的文本：第一个是给定的，其余打分")  # fmt: skip
+    row = torch.tensor([[*source, *start, *target[:-1]]], device=device)
+    check_length(row.shape[1], core.decoder)
+    state = core.hidden(row, inputs, mode="prefill")[0, -len(target) :]  # T D
+    logprobs = core.head(state).float().log_softmax(-1)  # T V
+    return logprobs.gather(-1, torch.tensor(target, device=device)[:, None]).sum().item()

@@ -1,0 +1,94 @@
+"""Which special tokens a model has and where they go: what begins a target, which blanks are filled in."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qkv.checkpoints import storage
+from qkv.errors import QkvError
+from qkv.spec import Spec
+from qkv.tasks.types import Model, SpecialTokens
+from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.uses import fills_blanks, is_prefix_decoder
+
+BLANK_ENDS = ("<|startofpiece|>", "<|endofpiece|>")  # begin and end the words of a blank, as GLM calls them
+BLANK_TOKENS = ("[gMASK]", "[MASK]", "[sMASK]", "<mask>")  # stand for words to be filled in; the first for an end
+
+
+def load_special_tokens(directory: Path, config: Mapping[str, Any], tokenizer: Tokenizer | None) -> SpecialTokens:
+    """The special tokens of a directory: generation_config.json first, then config.json, then the tokenizer's own."""
+    file = directory / "generation_config.json"
+    stated = {**config, **(storage.read_json(file) if file.is_file() else {})}
+
+    def read_ids(key: str) -> tuple[int, ...]:
+        value = stated.get(key)
+        found = value if isinstance(value, list) else [] if value is None else [value]
+        for number in found:
+            if not isinstance(number, int):
+                raise QkvError(f"{directory}: {key} is {value!r} in its configs, expected a token's number or a list "
+                               "of them",
+                               zh=f"{directory}：{key} 在配置里是 {value!r}，"
+                               "应是一个 token 的编号或编号的列表")  # fmt: skip
+        return tuple(found)
+
+    def read_id(key: str, own: int | None = None) -> int | None:
+        return next(iter(read_ids(key)), own)
+
+    ends = read_ids("eos_token_id")
+    if not ends and tokenizer is not None and tokenizer.eos_id is not None:
+        ends = (tokenizer.eos_id,)
+    forbid = tuple(int(w[0]) for w in stated.get("bad_words_ids") or () if len(w) == 1)
+    pad = read_id("pad_token_id", tokenizer.pad_id if tokenizer else None)
+    start = read_id("decoder_start_token_id")
+    if start is not None and start == pad and not forbid:
+        forbid = (start,)  # a decoder that starts with padding never writes it
+    bos = read_id("bos_token_id", tokenizer.bos_id if tokenizer else None)
+    return SpecialTokens(bos, ends, pad, start, forbid, read_id("forced_bos_token_id"))
+
+
+def default_special_tokens(spec: Spec, tokenizer: Tokenizer) -> SpecialTokens:
+    """The special tokens of a new model with this tokenizer."""
+    eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
+    start = tokenizer.bos_id if is_prefix_decoder(spec) else None
+    if spec.encoder and spec.decoder:
+        start = tokenizer.pad_id
+    piece = [i for token in BLANK_ENDS if (i := tokenizer.id(token)) is not None]
+    if fills_blanks(spec) and len(piece) == len(BLANK_ENDS):
+        start, eos = piece[0], (piece[1],)
+    return SpecialTokens(tokenizer.bos_id, eos, tokenizer.pad_id, start, () if start is None else (start,))
+
+
+def start_ids(model: Model) -> tuple[int, ...]:
+    """What the target of an encoder-decoder begins with, or what a prefix decoder writes after its prefix.
+
+    Raises:
+        QkvError: an encoder-decoder without a start token.
+    """
+    special = model.special
+    if not model.encoder_decoder:
+        return () if special.start is None or not is_prefix_decoder(model.spec) else (special.start,)
+    if special.start is None:
+        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json",
+                       zh="这个编码器-解码器没有说 decoder_start_token_id；请写进它的 config.json")  # fmt: skip
+    return (special.start,) if special.forced is None else (special.start, special.forced)
+
+
+def blank_ids(model: Model) -> tuple[int, ...]:
+    """The ids of tokens that stand for words to be filled in, where the model writes into such blanks."""
+    if not fills_blanks(model.spec) or model.tokenizer is None:
+        return ()
+    return tuple(i for name in BLANK_TOKENS if (i := model.tokenizer.id(name)) is not None)
+
+
+def with_blank(ids: list[int], blanks: tuple[int, ...]) -> list[int]:
+    """A prompt with a blank: where it has none, one is added at its end."""
+    return ids if not blanks or set(blanks) & set(ids) else [*ids, blanks[0]]
+
+
+def with_end(model: Model, target: str | list[int]) -> list[int]:
+    """The ids of a target with its end token; ids stay as they are."""
+    if not isinstance(target, str) or model.tokenizer is None:
+        return model.ids(target)
+    piece = model.tokenizer.id(BLANK_ENDS[1]) if fills_blanks(model.spec) else None
+    end = model.special.eos[:1] if piece is None else (piece,)
+    return [*model.tokenizer.encode(target, special=False), *end]

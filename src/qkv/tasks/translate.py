@@ -1,0 +1,116 @@
+"""`Model.translate`: beam search over sources of like length, ensembles, and which source token each word looked at."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from qkv.baselines import lstm
+from qkv.core.step import Inputs
+from qkv.errors import QkvError
+from qkv.generation.beam import Hypothesis, Search, beam
+from qkv.generation.decoder import batch_by_length
+from qkv.generation.sequence import DecodeOptions
+from qkv.lens.trace import Trace
+from qkv.tasks.generate import result_of
+from qkv.tasks.special_tokens import start_ids
+from qkv.tasks.types import Model, Result, as_list
+from qkv.uses import kind
+
+
+def translate(
+    model: Model, text: Any, *, beam: int = 4, length_penalty: float = 0.6, nbest: int = 1,
+    max_new_tokens: int | None = None, align: bool = False, batch_tokens: int = 2048, ensemble: Sequence[Model] = (),
+) -> Any:  # fmt: skip
+    """Translate a text, or a list of texts: one Result, or a list of them; see `Model.translate`."""
+    many, texts = as_list(text)
+    for other in ensemble:
+        check_ensemble(model, other)
+    check_sources(model, texts)
+    ids, search = [model.ids(t) for t in texts], Search(beam, nbest, length_penalty)
+    options = DecodeOptions(max_new_tokens, model.special.eos, start_ids(model), forbid=model.special.forbid)
+    results: dict[int, Result] = {}
+    for rows in batch_by_length(ids, batch_tokens):
+        found = search_translations([model, *ensemble], [ids[r] for r in rows], search, options)
+        for r, hypotheses in zip(rows, found, strict=True):
+            unknown = tuple(model.tokenizer.unknown(texts[r])) if model.tokenizer and isinstance(texts[r], str) else ()
+            result = result_of(model, hypotheses, unknown)
+            results[r] = replace(result, alignment=align_tokens(model, ids[r], result.tokens)) if align else result
+    return [results[r] for r in range(len(ids))] if many else results[0]
+
+
+def check_sources(model: Model, texts: Sequence[Any]) -> None:
+    """QkvError for a model that does not translate, or for the first text that is empty."""
+    if not model.encoder_decoder:
+        what, zh = kind(model.spec)
+        raise QkvError(f"translate needs an encoder and a decoder; this is {what}",
+                       zh=f"翻译要编码器加解码器；这是{zh}")  # fmt: skip
+    for n, line in enumerate(texts):
+        if isinstance(line, str) and not line.strip():
+            raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to translate",
+                           zh=f"{len(texts)} 段文本中的第 {n + 1} 段是空的：没有可翻译的")  # fmt: skip
+
+
+def check_ensemble(model: Model, other: Model) -> None:
+    """Check that two models can search together.
+
+    Raises:
+        QkvError: one does not translate by beams, or a number is not the same token to both; the first such is named.
+    """
+    for each in (model, other):
+        if not each.encoder_decoder or not each.spec.has_blocks:
+            raise QkvError(f"ensemble: {each!r} does not translate by beam search, so it cannot be one of several",
+                           zh=f"集成：{each!r} 不用束搜索翻译，不能成为其中之一")  # fmt: skip
+    if (model.special, start_ids(model)) != (other.special, start_ids(other)):
+        raise QkvError("ensemble: the models begin or end a text with other ids; were they trained alike?",
+                       zh="集成：各模型开始或结束文本的编号不同；它们是一样训练的吗？")  # fmt: skip
+    ours, theirs = (m.tokenizer.vocabulary if m.tokenizer else {} for m in (model, other))
+    if ours != theirs or model.spec.vocabulary != other.spec.vocabulary:
+        odd = next((word for word in ours | theirs if ours.get(word) != theirs.get(word)), None)
+        which = f"{model.spec.vocabulary:,} tokens and {other.spec.vocabulary:,}"
+        zh = f"{model.spec.vocabulary:,} 个和 {other.spec.vocabulary:,} 个 token"
+        if odd is not None:
+            which = f"{odd!r} is {ours.get(odd, 'unknown')} to the first, {theirs.get(odd, 'unknown')} to the other"
+            zh = f"{odd!r} 在第一个里是 {ours.get(odd, '未知')}，在另一个里是 {theirs.get(odd, '未知')}"
+        raise QkvError(f"ensemble: the models have other vocabularies ({which}); train them with one tokenizer",
+                       zh=f"集成：各模型的词表不同（{zh}）；请用同一个分词器训练")  # fmt: skip
+
+
+def search_translations(
+    models: Sequence[Model], sources: list[list[int]], search: Search, options: DecodeOptions
+) -> list[list[Hypothesis]]:
+    """The best translations of each source by the beams of one model, or of several together."""
+    core = models[0].core
+    if not core.spec.has_blocks:
+        return translate_greedily(cast("lstm.LSTMModel", core), sources, search, options)
+    return beam(core, sources, search=search, options=options, ensemble=[other.core for other in models[1:]])
+
+
+def translate_greedily(
+    core: lstm.LSTMModel, sources: list[list[int]], search: Search, options: DecodeOptions
+) -> list[list[Hypothesis]]:
+    """The one translation of each source that an LSTM baseline gives."""
+    if search.nbest > 1:
+        raise QkvError(f"nbest: found {search.nbest}, but an LSTM baseline translates greedily and has one "
+                       "translation of a text; leave it out",
+                       zh=f"nbest：是 {search.nbest}，但 LSTM 基线只作贪心翻译，每段文本一个译文；"
+                       "请去掉它")  # fmt: skip
+    longest = options.max_new_tokens or min(core.spec.context or 512, 50 + 2 * max(map(len, sources)))
+    found = lstm.translate(core, sources, start=options.start[0], ends=options.eos, longest=longest,
+                                forbid=options.forbid)  # fmt: skip
+    return [[Hypothesis(w.tokens, sum(w.logprobs), w.logprobs, "stop" if w.ended else "length")] for w in found]
+
+
+def align_tokens(model: Model, source: list[int], tokens: list[int]) -> Tensor:
+    """Which source token each written token looked at: [T, S], mean over the heads of the last cross-attention."""
+    core, start = model.core, start_ids(model)
+    target = [*start, *tokens[:-1]]
+    if not core.spec.has_blocks:
+        return lstm.alignment(cast("lstm.LSTMModel", core), source, target)
+    name = f"decoder.layers.{len(core.decoder.layers) - 1}.cross.pattern"
+    with Trace(core, save=[name]) as trace, torch.inference_mode():
+        ids, read = (torch.tensor([row], device=model.device) for row in (target, source))
+        core(ids, Inputs(source=read))
+    return trace[name][0].mean(0)[len(start) - 1 :]

@@ -1,0 +1,127 @@
+"""What the tasks share: prompts, results, special tokens, and what they need of a model."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from qkv.core.model import Transformer
+from qkv.errors import QkvError
+from qkv.spec import Spec
+from qkv.tokenizers.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The special ids of a model: where a text begins and ends, what pads it, what is never written.
+
+    `start` begins the target of an encoder-decoder, `forced` follows it (the language of a translation, say).
+    """
+
+    bos: int | None = None
+    eos: tuple[int, ...] = ()
+    pad: int | None = None
+    start: int | None = None
+    forbid: tuple[int, ...] = ()
+    forced: int | None = None
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The same as a Hugging Face config writes it."""
+        found = {"bos_token_id": self.bos, "pad_token_id": self.pad, "decoder_start_token_id": self.start,
+                 "forced_bos_token_id": self.forced}  # fmt: skip
+        found["eos_token_id"] = self.eos[0] if len(self.eos) == 1 else list(self.eos) or None  # type: ignore[assignment]
+        return {k: v for k, v in found.items() if v is not None}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What generation gives: text, token ids, their log-probabilities, why it ended, how long it took.
+
+    `score` ranks beams; `others` are the next best; `alignment` [T, S] says which source token each token looked at;
+    `unknown` names the words of the source that the vocabulary lacks.
+    """
+
+    text: str
+    tokens: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    timing: dict[str, float]
+    score: float | None = None
+    others: tuple["Result", ...] = ()
+    alignment: Tensor | None = None
+    unknown: tuple[str, ...] = ()
+
+
+class Model(Protocol):
+    """What a task needs of a model: `qkv.model.Model` has all of it."""
+
+    core: Transformer
+    tokenizer: Tokenizer | None
+    special: SpecialTokens
+    config: dict[str, Any] | None
+    generation_config: dict[str, Any]
+
+    @property
+    def spec(self) -> Spec:
+        """The spec of the core."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        ...
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether it reads a source and writes a target."""
+        ...
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the labels, in the order of its logits."""
+        ...
+
+    def ids(self, text: Prompt) -> list[int]:
+        """Text as token ids; ids stay as they are."""
+        ...
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Token ids as text."""
+        ...
+
+
+def as_list(given: Any) -> tuple[bool, list[Any]]:
+    """Whether several prompts were given, and the prompts: a str or a list of ints is one.
+
+    Raises:
+        QkvError: something that is neither a text nor ids.
+    """
+    given = given.tolist() if hasattr(given, "tolist") else given  # a tensor or an array of ids
+    rows = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if isinstance(given, str) or (rows and all(isinstance(i, int) for i in rows) and isinstance(given, Iterable)):
+        return False, [given]
+    if wrong := [row for row in rows if not isinstance(row, Iterable)]:
+        raise QkvError(f"found {wrong[0]!r} of type {type(wrong[0]).__name__}, expected a text, the ids of one, or a "
+                       "list of them",
+                       zh=f"{wrong[0]!r} 是 {type(wrong[0]).__name__} 类型，应是一段文本、它的编号，"
+                       "或这些的列表")  # fmt: skip
+    return True, rows
+
+
+def is_text_tuple(given: Any) -> bool:
+    """Whether texts that belong together were given, (first, second, ...), and not a list of texts or of ids."""
+    return isinstance(given, tuple) and len(given) > 1 and not any(isinstance(part, int) for part in given)
+
+
+def check_not_empty(texts: Sequence[Any]) -> None:
+    """QkvError for the first text, or part of a tuple of texts, that is empty."""
+    for n, line in enumerate(texts):
+        for part in line if is_text_tuple(line) else (line,):
+            if len(part) == 0 or (isinstance(part, str) and not part.strip()):
+                raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to read",
+                               zh=f"{len(texts)} 段文本中的第 {n + 1} 段是空的：没有可读的")  # fmt: skip
