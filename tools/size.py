@@ -28,7 +28,7 @@ CORE_TOTAL = 1700
 FLOORS = {
     0: ("spec", "errors", "options", "paths", "memory"),
     1: ("core", "families"),
-    2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "uses", "devices", "plots", "baselines"),
+    2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "devices", "plots", "baselines"),
     3: ("chat", "generation", "lens", "fold"),
     4: ("tasks", "model", "hub"),
     5: ("training", "serve"),

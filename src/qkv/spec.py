@@ -290,6 +290,9 @@ class Init:
     depth_scaled: bool = False
 
 
+Architecture = Literal["encoder-decoder", "encoder", "causal decoder", "prefix decoder"]
+
+
 @dataclass(frozen=True)
 class Spec:
     """A whole model: an encoder, a decoder, or both; `sources` is the encoder's own vocabulary when not shared."""
@@ -315,6 +318,25 @@ class Spec:
         stack = self.decoder or self.encoder
         assert stack is not None
         return stack
+
+    @property
+    def architecture(self) -> Architecture:
+        """Which kind of Transformer this is; a prefix decoder sees its whole prompt at once."""
+        if self.decoder is None:
+            return "encoder"
+        if self.encoder:
+            return "encoder-decoder"
+        prefix = any(block.attn.mask.kind == "prefix" for block in self.decoder.blocks)
+        return "prefix decoder" if prefix else "causal decoder"
+
+    @property
+    def fills_blanks(self) -> bool:
+        """Whether the decoder's words take the place of a blank in its prompt (Du et al. 2022), by two positions."""
+        if self.decoder is None:
+            return False
+        rotaries = [getattr(block.attn, "rotary", None) for block in self.decoder.blocks]
+        counted = self.decoder.positions is not None and self.decoder.positions.blanks == "counted"
+        return counted or any(rotary is not None and rotary.axes == 2 for rotary in rotaries)
 
     @property
     def has_blocks(self) -> bool:

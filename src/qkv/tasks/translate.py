@@ -14,10 +14,10 @@ from qkv.generation.beam import Hypothesis, Search, beam
 from qkv.generation.decoder import batch_by_length
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens.trace import Trace
+from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import result_of
 from qkv.tasks.special_tokens import start_ids
 from qkv.tasks.types import Model, Result, as_list
-from qkv.uses import kind
 
 
 def translate(
@@ -44,7 +44,7 @@ def translate(
 def check_sources(model: Model, texts: Sequence[Any]) -> None:
     """QkvError for a model that does not translate, or for the first text that is empty."""
     if not model.encoder_decoder:
-        what, zh = kind(model.spec)
+        what, zh = describe_use(model.spec)
         raise QkvError(f"translate needs an encoder and a decoder; this is {what}",
                        zh=f"翻译要编码器加解码器；这是{zh}")  # fmt: skip
     for n, line in enumerate(texts):
