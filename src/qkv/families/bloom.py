@@ -1,8 +1,9 @@
 """BLOOM: GPT-2 with ALiBi for positions, a norm over the embedding, and q, k and v fused head by head."""
 
+from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, Preset, llama, named_labels
+from qkv.families import Config, ConfigDefaults, llama, name_labels
 from qkv.spec import Attention, Block, Ffn, Init, Mask, Norm, Spec, Stack
 
 TYPES = ("bloom",)
@@ -12,41 +13,32 @@ def spec(c: Config) -> Spec:
     """The spec that a BLOOM config describes."""
     width, heads = c.get("n_embed", None) or c.get("hidden_size", 64), c.get("n_head", None)
     heads, layers = heads or c.get("num_attention_heads", 8), c.get("n_layer", None) or c.get("num_hidden_layers", 2)
-    attn = Attention(
-        heads=heads, groups=heads, head_dim=width // heads, mask=Mask("causal", alibi_heads=heads),
-        bias=True, out_bias=True, dropout=c.get("attention_dropout", 0.0),
-    )  # fmt: skip
+    mask, drop = Mask("causal", alibi_heads=heads), c.get("hidden_dropout", 0.0)
+    attn = Attention(heads=heads, groups=heads, head_dim=width // heads, mask=mask, bias=True, out_bias=True)
+    attn = replace(attn, dropout=c.get("attention_dropout", 0.0))
+    ffn = Ffn(width=4 * width, activation="gelu_tanh", bias=True)
     norm = Norm("layer", c.get("layer_norm_epsilon", 1e-5))
-    normed = c.get("apply_residual_connection_post_layernorm", False)
-    block = Block(
-        attn, Ffn(width=4 * width, activation="gelu_tanh", bias=True), norm_in=norm,
-        residual="deepnorm" if normed else "serial", dropout=c.get("hidden_dropout", 0.0),
-    )  # fmt: skip
+    residual = "deepnorm" if c.get("apply_residual_connection_post_layernorm", False) else "serial"
+    block = Block(attn, ffn, norm_in=norm, residual=residual, dropout=drop)
     stack = Stack(width=width, blocks=(block,) * layers, embed_norm=norm, final_norm=norm)
-    head, labels = llama.speaks(Preset(c, tie_word_embeddings=True))
-    init = Init("normal", c.get("initializer_range", 0.02))
+    head, labels = llama.read_heads(ConfigDefaults(c, tie_word_embeddings=True))
+    init = Init("normal", std=c.get("initializer_range", 0.02))
     return Spec(vocabulary=c.get("vocab_size", 250_880), decoder=stack, head=head, init=init, labels=labels)
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The BLOOM config of a spec; what BLOOM cannot say comes back different and is found by comparing."""
+    """The BLOOM config of a spec; reading it back shows what BLOOM cannot express."""
     block: Any = s.decoder.blocks[0]
     ending = "ForCausalLM" if s.head else "ForSequenceClassification" if s.labels else "Model"
     return {
-        "architectures": [f"Bloom{ending}"],
-        "model_type": "bloom",
-        "vocab_size": s.vocabulary,
-        "hidden_size": s.decoder.width,
-        "n_layer": len(s.decoder.blocks),
-        "n_head": block.attn.heads,
-        "layer_norm_epsilon": block.norm_in.eps,
+        "architectures": [f"Bloom{ending}"], "model_type": "bloom", "vocab_size": s.vocabulary,
+        "hidden_size": s.decoder.width, "n_layer": len(s.decoder.blocks), "n_head": block.attn.heads,
+        "layer_norm_epsilon": block.norm_in.eps, "initializer_range": s.init.std,
+        "attention_dropout": block.attn.dropout, "hidden_dropout": block.dropout,
         "apply_residual_connection_post_layernorm": block.residual == "deepnorm",
-        "attention_dropout": block.attn.dropout,
-        "hidden_dropout": block.dropout,
-        "initializer_range": s.init.std,
         "tie_word_embeddings": s.head is None or s.head.kind == "tied",
-        **({"id2label": named_labels(s.labels.count)} if s.labels else {}),
-    }
+        **({"id2label": name_labels(s.labels.count)} if s.labels else {}),
+    }  # fmt: skip
 
 
 def size(width: int, layers: int, heads: int) -> dict[str, Any]:
@@ -55,13 +47,9 @@ def size(width: int, layers: int, heads: int) -> dict[str, Any]:
 
 
 SIZES = {
-    "560m": size(1024, 24, 16),
-    "1b1": size(1536, 24, 16),
-    "1b7": size(2048, 24, 16),
-    "3b": size(2560, 30, 32),
-    "7b1": size(4096, 30, 32),
-    "176b": size(14_336, 70, 112),
-}
+    "560m": size(1024, 24, 16), "1b1": size(1536, 24, 16), "1b7": size(2048, 24, 16),
+    "3b": size(2560, 30, 32), "7b1": size(4096, 30, 32), "176b": size(14_336, 70, 112),
+}  # fmt: skip
 
 NAMES = """
 embed                      [transformer.]word_embeddings
@@ -77,7 +65,7 @@ labels.out                 score
 """
 
 IGNORE = {
-    "seq_length": "how long its texts were in training; distances have no end",
+    "seq_length": "the length of texts in training; relative distances have no limit",
     "n_inner": "always 4 times the width",
     "num_hidden_layers|num_attention_heads": "repeat n_layer and n_head",
     "pretraining_tp|slow_but_exact|attention_softmax_in_fp32": "change rounding, not the model",
