@@ -19,7 +19,7 @@ OTHERS = "type|mscale(_all_dim)?|truncate|" + "|".join(key for _, keys in SCALIN
 def read_rotary(c: Config, dim: int, *, partial: bool = False) -> Rotary:
     """The rotary part of a config: `rope_parameters` in new files, `rope_theta` with `rope_scaling` in old ones.
 
-    Raises for a scaling that is not in SCALINGS, and for partly rotated heads unless the family allows them (`partial`).
+    Raises for a scaling that is not in SCALINGS, and for partly rotated heads unless `partial` allows them.
     """
     context, base = c.get("max_position_embeddings", 2048), c.get("rope_theta", None) or 10_000.0
     trained, share = c.get("original_max_position_embeddings", None), c.get("partial_rotary_factor", None)
@@ -38,7 +38,7 @@ def read_rotary(c: Config, dim: int, *, partial: bool = False) -> Rotary:
 
 
 def read_scaling(c: Config, kind: str, context: int, trained: int) -> Scaling:
-    """The rotary scaling of a config, with transformers' defaults; a dynamic one starts at `context`, others at `trained`."""
+    """The rotary scaling of a config, with transformers' defaults; dynamic starts at `context`, others at `trained`."""
     usual, whole = dict[str, float](), c.get("truncate", True)
     if kind == "yarn":
         over, under = c.get("mscale", None), c.get("mscale_all_dim", None)
@@ -52,7 +52,7 @@ def read_scaling(c: Config, kind: str, context: int, trained: int) -> Scaling:
 
 
 def yarn_mscale(factor: float, weight: float) -> float:
-    """The factor on cosine and sine that keeps attention over longer texts as peaked (Peng et al. 2023, section 3.4)."""
+    """The factor on cosine and sine that keeps attention as peaked in longer texts (Peng et al. 2023, 3.4)."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 

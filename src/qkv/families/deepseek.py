@@ -130,6 +130,6 @@ IGNORE = llama.IGNORE | {
     "n_group|topk_group": "a greedy router ignores them",
     "ep_size": "how it was trained in parallel",
     "aux_loss_alpha|seq_aux": "a loss of training",
-    "num_nextn_predict_layers|num_mtp_layers": "layers that predict further ahead, for training and speculative decoding",
+    "num_nextn_predict_layers|num_mtp_layers": "layers that predict further ahead, for training and speculation",
     r"model\.layers\.61\..*": "such a layer of the released V3, after its own 61",
 }

@@ -1,4 +1,4 @@
-"""GLM-4: LLaMA with rotary positions on half of each head, interleaved; GLM-4-0414 also norms each sub-layer's output."""
+"""GLM-4: LLaMA with interleaved rotary positions on half of each head; 4-0414 also norms each sub-layer's output."""
 
 from dataclasses import replace
 from typing import Any
