@@ -226,7 +226,7 @@ def read(model: Model, text: str, question: Question, more: Sequence[edit.Edit] 
     """One text: cut to what fits, continued or translated, and traced; `more` is edited beside what is cut."""
     text, said = fitting(model, text)
     ids = model.ids(text)
-    missing = model.tokenizer.unknown(text) if model.tokenizer else []
+    missing = model.tokenizer.find_unknown(text) if model.tokenizer else []
     if missing:
         words = "、".join(missing[:8]), ", ".join(missing[:8])
         said.append((f"词表里没有：{words[0]}", f"not in the vocabulary: {words[1]}"))

@@ -21,7 +21,7 @@ def conversation_ids(model: Model, messages: str | Sequence[Message]) -> list[in
     Raises:
         QkvError: the model has no chat template, or its template refuses the messages.
     """
-    template = templates.of(model.tokenizer) if model.tokenizer else None
+    template = templates.find_template(model.tokenizer) if model.tokenizer else None
     if template is None or model.tokenizer is None:
         raise QkvError("this model has no chat template; it was not made to converse: use generate",
                        zh="这个模型没有对话模板；它不是用来聊天的：请用 generate")  # fmt: skip

@@ -16,7 +16,7 @@ from qkv.data.bad_rows import dry_run
 from qkv.data.shards import Mixture
 from qkv.errors import Note, QkvError, meant, nearest
 from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, check_range, parse_assignments, replace_from_dict, validate
-from qkv.tokenizers.bpe_dropout import Ranks, merges_of
+from qkv.tokenizers.bpe_dropout import Ranks, read_merges
 from qkv.tokenizers.vocabulary import Kind
 from qkv.training.data_files import Data
 from qkv.training.probes.watched import Watching
@@ -47,7 +47,7 @@ class Vocabulary:
     def ranks(self) -> Ranks | None:
         """The merges of the file; None where none is named, as a vocabulary of kind bpe has its own."""
         path = Path(self.merges)
-        return merges_of(path if path.is_file() else shared(*path.parts)) if self.merges else None
+        return read_merges(path if path.is_file() else shared(*path.parts)) if self.merges else None
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def shortened(run: Run) -> Run:
         with dry_run():
             whole = run.splits()
         if isinstance(whole.train, Mixture):
-            return dataclasses.replace(whole, train=whole.train.first(20_000), valid=whole.valid.first(2_000))  # type: ignore[union-attr]
+            return dataclasses.replace(whole, train=whole.train.take_first(20_000), valid=whole.valid.take_first(2_000))  # type: ignore[union-attr]
         size = 20_000 if isinstance(whole.train, str) else 200
         cut = {"train": whole.train[:size], "valid": whole.valid[: size // 10], "test": whole.test[:8]}  # type: ignore[index]
         often = None if whole.often is None else np.ones(len(cut["train"]))
