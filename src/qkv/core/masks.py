@@ -1,4 +1,4 @@
-"""Which keys a query may attend to: each rule is a predicate over (query, key) with a reason that people can read."""
+"""Which keys a query may attend to: each rule is a predicate over (query, key) with a reason in words."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ REASONS = ("seen", "future", "padding", "window", "other document")
 
 @dataclass(frozen=True)
 class MaskContext:
-    """What the rules of a call are asked over: positions of queries and keys, padding, documents, the prefix's end."""
+    """What a mask depends on in one call: positions of queries and keys, padding, documents, the end of the prefix."""
 
     q_pos: Tensor  # T
     k_pos: Tensor  # S
@@ -83,7 +83,7 @@ def find_reasons(rule: spec.Mask, at: MaskContext) -> Tensor:
 
 
 def add_position_bias(mask: AttentionBias, bias: Tensor) -> AttentionBias:
-    """A mask together with a bias for each distance [1, H, T, S], through which gradients flow."""
+    """The mask plus a position bias [1, H, T, S], through which gradients flow."""
     bias = bias if mask.bias is None else bias + mask.bias
     if mask.causal:
         low = torch.finfo(torch.float32).min
