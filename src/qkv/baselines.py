@@ -82,8 +82,8 @@ def alignment(core: Recurrent, source: Sequence[int], target: Sequence[int]) -> 
         QkvError: the core has no attention.
     """
     if core.spec.attention == "none":
-        raise QkvError("this LSTM knows its source by one vector; only one with attention has an alignment to show",
-                       zh="这个 LSTM 只用一个向量知道原文；有注意力的才有对齐可看")  # fmt: skip
+        raise QkvError("this LSTM knows its source by one vector; only one with attention has an alignment to "
+                       "show")
     ids = torch.tensor([list(target)], device=core.embed.weight.device)
     step = over(core, [source], ids)
     return core.writer.write(core.embed(ids), core.writer.start(1, step), step)[1][0]
@@ -136,11 +136,10 @@ def counted(batches: Iterable[Batch], *, order: int, vocabulary: int) -> Ngrams:
         QkvError: an order below 1, or batches that do not ask for next words.
     """
     if order < 1:
-        raise QkvError(f"n-grams: found order {order}, expected 1 or more", zh=f"n 元：阶是 {order}，应是 1 或更大")
+        raise QkvError("n-grams: found order {order}, expected 1 or more", order=order)
     grams = np.concatenate([grams_of(batch, order, vocabulary) for batch in batches])
     if not len(grams):
-        raise QkvError("n-grams guess the next word; these batches ask for labels of texts alone",
-                       zh="n 元模型猜下一个词；这些批只要文本的标签")  # fmt: skip
+        raise QkvError("n-grams guess the next word; these batches ask for labels of texts alone")
     words, history = grams[:, -1], np.zeros(len(grams), dtype=np.int64)
     tables, ids = [np.zeros(1, dtype=np.int64)], list[np.ndarray]()
     for k in range(order):
@@ -170,8 +169,7 @@ def grams_of(batch: Batch, order: int, vocabulary: int) -> np.ndarray:
     target, labels = batch.target.cpu().numpy(), batch.labels.cpu().numpy()
     other = (target[:, 1:] != labels[:, :-1])[labels[:, :-1] != IGNORED][:1000]
     if len(other) and other.mean() > 0.5:
-        raise QkvError("n-grams guess the next word; these batches ask for hidden ones",
-                       zh="n 元模型猜下一个词；这些批要的是被遮的词")  # fmt: skip
+        raise QkvError("n-grams guess the next word; these batches ask for hidden ones")
     edge = np.full((len(target), order - 1), vocabulary)
     row = np.concatenate((edge, target), 1)
     windows = np.lib.stride_tricks.sliding_window_view(row, order, axis=1)[:, :, 1:]  # what the label follows

@@ -49,9 +49,8 @@ def show(spec: parts.Spec, *, mode: Literal["train", "prefill", "decode"] | None
     The text loads the core's state dict; taps are printed only when asked for.
     """
     if not spec.stack.blocks:
-        raise QkvError("show folds the Transformer's core; an LSTM has no forks to decide: read core/recurrent.py",
-                       zh="show 化简的是 Transformer 的核心；LSTM 没有要决定的分叉："
-                       "请读 core/recurrent.py")  # fmt: skip
+        raise QkvError("show folds the Transformer's core; an LSTM has no forks to decide: read "
+                       "core/recurrent.py")
     return Folder(spec, mode, taps).module()
 
 

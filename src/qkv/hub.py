@@ -17,6 +17,7 @@ from qkv.core.model import Transformer
 from qkv.core.recurrent import core_of
 from qkv.errors import QkvError, nearest
 from qkv.generation.rows import PIECE
+from qkv.messages import Message
 from qkv.model import Model, Special
 from qkv.spec import Spec
 from qkv.tokenizers import tokenizer as text
@@ -45,8 +46,8 @@ def past(name: str | Path, step: int, *, device: str = "auto", dtype: str = "aut
     found = {int(p.stem): p for at in places for p in Path(name, at).glob("*.safetensors") if p.stem.isdigit()}
     if step not in found:
         steps = ", ".join(map(str, sorted(found))) or "none"
-        raise QkvError(f"{name}: no weights were kept at step {step} (kept: {steps})",
-                       zh=f"{name}：第 {step} 步没有留下权重（留下的：{steps}）")  # fmt: skip
+        raise QkvError("{name}: no weights were kept at step {step} (kept: {steps})", name=name, step=step,
+                       steps=steps)
     return opened(locate(name), device, dtype, training.read(found[step])[0])
 
 
@@ -73,8 +74,8 @@ def adapted(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.T
         begun = load(base, device=device, dtype=dtype)
     except QkvError as e:
         said = directory / peft.CONFIG
-        raise QkvError(f"{said}: {directory} holds adapters of a model, which is not to be had: {e}",
-                       zh=f"{said}：{directory} 是适配器，它的模型读不到：{e.zh or e}") from e  # fmt: skip
+        raise QkvError("{said}: {directory} holds adapters of a model, which is not to be had: {e}", said=said,
+                       directory=directory, e=e) from e
     config = storage.read_json(file) if file.is_file() else begun.config or {}
     core = extended(begun.core, model_dir.spec_of(config, file), 0)
     parts, whole = peft.read(directory, core, config)
@@ -131,23 +132,22 @@ FILES = ("*.json", "*.safetensors", "*.model", "*.spm", "merges.txt", "vocab.*",
 def locate(name: str | Path, revision: str | None = None, wanted: Sequence[str] = FILES) -> Path:
     """The directory of a MODEL: an existing path, else a bundled name, else a hub id (`./x` forces a path)."""
     if not str(name):
-        raise QkvError("the name of the model is empty, expected a directory, a bundled name or a hub id",
-                       zh="模型的名字是空的，应是目录、自带模型的名字或 hub 上的名字")  # fmt: skip
+        raise QkvError("the name of the model is empty, expected a directory, a bundled name or a hub id")
     path, bundled = Path(name), paths.bundled_dir()
     if path.is_dir():
         if (path / "config.json").is_file() or (path / peft.CONFIG).is_file():
             return path
         here = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
-        raise QkvError(f"{path}: no config.json in this directory (found: {here}); is it a model's or a run's?",
-                       zh=f"{path}：目录里没有 config.json（有：{here}）；这是模型或训练的目录吗？")  # fmt: skip
+        raise QkvError("{path}: no config.json in this directory (found: {here}); is it a model's or a run's?",
+                       path=path, here=here)
     known = sorted(p.name for p in bundled.iterdir()) if bundled.is_dir() else []
     if str(name) in known:
         return bundled / str(name)
     if path.is_file():
-        raise QkvError(f"{path}: is a file, expected the directory of a model", zh=f"{path}：是文件，应是模型的目录")
+        raise QkvError("{path}: is a file, expected the directory of a model", path=path)
     if str(name).startswith((".", "/", "~")) or str(name).count("/") > 1 or (os.sep != "/" and os.sep in str(name)):
-        raise QkvError(f"{name}: no such directory (bundled models: {', '.join(known) or 'none'})",
-                       zh=f"{name}：没有这个目录（自带的模型：{', '.join(known) or '无'}）")  # fmt: skip
+        raise QkvError("{name}: no such directory (bundled models: {known})", name=name,
+                       known=", ".join(known) or Message("none"))
     return download(str(name), revision, known, wanted)
 
 
@@ -162,14 +162,9 @@ def download(name: str, revision: str | None, known: Sequence[str], wanted: Sequ
     except Exception as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         hint, here, why = nearest(name, known), ", ".join(known), f"{type(e).__name__}: {reason[:160]}"
-        raise QkvError(
-            f"{name}: no such directory and no bundled model{hint} (bundled: {here or 'none'}), and the hub did not "
-            f"give it ({why}). Check the name, and HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME; ./{name} forces "
-            "a path",
-            zh=f"{name}：没有这个目录，也没有这个自带的模型{hint.zh}（自带：{here or '无'}），"
-            f"hub 上也没有取到（{why}）。请检查名字，以及 HF_ENDPOINT、HF_HUB_OFFLINE、HF_TOKEN、HF_HOME；"
-            f"写 ./{name} 表示路径",
-        ) from None
+        raise QkvError("{name}: no such directory and no bundled model{hint} (bundled: {here}), and the hub did not "
+                       "give it ({why}). Check the name, and HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME; "
+                       "./{name} forces a path", name=name, hint=hint, here=here or Message("none"), why=why) from None
 
 
 def special_of(directory: Path, config: dict[str, Any], tokenizer: Tokenizer | None) -> Special:
@@ -182,10 +177,8 @@ def special_of(directory: Path, config: dict[str, Any], tokenizer: Tokenizer | N
         found = value if isinstance(value, list) else [] if value is None else [value]
         for number in found:
             if not isinstance(number, int):
-                raise QkvError(f"{directory}: {key} is {value!r} in its configs, expected a token's number or a list "
-                               "of them",
-                               zh=f"{directory}：{key} 在配置里是 {value!r}，"
-                               "应是一个 token 的编号或编号的列表")  # fmt: skip
+                raise QkvError("{directory}: {key} is {value!r} in its configs, expected a token's number or a list "
+                               "of them", directory=directory, key=key, value=value)
         return tuple(found)
 
     def one(key: str, own: int | None = None) -> int | None:
@@ -212,10 +205,9 @@ def spec_of(name: str | Path | Model) -> Spec:
     if config is None and ":" in str(name) and not Path(name).exists():
         known = [*model_dir.modules(), *(a for m in model_dir.modules().values() for a in getattr(m, "ALSO", ()))]
         family, size = str(name).split(":", 1)
-        raise QkvError(f"{name}: there is no family {family!r}{nearest(family, known)} with a size {size!r} (families: "
-                       f"{', '.join(known)})",
-                       zh=f"{name}：没有带规格 {size!r} 的家族 {family!r}{nearest(family, known).zh}（有的："
-                       f"{', '.join(known)}）")  # fmt: skip
+        raise QkvError("{name}: there is no family {family!r}{hint} with a size {size!r} (families: {known})",
+                       name=name, family=family, hint=nearest(family, known), size=size,
+                       known=", ".join(known))
     if config is None:
         directory = locate(name, wanted=("config.json", peft.CONFIG))
         if (directory / peft.CONFIG).is_file() and not (directory / "config.json").is_file():
@@ -262,12 +254,11 @@ def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise QkvError(f"unknown device {name!r} (known: auto, cpu, cuda, cuda:0, mps)",
-                       zh=f"没有设备 {name!r}（有的：auto、cpu、cuda、cuda:0、mps）") from None  # fmt: skip
+        raise QkvError("unknown device {name!r} (known: auto, cpu, cuda, cuda:0, mps)", name=name) from None
     count = {"cuda": torch.cuda.device_count, "mps": torch.backends.mps.is_available}.get(device.type)
     if count and (device.index or 0) >= (there := int(count())):
-        raise QkvError(f"device {name!r}: this machine, or this build of PyTorch, has {there} such; take --device cpu",
-                       zh=f"设备 {name!r}：这台机器或这个 PyTorch 有 {there} 个；请用 --device cpu")  # fmt: skip
+        raise QkvError("device {name!r}: this machine, or this build of PyTorch, has {there} such; take --device cpu",
+                       name=name, there=there)
     return device
 
 
@@ -278,6 +269,6 @@ DTYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": t
 def dtype_of(name: str) -> torch.dtype | None:
     """The dtype of a name; auto is None: the checkpoint decides."""
     if name not in DTYPES:
-        raise QkvError(f"unknown dtype {name!r}{nearest(name, DTYPES)} (known: {', '.join(DTYPES)})",
-                       zh=f"没有数值类型 {name!r}{nearest(name, DTYPES).zh}（有的：{', '.join(DTYPES)}）")  # fmt: skip
+        raise QkvError("unknown dtype {name!r}{hint} (known: {dtypes})", name=name, hint=nearest(name, DTYPES),
+                       dtypes=", ".join(DTYPES))
     return DTYPES[name]

@@ -40,8 +40,8 @@ def present(texts: Sequence[Any]) -> Sequence[Any]:
     for n, line in enumerate(texts):
         for part in line if parted(line) else (line,):
             if len(part) == 0 or (isinstance(part, str) and not part.strip()):
-                raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to read",
-                               zh=f"{len(texts)} 段文本中的第 {n + 1} 段是空的：没有可读的")  # fmt: skip
+                raise QkvError("text {text} of {texts} is empty: there is nothing to read", text=n + 1,
+                               texts=len(texts))
     return texts
 
 
@@ -67,8 +67,8 @@ def together(models: Sequence["Model"], texts: Sequence[Any], *, both: bool) -> 
     for other in models[1:]:
         if set(other.labels) != set(models[0].labels) or compares(other) != compares(models[0]):
             one, two = (", ".join(m.labels) or "none" for m in (models[0], other))
-            raise QkvError(f"ensemble: the models have other labels ({one}; {two}); train them on the same ones",
-                           zh=f"集成：各模型的标签不同（{one}；{two}）；请用同样的标签训练")  # fmt: skip
+            raise QkvError("ensemble: the models have other labels ({one}; {two}); train them on the same ones",
+                           one=one, two=two)
     found = [[v.probabilities for v in judged(model, texts, both=both)] for model in models]
     return [Verdict.of({name: sum(said[name] for said in each) / len(each) for name in each[0]})
             for each in zip(*found, strict=True)]  # fmt: skip
@@ -79,25 +79,20 @@ def asked(model: "Model", line: Any, *, both: bool) -> tuple[list[tuple[list[int
     texts, made = line if parted(line) else (line,), model.tokenizer
     both = both or (len(texts) == 2 and unordered(model))
     if len(texts) > 2 and not compares(model):
-        raise QkvError(f"found {len(texts)} texts in one question, but this model does not compare answers: its labels "
-                       "judge a text or a pair",
-                       zh=f"一个问题里有 {len(texts)} 段文本，但这个模型不比较答案："
-                       "它的标签判断一段文本或一对文本")  # fmt: skip
+        raise QkvError("found {texts} texts in one question, but this model does not compare answers: its labels "
+                       "judge a text or a pair", texts=len(texts))
     if compares(model) and len(texts) < 3 and tuple(model.labels) == (inputs.RIGHT,):
-        raise QkvError(f"found {len(texts)} text{'s' * (len(texts) > 1)}, expected a question and two or more answers "
-                       "(a tab between them): this model's one logit says which answer fits best",
-                       zh=f"有 {len(texts)} 段文本，应是一个问题和两个以上的答案（以制表符相隔）："
-                       "这个模型唯一的 logit 说哪个答案最合适")  # fmt: skip
+        raise QkvError("found {texts} text{plural}, expected a question and two or more answers (a tab between them): "
+                       "this model's one logit says which answer fits best", texts=len(texts),
+                       plural="s" * (len(texts) > 1))
     if unordered(model) and len(texts) == 1:
-        raise QkvError("found one text, expected two with a tab between them: this model says how a pair is related",
-                       zh="有一段文本，应是以制表符相隔的两段：这个模型说一对文本是什么关系")  # fmt: skip
+        raise QkvError("found one text, expected two with a tab between them: this model says how a pair is "
+                       "related")
     if both and len(texts) != 2:
-        raise QkvError(f"both orders: expected a pair of texts, found {len(texts)}",
-                       zh=f"两种次序：应是一对文本，却有 {len(texts)} 段")  # fmt: skip
+        raise QkvError("both orders: expected a pair of texts, found {texts}", texts=len(texts))
     spelled = made is not None and all(isinstance(text, str) for text in texts)
     if (both or len(texts) > 2) and not spelled:
-        raise QkvError("texts that are compared are given as texts, and to a model with a tokenizer",
-                       zh="要比较的文本须以文本给出，模型须有分词器")  # fmt: skip
+        raise QkvError("texts that are compared are given as texts, and to a model with a tokenizer")
     if made and spelled and marked(model):
         laid = inputs.laid([made.encode(text, special=False) for text in texts], inputs.Marks.of(made), both=both)
     elif made and (both or len(texts) > 2):
@@ -142,12 +137,9 @@ def segmented(model: "Model", line: Any) -> tuple[list[int], list[int]]:
         return ids, [0] * len(ids)
     made = model.tokenizer
     if made is None or made.cls_id is None or made.sep_id is None or not model.spec.stack.segments:
-        raise QkvError(
-            "this model reads no pairs: that takes segments in the model, and a cls and a sep token in its tokenizer, "
-            f"or a decoder whose vocabulary has {', '.join(inputs.SPELLED)}; give a list for several texts",
-            zh="这个模型不读文本对：那要模型里有分段，分词器里有 cls 和 sep，"
-            f"或是词表里有 {', '.join(inputs.SPELLED)} 的解码器；多段文本请给列表",
-        )
+        raise QkvError("this model reads no pairs: that takes segments in the model, and a cls and a sep token in its "
+                       "tokenizer, or a decoder whose vocabulary has {spelled}; give a list for several texts",
+                       spelled=", ".join(inputs.SPELLED))
     first, second = (made.encode(part, special=False) if isinstance(part, str) else part for part in line)
     both = inputs.pair(first, second, cls=made.cls_id, sep=made.sep_id)
     return list(both[0]), list(both[1])

@@ -18,6 +18,7 @@ from qkv.core.step import Given, begin
 from qkv.errors import QkvError
 from qkv.generation import engine
 from qkv.judging import by_batches, compares, divided, parted, present, together
+from qkv.messages import Message
 from qkv.spec import Spec
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.uses import kind
@@ -103,14 +104,12 @@ class Model:
         well_formed(ids=ids, source=source, target=target)
         if self.encoder_decoder:
             if source is None or target is None:
-                raise QkvError("this model has an encoder and a decoder: call it with source= and target=",
-                               zh="这个模型有编码器和解码器：请用 source= 和 target= 调用")  # fmt: skip
+                raise QkvError("this model has an encoder and a decoder: call it with source= and target=")
             memory = core.encode(source, begin(core.encoder, source, Given(real=padding), drop=drop))
             stack, ids, given = core.decoder, target, Given(memory=memory, memory_real=padding)
         else:
             if ids is None or source is not None or target is not None:
-                raise QkvError("this model has one stack: call it with ids (and padding=)",
-                               zh="这个模型只有一摞：请用 ids（和 padding=）调用")  # fmt: skip
+                raise QkvError("this model has one stack: call it with ids (and padding=)")
             stack = core.decoder if self.spec.decoder else core.encoder
             given = Given(real=padding, segments=segments, prefix=prefix)
         step = begin(stack, ids, given, drop=drop)
@@ -126,7 +125,7 @@ class Model:
             QkvError: `family` cannot say the spec; the message names the field.
         """
         if not str(directory):
-            raise QkvError("save: the name of the directory is empty", zh="save：目录名是空的")
+            raise QkvError("save: the name of the directory is empty")
         directory = Path(directory)
         with storage.replacing(directory) as aside:
             extra = self.special.keys
@@ -186,8 +185,7 @@ class Model:
         """The ids of a conversation up to where the model answers, as its chat template writes them."""
         template = chats.of(self.tokenizer) if self.tokenizer else None
         if template is None or self.tokenizer is None:
-            raise QkvError("this model has no chat template; it was not made to converse: use generate",
-                           zh="这个模型没有对话模板；它不是用来聊天的：请用 generate")  # fmt: skip
+            raise QkvError("this model has no chat template; it was not made to converse: use generate")
         rows = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return template.ids(self.tokenizer, rows)
 
@@ -234,12 +232,10 @@ class Model:
             QkvError: the model does not fill in words, the text holds no mask, or `top` is none.
         """
         if top < 1:
-            raise QkvError(f"top: found {top}, expected 1 or more words", zh=f"top：是 {top}，应是 1 个词或更多")
+            raise QkvError("top: found {top}, expected 1 or more words", top=top)
         if self.tokenizer is None or self.tokenizer.mask_id is None:
             raise QkvError("fill needs a model that was trained on masked words, and this one's tokenizer has no mask "
-                           f"token; it is {kind(self.spec)}",
-                           zh=f"fill 要用学过被遮的词的模型，而这个的分词器没有 mask token；"
-                           f"它是{kind(self.spec)}")  # fmt: skip
+                           "token; it is {kind}", kind=kind(self.spec))
         chances = reading.fill(self.core, self.ids(text), self.tokenizer.mask_id)
         chances = chances.topk(min(top, chances.shape[-1]))
         rows = zip(chances.indices.tolist(), chances.values.tolist(), strict=True)
@@ -286,8 +282,7 @@ class Model:
         if not isinstance(text, str):
             return list(text)
         if self.tokenizer is None:
-            raise QkvError("this model has no tokenizer: give token ids instead of text",
-                           zh="这个模型没有分词器：请给 token 编号，不要给文本")  # fmt: skip
+            raise QkvError("this model has no tokenizer: give token ids instead of text")
         return self.tokenizer.encode(text)
 
     def text(self, ids: Sequence[int]) -> str:
@@ -302,10 +297,8 @@ def several(given: Any) -> tuple[bool, list[Any]]:
     if isinstance(given, str) or (rows and all(isinstance(i, int) for i in rows) and isinstance(given, Iterable)):
         return False, [given]
     if wrong := [row for row in rows if not isinstance(row, Iterable)]:
-        raise QkvError(f"found {wrong[0]!r} of type {type(wrong[0]).__name__}, expected a text, the ids of one, or a "
-                       "list of them",
-                       zh=f"{wrong[0]!r} 是 {type(wrong[0]).__name__} 类型，应是一段文本、它的编号，"
-                       "或这些的列表")  # fmt: skip
+        raise QkvError("found {wrong!r} of type {kind}, expected a text, the ids of one, or a list of them",
+                       wrong=wrong[0], kind=type(wrong[0]).__name__)
     return True, rows
 
 
@@ -334,11 +327,10 @@ def well_formed(**given: Tensor | None) -> None:
     """QkvError where ids are no rows [B, T] of whole numbers."""
     for name, rows in given.items():
         if rows is not None and (rows.ndim != 2 or rows.is_floating_point() or rows.dtype == torch.bool):
-            hint = Note(f"; one row of ids is {name}[None]", zh=f"；一行编号请写 {name}[None]") if rows.ndim == 1 else ""
-            raise QkvError(f"{name}: found {list(rows.shape)} of {str(rows.dtype).removeprefix('torch.')}, expected "
-                           f"whole numbers [rows, positions]{hint}",
-                           zh=f"{name}：是 {str(rows.dtype).removeprefix('torch.')} 的 {list(rows.shape)}，应是整数 "
-                           f"[行, 位置]{hint}")  # fmt: skip
+            hint = Message("; one row of ids is {name}[None]", name=name) if rows.ndim == 1 else ""
+            raise QkvError("{name}: found {shape} of {dtype}, expected whole numbers [rows, positions]{hint}",
+                           name=name, shape=list(rows.shape), dtype=str(rows.dtype).removeprefix("torch."),
+                           hint=hint)
 
 
 def save_adapters(directory: Path, model: Model) -> None:

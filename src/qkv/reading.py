@@ -28,8 +28,8 @@ def read(
     stack = core.encoder if core.spec.encoder else core.decoder
     limit = stack.spec.longest
     if limit is not None and ids.shape[1] > limit:
-        raise QkvError(f"a text has {ids.shape[1]} tokens, and the model reads at most {limit}; shorten or split it",
-                       zh=f"文本有 {ids.shape[1]} 个词元，而模型最多读 {limit} 个；请缩短或分开")  # fmt: skip
+        raise QkvError("a text has {shape} tokens, and the model reads at most {limit}; shorten or split it",
+                       shape=ids.shape[1], limit=limit)
     kinds = None if segments is None else filled(segments, ids.device)[0]
     free = real.sum(1) if any(m.kind == "prefix" for m in stack.masks) else None
     return ids, Given(real=real, segments=kinds, prefix=free)
@@ -72,15 +72,14 @@ def judge(
         QkvError: the model has no labels, a text is too long, or an encoder-decoder's start id is missing.
     """
     if core.spec.labels is None:
-        raise QkvError("this model has no labels: it was not made to classify; train one, or load a classifier",
-                       zh="这个模型没有类别，不是分类器；请训练一个，或换一个分类模型")  # fmt: skip
+        raise QkvError("this model has no labels: it was not made to classify; train one, or load a "
+                       "classifier")
     ids, given = read(core, rows, segments)
     if not (core.spec.encoder and core.spec.decoder):
         step = begin(core.encoder if core.spec.encoder else core.decoder, ids, given, mode="prefill")
         return core.classify(ids, step).float()
     if start is None:
-        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json",
-                       zh="这个编码器-解码器没有说 decoder_start_token_id；请写进它的 config.json")  # fmt: skip
+        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
     memory = states(core, ids, given)
     ids = F.pad(ids[:, :-1], (1, 0), value=start)
     step = begin(core.decoder, ids, Given(real=given.real, memory=memory, memory_real=given.real), mode="prefill")
@@ -95,12 +94,11 @@ def fill(core: Transformer, ids: Sequence[int], mask: int) -> Tensor:
         QkvError: the model has no encoder with a head, or the text holds no mask.
     """
     if core.spec.decoder or core.spec.head is None:
-        raise QkvError(f"fill needs an encoder that says words; this is {kind(core.spec)}",
-                       zh=f"fill 要能说出词的编码器；这是{kind(core.spec)}")  # fmt: skip
+        raise QkvError("fill needs an encoder that says words; this is {kind}", kind=kind(core.spec))
     places = [i for i, token in enumerate(ids) if token == mask]
     if not places:
-        raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is missing",
-                       zh="文本里没有要填的空：请在缺词处放 [MASK]（分词器的 mask token）")  # fmt: skip
+        raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is "
+                       "missing")
     return core.head(states(core, *read(core, [ids]))[0, places]).float().softmax(-1)
 
 
@@ -119,8 +117,7 @@ def chance(
     """
     spec = core.spec
     if spec.decoder is None or spec.head is None:
-        raise QkvError(f"score needs a decoder that says words; this is {kind(spec)}",
-                       zh=f"score 要能说出词的解码器；这是{kind(spec)}")  # fmt: skip
+        raise QkvError("score needs a decoder that says words; this is {kind}", kind=kind(spec))
     stack, given = core.decoder, Given()
     if spec.encoder:
         given, source = Given(memory=states(core, *read(core, [source]))), ()
@@ -131,12 +128,11 @@ def chance(
     elif not source:
         source, said = said[:1], said[1:]
     if not said:
-        raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored",
-                       zh="score 至少要两个 token 的文本：第一个是给定的，其余打分")  # fmt: skip
+        raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored")
     row, limit = torch.tensor([[*source, *start, *said[:-1]]], device=core.embed.weight.device), stack.spec.longest
     if limit is not None and row.shape[1] > limit:
-        raise QkvError(f"a text has {row.shape[1]} tokens, and the model reads at most {limit}; shorten or split it",
-                       zh=f"文本有 {row.shape[1]} 个词元，而模型最多读 {limit} 个；请缩短或分开")  # fmt: skip
+        raise QkvError("a text has {shape} tokens, and the model reads at most {limit}; shorten or split it",
+                       shape=row.shape[1], limit=limit)
     state = core.hidden(row, begin(stack, row, given, mode="prefill"))[0, -len(said) :]  # T D
     logprobs = core.head(state).float().log_softmax(-1)  # T V
     return logprobs.gather(-1, torch.tensor(said, device=logprobs.device)[:, None]).sum().item()

@@ -117,9 +117,11 @@ class Attention:
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.groups < 1 or self.heads % self.groups:
-            raise QkvError(f"attention: {self.groups} key/value groups do not divide {self.heads} heads")
+            raise QkvError("attention: {groups} key/value groups do not divide {heads} heads", groups=self.groups,
+                           heads=self.heads)
         if self.rotary and (self.rotary.dim % 2 or self.rotary.dim * self.rotary.axes > self.head_dim):
-            raise QkvError(f"attention: rotary dim {self.rotary.dim} must be even and at most head_dim {self.head_dim}")
+            raise QkvError("attention: rotary dim {dim} must be even and at most head_dim {head_dim}",
+                           dim=self.rotary.dim, head_dim=self.head_dim)
 
 
 @dataclass(frozen=True)
@@ -179,15 +181,17 @@ class Experts:
 
     def __post_init__(self) -> None:
         if not 1 <= self.chosen <= self.count:
-            raise QkvError(f"experts: {self.chosen} chosen of {self.count}; choose at least 1 and at most all")
+            raise QkvError("experts: {chosen} chosen of {count}; choose at least 1 and at most all", chosen=self.chosen,
+                           count=self.count)
         if self.groups < 1 or self.count % self.groups or not 1 <= self.open_groups <= self.groups:
-            raise QkvError(
-                f"experts: {self.groups} groups ({self.open_groups} open) do not divide {self.count} experts"
-            )
+            raise QkvError("experts: {groups} groups ({open_groups} open) do not divide {count} experts",
+                           groups=self.groups, open_groups=self.open_groups, count=self.count)
         if self.group_score == "best two" and self.count // self.groups < 2:
-            raise QkvError(f"experts: {self.groups} groups of one expert have no best two; use group_score='best'")
+            raise QkvError("experts: {groups} groups of one expert have no best two; use group_score='best'",
+                           groups=self.groups)
         if self.chosen > self.count // self.groups * self.open_groups:
-            raise QkvError(f"experts: {self.chosen} chosen, but {self.open_groups} open groups hold fewer")
+            raise QkvError("experts: {chosen} chosen, but {open_groups} open groups hold fewer", chosen=self.chosen,
+                           open_groups=self.open_groups)
 
 
 @dataclass(frozen=True)
@@ -357,9 +361,11 @@ def from_json(kind: Any, value: Any, where: str = "spec") -> Any:
         return float(typing.cast("float", value)) if kind is float else value
     hints = typing.get_type_hints(kind)
     if not isinstance(value, dict):
-        raise QkvError(f"{where}: found {value!r}, expected an object with the keys {', '.join(hints)}")
+        raise QkvError("{where}: found {value!r}, expected an object with the keys {hints}", where=where, value=value,
+                       hints=", ".join(hints))
     for key in value:
         if key not in hints:
-            raise QkvError(f"{where}: unknown key {key!r}{nearest(key, hints)}; known are {', '.join(hints)}")
+            raise QkvError("{where}: unknown key {key!r}{hint}; known are {hints}", where=where, key=key,
+                           hint=nearest(key, hints), hints=", ".join(hints))
     build: Any = kind
     return build(**{k: from_json(hints[k], v, f"{where}.{k}") for k, v in value.items()})

@@ -14,6 +14,7 @@ from qkv.generation import beam as beams
 from qkv.generation import engine
 from qkv.generation.rows import BLANKS, PIECE, Feed, by_length, places
 from qkv.generation.sequence import Limits, Stops
+from qkv.messages import Message
 from qkv.sampling import Sampling
 from qkv.spec import Spec
 from qkv.tokenizers import tokenizer as text
@@ -72,22 +73,20 @@ class Ask:
         known = Ask.__dataclass_fields__
         for name in how:
             if name not in known:
-                raise QkvError(f"unknown option {name!r}{nearest(name, known)} (known: {', '.join(known)})",
-                               zh=f"没有选项 {name!r}{nearest(name, known).zh}（有的："
-                               f"{', '.join(known)}）")  # fmt: skip
+                raise QkvError("unknown option {name!r}{hint} (known: {known})", name=name, hint=nearest(name, known),
+                               known=", ".join(known))
         stop: Any = how.get("stop") or ()
         way = how.get("sampling", "greedy")
         if way not in ("greedy", "model"):
-            raise QkvError(f"sampling is {way!r}, expected 'greedy', or 'model' for what its makers chose",
-                           zh=f"sampling 是 {way!r}，应是 'greedy'，或 'model'（作者所选的）")  # fmt: skip
+            raise QkvError("sampling is {way!r}, expected 'greedy', or 'model' for what its makers chose",
+                           way=way)
         usual = drawn(habits) if way == "model" else {}
         options: dict[str, Any] = {**usual, **how, "stop": (stop,) if isinstance(stop, str) else stop}
         hints = get_type_hints(Ask)
         plain = {name: value.item() if hasattr(value, "item") else value for name, value in options.items()}
         options = {name: fitting(hints[name], value, name) for name, value in plain.items()}
         if options.get("beam", 1) < 1:
-            raise QkvError(f"beam: found {options['beam']}, expected at least 1",
-                           zh=f"beam：是 {options['beam']}，至少是 1")  # fmt: skip
+            raise QkvError("beam: found {beam}, expected at least 1", beam=options["beam"])
         return Ask(**options)
 
     def settings(self, model: "Model") -> dict[str, Any]:
@@ -122,8 +121,7 @@ def start_of(model: "Model") -> tuple[int, ...]:
     if not model.encoder_decoder:
         return () if special.start is None or not free(model.spec) else (special.start,)
     if special.start is None:
-        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json",
-                       zh="这个编码器-解码器没有说 decoder_start_token_id；请写进它的 config.json")  # fmt: skip
+        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
     return (special.start,) if special.forced is None else (special.start, special.forced)
 
 
@@ -150,13 +148,11 @@ def chance(model: "Model", text: Any) -> float:
     if not isinstance(text, tuple) or all(isinstance(part, int) for part in text):
         if model.encoder_decoder:
             raise QkvError("score: found one text, expected two: what an encoder-decoder says is scored after its "
-                           "source, (source, target); in a line a tab stands between them",
-                           zh="score：有一段文本，应是两段：编码器-解码器的话接在原文之后打分，（原文，译文）；"
-                           "一行里以制表符相隔")  # fmt: skip
+                           "source, (source, target); in a line a tab stands between them")
         return reading.chance(model.core, model.ids(text))
     if len(text) != 2:
-        raise QkvError(f"score: found {len(text)} texts in a tuple, expected two: the second is scored after the first",
-                       zh=f"score：元组里有 {len(text)} 段文本，应是两段：第二段接在第一段之后打分")  # fmt: skip
+        raise QkvError("score: found {text} texts in a tuple, expected two: the second is scored after the first",
+                       text=len(text))
     source, said = map(model.ids, text)
     if model.encoder_decoder or free(model.spec):
         source, said = blanked(model, source), whole(model, text[1])
@@ -182,8 +178,8 @@ def write(model: "Model", prompts: Sequence[Prompt], ask: Ask) -> list[Result]:
     settings = ask.settings(model)
     if ask.beam > 1:
         if ask.temperature or ask.stop or not ask.cache:
-            raise QkvError("beam: beams search for the best text; leave out temperature, stop and cache=False",
-                           zh="beam：束搜索找最好的文本；请去掉 temperature、stop 和 cache=False")  # fmt: skip
+            raise QkvError("beam: beams search for the best text; leave out temperature, stop and "
+                           "cache=False")
         del settings["sampling"]
         settings["stops"] = Stops(model.special.eos)
         found = beams.beam(model.core, ids, search=beams.Search(ask.beam, length_penalty=0.0), **settings)
@@ -219,12 +215,11 @@ def render(
         agree(model, other)
     if not model.encoder_decoder:
         what = kind(model.spec)
-        raise QkvError(f"translate needs an encoder and a decoder; this is {what}",
-                       zh=f"翻译要编码器加解码器；这是{what.zh}")  # fmt: skip
+        raise QkvError("translate needs an encoder and a decoder; this is {what}", what=what)
     for n, line in enumerate(texts):
         if isinstance(line, str) and not line.strip():
-            raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to translate",
-                           zh=f"{len(texts)} 段文本中的第 {n + 1} 段是空的：没有可翻译的")  # fmt: skip
+            raise QkvError("text {text} of {texts} is empty: there is nothing to translate", text=n + 1,
+                           texts=len(texts))
     ids, way = [model.ids(t) for t in texts], way_of(model)
     search = beams.Search(beam, nbest, length_penalty)
     limits = Limits(max_new_tokens, model.spec.context, model.special.forbid)
@@ -256,21 +251,21 @@ def agree(model: "Model", other: "Model") -> None:
     """
     for each in (model, other):
         if not each.encoder_decoder or isinstance(each.core, Recurrent):
-            raise QkvError(f"ensemble: {each!r} does not translate by beam search, so it cannot be one of several",
-                           zh=f"集成：{each!r} 不用束搜索翻译，不能成为其中之一")  # fmt: skip
+            raise QkvError("ensemble: {each!r} does not translate by beam search, so it cannot be one of several",
+                           each=each)
     if (model.special, start_of(model)) != (other.special, start_of(other)):
-        raise QkvError("ensemble: the models begin or end a text with other ids; were they trained alike?",
-                       zh="集成：各模型开始或结束文本的编号不同；它们是一样训练的吗？")  # fmt: skip
+        raise QkvError("ensemble: the models begin or end a text with other ids; were they trained alike?")
     ours, theirs = (m.tokenizer.vocabulary if m.tokenizer else {} for m in (model, other))
     if ours != theirs or model.spec.vocabulary != other.spec.vocabulary:
         odd = next((word for word in ours | theirs if ours.get(word) != theirs.get(word)), None)
-        which = f"{model.spec.vocabulary:,} tokens and {other.spec.vocabulary:,}"
-        zh = f"{model.spec.vocabulary:,} 个和 {other.spec.vocabulary:,} 个 token"
+        which = Message("{vocabulary:,} tokens and {vocabulary2:,}", vocabulary=model.spec.vocabulary,
+                        vocabulary2=other.spec.vocabulary)
         if odd is not None:
-            which = f"{odd!r} is {ours.get(odd, 'unknown')} to the first, {theirs.get(odd, 'unknown')} to the other"
-            zh = f"{odd!r} 在第一个里是 {ours.get(odd, '未知')}，在另一个里是 {theirs.get(odd, '未知')}"
-        raise QkvError(f"ensemble: the models have other vocabularies ({which}); train them with one tokenizer",
-                       zh=f"集成：各模型的词表不同（{zh}）；请用同一个分词器训练")  # fmt: skip
+            which = Message("{odd!r} is {ours} to the first, {theirs} to the other", odd=odd,
+                            ours=ours.get(odd, Message("unknown")),
+                            theirs=theirs.get(odd, Message("unknown")))
+        raise QkvError("ensemble: the models have other vocabularies ({which}); train them with one tokenizer",
+                       which=which)
 
 
 def aligned(model: "Model", source: list[int], tokens: list[int]) -> Tensor:
@@ -299,17 +294,14 @@ def way_of(model: "Model") -> Way:
         return Way(write, searched, aligned)
 
     def refuse(model: "Model", prompts: Sequence[Prompt], ask: Ask) -> list[Result]:
-        raise QkvError("an LSTM baseline translates, or is measured; it does not continue texts",
-                       zh="LSTM 基线能翻译，也能测量；它不续写文本")  # fmt: skip
+        raise QkvError("an LSTM baseline translates, or is measured; it does not continue texts")
 
     def greedy(
         models: Sequence["Model"], sources: list[list[int]], search: beams.Search, limits: Limits
     ) -> list[list[beams.Hypothesis]]:
         if search.nbest > 1:
-            raise QkvError(f"nbest: found {search.nbest}, but an LSTM baseline translates greedily and has one "
-                           "translation of a text; leave it out",
-                           zh=f"nbest：是 {search.nbest}，但 LSTM 基线只作贪心翻译，每段文本一个译文；"
-                           "请去掉它")  # fmt: skip
+            raise QkvError("nbest: found {nbest}, but an LSTM baseline translates greedily and has one translation of "
+                           "a text; leave it out", nbest=search.nbest)
         longest = limits.max_new_tokens or min(limits.context or 512, 50 + 2 * max(map(len, sources)))
         found = baselines.translate(core, sources, start=start_of(model)[0], ends=model.special.eos, longest=longest,
                                     forbid=limits.forbid)  # fmt: skip

@@ -16,19 +16,18 @@ from typing import Literal
 import numpy as np
 
 from qkv.data import sources
-from qkv.errors import Note, QkvError
-from qkv.messages import Trimmed
+from qkv.errors import QkvError
+from qkv.messages import Message, Trimmed
 
 Kind = Literal["auto", "text", "tsv", "jsonl", "parallel"]
 Row = tuple[str, ...]  # one text, or a pair
 Talk = Callable[[Mapping[str, object], str], Sequence[Mapping[str, object]]]  # (row, place) -> messages
 HUGE = 1 << 20  # bytes from which a line is told of
 TELLING = 30  # bytes from which a line of plain text is no phrase that everybody writes
-NAMED = Note("looks like the names of the columns, and is read as a row like any other; remove the line",
-             zh="像是各列的名字，却会与别的行一样读作数据；请删去这一行")  # fmt: skip
+NAMED = Message("looks like the names of the columns, and is read as a row like any other; remove the line")
 LEAK = 0.1  # the share of such lines, found in training too, from which held-out text is no longer held out
-PARTS = {"rows": ("行", "rows"), "source": ("源文", "source"), "target": ("译文", "target"),
-         "column 1": ("第 1 列", "column 1"), "column 2": ("第 2 列", "column 2")}  # fmt: skip
+PARTS = {"rows": Message("rows"), "source": Message("source"), "target": Message("target"),
+         "column 1": Message("column 1"), "column 2": Message("column 2")}
 KEYS = (("source", "target"), ("prompt", "completion"), ("label", "text"), ("text",))
 WHERE = re.compile(r"^.*?:\d+(?:: |\uff1a)")  # file:line before a message, English or Chinese
 
@@ -51,7 +50,7 @@ class Fault:
     """Something found: how often, the place of the first, and whether it must be mended (`broken`) or only known."""
 
     place: str
-    text: Note
+    text: Message
     count: int = 1
     broken: bool = True
 
@@ -133,7 +132,7 @@ def hashed(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.strip().encode("utf-8", "replace"), digest_size=8).digest(), "little")
 
 
-def bare(said: Note) -> Note:
+def bare(said: Message) -> Message:
     """A message without the place before it."""
     return Trimmed(said, WHERE.pattern)
 
@@ -143,7 +142,7 @@ class Tally(sources.Sieve):
 
     def __init__(self) -> None:
         super().__init__("skip")
-        self.kinds: dict[str, tuple[int, Note]] = {}
+        self.kinds: dict[str, tuple[int, Message]] = {}
         self.count = 0
 
     def refuse(self, error: QkvError, *rows: tuple[Path, sources.Line]) -> None:
@@ -205,8 +204,8 @@ def units(paths: Sequence[Path], kind: Kind, *, apart: bool = False) -> list[tup
     two = len(paths) == 2 and not any(p.suffix.lower() in alone for p in paths)
     if kind == "parallel" or (kind == "auto" and two):
         if len(paths) % 2:
-            raise QkvError(f"parallel files come in twos, source then target; found {len(paths)}: {paths[-1]} is alone",
-                           zh=f"平行文件两个一组，先源文后译文；共有 {len(paths)} 个：{paths[-1]} 落单了")  # fmt: skip
+            raise QkvError("parallel files come in twos, source then target; found {paths}: {paths2} is alone",
+                           paths=len(paths), paths2=paths[-1])
         return [(paths[i], paths[i + 1]) for i in range(0, len(paths), 2)]
     return [(path,) for path in paths]
 
@@ -244,53 +243,48 @@ def survey(about: About, options: Options) -> Iterator[Fault]:
         return
     about.characters, about.scripts = len(letters), scripts(letters)
     if about.lines == about.empty:
-        yield Fault(str(path), Note("the file is empty, expected text", zh="文件是空的，应有文本"))
+        yield Fault(str(path), Message("the file is empty, expected text"))
     if bad:
         yield Fault(f"{path}:{first['bad'].number}", foreign(first["bad"].raw, bad, wide), bad)
     if huge:
         size = first["huge"].size
-        text = Note(f"a line of {size:,} bytes; lines are rows: is this one file without line ends?",
-                    zh=f"这一行有 {size:,} 字节；每行是一条数据：整个文件没有换行吗？")  # fmt: skip
+        text = Message("a line of {size:,} bytes; lines are rows: is this one file without line ends?",
+                       size=size)
         yield Fault(f"{path}:{first['huge'].number}", text, huge, broken=about.kind != "text")
     yield from odd(about, returns, lost)
 
 
-def foreign(raw: bytes, bad: int, wide: int) -> Note:
+def foreign(raw: bytes, bad: int, wide: int) -> Message:
     """What is said of `bad` lines that are not UTF-8, the first of them `raw`, beside `wide` that are beyond ASCII."""
     looks = guess(raw)
     if wide:
-        return Note(f"mixed encodings: {wide} lines are UTF-8 beyond ASCII, and {bad} are not; the first of these "
-                    f"looks like {looks or 'no text'}",
-                    zh=f"编码混杂：{wide} 行是 ASCII 以外的 UTF-8，{bad} 行不是；后者的第一行像是 "
-                    f"{looks or '非文本'}")  # fmt: skip
+        return Message("mixed encodings: {wide} lines are UTF-8 beyond ASCII, and {bad} are not; the first of these "
+                       "looks like {looks}", wide=wide, bad=bad, looks=looks or Message("no text"))
     if looks:
         how = f"iconv -f {looks} -t UTF-8"
-        return Note(f"not UTF-8, looks like {looks}: {how}", zh=f"不是 UTF-8，像是 {looks}：{how}")
-    return Note("not UTF-8, nor text in another encoding", zh="不是 UTF-8，也不是别的编码的文本")
+        return Message("not UTF-8, looks like {looks}: {how}", looks=looks, how=how)
+    return Message("not UTF-8, nor text in another encoding")
 
 
 def odd(about: About, returns: int, lost: int) -> Iterator[Fault]:
     """What is worth knowing about a file that can be read all the same."""
     place, known = str(about.path), about.lines - about.empty
     if about.mark:
-        text = Note("begins with a byte order mark; it is dropped", zh="开头有字节序标记（BOM）；会去掉")
+        text = Message("begins with a byte order mark; it is dropped")
         yield Fault(place, text, broken=False)
     if about.crlf:
         lf = about.lines - about.crlf if about.crlf < about.lines - 1 else 0
-        mixed = Note(f", {lf} end with LF", zh=f"，{lf} 行以 LF 结尾") if lf else Note("")
-        text = Note(f"{about.crlf} lines end with CRLF{mixed}; both are read alike",
-                    zh=f"{about.crlf} 行以 CRLF 结尾{mixed.zh}；读法一样")  # fmt: skip
+        mixed = Message(", {lf} end with LF", lf=lf) if lf else Message("")
+        text = Message("{crlf} lines end with CRLF{mixed}; both are read alike", crlf=about.crlf, mixed=mixed)
         yield Fault(place, text, about.crlf, broken=False)
     if returns:
-        text = Note("carriage returns within lines; an old Mac's file ends its lines so",
-                    zh="行内有回车符；旧 Mac 的文件这样换行")  # fmt: skip
+        text = Message("carriage returns within lines; an old Mac's file ends its lines so")
         yield Fault(place, text, returns, broken=False)
     if lost:
-        text = Note("lines hold U+FFFD: text that was lost in an earlier conversion",
-                    zh="有 U+FFFD：这里的文字在以前的转换中丢了")  # fmt: skip
+        text = Message("lines hold U+FFFD: text that was lost in an earlier conversion")
         yield Fault(place, text, lost, broken=False)
     if about.kind != "text" and about.empty and known:
-        yield Fault(place, Note("blank lines; they are no rows", zh="空行；不算数据"), about.empty, broken=False)
+        yield Fault(place, Message("blank lines; they are no rows"), about.empty, broken=False)
 
 
 def guess(raw: bytes) -> str:
@@ -342,12 +336,11 @@ def contents(unit: Sequence[Path], abouts: list[About], faults: list[Fault], opt
     for about, long in zip(abouts, over, strict=True):
         about.rows, about.bad, about.over_long, about.duplicates = len(hashes.lines), tally.count, long, repeats
     if repeats:
-        text = Note(f"duplicate rows; the first repeats line {twin}", zh=f"重复的行；第一处重复第 {twin} 行")
+        text = Message("duplicate rows; the first repeats line {twin}", twin=twin)
         faults.append(Fault(f"{unit[0]}:{line}", text, repeats, False))
     if at[0]:
         size = options.measure(at[1])
-        text = Note(f"rows longer than {options.longest}; the first has {size}",
-                    zh=f"长于 {options.longest} 的行；第一处长 {size}")  # fmt: skip
+        text = Message("rows longer than {longest}; the first has {size}", longest=options.longest, size=size)
         faults.append(Fault(f"{unit[0]}:{at[0]}", text, max(over), broken=False))
     return hashes
 
@@ -383,12 +376,12 @@ class Keyed:
             self.keys = next((keys for keys in KEYS if all(k in item for k in keys)), ())
             if not self.keys:
                 found = ", ".join(item)
-                raise QkvError(f"{place}: found the keys {found or 'none'}; say which hold text with --keys",
-                               zh=f"{place}：有这些键：{found or '无'}；请用 --keys 说哪些是文本")  # fmt: skip
+                raise QkvError("{place}: found the keys {found}; say which hold text with --keys", place=place,
+                               found=found or Message("none"))
         row = tuple(sources.told(sources.under(item, key, place), key, place) for key in self.keys)
         for key, value in zip(self.keys, row, strict=True):
             if not value.strip():
-                raise QkvError(f"{place}: the {key} is empty", zh=f"{place}：{key} 是空的")
+                raise QkvError("{place}: the {key} is empty", place=place, key=key)
         return row
 
 
@@ -427,14 +420,13 @@ def overlap(training: Hashes, held: Hashes) -> Iterator[Overlap]:
 
 def leak(found: Overlap) -> Fault:
     """What an overlap means: whole rows must not be shared; single sides and a few lines of text are worth knowing."""
-    share, zh = f"{found.count} of {found.of} held-out", f"留出的 {found.of} 条中有 {found.count} 条"
+    share = Message("{count} of {of} held-out", count=found.count, of=found.of)
     if found.part != "rows":
-        text = Note(f"{share} texts ({PARTS[found.part]}) occur in training, the first at {found.twin}",
-                    zh=f"{zh}文本（{PARTS[found.part]}）在训练数据里，第一处在 {found.twin}")  # fmt: skip
+        text = Message("{share} texts ({parts}) occur in training, the first at {twin}", share=share,
+                       parts=PARTS[found.part], twin=found.twin)
         return Fault(found.place, text, found.count, broken=False)
     broken = found.kind != "text" or found.count > LEAK * found.of
-    text = Note(f"{share} rows occur in training too, the first at {found.twin}",
-                zh=f"{zh}也在训练数据里，第一处在 {found.twin}")  # fmt: skip
+    text = Message("{share} rows occur in training too, the first at {twin}", share=share, twin=found.twin)
     return Fault(found.place, text, found.count, broken)
 
 
@@ -443,6 +435,5 @@ def leaked(training: Path, held: Path) -> tuple[str, ...]:
     one, two = (contents((path,), [About(path, kind_of((path,), "auto"))], [], Options(keys=("text",)))
                 for path in (training, held))  # fmt: skip
     found = leak(next(overlap(one, two)))
-    said = Note(f"{found.place}: {found.text}: the evaluation flatters the model",
-                zh=f"{found.place}：{found.text.zh}：评估会高估模型")  # fmt: skip
+    said = Message("{place}: {text}: the evaluation flatters the model", place=found.place, text=found.text)
     return (said,) if found.broken and found.count else ()

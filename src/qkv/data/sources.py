@@ -17,7 +17,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Literal, TypeVar, cast
 
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 
 LONGEST = 1 << 24  # bytes of one line; a longer one is no row of anything, and is never held in memory
 PIECE = 1 << 20  # characters of a long text at a time
@@ -56,18 +57,17 @@ class Sieve:
     policy: Policy = "error"
     aside: Path | None = None  # where rows in quarantine go
     dropped: dict[str, int] = field(default_factory=dict)  # rows left out, by file
-    first: dict[str, Note] = field(default_factory=dict)  # what was wrong with the first of them, by file
+    first: dict[str, Message] = field(default_factory=dict)  # what was wrong with the first of them, by file
     file: IO[str] | None = None
 
     def __post_init__(self) -> None:
         known = ("error", "skip", "quarantine")
         if self.policy not in known:
             hint = nearest(self.policy, known)
-            raise QkvError(f"on_bad_row: found {self.policy!r}{hint} (known: {', '.join(known)})",
-                           zh=f"on_bad_row：没有 {self.policy!r}{hint.zh}（有：{', '.join(known)}）")  # fmt: skip
+            raise QkvError("on_bad_row: found {policy!r}{hint} (known: {known})", policy=self.policy, hint=hint,
+                           known=", ".join(known))
         if self.policy == "quarantine" and self.aside is None:
-            raise QkvError("on_bad_row: a quarantine needs a file to put bad rows into",
-                           zh="on_bad_row：quarantine 要有放坏行的文件")  # fmt: skip
+            raise QkvError("on_bad_row: a quarantine needs a file to put bad rows into")
         if self.policy == "quarantine" and TRIED.get():
             self.policy = "skip"
 
@@ -99,13 +99,13 @@ class Sieve:
                 self.file.write(json.dumps(_kept(path, line, str(error)), ensure_ascii=False) + "\n")
 
     @property
-    def notes(self) -> list[Note]:
+    def notes(self) -> list[Message]:
         """One sentence for each file that lost rows."""
         kept = self.policy == "quarantine"
-        where = Note(f", put into {self.aside}", zh=f"，放在 {self.aside}") if kept else ""
-        return [Note(f"{n} bad row(s) left out{where}; the first: {self.first[name]}",
-                     zh=f"略去了 {n} 个坏行{where}；第一个：{self.first[name].zh}")
-                for name, n in self.dropped.items()]  # fmt: skip
+        where = Message(", put into {aside}", aside=self.aside) if kept else ""
+        return [Message("{n} bad row(s) left out{where}; the first: {first}", n=n, where=where,
+                        first=self.first[name])
+                for name, n in self.dropped.items()]
 
 
 @contextmanager
@@ -130,9 +130,8 @@ def refuse_other(aside: Path) -> None:
     except (OSError, ValueError):
         earlier = False
     if not earlier:
-        raise QkvError(f"{aside}: is no quarantine of ours and would be written over; name another file: "
-                       "data.quarantine=FILE",
-                       zh=f"{aside}：不是我们写的坏行文件，会被覆盖；请用别的文件：data.quarantine=文件")  # fmt: skip
+        raise QkvError("{aside}: is no quarantine of ours and would be written over; name another file: "
+                       "data.quarantine=FILE", aside=aside)
 
 
 def _kept(path: Path, line: Line, why: str) -> dict[str, str | int]:
@@ -158,8 +157,7 @@ def opened(path: Path) -> IO[bytes]:
         raise missing(path, e) from None
     if kind := not_text(head):
         file.close()
-        raise QkvError(f"{path}: not a UTF-8 text file, found {kind}",
-                       zh=f"{path}：不是 UTF-8 文本文件，而是 {kind.zh}")  # fmt: skip
+        raise QkvError("{path}: not a UTF-8 text file, found {kind}", path=path, kind=kind)
     if head.startswith(b"\xef\xbb\xbf"):
         file.read(3)
     return file
@@ -169,24 +167,23 @@ def missing(path: Path, error: OSError) -> QkvError:
     """What to say about a file that cannot be opened."""
     folder = path.parent
     if path.is_dir():
-        return QkvError(f"{path}: is a directory, expected a text file", zh=f"{path}：是目录，应是文本文件")
+        return QkvError("{path}: is a directory, expected a text file", path=path)
     if not folder.is_dir():
-        return QkvError(f"{path}: no such file (nor is there a folder {folder})",
-                        zh=f"{path}：没有这个文件（也没有目录 {folder}）")  # fmt: skip
+        return QkvError("{path}: no such file (nor is there a folder {folder})", path=path, folder=folder)
     hint, reason = nearest(path.name, (p.name for p in folder.iterdir())), (error.strerror or str(error)).lower()
     if isinstance(error, FileNotFoundError):
-        return QkvError(f"{path}: no such file or directory{hint}", zh=f"{path}：没有这个文件{hint.zh}")
-    return QkvError(f"{path}: {reason}{hint}", zh=f"{path}：打不开（{reason}）{hint.zh}")
+        return QkvError("{path}: no such file or directory{hint}", path=path, hint=hint)
+    return QkvError("{path}: {reason}{hint}", path=path, reason=reason, hint=hint)
 
 
-def not_text(head: bytes) -> Note:
+def not_text(head: bytes) -> Message:
     """What the first bytes of a file are if they are no UTF-8 text: a format, UTF-16, binary data; else nothing."""
     nul = head.count(0)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or (
         len(head) > 8 and max(head[::2].count(0), head[1::2].count(0)) > len(head) * 0.3 and nul < len(head) * 0.6
     ):
         how = "iconv -f UTF-16 -t UTF-8"
-        return Note(f"UTF-16; convert it: {how}", zh=f"UTF-16；请转换：{how}")
+        return Message("UTF-16; convert it: {how}", how=how)
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
         valid = True
@@ -194,11 +191,10 @@ def not_text(head: bytes) -> Note:
         valid = False
     found = next((name for magic, name in MAGIC.items() if head.startswith(magic)), "")
     if found and not (valid and not nul):
-        return Note(f"{found}; unpack or export it as text", zh=f"{found}；请解开或导出成文本")
+        return Message("{found}; unpack or export it as text", found=found)
     if nul >= 8 and nul * 100 > len(head):
-        return Note(f"binary data ({nul} NUL bytes in the first {len(head)})",
-                    zh=f"二进制数据（前 {len(head)} 字节中有 {nul} 个 NUL）")  # fmt: skip
-    return Note("")
+        return Message("binary data ({nul} NUL bytes in the first {head})", nul=nul, head=len(head))
+    return Message("")
 
 
 def raw_lines(path: Path) -> Iterator[Line]:
@@ -229,23 +225,20 @@ def decoded(path: Path, line: Line) -> str:
         QkvError: bytes that are not UTF-8 (with line and byte), NUL bytes, a line without end.
     """
     if line.size > LONGEST:
-        raise QkvError(f"{path}:{line.number}: one line of {line.size:,} bytes, expected a row; split it into lines",
-                       zh=f"{path}:{line.number}：这一行有 {line.size:,} 字节，应是一条数据；请分成多行")  # fmt: skip
+        raise QkvError("{path}:{number}: one line of {size:,} bytes, expected a row; split it into lines", path=path,
+                       number=line.number, size=line.size)
     try:
         text = line.raw.decode("utf-8")
     except UnicodeDecodeError as e:
-        raise QkvError(
-            f"{path}:{line.number}: invalid UTF-8: byte 0x{line.raw[e.start]:02x} at offset {line.offset + e.start} "
-            f"(byte {e.start + 1} of the line); convert the file to UTF-8",
-            zh=f"{path}:{line.number}：不是 UTF-8：字节 0x{line.raw[e.start]:02x}，在文件的第 {line.offset + e.start} "
-            f"字节处（本行第 {e.start + 1} 字节）；请把文件转成 UTF-8",
-        ) from None
+        raise QkvError("{path}:{number}: invalid UTF-8: byte 0x{raw:02x} at offset {offset} (byte {start} of the "
+                       "line); convert the file to UTF-8", path=path, number=line.number, raw=line.raw[e.start],
+                       offset=line.offset + e.start, start=e.start + 1) from None
     if line.number == 1 and not line.end:
         refuse_returns(path, text)
     if "\0" in text:
         at = line.raw.index(0) + 1
-        raise QkvError(f"{path}:{line.number}: a NUL byte (byte {at} of the line) in a text file",
-                       zh=f"{path}:{line.number}：文本文件中有 NUL 字节（本行第 {at} 字节）")  # fmt: skip
+        raise QkvError("{path}:{number}: a NUL byte (byte {at} of the line) in a text file", path=path,
+                       number=line.number, at=at)
     return text
 
 
@@ -281,9 +274,8 @@ def document(path: Path, *, sieve: Sieve | None = None) -> str:
 def refuse_returns(path: Path, text: str) -> None:
     """QkvError for a text without line ends that has carriage returns within: so old Macs and some tables end lines."""
     if (lines := text.strip("\r").count("\r")) > 0:
-        raise QkvError(f"{path}: {lines + 1:,} lines that end with a carriage return alone; convert it to line feeds "
-                       "(tr '\\r' '\\n')",
-                       zh=f"{path}：有 {lines + 1:,} 行只以回车符结尾；请换成换行符（tr '\\r' '\\n'）")  # fmt: skip
+        raise QkvError("{path}: {lines:,} lines that end with a carriage return alone; convert it to line feeds (tr "
+                       "'\\r' '\\n')", path=path, lines=lines + 1)
 
 
 def pieces(path: Path, key: str = "text") -> Iterator[tuple[str, bool]]:
@@ -353,8 +345,7 @@ def _any(path: Path, good: int, sieve: Sieve) -> None:
         return
     if bad := sieve.dropped.get(str(path)):
         first = sieve.first[str(path)]
-        raise QkvError(f"{path}: all {bad} rows are bad; the first: {first}",
-                       zh=f"{path}：{bad} 行全坏；第一行：{first.zh}")  # fmt: skip
+        raise QkvError("{path}: all {bad} rows are bad; the first: {first}", path=path, bad=bad, first=first)
     raise empty(path)
 
 
@@ -392,25 +383,23 @@ def unequal(one: tuple[Path, int], two: tuple[Path, int], first: int) -> QkvErro
         if not count:
             return empty(path)
     longer = one[0] if one[1] > two[1] else two[0]
-    return QkvError(
-        f"{one[0]} has {one[1]} lines and {two[0]} has {two[1]}, expected as many: "
-        f"{longer}:{first} is the first line without a partner",
-        zh=f"{one[0]} 有 {one[1]} 行，{two[0]} 有 {two[1]} 行，应当一样多：从 {longer}:{first} 起没有对应的行",
-    )
+    return QkvError("{one} has {one2} lines and {two} has {two2}, expected as many: {longer}:{first} is the first "
+                    "line without a partner", one=one[0], one2=one[1], two=two[0], two2=two[1], longer=longer,
+                    first=first)
 
 
 def empty(path: Path) -> QkvError:
     """What to say about a file without text."""
-    return QkvError(f"{path}: the file is empty, expected text", zh=f"{path}：文件是空的，应有文本")
+    return QkvError("{path}: the file is empty, expected text", path=path)
 
 
 def filled(pair: Pair, one: str, two: str, names: tuple[str, str] = ("source", "target")) -> Pair:
     """A pair of which neither side is blank; a blank one is a QkvError that names the place of each."""
     for text, name, place in zip(pair, names, (one, two), strict=True):
         if not text.strip():
-            beside = "" if one == two else Note(f" beside {two if place == one else one}", zh=f"（旁边是 {two if place == one else one}）")
-            raise QkvError(f"{place}: the {name} is empty{beside}; mend the row, or leave such rows out: on_bad_row",
-                           zh=f"{place}：{name} 是空的{beside}；请补上，或略去这样的行：on_bad_row")  # fmt: skip
+            beside = "" if one == two else Message(" beside {two}", two=two if place == one else one)
+            raise QkvError("{place}: the {name} is empty{beside}; mend the row, or leave such rows out: on_bad_row",
+                           place=place, name=name, beside=beside)
     return pair
 
 
@@ -431,10 +420,8 @@ def tsv_rows(
     def parse(text: str, place: str) -> Pair:
         cells = text.split("\t")
         if len(cells) <= max(columns):
-            raise QkvError(f"{place}: found {len(cells)} column(s), expected at least {max(columns) + 1} "
-                           "with tabs between",
-                           zh=f"{place}：只有 {len(cells)} 列，至少应有 {max(columns) + 1} 列，"
-                           "以制表符分隔")  # fmt: skip
+            raise QkvError("{place}: found {cells} column(s), expected at least {columns} with tabs between",
+                           place=place, cells=len(cells), columns=max(columns) + 1)
         names = (f"column {columns[0] + 1}", f"column {columns[1] + 1}")
         return filled((cells[columns[0]], cells[columns[1]]), place, place, names)
 
@@ -500,13 +487,12 @@ def labelled_rows(path: Path, labels: tuple[str, ...], *, sieve: Sieve | None = 
         else:
             said, tab, label = text.rpartition("\t")
             if not tab:
-                raise QkvError(f"{place}: no tab, expected a text, a tab and its label; found {text[:40]!r}",
-                               zh=f"{place}：没有制表符，应是“文本 制表符 标签”；读到 {text[:40]!r}")  # fmt: skip
+                raise QkvError("{place}: no tab, expected a text, a tab and its label; found {text!r}", place=place,
+                               text=text[:40])
             first = text.partition("\t")[0].strip()
             if is_label(first, labels) and not is_label(label.strip(), labels):
-                raise QkvError(f"{place}: the label {first!r} stands before its text; put it behind, as training reads "
-                               "it: text TAB label",
-                               zh=f"{place}：标签 {first!r} 在文本之前；请放到后面：文本 制表符 标签")  # fmt: skip
+                raise QkvError("{place}: the label {first!r} stands before its text; put it behind, as training reads "
+                               "it: text TAB label", place=place, first=first)
         filled((said, label), place, place, ("text", "label"))
         return said, label_of(label.strip(), labels, place)
 
@@ -524,12 +510,12 @@ def label_of(label: str, labels: tuple[str, ...], place: str) -> str:
         return label if label in labels else labels[int(label)]
     digits = label.removeprefix("-")
     if digits.isascii() and digits.isdigit():
-        raise QkvError(f"{place}: label {label} is out of range: the {len(labels)} labels are 0 to {len(labels) - 1}",
-                       zh=f"{place}：标签 {label} 超出范围：{len(labels)} 个标签是 0 到 {len(labels) - 1}")  # fmt: skip
+        raise QkvError("{place}: label {label} is out of range: the {labels} labels are 0 to {labels2}", place=place,
+                       label=label, labels=len(labels), labels2=len(labels) - 1)
     names = ", ".join(labels[:12])
     hint = nearest(label, labels)
-    raise QkvError(f"{place}: unknown label {label!r}{hint} (known: {names})",
-                   zh=f"{place}：没有 {label!r} 这个标签{hint.zh}（有：{names}）")  # fmt: skip
+    raise QkvError("{place}: unknown label {label!r}{hint} (known: {names})", place=place, label=label, hint=hint,
+                   names=names)
 
 
 def json_object(text: str, place: str) -> dict[str, object]:
@@ -537,13 +523,13 @@ def json_object(text: str, place: str) -> dict[str, object]:
     try:
         item: object = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise QkvError(f"{place}: not JSON: {e}", zh=f"{place}：不是 JSON：{e}") from None
+        raise QkvError("{place}: not JSON: {e}", place=place, e=e) from None
     if not isinstance(item, dict):
-        raise QkvError(f"{place}: found a JSON {type(item).__name__}, expected an object",
-                       zh=f"{place}：是 JSON 的 {type(item).__name__}，应是对象")  # fmt: skip
+        raise QkvError("{place}: found a JSON {kind}, expected an object", place=place,
+                       kind=type(item).__name__)
     if "\\ud" in text.lower() and any("\ud800" <= c <= "\udfff" for c in json.dumps(item, ensure_ascii=False)):
-        raise QkvError(f"{place}: holds half of a character (a lone \\ud800 to \\udfff), which no text can hold",
-                       zh=f"{place}：有半个字符（单独的 \\ud800 到 \\udfff），文本里不能有")  # fmt: skip
+        raise QkvError("{place}: holds half of a character (a lone \\ud800 to \\udfff), which no text can hold",
+                       place=place)
     return cast("dict[str, object]", item)
 
 
@@ -560,8 +546,8 @@ def under(item: Mapping[str, object], path: str, place: str) -> object:
         if not isinstance(value, Mapping) or key not in value:
             known = [*map(str, value)] if isinstance(value, Mapping) else []
             hint, there = nearest(key, known), ", ".join(known)
-            raise QkvError(f"{place}: no key {path!r}{hint} (found: {there or 'none'})",
-                           zh=f"{place}：没有键 {path!r}{hint.zh}（有：{there or '无'}）")  # fmt: skip
+            raise QkvError("{place}: no key {path!r}{hint} (found: {there})", place=place, path=path, hint=hint,
+                           there=there or Message("none"))
         value = value[key]
     return value
 
@@ -571,6 +557,6 @@ def told(value: object, key: str, place: str) -> str:
     if key.rpartition(".")[2] == "label" and isinstance(value, int):
         return json.dumps(value)
     if not isinstance(value, str):
-        raise QkvError(f"{place}: key {key!r} holds {type(value).__name__}, expected a string",
-                       zh=f"{place}：键 {key!r} 的值是 {type(value).__name__}，应是字符串")  # fmt: skip
+        raise QkvError("{place}: key {key!r} holds {kind}, expected a string", place=place, key=key,
+                       kind=type(value).__name__)
     return value

@@ -33,8 +33,8 @@ class Feed:
 
     def __post_init__(self) -> None:
         if self.chunk is not None and self.chunk < 1:
-            raise QkvError(f"chunk: found {self.chunk}, expected at least 1, or None for the whole prompt at once",
-                           zh=f"chunk：是 {self.chunk}，至少是 1，或 None（整个提示一次读）")  # fmt: skip
+            raise QkvError("chunk: found {chunk}, expected at least 1, or None for the whole prompt at once",
+                           chunk=self.chunk)
 
 
 class Rows:
@@ -77,8 +77,8 @@ class Rows:
         """Logits [B, V] after the prompts, left-padded so that all end together."""
         if free_prefix(self.core):
             if self.feed.chunk:
-                raise QkvError("chunk: a free prefix sees itself whole, and cannot be read in chunks; leave chunk out",
-                               zh="chunk：自由前缀整个互见，不能分块读；请去掉 chunk")  # fmt: skip
+                raise QkvError("chunk: a free prefix sees itself whole, and cannot be read in chunks; leave chunk "
+                               "out")
             self.prefix = torch.tensor([len(p) for p in prompts], device=self.device)
             if fills_blanks(self.core.spec):
                 self.blank = torch.tensor(places(prompts, self.feed.blanks), device=self.device)
@@ -184,10 +184,9 @@ def places(prompts: Seq[Seq[int]], blanks: tuple[int, ...]) -> list[int]:
     for i, prompt in enumerate(prompts):
         place = next((at for at, token in enumerate(prompt) if token in blanks), None)
         if place is None:
-            raise QkvError(f"prompt {i}: it holds no blank (one of the ids {list(blanks)}), and this model writes into "
-                           "blanks; put one, such as [MASK] or [gMASK], where the new text belongs",
-                           zh=f"提示 {i}：没有空位（编号 {list(blanks)} 之一），而这个模型往空位里写；"
-                           "请在要写新文本处放一个，如 [MASK] 或 [gMASK]")  # fmt: skip
+            raise QkvError("prompt {i}: it holds no blank (one of the ids {blanks}), and this model writes into "
+                           "blanks; put one, such as [MASK] or [gMASK], where the new text belongs", i=i,
+                           blanks=list(blanks))
         found.append(place)
     return found
 
@@ -212,13 +211,12 @@ def rooms(core: Transformer, prompts: Seq[Seq[int]], limits: Limits, feed: Feed)
     """
     spec = core.spec
     if spec.decoder is None or spec.head is None:
-        raise QkvError("generation: this model has no decoder that speaks; it can embed, classify or fill, not write",
-                       zh="生成：这个模型没有会写的解码器；它能嵌入、分类或填空，不能写")  # fmt: skip
+        raise QkvError("generation: this model has no decoder that speaks; it can embed, classify or fill, not "
+                       "write")
     if spec.encoder:
         check(prompts, spec.sources or spec.vocabulary, spec.encoder.positions.size if spec.encoder.positions else None)
         if not feed.start:
-            raise QkvError("start: an encoder-decoder's target begins with a start id, and none was given",
-                           zh="start：编码器-解码器的译文以起始编号开头，却没有给")  # fmt: skip
+            raise QkvError("start: an encoder-decoder's target begins with a start id, and none was given")
     context = min((c for c in (limits.context, spec.context) if c), default=None)
     begun = feed.start if free_prefix(core) else ()
     written = [feed.start] * len(prompts) if spec.encoder else [[*p, *begun] for p in prompts]
@@ -229,8 +227,8 @@ def rooms(core: Transformer, prompts: Seq[Seq[int]], limits: Limits, feed: Feed)
         bounds = [limits.max_new_tokens or usual, None if context is None else context - len(row)]
         known = [b for b in bounds if b is not None]
         if not known:
-            raise QkvError("limits: the positions never end, so a row might not; give max_new_tokens or context",
-                           zh="limits：位置没有尽头，一行可能写不完；请给 max_new_tokens 或 context")  # fmt: skip
+            raise QkvError("limits: the positions never end, so a row might not; give max_new_tokens or "
+                           "context")
         found.append(min(known))
     return found
 
@@ -239,18 +237,16 @@ def check(prompts: Seq[Seq[int]], vocabulary: int, context: int | None, what: st
     """Raise a QkvError naming the first prompt that is empty, too long, or holds an id without an embedding."""
     for i, prompt in enumerate(prompts):
         if len(prompt) == 0:
-            raise QkvError(f"{what} {i}: it is empty, expected at least one token (a tokenizer's start id will do)",
-                           zh=f"{what} {i}：是空的，至少要一个 token（分词器的起始编号就行）")  # fmt: skip
+            raise QkvError("{what} {i}: it is empty, expected at least one token (a tokenizer's start id will do)",
+                           what=what, i=i)
         if context is not None and len(prompt) > context:
-            raise QkvError(f"{what} {i}: it has {len(prompt)} tokens, and the context holds {context}; shorten it",
-                           zh=f"{what} {i}：有 {len(prompt)} 个 token，上下文只容 {context} 个；请缩短")  # fmt: skip
+            raise QkvError("{what} {i}: it has {prompt} tokens, and the context holds {context}; shorten it", what=what,
+                           i=i, prompt=len(prompt), context=context)
         low, high = min(prompt), max(prompt)
         if low < 0 or high >= vocabulary:
             bad = low if low < 0 else high
-            raise QkvError(f"{what} {i}: token id {bad} has no embedding, ids go from 0 to {vocabulary - 1}; "
-                           "is this the model's own tokenizer?",
-                           zh=f"{what} {i}：token 编号 {bad} 没有嵌入，编号从 0 到 {vocabulary - 1}；"
-                           "这是模型自己的分词器吗？")  # fmt: skip
+            raise QkvError("{what} {i}: token id {bad} has no embedding, ids go from 0 to {vocabulary}; is this the "
+                           "model's own tokenizer?", what=what, i=i, bad=bad, vocabulary=vocabulary - 1)
 
 
 def by_length(prompts: Seq[Seq[int]], tokens: int) -> list[list[int]]:

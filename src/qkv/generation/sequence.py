@@ -31,11 +31,11 @@ class Stops:
 
     def __post_init__(self) -> None:
         if "" in self.strings:
-            raise QkvError("stop strings: found an empty string, which would end every text at once; leave it out",
-                           zh="停止字符串：有空字符串，会让每段文本立刻结束；请去掉它")  # fmt: skip
+            raise QkvError("stop strings: found an empty string, which would end every text at once; leave it "
+                           "out")
         if self.strings and self.speech is None:
-            raise QkvError(f"stop strings {self.strings!r}: they need a tokenizer, and there is none; stop at ids",
-                           zh=f"停止字符串 {self.strings!r}：要有分词器，这里没有；请在编号处停")  # fmt: skip
+            raise QkvError("stop strings {strings!r}: they need a tokenizer, and there is none; stop at ids",
+                           strings=self.strings)
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in (("max_new_tokens", self.max_new_tokens), ("context", self.context)):
             if value is not None and value < 1:
-                raise QkvError(f"{name}: found {value}, expected at least 1, or None for no limit",
-                               zh=f"{name}：是 {value}，至少是 1，或 None（不限）")  # fmt: skip
+                raise QkvError("{name}: found {value}, expected at least 1, or None for no limit", name=name,
+                               value=value)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from qkv.checkpoints.storage import sync
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message, join
 from qkv.training import fsdp, log, optim
 from qkv.training.distributed import Ranks
 
@@ -69,15 +70,12 @@ def fill(core: nn.Module, values: Mapping[str, Tensor]) -> None:
     if own.keys() != values.keys() or wrong:
         missing, extra = sorted(own.keys() - values.keys()), sorted(values.keys() - own.keys())
         lacks, besides = ", ".join(missing[:5]), ", ".join(extra[:5])
-        found = [Note(f"it lacks {lacks}", zh=f"缺 {lacks}")] if missing else []
-        found += [Note(f"it has {besides} besides", zh=f"多出 {besides}")] if extra else []
-        found += [Note(f"{n} was {list(values[n].shape)}, now {list(own[n].shape)}",
-                       zh=f"{n} 原是 {list(values[n].shape)}，"
-                       f"现在是 {list(own[n].shape)}") for n in wrong[:5]]  # fmt: skip
-        raise QkvError(f"checkpoint: its weights are of another model, or of another training.lora: "
-                       f"{'; '.join(found)}. Give another --out to start anew",
-                       zh="检查点：权重属于另一个模型，或另一种 training.lora："
-                       f"{'；'.join(found)}。要重新开始请另给 --out")  # fmt: skip
+        found = [Message("it lacks {lacks}", lacks=lacks)] if missing else []
+        found += [Message("it has {besides} besides", besides=besides)] if extra else []
+        found += [Message("{n} was {shape}, now {shape2}", n=n, shape=list(values[n].shape),
+                          shape2=list(own[n].shape)) for n in wrong[:5]]
+        raise QkvError("checkpoint: its weights are of another model, or of another training.lora: {found}. Give "
+                       "another --out to start anew", found=join("; ", found))
     for name, tensor in own.items():
         tensor.copy_(values[name])
 
@@ -98,12 +96,10 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
         os.replace(aside, path)
         sync(path.parent)
     except (OSError, SafetensorError) as e:
-        kept = Note("the checkpoint before it is whole", zh="之前的检查点完好") if path.exists() else Note(
-            "there was none before it", zh="之前没有检查点")
-        raise QkvError(f"{path}: could not be saved ({e}); {kept}. Make room (or name an --out that can be "
-                       "written) and run again with --resume auto",
-                       zh=f"{path}：存不了（{e}）；{kept.zh}。请腾出空间（或给一处可写的 --out），"
-                       "再用 --resume auto 运行") from e  # fmt: skip
+        kept = Message("the checkpoint before it is whole") if path.exists() else Message(
+            "there was none before it")
+        raise QkvError("{path}: could not be saved ({e}); {kept}. Make room (or name an --out that can be written) "
+                       "and run again with --resume auto", path=path, e=e, kept=kept) from e
     finally:
         aside.unlink(missing_ok=True)
 
@@ -125,13 +121,12 @@ def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
             state = json.loads(found.get("state", ""))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if found.get("crc32", now := checksum(tensors, found["state"])) != now:
-            raise QkvError(f"{path}: spoilt since it was saved (its checksum is another); go on from a copy, or delete "
-                           "it to start anew",
-                           zh=f"{path}：存好之后坏了（校验和不同）；请从备份接着训练，或删掉它重新开始")  # fmt: skip
+            raise QkvError("{path}: spoilt since it was saved (its checksum is another); go on from a copy, or delete "
+                           "it to start anew", path=path)
         return tensors, state
     except (OSError, SafetensorError, json.JSONDecodeError) as e:
-        raise QkvError(f"{path}: not a whole checkpoint of a run ({e}); delete it to start anew",
-                       zh=f"{path}：不是完整的检查点（{e}）；请删掉它重新开始") from None  # fmt: skip
+        raise QkvError("{path}: not a whole checkpoint of a run ({e}); delete it to start anew", path=path,
+                       e=e) from None
 
 
 @dataclass
@@ -195,10 +190,8 @@ class Store:
             tensors = {n: fsdp.like(own.get(n.partition(":")[2], t), t) for n, t in tensors.items()}
         wrong = list(differences(state["identity"], self.identity))
         if wrong:
-            raise QkvError(f"{self.last}: this checkpoint is of another run: {'; '.join(wrong[:6])}. "
-                           "Give another --out to start anew",
-                           zh=f"{self.last}：这个检查点属于另一次训练：{'; '.join(wrong[:6])}。"
-                           "要从头开始，请另给 --out")  # fmt: skip
+            raise QkvError("{last}: this checkpoint is of another run: {wrong}. Give another --out to start anew",
+                           last=self.last, wrong="; ".join(wrong[:6]))
         fill(core, {n.removeprefix("weight:"): t for n, t in tensors.items() if n.startswith("weight:")})
         progress = Progress(**state["progress"])
         if mean is not None:  # where it begins only now, with the weights of now
@@ -209,16 +202,15 @@ class Store:
         if remembers(then) == remembers(now):
             recall(core, optimizer, tensors, progress.step)
         else:
-            notes.append(Note(f"what {then} remembers of each weight is of no use to {now}, which begins anew",
-                              zh=f"{then} 对各权重的记忆对 {now} 没有用，后者从头记起"))  # fmt: skip
+            notes.append(Message("what {then} remembers of each weight is of no use to {now}, which begins anew",
+                                 then=then, now=now))
         changed = list(differences(state["settings"], json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
         moved = list(differences(state["machine"], machine(), "machine"))
-        notes += [Note(f"not a bit-for-bit repetition: {d}", zh=f"不会逐位重复：{d}") for d in changed + moved]
+        notes += [Message("not a bit-for-bit repetition: {d}", d=d) for d in changed + moved]
         if None not in (self.judged, then := state.get("judged")) and then != self.judged:
             progress.best, progress.stale = None, 0  # it won on other data
-            notes.append(Note("the held-out data are not those of before: evaluations from here on cannot be compared "
-                              "with the earlier ones, and the best weights are chosen anew",
-                              zh="留出的数据与先前的不同：此后的评测不能与先前的相比，最好的权重重新挑选"))  # fmt: skip
+            notes.append(Message("the held-out data are not those of before: evaluations from here on cannot be "
+                                 "compared with the earlier ones, and the best weights are chosen anew"))
         return progress, notes
 
     def keep(self, name: str, core: nn.Module, state: Mapping[str, Any]) -> None:

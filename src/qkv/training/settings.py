@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from qkv.adapt.lora import Lora
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 
 Part = TypeVar("Part")
 THREADS = 1024  # more end the process without a word
 BARE = re.compile(r"[-+]?(?:\d+\.|\.\d+)(?:[eE][-+]?\d+)?")  # .1 and 1., which people write and TOML does not know
-ONE, NONE = Note("1 or more", zh="1 或更大"), Note("0 or more", zh="0 或更大")
-SHARE = Note("a share from 0 to 1", zh="0 到 1 的比例")
-BELOW = Note("a share from 0 to below 1", zh="0 到 1（不含 1）的比例")
+ONE, NONE = Message("1 or more"), Message("0 or more")
+SHARE = Message("a share from 0 to 1")
+BELOW = Message("a share from 0 to below 1")
 # Keys of earlier versions: the new name, or for one that was removed what to do instead.
 RENAMED: dict[str, str] = {}
-REMOVED: dict[str, Note] = {
-    "training.outputs": Note("a translation is chosen among all words of the vocabulary; delete the key",
-                             zh="译文总是从整个词表里选；请删去这个键"),
-}  # fmt: skip
+REMOVED: dict[str, Message] = {
+    "training.outputs": Message("a translation is chosen among all words of the vocabulary; delete the key"),
+}
 
 
 @dataclass(frozen=True)
@@ -81,26 +81,26 @@ class Settings:
         bounded("training", self, NONE, lambda n: n >= 0, "steps", "epochs", "seconds", "patience", "warmup",
                 "lr", "clip", "average", "weight_decay", "balance", "steer", "auxiliary", "sampled_ramp",
                 "spike", "agree", "evaluate_every", "save_every")  # fmt: skip
-        above = Note("a number above 0 (1e-8, say), as Adam divides by it", zh="大于 0 的数（如 1e-8），Adam 要除以它")
+        above = Message("a number above 0 (1e-8, say), as Adam divides by it")
         bounded("training", self, above, lambda n: n > 0, "eps")
         bounded("training", self, SHARE, lambda n: 0 <= n <= 1, "smoothing", "decay", "floor",
                 "sampled")  # fmt: skip
         bounded("training", self, BELOW, lambda n: 0 <= n < 1, "ema", "word_dropout")
-        usual = Note(f"0 (the usual) to {THREADS}", zh=f"0（照常）到 {THREADS}")
+        usual = Message("0 (the usual) to {threads}", threads=THREADS)
         bounded("training", self, usual, lambda n: 0 <= n <= THREADS, "threads")
-        whole = Note("a whole number of at most 63 bits", zh="不超过 63 位的整数")
+        whole = Message("a whole number of at most 63 bits")
         bounded("training", self, whole, lambda n: abs(n) < 1 << 63, "seed")
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise QkvError(f"training.betas: found {list(self.betas)}, expected two shares from 0 to below 1",
-                           zh=f"training.betas：读到 {list(self.betas)}，应是两个 0 到 1（不含）的数")  # fmt: skip
+            raise QkvError("training.betas: found {betas}, expected two shares from 0 to below 1",
+                           betas=list(self.betas))
 
     def better(self, new: Mapping[str, Any], old: Mapping[str, Any] | None) -> bool:
         """Whether the metrics `new` beat `old` in the one that counts."""
         if self.metric not in new:
             known = ", ".join(new) or "none"
             hint = nearest(self.metric, new)
-            raise QkvError(f"training.metric: evaluation gives no {self.metric!r}{hint} (it gives: {known})",
-                           zh=f"training.metric：评估里没有 {self.metric!r}{hint.zh}（有：{known}）")  # fmt: skip
+            raise QkvError("training.metric: evaluation gives no {metric!r}{hint} (it gives: {known})",
+                           metric=self.metric, hint=hint, known=known)
         if old is None:
             return True
         new_score, old_score = (worth(self.metric, m.get(self.metric)) for m in (new, old))
@@ -126,13 +126,13 @@ def spelt(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def bounded(where: str, part: Any, wanted: Note, fit: Callable[[float], bool], *keys: str) -> None:
+def bounded(where: str, part: Any, wanted: Message, fit: Callable[[float], bool], *keys: str) -> None:
     """QkvError for the first of the `keys` of `part` whose value is not `wanted`: infinite, no number, or no `fit`."""
     for key in keys:
         value = getattr(part, key)
         if not (math.isfinite(value) and fit(value)):
-            raise QkvError(f"{where}.{key}: found {value}, expected {wanted}",
-                           zh=f"{where}.{key}：读到 {value}，应是 {wanted.zh}")  # fmt: skip
+            raise QkvError("{where}.{key}: found {value}, expected {wanted}", where=where, key=key, value=value,
+                           wanted=wanted)
 
 
 def worth(metric: str, value: float | None) -> float:
@@ -150,8 +150,8 @@ def changed(part: Part, values: Mapping[str, Any], where: str = "") -> Part:
     """
     if not isinstance(values, Mapping):
         some = f"{where}.{next(iter(vars(part)))}=…"
-        raise QkvError(f"{where}: found {values!r}, expected keys in it such as {some}",
-                       zh=f"{where}：读到 {values!r}，应是其中的键，例如 {some}")  # fmt: skip
+        raise QkvError("{where}: found {values!r}, expected keys in it such as {some}", where=where, values=values,
+                       some=some)
     hints = typing.get_type_hints(type(part))
     new: dict[str, Any] = {}
     for key, value in values.items():
@@ -159,8 +159,7 @@ def changed(part: Part, values: Mapping[str, Any], where: str = "") -> Part:
         if key not in hints:
             refuse_old_key(name)
             hint, known = nearest(key, hints), ", ".join(hints)
-            raise QkvError(f"{name}: unknown key{hint} (known: {known})",
-                           zh=f"{name}：没有这个键{hint.zh}（有：{known}）")  # fmt: skip
+            raise QkvError("{name}: unknown key{hint} (known: {known})", name=name, hint=hint, known=known)
         old = getattr(part, key)
         if dataclasses.is_dataclass(old):
             new[key] = changed(old, value, name)
@@ -172,9 +171,9 @@ def changed(part: Part, values: Mapping[str, Any], where: str = "") -> Part:
 def refuse_old_key(name: str) -> None:
     """QkvError for a key of an earlier version, which says its new name or that it was removed."""
     if new := RENAMED.get(name):
-        raise QkvError(f"{name}: this key is called {new} now", zh=f"{name}：这个键现在叫 {new}")
+        raise QkvError("{name}: this key is called {new} now", name=name, new=new)
     if instead := REMOVED.get(name):
-        raise QkvError(f"{name}: this key was removed: {instead}", zh=f"{name}：这个键已删除：{instead.zh}")
+        raise QkvError("{name}: this key was removed: {instead}", name=name, instead=instead)
 
 
 def fitting(kind: Any, value: Any, name: str) -> Any:
@@ -185,8 +184,8 @@ def fitting(kind: Any, value: Any, name: str) -> Any:
             return value
         hint = nearest(str(value), map(str, args))
         some = ", ".join(map(str, args))
-        raise QkvError(f"{name}: found {value!r}, expected one of {some}{hint}",
-                       zh=f"{name}：读到 {value!r}，应是其中之一：{some}{hint.zh}")  # fmt: skip
+        raise QkvError("{name}: found {value!r}, expected one of {some}{hint}", name=name, value=value, some=some,
+                       hint=hint)
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
@@ -198,15 +197,15 @@ def fitting(kind: Any, value: Any, name: str) -> Any:
             kinds = (args[0],) * len(value) if args[-1] is ... else args
             return tuple(fitting(k, v, name) for k, v in zip(kinds, value, strict=True))
         some = '["a", "b"]' if args == (str, ...) else "[0, 1]" if args[0] is int else "[0.9, 0.98]"
-        text, zh = ("text or ", "文本，或") if args == (str, ...) else ("", "")
-        raise QkvError(f"{name}: found {value!r}, expected {text}a list such as {some}",
-                       zh=f"{name}：读到 {value!r}，应是{zh}列表，如 {some}")  # fmt: skip
+        text = Message("text or ") if args == (str, ...) else Message()
+        raise QkvError("{name}: found {value!r}, expected {text}a list such as {some}", name=name, value=value,
+                       text=text, some=some)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-        wanted = {float: ("数", "a number"), int: ("整数", "a whole number"), str: ("文本", "text"),
-                  bool: ("true 或 false", "true or false")}.get(kind, kind.__name__)  # fmt: skip
-        raise QkvError(f"{name}: found {value!r}, expected {wanted}", zh=f"{name}：读到 {value!r}，应是{wanted}")
+        wanted = {float: Message("a number"), int: Message("a whole number"), str: Message("text"),
+                  bool: Message("true or false")}.get(kind, kind.__name__)
+        raise QkvError("{name}: found {value!r}, expected {wanted}", name=name, value=value, wanted=wanted)
     return value
 
 
@@ -216,15 +215,14 @@ def assignments(words: typing.Iterable[str]) -> dict[str, Any]:
     for word in words:
         path, equals, text = word.partition("=")
         if not equals or not path.strip():
-            raise QkvError(f"{word!r}: expected key=value, such as training.lr=0.001",
-                           zh=f"{word!r}：应写成 键=值，例如 training.lr=0.001")  # fmt: skip
+            raise QkvError("{word!r}: expected key=value, such as training.lr=0.001", word=word)
         *parents, key = path.strip().split(".")
         inner = found
         for parent in parents:
             inner = inner.setdefault(parent, {})
             if not isinstance(inner, dict):
-                raise QkvError(f"{word!r}: {parent} was given a value before, so it has no keys",
-                               zh=f"{word!r}：{parent} 前面已经是一个值，里面没有键")  # fmt: skip
+                raise QkvError("{word!r}: {parent} was given a value before, so it has no keys", word=word,
+                               parent=parent)
         inner[key] = value_of(text)
     return found
 
