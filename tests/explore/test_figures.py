@@ -147,7 +147,7 @@ def test_a_layer_without_a_residual_has_no_line() -> None:
 @pytest.mark.parametrize("name", ["demo-lm", "demo", "demo-bert"])
 def test_a_vector_is_followed_from_layer_to_layer(name: str) -> None:
     model, text = qkv.load(name), TEXT if name == "demo-lm" else "我看完了那本书。"
-    fig = figures.make_figures(model, [text], word=1, say=lambda zh, en: en)[NAMES[4]]
+    fig = figures.make_figures(model, [text], word=1, say=Message)[NAMES[4]]
     t = traced(model, text, ["walk"], {})
     side = "encoder." if model.encoder_decoder else ""
     layers = len((model.spec.encoder or model.spec.stack).blocks)
