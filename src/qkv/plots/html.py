@@ -138,13 +138,8 @@ def draw_lines(form: Lines) -> str:
             tip = f"{mark(name)}, {mark(form.places[int(x)]) if form.places else number(x, 4)}: {number(y, 4)}"
             made.append(f'<circle cx="{at}" cy="{to}" r="3" fill="{colour}"><title>{tip}</title></circle>')
     edge, foot = max(30, 4 * find_widest(form.places)), FOOT if form.x_label else FOOT - 20
-<<<<<<< HEAD
-    head = (f'<svg viewBox="0 0 {EDGE + wide + edge} {TALL + 16 + foot}" width="{EDGE + wide + edge}" '
-            'role="img" fill="currentColor" font-size="12">')
-=======
     size = f'viewBox="0 0 {EDGE + wide + edge} {TALL + 16 + foot}" width="{EDGE + wide + edge}"'
     head = f'<svg {size} role="img" fill="currentColor" font-size="12">'
->>>>>>> d43346580977681cbcac0dd2ce8e3400b5ba8e89
     legend = make_legend([name for name in curves if name])
     return f"{head}<title>{join(form.title)}</title>{''.join(made)}</svg>{legend}"
 
