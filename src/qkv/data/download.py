@@ -138,7 +138,8 @@ def download(file: File, url: str, part: Path, tell: Tell | None) -> None:
     except (URLError, HTTPException, TimeoutError, ConnectionError) as e:
         raise unreachable(url, str(getattr(e, "reason", e)) or type(e).__name__, part) from None
     if have < file.size:
-        raise unreachable(url, f"the connection ended after {have:,} of {file.size:,} bytes", part)
+        cut = Message("the connection ended after {have:,} of {size:,} bytes", have=have, size=file.size)
+        raise unreachable(url, cut, part)
 
 
 def unreachable(url: str, reason: str, part: Path) -> QkvError:
@@ -167,7 +168,7 @@ def put(file: File, url: str, part: Path, target: Path) -> None:
                 os.fsync(out.fileno())
         found = digest(aside)
     except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-        found = f"unknown, it is no whole gzip file ({e})"
+        found = Message("unknown, it is no whole gzip file ({e})", e=e)
     except OSError:
         aside.unlink()
         raise
