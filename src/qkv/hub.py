@@ -45,7 +45,7 @@ def past(name: str | Path, step: int, *, device: str = "auto", dtype: str = "aut
     places = ("train/watch/weights", "train/snapshots")
     found = {int(p.stem): p for at in places for p in Path(name, at).glob("*.safetensors") if p.stem.isdigit()}
     if step not in found:
-        steps = ", ".join(map(str, sorted(found))) or "none"
+        steps = ", ".join(map(str, sorted(found))) or Message("none")
         raise QkvError("{name}: no weights were kept at step {step} (kept: {steps})", name=name, step=step,
                        steps=steps)
     return opened(locate(name), device, dtype, training.read(found[step])[0])

@@ -10,6 +10,7 @@ from torch import Tensor
 from qkv import inputs, reading
 from qkv.errors import QkvError
 from qkv.generation.rows import by_length
+from qkv.messages import Message
 
 if TYPE_CHECKING:
     from qkv.model import Model
@@ -66,7 +67,7 @@ def together(models: Sequence["Model"], texts: Sequence[Any], *, both: bool) -> 
     """
     for other in models[1:]:
         if set(other.labels) != set(models[0].labels) or compares(other) != compares(models[0]):
-            one, two = (", ".join(m.labels) or "none" for m in (models[0], other))
+            one, two = (", ".join(m.labels) or Message("none") for m in (models[0], other))
             raise QkvError("ensemble: the models have other labels ({one}; {two}); train them on the same ones",
                            one=one, two=two)
     found = [[v.probabilities for v in judged(model, texts, both=both)] for model in models]
