@@ -26,7 +26,7 @@ BUDGETS = {
 }
 CORE_TOTAL = 1700
 FLOORS = {
-    0: ("spec", "errors", "paths", "memory"),
+    0: ("spec", "messages", "errors", "paths", "memory"),
     1: ("core", "families"),
     2: ("checkpoints", "tokenizers", "data", "adapt", "baselines", "sampling", "cost", "uses", "plots"),
     3: ("chat", "generation", "lens", "fold", "reading", "inputs", "evaluate"),
