@@ -140,7 +140,8 @@ def download(file: File, url: str, part: Path, tell: Tell | None) -> None:
     except (URLError, HTTPException, TimeoutError, ConnectionError) as e:
         raise explain_unreachable(url, str(getattr(e, "reason", e)) or type(e).__name__, part) from None
     if have < file.size:
-        raise explain_unreachable(url, Message("the connection ended after {have:,} of {size:,} bytes", have=have, size=file.size), part)
+        cut = Message("the connection ended after {have:,} of {size:,} bytes", have=have, size=file.size)
+        raise explain_unreachable(url, cut, part)
 
 
 def explain_unreachable(url: str, reason: str, part: Path) -> QkvError:
