@@ -14,7 +14,7 @@ from qkv.families import modules
 PACKAGE = size.PACKAGE
 FLOOR = {package: floor for floor, packages in size.FLOORS.items() for package in packages}
 # The command line is the door: its verbs run recipes and labs. errors is for everybody.
-SIDEWAYS = {("cli", "labs"), ("spec", "errors"), ("paths", "errors")}
+SIDEWAYS = {("cli", "labs"), ("spec", "errors"), ("paths", "errors"), ("errors", "messages")}
 # hub makes a Model; a Model delegates to functions of a Model, which see it as a type alone.
 SIDEWAYS |= {("hub", "model"), ("hub", "writing"), ("model", "writing"), ("model", "judging")}
 # To go: what loading and writing share with training finds a lower floor.
@@ -87,7 +87,7 @@ def wrong_imports(name: str, source: str) -> list[str]:
             down = FLOOR[target] < FLOOR[package] or (package, target) in beside
             if not down:
                 wrong.append(f"{name}:{line} floor {FLOOR[package]} may not see {target} on floor {FLOOR[target]}")
-            if package in ("core", "families") and target not in ("spec", "errors"):
+            if package in ("core", "families") and target not in ("spec", "errors", "messages"):
                 wrong.append(f"{name}:{line} {package} may not see {target}")
     return wrong
 
@@ -111,10 +111,10 @@ def unsafe(name: str, source: str) -> list[str]:
 
 
 def heavy_at_start(name: str, source: str) -> list[str]:
-    """What `import qkv` and `qkv --help` may not load: only stdlib, click, cli, errors and paths at module level."""
+    """What `import qkv` and `qkv --help` may not load: only stdlib, click, cli, errors, messages and paths at module level."""
     if name != "__init__" and not name.startswith("cli"):
         return []
-    light = ("qkv.errors", "qkv.paths", "qkv.cli", "qkv.__version__", "click")
+    light = ("qkv.errors", "qkv.messages", "qkv.paths", "qkv.cli", "qkv.__version__", "click")
     return [
         f"{name}:{line} imports {module} at module level"
         for line, module in at_import(ast.parse(source))
