@@ -22,7 +22,7 @@ SENTENCES = {
     "training": {"built_in"},
     "cli": {"classify", "demo", "embed", "fill", "look", "translate"},
     "explore": {"guesses", "meanings", "record", "scenes"},
-    "data": {"encodings", "sources"}, "tokenizers": {"vocabulary"}, "objectives": {"corruption"}, "qkv": {"evaluate"},
+    "data": {"encodings", "sources"}, "tokenizers": {"vocabulary"}, "objectives": {"corruption"}, "tasks": {"evaluate"},
 }  # fmt: skip
 
 
