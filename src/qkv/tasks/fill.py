@@ -17,7 +17,7 @@ def fill(model: Model, text: str, *, top: int) -> list[list[tuple[str, float]]]:
     tokenizer = model.tokenizer
     if tokenizer is None or tokenizer.mask_id is None:
         raise QkvError("fill needs a model that was trained on masked words, and this one's tokenizer has no mask "
-                       "token; it is {describe_use}", describe_use=describe_use(model.spec))
+                       "token; it is {kind}", kind=describe_use(model.spec))
     probs = fill_ids(model.core, model.ids(text), tokenizer.mask_id)
     best = probs.topk(min(top, probs.shape[-1]))
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -32,8 +32,8 @@ def fill_ids(core: Transformer, ids: Row, mask: int) -> Tensor:
         QkvError: the model has no encoder with a head, or the text holds no mask.
     """
     if core.spec.decoder or core.spec.head is None:
-        raise QkvError("fill needs an encoder that says words; this is {describe_use}",
-                       describe_use=describe_use(core.spec))
+        raise QkvError("fill needs an encoder that says words; this is {kind}",
+                       kind=describe_use(core.spec))
     places = [i for i, token in enumerate(ids) if token == mask]
     if not places:
         raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is "

@@ -56,8 +56,8 @@ def logprob_of_ids(
     """
     spec = core.spec
     if spec.decoder is None or spec.head is None:
-        raise QkvError("score needs a decoder that says words; this is {describe_use}",
-                       describe_use=describe_use(spec))
+        raise QkvError("score needs a decoder that says words; this is {kind}",
+                       kind=describe_use(spec))
     inputs, device = Inputs(), core.embed.weight.device
     if spec.encoder:
         inputs, source = Inputs(memory=last_states(core, *prepare_batch(core, [source]))), ()
