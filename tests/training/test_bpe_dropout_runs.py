@@ -270,7 +270,7 @@ def test_each_batch_of_each_epoch_has_draws_of_its_own() -> None:
 
 
 def test_words_that_are_not_read_and_sampled_ones_are_refused_together() -> None:
-    with pytest.raises(QkvError, match=r"training\.scheduled_sampling: the model guesses from true words.*take one of them away"):
+    with pytest.raises(QkvError, match=r"training\.scheduled_sampling: the model guesses from true words"):
         assemble.assemble(run_of(0.0, word_dropout=0.1, scheduled_sampling=0.1), device="cpu")
 
 

@@ -239,8 +239,8 @@ def test_all_of_a_checkpoint_is_on_the_disk_before_it_has_its_name(
 ) -> None:
     acts: list[tuple[str, Path]] = []
     for module in (fsdp, log):
-        true = module.sync
-        monkeypatch.setattr(module, "sync", lambda path, true=true: acts.append(("sync", path)) or true(path))
+        true = module.fsync_path
+        monkeypatch.setattr(module, "fsync_path", lambda path, true=true: acts.append(("sync", path)) or true(path))
     rename = os.replace
     monkeypatch.setattr(fsdp.os, "replace", lambda a, b: acts.append(("name", Path(b))) or rename(a, b))
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

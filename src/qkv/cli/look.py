@@ -159,7 +159,7 @@ def pictured(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, 
 EXAMPLES = {
     "demo": ("书和茶都在桌上，我看完了它。", "书和茶都在桌上，我喝完了它。", "我看完了那本书。"),
     "demo-lm": ("One, two, buckle my", "Twinkle, twinkle, little"),
-    "demo-bert": ("我爱[MASK]。", "I finished reading the [MASK]."),
+    "demo-bert": Message("I finished reading the [MASK]."),
     "demo-moe": ("我看完了那本书。", "书和茶都在桌上，我喝完了它。"),
 }
 

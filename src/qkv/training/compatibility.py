@@ -28,7 +28,7 @@ USUAL = {
     "marian": "pairs", "gpt2": "text", "llama": "text", "openai_gpt": "text", "bert": "masked", "prefix": "prefixes",
     "t5": "spans", "bart": "denoise", "glm_blank": "blanks", "lstm": "pairs", "lstm-attention": "pairs",
 }  # fmt: skip
-LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "decoder": "text"}
+LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "causal decoder": "text"}
 
 
 def choose_objective(run: Run, splits: Splits, begun: Model | None) -> Objective:
@@ -37,7 +37,7 @@ def choose_objective(run: Run, splits: Splits, begun: Model | None) -> Objective
     Raises:
         QkvError: no such objective, or one that takes other data.
     """
-    kind = architecture(begun.spec) if begun else ""
+    kind = begun.spec.architecture if begun else ""
     usual = LEARNS[kind] if begun else USUAL[run.model.family]
     if begun and kind == "encoder-decoder" and splits.kind in ("plain text", "token shards"):
         usual = guess_reconstruction(begun)
@@ -78,15 +78,6 @@ def guess_reconstruction(begun: Model) -> str:
     return "pairs" if tokenizer is None or tokenizer.mask_id is None else "denoise"
 
 
-def architecture(spec: Any) -> str:
-    """What kind of Transformer a spec describes."""
-    if spec.encoder and spec.decoder:
-        return "encoder-decoder"
-    if spec.encoder:
-        return "encoder"
-    return "prefix decoder" if spec.decoder.blocks[0].attn.mask.kind == "prefix" else "decoder"
-
-
 def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
     """QkvError where a setting would not be heeded, or does not go with the objective, the model or another setting."""
     if run.tokenizer.bpe_dropout and (not objective.bpe_dropout or isinstance(splits.train, Mixture)):
@@ -104,10 +95,10 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
     if run.training.rdrop and not has_dropout(as_json(model.spec)):
         raise QkvError("training.rdrop={rdrop}: two passes of a model without dropout agree already; give it some "
                        "(model.dropout=0.1), or take rdrop away", rdrop=run.training.rdrop)
-    if architecture(model.spec) not in objective.models:
+    if model.spec.architecture not in objective.models:
         fit = " or ".join(objective.models)
         raise QkvError("{name}: objective {name2!r} needs a model of kind {fit}; this one is: {architecture}",
-                       name=run.name, name2=objective.name, fit=fit, architecture=architecture(model.spec))
+                       name=run.name, name2=objective.name, fit=fit, architecture=model.spec.architecture)
 
 
 def has_dropout(part: Any) -> bool:
@@ -156,7 +147,9 @@ def note_overruled(run: Run, splits: Splits, begun: Model | None) -> tuple[str, 
         raise QkvError("tokenizer.of={of}: this run's vocabulary is {whose}; take tokenizer.of away", of=cut.of,
                        whose=whose)
     room, whose = begun.spec.context if begun else None, run.base or cut.of
-    told = [Message("the model is that of {base}: of [model] only context is heeded", base=run.base)] if run.base and own else []
+    told = list[Message]()
+    if run.base and own:
+        told.append(Message("the model is that of {base}: of [model] only context is heeded", base=run.base))
     if room and Shape.context != run.model.context > room:
         told.append(
             Message("model.context={context}: {base} reads {room} tokens at most, as do rows now",

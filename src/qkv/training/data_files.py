@@ -76,7 +76,7 @@ class Data:
         kinds = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset", "corpus")
         named = [k for k in kinds if getattr(self, k)]
         if len(named) != 1 or bool(self.source) != bool(self.target):
-            found = ", ".join(named) or "none"
+            found = ", ".join(named) or Message("none")
             raise QkvError("data: found {found}, expected one of: source and target, {kinds}", found=found,
                            kinds=", ".join(kinds[1:]))
         if len(self.keys) != 2 and not (self.dataset and len(self.keys) == 1):
@@ -391,7 +391,7 @@ def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tup
 def talk_of(item: Mapping[str, Any], place: str) -> Talk:
     """The conversation that a line of JSON holds; QkvError as `talk_rows` says."""
     if "messages" not in item:
-        found = ", ".join(item) or "none"
+        found = ", ".join(item) or Message("none")
         hint = nearest("messages", item)
         raise QkvError("{place}: no key 'messages'{hint} (found: {found})", place=place, hint=hint,
                        found=found)

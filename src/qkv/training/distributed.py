@@ -26,7 +26,7 @@ PATIENCE = timedelta(hours=6)  # ranks wait this long for one that evaluates; a 
 GRACE = 20  # seconds in which the other processes should end by themselves, on a busy machine too; nothing is lost then
 WORDS = 2000  # bytes of an error that another rank hears of
 NEEDED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")  # what torchrun tells each process
-GONE = "another process of this run ended before its time"
+GONE = Message("another process of this run ended before its time")
 
 
 class Lost(QkvError):

@@ -49,7 +49,7 @@ class Objective:
     """One way to learn: the data that it takes, the tokens that it needs, its batches, and how it is judged.
 
     `measure` judges batches; `answer` gives the answers of a model to sources, which are `answers` of some kind;
-    `models` are the architectures that can learn it, as `architecture` calls them.
+    `models` are the architectures that can learn it, as `Spec.architecture` calls them.
     """
 
     name: str

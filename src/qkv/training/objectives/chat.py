@@ -75,5 +75,5 @@ def answer_talks(model: Model, sources: Sequence[Any], how: Decoding) -> list[st
     return [model.chat(talk, beam=how.beam, max_new_tokens=how.longest or 256).text for talk in sources]
 
 
-CHAT = Objective("chat", "conversations", END_TOKENS, "none", plan_chat, answer_talks, ("decoder",),
+CHAT = Objective("chat", "conversations", END_TOKENS, "none", plan_chat, answer_talks, ("causal decoder",),
                  measure=measure_perplexity)  # fmt: skip

@@ -104,4 +104,4 @@ def plan_packed(
 
 
 DOCUMENTS = Objective("documents", base.TEXTS, base.END_TOKENS, "none", plan_documents, base.continue_sources,
-                      ("decoder",), measure=base.measure_perplexity)  # fmt: skip
+                      ("causal decoder",), measure=base.measure_perplexity)  # fmt: skip

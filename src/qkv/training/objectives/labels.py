@@ -42,7 +42,9 @@ class Layout:
         rows = self.rows_of(text)
         choices = self.shares == "choices"
         if len(rows) != each or (self.shares == "orders" and SEPARATOR not in text) or (choices and each < 2):
-            parts = Message("two texts") if self.shares == "orders" else Message("a question and {each} answers", each=max(each, 2))
+            parts = Message("two texts")
+            if self.shares != "orders":
+                parts = Message("a question and {each} answers", each=max(each, 2))
             raise QkvError("{text!r}: expected {parts} with {separator} between", text=text[:60], parts=parts,
                            separator=SEPARATOR.strip())
         if choices and label not in known:
@@ -152,7 +154,7 @@ def objective_of_labels(name: str, layout: Layout | None = None) -> Objective:
     """An objective that learns the labels of texts, whose rows are laid out in some way."""
     plan = partial(plan_labels, layout=layout) if layout else plan_labels
     answer = partial(judge_rows, layout=layout) if layout else base.classify_sources
-    return Objective(name, "pairs", base.END_TOKENS, "none", plan, answer, ("encoder", "decoder"), "labels",
+    return Objective(name, "pairs", base.END_TOKENS, "none", plan, answer, ("encoder", "causal decoder"), "labels",
                      bpe_dropout=True, labels_texts=True)  # fmt: skip
 
 

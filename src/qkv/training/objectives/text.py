@@ -48,5 +48,5 @@ def plan_text(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     return Plan(w.order, make_batch, base.identify(run, ids)), hold_out
 
 
-TEXT = Objective("text", base.TEXTS, ("</s>", "<unk>"), "none", plan_text, base.continue_sources, ("decoder",),
+TEXT = Objective("text", base.TEXTS, ("</s>", "<unk>"), "none", plan_text, base.continue_sources, ("causal decoder",),
                  measure=base.measure_perplexity, bpe_dropout=True)  # fmt: skip
