@@ -2,6 +2,7 @@
 
 from qkv.data import collate, corrupt
 from qkv.errors import QkvError
+from qkv.messages import join
 from qkv.model import Model
 from qkv.tasks.special_tokens import BLANK_ENDS
 from qkv.training.objectives.base import END_TOKENS, TEXTS, HoldOut, Objective, continue_sources, mask_id, tokenizer_for
@@ -16,9 +17,9 @@ def plan_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     tokenizer = tokenizer_for(model)
     mask, (start, end) = mask_id(run, tokenizer), (tokenizer.id(token) for token in BLANK_ENDS)
     if start is None or end is None:
-        names, zh = " or ".join(BLANK_ENDS), "、".join(BLANK_ENDS)
+        names = join(" or ", BLANK_ENDS)
         raise QkvError("{name}: the vocabulary lacks {names}, which begin and end what fills a blank", name=run.name,
-                       names=names, zh=zh)
+                       names=names)
     pad = tokenizer.pad_id or 0
 
     def corrupt_row(ids: list[int], draw: corrupt.Draw) -> corrupt.Blanks:
