@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.adapt import lora
-from qkv.chat.template import Message
+from qkv.chat.template import Turn
 from qkv.checkpoints import model_dir, peft, storage
 from qkv.core.dropout import Drop, no_dropout
 from qkv.core.model import Output, Transformer
@@ -129,7 +129,7 @@ class Model:
         """
         return translate.translate(self, text, **options)
 
-    def chat(self, messages: str | Sequence[Message], **options: Any) -> Result:
+    def chat(self, messages: str | Sequence[Turn], **options: Any) -> Result:
         """The answer to a conversation, a list of {"role": …, "content": …}, or to one text of the user.
 
         Options are those of `generate`. Control tokens that somebody typed stay text.
@@ -139,7 +139,7 @@ class Model:
         """
         return chat.chat(self, messages, **options)
 
-    def conversation(self, messages: str | Sequence[Message]) -> list[int]:
+    def conversation(self, messages: str | Sequence[Turn]) -> list[int]:
         """The ids of a conversation up to where the model answers, as its chat template writes them."""
         return chat.conversation_ids(self, messages)
 
@@ -231,11 +231,11 @@ def check_ids(**given: Tensor | None) -> None:
     """QkvError where ids are no rows [B, T] of whole numbers."""
     for name, rows in given.items():
         if rows is not None and (rows.ndim != 2 or rows.is_floating_point() or rows.dtype == torch.bool):
-            hint = f"; one row of ids is {name}[None]" if rows.ndim == 1 else ""
+            hint = Note(f"; one row of ids is {name}[None]", zh=f"；一行编号请写 {name}[None]") if rows.ndim == 1 else ""
             raise QkvError(f"{name}: found {list(rows.shape)} of {str(rows.dtype).removeprefix('torch.')}, expected "
                            f"whole numbers [rows, positions]{hint}",
                            zh=f"{name}：是 {str(rows.dtype).removeprefix('torch.')} 的 {list(rows.shape)}，应是整数 "
-                           "[行, 位置]" + (f"；一行编号请写 {name}[None]" if rows.ndim == 1 else ""))  # fmt: skip
+                           f"[行, 位置]{hint}")  # fmt: skip
 
 
 def save_adapters(directory: Path, model: Model) -> None:

@@ -85,9 +85,9 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-        wanted = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}.get(kind, kind.__name__)
-        zh = {float: "数", int: "整数", str: "文本", bool: "true 或 false"}.get(kind, kind.__name__)
-        raise QkvError(f"{name}: found {value!r}, expected {wanted}", zh=f"{name}：读到 {value!r}，应是{zh}")
+        wanted = {float: ("数", "a number"), int: ("整数", "a whole number"), str: ("文本", "text"),
+                  bool: ("true 或 false", "true or false")}.get(kind, kind.__name__)  # fmt: skip
+        raise QkvError(f"{name}: found {value!r}, expected {wanted}", zh=f"{name}：读到 {value!r}，应是{wanted}")
     return value
 
 

@@ -1,23 +1,23 @@
 """What a model is for, read off its spec: which verbs fit it, and whether it writes into blanks."""
 
+from qkv.errors import Note
 from qkv.spec import Spec
 
 
-def kind(spec: Spec) -> tuple[str, str]:
-    """What a model is and the verbs that it is for, in English and Chinese."""
+def kind(spec: Spec) -> Note:
+    """What a model is and the verbs that it is for."""
     if spec.encoder and spec.decoder:
-        return "an encoder-decoder: use translate", "编码器加解码器：请用 translate"
+        return Note("an encoder-decoder: use translate", zh="编码器加解码器：请用 translate")
     if spec.head is None:
         verbs = "embed" if spec.labels is None else "classify"
         one, zh = ("an encoder", "编码器") if spec.encoder else ("a decoder", "解码器")
-        return f"{one} without a head for words: use {verbs}", f"没有词输出层的{zh}：请用 {verbs}"
-    also, too = ("", "") if spec.labels is None else (", or classify", "，或 classify")
+        return Note(f"{one} without a head for words: use {verbs}", zh=f"没有词输出层的{zh}：请用 {verbs}")
+    also = Note("") if spec.labels is None else Note(", or classify", zh="，或 classify")
     if spec.encoder:
-        return f"an encoder: use fill or embed{also}", f"编码器：请用 fill 或 embed{too}"
+        return Note(f"an encoder: use fill or embed{also}", zh=f"编码器：请用 fill 或 embed{also}")
     if fills_blanks(spec):
-        return f"a decoder that writes into blanks: use generate{also}", f"往空处写的解码器：请用 generate{too}"
-    also, too = f"generate or score{also}", f"generate 或 score{too}"
-    return f"a decoder, which continues a text: use {also}", f"续写的解码器：请用 {too}"
+        return Note(f"a decoder that writes into blanks: use generate{also}", zh=f"往空处写的解码器：请用 generate{also}")
+    return Note(f"a decoder, which continues a text: use generate or score{also}", zh=f"续写的解码器：请用 generate 或 score{also}")
 
 
 def fills_blanks(spec: Spec) -> bool:

@@ -128,9 +128,7 @@ def load(core: nn.Module, parts: Mapping[str, tuple[Tensor, Tensor, float]]) -> 
             fit = f"[rank, {layer.in_features}] and [{layer.out_features}, rank]"
             raise QkvError(f"{name}: the adapter is {list(a.shape)} and {list(b.shape)}, expected {fit}: was it made "
                            "for another model?",
-                           zh=f"{name}：适配器是 {list(a.shape)} 和 {list(b.shape)}，"
-                           f"应是 [rank, {layer.in_features}] 和 "
-                              f"[{layer.out_features}, rank]：是给别的模型做的吗？")  # fmt: skip
+                           zh=f"{name}：适配器是 {list(a.shape)} 和 {list(b.shape)}，应是 {fit}：是给别的模型做的吗？")  # fmt: skip
         put(layer, a, b, Lora(rank), scale)
 
 

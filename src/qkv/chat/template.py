@@ -14,7 +14,7 @@ from qkv.tokenizers import backends
 from qkv.tokenizers.control_tokens import FORGED
 from qkv.tokenizers.tokenizer import Tokenizer
 
-Message = Mapping[str, Any]
+Turn = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Template:
     sources: Mapping[str, str]
     tokens: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **extra: Any) -> str:
+    def render(self, messages: Sequence[Turn], *, add_generation_prompt: bool = True, **extra: Any) -> str:
         """The text of a conversation; `extra` are further names that templates know, as tools or enable_thinking.
 
         Messages are `{"role": …, "content": text or list of {"type": "text", "text": …}}`; one more key,
@@ -36,7 +36,7 @@ class Template:
         return sandbox.run(*self._given(messages, add_generation_prompt, extra), marked=False)
 
     def ids(
-        self, tokenizer: Tokenizer, messages: Sequence[Message], *, add_generation_prompt: bool = True, **extra: Any
+        self, tokenizer: Tokenizer, messages: Sequence[Turn], *, add_generation_prompt: bool = True, **extra: Any
     ) -> list[int]:
         """The ids of `render`, in which only what the template itself wrote can be a control token.
 
@@ -56,7 +56,7 @@ class Template:
         return tokenizer.encode_parts(parts)
 
     def _given(
-        self, messages: Sequence[Message], prompt: bool, extra: dict[str, Any]
+        self, messages: Sequence[Turn], prompt: bool, extra: dict[str, Any]
     ) -> tuple[str, dict[str, Any], dict[str, Any]]:
         """The template's source, what people wrote, and what the checkpoint says."""
         rows = checked(messages)
@@ -106,7 +106,7 @@ def _template(config: Mapping[str, Any], roles: Mapping[str, str]) -> Template |
     return Template(sources, {f"{role}_token": token for role, token in roles.items()})
 
 
-def checked(messages: Sequence[Message]) -> list[Any]:
+def checked(messages: Sequence[Turn]) -> list[Any]:
     """The messages as plain data.
 
     Raises:
@@ -117,15 +117,15 @@ def checked(messages: Sequence[Message]) -> list[Any]:
                        zh=f'messages：是 {type(messages).__name__}，'
                        f'应是 {{"role": …, "content": …}} 的列表')  # fmt: skip
     for n, message in enumerate(messages):
-        where = f"message {n + 1} of {len(messages)}"
+        where = Note(f"message {n + 1} of {len(messages)}", zh=f"第 {n + 1} 条消息（共 {len(messages)} 条）")
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise QkvError(f'{where}: expected {{"role": …, "content": …}}, found {message!r}',
-                           zh=f'第 {n + 1} 条消息（共 {len(messages)} 条）：'
+                           zh=f'{where.zh}：'
                            f'应是 {{"role": …, "content": …}}，却是 {message!r}')  # fmt: skip
         if not isinstance(message.get("content"), str | list | None):
             kind = type(message["content"]).__name__
             raise QkvError(f"{where}: its content is of type {kind}, expected text or a list of parts",
-                           zh=f"第 {n + 1} 条消息（共 {len(messages)} 条）：内容是 {kind} 类型，"
+                           zh=f"{where.zh}：内容是 {kind} 类型，"
                            "应是文本或各部分的列表")  # fmt: skip
     return [plain(message, "messages") for message in messages]
 

@@ -63,8 +63,7 @@ def spec_from_config(config: dict[str, Any], where: object) -> Spec:
     except (TypeError, ZeroDivisionError, AttributeError) as e:
         raise QkvError(f"{where}: a value has the wrong type ({e})", zh=f"{where}：有一个值的类型不对（{e}）") from None
     except QkvError as e:
-        raise QkvError(str(e) if str(where) in str(e) else f"{where}: {e}",
-                       zh=e.note.zh if str(where) in e.note.zh else f"{where}：{e.note.zh}") from None  # fmt: skip
+        raise (e if str(where) in str(e) else QkvError(f"{where}: {e}", zh=f"{where}：{e.zh}")) from None
     reader.finish(family.IGNORE)
     return spec
 

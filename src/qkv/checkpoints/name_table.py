@@ -178,8 +178,7 @@ def load_tensors(core: nn.Module, names: str, tensors: Mapping[str, Callable[[],
     skip = [re.compile(p) for p in ignore]
     unread = [t for t in tensors if t not in read and not any(p.fullmatch(t) for p in skip)]
     if missing or unread:
-        said = describe_mismatch(missing, unread)
-        raise QkvError(said, zh=said.zh)
+        raise QkvError(describe_mismatch(missing, unread))
 
 
 def copy_tensor(name: str, ours: Tensor, part: Tensor, spelled: str, *, again: bool) -> None:
@@ -201,8 +200,8 @@ def describe_mismatch(missing: list[str], unread: list[str], most: int = 8) -> N
     def join_names(names: list[str], others: list[str]) -> Note:
         shown, more = [(n, nearest(n, others)) for n in names[:most]], len(names) - most
         rest = Note(f" and {more} more", zh=f"，另有 {more} 个") if more > 0 else Note("")
-        return Note((", ".join(f"{n}{hint}" for n, hint in shown) or "none") + rest,
-                    zh=("、".join(f"{n}{hint.zh}" for n, hint in shown) or "无") + rest.zh)  # fmt: skip
+        return Note(f"{', '.join(f'{n}{hint}' for n, hint in shown) or 'none'}{rest}",
+                    zh=f"{'、'.join(f'{n}{hint.zh}' for n, hint in shown) or '无'}{rest.zh}")  # fmt: skip
 
     lacks, besides = join_names(missing, unread), join_names(unread, missing)
     return Note(f"the checkpoint does not fit the config. Missing ({len(missing)}): {lacks}. "

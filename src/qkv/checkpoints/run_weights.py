@@ -36,7 +36,7 @@ def fill_weights(core: nn.Module, values: Mapping[str, Tensor]) -> None:
         raise QkvError(f"checkpoint: its weights are of another model, or of another training.lora: "
                        f"{'; '.join(found)}. Give another --out to start anew",
                        zh="检查点：权重属于另一个模型，或另一种 training.lora："
-                       f"{'；'.join(n.zh for n in found)}。要重新开始请另给 --out")  # fmt: skip
+                       f"{'；'.join(found)}。要重新开始请另给 --out")  # fmt: skip
     for name, tensor in own.items():
         tensor.copy_(values[name])
 

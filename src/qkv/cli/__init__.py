@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from qkv.cli.common import Talk, choose
-from qkv.cli.usage import chinese
+from qkv.cli.usage import said_by_click
 from qkv.errors import Note, QkvError
 
 # verb: what it does, in Chinese and in English. The file qkv/cli/<verb>.py holds it, as `command`.
@@ -71,7 +71,7 @@ class Verbs(click.Group):
         formatter.write_paragraph()
         formatter.write_usage("qkv", talk.say("动词 …", "VERB …"))
         with formatter.section(talk.say("动词", "Verbs")):
-            formatter.write_dl([(verb, talk.say(*words)) for verb, words in VERBS.items()])
+            formatter.write_dl([(verb, talk.say(about)) for verb, about in VERBS.items()])
         with formatter.section(talk.say("选项", "Options")):
             formatter.write_dl(
                 [
@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_.exit_code
     except click.ClickException as error:
         said = error.format_message()
-        return _told(talk.say(chinese(said), said), error.exit_code, _where(error, talk), talk=talk)
+        return _told(said_by_click(said, talk.lang), error.exit_code, _where(error, talk), talk=talk)
     except (KeyboardInterrupt, click.Abort):
         return _told(talk.say("已中断", "interrupted"), 130, talk=talk)
     except BrokenPipeError:
@@ -164,7 +164,7 @@ def _failed(error: Exception, talk: Talk) -> int:
     if talk.debug:
         traceback.print_exc()
     if isinstance(error, QkvError):
-        return _told(talk.say(error.zh or str(error), str(error)), getattr(error, "code", 2), talk=talk)
+        return _told(talk.say(error.message), getattr(error, "exit_code", 2), talk=talk)
     if isinstance(error, OSError) and error.filename is not None:
         return _told(f"{error.filename}: {(error.strerror or str(error)).lower()}", 2, talk=talk)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -180,7 +180,7 @@ def _failed(error: Exception, talk: Talk) -> int:
 def _told(message: str, code: int, remedy: str = "", *, talk: Talk) -> int:
     plain = False if os.environ.get("NO_COLOR") else None  # https://no-color.org
     head = click.style(talk.say("错误：", "error:"), fg="red", bold=True)
-    click.echo(f"{head}{talk.say('', ' ')}{message}", err=True, color=plain)
+    click.echo(f"{head}{'' if talk.lang == 'zh' else ' '}{message}", err=True, color=plain)
     if remedy:
         click.echo(remedy, err=True)
     return code

@@ -59,9 +59,10 @@ def tell(common: Common, report: dict[str, Any]) -> None:
         click.echo(common.say("✓ 所有数都是有限数", "✓ all numbers are finite"))
     if p:
         mark, theirs = "✓" if p["agrees"] else "✗", f"transformers {p['transformers']}"
-        numbers = f"{p['difference']:.2e}", f"{p['spread']:.2f}", f"{p['bound']:.2e}"
-        zh, en = "{} 与 {} 的最大差 {}（离散度 {}，限 {}）", "{} largest difference from {}: {} (spread {}, bound {})"
-        click.echo(common.say(zh, en).format(mark, theirs, *numbers))
+        click.echo(common.say(
+            f"{mark} 与 {theirs} 的最大差 {p['difference']:.2e}（离散度 {p['spread']:.2f}，限 {p['bound']:.2e}）",
+            f"{mark} largest difference from {theirs}: {p['difference']:.2e} (spread {p['spread']:.2f}, "
+            f"bound {p['bound']:.2e})"))
 
 
 def parity(directory: Path, loaded: Any) -> dict[str, Any]:

@@ -133,9 +133,9 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
 
     def doubt(file: str, own: float, read: float) -> None:
         zh = f"译文像模型读到的一边（chrF {read:.0f}），不像另一边（{own:.0f}）；方向反了？（--back 或 --columns 1,0）"
-        en = (f"what the model writes is more like what it reads (chrF {read:.0f}) than like the other side "
+        said = (f"what the model writes is more like what it reads (chrF {read:.0f}) than like the other side "
               f"({own:.0f}); is it of this direction? (--back, or --columns 1,0)")  # fmt: skip
-        click.echo(common.say(f"注意：{file}：{zh}", f"note: {file}: {en}"), err=True)
+        click.echo(common.say(f"注意：{file}：{zh}", f"note: {file}: {said}"), err=True)
 
     with counted(common) as tell:
         made = making.write(making.Teacher(common.model(how["model"]), **teacher), run.data, out, tell, doubt)
@@ -216,7 +216,7 @@ def told(common: Common, report: Any) -> None:
             f"scripts: {written}",
         ))  # fmt: skip
     for o in report.overlaps:
-        part = common.say(f"重叠（{PARTS[o.part]}）：", f"overlap ({o.part}): ")
+        part = common.say(f"重叠（{PARTS[o.part]}）：", f"overlap ({PARTS[o.part]}): ")
         click.echo(f"{part}{o.count:,}/{o.of:,}  {o.held} ∩ {o.training}")
     for fault in report.faults:
         word = click.style(common.say("要修", "mend"), fg="red") if fault.broken else common.say("留意", "note")
@@ -246,7 +246,7 @@ def get(common: Common, names: tuple[str, ...], out: Path | None) -> int:
                          for n, s in known.items()})  # fmt: skip
             return 0
         for name, one in known.items():
-            said = common.say(one.about.zh, one.about)
+            said = common.say(one.about)
             click.echo(f"{name:<16} {sum(f.size for f in one.files) / 1e6:>5.1f} MB  {said}")
             click.echo(f"{'':<26}" + common.say(f"许可：{one.licence.zh}", f"licence: {one.licence}"))
         return 0

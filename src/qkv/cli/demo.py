@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 import click
 
+from qkv.messages import Message
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
 
@@ -35,16 +36,16 @@ class Story:
     watched: tuple[tuple[str, str], ...] = ()  # what is translated anew while it learns, and what is right
     shown: dict[str, str] = field(default_factory=dict)  # the last translation of each that was told
 
-    def tell(self, zh: str = "", en: str = "") -> None:
+    def tell(self, template: str = "", /, **fields: Any) -> None:
         if not (self.common.json or self.common.quiet):
-            click.echo(self.common.say(zh, en))
+            click.echo(self.common.say(template, **fields))
 
-    def act(self, zh: str, en: str) -> None:
+    def act(self, template: str, /, **fields: Any) -> None:
         """A heading."""
         self.tell()
-        text = f"── {self.common.say(zh, en)} "
+        text = f"── {self.common.say(template, **fields)} "
         rest = min(72, columns()) - sum(1 + (c > "\u2e7f") for c in text)  # a Chinese character is two columns wide
-        self.tell(*(click.style(text + "─" * max(0, rest), bold=True),) * 2)
+        self.tell(click.style(text + "─" * max(0, rest), bold=True))
 
     def lap(self, part: str) -> None:
         """Count the seconds since the last lap as this part's."""
@@ -265,9 +266,8 @@ def watching(story: Story, run: Any) -> Any:
     if not own:
         return run
     if unknown := story.common.model("demo").tokenizer.unknown(own):
-        words = "、".join(unknown)
-        story.tell(f"  词表里没有：{words}；训练时看别的句子。",
-                   f"  not in the vocabulary: {words}; other sentences are watched while it learns.")  # fmt: skip
+        story.tell(f"  词表里没有：{'、'.join(unknown)}；训练时看别的句子。",
+                   f"  not in the vocabulary: {', '.join(unknown)}; other sentences are watched while it learns.")  # fmt: skip
         return run
     return replace(run, watch=replace(run.watch, texts=(own, *(t for t in run.watch.texts if t != own))))
 
@@ -326,9 +326,9 @@ def judge(story: Story, model: Any, data: Any, said: Sequence[str]) -> None:
                    f"{len(pairs)} {en}: exact match {exact:.1%}, BLEU {bleu:.1f}")  # fmt: skip
         if not name:
             story.result |= {"signature": str(metric.get_signature()), "failures": wrong[:20]}
-            story.tell(*(f"  sacreBLEU {metric.get_signature()}",) * 2)
+            story.tell(f"  sacreBLEU {metric.get_signature()}")
             for zh_text, right, got in wrong[:6]:
-                story.tell(*(f"  ✗ {zh_text}  →  {got}   ≠ {right}",) * 2)
+                story.tell(f"  ✗ {zh_text}  →  {got}   ≠ {right}")
             if exact < 0.95:
                 story.tell("  这低于目标 95%。", "  This is below the aim of 95 %.")
 
@@ -337,7 +337,7 @@ def translate(story: Story, model: Any, texts: Sequence[str], own: str | None) -
     """The texts' own sentences, and yours."""
     story.tell()
     for text, result in zip(texts, model.translate(list(texts)), strict=True):
-        story.tell(*(f"  {text}  →  {result.text}",) * 2)
+        story.tell(f"  {text}  →  {result.text}")
     if own is None and sys.stdin.isatty() and not story.common.json:
         own = click.prompt(story.common.say("你的句子（回车跳过）", "your own sentence in Chinese (Enter skips)"),
                            default="", show_default=False)  # fmt: skip
@@ -345,13 +345,12 @@ def translate(story: Story, model: Any, texts: Sequence[str], own: str | None) -
         result = model.translate(own)
         story.result["own"] = {"text": own, "translation": result.text, "unknown": list(result.unknown)}
         if result.unknown:
-            words = "、".join(result.unknown)
             story.tell(
-                f"  词表里没有：{words}。这个小模型只会它学过的词，所以不翻译。",
-                f"  not in its vocabulary: {words}. This small model knows only its own words, so it does not guess.",
+                f"  词表里没有：{'、'.join(result.unknown)}。这个小模型只会它学过的词，所以不翻译。",
+                f"  not in its vocabulary: {', '.join(result.unknown)}. This small model knows only its own words, so it does not guess.",
             )
         else:
-            story.tell(*(f"  {own}  →  {result.text}",) * 2)
+            story.tell(f"  {own}  →  {result.text}")
 
 
 def prove(story: Story, model: Any, data: Any) -> Any:
@@ -381,13 +380,13 @@ def show_edges(story: Story, sample: Any) -> None:
         "只换一个动词，“它”指的东西就变了（条：剪断一条连线后，英文名词的对数概率下降多少）：",
         "Change one verb, and 它 stands for another thing (bars: what log P(noun) loses when one edge is cut):",
     )
-    asks = (("written", "正在写的名词", "the noun being written"), ("verb", "动词", "the verb"), ("it", "它", "它"))
-    for i, (zh, en) in enumerate(((pair.zh_a, pair.en_a), (pair.zh_b, pair.en_b))):
-        story.tell(*(f"  {zh}  →  {en}",) * 2)
-        top = max(max(sample.drops[query][i]) for query, _, _ in asks)
-        for query, zh_name, en_name in asks:
+    asks = (("written", "正在写的名词", "the noun being written"), ("verb", "动词", "the verb"), ("it", Message("它")))
+    for i, (source, target) in enumerate(((pair.zh_a, pair.en_a), (pair.zh_b, pair.en_b))):
+        story.tell(f"  {source}  →  {target}")
+        top = max(max(sample.drops[query][i]) for query, _ in asks)
+        for query, name in asks:
             line = bars(sample.pieces[i], sample.drops[query][i], top)
-            story.tell(f"    {zh_name} → {line}", f"    {en_name} → {line}")
+            story.tell("    {name} → {line}", name=name, line=line)
 
 
 def say_shares(story: Story, found: Any) -> None:
@@ -401,10 +400,12 @@ def say_shares(story: Story, found: Any) -> None:
         f"The edge that matters most points at the noun meant in both sentences ({len(found.edges)} pairs): from the "
         f"word being written {moves['written']:.1%}, from the verb {moves['verb']:.1%}, from 它 {moves['it']:.1%}.",
     )
-    in_zh = {"noun": "所指的名词", "verb": "动词", "other noun": "另一个名词", "elsewhere": "别处"}
-    shares = [(role, f"{share:.0%}") for role, share in where.items()]
-    story.tell("写名词时最需要的词：" + "，".join(f"{in_zh.get(r, r)} {s}" for r, s in shares) + "。",
-               "What the word being written needs most: " + ", ".join(f"{r} {s}" for r, s in shares) + ".")  # fmt: skip
+    names = {"noun": ("所指的名词", "noun"), "verb": ("动词", "verb"), "other noun": ("另一个名词", "other noun"),
+             "elsewhere": ("别处", "elsewhere")}  # fmt: skip
+    shares = [Note(f"{names.get(role, role)} {share:.0%}", zh=f"{names.get(role, role)} {share:.0%}")
+              for role, share in where.items()]  # fmt: skip
+    story.tell(f"写名词时最需要的词：{'，'.join(shares)}。",
+               f"What the word being written needs most: {', '.join(shares)}.")  # fmt: skip
     cut = {way: f"{share:.1%}" for way, share in found.severed.items()}
     story.tell(
         f"剪断通向所指名词的连线（所有层、所有头），名词还猜对：不剪 {cut['nothing']}，剪动词的 {cut['verb']}，"
@@ -434,7 +435,7 @@ def speak(story: Story) -> Any:
     model = story.common.model("demo-lm")
     result = model.generate(PROMPT, max_new_tokens=24)
     story.scene("guess-map", text=PROMPT, model="demo-lm")
-    story.tell(*(f"  {PROMPT}{click.style(result.text, bold=True)}",) * 2)
+    story.tell(f"  {PROMPT}{click.style(result.text, bold=True)}")
     grid(story, model)
     rows = timed(model)
     tokens, fast, slow = rows[-1]
@@ -509,11 +510,11 @@ def write_page(story: Story, path: Path, models: Mapping[str, Any], proved: Any,
 
 def facts(result: Mapping[str, Any]) -> list[list[str]]:
     """The numbers of the run as the page shows them: Chinese, English, value."""
-    rows = (("完全一致", "exact match", "exact_match", "{:.1%}"), ("BLEU", "BLEU", "bleu", "{:.1f}"),
+    rows = (("完全一致", "exact match", "exact_match", "{:.1%}"), (Message("BLEU"), "bleu", "{:.1f}"),
             ("动词换，名词也换", "noun flips with the verb", "flip_rate", "{:.1%}"),
             ("剪断两条连线，名词猜对减少", "right nouns lost with two edges cut", "cut_effect", "{:.1%}"),
             ("训练秒数", "seconds of training", "train_seconds", "{:.0f}"))  # fmt: skip
-    return [[zh, en, form.format(result[key])] for zh, en, key, form in rows if key in result]
+    return [[name.to("zh"), str(name), form.format(result[key])] for name, key, form in rows if key in result]
 
 
 def farewell(story: Story, page: Path, model: str | None) -> None:
@@ -524,4 +525,4 @@ def farewell(story: Story, page: Path, model: str | None) -> None:
                f"{story.result['total_seconds']:.0f} s in all. Open {page} to look inside; then try:")  # fmt: skip
     for line in (f"qkv look {directory} 我爱学习。", f"qkv translate {directory} 书和茶都在桌上，我喝完了它。",
                  "qkv show marian", "qkv train multi30k --dry-run"):  # fmt: skip
-        story.tell(*(f"  {line}",) * 2)
+        story.tell(f"  {line}")

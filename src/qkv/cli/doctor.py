@@ -32,8 +32,8 @@ def command(common: Common) -> None:
         "space": ("空间", "space"),
         "cache": ("缓存", "cache"),
     }
-    for part, words in titles.items():
-        click.echo(click.style(common.say(*words), bold=True))
+    for part, title in titles.items():
+        click.echo(click.style(common.say(title), bold=True))
         for key, value in report[part].items():
             click.echo(f"  {key.replace('_', ' '):<18} {_words(value)}")
     return None

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qkv.cli.common import Common, option, verb
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
+from qkv.messages import Message
 
 if TYPE_CHECKING:
     from qkv.labs.lab import Lab, Result
 
 COLOURS = {"shown": "green", "refuted": "red", "true only when": "yellow", "not shown": "magenta"}
 ORDER = ("shown", "true only when", "not shown", "refuted", "inconclusive", "not run yet")
-ZH = {"not run yet": "尚未运行"}
+NOT_RUN = {"not run yet": ("尚未运行", "not run yet")}
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def command(
 def listing(common: Common, html: Path | None) -> int:
     """All labs in both languages: which verdicts there are on the first screen, then each with its claim."""
     from qkv import labs
-    from qkv.labs.lab import IN_ZH, KINDS
+    from qkv.labs.lab import KINDS, VERDICTS
 
     rows = sorted(labs.listed(), key=lambda r: (ORDER.index(r["verdict"]), r["name"]))
     if html is not None:
@@ -84,23 +85,29 @@ def listing(common: Common, html: Path | None) -> int:
     if common.json:
         common.emit(rows)
         return 0
-    words = {**IN_ZH, **ZH}
+    words = {**VERDICTS, **NOT_RUN}
     counts = Counter(r["verdict"] for r in rows)
-    parts = [f"{words[v]} {v} {counts[v]}" for v in ORDER if counts[v] or v in COLOURS]
-    click.echo(f"{len(rows)} 个实验 labs: " + " · ".join(parts))
+    parts = [f"{both(words[v], ' ')} {counts[v]}" for v in ORDER if counts[v] or v in COLOURS]
+    labs_ = Note(f"{len(rows)} labs", zh=f"{len(rows)} 个实验")
+    click.echo(f"{labs_.to('zh')} labs: " + " · ".join(parts))
     for word in (v for v in ORDER if counts[v]):
-        mark = click.style(f"{words[word]} · {word}", fg=COLOURS.get(word), bold=True)
+        mark = click.style(both(words[word]), fg=COLOURS.get(word), bold=True)
         click.echo(f"  {mark}: " + ", ".join(row["name"] for row in rows if row["verdict"] == word))
     for row in rows:
         word = row["verdict"]
-        mark = click.style(f"{words[word]} · {word}", fg=COLOURS.get(word), bold=True)
-        click.echo(f"\n{click.style(row['name'], bold=True)}  [{' '.join(KINDS[row['kind']])}]  {mark}")
+        mark = click.style(both(words[word]), fg=COLOURS.get(word), bold=True)
+        click.echo(f"\n{click.style(row['name'], bold=True)}  [{both(KINDS[row['kind']], ' ')}]  {mark}")
         for claim, says in zip(row["claim"], row["says"], strict=True):
             click.echo(f"  {claim}")
             if says and not common.quiet:
                 click.echo(click.style(f"    → {says}", dim=True))
     common.note("\n运行一个：qkv lab 名字", "\nrun one: qkv lab NAME")
     return 0
+
+
+def both(message: Message, between: str = " · ") -> str:
+    """A message in Chinese and in English."""
+    return f"{message.to('zh')}{between}{message}"
 
 
 def misconceptions(common: Common) -> int:
@@ -158,7 +165,7 @@ def one(common: Common, name: str, lab: "Lab", how: How) -> "Result":
     if not (common.json or common.quiet):
         click.echo(click.style(name, bold=True))
         for head, text in () if how.brief else page.describe(lab, common.talk.lang):
-            click.echo(f"  {head}{common.say('：', ': ')}{text}")
+            click.echo(f"  {head}{common.say(': ')}{text}")
     if how.saved:
         kept = labs.saved(name, how.out) or labs.saved(name)
         if kept is None:
@@ -188,8 +195,8 @@ def compared(common: Common, lab: "Lab", result: "Result") -> bool:
         common.note(f"{result.name}：随包没有结果", f"{result.name}: no result came with the package")
         return False
     found = differences(lab, from_json(kept, f"the package's result of {result.name}"), result)
-    for zh, en in found:
-        common.note(f"  不一致：{zh}", f"  disagrees: {en}")
+    for said in found:
+        common.note(f"  不一致：{said.zh}", f"  disagrees: {said}")
     if not found:
         common.note("  与随包的结果一致", "  agrees with the result that came with the package")
     return not found

@@ -349,8 +349,9 @@ def edges(common: Common, scene: dict[str, Any], part: str, tokens: Sequence[str
         ((row[q][s], i, h, q, s) for i, heads in enumerate(layers) for h, row in enumerate(heads)
          if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)
          for q in (asked or range(len(row))) for s in range(len(row[q])) if s != q), reverse=True)[:6]  # fmt: skip
-    of = f" {name(tokens[asked[0]])}" if asked else ""
-    click.echo(common.say(f"\n最强的边{of}", f"\nstrongest edges{f' of{of}' if of else ''}"))
+    of = name(tokens[asked[0]]) if asked else ""
+    click.echo(common.say(f"\n最强的边 {of}", f"\nstrongest edges of {of}") if of
+               else common.say("\n最强的边", "\nstrongest edges"))
     lines = [[(f"{name(tokens[q])} → {name(tokens[s])}", 0.0), (f"{100 * w:.0f}%", w),
               (common.say(f"第 {i + 1} 层 第 {h + 1} 头", f"layer {i + 1} head {h + 1}"), 0.0)]
              for w, i, h, q, s in found]  # fmt: skip

@@ -37,7 +37,7 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
     runs = found.summaries(folder)
     drawn = found.shared_metric(runs, metric or "")
     curves = {run.name: points for run in runs if (points := run.curve(drawn, x))}
-    form = Lines("", (), curves, x_label=common.say(*AXES[x]), y_label=drawn)
+    form = Lines("", (), curves, x_label=common.say(AXES[x]), y_label=drawn)
     if page or png:
         check_points(curves)
     if png is not None:

@@ -16,7 +16,7 @@ from qkv.cli.common import Common, option, verb
 from qkv.errors import Note
 
 EVERY = 10.0  # seconds between two plain lines
-Say = Callable[[str, str], str]  # of the Chinese and the English words the ones to be shown
+Say = Callable[..., str]  # of a template and its fields the text to be shown
 
 
 @verb(
@@ -98,7 +98,7 @@ def listed(common: Common) -> int:
         common.emit(known)
         return 0
     for name, said in known.items():
-        click.echo(f"{name:<20} {common.say(said.zh, said)}")
+        click.echo(f"{name:<20} {common.say(said)}")
     click.echo(common.say("或者你自己的：mine.toml，book.txt，pairs.tsv，train.zh train.en（docs/training.zh-CN.md）",
                           "or your own: mine.toml, book.txt, pairs.tsv, train.zh train.en (docs/training.md)"))
     return 0
@@ -225,9 +225,9 @@ def shown(common: Common) -> Any:
     return Live(common.say) if sys.stderr.isatty() else nullcontext(Plain(common.say))
 
 
-def english(zh: str, en: str) -> str:
+def english(template: str, /, **fields: Any) -> str:
     """What is said where no language was chosen."""
-    return en
+    return Message(template, **fields)
 
 
 class Plain:

@@ -55,8 +55,8 @@ def _tell(common: Common, line: str, result: Any, scores: bool, align: bool, bla
         return common.emit({"source": line, **first, **({"nbest": told} if len(told) > 1 else {})})
     if missing := getattr(result, "unknown", ()):
         words = ", ".join(missing)
-        zh, en = f"词表里没有：{words}", f"not in the vocabulary: {words}"
-        common.note(zh + "；这一句不译" * blank, en + "; left blank" * blank)
+        common.note(f"词表里没有：{words}{'；这一句不译' if blank else ''}",
+                    f"not in the vocabulary: {words}{'; left blank' if blank else ''}")  # fmt: skip
     if not best or (missing and blank):
         return click.echo("")
     for r in best:

@@ -60,7 +60,7 @@ class BadRowPolicy:
         if self.action == "error":
             raise error
         name = str(rows[0][0])
-        self.first.setdefault(name, error.note)
+        self.first.setdefault(name, error.message)
         self.dropped[name] = self.dropped.get(name, 0) + 1
         if self.action == "quarantine" and self.aside is not None:
             if self.file is None:
@@ -74,9 +74,9 @@ class BadRowPolicy:
     def notes(self) -> list[Note]:
         """One sentence for each file that lost rows."""
         kept = self.action == "quarantine"
-        where, put = (f", put into {self.aside}", f"，放在 {self.aside}") if kept else ("", "")
+        where = Note(f", put into {self.aside}", zh=f"，放在 {self.aside}") if kept else ""
         return [Note(f"{n} bad row(s) left out{where}; the first: {self.first[name]}",
-                     zh=f"略去了 {n} 个坏行{put}；第一个：{self.first[name].zh}")
+                     zh=f"略去了 {n} 个坏行{where}；第一个：{self.first[name].zh}")
                 for name, n in self.dropped.items()]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from qkv.data.json_rows import look_up, parse_object, to_string
 from qkv.data.overlap import Overlap, Row, RowHashes, find_overlaps, find_repeats, judge_overlap
 from qkv.data.text_files import Line, open_text, read_raw_lines
 from qkv.errors import Note, QkvError
+from qkv.messages import Trimmed
 
 Kind = Literal["auto", "text", "tsv", "jsonl", "parallel"]
 ReadTalk = Callable[[Mapping[str, object], str], Sequence[Mapping[str, object]]]  # (row, place) -> messages
@@ -152,8 +153,7 @@ def survey(about: FileReport, options: Options) -> Iterator[Fault]:
             if options.tell and line.number % 10_000 == 0:
                 options.tell(path, line.number)
     except QkvError as error:
-        note = error.note
-        yield Fault(str(path), Note(note.removeprefix(f"{path}: "), zh=note.zh.removeprefix(f"{path}：")))
+        yield Fault(str(path), Trimmed(error.message, f"^{re.escape(str(path))}(?:: |\uff1a)"))
         return
     about.characters, about.scripts = len(letters), count_scripts(letters)
     if about.lines == about.empty:
@@ -211,7 +211,7 @@ def read_contents(unit: Sequence[Path], abouts: list[FileReport], faults: list[F
                 options.tell(unit[0], number)
     except QkvError as error:
         if hashes.lines or not tally.count:  # else the tally says it
-            faults.append(Fault(str(unit[0]), error.note))
+            faults.append(Fault(str(unit[0]), error.message))
     faults += [f for f in tally.faults() if not any(f.place == old.place for old in faults)]
     repeats, line, twin = find_repeats(hashes)
     for about, long in zip(abouts, over, strict=True):

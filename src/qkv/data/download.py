@@ -61,7 +61,7 @@ def parse_set(one: dict[str, Any]) -> Set:
     """A data set of its table."""
     end = ".gz" if one.get("gz") else ""
     files = (File(f"{one['top']}/{name}{end}", f"{one['into']}/{name}", *has) for name, has in one["files"].items())
-    about, licence = (Note(one[key], zh=one[f"{key}_zh"]) for key in ("about", "licence"))
+    about, licence = Note(one["about"]), Note(one["licence"])
     return Set(about, licence, tuple(files))
 
 
@@ -145,8 +145,8 @@ def download(file: File, url: str, part: Path, tell: Tell | None) -> None:
 def explain_unreachable(url: str, reason: str, part: Path) -> QkvError:
     """What to say, and what to do, when an address does not answer."""
     host, kept = urlsplit(url).netloc, part.stat().st_size if part.is_file() else 0
-    rest = Note(f" {kept:,} bytes are kept, and the same command goes on behind them.",
-                zh=f"已留下 {kept:,} 字节，同一条命令会接着取。") if kept else Note("")  # fmt: skip
+    rest = "" if not kept else Note(f" {kept:,} bytes are kept, and the same command goes on behind them.",
+                zh=f"已留下 {kept:,} 字节，同一条命令会接着取。")  # fmt: skip
     return QkvError(
         f"{url}: could not be fetched ({reason}).{rest} Without a network: copy the folder {part.parent} from "
         f"a machine that has it. QKV_DATA_URL names a mirror of {host}, HTTPS_PROXY a proxy",

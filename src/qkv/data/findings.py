@@ -8,8 +8,9 @@ from pathlib import Path
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.text_files import Line
 from qkv.errors import Note, QkvError
+from qkv.messages import Trimmed
 
-WHERE = re.compile(r"^.*?:\d+(?:: |：)")  # file:line before a message, English or Chinese
+WHERE = re.compile(r"^.*?:\d+(?:: |\uff1a)")  # file:line before a message, English or Chinese
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Fault:
 
 def strip_place(said: Note) -> Note:
     """A message without the place before it."""
-    return Note(WHERE.sub("", said), zh=WHERE.sub("", said.zh))
+    return Trimmed(said, WHERE.pattern)
 
 
 class FaultCounter(BadRowPolicy):
@@ -40,7 +41,7 @@ class FaultCounter(BadRowPolicy):
         super().refuse(error, *rows)
         self.count += 1
         what = re.sub(r"0x\w+|[\d,]+|'[^']*'", "", WHERE.sub("", str(error))).split(":")[0].split(";")[0]
-        seen, first = self.kinds.get(what, (0, error.note))
+        seen, first = self.kinds.get(what, (0, error.message))
         self.kinds[what] = (seen + 1, first)
 
     def faults(self) -> Iterator[Fault]:

@@ -13,7 +13,8 @@ from qkv.errors import Note
 Row = tuple[str, ...]  # one text, or a pair
 TELLING = 30  # bytes from which a line of plain text is no phrase that everybody writes
 LEAK = 0.1  # the share of such lines, found in training too, from which held-out text is no longer held out
-PARTS = {"rows": "行", "source": "源文", "target": "译文", "column 1": "第 1 列", "column 2": "第 2 列"}  # in Chinese
+PARTS = {"rows": ("行", "rows"), "source": ("源文", "source"), "target": ("译文", "target"),
+         "column 1": ("第 1 列", "column 1"), "column 2": ("第 2 列", "column 2")}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def judge_overlap(found: Overlap) -> Fault:
     """What an overlap means: whole rows must not be shared; single sides and a few lines of text are worth knowing."""
     share, zh = f"{found.count} of {found.of} held-out", f"留出的 {found.of} 条中有 {found.count} 条"
     if found.part != "rows":
-        text = Note(f"{share} texts ({found.part}) occur in training, the first at {found.twin}",
+        text = Note(f"{share} texts ({PARTS[found.part]}) occur in training, the first at {found.twin}",
                     zh=f"{zh}文本（{PARTS[found.part]}）在训练数据里，第一处在 {found.twin}")  # fmt: skip
         return Fault(found.place, text, found.count, broken=False)
     broken = found.kind != "text" or found.count > LEAK * found.of

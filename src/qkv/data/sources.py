@@ -168,9 +168,9 @@ def refuse_blank_side(pair: Pair, one: str, two: str, names: tuple[str, str] = (
     """A pair of which neither side is blank; a blank one is a QkvError that names the place of each."""
     for text, name, place in zip(pair, names, (one, two), strict=True):
         if not text.strip():
-            beside = "" if one == two else f" beside {two if place == one else one}"
+            beside = "" if one == two else Note(f" beside {two if place == one else one}", zh=f"（旁边是 {two if place == one else one}）")
             raise QkvError(f"{place}: the {name} is empty{beside}; mend the row, or leave such rows out: on_bad_row",
-                           zh=f"{place}：{name} 是空的；请补上，或略去这样的行：on_bad_row")  # fmt: skip
+                           zh=f"{place}：{name} 是空的{beside}；请补上，或略去这样的行：on_bad_row")  # fmt: skip
     return pair
 
 

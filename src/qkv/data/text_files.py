@@ -61,9 +61,10 @@ def explain_missing(path: Path, error: OSError) -> QkvError:
     if not folder.is_dir():
         return QkvError(f"{path}: no such file (nor is there a folder {folder})",
                         zh=f"{path}：没有这个文件（也没有目录 {folder}）")  # fmt: skip
-    hint, reason = nearest(path.name, (p.name for p in folder.iterdir())), error.strerror or str(error)
-    zh = "没有这个文件" if isinstance(error, FileNotFoundError) else f"打不开（{reason}）"
-    return QkvError(f"{path}: {reason.lower()}{hint}", zh=f"{path}：{zh}{hint.zh}")
+    hint, reason = nearest(path.name, (p.name for p in folder.iterdir())), (error.strerror or str(error)).lower()
+    if isinstance(error, FileNotFoundError):
+        return QkvError(f"{path}: no such file or directory{hint}", zh=f"{path}：没有这个文件{hint.zh}")
+    return QkvError(f"{path}: {reason}{hint}", zh=f"{path}：打不开（{reason}）{hint.zh}")
 
 
 def detect_format(head: bytes) -> Note:

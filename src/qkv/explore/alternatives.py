@@ -17,7 +17,7 @@ from qkv.tasks.special_tokens import start_ids
 
 TOP, BAR = 8, 20
 KEYS = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "up", "P": "down", "M": "right", "K": "left"}
-Say = Callable[[str, str], str]
+Say = Callable[..., str]
 
 
 @dataclass

@@ -15,10 +15,16 @@ from torch import Tensor
 
 from qkv.errors import nearest
 from qkv.explore.question import Refused
+from qkv.messages import Message
 from qkv.lens import where
 
 JSON, ARRAYS = "application/json", "application/x-qkv"
 DTYPES = {torch.uint8: "u8", torch.int32: "i32", torch.float32: "f32"}
+
+
+def in_both(message: Message) -> dict[str, str]:
+    """A message as the page takes it, which changes its language without asking again."""
+    return {"zh": message.to("zh"), "en": str(message)}
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class Query:
             if key not in known:
                 there = ", ".join(known) or "none"
                 raise Refused(
-                    f"不认识 {key!r}；可以有：{there}", f"{key!r} is unknown{nearest(key, known)}; known: {there}"
+                    f"不认识 {key!r}{nearest(key, known).zh}；可以有：{there}", f"{key!r} is unknown{nearest(key, known)}; known: {there}"
                 )
 
     def text(self, key: str, default: str = "") -> str:
@@ -95,9 +101,10 @@ class Query:
         except ValueError:
             found = low - 1
         if found < low or (high is not None and found > high):
-            zh = f"{low} 到 {high}" if high is not None else f"不小于 {low}"
-            en = f"{low} to {high}" if high is not None else f"at least {low}"
-            raise Refused(f"{key}={said}：应是{zh}的整数", f"{key}={said}: expected a whole number, {en}")
+            bounds = (f"不小于 {low}", f"at least {low}")
+            if high is not None:
+                bounds = (f"{low} 到 {high}", f"{low} to {high}")
+            raise Refused(f"{key}={said}：应是{bounds}的整数", f"{key}={said}: expected a whole number, {bounds}")
         return found
 
     def number(self, key: str, default: float) -> float:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.explore.tables import traced
 from qkv.lens import where
 from qkv.lens.trace import Trace
@@ -24,7 +25,7 @@ from qkv.plots.text import clean
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Say = Callable[[str, str], str]  # Chinese, English -> the one that is read
+Say = Callable[..., str]  # a template and its fields -> the text that is read
 TEXTS, NUMBERS = 4, 64  # rows of the first figure; numbers of a vector that are shown
 
 
@@ -55,7 +56,7 @@ class Scene:
 
 def make_figures(
     model: Model, texts: Sequence[str], *, layer: int = -1, head: int = 0, word: str | int | None = None,
-    say: Say = lambda zh, en: zh,
+    say: Say = lambda text, **fields: Message(text, **fields).to("zh"),
 ) -> "dict[str, Figure]":  # fmt: skip
     """The figures by their file names; of several texts each is a row of the first one, the rest show the first text.
 
@@ -119,10 +120,11 @@ def draw_matrix(s: Scene) -> "Figure":
     weight = s("attn.pattern")[s.head]  # T T
     size = len(weight)
     cells = [[f"{100 * w:.0f}" if w >= 0.005 else "" for w in row] for row in weight.tolist()]
-    place, square = (s.layer + 1, s.head + 1), f"{size}×{size}"
-    title = s.say("{} 注意力矩阵（第 {} 层 第 {} 头，%）", "The {} matrix of attention (layer {} head {}, %)")
+    layer, head, square = s.layer + 1, s.head + 1, f"{size}×{size}"
+    title = s.say(f"{square} 注意力矩阵（第 {layer} 层 第 {head} 头，%）",
+                  f"The {square} matrix of attention (layer {layer} head {head}, %)")  # fmt: skip
     note = s.say("每一行的词元看每一列的词元，每行之和 100", "rows look at columns, every row sums to 100")
-    return figure.draw([Grid(title.format(square, *place), s.words, s.words, weight, cells * (size <= 32), note)])
+    return figure.draw([Grid(title, s.words, s.words, weight, cells * (size <= 32), note)])
 
 
 def draw_joining(s: Scene) -> "Figure":

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.errors import Note
 from qkv.explore import grafts, scenes
-from qkv.explore.body import Answer, Query, tokens
+from qkv.explore.body import Answer, Query, in_both, tokens
 from qkv.explore.meanings import PLAIN
 from qkv.explore.question import Pass, Refused, Run, kind
 from qkv.lens import readout, where
@@ -141,9 +142,9 @@ def parts(run: Run, query: Query) -> Answer:
             for i, p in enumerate(run.t.neurons(layer, pos, found.token, vs=vs, top=50))
         ]
     post = any(n.endswith("_sum") for n in found.frozen)
-    after_each = ("；各层之后的归一化按当时的尺度折算", "; later norms scale what came before") if post else ("", "")
-    note = {"zh": f"归一化的均值与尺度按这一次的值固定{after_each[0]}",
-            "en": f"norms act with the mean and scale that they had{after_each[1]}"}  # fmt: skip
+    after_each = ("；各层之后的归一化按当时的尺度折算", "; later norms scale what came before") if post else ""
+    note = in_both(Note(f"norms act with the mean and scale that they had{after_each}",
+                        zh=f"归一化的均值与尺度按这一次的值固定{after_each}"))  # fmt: skip
     shown = run.t.tokenizer.pieces([found.token, *([] if found.vs is None else [found.vs])])
     return Answer({
         "token": found.token, "vs": found.vs, "text": shown[0], "vs_text": shown[1] if len(shown) > 1 else None,

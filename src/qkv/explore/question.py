@@ -19,6 +19,7 @@ from torch import Tensor
 
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
+from qkv.messages import Message
 from qkv.errors import QkvError, nearest
 from qkv.generation import beam as beams
 from qkv.generation import engine
@@ -37,15 +38,14 @@ LIGHT = ("patterns", "lens", "routes")
 BUDGET = 512 << 20  # bytes that one trace may keep
 MOST = {"max_new_tokens": 4096, "beam": 64}  # that a question may ask for: one thread answers everybody
 LOGITS = 64 << 20  # bytes of logits that may be made for the positions of a prompt, which generation skips
-Said = tuple[str, str]
 
 
 class Refused(QkvError):
-    """A question that cannot be answered, said in Chinese and in English; `status` is its HTTP status."""
+    """A question that cannot be answered; `status` is its HTTP status."""
 
-    def __init__(self, zh: str, en: str, status: int = 422) -> None:
-        super().__init__(en)
-        self.zh, self.en, self.status = zh, en, status
+    def __init__(self, template: str, /, *, status: int = 422, **fields: Any) -> None:
+        super().__init__(template, **fields)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Question:
             if key not in known:
                 hint = nearest(key, known)
                 raise Refused(
-                    f"不认识 {key!r}；可以有：{', '.join(known)}",
+                    f"不认识 {key!r}{hint.zh}；可以有：{', '.join(known)}",
                     f"{key!r} is unknown{hint}; known: {', '.join(known)}",
                 )
         text, second = body.get("text"), body.get("second")
@@ -130,7 +130,7 @@ def drawn(sampling: object) -> tuple[tuple[str, float], ...]:
         )
     kept = {k: v for k, v in sampling.items() if v is not None and not (k == "top_k" and v == 0)}
     if any(isinstance(v, bool) or not isinstance(v, int | float) for v in kept.values()):
-        raise Refused("sampling：应是数", f"sampling: expected numbers, found {sampling!r}")
+        raise Refused(f"sampling：应是数，得到 {sampling!r}", f"sampling: expected numbers, found {sampling!r}")
     return tuple(sorted(kept.items()))
 
 
@@ -158,7 +158,7 @@ class Pass:
     logprobs: list[float]
     output: str
     t: Trace
-    said: list[Said] = field(default_factory=list)
+    said: list[Message] = field(default_factory=list)
     full: bool = True
 
     @property
@@ -229,8 +229,7 @@ def read(model: Model, text: str, question: Question, more: Sequence[edit.Edit] 
     ids = model.ids(text)
     missing = model.tokenizer.unknown(text) if model.tokenizer else []
     if missing:
-        words = "、".join(missing[:8]), ", ".join(missing[:8])
-        said.append((f"词表里没有：{words[0]}", f"not in the vocabulary: {words[1]}"))
+        said.append((f"词表里没有：{'、'.join(missing[:8])}", f"not in the vocabulary: {', '.join(missing[:8])}"))
     edits = [*edits_of(model, question.cut), *more]
     speaks = model.spec.decoder is not None and model.spec.head is not None
     written, logprobs = write(model, ids, question, edits) if speaks else ([], [])
@@ -244,7 +243,7 @@ def read(model: Model, text: str, question: Question, more: Sequence[edit.Edit] 
     return Pass(text, ids, written, logprobs, output(model, t, ids, written), t, said, full)
 
 
-def spared(model: Model, tokens: int) -> Said:
+def spared(model: Model, tokens: int) -> Message:
     """What a long text leaves out, and why."""
     size = f"{tokens * per_token(model.core, FULL) / 2**20:,.0f}"
     return (
@@ -253,7 +252,7 @@ def spared(model: Model, tokens: int) -> Said:
     )
 
 
-def fitting(model: Model, text: str) -> tuple[str, list[Said]]:
+def fitting(model: Model, text: str) -> tuple[str, list[Message]]:
     """As much of a text as the page takes, and what to say where that is not all of it."""
     most, size = longest(model), len(model.ids(text))
     if size <= most:
@@ -332,8 +331,7 @@ def place(model: Model, part: str, layer: int, head: int = 0) -> str:
     """The path of an attention; a Refused says what there is."""
     paths = attentions(model)
     if part not in paths:
-        there = "、".join(paths), ", ".join(paths)
-        raise Refused(f"part={part}：这个模型只有 {there[0]}", f"part={part}: this model has {there[1]}")
+        raise Refused(f"part={part}：这个模型只有 {'、'.join(paths)}", f"part={part}: this model has {', '.join(paths)}")
     rows = paths[part]
     if not 0 <= layer < len(rows):
         raise Refused(f"layer={layer}：可以是 0 到 {len(rows) - 1}", f"layer={layer}: expected 0 to {len(rows) - 1}")

@@ -28,9 +28,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from qkv.errors import QkvError, nearest
+from qkv.errors import Note, QkvError, nearest
 from qkv.explore import answers, record, replay
-from qkv.explore.body import Answer, Query, dumped
+from qkv.explore.body import Answer, Query, dumped, in_both
 from qkv.explore.question import Question, Refused, Run, Shelf, ask
 from qkv.model import Model
 
@@ -47,9 +47,7 @@ GUARDS = {
     "cross-origin-resource-policy": "same-origin", "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
 }  # fmt: skip
-EMPTY = (
-    "<!doctype html><meta charset=utf-8><title>qkv</title><p>qkv: static/index.html is not built yet · 页面还没有构建"
-)
+EMPTY = Note("static/index.html is not built yet", zh="页面还没有构建")
 
 
 class Events:
@@ -93,7 +91,7 @@ class Desk:
         if name not in self.names:
             there = ", ".join(self.names)
             raise Refused(
-                f"没有模型 {name}；有：{there}",
+                f"没有模型 {name}{nearest(str(name), self.names).zh}；有：{there}",
                 f"there is no model {name}{nearest(str(name), self.names)}; there are {there}",
             )
         if name not in self.models:
@@ -257,7 +255,7 @@ class Site:
             return await self.work(lambda: desk.watch(parts[1:]))
         if len(parts) == 1 and parts[0] in answers.TABLES:
             return await self.work(lambda: desk.table(parts[0], Query(said)))
-        return failed(Refused("没有这个地址", f"there is no /api/{request.path_params['rest']}", 404))
+        return failed(Refused(f"没有 /api/{request.path_params['rest']} 这个地址", f"there is no /api/{request.path_params['rest']}", 404))
 
     async def posted(self, request: Request, parts: list[str]) -> Response:
         """A new question."""
@@ -291,7 +289,7 @@ async def said_in(request: Request) -> dict[str, Any]:
     async for piece in request.stream():
         body += piece
         if len(body) > LARGEST:
-            raise Refused("问题太长", f"a question has at most {LARGEST} bytes", 413)
+            raise Refused(f"问题太长：最多 {LARGEST} 字节", f"a question has at most {LARGEST} bytes", 413)
     try:
         found = json.loads(body)
         json.dumps(found, ensure_ascii=False).encode()
@@ -313,12 +311,15 @@ def guarded(response: Response) -> Response:
 
 def failed(error: QkvError, *, html: bool = False) -> Response:
     """An error as the page shows it."""
-    en = str(error)
-    zh, status = (error.zh, error.status) if isinstance(error, Refused) else (f"做不到：{en}", 422)
+    said, status = error.message, 422
+    if isinstance(error, Refused):
+        status = error.status
+    words = in_both(said)
     if html:
-        text = f"<!doctype html><meta charset=utf-8><title>qkv</title><p lang=zh>{zh}</p><p lang=en>{en}</p>"
+        text = "".join(f"<p lang={lang}>{text}</p>" for lang, text in words.items())
+        text = f"<!doctype html><meta charset=utf-8><title>qkv</title>{text}"
         return guarded(Response(text.replace("'", ""), status, media_type="text/html"))
-    body = dumped({"error": {"zh": zh, "en": en}})
+    body = dumped({"error": words})
     return guarded(Response(body, status, media_type="application/json", headers={"cache-control": "no-store"}))
 
 
@@ -331,14 +332,19 @@ def broken(error: Exception) -> Response:
 async def missing(request: Request, error: Exception) -> Response:
     """An address that is not there."""
     return failed(
-        Refused("没有这个地址", f"there is no {request.method} {request.url.path}", getattr(error, "status_code", 404))
+        Refused(f"没有 {request.method} {request.url.path} 这个地址", f"there is no {request.method} {request.url.path}", getattr(error, "status_code", 404))
     )
+
+
+def empty() -> str:
+    """A page that says that the page is not built."""
+    return f"<!doctype html><meta charset=utf-8><title>qkv</title><p>qkv: {EMPTY} · {EMPTY.to('zh')}"
 
 
 def static(request: Request, name: str, kind: str, ready: str = "") -> Response:
     """A file of the page, `ready` before its script, with a tag by which a browser need not fetch it again."""
     path = STATIC / name
-    data = path.read_bytes() if path.is_file() else EMPTY.encode() if name == "index.html" else None
+    data = path.read_bytes() if path.is_file() else empty().encode() if name == "index.html" else None
     if data is None:
         return failed(Refused(f"没有 {name}：页面还没有构建", f"there is no {name}: the page is not built", 404))
     if ready:

@@ -24,7 +24,7 @@ from qkv.sampling import Sampling
 class Ask:
     """What is asked of a trace: positions as numbers or words, layer and head from 0, and how to speak."""
 
-    say: Callable[[str, str], str]
+    say: Callable[..., str]
     pos: int | str = -1
     key: int | str = 0
     layer: int = 0
@@ -82,8 +82,9 @@ def strongest(t: Trace, ask: Ask) -> Table | None:
 
 
 STEPS = {
-    "pieces": "分词与编号", "embedding": "词向量与位置", "attention": "提问 × 名片 → 信息",
-    "heads": "各头并排、拼接、混合", "add & norm": "相加与归一", "ffn": "前馈网络", "next word": "线性与 softmax",
+    "pieces": ("分词与编号", "pieces"), "embedding": ("词向量与位置", "embedding"),
+    "attention": ("提问 × 名片 → 信息", "attention"), "heads": ("各头并排、拼接、混合", "heads"),
+    "add & norm": ("相加与归一", "add & norm"), "ffn": ("前馈网络", "ffn"), "next word": ("线性与 softmax", "next word"),
 }  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     sheets: list[Table] = []
     for n, (step, strips) in enumerate(found.steps.items(), start=1):
         rows = [[text(s.name), text(shape(s)), text(few(s)), text(s.line)] for s in strips]
-        sheets.append(Table(f"{n} {ask.say(STEPS[step], step)}", rows))
+        sheets.append(Table(f"{n} {ask.say(STEPS[step])}", rows))
     q, k = found["ids"].words[found.query].strip(), pieces[found.key].strip()
     head = f"{found.path} {ask.say('头', 'head')} {found.head + 1}: {q} → {k}"
     title = f"{head} ({found.reason}) {100 * float(found['weight'].values):.1f}%"
@@ -174,7 +175,8 @@ def choices(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 
 
 SIGNS = {"seen": "■", "future": "·", "padding": "p", "window": "w", "other document": "d"}
-WHY = {"seen": "看得见", "future": "未来", "padding": "填充", "window": "窗口之外", "other document": "别的文档"}
+WHY = {"seen": ("看得见", "seen"), "future": ("未来", "future"), "padding": ("填充", "padding"),
+       "window": ("窗口之外", "window"), "other document": ("别的文档", "other document")}  # fmt: skip
 
 
 def mask(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -183,7 +185,7 @@ def mask(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     tokens = read(t, found.path)
     rows = [[text(w), *((SIGNS[r], float(r == "seen")) for r in found.row(i))] for i, w in enumerate(tokens)]
     there = {r for i in range(len(tokens)) for r in found.row(i)}
-    note = "  ".join(f"{sign} {ask.say(WHY[r], r)}" for r, sign in SIGNS.items() if r in there)
+    note = "  ".join(f"{sign} {ask.say(WHY[r])}" for r, sign in SIGNS.items() if r in there)
     title = ask.say(f"{found.path}（{found.kind}）：行看列", f"{found.path} ({found.kind}): rows look at columns")
     return [Table(title, rows, note)], {"path": found.path, "kind": found.kind, "tokens": tokens,
                                         "cells": [found.row(i) for i in range(len(tokens))]}  # fmt: skip
@@ -260,7 +262,7 @@ def lens(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 
 
 def list_guesses(
-    cells: Any, used: Sequence[bool], tokens: Sequence[str], say: Callable[[str, str], str]
+    cells: Any, used: Sequence[bool], tokens: Sequence[str], say: Callable[..., str]
 ) -> list[list[Cell]]:
     """The likeliest token after each layer at each position, the last layer first; those thrown away in brackets.
 
@@ -307,7 +309,7 @@ def traced(model: Any, line: str, shows: Sequence[str], how: Mapping[str, Any]) 
 
 
 def asked(
-    say: Callable[[str, str], str], model: Any, texts: Sequence[str], how: Mapping[str, Any], traces: Sequence[Trace]
+    say: Callable[..., str], model: Any, texts: Sequence[str], how: Mapping[str, Any], traces: Sequence[Trace]
 ) -> Ask:
     """The question that options make; without --word the word after the prompt, the first one written, or the mask."""
     heat = how.get("temperature")

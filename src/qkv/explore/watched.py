@@ -15,7 +15,7 @@ from qkv.plots.text import bar, percent, text
 from qkv.training import losses
 from qkv.training.probes.watched import Moved, Record, Watched
 
-Say = Callable[[str, str], str]
+Say = Callable[..., str]
 PARTS = (
     "embedding",
     "position",
@@ -89,7 +89,7 @@ def norms(w: Watched, r: Record, say: Say, *, every: bool) -> Table:
     groups = [(m["name"], [i]) for i, m in enumerate(named)] if every else grouped([m["part"] for m in named])
     words = (("矩阵", "matrices"), ("|权重|", "|weight|"), ("|梯度|", "|gradient|"), ("|更新|", "|update|"),
              ("更新/权重", "update/weight"), ("动了的行", "rows moved"))  # fmt: skip
-    rows = [[text(""), *(text(say(*pair)) for pair in words)]]
+    rows = [[text(""), *(text(say(word)) for word in words)]]
     for name, of in groups:
         weight, gradient, update = values[:, of].norm(dim=1).tolist()
         share = update / weight if weight else 0.0
@@ -113,7 +113,7 @@ def taught(r: Record, say: Say) -> Table:
     mask = r["teacher.mask"].tolist() if "teacher.mask" in r.names else [[]] * len(found["rows"])
     words = (("输入", "input"), ("看得见", "may see"), ("标签", "label"), ("P(标签)", "P(label)"), ("损失", "loss"),
              ("它会说", "would say"))  # fmt: skip
-    rows: list[list[Cell]] = [[text(say(*pair)) for pair in words]]
+    rows: list[list[Cell]] = [[text(say(word)) for word in words]]
     for row, seen in zip(found["rows"], mask, strict=True):
         sight = "".join("■" if cell else "·" for cell in seen)
         numbers = (f"{row['p']:.4f}", f"{row['loss']:.3f}") if row["counted"] else ("–", "–")
@@ -133,7 +133,7 @@ def moved(
     forward, count = forward_moves(core)
     groups = [(m.name, [i]) for i, m in enumerate(found)] if every else grouped([m.part for m in found])
     words = (("矩阵", "matrices"), ("动了的行", "rows moved"), ("走了多远", "distance"), ("相对原来", "of its norm"))
-    rows = [[text(""), *(text(say(*pair)) for pair in words), text("")]]
+    rows = [[text(""), *(text(say(word)) for word in words), text("")]]
     for name, of in groups:
         some = [found[i] for i in of]
         distance, norm = (sum(getattr(m, key) ** 2 for m in some) ** 0.5 for key in ("distance", "norm"))
@@ -157,8 +157,8 @@ def moved(
 
 def still(forward: int, count: int, first: int, say: Say) -> Table:
     """The line about the forward pass."""
-    zh = f"在第 {first} 步的权重上跑一遍前向：{count} 个张量里变了 {forward} 个"
-    return Table(say(zh, f"a forward pass at step {first}: {forward} of {count} tensors changed"), [])
+    return Table(say(f"在第 {first} 步的权重上跑一遍前向：{count} 个张量里变了 {forward} 个",
+                     f"a forward pass at step {first}: {forward} of {count} tensors changed"), [])  # fmt: skip
 
 
 @torch.no_grad()

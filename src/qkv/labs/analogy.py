@@ -73,9 +73,9 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.mean('large_free'):.0%} and {runs.mean('large'):.0%}: the first random numbers are never washed out")  # fmt: skip
     baseline = max(runs.high(name) for name in ("only_b", "wrong", "untrained"))
     if runs.low("excluded") < max(0.5, baseline + 0.2):
-        return runs.verdict("not shown", "excluded", *says)
+        return runs.verdict("not shown", "excluded", says)
     always = min(runs.low(name) for name in ("free", "large", "large_free")) >= 0.5
-    return runs.verdict("shown" if always else "true only when", "excluded", *says)
+    return runs.verdict("shown" if always else "true only when", "excluded", says)
 
 
 BARS = ("free", "excluded", "large_free", "large", "only_b", "wrong", "untrained")

@@ -89,8 +89,8 @@ def judge(runs: Runs) -> Verdict:
     moves = runs.low("lean_tech") > 0.3 and runs.high("lean_food") < -0.3 and runs.low("alike_first") > 0.999
     caused = runs.low("right") > 0.9 and runs.high("cut_hint") < 0.7 and runs.low("cut_control") > 0.9
     if not (moves and caused):
-        return runs.verdict("not shown", "lean_tech", *says)
-    return runs.verdict("true only when" if runs.high("later") == 0 else "shown", "lean_tech", *says)
+        return runs.verdict("not shown", "lean_tech", says)
+    return runs.verdict("true only when" if runs.high("later") == 0 else "shown", "lean_tech", says)
 
 
 def plot(runs: Runs) -> Plot:

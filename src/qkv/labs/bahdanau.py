@@ -42,8 +42,8 @@ def run(seed: int, *, steps: int = 200, tell: Tell = quiet) -> Numbers:
             test = pairs(-1 - clauses - 10 * seed, TEST, (clauses,))
             found[f"{shape}_{clauses}"] = words_right(written(model, shape, test), test)
         if shape == "attention":
-            zh, en = ([number[w] for w in side] for side in SHOWN)
-            seen = alignment(model.core, [*zh, END], [START, *en[:-1]])  # pyright: ignore[reportArgumentType]
+            source, target = ([number[w] for w in side] for side in SHOWN)
+            seen = alignment(model.core, [*source, END], [START, *target[:-1]])  # pyright: ignore[reportArgumentType]
             found |= {"pointed": pointed(model, -1 - seed), **{f"look_{t}": row.tolist() for t, row in enumerate(seen)}}
     return found
 
@@ -56,7 +56,7 @@ def judge(runs: Runs) -> Verdict:
             f"{both[1]:.2f}. At 5 clauses, longer than in training: {plain[2]:.2f}, {look[2]:.2f}, {both[2]:.2f}: none holds. The strongest weight lies on "
             f"the word that is translated in {runs.mean('pointed'):.2f}")  # fmt: skip
     frees = runs.low("attention_3") - runs.high("lstm_3") > 0.2
-    return runs.verdict("true only when" if frees and look[2] < 0.8 else "shown" if frees else "not shown", "attention_3", *says)
+    return runs.verdict("true only when" if frees and look[2] < 0.8 else "shown" if frees else "not shown", "attention_3", says)
 
 
 def plot(runs: Runs) -> Plot:

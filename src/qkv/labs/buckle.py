@@ -74,10 +74,10 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.mean('no_one'):.2f}, with Two cut {runs.mean('no_two'):.2f}. Shuffled words are learnt as well: "
             f"{runs.mean('shuffled'):.2f} against {runs.mean('rhyme'):.2f}")  # fmt: skip
     if runs.low(f"layer_{LAYERS}") < 0.8 or runs.high("layer_0") > 0.5:
-        return runs.verdict("not shown", "rhyme", *says)
+        return runs.verdict("not shown", "rhyme", says)
     every = all(a < b for a, b in pairwise(layers)) and runs.low("first") >= LAYERS - 1
     memory = runs.low("shuffled") > runs.mean("rhyme") - 0.1
-    return runs.verdict("shown" if every and not memory else "true only when", "rhyme", *says)
+    return runs.verdict("shown" if every and not memory else "true only when", "rhyme", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -30,7 +30,7 @@ def judge(runs: Runs) -> Verdict:
     says = (f"{TOKENS} 个词元中 {runs.low('same'):.0%} 相同，对数概率最多差 {runs.high('gap'):.1g}；读入的位置少 {less:.0f} 倍",
             f"{runs.low('same'):.0%} of {TOKENS} tokens the same, log-probabilities at most {runs.high('gap'):.1g} apart; "
             f"{less:.0f} times fewer positions read")  # fmt: skip
-    return runs.verdict("shown" if runs.low("same") == 1 and runs.high("gap") < 1e-9 else "refuted", "gap", *says)
+    return runs.verdict("shown" if runs.low("same") == 1 and runs.high("gap") < 1e-9 else "refuted", "gap", says)
 
 
 def plot(runs: Runs) -> Plot:

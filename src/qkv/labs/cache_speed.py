@@ -27,7 +27,7 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.mean('short'):.1f} times faster at {LENGTHS[0]} tokens, {runs.mean('long'):.1f} times at {LENGTHS[-1]} "
             f"({runs.mean('flops_long'):.0f} times fewer FLOPs)")  # fmt: skip
     grows = runs.low("long") > 2 and runs.low("long") > runs.high("short")
-    return runs.verdict("shown" if grows else "not shown", "long", *says)
+    return runs.verdict("shown" if grows else "not shown", "long", says)
 
 
 def plot(runs: Runs) -> Plot:

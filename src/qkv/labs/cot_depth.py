@@ -56,7 +56,7 @@ def judge(runs: Runs) -> Verdict:
     deeper = runs.low("silent4_8") > runs.high("silent4_1") + 0.2
     beyond = runs.low("aloud8_1") >= 0.95 and runs.high("silent8_8") <= 0.35
     return runs.verdict(
-        "shown" if deeper and beyond else "true only when" if deeper or beyond else "not shown", "aloud8_1", *says
+        "shown" if deeper and beyond else "true only when" if deeper or beyond else "not shown", "aloud8_1", says
     )
 
 

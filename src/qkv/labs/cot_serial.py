@@ -73,7 +73,7 @@ def judge(runs: Runs) -> Verdict:
             f"aloud {runs.mean('aloud'):.2f}; the same steps and length, not fed back {runs.mean('not_fed_back'):.2f}; direct "
             f"{runs.mean('direct'):.2f} (chance 0.17)")  # fmt: skip
     word = "shown" if aloud >= 0.95 and others <= 0.35 else "true only when" if aloud > others + 0.2 else "not shown"
-    return runs.verdict(word, "aloud", *says)
+    return runs.verdict(word, "aloud", says)
 
 
 def plot(runs: Runs) -> Plot:

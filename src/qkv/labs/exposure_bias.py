@@ -72,8 +72,8 @@ def judge(runs: Runs) -> Verdict:
             f"start to {gaps[-1]:.2f} at the end; trained: a gap of {whole:.2f}, but a word made wrong costs {runs.mean('plain_whole_harm'):.2f} of those after it. "
             f"Scheduled sampling, half trained: {runs.mean('sampled_half_own'):.2f} ({better:+.2f}; seeds differ by {spread:.2f}); trained, a wrong word then costs {runs.mean('sampled_whole_harm'):.2f}")  # fmt: skip
     if half < 0.05:
-        return runs.verdict("not shown", "plain_half_own", *says)
-    return runs.verdict("true only when" if whole < half / 3 else "shown", "plain_half_own", *says)
+        return runs.verdict("not shown", "plain_half_own", says)
+    return runs.verdict("true only when" if whole < half / 3 else "shown", "plain_half_own", says)
 
 
 def plot(runs: Runs) -> Plot:
@@ -96,6 +96,6 @@ LAB = Lab(
      "Martins 2019); at the same places: behind true words, behind its own, and after the fifth word was made wrong."),
     ("91 个词，随机约 0.01；基线是给真前文的正确率。", "91 words, so chance is about 0.01; the baseline is what is right behind true words."),
     ("一半时差距大于 0.1 且向句尾增大；训练完几乎消失；计划采样缩小差距，是否更好事先不定。", "Half trained the gap is above 0.1 and grows along the sentence; trained it almost vanishes; sampling narrows it, whether that is better is open."),
-    {**{f"{arm_}_{what}": (f"{zh}：{SAID[what][0]}", f"{en}: {SAID[what][1]}") for arm_, (zh, en) in NAMES.items() for what in SAID}},
+    {**{f"{arm_}_{what}": (f"{zh}：{SAID[what]}", f"{en}: {SAID[what]}") for arm_, (zh, en) in NAMES.items() for what in SAID}},
     run, judge, plot, steps=200, enough=100, seeds=3,
 )  # fmt: skip

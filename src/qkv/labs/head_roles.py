@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 import qkv
+from qkv.messages import Message, join
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit, guesses, repeated
 from qkv.lens.edit import Edit, ablate
 
 LAYERS, HEADS, SYMBOLS, ROWS = 2, 4, 16, 200
-POSITIONS: dict[Literal["learned", "sinusoid"], tuple[str, str]] = {"learned": ("学习的位置", "learned positions"), "sinusoid": ("正弦位置", "sinusoids")}
+POSITIONS: dict[Literal["learned", "sinusoid"], Words] = {"learned": ("学习的位置", "learned positions"), "sinusoid": ("正弦位置", "sinusoids")}
 NAMES = {"right": ("正确率", "accuracy"), "worst": ("静默最要紧的头，降", "head needed most: lost"), "median": ("中位数的头，降", "median head: lost"),
          "before": ("下层看前一个的最大权重", "most weight on the symbol before, layer 0"), "induction": ("上层归纳的最大权重", "most weight of induction, layer 1"),
          "named": ("图上最像的头最要紧", "looks the part and is needed most")}  # fmt: skip
@@ -66,17 +67,18 @@ def special(runs: Runs, kind: str) -> bool:
 
 
 def judge(runs: Runs) -> Verdict:
-    zh, en = list[str](), list[str]()
+    found = list[Message]()
     for kind, (in_zh, in_en) in POSITIONS.items():
         worst, median, induction = (runs.mean(f"{name}_{kind}") for name in ("worst", "median", "induction"))
-        zh.append(f"{in_zh}：静默最要紧的头降 {worst:.2f}（中位数 {median:.2f}），归纳权重最大 {induction:.2f}，"
-                  f"图上最像的头就是最要紧的：{runs.mean(f'named_{kind}'):.0%}")  # fmt: skip
-        en.append(f"{in_en}: silencing the head needed most costs {worst:.2f} (the median one {median:.2f}), the most weight of induction "
-                  f"is {induction:.2f}, and the head that looks the part is the one needed most in {runs.mean(f'named_{kind}'):.0%}")  # fmt: skip
+        share = runs.mean(f"named_{kind}")
+        found.append((f"{in_zh}：静默最要紧的头降 {worst:.2f}（中位数 {median:.2f}），归纳权重最大 {induction:.2f}，"
+                  f"图上最像的头就是最要紧的：{share:.0%}",
+                  f"{in_en}: silencing the head needed most costs {worst:.2f} (the median one {median:.2f}), the most weight of induction "
+                  f"is {induction:.2f}, and the head that looks the part is the one needed most in {share:.0%}"))  # fmt: skip
     apart = [special(runs, kind) for kind in POSITIONS]
     named = all(runs.low(f"named_{kind}") == 1 for kind in POSITIONS)
     word = "shown" if all(apart) and named else "true only when" if any(apart) else "not shown"
-    return runs.verdict(word, "worst_learned", "；".join(zh), "; ".join(en))
+    return runs.verdict(word, "worst_learned", join("; ", found))
 
 
 def plot(runs: Runs) -> Plot:

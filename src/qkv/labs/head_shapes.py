@@ -44,8 +44,8 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.high('plain'):.0f}")  # fmt: skip
     right = runs.low("swapped") == count and runs.high("out_gap") < 1e-9 and runs.high("row_sum") < 1e-5
     if not right:
-        return runs.verdict("inconclusive", "plain", *says)
-    return runs.verdict("true only when" if runs.high("plain") < count else "shown", "plain", *says)
+        return runs.verdict("inconclusive", "plain", says)
+    return runs.verdict("true only when" if runs.high("plain") < count else "shown", "plain", says)
 
 
 def plot(runs: Runs) -> Plot:

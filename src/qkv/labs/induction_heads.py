@@ -90,7 +90,7 @@ def judge(runs: Runs) -> Verdict:
     forms = runs.low("prefix_2") > 0.5 and runs.high("prefix_1") < 0.2
     helps = runs.high("score_2") < runs.low("score_1") - 0.5
     return runs.verdict(
-        "shown" if forms and helps and apart <= 100 else "true only when" if forms else "not shown", "prefix_2", *says
+        "shown" if forms and helps and apart <= 100 else "true only when" if forms else "not shown", "prefix_2", says
     )
 
 

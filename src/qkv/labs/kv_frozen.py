@@ -50,7 +50,7 @@ def judge(runs: Runs) -> Verdict:
             f"causal {frozen:.1g}; in an encoder ({runs.mean('full'):.2g}) and in a prefix that grows "
             f"({runs.mean('prefix'):.2g}) they change; what is written after a prefix: {runs.high('written'):.1g}")  # fmt: skip
     word = "refuted" if frozen > 1e-9 else "true only when" if moving > 1e-6 else "shown"
-    return runs.verdict(word, "causal", *says)
+    return runs.verdict(word, "causal", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -46,14 +46,14 @@ def judge(runs: Runs) -> Verdict:
             f"{said}; MHA over MQA {runs.mean('gap'):+.2f}, while seeds of one kind differ by {spread:.2f}")  # fmt: skip
     if runs.low("mha") > runs.high("mqa") and runs.mean("gap") > spread:
         between = runs.mean("mqa") <= runs.mean("gqa") <= runs.mean("mha")
-        return runs.verdict("shown" if between else "true only when", "gap", *says)
+        return runs.verdict("shown" if between else "true only when", "gap", says)
     backwards = runs.low("mqa") > runs.high("mha") and -runs.mean("gap") > spread
-    return runs.verdict("refuted" if backwards else "not shown", "gap", *says)
+    return runs.verdict("refuted" if backwards else "not shown", "gap", says)
 
 
 def plot(runs: Runs) -> Plot:
     series = {f"seed {n}": [each[n] for each in map(runs.each, ARMS)] for n in range(len(runs.rows))}
-    names = {seed: (f"种子 {seed[5:]}", seed) for seed in series}
+    names = {seed: (f"种子 {n}", f"seed {n}") for n, seed in enumerate(series)}
     return Plot("bars", ("重复一段的正确率，各种子", "a segment repeated: accuracy by seed"), tuple(ARMS), series,
                 y_label=("正确率", "accuracy"), names=names)  # fmt: skip
 

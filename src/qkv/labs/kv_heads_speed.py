@@ -39,8 +39,8 @@ def judge(runs: Runs) -> Verdict:
             f"12 key/value heads against 1: {runs.mean('short'):.2f} times the time at {CONTEXTS[0]} tokens, {runs.mean('long'):.1f} at "
             f"{CONTEXTS[-1]} (against 4: {runs.mean('long_gqa'):.1f})")  # fmt: skip
     if runs.low("long") < 1.3:
-        return runs.verdict("not shown", "long", *says)
-    return runs.verdict("true only when" if runs.low("long") > 1.2 * runs.high("short") else "shown", "long", *says)
+        return runs.verdict("not shown", "long", says)
+    return runs.verdict("true only when" if runs.low("long") > 1.2 * runs.high("short") else "shown", "long", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -57,7 +57,7 @@ def judge(runs: Runs) -> Verdict:
             f"less); Qwen2-72B {runs.mean('qwen_gqa'):.0f} KiB ({qwen:.0f} times less); a real cache over the formula "
             f"{runs.mean('measured'):.3f}")  # fmt: skip
     right = abs(gpt3 - 96) < 1e-6 and abs(qwen - 8) < 1e-6 and abs(runs.mean("measured") - 1) < 0.05
-    return runs.verdict("shown" if right else "refuted", "measured", *says)
+    return runs.verdict("shown" if right else "refuted", "measured", says)
 
 
 NAMES = {"GPT-3 MHA": "gpt3_mha", "GPT-3 MQA": "gpt3_mqa", "Llama 7B": "llama_7b", "Qwen2 72B GQA": "qwen_gqa",
@@ -66,7 +66,7 @@ NAMES = {"GPT-3 MHA": "gpt3_mha", "GPT-3 MQA": "gpt3_mqa", "Llama 7B": "llama_7b
 
 def plot(runs: Runs) -> Plot:
     return Plot("bars", ("每个词元的 KV 缓存（KiB，16 位）", "KV cache for each token (KiB, 16 bits)"), list(NAMES),
-                {"KiB": [runs.mean(n) for n in NAMES.values()]}, y_label=("KiB", "KiB"), scale="log")  # fmt: skip
+                {"KiB": [runs.mean(n) for n in NAMES.values()]}, y_label=Message("KiB"), scale="log")  # fmt: skip
 
 
 LAB = Lab(
@@ -81,7 +81,7 @@ LAB = Lab(
     ("4.5 MiB → 48 KiB（96 倍）；LLaMA-7B 0.5 MiB；Qwen2-72B 320 KiB 而不是 2.5 MiB（8 倍）。",
      "4.5 MiB to 48 KiB (96 times); LLaMA-7B 0.5 MiB; Qwen2-72B 320 KiB instead of 2.5 MiB (8 times)."),
     {"gpt3_mha": ("GPT-3，96 个 KV 头（KiB）", "GPT-3, 96 key/value heads (KiB)"), "gpt3_mqa": ("GPT-3，1 个", "GPT-3, 1"),
-     "llama_7b": ("LLaMA-7B", "LLaMA-7B"), "qwen_mha": ("Qwen2-72B，若 64 个", "Qwen2-72B, if it had 64"),
+     "llama_7b": Message("LLaMA-7B"), "qwen_mha": ("Qwen2-72B，若 64 个", "Qwen2-72B, if it had 64"),
      "qwen_gqa": ("Qwen2-72B，8 个", "Qwen2-72B, 8"), "measured": ("实测 / 公式", "measured over formula")},
     run, judge, plot,
 )  # fmt: skip

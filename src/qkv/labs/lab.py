@@ -18,15 +18,15 @@ from typing import Any, Literal
 
 from qkv.checkpoints.storage import fsync_path
 from qkv.errors import QkvError
+from qkv.messages import Given, Message
 
-Words = tuple[str, str]  # Chinese, English
 Number = float | list[float]
 Numbers = Mapping[str, Number]
 Tell = Callable[[str], None]
 Word = Literal["shown", "not shown", "refuted", "true only when", "inconclusive"]
-IN_ZH: dict[str, str] = {
-    "shown": "成立", "not shown": "未能显示", "refuted": "不成立", "true only when": "有条件成立",
-    "inconclusive": "无法判断",
+VERDICTS: dict[str, Words] = {
+    "shown": ("成立", "shown"), "not shown": ("未能显示", "not shown"), "refuted": ("不成立", "refuted"),
+    "true only when": ("有条件成立", "true only when"), "inconclusive": ("无法判断", "inconclusive"),
 }  # fmt: skip
 KINDS: dict[str, Words] = {
     "exact": ("精确", "exact"),
@@ -57,12 +57,12 @@ class Plot:
     title: Words
     x: Sequence[str | float]
     series: Mapping[str, Sequence[float]]
-    x_label: Words = ("", "")
-    y_label: Words = ("", "")
+    x_label: Words = Message()
+    y_label: Words = Message()
     scale: Literal["linear", "log"] = "linear"
     names: Mapping[str, Words] = field(default_factory=dict[str, Words])
     beside: "Plot | None" = None
-    source: Words = ("", "")
+    source: Words = Message()
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class Runs:
         rows = [value for row in self.rows if isinstance(value := row[name], list)]
         return [sum(column) / len(column) for column in zip(*rows, strict=True)]
 
-    def verdict(self, word: Word, effect: str, zh: str, en: str) -> Verdict:
+    def verdict(self, word: Word, effect: str, says: Words) -> Verdict:
         """A verdict whose deciding number is called `effect`."""
-        return Verdict(word, (zh, en), self.mean(effect), (self.low(effect), self.high(effect)))
+        return Verdict(word, says, self.mean(effect), (self.low(effect), self.high(effect)))
 
 
 @dataclass(frozen=True)
@@ -236,17 +236,22 @@ def as_json(lab: Lab, result: Result) -> dict[str, Any]:
     """A result as it is written to a file: with its claim, so that lists need not import the lab."""
     v = result.verdict
     return {
-        "name": result.name, "kind": lab.kind, "claim": list(lab.claim), "verdict": v.word, "says": list(v.says),
+        "name": result.name, "kind": lab.kind, "claim": written(lab.claim), "verdict": v.word, "says": written(v.says),
         "effect": v.effect, "spread": list(v.spread), "seeds": list(result.seeds), "steps": result.steps,
         "seconds": result.seconds, "cpu": result.cpu, "stopped": result.stopped, "torch": result.torch,
         "numbers": [dict(row) for row in result.numbers],
     }  # fmt: skip
 
 
+def written(message: Message) -> list[str]:
+    """A message as files keep it: in Chinese and in English."""
+    return [message.to("zh"), str(message)]
+
+
 def from_json(found: Mapping[str, Any], where: str) -> Result:
     """The result that `as_json` wrote; what is missing is a QkvError."""
     try:
-        verdict = Verdict(found["verdict"], (found["says"][0], found["says"][1]), found["effect"],
+        verdict = Verdict(found["verdict"], Given({"zh": found["says"][0], "en": found["says"][1]}), found["effect"],
                           (found["spread"][0], found["spread"][1]))  # fmt: skip
         return Result(found["name"], tuple(found["seeds"]), found["steps"], tuple(found["numbers"]), verdict,
                       found["seconds"], found["stopped"], found["torch"], found.get("cpu", 0.0))  # fmt: skip
@@ -285,8 +290,8 @@ def differences(lab: Lab, kept: Result, again: Result) -> list[Words]:
     """
     found: list[Words] = []
     if kept.verdict.word != again.verdict.word:
-        zh = f"结论：{IN_ZH[again.verdict.word]}，原来是 {IN_ZH[kept.verdict.word]}"
-        found.append((zh, f"verdict: {again.verdict.word}, was {kept.verdict.word}"))
+        now, then = VERDICTS[again.verdict.word], VERDICTS[kept.verdict.word]
+        found.append((f"结论：{now}，原来是 {then}", f"verdict: {now}, was {then}"))
     old, new = Runs(kept.numbers), Runs(again.numbers)
     for name, (zh, en) in lab.rows.items() if lab.kind != "speed" else ():
         if name not in old.rows[0]:

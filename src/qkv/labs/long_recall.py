@@ -72,9 +72,9 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.mean('lstm_longer'):.2f}. One symbol kept over {GAP}: LSTM {runs.mean('lstm_gap'):.2f} ({LONGER} times the steps: {runs.mean('lstm_gap_longer'):.2f}), Transformer {runs.mean('transformer_gap'):.2f}")  # fmt: skip
     gap = runs.low(f"transformer_{long}") - runs.high(f"lstm_{long}")
     if gap <= 0.1:
-        return runs.verdict("not shown", f"lstm_{long}", *says)
+        return runs.verdict("not shown", f"lstm_{long}", says)
     slow = min(runs.mean("lstm_longer") - runs.mean(f"lstm_{long}"), runs.mean("lstm_gap_longer") - runs.mean("lstm_gap")) > 0.25
-    return runs.verdict("true only when" if slow else "shown", f"lstm_{long}", *says)  # what more steps mend was not forgotten
+    return runs.verdict("true only when" if slow else "shown", f"lstm_{long}", says)  # what more steps mend was not forgotten
 
 
 def plot(runs: Runs) -> Plot:
@@ -83,7 +83,7 @@ def plot(runs: Runs) -> Plot:
                 ("段长", "symbols of the segment"), ("正确率", "accuracy"), names=NAMES)  # fmt: skip
 
 
-NAMES = {"lstm": ("LSTM", "LSTM"), "transformer": ("Transformer", "Transformer")}
+NAMES = {"lstm": Message("LSTM"), "transformer": Message("Transformer")}
 LAB = Lab(
     "trained",
     ("RNN 会忘，Transformer 不会：句子一长，前面的就丢了。", "An RNN forgets and a Transformer does not: in a long text what came first is lost."),

@@ -40,8 +40,8 @@ def judge(runs: Runs) -> Verdict:
             f"from right to left at most {leak:g}, without the mask at least {runs.low('control'):.2g}; "
             "each word sees itself too")  # fmt: skip
     if leak == 0 and runs.low("control") > 0 and runs.low("itself") > 0:
-        return runs.verdict("shown", "leak", *says)
-    return runs.verdict("refuted" if leak > 0 else "inconclusive", "leak", *says)
+        return runs.verdict("shown", "leak", says)
+    return runs.verdict("refuted" if leak > 0 else "inconclusive", "leak", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -78,9 +78,9 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.mean('free_experts'):.2f}")  # fmt: skip
     gain = runs.low("experts") - runs.high("small")
     if gain < 0.1:
-        return runs.verdict("not shown", "experts", *says)
+        return runs.verdict("not shown", "experts", says)
     always = min(runs.low("learned") - runs.high("small"), runs.low("free_experts") - runs.high("free_small")) > gain / 2
-    return runs.verdict("shown" if always else "true only when", "experts", *says)
+    return runs.verdict("shown" if always else "true only when", "experts", says)
 
 
 def plot(runs: Runs) -> Plot:

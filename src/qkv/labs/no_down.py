@@ -46,7 +46,7 @@ def judge(runs: Runs) -> Verdict:
             f"down or sideways {runs.high('down'):g}; up at least {runs.low('up'):.2g}; with the top layer pushed, the "
             f"next column's layer 0 moved by {runs.low('through_token'):.2g}, by way of the written token alone")  # fmt: skip
     shown = runs.high("down") == 0 and runs.low("up") > 0 and runs.low("through_token") > 0
-    return runs.verdict("shown" if shown else "refuted", "down", *says)
+    return runs.verdict("shown" if shown else "refuted", "down", says)
 
 
 def plot(runs: Runs) -> Plot:

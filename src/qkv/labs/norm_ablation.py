@@ -63,9 +63,9 @@ def judge(runs: Runs) -> Verdict:
             f"{LAYERS} layers at the better rate of two: pre {runs.mean('pre'):.2f}, post {runs.mean('post'):.2f}, none "
             f"{runs.mean('none'):.2f} (chance 0.06); at 3e-3 and 1e-3: {rates}")  # fmt: skip
     if min(runs.low("pre"), runs.low("post")) > runs.high("none") + 0.2:
-        return runs.verdict("shown", "pre", *says)
+        return runs.verdict("shown", "pre", says)
     some = [k for k in ("pre", "post") if runs.low(k) > runs.high("none") + 0.05 or runs.low(f"{k}_fast") > runs.high("none_fast") + 0.2]
-    return runs.verdict("true only when" if some else "not shown", "pre", *says)
+    return runs.verdict("true only when" if some else "not shown", "pre", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -76,14 +76,14 @@ def run(seed: int, *, steps: int = 400, tell: Tell = quiet) -> Numbers:
 
 
 def judge(runs: Runs) -> Verdict:
-    says = (f"最近的字是同类的份额 {runs.mean('alike_first'):.2f} → {runs.mean('alike_last'):.2f}；“{ONE}”移动 {runs.mean('one'):.2f}，最少见的 {FEW} 字 "
+    says = (f"最近的字是同类的份额 {runs.mean('alike_first'):.2f} → {runs.mean('alike_last'):.2f}；“小”移动 {runs.mean('one'):.2f}，最少见的 {FEW} 字 "
             f"{runs.mean('rare'):.2f}；一步里没遇到的字，也有 {runs.mean('idle'):.0%} 的行动了",
             f"nearest character of the same kind: {runs.mean('alike_first'):.2f} before, {runs.mean('alike_last'):.2f} after; 小 moved {runs.mean('one'):.2f}, "
             f"the {FEW} rarest {runs.mean('rare'):.2f}; of the characters that a step did not meet, {runs.mean('idle'):.0%} of rows moved all the same")  # fmt: skip
     if runs.low("alike_last") < runs.high("alike_first") + 0.2:
-        return runs.verdict("not shown", "alike_last", *says)
+        return runs.verdict("not shown", "alike_last", says)
     met_only = runs.high("idle") < 0.01
-    return runs.verdict("shown" if met_only and runs.low("rare") > 0.5 * runs.high("often") else "true only when", "alike_last", *says)
+    return runs.verdict("shown" if met_only and runs.low("rare") > 0.5 * runs.high("often") else "true only when", "alike_last", says)
 
 
 def plot(runs: Runs) -> Plot:

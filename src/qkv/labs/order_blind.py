@@ -36,8 +36,8 @@ def judge(runs: Runs) -> Verdict:
             f"encoders of any depth and causal models of one layer: {blind:.1g}; causal models of two layers or more: "
             f"at least {sees:.2g}, for the mask itself tells the order")  # fmt: skip
     if blind < 1e-10 and sees > 1e-4 and runs.low("with_positions") > 1e-4:
-        return runs.verdict("true only when", "causal_2", *says)
-    return runs.verdict("shown" if max(blind, sees) < 1e-10 else "refuted", "causal_2", *says)
+        return runs.verdict("true only when", "causal_2", says)
+    return runs.verdict("shown" if max(blind, sees) < 1e-10 else "refuted", "causal_2", says)
 
 
 NAMES = ("full_1", "full_2", "full_3", "causal_1", "causal_2", "causal_3", "with_positions")

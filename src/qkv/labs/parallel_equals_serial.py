@@ -27,8 +27,8 @@ def serial_gap(model: qkv.Model, ids: torch.Tensor, source: torch.Tensor | None 
 def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
     ids, demo = draw(seed, 1, TOKENS), exact("demo")
     assert demo.tokenizer
-    zh, en = TEXTS[seed % len(TEXTS)]
-    source, answer = torch.tensor([demo.ids(zh)]), demo.tokenizer.encode(en, side="target")
+    read, said = TEXTS[seed % len(TEXTS)]
+    source, answer = torch.tensor([demo.ids(read)]), demo.tokenizer.encode(said, side="target")
     target = torch.tensor([[demo.special.start, *answer]])
     unmasked = Tiny(mask="full").model(seed)
     ahead = influence(unmasked, ids, seed)[-1, :, 0].diagonal(1)  # the guess at t depends on word t + 1, its answer
@@ -46,7 +46,7 @@ def judge(runs: Runs) -> Verdict:
             f"one pass against {TOKENS}: {gap:.1g} apart; without the mask {runs.low('unmasked'):.2g}, and each guess sees "
             "its own answer")  # fmt: skip
     word = "refuted" if gap > 1e-9 or runs.high("hidden") > 0 else "shown" if runs.low("unmasked") > 1e-4 else "inconclusive"
-    return runs.verdict(word, "causal", *says)
+    return runs.verdict(word, "causal", says)
 
 
 NAMES = ("causal", "demo", "unmasked")

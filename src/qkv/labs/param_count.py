@@ -39,7 +39,7 @@ def judge(runs: Runs) -> Verdict:
             f"layers; GPT-2's four sizes are {runs.high('gap'):.1%} from the released ones, the paper printed "
             f"{runs.high('printed_gap'):.0%} less")  # fmt: skip
     right = runs.mean("attention") == STATED and runs.high("gap") < 0.01 and runs.high("heads_spread") == 0
-    return runs.verdict("true only when" if right and runs.mean("share") < 0.5 else "refuted", "share", *says)
+    return runs.verdict("true only when" if right and runs.mean("share") < 0.5 else "refuted", "share", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -60,7 +60,7 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.mean('first_moved'):.2f} where it stands first")  # fmt: skip
     learnt = min(runs.low("first"), runs.low("last")) > 0.85
     word = "shown" if min(gains) > 0.05 else "refuted" if learnt and max(gains) < 0.05 else "not shown"
-    return runs.verdict(word, "first", *says)
+    return runs.verdict(word, "first", says)
 
 
 def plot(runs: Runs) -> Plot:

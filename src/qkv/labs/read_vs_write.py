@@ -26,8 +26,8 @@ def judge(runs: Runs) -> Verdict:
             f"writing is {runs.mean('short'):.1f} times slower than reading at {LENGTHS[0]} tokens, {runs.mean('long'):.1f} times at "
             f"{LENGTHS[-1]}: it depends on the length, there is no one factor")  # fmt: skip
     if runs.low("long") < 1.5:
-        return runs.verdict("not shown", "long", *says)
-    return runs.verdict("true only when" if runs.low("long") > 1.3 * runs.high("short") else "shown", "long", *says)
+        return runs.verdict("not shown", "long", says)
+    return runs.verdict("true only when" if runs.low("long") > 1.3 * runs.high("short") else "shown", "long", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -64,7 +64,7 @@ def judge(runs: Runs) -> Verdict:
             f"0.06); the first gradient {runs.mean('slope_with'):.2g} against {runs.mean('slope_without'):.2g}: it "
             f"{'vanishes' if fades else 'does not vanish'}")  # fmt: skip
     helps = runs.low("with") >= 0.95 and runs.high("without") < 0.2
-    return runs.verdict("shown" if helps else "not shown", "with", *says)
+    return runs.verdict("shown" if helps else "not shown", "with", says)
 
 
 def plot(runs: Runs) -> Plot:

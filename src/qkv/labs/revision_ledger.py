@@ -40,7 +40,7 @@ def judge(runs: Runs) -> Verdict:
     says = (f"pre-norm：差 {kept:.1g}；post-norm（原论文）：差 {broken:.0%} 以上，而且每一层都被压平",
             f"pre-norm: {kept:.1g} apart; post-norm, as in the paper: {broken:.0%} or more, for each norm rescales the sum")
     word = "refuted" if kept > 1e-9 else "true only when" if broken > 0.01 else "shown"
-    return runs.verdict(word, "post", *says)
+    return runs.verdict(word, "post", says)
 
 
 def plot(runs: Runs) -> Plot:

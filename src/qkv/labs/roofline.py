@@ -64,7 +64,7 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.mean('read_gain'):.1f}; half the bytes (bf16): writing {runs.mean('half_write'):.1f} times, reading {runs.mean('half_read'):.1f}")  # fmt: skip
     writes = runs.mean("write_flops") < 0.5 * runs.mean("read_flops") and runs.mean("write_gain") > 2 * runs.mean("read_gain")
     reads = runs.mean("read_gain") < 2
-    return runs.verdict("shown" if writes and reads else "true only when" if writes else "not shown", "write_gain", *says)
+    return runs.verdict("shown" if writes and reads else "true only when" if writes else "not shown", "write_gain", says)
 
 
 def plot(runs: Runs) -> Plot:

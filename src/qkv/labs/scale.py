@@ -45,7 +45,7 @@ def judge(runs: Runs) -> Verdict:
             f"much smaller does the same ({runs.high('absorbed'):.1g} apart)")  # fmt: skip
     saturates = runs.low("scaled") > 0.8 and runs.high("plain") < 0.5
     word = "true only when" if saturates and runs.high("absorbed") < 1e-9 else "shown" if saturates else "not shown"
-    return runs.verdict(word, "plain", *says)
+    return runs.verdict(word, "plain", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -40,7 +40,7 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.mean('third_then'):.0f} times too likely, so no temperature fits. 9.5/0.2 give {runs.mean('match'):.2%}, "
             f"and {runs.mean('match_scaled'):.1%} over √4")  # fmt: skip
     wrong = runs.low("study") > 0.999 and runs.low("third_then") > 10
-    return runs.verdict("refuted" if wrong else "shown", "study", *says)
+    return runs.verdict("refuted" if wrong else "shown", "study", says)
 
 
 def plot(runs: Runs) -> Plot:
@@ -65,6 +65,6 @@ LAB = Lab(
      "third_then": ("那时第三个词大多少倍", "the third word then, times too likely"),
      "match": ("9.5 对 0.2", "9.5 against 0.2"), "match_scaled": ("除以 √4", "over √4"),
      "match_dim": ("使 98:1 成立的 d_k", "d_k for 98 to 1"), "table": ("4×4 表每行与 1 之差", "4 x 4 table, rows from 1"),
-     "loss": ("-ln 0.1", "-ln 0.1")},
+     "loss": Message("-ln 0.1")},
     run, judge, plot,
 )  # fmt: skip

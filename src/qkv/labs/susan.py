@@ -76,8 +76,8 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.mean('cut_both'):.0%} (the name also comes by way of others), from is to the other name {runs.mean('cut_control'):.0%}; seeds take different ways")  # fmt: skip
     works = runs.low("right") > 0.9 and runs.high("cut_both") < 0.6 and runs.low("cut_control") > 0.8
     if not works:
-        return runs.verdict("not shown", "cut_my", *says)
-    return runs.verdict("shown" if runs.high("cut_my") < 0.6 else "refuted" if runs.low("cut_my") > 0.9 else "true only when", "cut_my", *says)
+        return runs.verdict("not shown", "cut_my", says)
+    return runs.verdict("shown" if runs.high("cut_my") < 0.6 else "refuted" if runs.low("cut_my") > 0.9 else "true only when", "cut_my", says)
 
 
 BARS = ("right", "cut_my", "cut_is", "cut_both", "cut_control")

@@ -50,7 +50,7 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.mean('kept_top_p'):.0f} and their ratios ({runs.high('ratio_top_p'):.1g}), and entropy only falls")  # fmt: skip
     knobs = runs.low("rises") == 1 and runs.low("best_stays") == 1 and runs.low("ratio_temperature") > 0.1
     cuts = runs.high("ratio_top_p") < 1e-4 and runs.low("sharpens") == 1
-    return runs.verdict("refuted" if knobs and cuts else "shown" if knobs else "inconclusive", "ratio_top_p", *says)
+    return runs.verdict("refuted" if knobs and cuts else "shown" if knobs else "inconclusive", "ratio_top_p", says)
 
 
 def plot(runs: Runs) -> Plot:

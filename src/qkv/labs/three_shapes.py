@@ -74,7 +74,7 @@ def judge(runs: Runs) -> Verdict:
     lead = min(a - b for a, b in zip(runs.each("transformer_whole"), others, strict=True))
     best = runs.low("encoder") - runs.high("shown") > 0.05
     word = "shown" if lead > 0.05 and best else "true only when" if lead > 0.05 or best else "not shown"
-    return runs.verdict(word, "transformer_whole", *says)
+    return runs.verdict(word, "transformer_whole", says)
 
 
 def plot(runs: Runs) -> Plot:

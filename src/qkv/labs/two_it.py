@@ -35,8 +35,8 @@ def judge(runs: Runs) -> Verdict:
             f"{runs.mean('cut_both'):.0%} of nouns are right (control {runs.mean('cut_control'):.0%})")  # fmt: skip
     causal = runs.low("flips") > 0.9 and runs.low("cut_control") - runs.high("cut_both") > 0.2
     if not causal:
-        return runs.verdict("not shown", "cut_effect", *says)
-    return runs.verdict("shown" if it > 0.9 else "true only when", "cut_effect", *says)
+        return runs.verdict("not shown", "cut_effect", says)
+    return runs.verdict("shown" if it > 0.9 else "true only when", "cut_effect", says)
 
 
 CUTS = {"nothing": ("什么都不剪", "nothing cut"), "verb": ("剪断动词的", "the verb's edge"), "both": ("两条都剪", "both"),

@@ -40,13 +40,13 @@ def judge(runs: Runs) -> Verdict:
             f"with 100 steps of it, pre-norm {runs.mean('pre_none'):.2f} without; at rate {LOW:g} post-norm reaches "
             f"{runs.mean('post_low'):.2f} without")  # fmt: skip
     word = "not shown" if not (needs and free) else "true only when" if low else "shown"
-    return runs.verdict(word, "post_none", *says)
+    return runs.verdict(word, "post_none", says)
 
 
 def plot(runs: Runs) -> Plot:
     bars = [f"{norm}_{arm}" for norm in ("post", "pre") for arm in ARMS]
     theirs = Plot("bars", ("论文：IWSLT14 德英翻译", "the paper: IWSLT14 German to English"), list(PAPER),
-                  {"BLEU": list(PAPER.values())}, y_label=("BLEU", "BLEU"), names=NAMES,
+                  {"BLEU": list(PAPER.values())}, y_label=Message("BLEU"), names=NAMES,
                   source=("Xiong 等 2020，3.2 节的文字；34 为“约”；pre-norm 读自图 4，约数",
                           "Xiong et al. 2020, text of section 3.2 (34 is \"around\"); pre-norm approximate, from Figure 4"))  # fmt: skip
     return Plot("bars", ("抄写 8 个符号的正确率", "eight symbols copied: accuracy"), bars,

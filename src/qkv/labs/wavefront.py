@@ -62,7 +62,7 @@ def judge(runs: Runs) -> Verdict:
             f"{rows:.0f} steps by rows, {wave:.0f} by the triangle, the same states ({runs.high('gap'):.1g} apart); a "
             f"state depends on its left neighbour of the same layer by {runs.high('neighbour'):g}")  # fmt: skip
     needless = runs.high("gap") < 1e-9 and runs.high("neighbour") == 0
-    return runs.verdict("refuted" if needless else "shown", "neighbour", *says)
+    return runs.verdict("refuted" if needless else "shown", "neighbour", says)
 
 
 def plot(runs: Runs) -> Plot:

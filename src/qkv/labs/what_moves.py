@@ -78,7 +78,7 @@ def judge(runs: Runs) -> Verdict:
             f"rows that were read, or all {VOCABULARY} with a tied head or with decay")  # fmt: skip
     still = runs.high("forward") == 0 and runs.high("backward") == 0 and runs.high("grown") == 0
     real = runs.low("step") == runs.mean("tensors") and runs.high("slope") < 1e-3 and runs.low("q_by_input") > 0
-    return runs.verdict("refuted" if still and real else "shown" if not still else "inconclusive", "forward", *says)
+    return runs.verdict("refuted" if still and real else "shown" if not still else "inconclusive", "forward", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -35,7 +35,7 @@ def judge(runs: Runs) -> Verdict:
             f"the sum over heads is {runs.high('gap'):.1g} from the model; an average in its place is wrong by "
             f"{runs.low('average'):.0%} or more")  # fmt: skip
     shown = runs.high("gap") < 1e-9 and runs.low("average") > 0.05
-    return runs.verdict("shown" if shown else "refuted", "average", *says)
+    return runs.verdict("shown" if shown else "refuted", "average", says)
 
 
 def plot(runs: Runs) -> Plot:

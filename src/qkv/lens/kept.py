@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from qkv import cost
 from qkv.core.cache import Static
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 from qkv.lens import where
-from qkv.plots.forms import Bars, Drawn, Form, Lines
+from qkv.plots.forms import Bars, Drawn, Form, Lines, name_both
 from qkv.spec import Attention, Block, Latent, Norm, Rotary, Spec
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Shelf(Drawn):
         """Positions computed with and without the cache, and bytes a position with other attentions."""
         steps = [f"{i}" for i in range(len(self.steps))]
         fresh, again = [s.fresh for s in self.steps], [s.again for s in self.steps]
-        series = {"新算 computed": fresh, "没有缓存 without": again}
+        series = {name_both(Note("computed", zh="新算")): fresh, name_both(Note("without", zh="没有缓存")): again}
         last = f"{self.steps[-1].bytes:,}"
         note = (f"最后架上 {last} 字节；没有缓存要算 {self.saved:.1f} 倍",
                 f"{last} bytes kept at the end; {self.saved:.1f} times the work without it")  # fmt: skip

@@ -40,7 +40,7 @@ class Why(Drawn):
         there = {REASONS[i] for i in self.cells.unique().tolist()}
         note = "  ".join(f"{letter} {reason}" for reason, letter in letters.items() if reason in there)
         title = (f"{self.path}（{self.kind}）：行看列", f"{self.path} ({self.kind}): rows look at columns")
-        return (Grid(title, self.queries, self.keys, (self.cells == 0).float() * 0.7, cells, ("", note)),)
+        return (Grid(title, self.queries, self.keys, (self.cells == 0).float() * 0.7, cells, Message(note)),)
 
     def reason(self, query: int, key: int) -> str:
         """Why a query may not look at a key, or "seen"."""

@@ -44,7 +44,7 @@ class Guesses(Drawn):
         note = ("括号：下一个词已给定，猜测被丢掉", "brackets: the next token was given, so the guess was thrown away")
         used = torch.tensor(self.used, device=chances.device)
         title = ("每层之后的猜测", "guesses after each layer")
-        return (Grid(title, names[::-1], self.read, chances * used, cells, ("", "") if all(self.used) else note),)
+        return (Grid(title, names[::-1], self.read, chances * used, cells, Message() if all(self.used) else note),)
 
 
 @dataclass(frozen=True)

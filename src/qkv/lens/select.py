@@ -17,7 +17,8 @@ from qkv.errors import QkvError, nearest
 
 NUMBERS = re.compile(r"-?\d+(?:,-?\d+)*|(?:-?\d+)?:(?:-?\d+)?(?::[1-9]\d*)?")
 CUTS = ("heads", "pos")
-EXPECTED = "expected numbers or a slice, such as @heads=0,3 or @pos=-1 or @heads=0:4@pos=2:10"
+EXPECTED = Note("expected numbers or a slice, such as @heads=0,3 or @pos=-1 or @heads=0:4@pos=2:10",
+                zh="应是数或切片，如 @heads=0,3、@pos=-1 或 @heads=0:4@pos=2:10")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,7 @@ def parted(name: str) -> tuple[str, Cut]:
                            "各一次")  # fmt: skip
         if not NUMBERS.fullmatch(said):
             raise QkvError(f"{name!r}: {key}={said}; {EXPECTED}",
-                           zh=f"{name!r}：{key}={said}；应是数或切片，"
-                           "如 @heads=0,3、@pos=-1 或 @heads=0:4@pos=2:10")  # fmt: skip
+                           zh=f"{name!r}：{key}={said}；{EXPECTED.zh}")  # fmt: skip
         found[key] = said
     return tap, Cut(**found)
 
@@ -154,8 +154,8 @@ def matching(glob: str, known: Sequence[str], readouts: Iterable[str], *, strict
     found = [n for n in known if fnmatchcase(n, glob)]
     if strict and not found:
         hint = nearest(glob, [*known, *readouts])
-        ways = f"names look like {known[2]!r}, readouts are {', '.join(readouts)}"
+        ways = Note(f"names look like {known[2]!r}, readouts are {', '.join(readouts)}",
+                    zh=f"名字像 {known[2]!r}，读数有 {', '.join(readouts)}")
         raise QkvError(f"no tap matches {glob!r}{hint}; {ways}",
-                       zh=f"没有 tap 合 {glob!r}{hint.zh}；名字像 {known[2]!r}，"
-                       f"读数有 {', '.join(readouts)}")  # fmt: skip
+                       zh=f"没有 tap 合 {glob!r}{hint.zh}；{ways.zh}")  # fmt: skip
     yield from found

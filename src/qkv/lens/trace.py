@@ -266,9 +266,9 @@ class Trace(Reads):
         select.heads(name, self.heads(tap))
         if name not in self.needed and tap not in self.needed:
             near = [n for n in sorted(self.needed) if n.startswith(f"{tap}@")]
-            some = f"; of it there is {', '.join(near)}" if near else ""
+            some = Note(f"; of it there is {', '.join(near)}", zh=f"；存了它的 {', '.join(near)}") if near else ""
             raise QkvError(f"{name} was not saved{some}; add it: save=[{name!r}]",
-                           zh=f"{name} 没有存" + (f"；存了它的 {', '.join(near)}" if near else "") + f"；"
+                           zh=f"{name} 没有存{some}；"
                            f"请加上：save=[{name!r}]")  # fmt: skip
         heard = self.run(name, run)
         if cut.pos:
@@ -290,10 +290,10 @@ class Trace(Reads):
         if not runs and cut.pos and self.runs:
             select.missed(name, (), max(r.ids.shape[1] for r in self.runs) - 1)
         if not runs:
-            why = "; scores exist only while an edit of a score opens the maths" if name.endswith(".score") else ""
+            why = "" if not name.endswith(".score") else Note(
+                "; scores exist only while an edit of a score opens the maths", zh="；分数只在有对分数的修改把数学打开时才有")
             raise QkvError(f"{name} was never heard: nothing of this core ran through it inside the block{why}",
-                           zh=f"从没听到 {name}：这个核心在块里没有经过它"
-                           + ("；分数只在有对分数的修改把数学打开时才有" if why else ""))  # fmt: skip
+                           zh=f"从没听到 {name}：这个核心在块里没有经过它{why}")  # fmt: skip
         if index is None and len(runs) > 1:
             raise QkvError(f"{name} was heard in {len(runs)} runs; choose one: get({name!r}, run=0)",
                            zh=f"{name} 在 {len(runs)} 次运行里听到；请选一次：get({name!r}, run=0)")  # fmt: skip

@@ -59,7 +59,7 @@ class Walk(Drawn):
         for n, (step, strips) in enumerate(self.steps.items(), start=1):
             rows = [(s.name, f"{s.letters} {[*s.whole]}" if s.whole else "", few(s), s.line) for s in strips]
             title = f"{n} {step}" if n > 1 else f"{self.path} head {self.head}: {self.query} → {self.key}; 1 {step}"
-            made.append(Table((title, title), [("", "shape", "numbers", "Python"), *rows]))
+            made.append(Table(Message(title), [("", "shape", "numbers", "Python"), *rows]))
         return tuple(made)
 
     def __getitem__(self, name: str) -> Strip:

@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.core.model import Transformer, build_step
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.plots.forms import Bars, Drawn, Form, Lines, Words
+from qkv.plots.forms import Bars, Drawn, Form, Lines
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace
@@ -31,7 +31,7 @@ class Near:
 class Nears(list[Near], Drawn):
     """Tokens near a word or a point, the nearest first; `title` says near what."""
 
-    title: Words = ("", "")
+    title: str = ""
 
     def forms(self) -> tuple[Form, ...]:
         """The cosine of each."""
@@ -91,7 +91,7 @@ def analogy(
     found = [vector(core, tokenizer, w, side) for w in (a, b, c)]
     va, vb, vc = (F.normalize(v, dim=0) for v, _ in found)
     near = nearest(core, tokenizer, vb - va + vc, n, [i for _, ids in found for i in ids], side)
-    near.title = (f"{a} : {b} = {c} : ?",) * 2
+    near.title = Message(f"{a} : {b} = {c} : ?")
     return near
 
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.errors import QkvError
+from qkv.errors import Note, QkvError
 from qkv.plots.forms import (
     BLUE,
     COLOURS,
@@ -18,7 +18,6 @@ from qkv.plots.forms import (
     Grid,
     Lines,
     Table,
-    Words,
     list_words,
     trim,
 )  # fmt: skip
@@ -80,7 +79,7 @@ def use_fonts() -> Any:
     return rc_context({"font.family": ["DejaVu Sans", *find_chinese()]})
 
 
-def draw(forms: Sequence[Form | Sequence[Form]], title: Words = "") -> "Figure":
+def draw(forms: Sequence[Form | Sequence[Form]], title: str = "") -> "Figure":
     """One figure of some forms, from the top; those of an inner list stand side by side."""
     rows = [[row] if isinstance(row, Form) else list(row) for row in forms]
     sizes = [[measure(form) for form in row] for row in rows]
@@ -122,11 +121,10 @@ def mark_cut(form: Form) -> Form:
     kept, cut = trim(form)
     if not cut:
         return form
-    (zh, en), (zh_cut, en_cut) = (form.title,) * 2 if isinstance(form.title, str) else form.title, cut
-    return replace(kept, title=(f"{zh}（{zh_cut}）", f"{en} ({en_cut})"))
+    return replace(kept, title=Note(f"{form.title} ({cut})", zh=f"{form.title}（{cut}）"))
 
 
-def write(words: Words) -> str:
+def write(words: str) -> str:
     """Words with a line for each language that can be written here."""
     lines = list_words(words)
     return "\n".join(escape(w) for w in lines if w.isascii() or w == lines[-1] or find_chinese())

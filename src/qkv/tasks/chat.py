@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from qkv.chat import template as templates
-from qkv.chat.template import Message
+from qkv.chat.template import Turn
 from qkv.errors import QkvError
 from qkv.tasks.generate import generate
 from qkv.tasks.types import Model, Result
 
 
-def chat(model: Model, messages: str | Sequence[Message], **options: Any) -> Result:
+def chat(model: Model, messages: str | Sequence[Turn], **options: Any) -> Result:
     """The answer to a conversation, or to one text of the user; see `Model.chat`."""
     return generate(model, conversation_ids(model, messages), **options)
 
 
-def conversation_ids(model: Model, messages: str | Sequence[Message]) -> list[int]:
+def conversation_ids(model: Model, messages: str | Sequence[Turn]) -> list[int]:
     """The ids of a conversation up to where the model answers.
 
     Raises:

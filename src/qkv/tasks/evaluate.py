@@ -204,8 +204,8 @@ def evaluate_perplexity(
     """
     core = model.core
     if core.spec.decoder is None or core.spec.head is None:
-        what, zh = kind(core.spec)
-        raise QkvError(f"ppl needs a decoder that says words; this is {what}", zh=f"ppl 要能说出词的解码器；这是{zh}")
+        what = kind(core.spec)
+        raise QkvError(f"ppl needs a decoder that says words; this is {what}", zh=f"ppl 要能说出词的解码器；这是{what.zh}")
     if (core.spec.encoder or is_prefix_decoder(core.spec)) and (core.spec.encoder or path.suffix.lower() == ".tsv"):
         if window or stride:
             raise QkvError("ppl: a pair is read whole; leave window and stride away",
@@ -335,7 +335,7 @@ def evaluate_accuracy(model: Model, path: Path, *, tell: Tell | None = None, **h
                 try:
                     classify(model, [split_line(model, texts[i])], **how)
                 except QkvError as e:
-                    raise QkvError(f"{path}:{numbers[i]}: {e}", zh=e.zh and f"{path}:{numbers[i]}: {e.zh}") from e
+                    raise QkvError(f"{path}:{numbers[i]}: {e}", zh=f"{path}:{numbers[i]}: {e.zh}") from e
             raise
         for i, found in zip(part, answers, strict=True):
             said[i] = found.label

@@ -17,9 +17,9 @@ def fill(model: Model, text: str, *, top: int) -> list[list[tuple[str, float]]]:
     tokenizer = model.tokenizer
     if tokenizer is None or tokenizer.mask_id is None:
         raise QkvError("fill needs a model that was trained on masked words, and this one's tokenizer has no mask "
-                       f"token; it is {kind(model.spec)[0]}",
+                       f"token; it is {kind(model.spec)}",
                        zh=f"fill 要用学过被遮的词的模型，而这个的分词器没有 mask token；"
-                       f"它是{kind(model.spec)[1]}")  # fmt: skip
+                       f"它是{kind(model.spec)}")  # fmt: skip
     probs = fill_ids(model.core, model.ids(text), tokenizer.mask_id)
     best = probs.topk(min(top, probs.shape[-1]))
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -34,8 +34,8 @@ def fill_ids(core: Transformer, ids: Row, mask: int) -> Tensor:
         QkvError: the model has no encoder with a head, or the text holds no mask.
     """
     if core.spec.decoder or core.spec.head is None:
-        raise QkvError(f"fill needs an encoder that says words; this is {kind(core.spec)[0]}",
-                       zh=f"fill 要能说出词的编码器；这是{kind(core.spec)[1]}")  # fmt: skip
+        raise QkvError(f"fill needs an encoder that says words; this is {kind(core.spec)}",
+                       zh=f"fill 要能说出词的编码器；这是{kind(core.spec)}")  # fmt: skip
     places = [i for i, token in enumerate(ids) if token == mask]
     if not places:
         raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is missing",

@@ -58,8 +58,8 @@ def logprob_of_ids(
     """
     spec = core.spec
     if spec.decoder is None or spec.head is None:
-        raise QkvError(f"score needs a decoder that says words; this is {kind(spec)[0]}",
-                       zh=f"score 要能说出词的解码器；这是{kind(spec)[1]}")  # fmt: skip
+        raise QkvError(f"score needs a decoder that says words; this is {kind(spec)}",
+                       zh=f"score 要能说出词的解码器；这是{kind(spec)}")  # fmt: skip
     inputs, device = Inputs(), core.embed.weight.device
     if spec.encoder:
         inputs, source = Inputs(memory=last_states(core, *prepare_batch(core, [source]))), ()

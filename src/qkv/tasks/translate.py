@@ -44,9 +44,9 @@ def translate(
 def check_sources(model: Model, texts: Sequence[Any]) -> None:
     """QkvError for a model that does not translate, or for the first text that is empty."""
     if not model.encoder_decoder:
-        what, zh = kind(model.spec)
+        what = kind(model.spec)
         raise QkvError(f"translate needs an encoder and a decoder; this is {what}",
-                       zh=f"翻译要编码器加解码器；这是{zh}")  # fmt: skip
+                       zh=f"翻译要编码器加解码器；这是{what.zh}")  # fmt: skip
     for n, line in enumerate(texts):
         if isinstance(line, str) and not line.strip():
             raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to translate",

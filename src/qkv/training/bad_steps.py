@@ -26,7 +26,7 @@ KEPT = 20  # files of bad batches at most
 class NonFinite(QkvError):
     """A loss or a gradient that is NaN, infinite or a spike; the weights and checkpoints before it are kept."""
 
-    code = 3
+    exit_code = 3
 
 
 def fault(loss: float, norm: float, recent: Sequence[Sequence[float]], *, spike: float) -> str:

@@ -169,8 +169,7 @@ class Store:
                               zh=f"{then} 对各权重的记忆对 {now} 没有用，后者从头记起"))  # fmt: skip
         changed = list(differences(state["settings"], json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
         moved = list(differences(state["machine"], machine(), "machine"))
-        other = "not a bit-for-bit repetition: "
-        notes += [Note(other + d, zh=f"不会逐位重复：{d}") for d in changed + moved]
+        notes += [Note(f"not a bit-for-bit repetition: {d}", zh=f"不会逐位重复：{d}") for d in changed + moved]
         if None not in (self.judged, then := state.get("judged")) and then != self.judged:
             progress.best, progress.stale = None, 0  # it won on other data
             notes.append(Note("the held-out data are not those of before: evaluations from here on cannot be compared "

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.data.shards import Mixture
+from qkv.messages import Message, join
 from qkv.errors import Note, QkvError, nearest
 from qkv.model import Model
 from qkv.spec import as_json
@@ -55,23 +56,24 @@ def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
     fit = [known for known, o in OBJECTIVES.items() if splits.kind in o.data.split(" or ") and (
            not kind or kind in o.models)]  # fmt: skip
     if run.objective or begun:
-        whose = f"; for these and this base ({kind})" if kind else "; for these"
-        raise QkvError(f"objective {name!r} takes {OBJECTIVES[name].data}, found {splits.kind}{whose} there are: "
+        whose = Note(f"; for these and this base ({kind})", zh=f"；对它们和这个基础模型（{kind}）") if kind else Note("; for these", zh="；对它们")
+        raise QkvError(f"objective {name!r} takes {named(OBJECTIVES[name].data)}, found {named(splits.kind)}{whose} there are: "
                        f"{', '.join(fit) or 'none'}; say objective = one of them",
-                       zh=f"objective {name!r} 学的是{in_chinese(OBJECTIVES[name].data)}，这里是"
-                       f"{in_chinese(splits.kind)}；可用的有：{', '.join(fit) or '无'}；"
+                       zh=f"objective {name!r} 学的是{named(OBJECTIVES[name].data)}，这里是"
+                       f"{named(splits.kind)}{whose.zh}可用的有：{', '.join(fit) or '无'}；"
                        "请写 objective = 其中之一")  # fmt: skip
     families = ", ".join(repr(family) for family, usual in USUAL.items() if usual in fit)
-    raise QkvError(f"model.family {run.model.family!r} does not fit {splits.kind}; these do: {families}; or say what "
+    raise QkvError(f"model.family {run.model.family!r} does not fit {named(splits.kind)}; these do: {families}; or say what "
                    f"it shall learn: objective = one of {', '.join(fit)}",
-                   zh=f"model.family {run.model.family!r} 不能学{in_chinese(splits.kind)}；可以的有：{families}；"
+                   zh=f"model.family {run.model.family!r} 不能学{named(splits.kind)}；可以的有：{families}；"
                    f"或写明学什么：objective = {', '.join(fit)} 之一")  # fmt: skip
 
 
-def in_chinese(kinds: str) -> str:
-    """The names of kinds of data in Chinese."""
-    names = {"pairs": "句对", "plain text": "纯文本", "token shards": "词元文件", "conversations": "对话"}
-    return "或".join(names[kind] for kind in kinds.split(" or "))
+def named(kinds: str) -> Message:
+    """The names of kinds of data, such as "pairs or conversations"."""
+    names = {"pairs": ("句对", "pairs"), "plain text": ("纯文本", "plain text"), "token shards": ("词元文件", "token shards"),
+             "conversations": ("对话", "conversations")}  # fmt: skip
+    return join(" or ", [names[kind] for kind in kinds.split(" or ")])
 
 
 def restored(begun: Model) -> str:
@@ -135,10 +137,12 @@ def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model
     textual = isinstance(splits.valid, str | Mixture)
     for prompt in run.check.prompts if textual and objective.answers == "texts" else ():
         if not prompt.strip() or not fits(model, prompt):
-            found = f"{len(model.ids(prompt))} tokens" if prompt.strip() else "an empty text"
+            found = Note("an empty text", zh="空文本")
+            if prompt.strip():
+                found = Note(f"{len(model.ids(prompt))} tokens", zh=f"{len(model.ids(prompt))} 个词元")
             raise QkvError(f"check.prompts: found {found} ({prompt[:40]!r}), expected a text that fits into the "
                            f"context of {run.model.context} tokens and leaves room to continue it",
-                           zh=f"check.prompts：{prompt[:40]!r} 应放得进 {run.model.context} 个词元的上下文，"
+                           zh=f"check.prompts：是{found}（{prompt[:40]!r}），应放得进 {run.model.context} 个词元的上下文，"
                            "并留出续写的位置")  # fmt: skip
     if not valid or run.training.metric == "loss":
         return
@@ -159,8 +163,10 @@ def overruled(run: Run, begun: Model | None) -> tuple[str, ...]:
     """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it."""
     own, cut = replace(run.model, context=Shape.context, family=Shape.family) != Shape(), run.tokenizer
     room = begun.spec.context if begun else None
-    told = [Note(f"the model is that of {run.base}: of [model] only context is heeded",
-                 zh=f"模型取自 {run.base}：[model] 里只有 context 有效")] if run.base and own else []  # fmt: skip
+    told = list[Note]()
+    if run.base and own:
+        told.append(Note(f"the model is that of {run.base}: of [model] only context is heeded",
+                         zh=f"模型取自 {run.base}：[model] 里只有 context 有效"))  # fmt: skip
     if room and Shape.context != run.model.context > room:
         told.append(Note(f"model.context={run.model.context}: {run.base} reads {room} tokens at most, as do rows now",
                          zh=f"model.context={run.model.context}：{run.base} 最多读 {room} 个词元，每行取 {room}"))

@@ -125,9 +125,9 @@ class Data:
             return Splits(rows, valid, test, notes)
         names, sizes = [one.name for one in self.each()], [len(some) for some in sets]
         each = times(names, sizes, self.weights)
-        told = [f"{name}: {size:,} rows, each {n:.3g} times" for name, size, n in zip(names, sizes, each, strict=True)]
-        zh = [f"{name}：{size:,} 行，每行 {n:.3g} 次" for name, size, n in zip(names, sizes, each, strict=True)]
-        mixed = Note(f"in an epoch {'; '.join(told)}", zh=f"一轮之中，{'；'.join(zh)}")
+        told = [Note(f"{name}: {size:,} rows, each {n:.3g} times", zh=f"{name}：{size:,} 行，每行 {n:.3g} 次")
+                for name, size, n in zip(names, sizes, each, strict=True)]  # fmt: skip
+        mixed = Note(f"in an epoch {'; '.join(told)}", zh=f"一轮之中，{'；'.join(told)}")
         return Splits(rows, valid, test, (*notes, mixed), np.repeat(each, sizes))
 
     def refuse_weights(self) -> None:
@@ -158,12 +158,12 @@ class Data:
         if not key:
             return
         file = f"{key.partition('_')[0]}_file"
-        instead, zh = f"take it away, or name {file}", f"请去掉，或写 {file}"
+        instead = Note(f"take it away, or name {file}", zh=f"请去掉，或写 {file}")
         if kind in ("dataset", "corpus"):
-            instead = "take it away: a data set has splits of its own, validation and test"
-            zh = "请去掉：数据集有自己的 validation 和 test"
+            instead = Note("take it away: a data set has splits of its own, validation and test",
+                           zh="请去掉：数据集有自己的 validation 和 test")  # fmt: skip
         raise QkvError(f"data.{key}: found {getattr(self, key)!r}, which is not read beside {kind}; {instead}",
-                       zh=f"data.{key}：是 {getattr(self, key)!r}，但与 {kind} 一起时不会读它；{zh}")  # fmt: skip
+                       zh=f"data.{key}：是 {getattr(self, key)!r}，但与 {kind} 一起时不会读它；{instead.zh}")  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -278,8 +278,7 @@ class Data:
             line, row = next(one.rows(folder, BadRowPolicy("skip")), (0, ("",)))
             if sources.is_header(row):
                 yield Note(f"{folder / one.name}:{line}: {' | '.join(row)}: {NAMED}",
-                           zh=f"{folder / one.name}:{line}：{' | '.join(row)}：像是各列的名字，"
-                           "但和别的行一样当作数据；请删去这一行")  # fmt: skip
+                           zh=f"{folder / one.name}:{line}：{' | '.join(row)}：{NAMED.zh}")  # fmt: skip
 
     def asked_before(self, sets: list[list[Any]], held: Sequence[Any]) -> tuple[Note, ...]:
         """A note of held-out pairs of which training has one side, with something else beside it."""
@@ -302,16 +301,17 @@ class Data:
         """What is said about held-out rows in training: a note, or an error with both lines."""
         place, row = next((place, row) for place, row in train if repr(row) in known)
         held = next(place for place, other in apart if other == row)
-        what = "conversation" if self.messages else "pair"
-        said = f"{place}: this {what} is held out too ({held}); {count} training rows are"
+        what = Note("conversation", zh="段对话") if self.messages else Note("pair", zh="对")
+        said = Note(f"{place}: this {what} is held out too ({held}); {count} training rows are",
+                    zh=f"{place}：这一{what}也被留出（{held}）；训练中有 {count} 行这样")  # fmt: skip
         if self.overlap == "error":
             raise QkvError(f"{said}: the evaluation would flatter the model. overlap = \"drop\" leaves them out of "
                            "training, overlap = \"keep\" trains on them all the same",
-                           zh=f"{place}：这一条也被留出（{held}）；训练中有 {count} 行这样：评估会高估模型。"
+                           zh=f"{said.zh}：评估会高估模型。"
                            "overlap = \"drop\" 不训练这些行，overlap = \"keep\" 照样训练")  # fmt: skip
         drop = self.overlap == "drop"
         return Note(f"{said}; {'left out of training' if drop else 'trained on all the same'}",
-                    zh=f"{place}：这一条也被留出（{held}）；训练中有 {count} 行这样，"
+                    zh=f"{said.zh}，"
                     f"{'不用来训练' if drop else '照样训练'}")  # fmt: skip
 
     def named(self, folder: Path, which: str, policy: BadRowPolicy) -> list[Any] | None:
@@ -428,8 +428,8 @@ def spoken(message: Mapping[str, Any], where: str) -> str:
                            '{"type": "text", "text": …}；请改好，或略去这样的行：on_bad_row')  # fmt: skip
         parts.append(text)
     if not (text := "".join(parts)).strip():
-        calls = "; what it calls (tool_calls) is not learnt" if message.get("tool_calls") else ""
+        calls = Note("; what it calls (tool_calls) is not learnt", zh="；它的 tool_calls 不学") if message.get("tool_calls") else ""
         raise QkvError(f"{where}, of {message['role']!r}, is empty{calls}; mend the row, or leave such rows out: "
                        "on_bad_row",
-                       zh=f"{where}（{message['role']!r}）是空的；请补上，或略去这样的行：on_bad_row")  # fmt: skip
+                       zh=f"{where}（{message['role']!r}）是空的{calls}；请补上，或略去这样的行：on_bad_row")  # fmt: skip
     return text

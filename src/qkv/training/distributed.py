@@ -31,7 +31,7 @@ GONE = "another process of this run ended before its time"
 class Lost(QkvError):
     """Another rank is gone; its own message says why."""
 
-    code = 1
+    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Ranks:
             own = what.encode()[:WORDS] if self.rank == failed else b""
             said = bytes(map(int, self.total([*own, *[0] * (WORDS - len(own))]))).rstrip(b"\0")
             told = said.decode("utf-8", "ignore")  # the language of the first that failed
-            raise error or QkvError(told, zh=told)
+            raise error or QkvError(told)
 
 
 @contextmanager
@@ -220,9 +220,9 @@ def first_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[b
         if child.returncode and GONE not in text:
             code = child.returncode if child.returncode > 0 else 128 - child.returncode
             lines = text.splitlines() or ["it said nothing"]
-            said_last = next((line for line in lines if line.startswith(("error:", "错误："))), lines[-1])
+            said_last = next((line for line in lines if line.startswith(("error:", "\u9519\u8bef\uff1a"))), lines[-1])
             error = Lost(f"training: process {rank} ended with code {code}: {said_last[:300]}; --resume auto goes on")
-            error.code = code
+            error.exit_code = code
             return error
     return None
 

@@ -114,12 +114,13 @@ def within(labels: Tensor, count: int, what: str) -> None:
     wrong = ((labels < 0) & (labels != IGNORED)) | (labels >= count)
     if bool(wrong.any()):
         row, place = wrong.nonzero()[0].tolist()
-        where = f"row {row}" + (f", place {place}" if labels.shape[1] > 1 else "")
-        spot = f"第 {row} 行" + (f"第 {place} 位" if labels.shape[1] > 1 else "")
+        where = Note(f"row {row}", zh=f"第 {row} 行")
+        if labels.shape[1] > 1:
+            where = Note(f"row {row}, place {place}", zh=f"第 {row} 行第 {place} 位")
         raise QkvError(f"the label of a {what} in {where} of the batch is {int(labels[row, place])}, expected 0 to "
                        f"{count - 1}, or {IGNORED} "
                        "for none: were the data made with another vocabulary or other labels?",
-                       zh=f"批里{spot}的标签（{what}）是 {int(labels[row, place])}，应在 0 到 {count - 1} 之间，"
+                       zh=f"批里{where.zh}的标签（{what}）是 {int(labels[row, place])}，应在 0 到 {count - 1} 之间，"
                        f"没有标签则是 {IGNORED}：数据是用别的词表或别的标签做的吗？")  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from qkv.training.run import KINDS, PARTS, PLAIN, Run, asked, elsewhere, misplac
 from qkv.training.settings import Settings, refuse_old_key
 from qkv.training.shape import Shape
 
-ABOUT = ("about", "about_zh")  # what a recipe says of itself
+ABOUT = ("about",)  # what a recipe says of itself
 SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
 KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
 
@@ -65,10 +65,10 @@ def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) ->
         values.pop(key, None)
     for key in values:
         if key not in (*KINDS, *PLAIN):
-            what = f"table [{key}]" if isinstance(values[key], dict) else f"key {key!r}"
+            what = Note(f"table [{key}]", zh=f"表 [{key}]") if isinstance(values[key], dict) else Note(f"key {key!r}", zh=f"键 {key!r}")
             hint, known = elsewhere(key), ", ".join((*KINDS, *PLAIN))
             raise QkvError(f"{path}: unknown {what}{hint} (known: {known})",
-                           zh=f"{path}：没有 {key!r} 这个表或键{hint.zh}（有：{known}）")  # fmt: skip
+                           zh=f"{path}：没有{what}{hint.zh}（有：{known}）")  # fmt: skip
     misplaced(values, f"{path}: ")
     return described(values, words, path, Path() if recipe else path.parent, recipe=recipe)
 
@@ -197,4 +197,4 @@ def told(path: Path) -> Iterator[None]:
     try:
         yield
     except QkvError as e:
-        raise QkvError(f"{path}: {e}", zh=f"{path}: {e.zh}" if e.zh else "") from None
+        raise QkvError(f"{path}: {e}", zh=f"{path}: {e.zh}") from None

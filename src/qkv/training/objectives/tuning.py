@@ -152,10 +152,11 @@ def parted(
     """The rows of a text; QkvError where there are not as many as of the first, or the label is none of the choices."""
     rows = rows_of(text)
     if len(rows) != each or (rows_of is swapped and SEPARATOR not in text) or (rows_of is choices and each < 2):
-        parts, zh = ("two texts", "两个文本") if rows_of is swapped else (
-            f"a question and {max(each, 2)} answers", f"一个问题和 {max(each, 2)} 个答案")  # fmt: skip
+        parts = Note("two texts", zh="两个文本")
+        if rows_of is not swapped:
+            parts = Note(f"a question and {max(each, 2)} answers", zh=f"一个问题和 {max(each, 2)} 个答案")
         raise QkvError(f"{text[:60]!r}: expected {parts} with {SEPARATOR.strip()} between",
-                       zh=f"{text[:60]!r}：应是{zh}，以 {SEPARATOR.strip()} 隔开")  # fmt: skip
+                       zh=f"{text[:60]!r}：应是{parts.zh}，以 {SEPARATOR.strip()} 隔开")  # fmt: skip
     if rows_of is choices and label not in known:
         raise QkvError(f"{text[:60]!r}: found the label {label!r}, expected the number of the right answer, 0 to "
                        f"{each - 1}",

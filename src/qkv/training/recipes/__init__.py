@@ -27,7 +27,7 @@ def names() -> list[str]:
 def about() -> dict[str, Note]:
     """What each recipe says of itself, by name."""
     found = {name: tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")) for name in names()}
-    return {name: Note(said["about"], zh=said["about_zh"]) for name, said in found.items()}
+    return {name: Note(said["about"]) for name, said in found.items()}
 
 
 def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
