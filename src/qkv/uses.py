@@ -1,23 +1,23 @@
 """What a model is for, read off its spec: which verbs fit it, and whether it writes into blanks."""
 
-from qkv.errors import Note
+from qkv.messages import Message
 from qkv.spec import Spec
 
 
-def kind(spec: Spec) -> Note:
+def kind(spec: Spec) -> Message:
     """What a model is and the verbs that it is for."""
     if spec.encoder and spec.decoder:
-        return Note("an encoder-decoder: use translate", zh="编码器加解码器：请用 translate")
+        return Message("an encoder-decoder: use translate")
     if spec.head is None:
         verbs = "embed" if spec.labels is None else "classify"
-        one, zh = ("an encoder", "编码器") if spec.encoder else ("a decoder", "解码器")
-        return Note(f"{one} without a head for words: use {verbs}", zh=f"没有词输出层的{zh}：请用 {verbs}")
-    also = Note("") if spec.labels is None else Note(", or classify", zh="，或 classify")
+        one = Message("an encoder") if spec.encoder else Message("a decoder")
+        return Message("{one} without a head for words: use {verbs}", one=one, verbs=verbs)
+    also = Message("") if spec.labels is None else Message(", or classify")
     if spec.encoder:
-        return Note(f"an encoder: use fill or embed{also}", zh=f"编码器：请用 fill 或 embed{also}")
+        return Message("an encoder: use fill or embed{also}", also=also)
     if fills_blanks(spec):
-        return Note(f"a decoder that writes into blanks: use generate{also}", zh=f"往空处写的解码器：请用 generate{also}")
-    return Note(f"a decoder, which continues a text: use generate or score{also}", zh=f"续写的解码器：请用 generate 或 score{also}")
+        return Message("a decoder that writes into blanks: use generate{also}", also=also)
+    return Message("a decoder, which continues a text: use generate or score{also}", also=also)
 
 
 def fills_blanks(spec: Spec) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from qkv.chat import sandbox
 from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 from qkv.tokenizers import backends
 from qkv.tokenizers.control_tokens import FORGED
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -47,12 +48,9 @@ class Template:
         plain, marked = sandbox.run(*given, marked=False), sandbox.run(*given, marked=True)
         parts = sandbox.parts(marked)
         if "".join(text for text, _ in parts) != plain:
-            raise QkvError(
-                "the chat template mixes its own text with the messages' and then compares or cuts it, so that control "
-                "tokens that a user typed cannot be kept apart; use render() and encode its text if you trust it",
-                zh="这个对话模板把自己的文字与消息的混在一起，再去比较或切开，用户打的控制 token "
-                "无法分开；若信任这些文字，请用 render() 再编码",
-            )
+            raise QkvError("the chat template mixes its own text with the messages' and then compares or cuts it, so "
+                           "that control tokens that a user typed cannot be kept apart; use render() and encode its "
+                           "text if you trust it")
         return tokenizer.encode_parts(parts)
 
     def _given(
@@ -64,9 +62,8 @@ class Template:
         name = extra.pop("template", None) or usual
         if name not in self.sources:
             known = ", ".join(self.sources)
-            raise QkvError(f"no chat template {name!r}{nearest(str(name), self.sources)} (known: {known}): template=…",
-                           zh=f"没有对话模板 {name!r}{nearest(str(name), self.sources).zh}（有的：{known}）："
-                           "template=…")  # fmt: skip
+            raise QkvError("no chat template {name!r}{hint} (known: {known}): template=…", name=name,
+                           hint=nearest(str(name), self.sources), known=known)
         typed = {
             "messages": rows,
             "tools": None,
@@ -113,20 +110,17 @@ def checked(messages: Sequence[Turn]) -> list[Any]:
         QkvError: one has no role, or its content is no text; the message's number is named.
     """
     if isinstance(messages, str | Mapping) or not messages:
-        raise QkvError(f'messages: found {type(messages).__name__}, expected a list of {{"role": …, "content": …}}',
-                       zh=f'messages：是 {type(messages).__name__}，'
-                       f'应是 {{"role": …, "content": …}} 的列表')  # fmt: skip
+        raise QkvError('messages: found {kind}, expected a list of {{"role": …, "content": …}}',
+                       kind=type(messages).__name__)
     for n, message in enumerate(messages):
-        where = Note(f"message {n + 1} of {len(messages)}", zh=f"第 {n + 1} 条消息（共 {len(messages)} 条）")
+        where = Message("message {text} of {messages}", text=n + 1, messages=len(messages))
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise QkvError(f'{where}: expected {{"role": …, "content": …}}, found {message!r}',
-                           zh=f'{where.zh}：'
-                           f'应是 {{"role": …, "content": …}}，却是 {message!r}')  # fmt: skip
+            raise QkvError('{where}: expected {{"role": …, "content": …}}, found {message!r}', where=where,
+                           message=message)
         if not isinstance(message.get("content"), str | list | None):
             kind = type(message["content"]).__name__
-            raise QkvError(f"{where}: its content is of type {kind}, expected text or a list of parts",
-                           zh=f"{where.zh}：内容是 {kind} 类型，"
-                           "应是文本或各部分的列表")  # fmt: skip
+            raise QkvError("{where}: its content is of type {kind}, expected text or a list of parts", where=where,
+                           kind=kind)
     return [plain(message, "messages") for message in messages]
 
 
@@ -144,5 +138,5 @@ def plain(value: Any, where: str) -> Any:
         return {plain(k, where): plain(v, where) for k, v in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [plain(v, where) for v in cast("list[Any]", value)]
-    raise QkvError(f"{where}: found a {type(value).__name__}, expected what JSON can say",
-                   zh=f"{where}：是 {type(value).__name__}，应是 JSON 能表示的")  # fmt: skip
+    raise QkvError("{where}: found a {kind}, expected what JSON can say", where=where,
+                   kind=type(value).__name__)

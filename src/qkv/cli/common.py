@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
 from qkv.messages import Message
 
 PIECE = 1 << 20  # bytes of standard input at a time
@@ -88,11 +88,11 @@ class Common:
         events = [e for e in log.events(run / "log.jsonl") if isinstance(e, dict)]
         judged = [e.get("step", 0) for e in events if e.get("kind") == "evaluation"]
         if not judged:
-            self.note(f"{name}：它的训练还没有到第一次评估；这是开始时的权重，什么也没学到",
-                      f"{name}: its run has not come to an evaluation; these are the weights that it began with")
+            self.note("{name}: its run has not come to an evaluation; these are the weights that it began with",
+                      name=name)
         else:
-            self.note(f"{name}：它的训练没有结束；这是第 {judged[-1]} 步的权重",
-                      f"{name}: its run has not ended; these are its weights of step {judged[-1]}")
+            self.note("{name}: its run has not ended; these are its weights of step {judged}", name=name,
+                      judged=judged[-1])
 
     def models(self, names: Sequence[str]) -> dict[str, Any]:
         """What --ensemble names, as an option of translate, classify and eval; nothing where it names none."""
@@ -101,8 +101,8 @@ class Common:
 
 def ensemble(function: Any) -> Any:
     """`--ensemble MODEL`, once for each model that answers with the verb's own."""
-    said = option("--ensemble", multiple=True, metavar="MODEL", zh="一起作答的另一个模型，概率取平均；可给多次",
-                  en="another model that answers with it, by the mean of their probabilities; any number")  # fmt: skip
+    said = option("--ensemble", multiple=True, metavar="MODEL", help="another model that answers with it, by the mean "
+                  "of their probabilities; any number")
     return said(function)
 
 
@@ -166,15 +166,15 @@ def option(*names: str, help: str, **rest: Any) -> Callable[[Any], Any]:  # noqa
 def shared() -> list[click.Parameter]:
     """The options of every verb, in the order of the help."""
     return [
-        Option(["--json"], is_flag=True, zh="标准输出上只有 JSON", en="JSON on stdout and nothing else"),
-        Option(["--device"], default="auto", metavar="auto|cpu|cuda|mps", zh="设备", en="where to compute"),
-        Option(["--dtype"], default="auto", metavar="auto|fp32|bf16|fp16", zh="数值类型", en="number format"),
-        Option(["--threads"], type=click.IntRange(1, 1024), zh="CPU 线程数", en="CPU threads"),
-        Option(["--revision"], zh="Hugging Face 上的版本", en="branch, tag or commit on the hub"),
-        Option(["-q", "--quiet"], is_flag=True, zh="只要结果", en="the result alone"),
-        Option(["-v", "--verbose"], is_flag=True, zh="多说一些", en="say more"),
-        Option(["--lang"], type=click.Choice(["zh", "en"]), expose_value=False, zh="界面语言", en="language of words"),
-        Option(["--debug"], is_flag=True, expose_value=False, zh="出错时显示回溯", en="the traceback of an error"),
+        Option(["--json"], is_flag=True, help="JSON on stdout and nothing else"),
+        Option(["--device"], default="auto", metavar="auto|cpu|cuda|mps", help="where to compute"),
+        Option(["--dtype"], default="auto", metavar="auto|fp32|bf16|fp16", help="number format"),
+        Option(["--threads"], type=click.IntRange(1, 1024), help="CPU threads"),
+        Option(["--revision"], help="branch, tag or commit on the hub"),
+        Option(["-q", "--quiet"], is_flag=True, help="the result alone"),
+        Option(["-v", "--verbose"], is_flag=True, help="say more"),
+        Option(["--lang"], type=click.Choice(["zh", "en"]), expose_value=False, help="language of words"),
+        Option(["--debug"], is_flag=True, expose_value=False, help="the traceback of an error"),
     ]
 
 
@@ -208,11 +208,11 @@ def read_lines(text: str | None, to: str = "") -> Iterator[str]:
     """The lines of standard input for `-` or no TEXT on a pipe, otherwise TEXT; `to` is the verb that needs words."""
     if text is not None and text != "-":
         if to and not text.strip():
-            raise QkvError(f"TEXT is empty: there is nothing to {to}", zh=f"TEXT 是空的：没有可供 {to} 的内容")
+            raise QkvError("TEXT is empty: there is nothing to {to}", to=to)
         return iter([text])
     if text is None and sys.stdin.isatty():
-        raise click.UsageError(Note("TEXT is missing; give it in quotes, or - to read lines from standard input",
-                                    zh="缺 TEXT；请用引号给出，或写 - 从标准输入读行"))  # fmt: skip
+        raise click.UsageError(Message("TEXT is missing; give it in quotes, or - to read lines from standard "
+                                       "input"))
     return Arriving(sys.stdin.buffer)
 
 
@@ -247,10 +247,9 @@ class Arriving:
             return line.decode("utf-8-sig" if self.number == 1 else "utf-8").rstrip("\r")
         except UnicodeDecodeError as error:
             found = line[error.start : error.start + 1].hex()
-            where = Note(f"standard input, line {self.number}", zh=f"标准输入第 {self.number} 行")
-            raise QkvError(f"{where}: byte 0x{found} is not UTF-8; convert the text with iconv",
-                           zh=f"{where.zh}：字节 0x{found} 不是 UTF-8；请用 iconv 转换",
-                           ) from None  # fmt: skip
+            where = Message("standard input, line {number}", number=self.number)
+            raise QkvError("{where}: byte 0x{found} is not UTF-8; convert the text with iconv", where=where,
+                           found=found) from None
 
 
 @contextmanager
@@ -306,8 +305,7 @@ def one_by_one(batch: list[str], answer: Callable[[list[str]], Sequence[Any]], b
             try:
                 yield answer([line])[0]
             except QkvError as e:
-                raise QkvError(f"standard input, line {number}: {e}",
-                               zh=f"标准输入第 {number} 行：{e.zh or e}") from None  # fmt: skip
+                raise QkvError("standard input, line {number}: {e}", number=number, e=e) from None
 
 
 def batches(lines: Iterator[str], most: int = BATCH) -> Iterator[list[str]]:

@@ -2,46 +2,46 @@
 
 import re
 
-from qkv.errors import Note
 from qkv.messages import Message
 
 # Kinds of values, then whole sentences: what click says (8.1 and later), and the message that it is.
 KINDS = {
-    "integer": Note("integer", zh="整数"), "float": Note("number", zh="数"), "integer range": Note("integer", zh="整数"),
-    "float range": Note("number", zh="数"), "boolean": Note("true or false value", zh="真假值"), "file": Note("file", zh="文件"),
-    "directory": Note("directory", zh="目录"), "path": Note("path", zh="路径"),
-}  # fmt: skip
+    "integer": Message("integer"), "float": Message("number"), "integer range": Message("integer"),
+    "float range": Message("number"), "boolean": Message("true or false value"), "file": Message(
+        "file"),
+    "directory": Message("directory"), "path": Message("path"),
+}
 SAID = (
-    (r"No such option:? '?(?P<option>--?[^\s'.]+)'?\.?", Note("No such option: {option}.", zh="没有选项 {option}。")),
-    (r"Did you mean one of: (?P<names>[^?]+)\?", Note("Did you mean one of: {names}?", zh="是不是其中之一：{names}？")),
-    (r"\(Possible options: (?P<names>[^)]+)\)", Note("Did you mean one of: {names}?", zh="是不是其中之一：{names}？")),
-    (r"Did you mean (?P<name>[^?]+)\?", Note("Did you mean {name}?", zh="是不是 {name}？")),
-    (r"Missing (?:argument|option|parameter):? (?P<name>'[^']+')\.?", Note("Missing {name}.", zh="缺 {name}。")),
-    (r"Choose from:", Note("Choose from:", zh="请选：")),
+    (r"No such option:? '?(?P<option>--?[^\s'.]+)'?\.?", Message("No such option: {option}.")),
+    (r"Did you mean one of: (?P<names>[^?]+)\?", Message("Did you mean one of: {names}?")),
+    (r"\(Possible options: (?P<names>[^)]+)\)", Message("Did you mean one of: {names}?")),
+    (r"Did you mean (?P<name>[^?]+)\?", Message("Did you mean {name}?")),
+    (r"Missing (?:argument|option|parameter):? (?P<name>'[^']+')\.?", Message("Missing {name}.")),
+    (r"Choose from:", Message("Choose from:")),
     (r"Option (?P<name>'[^']+') requires an argument\.",
-     Note("Option {name} requires an argument.", zh="选项 {name} 要有一个值。")),
+     Message("Option {name} requires an argument.")),
     (r"Option (?P<name>'[^']+') requires (?P<count>\d+) arguments\.",
-     Note("Option {name} requires {count} arguments.", zh="选项 {name} 要有 {count} 个值。")),
+     Message("Option {name} requires {count} arguments.")),
     (r"Option (?P<name>'[^']+') does not take a value\.",
-     Note("Option {name} does not take a value.", zh="选项 {name} 不带值。")),
+     Message("Option {name} does not take a value.")),
     (r"Got unexpected extra arguments? \((?P<words>.+)\)",
-     Note("Got unexpected extra arguments ({words})", zh="多出了 {words}")),
-    (r"Invalid value for (?P<name>.+?): ", Note("Invalid value for {name}: ", zh="{name} 的值不对：")),
+     Message("Got unexpected extra arguments ({words})")),
+    (r"Invalid value for (?P<name>.+?): ", Message("Invalid value for {name}: ")),
     (r"(?P<value>\S+) is not in the range (?P<range>.+?)\.$",
-     Note("{value} is not in the range {range}.", zh="{value} 不在范围 {range} 之内。")),
-    (r"(?P<value>'.*?') is not one of (?P<names>.+)\.$", Note("{value} is not one of {names}.", zh="{value} 不是 {names} 之一。")),
-    (r"(?P<value>'.*?') is not (?P<wanted>'.*?')\.$", Note("{value} is not {wanted}.", zh="{value} 不是 {wanted}。")),
+     Message("{value} is not in the range {range}.")),
+    (r"(?P<value>'.*?') is not one of (?P<names>.+)\.$", Message("{value} is not one of {names}.")),
+    (r"(?P<value>'.*?') is not (?P<wanted>'.*?')\.$", Message("{value} is not {wanted}.")),
     (r"(?P<value>'.*?') is not a valid (?P<kind>[a-z ]+)\.",
-     Note("{value} is not a valid {kind}.", zh="{value} 不是{kind}。")),
+     Message("{value} is not a valid {kind}.")),
     (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') does not exist\.",
-     Note("{kind} {path} does not exist.", zh="{kind} {path} 不存在。")),
+     Message("{kind} {path} does not exist.")),
     (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') is a (?P<found>file|directory)\.",
-     Note("{path} is a {found}, not a {kind}.", zh="{path} 是{found}，应是{kind}。")),
+     Message("{path} is a {found}, not a {kind}.")),
     (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') is not readable\.",
-     Note("{kind} {path} is not readable.", zh="{kind} {path} 不可读。")),
+     Message("{kind} {path} is not readable.")),
     (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') is not writable\.",
-     Note("{kind} {path} is not writable.", zh="{kind} {path} 不可写。")),
-)  # fmt: skip
+     Message("{kind} {path} is not writable.")),
+)
 
 
 def said_by_click(text: str, lang: str) -> str:

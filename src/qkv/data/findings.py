@@ -7,8 +7,8 @@ from pathlib import Path
 
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.text_files import Line
-from qkv.errors import Note, QkvError
-from qkv.messages import Trimmed
+from qkv.errors import QkvError
+from qkv.messages import Message, Trimmed
 
 WHERE = re.compile(r"^.*?:\d+(?:: |\uff1a)")  # file:line before a message, English or Chinese
 
@@ -18,12 +18,12 @@ class Fault:
     """Something found: how often, the place of the first, and whether it must be mended (`broken`) or only known."""
 
     place: str
-    text: Note
+    text: Message
     count: int = 1
     broken: bool = True
 
 
-def strip_place(said: Note) -> Note:
+def strip_place(said: Message) -> Message:
     """A message without the place before it."""
     return Trimmed(said, WHERE.pattern)
 
@@ -33,7 +33,7 @@ class FaultCounter(BadRowPolicy):
 
     def __init__(self) -> None:
         super().__init__("skip")
-        self.kinds: dict[str, tuple[int, Note]] = {}
+        self.kinds: dict[str, tuple[int, Message]] = {}
         self.count = 0
 
     def refuse(self, error: QkvError, *rows: tuple[Path, Line]) -> None:

@@ -30,9 +30,8 @@ def answer(run: Run, what: str, said: Mapping[str, str]) -> Answer:
     """The answer to `what`, one of ANSWERS, about a run."""
     if what not in ANSWERS:
         there = ", ".join(ANSWERS)
-        raise Refused(
-            f"没有 {what}{nearest(what, ANSWERS).zh}；有：{there}", f"there is no {what}{nearest(what, ANSWERS)}; there are {there}", 404
-        )
+        raise Refused("there is no {what}{hint}; there are {there}", status=404, what=what, hint=nearest(what, ANSWERS),
+                      there=there)
     function, keys = ANSWERS[what]
     query = Query(said)
     query.only(*keys)
@@ -151,7 +150,7 @@ def wavefront(run: Run, query: Query) -> Answer:
 def cache(run: Run, query: Query) -> Answer:
     """Bytes and work of every step, with the cache and without; and bytes per token of other kinds of attention."""
     if run.model.spec.decoder is None:
-        raise Refused("编码器一次读完，不留缓存", "an encoder alone reads its text once and keeps nothing")
+        raise Refused("an encoder alone reads its text once and keeps nothing")
     found = run.t.cache()
     calls = where.passed(run.t).calls
     steps = [

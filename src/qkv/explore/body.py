@@ -15,8 +15,8 @@ from torch import Tensor
 
 from qkv.errors import nearest
 from qkv.explore.question import Refused
-from qkv.messages import Message
 from qkv.lens import where
+from qkv.messages import Message
 
 JSON, ARRAYS = "application/json", "application/x-qkv"
 DTYPES = {torch.uint8: "u8", torch.int32: "i32", torch.float32: "f32"}
@@ -83,9 +83,8 @@ class Query:
         for key in self.said:
             if key not in known:
                 there = ", ".join(known) or "none"
-                raise Refused(
-                    f"不认识 {key!r}{nearest(key, known).zh}；可以有：{there}", f"{key!r} is unknown{nearest(key, known)}; known: {there}"
-                )
+                raise Refused("{key!r} is unknown{hint}; known: {there}", key=key, hint=nearest(key, known),
+                              there=there)
 
     def text(self, key: str, default: str = "") -> str:
         """A text."""
@@ -101,10 +100,11 @@ class Query:
         except ValueError:
             found = low - 1
         if found < low or (high is not None and found > high):
-            bounds = (f"不小于 {low}", f"at least {low}")
+            bounds = Message("at least {low}", low=low)
             if high is not None:
-                bounds = (f"{low} 到 {high}", f"{low} to {high}")
-            raise Refused(f"{key}={said}：应是{bounds}的整数", f"{key}={said}: expected a whole number, {bounds}")
+                bounds = Message("{low} to {high}", low=low, high=high)
+            raise Refused("{key}={said}: expected a whole number, {bounds}", key=key, said=said,
+                          bounds=bounds)
         return found
 
     def number(self, key: str, default: float) -> float:
@@ -114,7 +114,7 @@ class Query:
         except ValueError:
             found = math.nan
         if not math.isfinite(found):
-            raise Refused(f"{key}={self.said[key]}：应是一个数", f"{key}={self.said[key]}: expected a number")
+            raise Refused("{key}={said}: expected a number", key=key, said=self.said[key])
         return found
 
     def choice(self, key: str, *known: str) -> str:
@@ -122,7 +122,7 @@ class Query:
         found = self.said.get(key) or known[0]
         if found not in known:
             there = ", ".join(known)
-            raise Refused(f"{key}={found}：可以是 {there}", f"{key}={found}: expected {there}")
+            raise Refused("{key}={found}: expected {there}", key=key, found=found, there=there)
         return found
 
 

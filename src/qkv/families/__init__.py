@@ -11,6 +11,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Protocol
 
+from qkv.messages import Message
+
 
 @cache
 def modules() -> dict[str, ModuleType]:
@@ -81,7 +83,7 @@ def headed(c: Config, known: Mapping[str, str]) -> str:
     """What a config's first architecture stands for; where it names none, what the first known one stands for."""
     stated = (c.get("architectures", None) or list(known))[0]
     if stated not in known:
-        raise c.error("architectures", [stated], f"one of {', '.join(known)}")
+        raise c.error("architectures", [stated], Message("one of {known}", known=", ".join(known)))
     return known[stated]
 
 

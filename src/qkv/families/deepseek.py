@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.families import Config, Preset, _rope, llama
+from qkv.messages import Message
 from qkv.spec import Attention, Block, Experts, Ffn, Latent, Mask, Norm, Spec
 
 TYPES = ("deepseek_v3", "deepseek_v2")
@@ -45,7 +46,8 @@ def spec(c: Config) -> Spec:
         by = _rope.sharper(turn.scaling.factor, weight)
         attn = replace(attn, scale=(attn.nope_head_dim + turn.dim) ** -0.5 * by * by)
     if c["moe_layer_freq"] != 1:
-        raise c.error("moe_layer_freq", c["moe_layer_freq"], "1: experts in every layer after the dense ones")
+        raise c.error("moe_layer_freq", c["moe_layer_freq"],
+                      Message("1: experts in every layer after the dense ones"))
     moe, first = experts(c, wide), c["first_k_dense_replace"]
     return llama.each(base, lambda i, b: replace(b, attn=attn, **({} if i < first else {"ffn": None, "moe": moe})))
 
@@ -55,7 +57,9 @@ def experts(c: Config, wide: Ffn) -> Experts:
     method, summed = c["topk_method"], c["norm_topk_prob"]
     score, v3 = c.choice("topk_method", SCORES), method == "noaux_tc"
     if c["scoring_func"] != score or (summed and not v3):
-        raise c.error("topk_method", method, f"one that goes with {c['scoring_func']} and norm_topk_prob {summed}")
+        raise c.error("topk_method", method,
+                      Message("one that goes with {scoring_func} and norm_topk_prob {summed}", scoring_func=c["scoring_func"],
+                      summed=summed))
     one, shared = replace(wide, width=c["moe_intermediate_size"], bias=False), c["n_shared_experts"] or 0
     groups = (1, 1) if method == "greedy" else (c["n_group"], c["topk_group"])
     return Experts(

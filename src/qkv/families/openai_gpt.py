@@ -3,6 +3,7 @@
 from typing import Any
 
 from qkv.families import Config, Preset, gpt2, headed, labelled, named_labels
+from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("openai-gpt",)
@@ -18,7 +19,7 @@ def spec(c: Config) -> Spec:
     c = Preset(c, **SIZES["117m"])
     width, heads, drop = c["n_embd"], c["n_head"], c.get("resid_pdrop", 0.1)
     if not c.get("tie_word_embeddings", True):
-        raise c.error("tie_word_embeddings", False, "true: GPT-1 speaks with its embedding")
+        raise c.error("tie_word_embeddings", False, Message("true: GPT-1 speaks with its embedding"))
     attn = Attention(heads, heads, width // heads, Mask("causal"), True, True, dropout=c.get("attn_pdrop", 0.1))
     ffn = Ffn(4 * width, c.choice("afn", ACTIVATIONS, "gelu"), bias=True)
     block = Block(attn, ffn, norm_sum=Norm("layer", c.get("layer_norm_epsilon", 1e-5)), dropout=drop)

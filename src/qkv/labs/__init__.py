@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message, join
 
 if TYPE_CHECKING:
     from qkv.labs.lab import Lab
@@ -58,9 +59,9 @@ def find(name: str) -> "Lab":
     """
     if name not in names():
         close = get_close_matches(name, names(), n=3, cutoff=0.4)
-        hint = Note(f"; did you mean {' or '.join(close)}?", zh=f"；是不是 {' 或 '.join(close)}？") if close else ""
-        raise QkvError(f"there is no lab {name!r}{hint} (`qkv lab` lists all {len(names())})",
-                       zh=f"没有实验 {name!r}{hint}（`qkv lab` 列出全部 {len(names())} 个）")  # fmt: skip
+        hint = Message("; did you mean {close}?", close=join(" or ", close)) if close else ""
+        raise QkvError("there is no lab {name!r}{hint} (`qkv lab` lists all {names})", name=name, hint=hint,
+                       names=len(names()))
     return import_module(f"qkv.labs.{name.replace('-', '_')}").LAB
 
 
@@ -97,12 +98,12 @@ def misconceptions() -> list[dict[str, Any]]:
 
 def document(lang: str) -> str:
     """The misconceptions as the Markdown of docs/misconceptions.md ("en") or docs/misconceptions.zh-CN.md ("zh")."""
-    lines = ["# 常见误解" if lang == "zh" else "# Common misunderstandings", ""]
-    lines += ["流传很广、却不对的说法：说的是想法，不是人。每条都有一个命令，可以自己跑一遍。" if lang == "zh"
-              else "What circulates and is not so: the ideas, not the people. Each has a command that shows it.", ""]
-    colon = "：" if lang == "zh" else ": "
+    lines = [Message("# Common misunderstandings").to(lang), ""]
+    lines += [Message("What circulates and is not so: the ideas, not the people. Each has a command that shows "
+                      "it.").to(lang), ""]
+    colon = Message(": ").to(lang)
     for n, e in enumerate(misconceptions(), 1):
-        right, source = ("正确的说法", "出处") if lang == "zh" else ("Rather", "Source")
+        right, source = (Message("Rather").to(lang), Message("Source").to(lang))
         lines += [f"## {n}. {e[f'idea_{lang}']}", "", f"**{right}{colon.strip()}** {e[f'right_{lang}']}", ""]
         lines += [f"{source}{colon}{e['source']}. `{e['show']}`", ""]
     other = "[English](misconceptions.md)" if lang == "zh" else "[中文](misconceptions.zh-CN.md)"

@@ -6,8 +6,8 @@ from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
-from qkv.messages import Message
 from qkv.labs.lab import KINDS, VERDICTS, Lab, Plot, Result, Runs, as_json
+from qkv.messages import Message
 from qkv.plots import figure, html
 from qkv.plots.forms import Bars, Form, Grid, Lines, Table, scale
 from qkv.plots.text import number
@@ -61,8 +61,8 @@ def list_rows(lab: Lab, runs: Runs, lang: str) -> list[tuple[str, str, str]]:
 
 def describe(lab: Lab, lang: str) -> list[tuple[str, str]]:
     """What a lab says before it runs: heading and text."""
-    heads = (("论断", "Claim"), ("谁说的", "Who says it"), ("测什么", "Measured"),
-             ("随机水平与基线", "Chance and baseline"), ("运行前的预期", "Expected, before running"))  # fmt: skip
+    heads = (Message("Claim"), Message("Who says it"), Message("Measured"),
+             Message("Chance and baseline"), Message("Expected, before running"))
     texts = (lab.claim, lab.who, lab.measured, lab.chance, lab.expected)
     return [(h.to(lang), t.to(lang)) for h, t in zip(heads, texts, strict=True)]
 
@@ -71,8 +71,8 @@ def write_verdict(result: Result, lang: str) -> str:
     """The verdict in one line, with the effect and its spread."""
     v = result.verdict
     word = name_verdict(result, lang)
-    marked = ("（提前停止，结果不完整）" if lang == "zh" else " (stopped early: partial)") if result.stopped else ""
-    colon = "：" if lang == "zh" else ": "
+    marked = (Message(" (stopped early: partial)").to(lang)) if result.stopped else ""
+    colon = Message(": ").to(lang)
     return f"{word}{marked}{colon}{v.says.to(lang)} [{short(v.effect)}; {short(v.spread[0])} … {short(v.spread[1])}]"
 
 
@@ -85,7 +85,7 @@ def write_pages(done: Sequence[tuple[Lab, Result]], lang: str) -> str:
     """One lab as `write_page` has it; several below one another, with a list of all verdicts first."""
     if len(done) == 1:
         return write_page(*done[0], lang)
-    count = f"{len(done)} 个实验" if lang == "zh" else f"{len(done)} labs"
+    count = Message("{done} labs", done=len(done)).to(lang)
     rows = "".join(
         f'<tr><td><a href="#{result.name}">{result.name}</a></td><td>{escape(KINDS[lab.kind].to(lang))}</td>'
         f"<td>{escape(name_verdict(result, lang))}</td></tr>"
@@ -105,14 +105,14 @@ def write_section(lab: Lab, result: Result, lang: str) -> str:
     runs = Runs(result.numbers)
     pictures = "".join(map(html.render, make_forms(lab, runs, lang)))
     texts = "".join(f"<dt>{escape(h)}</dt><dd>{escape(t)}</dd>" for h, t in describe(lab, lang))
-    heads = ("测量", "平均", "最小 … 最大") if lang == "zh" else ("measured", "mean", "least … greatest")
+    heads = (Message("measured").to(lang), Message("mean").to(lang), Message("least … greatest").to(lang))
     measured = html.render(Table("", [heads, *list_rows(lab, runs, lang)]))
     kind = KINDS[lab.kind].to(lang)
     numbers = json.dumps(as_json(lab, result), ensure_ascii=False, indent=1)
     count = len(result.seeds)
     took, cpu = result.seconds, result.cpu or "?"
-    facts = (f"{kind} · {count} 个种子 · {result.steps} 步 · {took} 秒（处理器 {cpu} 秒）" if lang == "zh"
-             else f"{kind} · {count} seeds · {result.steps} steps · {took} s ({cpu} s of processor)")  # fmt: skip
+    facts = (Message("{kind} · {count} seeds · {steps} steps · {took} s ({cpu} s of processor)", kind=kind, count=count,
+                     steps=result.steps, took=took, cpu=cpu).to(lang))
     return (
         f'<p class="verdict">{escape(write_verdict(result, lang))}</p><dl>{texts}</dl>{pictures}'
         f"{measured}<p>{facts}</p>"

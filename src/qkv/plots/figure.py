@@ -8,7 +8,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.plots.forms import (
     BLUE,
     COLOURS,
@@ -42,10 +43,8 @@ def open_figure(wide: float, tall: float) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise QkvError("a figure needs matplotlib: pip install 'qkv[plot]'; HTML, which a notebook shows and --html"
-                       " writes, needs nothing",
-                       zh="画图需要 matplotlib：pip install 'qkv[plot]'；"
-                       "笔记本里显示的和 --html 写的网页什么都不需要") from None  # fmt: skip
+        raise QkvError("a figure needs matplotlib: pip install 'qkv[plot]'; HTML, which a notebook shows and --html "
+                       "writes, needs nothing") from None
 
     class Paper(Figure):
         """A figure that shows itself where no pyplot was imported; letters that no font has are boxes, unsaid."""
@@ -112,8 +111,7 @@ def save(fig: "Figure", path: Path) -> None:
 def check_name(path: Path) -> None:
     """A QkvError where a file's name is not that of a picture."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise QkvError(f"{path}: expected a name that ends in .png, .svg or .pdf",
-                       zh=f"{path}：名字应以 .png、.svg 或 .pdf 结尾")  # fmt: skip
+        raise QkvError("{path}: expected a name that ends in .png, .svg or .pdf", path=path)
 
 
 def mark_cut(form: Form) -> Form:
@@ -121,7 +119,7 @@ def mark_cut(form: Form) -> Form:
     kept, cut = trim(form)
     if not cut:
         return form
-    return replace(kept, title=Note(f"{form.title} ({cut})", zh=f"{form.title}（{cut}）"))
+    return replace(kept, title=Message("{title} ({cut})", title=form.title, cut=cut))
 
 
 def write(words: str) -> str:

@@ -133,7 +133,7 @@ def trim(form: Form) -> tuple[Any, str]:
     shades, cells = ([row[last] for row in part[last]] for part in (form.shades, form.cells))
     kept = replace(form, rows=form.rows[last], columns=form.columns[last], shade=shades, cells=cells)
     size = f"{len(form.rows)} × {len(form.columns)}"
-    return kept, (f"最后 {MAX_CELLS} 个，全部 {size}", f"the last {MAX_CELLS} of {size}")
+    return kept, Message("the last {max_cells} of {size}", max_cells=MAX_CELLS, size=size)
 
 
 def scale(series: Iterable[Sequence[float]], *, log: bool = False) -> list[list[float]]:

@@ -23,7 +23,6 @@ def conversation_ids(model: Model, messages: str | Sequence[Turn]) -> list[int]:
     """
     template = templates.of(model.tokenizer) if model.tokenizer else None
     if template is None or model.tokenizer is None:
-        raise QkvError("this model has no chat template; it was not made to converse: use generate",
-                       zh="这个模型没有对话模板；它不是用来聊天的：请用 generate")  # fmt: skip
+        raise QkvError("this model has no chat template; it was not made to converse: use generate")
     rows = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     return template.ids(model.tokenizer, rows)

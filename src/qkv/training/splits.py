@@ -69,8 +69,8 @@ def shared(*parts: str) -> Path:
         ]
         get = f"qkv data get {sets[0]}" if sets else ""
         if sets:
-            raise QkvError(f"{path}: no such file. {get} fetches it; or set QKV_DATA to the folder that holds {parts[0]}/",
-                           zh=f"{path}：没有这个文件。{get} 会下载它；或请把 QKV_DATA 设为含有 {parts[0]}/ 的目录")  # fmt: skip
-        raise QkvError(f"{path}: no such file. Set QKV_DATA to the folder that holds {parts[0]}/",
-                       zh=f"{path}：没有这个文件。请把 QKV_DATA 设为含有 {parts[0]}/ 的目录")  # fmt: skip
+            raise QkvError("{path}: no such file. {get} fetches it; or set QKV_DATA to the folder that holds {parts}/",
+                           path=path, get=get, parts=parts[0])
+        raise QkvError("{path}: no such file. Set QKV_DATA to the folder that holds {parts}/", path=path,
+                       parts=parts[0])
     return path if path.is_file() else fetched
