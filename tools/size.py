@@ -26,7 +26,7 @@ BUDGETS = {
 }
 CORE_TOTAL = 1700
 FLOORS = {
-    0: ("spec", "errors", "options", "paths", "memory"),
+    0: ("spec", "messages", "errors", "options", "paths", "memory"),
     1: ("core", "families"),
     2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "uses", "devices", "plots", "baselines"),
     3: ("chat", "generation", "lens", "fold"),

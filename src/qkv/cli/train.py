@@ -278,7 +278,7 @@ def lines(event: dict[str, Any], say: Say = english) -> list[str]:
         return [f"{at}  {line(numbers)}{best}", *samples]
     if kind != "note":
         return []
-    return [say(getattr(event["text"], "zh", "") or event["text"], event["text"])]
+    return [say(event["text"])]
 
 
 def line(numbers: dict[str, float]) -> str:

@@ -3,6 +3,7 @@
 Files are read line by line; of each row only a hash of 8 bytes is kept, to find repeated ones. Next: sources.py.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -171,7 +171,7 @@ def add_labels(batch: Batch, classes: Sequence[int], *, orders: int = 1, choices
         QkvError: not one label for each text.
     """
     if len(classes) * orders * choices != len(batch.target):
-        each = f"{orders * choices} rows" if orders * choices > 1 else "one"
+        each = Message("{count} rows", count=orders * choices) if orders * choices > 1 else Message("one")
         raise QkvError("found {classes} labels for {target} texts, expected {each} each", classes=len(classes),
                        target=len(batch.target), each=each)
     known = torch.tensor(list(classes), dtype=torch.long)

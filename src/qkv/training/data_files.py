@@ -76,7 +76,7 @@ class Data:
         kinds = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset", "corpus")
         named = [k for k in kinds if getattr(self, k)]
         if len(named) != 1 or bool(self.source) != bool(self.target):
-            found = ", ".join(named) or "none"
+            found = ", ".join(named) or Message("none")
             raise QkvError("data: found {found}, expected one of: source and target, {kinds}", found=found,
                            kinds=", ".join(kinds[1:]))
         if len(self.keys) != 2 and not (self.dataset and len(self.keys) == 1):
@@ -287,7 +287,7 @@ class Data:
             return ()
         what = Message("target") if side else Message("source")
         one, two = (shortened(row[1 - side]) for row in (found[0], other[found[0][side]]))
-        some = f"{shortened(found[0][side])}: held out {one}, trained on {two}"
+        some = Message("{text}: held out {one}, trained on {two}", text=shortened(found[0][side]), one=one, two=two)
         return (Message("{found:,} of {held:,} held-out pairs have a {what} that is trained on too, beside something "
                         "else ({some})", found=len(found), held=len(held), what=what, some=some),)
 
@@ -389,7 +389,7 @@ def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tup
 def talk_of(item: Mapping[str, Any], place: str) -> Talk:
     """The conversation that a line of JSON holds; QkvError as `talk_rows` says."""
     if "messages" not in item:
-        found = ", ".join(item) or "none"
+        found = ", ".join(item) or Message("none")
         hint = nearest("messages", item)
         raise QkvError("{place}: no key 'messages'{hint} (found: {found})", place=place, hint=hint,
                        found=found)

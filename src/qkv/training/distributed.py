@@ -26,7 +26,7 @@ PATIENCE = timedelta(hours=6)  # ranks wait this long for one that evaluates; a 
 GRACE = 20  # seconds in which the other processes should end by themselves, on a busy machine too; nothing is lost then
 WORDS = 2000  # bytes of an error that another rank hears of
 NEEDED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")  # what torchrun tells each process
-GONE = "another process of this run ended before its time"
+GONE = Message("another process of this run ended before its time")
 
 
 class Lost(QkvError):
@@ -218,7 +218,8 @@ def first_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[b
         if child.returncode and GONE not in text:
             code = child.returncode if child.returncode > 0 else 128 - child.returncode
             lines = text.splitlines() or ["it said nothing"]
-            said_last = next((line for line in lines if line.startswith(("error:", "\u9519\u8bef\uff1a"))), lines[-1])
+            heads = "error:", Message("error:").to("zh")
+            said_last = next((line for line in lines if line.startswith(heads)), lines[-1])
             error = Lost("training: process {rank} ended with code {exit}: {said_last}; --resume auto goes on",
                          rank=rank, exit=code, said_last=said_last[:300])
             error.exit_code = code

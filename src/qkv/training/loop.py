@@ -321,23 +321,27 @@ class Loop:
         at, s = self.at, self.settings
         self.optimizer.zero_grad(set_to_none=True)
         at.skipped, at.row = at.skipped + 1, at.row + 1
-        where = f"step {at.step + 1} (epoch {at.epoch}, batch {at.done}, rows {str(list(keys))[:80]})"
+        where = Message("step {step} (epoch {epoch}, batch {batch}, rows {rows})", step=at.step + 1, epoch=at.epoch,
+                        batch=at.done, rows=str(list(keys))[:80])
         aside = ""
         if self.store.folder:
             again = f"-again-{at.back}" if at.back else ""  # it came to this step before
             path = self.store.folder / "bad_batches" / f"step-{at.step + 1}{again}.{self.ranks.rank}.safetensors"
             state = {"seed": s.seed, "epoch": at.epoch, "batch": at.done, "rows": [str(key) for key in keys],
                      "why": wrong, "gradient": norm}  # fmt: skip
-            aside = f"; its batches are in {path}" if bad_steps.keep(path, batches, log.finite(state)) else ""
+            kept = bad_steps.keep(path, batches, log.finite(state))
+            aside = Message("; its batches are in {path}", path=path) if kept else ""
         if s.on_bad_step == "stop" or at.row >= bad_steps.ROW or at.back >= bad_steps.ROW:
-            kept = f"the last good checkpoint is {self.store.last}" if self.store.last else "nothing was saved before"
-            again = f", bad step {at.row} in a row" if at.row > 1 else ""
-            again = f", and the run went back {at.back} times" if at.back else again
+            kept = Message("nothing was saved before")
+            if self.store.last:
+                kept = Message("the last good checkpoint is {last}", last=self.store.last)
+            again = Message(", bad step {row} in a row", row=at.row) if at.row > 1 else ""
+            again = Message(", and the run went back {back} times", back=at.back) if at.back else again
             raise bad_steps.NonFinite("training: {wrong} at {where}{again}; {kept}{aside}. Try a smaller lr, clip=1, "
                                       "or precision=fp32", wrong=wrong, where=where, again=again, kept=kept,
                                       aside=aside)
         if s.on_bad_step == "rewind":
-            self.rewind(f"{wrong} at {where}{aside}")
+            self.rewind(Message("{wrong} at {where}{aside}", wrong=wrong, where=where, aside=aside))
             return True
         self.note(Message("{wrong} at {where}: the update is left out{aside}", wrong=wrong, where=where,
                           aside=aside))

@@ -86,7 +86,7 @@ class Settings:
     def better(self, new: Mapping[str, Any], old: Mapping[str, Any] | None) -> bool:
         """Whether the metrics `new` beat `old` in the one that counts."""
         if self.metric not in new:
-            known = ", ".join(new) or "none"
+            known = ", ".join(new) or Message("none")
             hint = nearest(self.metric, new)
             raise QkvError("training.metric: evaluation gives no {metric!r}{hint} (it gives: {known})",
                            metric=self.metric, hint=hint, known=known)

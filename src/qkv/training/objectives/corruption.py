@@ -14,6 +14,7 @@ import numpy as np
 from qkv.data import collate, corrupt, packing
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
+from qkv.messages import join
 from qkv.model import Model
 from qkv.tasks.special_tokens import BLANK_ENDS, start_ids
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -104,9 +105,8 @@ def of_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     tokenizer = base.tokenizer_for(model)
     mask, (start, end) = base.masking(run, tokenizer), (tokenizer.id(token) for token in BLANK_ENDS)
     if start is None or end is None:
-        names, zh = " or ".join(BLANK_ENDS), "、".join(BLANK_ENDS)
         raise QkvError("{name}: the vocabulary lacks {names}, which begin and end what fills a blank", name=run.name,
-                       names=names, zh=zh)
+                       names=join(" or ", BLANK_ENDS))
     pad = tokenizer.pad_id or 0
 
     def spoil(ids: list[int], draw: corrupt.Draw) -> corrupt.Blanks:

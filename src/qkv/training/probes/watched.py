@@ -221,7 +221,7 @@ class Watched:
     def must(self, step: int, known: list[int], lack: Message) -> None:
         """A QkvError where a step is not among those known."""
         if step not in known:
-            near = ", ".join(map(str, sorted(sorted(known, key=lambda n: abs(n - step))[:5]))) or "none"
+            near = ", ".join(map(str, sorted(sorted(known, key=lambda n: abs(n - step))[:5]))) or Message("none")
             raise QkvError("{directory}: {lack} at step {step} (the nearest: {near})", directory=self.directory,
                            lack=lack, step=step, near=near)
 
