@@ -1,7 +1,7 @@
-"""Lines per floor against their budgets: `python tools/size.py`. Stdlib only.
+"""Lines of code against their budgets: `python tools/size.py`. Stdlib only.
 
-A line counts when it holds code: no blank line, comment or docstring. The budgets are the design's; a file may pass
-its budget by a tenth before tests/test_size.py fails.
+A line counts when it holds code: no blank line, comment or docstring. Each package and each file of the core has a
+budget; more than 5 % above it fails (here and in tests/test_size.py). GOALS are reported, and fail nothing.
 """
 
 import ast
@@ -11,7 +11,7 @@ import tokenize
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "qkv"
-SLACK = 1.10
+SLACK = 1.05
 BUDGETS = {
     "spec.py": 220,
     "core/model.py": 330,
@@ -21,10 +21,18 @@ BUDGETS = {
     "core/positions.py": 220,
     "core/cache.py": 200,
     "core/kernels.py": 180,
-    "core/step.py": 75,  # begin() makes masks and angles once for all layers, which attention.py would do L times
+    "core/step.py": 80,  # begin() makes masks and angles once for all layers, which attention.py would do L times
     "core/init.py": 80,
 }
-CORE_TOTAL = 1700
+PACKAGES = {  # what each package has today, in lines of code
+    "spec": 220, "errors": 22, "paths": 10, "memory": 22, "core": 954, "families": 1271, "checkpoints": 755,
+    "tokenizers": 1076, "data": 1634, "adapt": 242, "baselines": 224, "sampling": 100, "cost": 175, "uses": 21,
+    "plots": 502, "chat": 375, "generation": 580, "lens": 2328, "fold": 602, "reading": 90, "inputs": 80,
+    "evaluate": 261, "writing": 241, "judging": 112, "model": 199, "hub": 211, "training": 4919, "explore": 2602,
+    "labs": 3399, "cli": 2672, "__init__": 24, "__main__": 3,
+}  # fmt: skip
+CONTENT = ("labs",)  # no library code: what it says is its size
+GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}
 FLOORS = {
     0: ("spec", "messages", "errors", "options", "paths", "memory"),
     1: ("core", "families"),
@@ -61,32 +69,54 @@ def sizes(package: Path = PACKAGE) -> dict[str, tuple[int, int]]:
     return found
 
 
+def package_of(name: str) -> str:
+    """The package, or the module of the top, that a file belongs to."""
+    return name.partition("/")[0].removesuffix(".py")
+
+
+def packages(found: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """(code lines, all lines) of each package, and of each module of the top."""
+    sums: dict[str, tuple[int, int]] = {}
+    for name, (code, total) in found.items():
+        package = package_of(name)
+        before = sums.get(package, (0, 0))
+        sums[package] = (before[0] + code, before[1] + total)
+    return sums
+
+
 def over_budget(found: dict[str, tuple[int, int]]) -> list[str]:
-    """One sentence per file, or the whole core, that has grown past its budget by more than a tenth."""
-    wrong = [
-        f"{name}: {found[name][0]} lines of code, budget {budget}"
-        for name, budget in BUDGETS.items()
-        if name in found and found[name][0] > budget * SLACK
-    ]
-    core = sum(code for name, (code, _) in found.items() if name.startswith("core/"))
-    return wrong + ([f"core/: {core} lines of code, budget {CORE_TOTAL}"] if core > CORE_TOTAL else [])
+    """One sentence for each file or package that has grown more than 5 % past its budget, or has none."""
+    counted = [(name, found[name][0], budget) for name, budget in BUDGETS.items() if name in found]
+    counted += [(f"{name}/", code, PACKAGES.get(name, 0)) for name, (code, _) in packages(found).items()]
+    return [f"{name}: {code} lines of code, budget {budget}" for name, code, budget in counted if code > budget * SLACK]
+
+
+def goals(found: dict[str, tuple[int, int]], package: Path = PACKAGE) -> list[str]:
+    """One sentence for each number to reach: what it is today, and the goal."""
+    sums = packages(found)
+    texts = (path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    today = {
+        "library": sum(code for name, (code, _) in sums.items() if name not in CONTENT),
+        "core": sums["core"][0],
+        "fmt: skip": sum(text.count("# fmt: skip") for text in texts),
+    }
+    return [f"{name}: {today[name]:,}, goal {goal:,}" for name, goal in GOALS.items()]
 
 
 def report(found: dict[str, tuple[int, int]]) -> str:
     """The table that `make size` prints."""
-    rows = ["floor  package          code   all   budget"]
+    rows, sums = ["floor  package            code   all   budget"], packages(found)
     for floor, names in FLOORS.items():
         for name in names:
-            files = {f: n for f, n in found.items() if f == f"{name}.py" or f.startswith(f"{name}/")}
-            if not files:
+            if name not in sums:
                 continue
-            code, total = sum(n[0] for n in files.values()), sum(n[1] for n in files.values())
-            budget = {"core": CORE_TOTAL, "spec": BUDGETS["spec.py"]}.get(name, "")
-            rows.append(f"{floor:>5}  {name:<15} {code:>5} {total:>5} {budget:>8}")
+            code, total = sums[name]
+            rows.append(f"{floor:>5}  {name:<17} {code:>5} {total:>5} {PACKAGES.get(name, ''):>8}")
             if name == "core":
-                rows += [f"         {f[5:]:<13} {n[0]:>5} {n[1]:>5} {BUDGETS.get(f, ''):>8}" for f, n in files.items()]
+                files = {f: n for f, n in found.items() if f.startswith("core/")}
+                rows += [f"         {f[5:]:<15} {n[0]:>5} {n[1]:>5} {BUDGETS.get(f, ''):>8}" for f, n in files.items()]
     code, total = sum(n[0] for n in found.values()), sum(n[1] for n in found.values())
-    return "\n".join([*rows, f"       all             {code:>5} {total:>5}"])
+    return "\n".join([*rows, f"       all               {code:>5} {total:>5}", *goals(found)])
 
 
 if __name__ == "__main__":

@@ -211,7 +211,7 @@ def test_no_way_of_writing_lets_a_typed_token_through(tokenizer: Tokenizer, sour
 
 
 def test_a_class_that_forgets_itself_would_show(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "wrapped", lambda value: value)
+    monkeypatch.setattr(sandbox, "mark_user_text", lambda value: value)
     special = {tokenizer.id(token) for token in SPECIALS}
     assert sum(i in special for i in template("chatml").ids(tokenizer, talk(ATTACK))) > 3
 
@@ -325,37 +325,37 @@ def test_marks_in_a_message_are_replaced(tokenizer: Tokenizer) -> None:
 
 def test_where_templates_are_found(tmp_path: Path, tokenizer: Tokenizer) -> None:
     tokenizer.save(tmp_path)
-    assert chat.load(tmp_path) is None
+    assert chat.load_template(tmp_path) is None
     path = tmp_path / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     several = [{"name": "default", "template": "D{{ bos_token }}"}, {"name": "tool_use", "template": "T"}]
     path.write_text(json.dumps({**config, "chat_template": several}), encoding="utf-8")
-    t = chat.load(tmp_path)
+    t = chat.load_template(tmp_path)
     assert t is not None
     assert (t.render(talk("x")), t.render(talk("x"), tools=[{}])) == ("D<s>", "T")
     assert t.render(talk("x"), template="tool_use") == "T"
     with pytest.raises(QkvError, match=r"no chat template 'tool-use'; did you mean 'tool_use'"):
         t.render(talk("x"), template="tool-use")
     (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "J"}), encoding="utf-8")
-    assert (chat.load(tmp_path) or t).render(talk("x")) == "J"
+    assert (chat.load_template(tmp_path) or t).render(talk("x")) == "J"
     (tmp_path / "chat_template.jinja").write_text("F", encoding="utf-8")
-    assert (chat.load(tmp_path) or t).render(talk("x")) == "F"
+    assert (chat.load_template(tmp_path) or t).render(talk("x")) == "F"
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "rag.jinja").write_text("R", encoding="utf-8")
-    assert (chat.load(tmp_path) or t).render(talk("x"), template="rag") == "R"
+    assert (chat.load_template(tmp_path) or t).render(talk("x"), template="rag") == "R"
     ours = load(tmp_path)
     assert ours is not None
     ours.save(tmp_path / "copy")  # into tokenizer_config.json, where transformers reads it too
-    again = chat.load(tmp_path / "copy")
+    again = chat.load_template(tmp_path / "copy")
     assert again is not None
     assert (again.render(talk("x")), again.render(talk("x"), template="rag")) == ("F", "R")
-    assert chat.of(ours) == chat.load(tmp_path)
+    assert chat.find_template(ours) == chat.load_template(tmp_path)
 
 
 def test_a_template_of_another_kind_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [{"name": "x"}]}', encoding="utf-8")
     with pytest.raises(QkvError, match=r"tokenizer_config\.json: chat_template is neither"):
-        chat.load(tmp_path)
+        chat.load_template(tmp_path)
 
 
 @pytest.mark.needs_data

@@ -38,10 +38,10 @@ def test_it_finds_what_comparing_all_ids_finds(
     assert (count, of) == slowly(a, b)
     assert count >= 6
     assert place == f"{tmp_path / 'a'}, token 123"
-    cut = Mixture((a.shards[0].cut(100, 5000),))
+    cut = Mixture((a.shards[0].select_range(100, 5000),))
     assert count_familiar(cut, b)[2] == f"{tmp_path / 'a'}, token 123"
-    assert count_familiar(Mixture((a.shards[0].cut(600, 3900),)), b) == (0, of, "")
-    assert count_familiar(a, Mixture((b.shards[0].cut(0, RUN - 1),))) == (0, 0, "")
+    assert count_familiar(Mixture((a.shards[0].select_range(600, 3900),)), b) == (0, of, "")
+    assert count_familiar(a, Mixture((b.shards[0].select_range(0, RUN - 1),))) == (0, 0, "")
 
 
 def test_of_much_held_out_text_some_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path, vocabulary: int, kind: 
     assert isinstance(shard.ids, np.memmap)
     assert shard.ids.tolist() == list(range(7, 1007))
     assert (len(shard), shard.index["dtype"]) == (1000, kind)
-    assert shard.cut(10, 20).cut(2, 4).ids.tolist() == [19, 20]
+    assert shard.select_range(10, 20).select_range(2, 4).ids.tolist() == [19, 20]
     assert sorted(f.name for f in tmp_path.iterdir()) == ["a"]
 
 
@@ -113,10 +113,10 @@ def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
     train, valid = mixed(tmp_path).split(share=0.1, most=80)
     assert [len(s) for s in (*train.shards, *valid.shards)] == [920, 450, 80, 50]
     seen = {int(i) for step in range(200) for i in train.windows(length=8, rows=8, seed=0, step=step).flatten()}
-    kept = {int(i) for i in valid.held(length=8, most=100).flatten()}
+    kept = {int(i) for i in valid.held_windows(length=8, most=100).flatten()}
     assert kept
     assert not seen & kept
-    assert torch.equal(valid.held(length=8, most=100), valid.held(length=8, most=100))
+    assert torch.equal(valid.held_windows(length=8, most=100), valid.held_windows(length=8, most=100))
 
 
 def test_bad_mixtures_are_refused(tmp_path: Path) -> None:
@@ -126,4 +126,4 @@ def test_bad_mixtures_are_refused(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match=r"weights: found \[1.0\] for 2 shards"):
         shards.Mixture((one, one), (1.0,))
     with pytest.raises(QkvError, match="has 5 tokens, a window needs 9"):
-        shards.Mixture((one, one.cut(0, 5))).windows(length=8, rows=2, seed=0, step=0)
+        shards.Mixture((one, one.select_range(0, 5))).windows(length=8, rows=2, seed=0, step=0)

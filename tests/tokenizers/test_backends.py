@@ -362,5 +362,5 @@ def test_a_wrong_kind_would_show(directory: Any, vocabulary: Any, tmp_path: Path
     t = opened(wrong)  # without the class it is taken for GPT-2's
     texts = [text for text, _ in published("qwen2")]
     assert any(t.encode(text) != vocabulary("qwen2").encode(text) for text in texts)
-    model = sentencepiece.read(DATA / "t5" / "spiece.model")
+    model = sentencepiece.read_model(DATA / "t5" / "spiece.model")
     assert sentencepiece.build(model).encode("a").ids != vocabulary("t5").encode("a")

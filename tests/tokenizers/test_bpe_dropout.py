@@ -15,7 +15,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from qkv.errors import QkvError
 from qkv.paths import data_dir
-from qkv.tokenizers.bpe_dropout import JOINT, Recut, Trials, joined, merges_of, pieces, spelt
+from qkv.tokenizers.bpe_dropout import JOINT, BpeDropout, Trials, join_parts, list_pieces, read_merges, spell
 from qkv.tokenizers.vocabulary import train
 
 TEXTS = ["the lowest newest widest lower newer wider low new wide", "es est </s> naïve 我爱学习 学习 学", "banana ban"]
@@ -38,7 +38,7 @@ def learnt() -> tokenizers.Tokenizer:
 
 def cut(backend: tokenizers.Tokenizer, text: str) -> str:
     """The text with @@ at the joints, as subword-nmt writes it."""
-    return " ".join(spelt(token) for token in backend.encode(text).tokens)
+    return " ".join(spell(token) for token in backend.encode(text).tokens)
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +49,17 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def jointed(code: Path) -> tuple[Recut, list[str]]:
-    backend, ranks = learnt(), merges_of(code)
+def jointed(code: Path) -> tuple[BpeDropout, list[str]]:
+    backend, ranks = learnt(), read_merges(code)
     texts = [cut(backend, text) for text in TEXTS]
-    more = " ".join(map(spelt, pieces((word for text in texts for word in joined(text)), ranks)))
-    return Recut(train([*texts, more], kind="split", size=500, template="eos"), ranks), texts
+    more = " ".join(map(spell, list_pieces((word for text in texts for word in join_parts(text)), ranks)))
+    return BpeDropout(train([*texts, more], kind="split", size=500, template="eos"), ranks), texts
 
 
 @given(ANY, st.floats(0.01, 1.0), st.integers(0, 9))
 @settings(max_examples=60, deadline=None)
 def test_bytes_cut_anew_spell_the_text_and_end_as_ever(text: str, share: float, seed: int) -> None:
-    recut = Recut(BPE)
+    recut = BpeDropout(BPE)
     ids = recut.ids_of(recut.read([text])[0], trials(share, seed))
     assert BPE.decode(ids) == BPE.decode(BPE.encode(text))
     assert ids[-1] == BPE.eos_id
@@ -68,7 +68,7 @@ def test_bytes_cut_anew_spell_the_text_and_end_as_ever(text: str, share: float, 
 @given(ANY)
 @settings(max_examples=60, deadline=None)
 def test_without_a_hit_the_cut_is_the_vocabularys_own(text: str) -> None:
-    recut, none = Recut(BPE), trials(0.5)
+    recut, none = BpeDropout(BPE), trials(0.5)
     none.kept = 10**9
     assert recut.ids_of(recut.read([text])[0], none) == BPE.encode(text)
 
@@ -84,7 +84,7 @@ def test_pieces_cut_anew_join_to_the_same_words(code: Path) -> None:
         assert len(cuts) > 5
         for ids in cuts:
             said = " ".join(map(tokenizer.token, ids[:-1]))
-            assert list(joined(said)) == list(joined(text))
+            assert list(join_parts(said)) == list(join_parts(text))
             assert tokenizer.unk_id not in ids
 
 
@@ -120,7 +120,7 @@ def likely(word: tuple[str, ...], ranks: dict[tuple[str, str], int], share: floa
 def test_each_cut_is_as_frequent_as_the_papers_algorithm_makes_it(code: Path, share: float) -> None:
     recut, _ = jointed(code)
     word, draws, count = (*"lowes", "t</w>"), trials(share), 20_000
-    seen = Counter(recut.cut(word, draws) for _ in range(count))
+    seen = Counter(recut.cut_word(word, draws) for _ in range(count))
     expected = likely(word, recut.ranks, share)
     assert len(expected) > 8
     assert set(seen) <= set(expected)
@@ -135,38 +135,38 @@ def test_the_rate_is_that_of_tokenizers_own_dropout(code: Path) -> None:
     words = " ".join(TEXTS[0].split() * 300)
     theirs = len(backend.encode(words).tokens)
     draws = trials(0.2)
-    mine = sum(len(recut.cut((*w[:-1], w[-1] + "</w>"), draws)) for w in words.split())
+    mine = sum(len(recut.cut_word((*w[:-1], w[-1] + "</w>"), draws)) for w in words.split())
     assert mine == pytest.approx(theirs, rel=0.06)  # about eight times the spread of either
 
 
 def test_merges_and_vocabularies_that_do_not_fit_are_told(code: Path, tmp_path: Path) -> None:
     with pytest.raises(QkvError, match=r"WordLevel has no merges.*tokenizer\.merges=FILE"):
-        Recut(train(TEXTS, kind="split"))
+        BpeDropout(train(TEXTS, kind="split"))
     with pytest.raises(QkvError, match=r"nowhere: no merges to cut words by"):
-        merges_of(tmp_path / "nowhere")
+        read_merges(tmp_path / "nowhere")
     old = tmp_path / "old"
     old.write_text("e s\n", encoding="utf-8")
     with pytest.raises(QkvError, match=r"old:1: found 'e s', expected '#version: 0.2'"):
-        merges_of(old)
+        read_merges(old)
     old.write_text("#version: 0.2\ne s\ne s t\n", encoding="utf-8")
     with pytest.raises(QkvError, match=r"old:3: found 'e s t', expected two pieces"):
-        merges_of(old)
+        read_merges(old)
     texts = ["lo@@ w@@ est ne@@ w@@ est"]
     with pytest.raises(QkvError, match=r"2 of 2 words, such as 'lowest', are cut otherwise than by these merges"):
-        Recut(train(texts, kind="split"), merges_of(code)).read(texts)
+        BpeDropout(train(texts, kind="split"), read_merges(code)).read(texts)
     recut, texts = jointed(code)
     with pytest.raises(QkvError, match=r"the vocabulary of \d+ tokens lacks .*tokenizer\.size"):
-        Recut(train(texts, kind="split"), recut.ranks).read(texts)
+        BpeDropout(train(texts, kind="split"), recut.ranks).read(texts)
 
 
 def test_the_merges_of_multi30k_cut_it_as_it_is_cut() -> None:
     folder = data_dir() / "mt/multi30k_bpe_en_de"
     if not folder.is_dir():
         pytest.skip(f"no {folder}; set QKV_DATA to its folder")
-    ranks = merges_of(folder / "code")
+    ranks = read_merges(folder / "code")
     texts = [line for side in ("en", "de") for line in (folder / f"valid.{side}").read_text("utf-8").splitlines()]
-    more = " ".join(map(spelt, pieces((word for text in texts for word in joined(text)), ranks)))
-    recut = Recut(train([*texts, more], kind="split", size=20_000), ranks)
+    more = " ".join(map(spell, list_pieces((word for text in texts for word in join_parts(text)), ranks)))
+    recut = BpeDropout(train([*texts, more], kind="split", size=20_000), ranks)
     read, draws = recut.read(texts), trials(0.1)
     assert None not in recut.usual.values()
     usual, anew = sum(len(t.split()) for t in texts), sum(len(recut.ids_of(r, draws)) for r in read)

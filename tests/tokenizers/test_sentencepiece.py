@@ -58,10 +58,10 @@ def test_ids_are_those_of_sentencepiece(kind: str, more: dict[str, object], tmp_
 def test_a_wrong_order_of_merges_would_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tokenizer.model").write_bytes(trained(GERMAN, model_type="bpe", vocab_size=100))
     right = load(tmp_path)
-    read = sentencepiece.read
+    read = sentencepiece.read_model
     model = read(tmp_path / "tokenizer.model")
     turned = sentencepiece.Pieces(model.pieces, tuple(-s for s in model.scores), model.types, model.kind)
-    monkeypatch.setattr(sentencepiece, "read", lambda path: turned)
+    monkeypatch.setattr(sentencepiece, "read_model", lambda path: turned)
     wrong = load(tmp_path)
     assert right is not None
     assert wrong is not None
@@ -93,7 +93,7 @@ def marian(directory: Path) -> list[str]:
     pieces: dict[str, None] = {}
     for name, texts in kinds.items():
         (directory / name).write_bytes(trained(texts))
-        model = sentencepiece.read(directory / name)
+        model = sentencepiece.read_model(directory / name)
         pieces |= dict.fromkeys(p for p in model.pieces if p not in ("<unk>", "<s>", "</s>", "▁hut"))  # one is left out
     names = ["</s>", "<unk>", *pieces, ">>fra<<", "<pad>"]
     (directory / "vocab.json").write_text(
@@ -118,7 +118,7 @@ def test_a_pair_of_models_gives_marians_ids(tmp_path: Path) -> None:
         assert ours.encode(text, side="target") == theirs(text_target=text).input_ids, text
     target = theirs(text_target=ENGLISH[1]).input_ids
     assert ours.decode(target) == theirs.decode(target, skip_special_tokens=True) == ENGLISH[1]
-    assert ours.unknown("ein 日本 mann") == ["日本"]
+    assert ours.find_unknown("ein 日本 mann") == ["日本"]
     assert ours.pieces(ours.encode("ein mann")) == [p.removeprefix("▁") or "␣" for p in theirs.tokenize("ein mann")] + [
         "</s>"
     ]

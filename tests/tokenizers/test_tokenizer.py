@@ -61,18 +61,18 @@ def test_a_stream_gives_at_the_end_what_stays_half() -> None:
 
 
 def test_a_decoder_that_is_not_understood_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Spelling.of(decoders.WordPiece()) is None
-    assert Spelling.of(decoders.Sequence([decoders.Replace("x", "y"), decoders.Fuse()])) is None
-    assert Spelling.of(decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 2, 0)])) is None
-    assert Spelling.of(decoders.Metaspace()) == Spelling(space=True, lead=True)
-    assert Spelling.of(decoders.ByteLevel()) == Spelling(level=True)
+    assert Spelling.from_decoder(decoders.WordPiece()) is None
+    assert Spelling.from_decoder(decoders.Sequence([decoders.Replace("x", "y"), decoders.Fuse()])) is None
+    assert Spelling.from_decoder(decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 2, 0)])) is None
+    assert Spelling.from_decoder(decoders.Metaspace()) == Spelling(space=True, lead=True)
+    assert Spelling.from_decoder(decoders.ByteLevel()) == Spelling(level=True)
 
 
 def test_a_panic_of_the_backend_is_an_error_for_people() -> None:
     panic = type("PanicException", (BaseException,), {})
-    with pytest.raises(QkvError, match=r"cannot read.*boom"), backends.guarded(Message("cannot read")):
+    with pytest.raises(QkvError, match=r"cannot read.*boom"), backends.guard_panics(Message("cannot read")):
         raise panic("boom")
-    with pytest.raises(KeyboardInterrupt), backends.guarded(Message("cannot read")):
+    with pytest.raises(KeyboardInterrupt), backends.guard_panics(Message("cannot read")):
         raise KeyboardInterrupt
     with pytest.raises(QkvError, match="half of a character"):
         fallback().encode("\ud800")

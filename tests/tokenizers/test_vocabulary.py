@@ -44,7 +44,7 @@ def test_words_are_cut_at_punctuation_and_joined_again() -> None:
     ids = t.encode("I love it, (you) know. What's this?")
     assert ids[-1] == t.eos_id
     assert t.decode(ids) == "I love it, (you) know. What's this?"
-    assert t.unknown("I hate it") == ["hate"]
+    assert t.find_unknown("I hate it") == ["hate"]
 
 
 def test_the_most_frequent_words_stay() -> None:
@@ -82,10 +82,10 @@ def test_a_lexicon_restores_spaces(text: str) -> None:
 
 def test_a_lexicon_names_what_it_lacks_and_cuts_no_unknown_english_word() -> None:
     t = lexicon()
-    assert t.unknown("I love away the aa.") == ["away", "the", "aa"]
+    assert t.find_unknown("I love away the aa.") == ["away", "the", "aa"]
     assert t.encode("away") == [t.unk_id]
-    assert t.unknown("我恨学习") == ["恨"]
-    assert t.unknown("我爱学习。") == []
+    assert t.find_unknown("我恨学习") == ["恨"]
+    assert t.find_unknown("我爱学习。") == []
 
 
 def test_templates() -> None:

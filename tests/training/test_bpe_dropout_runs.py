@@ -85,7 +85,7 @@ def test_state_that_is_consumed_would_be_caught(monkeypatch: pytest.MonkeyPatch)
     import numpy as np
 
     chance = np.random.default_rng(0)
-    monkeypatch.setattr(objectives, "generator", lambda **key: chance)
+    monkeypatch.setattr(objectives, "make_generator", lambda **key: chance)
     a, b = (assemble.assemble(run_of(), device="cpu") for _ in "ab")
     assert rows_of(a, 0) != rows_of(b, 0)
 

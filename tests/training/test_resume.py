@@ -224,8 +224,8 @@ def test_words_left_out_by_consumed_chance_would_be_found(
     place: str, objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = importlib.import_module(f"qkv.training.{place}")
-    draw, chance = code.generator, np.random.default_rng(0)
-    monkeypatch.setattr(code, "generator", lambda **key: chance if key["seed"] == THIN else draw(**key))
+    draw, chance = code.make_generator, np.random.default_rng(0)
+    monkeypatch.setattr(code, "make_generator", lambda **key: chance if key["seed"] == THIN else draw(**key))
     with pytest.raises(AssertionError):
         test_a_recipe_with_all_its_dropouts_goes_on_bit_for_bit(objective, tmp_path)
 

@@ -1,7 +1,7 @@
 """Where chat templates run: no attribute that leads out, bounded in time, steps and size; what people wrote is known.
 
-Text from the messages is a `Typed`: in tests and comparisons it is itself, in the output it stands between two marks.
-Operations that would lose the class give a `Typed` again; text of both kinds is a str with marks inside.
+Text from the messages is a `UserText`: in comparisons it is itself, in the output it stands between two marks.
+Operations that would lose the class give a `UserText` again; text of both kinds is a str with marks inside.
 """
 
 import json
@@ -42,16 +42,16 @@ METHODS: dict[type, tuple[str, ...]] = {
     ),
     dict: ("copy", "get", "items", "keys", "values"), list: ("copy", "count", "index"), tuple: ("count", "index"),
 }  # fmt: skip
-SPEAKERS = ("system", "developer", "user", "assistant", "model", "tool", "function", "observation", "ipython")
+ROLES = ("system", "developer", "user", "assistant", "model", "tool", "function", "observation", "ipython")
 KEEP = {"strip", "lstrip", "rstrip", "format", "trim", "string", "default", "d", "lower", "upper"}  # leave marks alone
 
 
-class Typed(str):
+class UserText(str):
     """Text that people wrote, in no part the template's."""
 
     __slots__ = ()
 
-    def __new__(cls, value: str) -> "Typed":
+    def __new__(cls, value: str) -> "UserText":
         """The text, freed of marks."""
         return str.__new__(cls, MARKS.sub("", value))
 
@@ -64,11 +64,11 @@ class Typed(str):
     def __format__(self, spec: str) -> str:
         return mark(format("".join((self,)), spec))
 
-    def __getitem__(self, at: Any) -> "Typed":
-        return Typed(str.__getitem__(self, at))
+    def __getitem__(self, at: Any) -> "UserText":
+        return UserText(str.__getitem__(self, at))
 
-    def __iter__(self) -> Iterator["Typed"]:
-        return (Typed(c) for c in str.__iter__(self))
+    def __iter__(self) -> Iterator["UserText"]:
+        return (UserText(c) for c in str.__iter__(self))
 
 
 def mark(text: str) -> str:
@@ -79,7 +79,7 @@ def mark(text: str) -> str:
     return f"{bare[:start]}{OPEN}{core}{CLOSE}{bare[start + len(core) :]}" if core else bare
 
 
-def parts(marked: str) -> list[tuple[str, bool]]:
+def split_marked(marked: str) -> list[tuple[str, bool]]:
     """The text without marks in parts, each with whether the template wrote it.
 
     Raises:
@@ -98,7 +98,7 @@ def parts(marked: str) -> list[tuple[str, bool]]:
     return found
 
 
-def run(source: str, typed: dict[str, Any], own: dict[str, Any], *, marked: bool) -> str:
+def render(source: str, typed: dict[str, Any], own: dict[str, Any], *, marked: bool) -> str:
     """What a template gives for what people wrote (`typed`, JSON's types) and what is the checkpoint's `own`.
 
     Raises:
@@ -108,10 +108,10 @@ def run(source: str, typed: dict[str, Any], own: dict[str, Any], *, marked: bool
         raise QkvError("the chat template has {source} characters, expected at most {source2}", source=len(source),
                        source2=SOURCE)
     try:
-        environment = Bounded(marked=marked)
+        environment = BoundedEnvironment(marked=marked)
         code = environment.compile(Rewrite().visit(environment.parse(source)))
         made = jinja2.Template.from_code(environment, code, environment.make_globals(None))
-        given = {**own, **(wrapped(typed) if marked else typed)}
+        given = {**own, **(mark_user_text(typed) if marked else typed)}
         return str(made.render(given))
     except QkvError:
         raise
@@ -124,27 +124,27 @@ def run(source: str, typed: dict[str, Any], own: dict[str, Any], *, marked: bool
         raise QkvError("the chat template failed: {kind}: {e}", kind=type(e).__name__, e=e) from None
 
 
-def wrapped(value: Any) -> Any:
-    """The same data with every text in it a `Typed`, but for the usual roles, of which templates make tokens."""
+def mark_user_text(value: Any) -> Any:
+    """The same data with every text in it a `UserText`, but for the usual roles, of which templates make tokens."""
     if isinstance(value, str):
-        return Typed(value)
+        return UserText(value)
     if isinstance(value, dict):
         rows = cast("dict[Any, Any]", value).items()
-        return {wrapped(k): v if k == "role" and v in SPEAKERS else wrapped(v) for k, v in rows}
-    return [wrapped(v) for v in value] if isinstance(value, list | tuple) else value
+        return {mark_user_text(k): v if k == "role" and v in ROLES else mark_user_text(v) for k, v in rows}
+    return [mark_user_text(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def mixed(value: Any) -> bool:
+def is_mixed(value: Any) -> bool:
     """Whether this is a str with marks inside."""
-    return isinstance(value, str) and not isinstance(value, Typed) and MARKS.search(value) is not None
+    return isinstance(value, str) and not isinstance(value, UserText) and MARKS.search(value) is not None
 
 
-def again(value: Any) -> Any:
-    """What an operation made of a `Typed`, as one."""
+def keep_user_text(value: Any) -> Any:
+    """What an operation made of a `UserText`, as one."""
     if isinstance(value, str):
-        return Typed(value)
+        return UserText(value)
     if isinstance(value, list | tuple):
-        return type(value)(again(v) for v in cast("list[Any]", value))
+        return type(value)(keep_user_text(v) for v in cast("list[Any]", value))
     return value
 
 
@@ -152,23 +152,23 @@ class Rewrite(NodeTransformer):
     """Loops are counted; joints and slices become filters, which the environment can watch."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
-        """`for x in y` as `for x in y | counted`."""
+        """`for x in y` as `for x in y | count_steps`."""
         self.generic_visit(node)
-        node.iter = _filter(node.iter, "counted")
+        node.iter = _filter(node.iter, "count_steps")
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
-        """`a ~ b` as `[a, b] | joined`."""
+        """`a ~ b` as `[a, b] | join_pieces`."""
         self.generic_visit(node)
-        return _filter(nodes.List(node.nodes, lineno=node.lineno), "joined")
+        return _filter(nodes.List(node.nodes, lineno=node.lineno), "join_pieces")
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
-        """`a[b:c]` as `a | cut(b, c, none)`."""
+        """`a[b:c]` as `a | slice_value(b, c, none)`."""
         self.generic_visit(node)
         if not isinstance(node.arg, nodes.Slice):
             return node
         ends = (node.arg.start, node.arg.stop, node.arg.step)
-        return _filter(node.node, "cut", [end or nodes.Const(None) for end in ends])
+        return _filter(node.node, "slice_value", [end or nodes.Const(None) for end in ends])
 
     def visit_NSRef(self, node: nodes.NSRef) -> nodes.Node:  # noqa: N802
         """Names that begin with an underscore lead out of the sandbox."""
@@ -195,7 +195,7 @@ class Generation(Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
-class Bounded(ImmutableSandboxedEnvironment):
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """jinja2's sandbox with a budget for one render; what leaves its methods keeps track of who wrote it."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
@@ -204,13 +204,17 @@ class Bounded(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[Generation, loopcontrols])
         self.marked = marked
         self.steps, self.room, self.deadline = STEPS, MADE, time.monotonic() + SECONDS
-        self.concat = self.joined  # pyright: ignore[reportAttributeAccessIssue]
-        filters = {name: self.watched(name, self.filters[name]) for name in FILTERS}
+        self.concat = self.join_pieces  # pyright: ignore[reportAttributeAccessIssue]
+        filters = {name: self.watch_filter(name, self.filters[name]) for name in FILTERS}
         filters |= {"join": self.join, "replace": self.replace, "tojson": self.tojson, "safe": lambda value: value}
-        filters |= {" counted": self.counted, " joined": self.joined, " cut": self.cut}
+        filters |= {
+            " count_steps": self.count_steps,
+            " join_pieces": self.join_pieces,
+            " slice_value": self.slice_value,
+        }
         self.filters = filters  # pyright: ignore[reportAttributeAccessIssue]
         self.globals = {"range": self.globals["range"], "dict": lambda *rows, **more: dict(*rows, **more)}
-        self.globals |= {"namespace": namespace, "raise_exception": refuse, "strftime_now": now}
+        self.globals |= {"namespace": make_namespace, "raise_exception": refuse, "strftime_now": format_now}
 
     def spend(self, size: int = 0) -> None:
         """One step, which makes something of this size."""
@@ -223,13 +227,13 @@ class Bounded(ImmutableSandboxedEnvironment):
             most = OUTPUT if self.room >= 0 else MADE
             raise QkvError("the chat template was stopped: it makes more than {most} characters", most=most)
 
-    def counted(self, values: Any) -> Iterator[Any]:
+    def count_steps(self, values: Any) -> Iterator[Any]:
         """The values one by one."""
-        for value in Typed(values) if mixed(values) else values:
+        for value in UserText(values) if is_mixed(values) else values:
             self.spend()
             yield value
 
-    def joined(self, pieces: Iterable[Any]) -> str:
+    def join_pieces(self, pieces: Iterable[Any]) -> str:
         """The pieces as one text; all of it people's if the rest is blank."""
         texts, size = list[str](), 0
         for piece in pieces:
@@ -239,12 +243,12 @@ class Bounded(ImmutableSandboxedEnvironment):
             if size > OUTPUT:
                 self.spend(size)
         text = "".join(texts)
-        theirs = mixed(text) and not any(own and part.strip() for part, own in _balanced(text))
-        return Typed(text) if theirs else text
+        theirs = is_mixed(text) and not any(own and part.strip() for part, own in _split_balanced(text))
+        return UserText(text) if theirs else text
 
-    def cut(self, value: Any, *ends: int | None) -> Any:
+    def slice_value(self, value: Any, *ends: int | None) -> Any:
         """A slice."""
-        made = (Typed(value) if mixed(value) else value)[slice(*ends)]
+        made = (UserText(value) if is_mixed(value) else value)[slice(*ends)]
         self.spend(len(made))
         return made
 
@@ -255,20 +259,20 @@ class Bounded(ImmutableSandboxedEnvironment):
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """What is at a key or number."""
-        return super().getitem(Typed(obj) if mixed(obj) else obj, argument)
+        return super().getitem(UserText(obj) if is_mixed(obj) else obj, argument)
 
     def join(self, value: Iterable[Any], d: str = "", attribute: Any = None) -> str:
         """Values as one text, `d` between them."""
         rows = (self.getitem(row, attribute) if attribute is not None else row for row in value)
-        return self.joined(piece for i, row in enumerate(rows) for piece in ((d, row) if i else (row,)))
+        return self.join_pieces(piece for i, row in enumerate(rows) for piece in ((d, row) if i else (row,)))
 
     def replace(self, value: Any, old: str, new: str, count: int | None = None) -> str:
         """A text with each `old` as `new`."""
         text = value if isinstance(value, str) else str(value)
         self.spend(len(text) + text.count(old) * len(new))
-        theirs = isinstance(text, Typed)
+        theirs = isinstance(text, UserText)
         made = text.replace(old, new if theirs else str(new), -1 if count is None else count)
-        return Typed(made) if theirs else made
+        return UserText(made) if theirs else made
 
     def tojson(
         self, value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None,
@@ -279,20 +283,20 @@ class Bounded(ImmutableSandboxedEnvironment):
             raise QkvError("the chat template indents JSON by {indent!r}, expected at most 16", indent=indent)
         text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
         self.spend(len(text))
-        return Typed(text) if self.marked else text
+        return UserText(text) if self.marked else text
 
-    def watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def watch_filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A filter that pays for what it makes, and whose text is people's if what it was given is."""
         kind = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
 
         @jinja2.pass_context
         def wrapper(context: Context, *args: Any, **options: Any) -> Any:
-            first = Typed(args[0]) if args and mixed(args[0]) and name not in KEEP else args[0] if args else ""
-            self.spend(cost(name, first, (*args[1:], *options.values())))
+            first = UserText(args[0]) if args and is_mixed(args[0]) and name not in KEEP else args[0] if args else ""
+            self.spend(estimate_cost(name, first, (*args[1:], *options.values())))
             before = {"context": context, "eval_context": context.eval_ctx, "environment": self}
             passed = (before[kind],) if kind else ()
             made = function(*passed, first, *args[1:], **options)
-            return again(made) if isinstance(first, Typed) else made
+            return keep_user_text(made) if isinstance(first, UserText) else made
 
         return wrapper
 
@@ -310,25 +314,25 @@ class Bounded(ImmutableSandboxedEnvironment):
             return super().call(context, obj, *args, **options)
         if name == "join":
             made = self.join(*args, d=owner, **options)
-            return Typed(made) if isinstance(owner, Typed) else made
+            return UserText(made) if isinstance(owner, UserText) else made
         if name == "replace":
             return self.replace(owner, *args, **options)
-        self.spend(cost(name, owner, (*args, *options.values())))
-        if mixed(owner) and name not in KEEP:
-            owner = Typed(owner)
+        self.spend(estimate_cost(name, owner, (*args, *options.values())))
+        if is_mixed(owner) and name not in KEEP:
+            owner = UserText(owner)
             obj = getattr(owner, name)
         made = super().call(context, obj, *args, **options)
-        return again(made) if isinstance(owner, Typed) else made
+        return keep_user_text(made) if isinstance(owner, UserText) else made
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """`+ * ** %` of texts, lists and numbers."""
         texts = isinstance(left, str), isinstance(right, str)
         if all(texts) and operator == "+":
             self.spend(len(left) + len(right))
-            both = isinstance(left, Typed) and isinstance(right, Typed)
-            return Typed("".join((left, right))) if both else "".join((str(left), str(right)))
+            both = isinstance(left, UserText) and isinstance(right, UserText)
+            return UserText("".join((left, right))) if both else "".join((str(left), str(right)))
         if texts[0] and operator == "%":
-            self.spend(cost("format", left, right if isinstance(right, tuple) else (right,)))
+            self.spend(estimate_cost("format", left, right if isinstance(right, tuple) else (right,)))
         elif isinstance(left, int | float) and isinstance(right, int | float):
             if operator != "+" and (abs(left) > 2**31 or abs(right) > (64 if operator == "**" else 2**31)):
                 raise QkvError("the chat template calculates {left} {operator} {right}, which is too large for it",
@@ -338,18 +342,22 @@ class Bounded(ImmutableSandboxedEnvironment):
             numbers = [max(0, int(n)) for n in sizes if isinstance(n, int | float)]
             self.spend(math.prod(numbers) if operator == "*" else sum(numbers))
         made = super().call_binop(context, operator, left, right)
-        return again(made) if isinstance(left, Typed) or (isinstance(right, Typed) and not texts[0]) else made
+        return (
+            keep_user_text(made)
+            if isinstance(left, UserText) or (isinstance(right, UserText) and not texts[0])
+            else made
+        )
 
 
-def _balanced(text: str) -> list[tuple[str, bool]]:
-    """`parts`, where a mark without partner counts as the template's own text."""
+def _split_balanced(text: str) -> list[tuple[str, bool]]:
+    """`split_marked`, where a mark without partner counts as the template's own text."""
     try:
-        return parts(text)
+        return split_marked(text)
     except QkvError:
         return [(text, True)]
 
 
-def cost(name: str, owner: Any, args: tuple[Any, ...]) -> int:
+def estimate_cost(name: str, owner: Any, args: tuple[Any, ...]) -> int:
     """How many characters a method or filter makes at most."""
     if not isinstance(owner, str):
         return 0
@@ -363,7 +371,7 @@ def cost(name: str, owner: Any, args: tuple[Any, ...]) -> int:
     return len(owner)
 
 
-def namespace(*args: Any, **names: Any) -> Namespace:
+def make_namespace(*args: Any, **names: Any) -> Namespace:
     """What a template may change inside a loop."""
     if wrong := next((n for n in dict(*args, **names) if n.startswith("_")), None):
         raise QkvError("the chat template names {wrong!r}; names that begin with an underscore are not for templates",
@@ -376,7 +384,7 @@ def refuse(message: str) -> None:
     raise QkvError("the chat template refuses these messages: {message}", message=message)
 
 
-def now(form: str) -> str:
+def format_now(form: str) -> str:
     """The present time, written in a form of strftime."""
     if len(form) > 100 or WIDE.search(form):
         raise QkvError("the chat template asks for the time in a form that is too long")

@@ -34,7 +34,7 @@ class Template:
         Raises:
             QkvError: the template refuses the messages, fails, or exceeds its bounds; a message is not one.
         """
-        return sandbox.run(*self._given(messages, add_generation_prompt, extra), marked=False)
+        return sandbox.render(*self._prepare(messages, add_generation_prompt, extra), marked=False)
 
     def ids(
         self, tokenizer: Tokenizer, messages: Sequence[Turn], *, add_generation_prompt: bool = True, **extra: Any
@@ -44,20 +44,20 @@ class Template:
         Raises:
             QkvError: as `render`; or the template cuts the messages so that its text cannot be told from theirs.
         """
-        given = self._given(messages, add_generation_prompt, extra)
-        plain, marked = sandbox.run(*given, marked=False), sandbox.run(*given, marked=True)
-        parts = sandbox.parts(marked)
+        given = self._prepare(messages, add_generation_prompt, extra)
+        plain, marked = sandbox.render(*given, marked=False), sandbox.render(*given, marked=True)
+        parts = sandbox.split_marked(marked)
         if "".join(text for text, _ in parts) != plain:
             raise QkvError("the chat template mixes its own text with the messages' and then compares or cuts it, so "
                            "that control tokens that a user typed cannot be kept apart; use render() and encode its "
                            "text if you trust it")
         return tokenizer.encode_parts(parts)
 
-    def _given(
+    def _prepare(
         self, messages: Sequence[Turn], prompt: bool, extra: dict[str, Any]
     ) -> tuple[str, dict[str, Any], dict[str, Any]]:
         """The template's source, what people wrote, and what the checkpoint says."""
-        rows = checked(messages)
+        rows = check_messages(messages)
         usual = "tool_use" if extra.get("tools") and "tool_use" in self.sources else "default"
         name = extra.pop("template", None) or usual
         if name not in self.sources:
@@ -68,13 +68,13 @@ class Template:
             "messages": rows,
             "tools": None,
             "documents": None,
-            **plain(extra, "extra"),
+            **to_plain_data(extra, "extra"),
             "add_generation_prompt": prompt,
         }
         return self.sources[name], typed, dict(self.tokens)
 
 
-def load(directory: str | Path) -> Template | None:
+def load_template(directory: str | Path) -> Template | None:
     """The chat template in a model's directory, None where it has none.
 
     Read are chat_template.jinja, chat_template.json, and `chat_template` of tokenizer_config.json (a text, or a list
@@ -87,7 +87,7 @@ def load(directory: str | Path) -> Template | None:
     return _template(backends.templates(directory), backends.roles_of(directory))
 
 
-def of(tokenizer: Tokenizer) -> Template | None:
+def find_template(tokenizer: Tokenizer) -> Template | None:
     """The chat template that came with a tokenizer, None where there is none."""
     return _template(tokenizer.config, tokenizer.roles)
 
@@ -103,7 +103,7 @@ def _template(config: Mapping[str, Any], roles: Mapping[str, str]) -> Template |
     return Template(sources, {f"{role}_token": token for role, token in roles.items()})
 
 
-def checked(messages: Sequence[Turn]) -> list[Any]:
+def check_messages(messages: Sequence[Turn]) -> list[Any]:
     """The messages as plain data.
 
     Raises:
@@ -121,10 +121,10 @@ def checked(messages: Sequence[Turn]) -> list[Any]:
             kind = type(message["content"]).__name__
             raise QkvError("{where}: its content is of type {kind}, expected text or a list of parts", where=where,
                            kind=kind)
-    return [plain(message, "messages") for message in messages]
+    return [to_plain_data(message, "messages") for message in messages]
 
 
-def plain(value: Any, where: str) -> Any:
+def to_plain_data(value: Any, where: str) -> Any:
     """A copy made of JSON's types alone, without the characters that mark what people wrote.
 
     Raises:
@@ -135,8 +135,8 @@ def plain(value: Any, where: str) -> Any:
     if isinstance(value, str):
         return FORGED.sub("\ufffd", str(value))
     if isinstance(value, Mapping):
-        return {plain(k, where): plain(v, where) for k, v in cast("Mapping[Any, Any]", value).items()}
+        return {to_plain_data(k, where): to_plain_data(v, where) for k, v in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [plain(v, where) for v in cast("list[Any]", value)]
+        return [to_plain_data(v, where) for v in cast("list[Any]", value)]
     raise QkvError("{where}: found a {kind}, expected what JSON can say", where=where,
                    kind=type(value).__name__)

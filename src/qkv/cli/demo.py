@@ -253,7 +253,7 @@ def watching(story: Story, run: Any) -> Any:
     own = (story.own or "").strip()
     if not own:
         return run
-    if unknown := story.common.model("demo").tokenizer.unknown(own):
+    if unknown := story.common.model("demo").tokenizer.find_unknown(own):
         story.tell("  not in the vocabulary: {unknown}; other sentences are watched while it learns.",
                    unknown=join(", ", unknown))
         return run
@@ -468,7 +468,7 @@ def write_page(story: Story, path: Path, models: Mapping[str, Any], proved: Any,
 
     (home, translator), (speaker, _) = models.items()
     pair = next((e for e in proved.edges if e.moved["written"]), proved.edges[0]).pair
-    texts = [pair.zh_a, pair.zh_b, "我爱学习。", *([own] if own and not translator.tokenizer.unknown(own) else [])]
+    texts = [pair.zh_a, pair.zh_b, "我爱学习。", *([own] if own and not translator.tokenizer.find_unknown(own) else [])]
     asked = [*((home, Question(t)) for t in dict.fromkeys(texts)), (speaker, Question(PROMPT, max_new_tokens=12))]
     more = {home: {"facts": facts(story.result)}, speaker: {"timed": story.result["cache_milliseconds"]}}
     run = Watched(story.result["directory"]) if "directory" in story.result else None

@@ -28,14 +28,14 @@ ROWS = 1024  # hypotheses of the lines that are read together: enough lines to s
 def command(
     common: Common, model: str, text: str | None, scores: bool, align: bool, ensemble: tuple[str, ...], **how: Any
 ) -> None:
-    from qkv.tokenizers.vocabulary import closed
+    from qkv.tokenizers.vocabulary import is_closed
 
     if how["nbest"] > how["beam"]:
         raise click.UsageError(Message("--nbest {nbest} needs --beam {nbest} or more; --beam is {beam}",
                                        nbest=how["nbest"], beam=how["beam"]))
     lines, loaded, others = read_lines(text, "translate"), common.model(model), common.models(ensemble)
     how = given(**how, **({"align": True} if align else {})) | others
-    blank = loaded.tokenizer is not None and closed(loaded.tokenizer)
+    blank = loaded.tokenizer is not None and is_closed(loaded.tokenizer)
     single, most = text is not None and text != "-", max(BATCH, ROWS // how["beam"])
     for line, result in answered(lines, lambda texts: loaded.translate(texts, **how), single=single, most=most):
         _tell(common, line, result, scores, align, blank)

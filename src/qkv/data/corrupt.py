@@ -26,7 +26,7 @@ class Draw:
     epoch: int
     index: int
 
-    def of(self, index: int) -> "Draw":
+    def at_index(self, index: int) -> "Draw":
         """The draw of another index in the same epoch."""
         return Draw(self.seed, self.epoch, index)
 

@@ -44,7 +44,7 @@ class Shard:
         whole = np.memmap(self.folder / "tokens.bin", dtype=self.index["dtype"], mode="r")
         return whole[self.start : self.end]
 
-    def cut(self, start: int, end: int) -> "Shard":
+    def select_range(self, start: int, end: int) -> "Shard":
         """The part from `start` to `end`, counted within this one."""
         return replace(self, start=self.start + start, end=self.start + end)
 
@@ -195,18 +195,18 @@ class Mixture:
             found[mine] = shard.ids[starts[:, None] + np.arange(length + 1)]
         return torch.from_numpy(found)
 
-    def first(self, tokens: int) -> "Mixture":
+    def take_first(self, tokens: int) -> "Mixture":
         """At most so many tokens from the beginning of each shard."""
-        return replace(self, shards=tuple(s.cut(0, min(len(s), tokens)) for s in self.shards))
+        return replace(self, shards=tuple(s.select_range(0, min(len(s), tokens)) for s in self.shards))
 
     def split(self, *, share: float, most: int) -> "tuple[Mixture, Mixture]":
         """All but the last `share` of each shard, or the last `most` tokens if that is less; and those."""
         cuts = [len(s) - min(int(len(s) * share), most) for s in self.shards]
-        first = tuple(s.cut(0, cut) for s, cut in zip(self.shards, cuts, strict=True))
-        last = tuple(s.cut(cut, len(s)) for s, cut in zip(self.shards, cuts, strict=True))
+        first = tuple(s.select_range(0, cut) for s, cut in zip(self.shards, cuts, strict=True))
+        last = tuple(s.select_range(cut, len(s)) for s, cut in zip(self.shards, cuts, strict=True))
         return Mixture(first, self.weights), Mixture(last, self.weights)
 
-    def held(self, *, length: int, most: int) -> Tensor:
+    def held_windows(self, *, length: int, most: int) -> Tensor:
         """At most `most` windows [n, length + 1] side by side, from the beginning of each shard by its share."""
         found: list[Tensor] = []
         for shard, part in zip(self.shards, self.shares, strict=True):

@@ -219,7 +219,7 @@ def read(model: Model, text: str, question: Question, more: Sequence[edit.Edit] 
     """One text: cut to what fits, continued or translated, and traced; `more` is edited beside what is cut."""
     text, said = fitting(model, text)
     ids = model.ids(text)
-    missing = model.tokenizer.unknown(text) if model.tokenizer else []
+    missing = model.tokenizer.find_unknown(text) if model.tokenizer else []
     if missing:
         said.append(Message("not in the vocabulary: {missing}", missing=join(", ", missing[:8])))
     edits = [*edits_of(model, question.cut), *more]

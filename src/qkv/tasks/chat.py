@@ -21,7 +21,7 @@ def conversation_ids(model: Model, messages: str | Sequence[Turn]) -> list[int]:
     Raises:
         QkvError: the model has no chat template, or its template refuses the messages.
     """
-    template = templates.of(model.tokenizer) if model.tokenizer else None
+    template = templates.find_template(model.tokenizer) if model.tokenizer else None
     if template is None or model.tokenizer is None:
         raise QkvError("this model has no chat template; it was not made to converse: use generate")
     rows = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages

@@ -37,7 +37,7 @@ ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundTokenizer:
     """A backend with what its directory says about it."""
 
     backend: tokenizers.Tokenizer
@@ -48,7 +48,7 @@ class Found:
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
-def find(directory: Path) -> Found | None:
+def find(directory: Path) -> FoundTokenizer | None:
     """The tokenizer of a directory, None where no file of one is there.
 
     Raises:
@@ -65,8 +65,9 @@ def find(directory: Path) -> Found | None:
             if missing:
                 raise QkvError("{directory}: found {there}, expected {missing} beside it", directory=directory,
                                there=join(" and ", there), missing=join(" and ", missing))
-            with guarded(Message("{directory}: does not read as a tokenizer", directory=directory / names[0])):
-                return extended(directory, make(directory, *names))
+            with guard_panics(Message("{directory}: does not read as a tokenizer",
+                                      directory=directory / names[0])):
+                return add_extra_tokens(directory, make(directory, *names))
     if stated is not None:
         wanted = ", or ".join(" and ".join(names) for names in fitting)
         raise QkvError("{directory}: its tokenizer_class is {stated}, expected {wanted}, and found none of them",
@@ -99,7 +100,7 @@ def kind_of(directory: Path) -> tuple[str | None, Kind | None]:
 
 
 @contextmanager
-def guarded(what: Message) -> Iterator[None]:
+def guard_panics(what: Message) -> Iterator[None]:
     """Turn what the backend throws into one error; its panics are no Exceptions and would end the process."""
     try:
         yield
@@ -111,7 +112,7 @@ def guarded(what: Message) -> Iterator[None]:
         raise QkvError("{what}: {e}", what=what, e=e) from e
 
 
-def one_file(directory: Path, name: str) -> Found:
+def one_file(directory: Path, name: str) -> FoundTokenizer:
     """tokenizer.json; special tokens are named beside it, else by their ids in the model's config."""
     backend = tokenizers.Tokenizer.from_str((directory / name).read_text(encoding="utf-8"))
     config = read_json(directory / "tokenizer_config.json")
@@ -119,10 +120,10 @@ def one_file(directory: Path, name: str) -> Found:
     backend.no_padding()
     roles = _ids(directory, backend) | roles_of(directory)
     unk = getattr(backend.model, "unk_token", None)
-    return Found(backend, {"unk": unk, **roles} if isinstance(unk, str) else roles, config=config)
+    return FoundTokenizer(backend, {"unk": unk, **roles} if isinstance(unk, str) else roles, config=config)
 
 
-def two_files(directory: Path, vocabulary: str, merges: str) -> Found:
+def two_files(directory: Path, vocabulary: str, merges: str) -> FoundTokenizer:
     """A BPE in two files: over bytes (Radford et al. 2019), or over words whose ends are marked (the same, 2018)."""
     lines = (directory / merges).read_text(encoding="utf-8").split("\n")
     pairs = [
@@ -147,7 +148,7 @@ def two_files(directory: Path, vocabulary: str, merges: str) -> Found:
         )
     elif config.get("add_bos_token") and roles.get("bos") in names:
         backend.post_processor = template((roles["bos"], names[roles["bos"]]), None)
-    return Found(backend, roles, config=config)
+    return FoundTokenizer(backend, roles, config=config)
 
 
 END = "<|endoftext|>"
@@ -191,7 +192,7 @@ def _words(names: dict[str, int], pairs: list[tuple[str, str]]) -> tokenizers.To
     return backend
 
 
-def extended(directory: Path, found: Found) -> Found:
+def add_extra_tokens(directory: Path, found: FoundTokenizer) -> FoundTokenizer:
     """With the tokens that the directory adds to its vocabulary; tokenizer.json and pairs of models hold their own.
 
     Raises:
@@ -220,7 +221,7 @@ def extended(directory: Path, found: Found) -> Found:
     return found
 
 
-def two_models(directory: Path, source: str, target: str, vocabulary: str) -> Found:
+def two_models(directory: Path, source: str, target: str, vocabulary: str) -> FoundTokenizer:
     """A sentencepiece model for each side over one numbering (Marian); texts end with the end symbol."""
     path = directory / vocabulary
     ids = _vocabulary(path)
@@ -233,17 +234,17 @@ def two_models(directory: Path, source: str, target: str, vocabulary: str) -> Fo
         raise QkvError("{path}: no token {lacking}, expected the special tokens to be among the {ids}", path=path,
                        lacking=", ".join(lacking), ids=len(ids))
     named = [*roles.values(), *(t for t in ids if t.startswith(">>") and t.endswith("<<"))]  # >>fra<< names a language
-    sides = [sentencepiece.build(sentencepiece.read(directory / name), ids, named) for name in (source, target)]
+    sides = [sentencepiece.build(sentencepiece.read_model(directory / name), ids, named) for name in (source, target)]
     for side in sides:
         side.post_processor = template(None, (roles["eos"], ids[roles["eos"]]))
     kept = [source, target, vocabulary, "tokenizer_config.json", "special_tokens_map.json"]
     data = {name: (directory / name).read_bytes() for name in kept if (directory / name).is_file()}
-    return Found(sides[0], roles, sides[1], sorted(ids, key=ids.__getitem__), files=data)
+    return FoundTokenizer(sides[0], roles, sides[1], sorted(ids, key=ids.__getitem__), files=data)
 
 
-def one_model(directory: Path, name: str) -> Found:
+def one_model(directory: Path, name: str) -> FoundTokenizer:
     """A sentencepiece model: BPE texts start with the begin symbol, unigram end with the end symbol, by default."""
-    model = sentencepiece.read(directory / name)
+    model = sentencepiece.read_model(directory / name)
     offset = kind_of(directory)[1] == "sentence-offset"
     ids = _offset(model) if offset else {piece: i for i, piece in enumerate(model.pieces)}
     backend = sentencepiece.build(model, ids, FRAME.values()) if offset else sentencepiece.build(model)
@@ -263,7 +264,7 @@ def one_model(directory: Path, name: str) -> Found:
         )
     ]
     backend.post_processor = template(around[0], around[1])
-    return Found(backend, roles, config=config)
+    return FoundTokenizer(backend, roles, config=config)
 
 
 def _offset(model: sentencepiece.Pieces) -> dict[str, int]:
@@ -274,7 +275,7 @@ def _offset(model: sentencepiece.Pieces) -> dict[str, int]:
     return {**ids, "<mask>": len(ids)}
 
 
-def word_pieces(directory: Path, name: str) -> Found:
+def word_pieces(directory: Path, name: str) -> FoundTokenizer:
     """A WordPiece vocabulary, one token a line (Devlin et al. 2019)."""
     lines = (directory / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     names = {line.rstrip("\r"): i for i, line in enumerate(lines)}
@@ -294,12 +295,12 @@ def word_pieces(directory: Path, name: str) -> Found:
     backend.add_special_tokens([AddedToken(t, normalized=False) for t in usual.values() if t in names])
     cls, sep = usual["cls"], usual["sep"]
     backend.post_processor = processors.BertProcessing((sep, names[sep]), (cls, names[cls]))
-    return Found(backend, usual, config=config)
+    return FoundTokenizer(backend, usual, config=config)
 
 
 BYTES: tuple[Kind, ...] = ("bytes", "bytes-nfc", "bytes-framed", "words")
 SENTENCE: tuple[Kind, ...] = ("sentence", "sentence-offset")
-KNOWN: tuple[tuple[tuple[str, ...], Callable[..., Found], tuple[Kind, ...]], ...] = (
+KNOWN: tuple[tuple[tuple[str, ...], Callable[..., FoundTokenizer], tuple[Kind, ...]], ...] = (
     (("tokenizer.json",), one_file, ("json",)),
     (("source.spm", "target.spm", "vocab.json"), two_models, ("pair",)),
     (("vocab.json", "merges.txt"), two_files, BYTES),

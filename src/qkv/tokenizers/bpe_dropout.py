@@ -13,7 +13,7 @@ import tokenizers
 
 from qkv.errors import QkvError
 from qkv.messages import Message
-from qkv.tokenizers.backends import guarded
+from qkv.tokenizers.backends import guard_panics
 from qkv.tokenizers.tokenizer import Tokenizer
 
 END, JOINT = "</w>", "@@"  # of subword-nmt: behind the last character in merges, behind all but the last piece in text
@@ -22,7 +22,7 @@ Word = tuple[str, ...]  # a word in pieces; merging begins with its characters
 Ranks = dict[tuple[str, str], int]
 
 
-def merges_of(path: Path) -> Ranks:
+def read_merges(path: Path) -> Ranks:
     """The merges of a file that subword-nmt wrote, the first one to be made first.
 
     Raises:
@@ -45,7 +45,7 @@ def merges_of(path: Path) -> Ranks:
     return ranks
 
 
-def joined(text: str) -> Iterator[str]:
+def join_parts(text: str) -> Iterator[str]:
     """The words of a text whose pieces have @@ behind all but the last of a word."""
     held = ""
     for piece in text.split():
@@ -57,7 +57,7 @@ def joined(text: str) -> Iterator[str]:
         yield held
 
 
-def pieces(words: Iterable[str], ranks: Ranks) -> list[str]:
+def list_pieces(words: Iterable[str], ranks: Ranks) -> list[str]:
     """All that dropout can make of the words, as merges have it: characters, and what merges build of them."""
     built = {a + b for a, b in ranks}
     found = dict[str, None]()
@@ -69,12 +69,12 @@ def pieces(words: Iterable[str], ranks: Ranks) -> list[str]:
     return list(found)
 
 
-def spelt(symbol: str) -> str:
+def spell(symbol: str) -> str:
     """A piece as text has it: the joint behind it, or nothing where it ends its word."""
     return symbol.removesuffix(END) if symbol.endswith(END) else symbol + JOINT
 
 
-def merged(word: Word, place: int) -> Word:
+def merge_at(word: Word, place: int) -> Word:
     """The cut with two neighbouring pieces made one."""
     return (*word[:place], word[place] + word[place + 1], *word[place + 2 :])
 
@@ -83,7 +83,7 @@ class Trials:
     """Chances to leave something out, each with the probability `share`; `kept` of them pass before the next hit."""
 
     def __init__(self, generator: np.random.Generator, share: float) -> None:
-        self.gaps = gaps(generator, share)
+        self.gaps = draw_gaps(generator, share)
         self.kept = next(self.gaps)
 
     def keeps(self) -> bool:
@@ -95,17 +95,17 @@ class Trials:
         return False
 
 
-def gaps(generator: np.random.Generator, share: float) -> Iterator[int]:
+def draw_gaps(generator: np.random.Generator, share: float) -> Iterator[int]:
     """How many trials pass before each hit."""
     while True:
         yield from (generator.geometric(share, 32) - 1).tolist()
 
 
-class Recut:
+class BpeDropout:
     """Cuts the words of texts anew: at each step the best merge is made of those that are not left out.
 
     Nothing more is merged when all that are possible are left out (algorithm 1 of the paper). A vocabulary of kind
-    `bpe` has merges of its own; for text that is cut with @@ already, `ranks` has them, see `merges_of`.
+    `bpe` has merges of its own; for text that is cut with @@ already, `ranks` has them, see `read_merges`.
 
     Raises:
         QkvError: a vocabulary without merges.
@@ -113,7 +113,7 @@ class Recut:
 
     def __init__(self, tokenizer: Tokenizer, ranks: Ranks | None = None) -> None:
         self.tokenizer, self.jointed = tokenizer, ranks is not None
-        with guarded(Message("the tokenizer's merges cannot be read")):
+        with guard_panics(Message("the tokenizer's merges cannot be read")):
             model = json.loads(tokenizer.backend.to_str())["model"]
         if ranks is None:
             if model["type"] != "BPE" or model.get("continuing_subword_prefix"):
@@ -133,7 +133,7 @@ class Recut:
         Raises:
             QkvError: most words are not cut by these merges, or the vocabulary lacks a piece that may come of them.
         """
-        with guarded(Message("the tokenizer cannot read these texts")):
+        with guard_panics(Message("the tokenizer cannot read these texts")):
             found = self.tokenizer.backend.encode_batch(list(texts))
         read = [list(self.parts(text, one)) for text, one in zip(texts, found, strict=True)]
         if not self.jointed:  # its merges are the vocabulary's own
@@ -143,7 +143,7 @@ class Recut:
             raise QkvError("{other} of {usual} words, such as {other2!r}, are cut otherwise than by these merges; do "
                            "they belong to this text?", other=len(other), usual=len(self.usual),
                            other2=other[0])
-        for piece in pieces((word for word, known in self.usual.items() if known), self.ranks):
+        for piece in list_pieces((word for word, known in self.usual.items() if known), self.ranks):
             self.number(piece)
         return read
 
@@ -172,15 +172,15 @@ class Recut:
         if text not in self.usual:
             bare = text.removesuffix(self.end)
             word = (*bare[:-1], bare[-1:] + self.end)
-            self.usual[text] = word if tuple(map(self.spelt, self.path(word)[-1])) == given else None
+            self.usual[text] = word if tuple(map(self.spell, self.path(word)[-1])) == given else None
         word = self.usual[text]
         return ids if word is None else [word]
 
-    def spelt(self, symbol: str) -> str:
+    def spell(self, symbol: str) -> str:
         """A piece as the vocabulary has it."""
-        return spelt(symbol) if self.jointed else symbol
+        return spell(symbol) if self.jointed else symbol
 
-    def cut(self, word: Word, trials: Trials) -> Word:
+    def cut_word(self, word: Word, trials: Trials) -> Word:
         """The pieces of a word in characters; a trial for each possible merge, the best first, may leave it out."""
         while True:
             path = self.path(word)
@@ -191,7 +191,7 @@ class Recut:
             place = next((i for i in self.places(word) if trials.keeps()), None)
             if place is None:
                 return word
-            word = merged(word, place)
+            word = merge_at(word, place)
 
     def path(self, word: Word) -> list[Word]:
         """The cuts of a word from this one on, if nothing is left out."""
@@ -200,7 +200,7 @@ class Recut:
                 self.paths.clear()
             found = [word]
             while places := self.places(found[-1]):
-                found.append(merged(found[-1], places[0]))
+                found.append(merge_at(found[-1], places[0]))
             self.paths[word] = found
         return self.paths[word]
 
@@ -216,7 +216,7 @@ class Recut:
             if isinstance(part, int):
                 found.append(part)
                 continue
-            for symbol in self.cut(part, trials):
+            for symbol in self.cut_word(part, trials):
                 number = self.ids.get(symbol)
                 found.append(self.number(symbol) if number is None else number)
         return found
@@ -227,7 +227,7 @@ class Recut:
         Raises:
             QkvError: the vocabulary lacks it.
         """
-        piece = self.spelt(symbol)
+        piece = self.spell(symbol)
         found = self.tokenizer.id(piece)
         if found is None:
             raise QkvError("the vocabulary of {tokenizer} tokens lacks {piece!r}, which dropout makes; give it more "

@@ -20,7 +20,7 @@ LOOKS = re.compile(r"<(?!0x[0-9A-Fa-f]{2}>).+>|\[.+\]", re.DOTALL)  # tags that 
 
 
 @dataclass(frozen=True)
-class Control:
+class ControlTokens:
     """A backend in which control tokens cannot be typed, and their pattern in trusted text."""
 
     backend: tokenizers.Tokenizer
@@ -38,7 +38,7 @@ class Control:
 
         def swap(found: re.Match[str]) -> str:
             expected.append(self.ids[found[0]])
-            return _respelt(self.ids[found[0]])
+            return _respell(self.ids[found[0]])
 
         for text, trusted in parts:
             clean = FORGED.sub("\ufffd", text)
@@ -51,7 +51,7 @@ class Control:
         return ids
 
 
-def of(backend: tokenizers.Tokenizer, named: frozenset[str]) -> Control:
+def find_control_tokens(backend: tokenizers.Tokenizer, named: frozenset[str]) -> ControlTokens:
     """The copy of a backend, whose added tokens that are special, `named`, or look like tags are control tokens."""
     state: dict[str, Any] = json.loads(backend.to_str())
     added: list[dict[str, Any]] = state["added_tokens"]
@@ -61,8 +61,8 @@ def of(backend: tokenizers.Tokenizer, named: frozenset[str]) -> Control:
         content = token["content"]
         if content.strip() and (token["special"] or content in named or LOOKS.fullmatch(content)):
             ids[content] = token["id"]
-            token.update(content=_respelt(token["id"]), normalized=False)
-    rename: Callable[[str], str] = lambda token: _respelt(ids[token]) if token in ids else token  # noqa: E731
+            token.update(content=_respell(token["id"]), normalized=False)
+    rename: Callable[[str], str] = lambda token: _respell(ids[token]) if token in ids else token  # noqa: E731
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
         model["vocab"] = {rename(token): i for token, i in vocabulary.items()}
@@ -78,8 +78,8 @@ def of(backend: tokenizers.Tokenizer, named: frozenset[str]) -> Control:
     state["post_processor"] = None  # it names tokens by their old spelling, and parts get no frame
     longest = sorted(ids, key=len, reverse=True)
     pattern = re.compile("|".join(map(re.escape, longest))) if ids else None
-    return Control(tokenizers.Tokenizer.from_str(json.dumps(state)), pattern, ids, number)
+    return ControlTokens(tokenizers.Tokenizer.from_str(json.dumps(state)), pattern, ids, number)
 
 
-def _respelt(i: int) -> str:
+def _respell(i: int) -> str:
     return f"{OPEN}{i}{CLOSE}"

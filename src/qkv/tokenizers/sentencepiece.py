@@ -42,7 +42,7 @@ class Pieces:
         return {**found, "unk": self.pieces[self.unknown]}
 
 
-def read(path: Path) -> Pieces:
+def read_model(path: Path) -> Pieces:
     """The model in a sentencepiece file (`.model`, `.spm`).
 
     Raises:
@@ -136,10 +136,10 @@ def read_plain(path: Path) -> Pieces:
     if len(names) < 3:
         raise QkvError("{path}: found {names} pieces, expected a llama2.c tokenizer", path=path,
                        names=len(names))
-    return plain(names, scores)
+    return build_plain_pieces(names, scores)
 
 
-def plain(pieces: list[str], scores: list[float]) -> Pieces:
+def build_plain_pieces(pieces: list[str], scores: list[float]) -> Pieces:
     """A BPE model with byte fallback from pieces and scores alone; ids 0, 1, 2 are unknown, begin and end."""
     names = ["<unk>", "<s>", "</s>", *pieces[3:]]
     types = [UNKNOWN, CONTROL, CONTROL, *(BYTE if len(p) == 6 and p.startswith("<0x") else NORMAL for p in names[3:])]

@@ -15,7 +15,7 @@ import tokenizers
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.tokenizers import backends, control_tokens
-from qkv.tokenizers.backends import ROLES, guarded
+from qkv.tokenizers.backends import ROLES, guard_panics
 
 KEPT = ("chat_template", "model_max_length", "padding_side")  # of a loaded tokenizer_config.json
 UNREAD = Message("the tokenizer cannot read this text")
@@ -43,8 +43,8 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._special = {i for i, token in added.items() if token.special}
         self._special |= {i for token in self.roles.values() if (i := self.id(token)) is not None}
-        self._spelling = Spelling.of(backend.decoder)
-        self._control: control_tokens.Control | None = None  # made when it is first asked for
+        self._spelling = Spelling.from_decoder(backend.decoder)
+        self._control: control_tokens.ControlTokens | None = None  # made when it is first asked for
 
     def __len__(self) -> int:
         return len(self._names) if self._names is not None else self.backend.get_vocab_size()
@@ -125,11 +125,11 @@ class Tokenizer:
             if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
                 raise QkvError("{text!a}: holds bytes that are no UTF-8, or half of a character",
                                text=text[:40])
-        with guarded(UNREAD):
+        with guard_panics(UNREAD):
             if self._numbers is None:
                 return [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=special)]
             found = backend.encode_batch(list(texts), add_special_tokens=special)
-        return [self._renumbered(text, e) for text, e in zip(texts, found, strict=True)]
+        return [self._renumber(text, e) for text, e in zip(texts, found, strict=True)]
 
     def encode_parts(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
         """The ids of a text in parts, in which control tokens count only in the parts marked True.
@@ -143,11 +143,11 @@ class Tokenizer:
             if self._numbers is not None:
                 raise QkvError("a tokenizer with one model for each side has no control tokens; encode the "
                                "text")
-            self._control = control_tokens.of(self.backend, frozenset(self.roles.values()))
-        with guarded(UNREAD):
+            self._control = control_tokens.find_control_tokens(self.backend, frozenset(self.roles.values()))
+        with guard_panics(UNREAD):
             return self._control.encode(parts)
 
-    def _renumbered(self, text: str, found: tokenizers.Encoding) -> list[int]:
+    def _renumber(self, text: str, found: tokenizers.Encoding) -> list[int]:
         """What one side's pieces lack, the common numbering may still have under its own spelling."""
         unk, numbers = self.unk_id or 0, self._numbers or {}
         known = [i if i < len(self) else unk for i in found.ids]
@@ -162,7 +162,7 @@ class Tokenizer:
         size = len(self)
         kept = [i for i in ids if 0 <= i < size and (special or i not in self._special)]
         if self._spelling is None:
-            with guarded(Message("the tokenizer cannot spell these ids")):
+            with guard_panics(Message("the tokenizer cannot spell these ids")):
                 return self.backend.decode(kept, skip_special_tokens=False)
         text = b"".join(self._spelling.spell(self.token(i)) for i in kept).decode("utf-8", "replace")
         return text.removeprefix(" ") if self._spelling.lead else text
@@ -193,14 +193,14 @@ class Tokenizer:
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Where in `text` (from, to, in characters) each id of `encode(text)` lies; (0, 0) for the template's own."""
-        with guarded(UNREAD):
+        with guard_panics(UNREAD):
             return self.backend.encode(text).offsets
 
-    def unknown(self, text: str) -> list[str]:
+    def find_unknown(self, text: str) -> list[str]:
         """The parts of a text that the vocabulary lacks, in their order."""
-        with guarded(UNREAD):
+        with guard_panics(UNREAD):
             found = self.backend.encode(text, add_special_tokens=False)
-        ids = found.ids if self._numbers is None else self._renumbered(text, found)
+        ids = found.ids if self._numbers is None else self._renumber(text, found)
         spans = [span for i, span in zip(ids, found.offsets, strict=True) if i == self.unk_id]
         return [part for start, end in spans if (part := text[start:end].strip())]
 
@@ -227,7 +227,7 @@ class Tokenizer:
             (directory / name).write_bytes(data)
         if self.files:
             return
-        with guarded(Message("{directory}: the tokenizer cannot be written", directory=directory)):
+        with guard_panics(Message("{directory}: the tokenizer cannot be written", directory=directory)):
             text = self.backend.to_str(pretty=True)
         (directory / "tokenizer.json").write_text(text, encoding="utf-8")
         config = {
@@ -253,13 +253,13 @@ class Stream:
 
     def push(self, id: int) -> str:  # noqa: A002
         """The text that this id completes; empty while it is half a character."""
-        return self._next(id, final=False)
+        return self._advance(id, final=False)
 
     def end(self) -> str:
         """What was held back."""
-        return self._next(None, final=True)
+        return self._advance(None, final=True)
 
-    def _next(self, id: int | None, *, final: bool) -> str:  # noqa: A002
+    def _advance(self, id: int | None, *, final: bool) -> str:  # noqa: A002
         t = self.tokenizer
         if t._spelling is None:  # pyright: ignore[reportPrivateUsage]
             self._ids += [] if id is None else [id]
@@ -288,7 +288,7 @@ class Spelling:
     lead: bool = False  # a space that begins the text is not part of it
 
     @staticmethod
-    def of(decoder: object) -> "Spelling | None":
+    def from_decoder(decoder: object) -> "Spelling | None":
         """The spelling of a backend's decoder; None where neighbours decide and the backend has to be asked."""
         if decoder is None:
             return None

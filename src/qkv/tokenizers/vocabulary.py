@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from qkv.errors import QkvError
 from qkv.messages import Message
-from qkv.tokenizers.backends import guarded
+from qkv.tokenizers.backends import guard_panics
 from qkv.tokenizers.backends import template as around
 from qkv.tokenizers.tokenizer import Tokenizer
 
@@ -53,7 +53,7 @@ def train(
         least = len(specials) + (257 if kind == "bpe" else 1)
         raise QkvError("size {size} is too small for kind {kind!r}, expected at least {least}", size=size, kind=kind,
                        least=least)
-    with guarded(Message("the vocabulary cannot be trained")):
+    with guard_panics(Message("the vocabulary cannot be trained")):
         if kind == "lexicon":
             backend = _lexicon(words, specials, roles["unk"])
         elif kind == "bpe":
@@ -101,7 +101,7 @@ def _words(texts: Iterable[str], kind: Kind, size: int, special: tuple[list[str]
     else:
         word = pre_tokenizers.Whitespace() if kind == "word" else pre_tokenizers.WhitespaceSplit()
         backend.pre_tokenizer = word
-        backend.decoder = _spaced(TIGHT if kind == "word" else "@@(?: |$)")
+        backend.decoder = _join_words(TIGHT if kind == "word" else "@@(?: |$)")
     trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
     backend.train_from_iterator(texts, trainer)
     return backend
@@ -115,36 +115,36 @@ def _lexicon(words: Sequence[str], specials: Sequence[str], unk: str) -> tokeniz
     # An unknown character costs ten more than a piece: all known pieces come before fewer pieces.
     pieces = [*((s, 0.0) for s in specials), *((w, -0.1) for w in others)]
     backend = tokenizers.Tokenizer(models.Unigram(pieces, list(specials).index(unk), False))
-    backend.normalizer = _parted()
+    backend.normalizer = _split_scripts()
     marks = sorted((w for w in others if len(w) > 1 and not re.match(r"\w", w)), key=len, reverse=True)
     units = [*(re.escape(m) + (r"(?!\w)" if m[-1].isalnum() else "") for m in marks), rf"[{LATIN}]+", r"[^\w\s]"]
     cut = pre_tokenizers.Split(Regex("|".join(units)), "isolated")
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), cut])
-    backend.decoder = _spaced(TIGHT)
+    backend.decoder = _join_words(TIGHT)
     backend.add_special_tokens([AddedToken(s, normalized=False) for s in specials])
     backend.add_tokens([AddedToken(w, single_word=True, normalized=True) for w in english])
     return backend
 
 
-def _parted() -> normalizers.Normalizer:
+def _split_scripts() -> normalizers.Normalizer:
     """A space between Chinese and Latin letters."""
     border = rf"(?<=[{CJK}])(?=[{LATIN}])|(?<=[{LATIN}])(?=[{CJK}])"
     return normalizers.Replace(Regex(border), " ")
 
 
-def closed(tokenizer: Tokenizer) -> bool:
+def is_closed(tokenizer: Tokenizer) -> bool:
     """Whether a vocabulary is of kind `lexicon`: what has a word outside of it is not to be guessed at."""
     found: Any = tokenizer.backend.normalizer
-    return found is not None and found.__getstate__() == cast(Any, _parted()).__getstate__()
+    return found is not None and found.__getstate__() == cast(Any, _split_scripts()).__getstate__()
 
 
-def _spaced(tight: str) -> decoders.Decoder:
+def _join_words(tight: str) -> decoders.Decoder:
     """Tokens joined with spaces, but for the spaces (and joints) that `tight` matches."""
     join = decoders.WordPiece(prefix=NEVER, cleanup=False)
     return decoders.Sequence([join, decoders.Fuse(), decoders.Replace(Regex(tight), "")])
 
 
-def equipped(tokenizer: Tokenizer, specials: Sequence[str], template: Template) -> Tokenizer:
+def equip(tokenizer: Tokenizer, specials: Sequence[str], template: Template) -> Tokenizer:
     """The tokenizer with those special tokens that it lacks behind its own, and a template's ends where it has none.
 
     Ids that it gave before stay as they are.
@@ -171,7 +171,7 @@ def equipped(tokenizer: Tokenizer, specials: Sequence[str], template: Template) 
     return made
 
 
-def framed(tokenizer: Tokenizer) -> Tokenizer:
+def frame_texts(tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer with its end symbol before and behind each text, where it adds nothing of its own.
 
     A decoder that labels texts is judged at the last symbol, which has read all of a text.

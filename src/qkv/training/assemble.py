@@ -29,8 +29,8 @@ from qkv.tasks import task_format
 from qkv.tasks.evaluate import choose_tokenization
 from qkv.tokenizers import tokenizer as text
 from qkv.tokenizers import vocabulary
-from qkv.tokenizers.bpe_dropout import joined as whole_words
-from qkv.tokenizers.bpe_dropout import pieces, spelt
+from qkv.tokenizers.bpe_dropout import join_parts as whole_words
+from qkv.tokenizers.bpe_dropout import list_pieces, spell
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.vocabulary import NAMES
 from qkv.training import compatibility
@@ -156,7 +156,7 @@ def frozen(core: torch.nn.Module) -> dict[str, Any]:
 def ready(tokenizer: Tokenizer, objective: Objective, spec: Any) -> Tokenizer:
     """The tokenizer as the objective needs it: texts framed for labels, a chat template for conversations."""
     if objective in tuning.JUDGING and spec.decoder:
-        return vocabulary.framed(tokenizer)
+        return vocabulary.frame_texts(tokenizer)
     if objective is tuning.TALKS and not tokenizer.config.get("chat_template"):
         tokenizer.config["chat_template"] = tuning.TALKING
     return tokenizer
@@ -182,7 +182,7 @@ def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         if found is None:
             place = splits.train.shards[0].folder
             raise QkvError("{place}: no tokenizer beside the tokens; pack the text again", place=place)
-        return vocabulary.equipped(found, how["specials"], how["template"])
+        return vocabulary.equip(found, how["specials"], how["template"])
     if isinstance(splits.train, str):
         texts: Iterable[str] = [splits.train]
     elif splits.kind == "conversations":
@@ -192,8 +192,8 @@ def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         texts = (pair[side] for pair in splits.train for side in sides)
     if run.tokenizer.dropout and (ranks := run.tokenizer.ranks()):
         texts = list(texts)
-        words = pieces((word for one in texts for word in whole_words(one)), ranks)
-        texts.append(" ".join(map(spelt, words)))  # each piece that dropout makes is known
+        words = list_pieces((word for one in texts for word in whole_words(one)), ranks)
+        texts.append(" ".join(map(spell, words)))  # each piece that dropout makes is known
     words = run.words() if run.words else ()
     kind, size = run.tokenizer.kind, run.tokenizer.size
     return vocabulary.train(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from qkv.chat.template import checked
+from qkv.chat.template import check_messages
 from qkv.data import hf_datasets, shards, sources
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.check import NAMED, find_leaks
@@ -394,7 +394,7 @@ def talk_of(item: Mapping[str, Any], place: str) -> Talk:
         raise QkvError("{place}: no key 'messages'{hint} (found: {found})", place=place, hint=hint,
                        found=found)
     try:
-        talk = tuple(checked(item["messages"]))
+        talk = tuple(check_messages(item["messages"]))
     except QkvError as e:
         raise QkvError("{place}: {e}", place=place, e=e) from None
     talk = tuple({**m, "content": spoken(m, f"{place}: message {n} of {len(talk)}")} for n, m in enumerate(talk, 1))

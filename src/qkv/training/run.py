@@ -17,7 +17,7 @@ from qkv.data.shards import Mixture
 from qkv.errors import QkvError, meant, nearest
 from qkv.messages import Message
 from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, check_range, parse_assignments, replace_from_dict, validate
-from qkv.tokenizers.bpe_dropout import Ranks, merges_of
+from qkv.tokenizers.bpe_dropout import Ranks, read_merges
 from qkv.tokenizers.vocabulary import Kind
 from qkv.training.data_files import Data
 from qkv.training.probes.watched import Watching
@@ -48,7 +48,7 @@ class Vocabulary:
     def ranks(self) -> Ranks | None:
         """The merges of the file; None where none is named, as a vocabulary of kind bpe has its own."""
         path = Path(self.merges)
-        return merges_of(path if path.is_file() else shared(*path.parts)) if self.merges else None
+        return read_merges(path if path.is_file() else shared(*path.parts)) if self.merges else None
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def shortened(run: Run) -> Run:
         with dry_run():
             whole = run.splits()
         if isinstance(whole.train, Mixture):
-            return dataclasses.replace(whole, train=whole.train.first(20_000), valid=whole.valid.first(2_000))  # type: ignore[union-attr]
+            return dataclasses.replace(whole, train=whole.train.take_first(20_000), valid=whole.valid.take_first(2_000))  # type: ignore[union-attr]
         size = 20_000 if isinstance(whole.train, str) else 200
         cut = {"train": whole.train[:size], "valid": whole.valid[: size // 10], "test": whole.test[:8]}  # type: ignore[index]
         often = None if whole.often is None else np.ones(len(cut["train"]))

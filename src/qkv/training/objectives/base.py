@@ -22,7 +22,7 @@ from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.model import Model
 from qkv.tasks.special_tokens import start_ids
-from qkv.tokenizers.bpe_dropout import Recut, Trials
+from qkv.tokenizers.bpe_dropout import BpeDropout, Trials
 from qkv.tokenizers.tokenizer import Tokenizer, load
 from qkv.tokenizers.vocabulary import Template
 from qkv.training.losses import mean_loss
@@ -157,7 +157,7 @@ def recutting(
 
     An item with a text whose new cut is longer than `longest` keeps its `usual` cuts.
     """
-    recut, share, seed = Recut(tokenizer, run.tokenizer.ranks()), run.tokenizer.dropout, run.training.seed ^ ANEW
+    recut, share, seed = BpeDropout(tokenizer, run.tokenizer.ranks()), run.tokenizer.dropout, run.training.seed ^ ANEW
     parts = iter(recut.read([text for item in items for text in item]))
     read = [[next(parts) for _ in item] for item in items]
 
@@ -211,7 +211,7 @@ def of_text(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 
 def recut_text(run: Run, tokenizer: Tokenizer, text: str) -> Callable[[int], np.ndarray]:
     """The ids of a text as an epoch cuts it, a function of (seed, epoch); dropout makes it longer, never shorter."""
-    recut = Recut(tokenizer, run.tokenizer.ranks())
+    recut = BpeDropout(tokenizer, run.tokenizer.ranks())
     (read,) = recut.read([text])
 
     @lru_cache(maxsize=2)
@@ -238,7 +238,7 @@ def of_shards(
         return lay(data.windows(length=length, rows=rows, seed=s.seed, step=key))
 
     def held(part: shards.Mixture) -> Batches:
-        return tuple(map(lay, part.held(length=length, most=64 * rows).split(rows)))
+        return tuple(map(lay, part.held_windows(length=length, most=64 * rows).split(rows)))
 
     return Plan(lambda epoch: range(epoch * each, (epoch + 1) * each), make, identity(run) | data.identity), held
 
@@ -281,7 +281,7 @@ def of_labelled(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 
     def make(key: tuple[int, tuple[int, ...], tuple[int, ...]]) -> collate.Batch:
         epoch, items, numbers = key
-        draws = map(corrupt.Draw(s.seed, epoch, 0).of, numbers)
+        draws = map(corrupt.Draw(s.seed, epoch, 0).at_index, numbers)
         return read.batch(rows, classes, items, draws, boxes.shape(items)[2])
 
     notes = left_out(list(map(len, rows)), room(run))
@@ -317,7 +317,9 @@ class Masker:
         """The batches of held-out texts, always with the same words hidden."""
         rows, classes = self.texts(pairs)
         boxes, draw = boxed(rows, self.run), corrupt.Draw(0, HELD, 0)
-        return tuple(self.batch(rows, classes, key, map(draw.of, key), boxes.shape(key)[2]) for key in boxes.batches(0))
+        return tuple(
+            self.batch(rows, classes, key, map(draw.at_index, key), boxes.shape(key)[2]) for key in boxes.batches(0)
+        )
 
 
 def masker(run: Run, model: Model) -> Masker:

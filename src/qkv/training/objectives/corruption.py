@@ -61,7 +61,7 @@ class Spoiler:
 
         def held(part: str | Mixture) -> Batches:
             if isinstance(part, Mixture):
-                cut: list[list[int]] = part.held(length=length - 1, most=64 * rows).tolist()
+                cut: list[list[int]] = part.held_windows(length=length - 1, most=64 * rows).tolist()
             else:
                 found = tokenizer.encode(part, special=False)[: 64 * rows * length]
                 cut = [found[at : at + length] for at in range(0, len(found) - LEAST + 1, length)]

@@ -243,7 +243,7 @@ def talk_row(tokenizer: Tokenizer, talk: Talk, number: int) -> Row:
     Raises:
         QkvError: the template writes earlier turns otherwise once later ones follow, so that no answer can be found.
     """
-    template = chats.of(tokenizer)
+    template = chats.find_template(tokenizer)
     assert template is not None  # assemble() gave it one
     ids = template.ids(tokenizer, talk, add_generation_prompt=False)
     labels, special = [IGNORED] * len(ids), {tokenizer.id(t) for t in tokenizer.roles.values()}

@@ -47,7 +47,7 @@ def recorder(a: Assembly) -> Recorder | None:
     for word in w.words:
         if not word.strip():
             raise QkvError("watch.words: found an empty word, expected one of the vocabulary")
-        if made.unknown(word):
+        if made.find_unknown(word):
             raise QkvError("watch.words: {word!r} is not in this run's vocabulary, so it has no vector to watch",
                            word=word)
     valid = a.splits.valid
@@ -137,7 +137,7 @@ def inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dict[str
     rows = torch.tensor([read], device=model.device)
     row = {"text": text, "output": said.text if said else filled(model, ids), "kind": KINDS.get(kind, "continuation"),
            "source": made.pieces(ids) if both else None, "target": made.pieces(read), "prompt": len(given),
-           "unknown": list(made.unknown(text)), "layer": None,
+           "unknown": list(made.find_unknown(text)), "layer": None,
            "chances": [math.exp(p) for p in said.logprobs] if said else []}  # fmt: skip
     if not model.spec.has_blocks:  # a baseline without layers of attention
         return row, {}
