@@ -61,7 +61,7 @@ class Letters:
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         return "".join(WORDS[i] for i in ids)
 
-    def unknown(self, text: str) -> list[str]:
+    def find_unknown(self, text: str) -> list[str]:
         return []
 
 
