@@ -111,7 +111,7 @@ def test_a_result_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(lab, "sync", full)
+    monkeypatch.setattr(lab, "fsync_path", full)
     with pytest.raises(QkvError, match="No space left"):
         lab.write(BLIND, result(0.9), tmp_path / "new")
     assert file.read_bytes() == before
@@ -132,7 +132,8 @@ def test_a_png_is_written_without_a_display(tmp_path):
 
 
 def test_a_published_figure_stands_beside_ours(tmp_path):
-    theirs = Plot("bars", Given({"zh": "他们", "en": "theirs"}), ["a"], {"s": [3.0]}, source=Given({"zh": "图 1", "en": "their Figure 1"}),
+    theirs = Plot("bars", Given({"zh": "他们", "en": "theirs"}), ["a"], {"s": [3.0]},
+                  source=Given({"zh": "图 1", "en": "their Figure 1"}),
                   names={"a": Message("first")})  # fmt: skip
     ours = Plot("lines", Given({"zh": "我们", "en": "ours"}), [1.0, 2.0], {"s": [0.0, 1.0]},
                 names={"s": Message("line")}, beside=theirs)
