@@ -14,8 +14,8 @@ from qkv.families import modules
 PACKAGE = size.PACKAGE
 FLOOR = {package: floor for floor, packages in size.FLOORS.items() for package in packages}
 # The command line is the door: its verbs run recipes and labs. errors is for everybody.
-SIDEWAYS = {("cli", "labs"), ("spec", "errors"), ("paths", "errors"), ("options", "errors"),
-            ("errors", "messages"), ("options", "messages")}
+SIDEWAYS = {("cli", "labs"), ("spec", "errors"), ("paths", "errors"), ("options", "errors")}
+SIDEWAYS |= {(name, "messages") for name in ("errors", "options", "paths", "spec")}
 # hub makes a Model, a Model delegates to tasks, and tasks know of it only what their Protocol says.
 SIDEWAYS |= {("hub", "model"), ("hub", "tasks"), ("model", "tasks")}
 # the LSTM baselines learn from the same batches; a checkpoint or a count may be of one
@@ -101,7 +101,7 @@ def unsafe(name: str, source: str) -> list[str]:
 
 
 def heavy_at_start(name: str, source: str) -> list[str]:
-    """What `import qkv` and `qkv --help` may not load: only stdlib, click and our lowest files."""
+    """What `import qkv` and `qkv --help` may not load: only stdlib, click and what lies on the lowest floor."""
     if name != "__init__" and not name.startswith("cli"):
         return []
     light = ("qkv.errors", "qkv.messages", "qkv.paths", "qkv.cli", "qkv.__version__", "click")

@@ -36,8 +36,8 @@ def translate(
     for rows in batch_by_length(ids, batch_tokens):
         found = search_translations([model, *ensemble], [ids[r] for r in rows], search, options)
         for r, hypotheses in zip(rows, found, strict=True):
-            tokenizer = model.tokenizer if isinstance(texts[r], str) else None
-            unknown = tuple(tokenizer.find_unknown(texts[r])) if tokenizer else ()
+            tokenizer, line = model.tokenizer, texts[r]
+            unknown = tuple(tokenizer.find_unknown(line)) if tokenizer and isinstance(line, str) else ()
             result = result_of(model, hypotheses, unknown)
             results[r] = replace(result, alignment=align_tokens(model, ids[r], result.tokens)) if align else result
     return [results[r] for r in range(len(ids))] if many else results[0]

@@ -105,8 +105,9 @@ def of_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     tokenizer = base.tokenizer_for(model)
     mask, (start, end) = base.masking(run, tokenizer), (tokenizer.id(token) for token in BLANK_ENDS)
     if start is None or end is None:
+        names = join(" or ", BLANK_ENDS)
         raise QkvError("{name}: the vocabulary lacks {names}, which begin and end what fills a blank", name=run.name,
-                       names=join(" or ", BLANK_ENDS))
+                       names=names)
     pad = tokenizer.pad_id or 0
 
     def spoil(ids: list[int], draw: corrupt.Draw) -> corrupt.Blanks:
