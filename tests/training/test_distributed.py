@@ -172,7 +172,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     own = [str(Path(__file__).parent), *(p for p in sys.path if p)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(own), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
     environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    command = [sys.executable, "-c", "import sys, test_parallel as t; t.ranked(sys.argv[1])", str(folder)]
+    command = [sys.executable, "-c", "import sys, test_distributed as t; t.ranked(sys.argv[1])", str(folder)]
     children = [subprocess.Popen(command, env={**environ, "RANK": str(r)}, stderr=subprocess.PIPE) for r in range(2)]
     said = [child.communicate(timeout=300)[1].decode() for child in children]
     assert [child.returncode for child in children] == [0, -signal.SIGKILL], said
