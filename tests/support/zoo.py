@@ -136,6 +136,15 @@ def stretched() -> Spec:
     return Spec(97, Stack(48, tuple(map(block, kinds)), final_norm=Norm("rms", 1e-6)), head=Head("untied"))
 
 
+def alibi() -> Spec:
+    """A decoder with ALiBi and grouped keys, one layer of which has a window."""
+    def block(window: int | None) -> Block:
+        attn = Attention(6, 3, 16, Mask("causal", window, alibi_heads=6), True, True)
+        return Block(attn, Ffn(80, "gelu_tanh", bias=True), norm_in=Norm("layer"))
+
+    return Spec(97, Stack(48, (block(None), block(5)), embed_norm=Norm("layer"), final_norm=Norm("layer")))
+
+
 def experts() -> Spec:
     """A decoder of experts: soft scores over eight, two of them chosen, and a shared one behind a gate."""
     attn = Attention(4, 2, 16, Mask("causal"), True, rotary=Rotary(16))
@@ -176,7 +185,7 @@ def two_words() -> Spec:
 ALL = {
     "seq2seq": seq2seq, "gqa": gqa, "window": lambda: gqa(window=3), "learned": learned, "parallel": parallel,
     "bare": bare, "encoder": encoder, "relative": relative, "cloze": cloze, "blanks": blanks, "stretched": stretched,
-    "two_words": two_words, "carried": carried, "experts": experts, "latent": latent, "mixed": mixed,
+    "alibi": alibi, "two_words": two_words, "carried": carried, "experts": experts, "latent": latent, "mixed": mixed,
     "dropout": lambda: seq2seq(dropout=0.1),
 }  # fmt: skip
 
@@ -210,7 +219,7 @@ def run(
     if hasattr(core, "encoder") and hasattr(core, "decoder"):
         source = words(len(ids), 7, seed=9) if source is None else source
         given = Inputs(source=source)
-    elif any(m.kind == "prefix" for m in core.decoder.masks) if hasattr(core, "decoder") else False:
+    elif core.spec.architecture == "prefix decoder":
         given = Inputs(prefix_len=torch.full((len(ids),), 3), blank_pos=torch.full((len(ids),), 1))
     elif hasattr(core, "encoder") and hasattr(core.encoder, "segments"):
         given = Inputs(segments=(torch.arange(ids.shape[1]) > 4).long().expand(len(ids), -1))

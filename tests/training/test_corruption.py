@@ -251,7 +251,7 @@ def test_a_run_goes_on_bit_for_bit_with_other_holes_in_each_epoch(objective: str
 @pytest.mark.parametrize(
     ("objective", "family", "match"),
     [
-        ("spans", "gpt2", "needs a model of kind encoder-decoder; this one is: decoder"),
+        ("spans", "gpt2", "needs a model of kind encoder-decoder; this one is: causal decoder"),
         ("span", "t5", "objective: found 'span'; did you mean 'spans'"),
         ("pairs", "marian", "objective 'pairs' takes pairs, found plain text; for these there are: text, documents"),
         ("blanks", "llama", "needs a model of kind prefix decoder"),

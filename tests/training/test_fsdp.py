@@ -121,7 +121,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     own = [str(Path(__file__).parent), *(path for path in sys.path if path)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(own), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
     environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    command = [sys.executable, "-W", "error", "-c", "import sys, test_shard as t; t.ranked(sys.argv[1])", str(folder)]
+    command = [sys.executable, "-W", "error", "-c", "import sys, test_fsdp as t; t.ranked(sys.argv[1])", str(folder)]
     children = [subprocess.Popen(command, env={**environ, "RANK": str(r)}, stderr=subprocess.PIPE) for r in range(2)]
     said = [child.communicate(timeout=300)[1].decode() for child in children]
     assert [child.returncode for child in children] == [0, 0], said
@@ -238,8 +238,8 @@ def test_all_of_a_checkpoint_is_on_the_disk_before_it_has_its_name(
 ) -> None:
     acts: list[tuple[str, Path]] = []
     for module in (fsdp, log):
-        true = module.sync
-        monkeypatch.setattr(module, "sync", lambda path, true=true: acts.append(("sync", path)) or true(path))
+        true = module.fsync_path
+        monkeypatch.setattr(module, "fsync_path", lambda path, true=true: acts.append(("sync", path)) or true(path))
     rename = os.replace
     monkeypatch.setattr(fsdp.os, "replace", lambda a, b: acts.append(("name", Path(b))) or rename(a, b))
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

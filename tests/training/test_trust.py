@@ -31,7 +31,7 @@ from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
 from qkv.training import checkpoint, fsdp, log, loop, losses, optim
-from qkv.training.compatibility import OBJECTIVES, architecture
+from qkv.training.compatibility import OBJECTIVES
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
 from qkv.training.shape import DROPLESS, LACKS, Shape
@@ -138,7 +138,7 @@ def side_by_side(rows: list[list[int]], *, silent: int, width: int | None) -> Ba
 
 def test_the_matrix_holds_every_family_with_every_objective_it_can_learn() -> None:
     families = [f for f in typing.get_args(typing.get_type_hints(Shape)["family"]) if f]
-    kinds = {family: architecture(shape_of(family).spec(V)) for family in families}
+    kinds = {family: shape_of(family).spec(V).architecture for family in families}
     able = {(name, f) for name, o in OBJECTIVES.items() for f, kind in kinds.items() if kind in o.models}
     assert able == {(name, f) for name, f in MATRIX if f in kinds}
     assert {name for name, _ in able} == set(OBJECTIVES)

@@ -31,7 +31,6 @@ from qkv.model import Model
 from qkv.sampling import Sampling
 from qkv.spec import Latent
 from qkv.tasks.generate import GenerateOptions, decode_options
-from qkv.uses import is_prefix_decoder
 
 FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")
 LIGHT = ("patterns", "lens", "routes")
@@ -194,7 +193,7 @@ def kind(model: Model) -> str:
         return "encoder-decoder"
     if model.spec.decoder is None:
         return "encoder"
-    return "prefix" if is_prefix_decoder(model.spec) else "decoder"
+    return "prefix" if model.spec.architecture == "prefix decoder" else "decoder"
 
 
 def ask(model: Model, question: Question, name: str = "model") -> Run:

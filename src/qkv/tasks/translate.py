@@ -15,10 +15,10 @@ from qkv.generation.decoder import batch_by_length
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens.trace import Trace
 from qkv.messages import Message
+from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import result_of
 from qkv.tasks.special_tokens import start_ids
 from qkv.tasks.types import Model, Result, as_list
-from qkv.uses import kind
 
 
 def translate(
@@ -46,7 +46,7 @@ def translate(
 def check_sources(model: Model, texts: Sequence[Any]) -> None:
     """QkvError for a model that does not translate, or for the first text that is empty."""
     if not model.encoder_decoder:
-        what = kind(model.spec)
+        what = describe_use(model.spec)
         raise QkvError("translate needs an encoder and a decoder; this is {what}", what=what)
     for n, line in enumerate(texts):
         if isinstance(line, str) and not line.strip():

@@ -33,7 +33,7 @@ USUAL = {
     "marian": "pairs", "gpt2": "text", "llama": "text", "openai_gpt": "text", "bert": "masked", "prefix": "prefixes",
     "t5": "spans", "bart": "denoise", "glm_blank": "blanks", "lstm": "pairs", "lstm-attention": "pairs",
 }  # fmt: skip
-LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "decoder": "text"}
+LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "causal decoder": "text"}
 
 
 def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
@@ -42,7 +42,7 @@ def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
     Raises:
         QkvError: no such objective, or one that takes other data.
     """
-    kind = architecture(begun.spec) if begun else ""
+    kind = begun.spec.architecture if begun else ""
     usual = LEARNS[kind] if begun else USUAL[run.model.family]
     if begun and kind == "encoder-decoder" and splits.kind in ("plain text", "token shards"):
         usual = restored(begun)
@@ -82,15 +82,6 @@ def restored(begun: Model) -> str:
     return "pairs" if tokenizer is None or tokenizer.mask_id is None else "denoise"
 
 
-def architecture(spec: Any) -> str:
-    """What kind of Transformer a spec describes."""
-    if spec.encoder and spec.decoder:
-        return "encoder-decoder"
-    if spec.encoder:
-        return "encoder"
-    return "prefix decoder" if spec.decoder.blocks[0].attn.mask.kind == "prefix" else "decoder"
-
-
 def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
     """QkvError where a setting would not be heeded, or does not go with the objective, the model or another setting."""
     if run.tokenizer.dropout and (not objective.recuts or isinstance(splits.train, Mixture)):
@@ -108,11 +99,11 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
     if run.training.agree and not drops(as_json(model.spec)):
         raise QkvError("training.agree={agree}: two passes of a model without dropout agree already; give it some "
                        "(model.dropout=0.1), or take agree away", agree=run.training.agree)
-    if architecture(model.spec) not in objective.models:
+    if model.spec.architecture not in objective.models:
         fit = " or ".join(objective.models)
         name = next(name for name, known in OBJECTIVES.items() if known is objective)
         raise QkvError("{name}: objective {name2!r} needs a model of kind {fit}; this one is: {architecture}",
-                       name=run.name, name2=name, fit=fit, architecture=architecture(model.spec))
+                       name=run.name, name2=name, fit=fit, architecture=model.spec.architecture)
 
 
 def drops(part: Any) -> bool:

@@ -17,7 +17,6 @@ from qkv.hub import spec_of
 from qkv.messages import Message
 from qkv.options import replace_from_dict
 from qkv.training.built_in import list_words
-from qkv.training.compatibility import architecture
 from qkv.training.data_files import Data, read_shared
 from qkv.training.run import KINDS, PARTS, PLAIN, Run, asked, elsewhere, misplaced
 from qkv.training.settings import Settings, refuse_old_key
@@ -162,7 +161,7 @@ def hides(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:
     objective = next((part["objective"] for part in said if "objective" in part), "")
     if base and not objective:
         try:
-            return architecture(spec_of(folder / base if (folder / base).is_dir() else base)) == "encoder"
+            return spec_of(folder / base if (folder / base).is_dir() else base).architecture == "encoder"
         except QkvError:  # told where it is loaded
             return False
     return objective == "masked" or (not objective and family == "bert")

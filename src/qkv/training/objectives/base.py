@@ -45,7 +45,7 @@ class Objective:
     """One way to learn: the data that it takes, the tokens that it needs, its batches, and how it is judged.
 
     `measure` judges batches; `reply` gives the answers of a model to sources, which are `answers` of some kind;
-    `models` are the architectures that can learn it, as `architecture` calls them.
+    `models` are the architectures that can learn it, as `spec.architecture` calls them.
     """
 
     data: Literal["pairs", "plain text or token shards", "pairs or plain text or token shards", "conversations"]
@@ -436,7 +436,7 @@ def shortened(rows: list[list[int]], longest: int | None) -> list[list[int]]:
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ENDED = ("<pad>", "</s>", "<unk>")
-SPEAKS = ("decoder",)
+SPEAKS = ("causal decoder",)
 TEXTS: Literal["plain text or token shards"] = "plain text or token shards"
 BOTH: Literal["pairs or plain text or token shards"] = "pairs or plain text or token shards"
 PAIRS = Objective("pairs", ENDED, "eos", of_pairs, spoken, translated, recuts=True)

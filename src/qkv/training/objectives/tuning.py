@@ -323,11 +323,11 @@ def questions(talks: Sequence[Talk]) -> list[tuple[list[dict[str, Any]], str]]:
     return [(list(talk[:n]), str(talk[n]["content"])) for talk, n in zip(talks, last, strict=True) if n]
 
 
-LABELS = Objective("pairs", base.ENDED, "none", of_labels, measure, base.named, "labels", ("encoder", "decoder"),
+LABELS = Objective("pairs", base.ENDED, "none", of_labels, measure, base.named, "labels", ("encoder", "causal decoder"),
                    recuts=True)  # fmt: skip
 SIMILAR, CHOICES = (
     Objective("pairs", base.ENDED, "none", partial(of_labels, rows_of=rows), measure, partial(decided, rows_of=rows),
-              "labels", ("encoder", "decoder"), recuts=True)
+              "labels", ("encoder", "causal decoder"), recuts=True)
     for rows in (swapped, choices)
 )  # fmt: skip
 JUDGING = (LABELS, SIMILAR, CHOICES)  # these learn the labels of texts, and words beside them at most

@@ -27,7 +27,6 @@ from qkv.training import losses
 from qkv.training.assemble import Assembly
 from qkv.training.plan import placed
 from qkv.training.probes.recorder import Reading, Recorder
-from qkv.uses import is_prefix_decoder
 
 TEXTS, EXAMPLE = 4, 32  # texts taken where none are named; positions of the example at most
 KINDS = {"encoder-decoder": "translation", "encoder": "filling"}
@@ -73,7 +72,7 @@ def kind_of(model: Model) -> str:
     """The architecture of a model."""
     if model.encoder_decoder:
         return "encoder-decoder"
-    return "prefix" if is_prefix_decoder(model.spec) else "decoder" if model.spec.decoder else "encoder"
+    return "prefix" if model.spec.architecture == "prefix decoder" else "decoder" if model.spec.decoder else "encoder"
 
 
 def example(a: Assembly, texts: Sequence[str]) -> Batch:
