@@ -17,7 +17,8 @@ from qkv.messages import Given, Message, Trimmed, join, translate
 HAN = re.compile("[\u3400-\u9fff\uff00-\uffef\u3000-\u303f]")
 # Files whose Chinese is for models, tokenizers and readers of data, not for people: sentences, words, marks, alphabets.
 SENTENCES = {
-    "labs": {"analogy", "antecedent", "apple", "arms", "bahdanau", "one_character", "temperature_and_top_p", "wo_sum",
+    "labs": {"analogy", "antecedent", "apple", "arms", "bahdanau", "cache_exact", "one_character",
+             "parallel_equals_serial", "temperature_and_top_p", "wo_sum",
              "__init__"},
     "training": {"built_in"},
     "cli": {"classify", "demo", "embed", "fill", "look", "translate"},

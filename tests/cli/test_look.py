@@ -25,7 +25,7 @@ WORDS = ["<pad>", "</s>", *"书和茶都在桌上我看完了它。", *"abcdefgh
 class Letters:
     mask_id, stream, unk_id = None, None, 0
 
-    def unknown(self, text: str) -> list[str]:
+    def find_unknown(self, text: str) -> list[str]:
         return []
 
     def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:

@@ -6,7 +6,7 @@ from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import exact
 from qkv.messages import Message
 
-PROMPTS = ("One, Two,", Message("Once upon a time,"))
+PROMPTS = ("One, Two,", "书放在桌上，它很", "Once upon a time,")
 TOKENS = 100
 
 

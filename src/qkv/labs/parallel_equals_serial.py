@@ -9,7 +9,7 @@ from qkv.labs.tiny import Tiny, draw, exact, influence
 from qkv.messages import Message
 
 TOKENS = 12
-TEXTS = (Message("I love studying."), Message("I love you."), Message("I ate an apple."))
+TEXTS = (("我爱学习。", "I love studying."), ("我爱你。", "I love you."), ("我吃了一个苹果。", "I ate an apple."))
 
 
 @torch.no_grad()
