@@ -15,6 +15,7 @@ PACKAGE = size.PACKAGE
 FLOOR = {package: floor for floor, packages in size.FLOORS.items() for package in packages}
 # The command line is the door: its verbs run recipes and labs. errors is for everybody.
 SIDEWAYS = {("cli", "labs"), ("spec", "errors"), ("paths", "errors"), ("options", "errors")}
+SIDEWAYS |= {(name, "messages") for name in ("errors", "options", "paths", "spec")}
 # hub makes a Model, a Model delegates to tasks, and tasks know of it only what their Protocol says.
 SIDEWAYS |= {("hub", "model"), ("hub", "tasks"), ("model", "tasks")}
 # the LSTM baselines learn from the same batches; a checkpoint or a count may be of one
@@ -76,7 +77,7 @@ def wrong_imports(name: str, source: str) -> list[str]:
             down = FLOOR[target] < FLOOR[package] or (package, target) in SIDEWAYS
             if not down:
                 wrong.append(f"{name}:{line} floor {FLOOR[package]} may not see {target} on floor {FLOOR[target]}")
-            if package in ("core", "families") and target not in ("spec", "errors"):
+            if package in ("core", "families") and target not in ("spec", "errors", "messages"):
                 wrong.append(f"{name}:{line} {package} may not see {target}")
     return wrong
 
@@ -100,10 +101,10 @@ def unsafe(name: str, source: str) -> list[str]:
 
 
 def heavy_at_start(name: str, source: str) -> list[str]:
-    """What `import qkv` and `qkv --help` may not load: only stdlib, click, cli, errors and paths at module level."""
+    """What `import qkv` and `qkv --help` may not load: only stdlib, click and what lies on the lowest floor."""
     if name != "__init__" and not name.startswith("cli"):
         return []
-    light = ("qkv.errors", "qkv.paths", "qkv.cli", "qkv.__version__", "click")
+    light = ("qkv.errors", "qkv.messages", "qkv.paths", "qkv.cli", "qkv.__version__", "click")
     return [
         f"{name}:{line} imports {module} at module level"
         for line, module in at_import(ast.parse(source))

@@ -118,8 +118,8 @@ def pairs(mask: parts.Mask, context: int) -> int:
 def width(dtype: str) -> int:
     """Bytes of one number of a dtype, by its name."""
     if dtype not in BYTES:
-        raise QkvError(f"dtype {dtype!r} is unknown{nearest(dtype, BYTES)}; known are {', '.join(BYTES)}",
-                       zh=f"没有数值类型 {dtype!r}{nearest(dtype, BYTES).zh}；有的：{', '.join(BYTES)}")  # fmt: skip
+        raise QkvError("dtype {dtype!r} is unknown{hint}; known are {bytes}", dtype=dtype, hint=nearest(dtype, BYTES),
+                       bytes=", ".join(BYTES))
     return BYTES[dtype]
 
 

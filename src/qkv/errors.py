@@ -1,42 +1,30 @@
-"""What people are told: the one error that they see (found, expected, what to do), and notes. Stdlib only."""
+"""The one error that people see: found, expected, what to do. Stdlib only."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
+
+from qkv.messages import Message
 
 
 class QkvError(ValueError):
-    """A mistake that the reader can mend; the message names the file, key or line. `zh` says the same in Chinese."""
+    """A mistake that the reader can mend; the message names the file, key or line. `code` names the kind of mistake."""
 
-    zh = ""
+    code = ""
 
-    def __init__(self, *args: object, zh: str = "") -> None:
-        super().__init__(*args)
-        if zh:
-            self.zh = zh
-
-    @property
-    def note(self) -> "Note":
-        """Its words, in Chinese too where it has them."""
-        return Note(str(self), zh=self.zh or str(self))
+    def __init__(self, template: str = "", /, *, code: str = "", **fields: Any) -> None:
+        self.message = Message(template, **fields)
+        super().__init__(self.message)
+        if code:
+            self.code = code
 
 
-class Note(str):
-    """What is told besides results: its English words, and the same in Chinese as `zh` where there are any."""
-
-    zh: str
-
-    def __new__(cls, text: str, *, zh: str = "") -> "Note":
-        made = super().__new__(cls, text)
-        made.zh = zh
-        return made
-
-
-def nearest(name: str, known: Iterable[str]) -> Note:
+def nearest(name: str, known: Iterable[str]) -> Message:
     """A hint naming the closest known name, or the empty string."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return meant(close[0]) if close else Note("")
+    return meant(close[0]) if close else Message()
 
 
-def meant(name: str) -> Note:
+def meant(name: str) -> Message:
     """A hint that a name was meant."""
-    return Note(f"; did you mean {name!r}?", zh=f"；是不是 {name!r}？")
+    return Message("; did you mean {name!r}?", name=name)

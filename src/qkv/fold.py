@@ -51,9 +51,8 @@ def show(spec: parts.Spec, *, mode: Literal["train", "prefill", "decode"] | None
     The text loads the core's state dict; taps are printed only when asked for.
     """
     if not spec.has_blocks:
-        raise QkvError("show folds the Transformer's core; an LSTM has no forks to decide: read baselines/lstm.py",
-                       zh="show 化简的是 Transformer 的核心；LSTM 没有要决定的分叉："
-                       "请读 baselines/lstm.py")  # fmt: skip
+        raise QkvError("show folds the Transformer's core; an LSTM has no forks to decide: read "
+                       "baselines/lstm.py")
     return Folder(spec, mode, taps).module()
 
 

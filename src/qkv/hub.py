@@ -17,6 +17,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.devices import parse_device, parse_dtype
 from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 from qkv.model import Model
 from qkv.spec import Spec
 from qkv.tasks.special_tokens import default_special_tokens, load_special_tokens
@@ -43,9 +44,9 @@ def load_step(name: str | Path, step: int, *, device: str = "auto", dtype: str =
     places = ("train/watch/weights", "train/snapshots")
     found = {int(p.stem): p for at in places for p in Path(name, at).glob("*.safetensors") if p.stem.isdigit()}
     if step not in found:
-        steps = ", ".join(map(str, sorted(found))) or "none"
-        raise QkvError(f"{name}: no weights were kept at step {step} (kept: {steps})",
-                       zh=f"{name}：第 {step} 步没有留下权重（留下的：{steps}）")  # fmt: skip
+        steps = ", ".join(map(str, sorted(found))) or Message("none")
+        raise QkvError("{name}: no weights were kept at step {step} (kept: {steps})", name=name, step=step,
+                       steps=steps)
     return load_dir(locate(name), device, dtype, run_weights.read_checkpoint(found[step])[0])
 
 
@@ -74,8 +75,8 @@ def load_with_adapter(
         begun = load(base, device=device, dtype=dtype)
     except QkvError as e:
         said = directory / peft.CONFIG
-        raise QkvError(f"{said}: {directory} holds adapters of a model that could not be loaded: {e}",
-                       zh=f"{said}：{directory} 是适配器，它的模型读不到：{e.zh or e}") from e  # fmt: skip
+        raise QkvError("{said}: {directory} holds adapters of a model that could not be loaded: {e}", said=said,
+                       directory=directory, e=e) from e
     config = storage.read_json(file) if file.is_file() else begun.config or {}
     core = copy_matching_weights(begun.core, model_dir.spec_from_config(config, file), 0)
     parts, whole = peft.read_adapters(directory, core, config)
@@ -132,10 +133,9 @@ def spec_of(name: str | Path | Model) -> Spec:
     if config is None and ":" in str(name) and not Path(name).exists():
         known = [*model_dir.modules(), *(a for m in model_dir.modules().values() for a in getattr(m, "ALSO", ()))]
         family, size = str(name).split(":", 1)
-        raise QkvError(f"{name}: there is no family {family!r}{nearest(family, known)} with a size {size!r} (families: "
-                       f"{', '.join(known)})",
-                       zh=f"{name}：没有带规格 {size!r} 的家族 {family!r}{nearest(family, known).zh}（有的："
-                       f"{', '.join(known)}）")  # fmt: skip
+        raise QkvError("{name}: there is no family {family!r}{hint} with a size {size!r} (families: {known})",
+                       name=name, family=family, hint=nearest(family, known), size=size,
+                       known=", ".join(known))
     if config is None:
         directory = locate(name, wanted=("config.json", peft.CONFIG))
         if (directory / peft.CONFIG).is_file() and not (directory / "config.json").is_file():

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from qkv.adapt import lora
-from qkv.chat.template import Message
+from qkv.chat.template import Turn
 from qkv.checkpoints import model_dir, peft, storage
 from qkv.core.dropout import Drop, no_dropout
 from qkv.core.model import Output, Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.spec import Spec
 from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
 from qkv.tasks.types import Prompt, Result, SpecialTokens
@@ -72,12 +73,10 @@ class Model:
         check_ids(ids=ids, source=source, target=target)
         if self.encoder_decoder:
             if source is None or target is None:
-                raise QkvError("this model has an encoder and a decoder: call it with source= and target=",
-                               zh="这个模型有编码器和解码器：请用 source= 和 target= 调用")  # fmt: skip
+                raise QkvError("this model has an encoder and a decoder: call it with source= and target=")
             return core(target, Inputs(source=source, source_padding_mask=padding), drop=drop)
         if ids is None or source is not None or target is not None:
-            raise QkvError("this model has one stack: call it with ids (and padding=)",
-                           zh="这个模型只有一摞：请用 ids（和 padding=）调用")  # fmt: skip
+            raise QkvError("this model has one stack: call it with ids (and padding=)")
         return core(ids, Inputs(padding_mask=padding, segments=segments, prefix_len=prefix), drop=drop)
 
     def save(self, directory: str | Path, *, family: str | None = None, dtype: torch.dtype | None = None) -> Path:
@@ -89,7 +88,7 @@ class Model:
             QkvError: `family` cannot say the spec; the message names the field.
         """
         if not str(directory):
-            raise QkvError("save: the name of the directory is empty", zh="save：目录名是空的")
+            raise QkvError("save: the name of the directory is empty")
         directory = Path(directory)
         with storage.replace_dir(directory) as aside:
             extra = self.special.keys
@@ -129,7 +128,7 @@ class Model:
         """
         return translate.translate(self, text, **options)
 
-    def chat(self, messages: str | Sequence[Message], **options: Any) -> Result:
+    def chat(self, messages: str | Sequence[Turn], **options: Any) -> Result:
         """The answer to a conversation, a list of {"role": …, "content": …}, or to one text of the user.
 
         Options are those of `generate`. Control tokens that somebody typed stay text.
@@ -139,7 +138,7 @@ class Model:
         """
         return chat.chat(self, messages, **options)
 
-    def conversation(self, messages: str | Sequence[Message]) -> list[int]:
+    def conversation(self, messages: str | Sequence[Turn]) -> list[int]:
         """The ids of a conversation up to where the model answers, as its chat template writes them."""
         return chat.conversation_ids(self, messages)
 
@@ -218,8 +217,7 @@ class Model:
         if not isinstance(text, str):
             return list(text)
         if self.tokenizer is None:
-            raise QkvError("this model has no tokenizer: give token ids instead of text",
-                           zh="这个模型没有分词器：请给 token 编号，不要给文本")  # fmt: skip
+            raise QkvError("this model has no tokenizer: give token ids instead of text")
         return self.tokenizer.encode(text)
 
     def text(self, ids: Sequence[int]) -> str:
@@ -231,11 +229,10 @@ def check_ids(**given: Tensor | None) -> None:
     """QkvError where ids are no rows [B, T] of whole numbers."""
     for name, rows in given.items():
         if rows is not None and (rows.ndim != 2 or rows.is_floating_point() or rows.dtype == torch.bool):
-            hint = f"; one row of ids is {name}[None]" if rows.ndim == 1 else ""
-            raise QkvError(f"{name}: found {list(rows.shape)} of {str(rows.dtype).removeprefix('torch.')}, expected "
-                           f"whole numbers [rows, positions]{hint}",
-                           zh=f"{name}：是 {str(rows.dtype).removeprefix('torch.')} 的 {list(rows.shape)}，应是整数 "
-                           "[行, 位置]" + (f"；一行编号请写 {name}[None]" if rows.ndim == 1 else ""))  # fmt: skip
+            hint = Message("; one row of ids is {name}[None]", name=name) if rows.ndim == 1 else ""
+            raise QkvError("{name}: found {shape} of {dtype}, expected whole numbers [rows, positions]{hint}",
+                           name=name, shape=list(rows.shape), dtype=str(rows.dtype).removeprefix("torch."),
+                           hint=hint)
 
 
 def save_adapters(directory: Path, model: Model) -> None:

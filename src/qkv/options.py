@@ -14,13 +14,14 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 
 Options = TypeVar("Options")
 SHORT_FLOAT = re.compile(r"[-+]?(?:\d+\.|\.\d+)(?:[eE][-+]?\d+)?")  # people write .1 and 1., TOML does not
-AT_LEAST_ONE, NOT_NEGATIVE = Note("1 or more", zh="1 或更大"), Note("0 or more", zh="0 或更大")
-SHARE = Note("a share from 0 to 1", zh="0 到 1 的比例")
-SHARE_BELOW_1 = Note("a share from 0 to below 1", zh="0 到 1（不含 1）的比例")
+AT_LEAST_ONE, NOT_NEGATIVE = Message("1 or more"), Message("0 or more")
+SHARE = Message("a share from 0 to 1")
+SHARE_BELOW_1 = Message("a share from 0 to below 1")
 
 
 def replace_from_dict(
@@ -35,8 +36,8 @@ def replace_from_dict(
     """
     if not isinstance(values, Mapping):
         some = f"{where}.{next(iter(vars(options)))}=…"
-        raise QkvError(f"{where}: found {values!r}, expected keys in it such as {some}",
-                       zh=f"{where}：读到 {values!r}，应是其中的键，例如 {some}")  # fmt: skip
+        raise QkvError("{where}: found {values!r}, expected keys in it such as {some}", where=where, values=values,
+                       some=some)
     hints = typing.get_type_hints(type(options))
     new: dict[str, Any] = {}
     for key, value in values.items():
@@ -44,8 +45,7 @@ def replace_from_dict(
         if key not in hints:
             on_unknown(name)
             hint, known = nearest(key, hints), ", ".join(hints)
-            raise QkvError(f"{name}: unknown key{hint} (known: {known})",
-                           zh=f"{name}：没有这个键{hint.zh}（有：{known}）")  # fmt: skip
+            raise QkvError("{name}: unknown key{hint} (known: {known})", name=name, hint=hint, known=known)
         old = getattr(options, key)
         if dataclasses.is_dataclass(old):
             new[key] = replace_from_dict(old, value, name, on_unknown)
@@ -66,8 +66,8 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
             return value
         hint = nearest(str(value), map(str, args))
         some = ", ".join(map(str, args))
-        raise QkvError(f"{name}: found {value!r}, expected one of {some}{hint}",
-                       zh=f"{name}：读到 {value!r}，应是其中之一：{some}{hint.zh}")  # fmt: skip
+        raise QkvError("{name}: found {value!r}, expected one of {some}{hint}", name=name, value=value, some=some,
+                       hint=hint)
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
@@ -79,15 +79,15 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
             kinds = (args[0],) * len(value) if args[-1] is ... else args
             return tuple(coerce(k, v, name) for k, v in zip(kinds, value, strict=True))
         some = '["a", "b"]' if args == (str, ...) else "[0, 1]" if args[0] is int else "[0.9, 0.98]"
-        text, zh = ("text or ", "文本，或") if args == (str, ...) else ("", "")
-        raise QkvError(f"{name}: found {value!r}, expected {text}a list such as {some}",
-                       zh=f"{name}：读到 {value!r}，应是{zh}列表，如 {some}")  # fmt: skip
+        text = Message("text or ") if args == (str, ...) else Message()
+        raise QkvError("{name}: found {value!r}, expected {text}a list such as {some}", name=name, value=value,
+                       text=text, some=some)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-        wanted = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}.get(kind, kind.__name__)
-        zh = {float: "数", int: "整数", str: "文本", bool: "true 或 false"}.get(kind, kind.__name__)
-        raise QkvError(f"{name}: found {value!r}, expected {wanted}", zh=f"{name}：读到 {value!r}，应是{zh}")
+        wanted = {float: Message("a number"), int: Message("a whole number"), str: Message("text"),
+                  bool: Message("true or false")}.get(kind, kind.__name__)
+        raise QkvError("{name}: found {value!r}, expected {wanted}", name=name, value=value, wanted=wanted)
     return value
 
 
@@ -112,13 +112,12 @@ def path_as_text(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def check_range(where: str, options: Any, wanted: Note, fit: Callable[[float], bool], *keys: str) -> None:
+def check_range(where: str, options: Any, wanted: Message, fit: Callable[[float], bool], *keys: str) -> None:
     """Check that the `keys` of `options` are finite numbers for which `fit` holds; `wanted` says so in words."""
     for key in keys:
         value, name = getattr(options, key), f"{where}.{key}" if where else key
         if not (math.isfinite(value) and fit(value)):
-            raise QkvError(f"{name}: found {value}, expected {wanted}",
-                           zh=f"{name}：读到 {value}，应是 {wanted.zh}")  # fmt: skip
+            raise QkvError("{name}: found {value}, expected {wanted}", name=name, value=value, wanted=wanted)
 
 
 def parse_assignments(words: typing.Iterable[str]) -> dict[str, Any]:
@@ -127,15 +126,14 @@ def parse_assignments(words: typing.Iterable[str]) -> dict[str, Any]:
     for word in words:
         path, equals, text = word.partition("=")
         if not equals or not path.strip():
-            raise QkvError(f"{word!r}: expected key=value, such as training.lr=0.001",
-                           zh=f"{word!r}：应写成 键=值，例如 training.lr=0.001")  # fmt: skip
+            raise QkvError("{word!r}: expected key=value, such as training.lr=0.001", word=word)
         *parents, key = path.strip().split(".")
         inner = found
         for parent in parents:
             inner = inner.setdefault(parent, {})
             if not isinstance(inner, dict):
-                raise QkvError(f"{word!r}: {parent} was given a value before, so it has no keys",
-                               zh=f"{word!r}：{parent} 前面已经是一个值，里面没有键")  # fmt: skip
+                raise QkvError("{word!r}: {parent} was given a value before, so it has no keys", word=word,
+                               parent=parent)
         inner[key] = parse_value(text)
     return found
 

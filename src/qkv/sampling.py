@@ -31,17 +31,17 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise QkvError(f"temperature: found {self.temperature}, expected a finite number >= 0 (0: the likeliest)",
-                           zh=f"temperature：是 {self.temperature}，应是 >= 0 的有限的数（0：取最可能的）")  # fmt: skip
+            raise QkvError("temperature: found {temperature}, expected a finite number >= 0 (0: the likeliest)",
+                           temperature=self.temperature)
         if self.top_k is not None and self.top_k < 1:
-            raise QkvError(f"top_k: found {self.top_k}, expected at least 1, or None for no limit",
-                           zh=f"top_k：是 {self.top_k}，至少是 1，或 None（不限）")  # fmt: skip
+            raise QkvError("top_k: found {top_k}, expected at least 1, or None for no limit",
+                           top_k=self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise QkvError(f"top_p: found {self.top_p}, expected 0 < top_p <= 1, or None for no limit",
-                           zh=f"top_p：是 {self.top_p}，应是 0 < top_p <= 1，或 None（不限）")  # fmt: skip
+            raise QkvError("top_p: found {top_p}, expected 0 < top_p <= 1, or None for no limit",
+                           top_p=self.top_p)
         if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise QkvError(f"min_p: found {self.min_p}, expected 0 <= min_p <= 1, or None for no limit",
-                           zh=f"min_p：是 {self.min_p}，应是 0 <= min_p <= 1，或 None（不限）")  # fmt: skip
+            raise QkvError("min_p: found {min_p}, expected 0 <= min_p <= 1, or None for no limit",
+                           min_p=self.min_p)
 
 
 def distribution(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -119,11 +119,14 @@ class Attention:
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.groups < 1 or self.heads % self.groups:
-            raise QkvError(f"attention: {self.groups} key/value groups do not divide {self.heads} heads")
+            raise QkvError("attention: {groups} key/value groups do not divide {heads} heads", groups=self.groups,
+                           heads=self.heads)
         if self.mask.alibi_heads not in (None, self.heads):
-            raise QkvError(f"attention: ALiBi has slopes for {self.mask.alibi_heads} heads, expected {self.heads}")
+            raise QkvError("attention: ALiBi has slopes for {alibi_heads} heads, expected {heads}",
+                           alibi_heads=self.mask.alibi_heads, heads=self.heads)
         if self.rotary and (self.rotary.dim % 2 or self.rotary.dim * self.rotary.axes > self.head_dim):
-            raise QkvError(f"attention: rotary dim {self.rotary.dim} must be even and at most head_dim {self.head_dim}")
+            raise QkvError("attention: rotary dim {dim} must be even and at most head_dim {head_dim}",
+                           dim=self.rotary.dim, head_dim=self.head_dim)
 
 
 @dataclass(frozen=True)
@@ -183,15 +186,17 @@ class Experts:
 
     def __post_init__(self) -> None:
         if not 1 <= self.top_k <= self.num_experts:
-            raise QkvError(f"experts: {self.top_k} chosen of {self.num_experts}; choose at least 1 and at most all")
+            raise QkvError("experts: {top_k} chosen of {num_experts}; choose at least 1 and at most all",
+                           top_k=self.top_k, num_experts=self.num_experts)
         if self.groups < 1 or self.num_experts % self.groups or not 1 <= self.topk_groups <= self.groups:
-            raise QkvError(
-                f"experts: {self.groups} groups ({self.topk_groups} open) do not divide {self.num_experts} experts"
-            )
+            raise QkvError("experts: {groups} groups ({topk_groups} open) do not divide {num_experts} experts",
+                           groups=self.groups, topk_groups=self.topk_groups, num_experts=self.num_experts)
         if self.group_score == "best two" and self.num_experts // self.groups < 2:
-            raise QkvError(f"experts: {self.groups} groups of one expert have no best two; use group_score='best'")
+            raise QkvError("experts: {groups} groups of one expert have no best two; use group_score='best'",
+                           groups=self.groups)
         if self.top_k > self.num_experts // self.groups * self.topk_groups:
-            raise QkvError(f"experts: {self.top_k} chosen, but {self.topk_groups} open groups hold fewer")
+            raise QkvError("experts: {top_k} chosen, but {topk_groups} open groups hold fewer", top_k=self.top_k,
+                           topk_groups=self.topk_groups)
 
 
 @dataclass(frozen=True)
@@ -381,11 +386,13 @@ def from_json(kind: Any, value: Any, where: str = "spec") -> Any:
         return float(typing.cast("float", value)) if kind is float else value
     hints = typing.get_type_hints(kind)
     if not isinstance(value, dict):
-        raise QkvError(f"{where}: found {value!r}, expected an object with the keys {', '.join(hints)}")
+        raise QkvError("{where}: found {value!r}, expected an object with the keys {hints}", where=where, value=value,
+                       hints=", ".join(hints))
     value = update(kind, typing.cast("dict[str, Any]", value))
     for key in value:
         if key not in hints:
-            raise QkvError(f"{where}: unknown key {key!r}{nearest(key, hints)}; known are {', '.join(hints)}")
+            raise QkvError("{where}: unknown key {key!r}{hint}; known are {hints}", where=where, key=key,
+                           hint=nearest(key, hints), hints=", ".join(hints))
     build: Any = kind
     return build(**{k: from_json(hints[k], v, f"{where}.{k}") for k, v in value.items()})
 

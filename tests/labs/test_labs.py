@@ -162,7 +162,7 @@ def test_pictures_and_pages_are_drawn_in_both_languages(ran, tmp_path):
         drawn = page.make_forms(found, runs, lang)
         lines = [click.unstyle(line) for line in terminal.render(drawn[0])]
         assert len(lines) > 2
-        assert page.pick(found.plot(runs).title, lang) == lines[0]
+        assert found.plot(runs).title.to(lang) == lines[0]
         written = page.write_page(found, result, lang)
         assert all(html.render(form) in written for form in drawn)
         assert page.write_verdict(result, lang).split("[")[0].strip()[:12] in written

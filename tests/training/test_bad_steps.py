@@ -98,7 +98,7 @@ def test_three_in_a_row_end_a_run_with_the_weights_of_before(monkeypatch: pytest
     poisoned(monkeypatch, {3, 5, 6, 7}, lambda loss: loss * math.nan)
     with pytest.raises(bad_steps.NonFinite, match=r"loss nan at step 7 .*bad step 3 in a row") as error:
         loop.train(core, plan_of(reversals()), SKIPS, stop=lambda step: bool(kept.append(values(core))))
-    assert error.value.code == 3
+    assert error.value.exit_code == 3
     assert same(kept[3], values(core))
 
 

@@ -23,7 +23,8 @@ from qkv.cli import train as cli_train
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
 from qkv.training import checkpoint, distributed, log, loop
 from qkv.training.plan import Plan
@@ -287,8 +288,8 @@ def test_a_process_that_dies_ends_the_others_with_a_word(two: Path) -> None:
 def test_processes_with_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed.Ranks, "most", lambda self, numbers: [max(n, 7.0) for n in numbers])
     with pytest.raises(QkvError, match="the 2 processes differ in data") as found:
-        distributed.Ranks(0, 2).alike(Note("data", zh="数据"), "rows 40")
-    assert "2 个进程的数据不同" in found.value.zh
+        distributed.Ranks(0, 2).alike(Message("data, model or checkpoint"), "rows 40")
+    assert "2 个进程的数据、模型或检查点不同" in found.value.message.to("zh")
 
 
 CHILD = "from qkv.training import parallel\nwith parallel.joined('cpu') as r:\n    r.total([1])\n    "
@@ -303,7 +304,7 @@ def test_processes_end_with_the_first_and_an_early_end_names_its_cause() -> None
         with distributed.started(2, [sys.executable, "-c", fail], device="cpu") as ranks:
             ranks.total([1.0])
             ranks.total([1.0])
-    assert error.value.code == 2
+    assert error.value.exit_code == 2
 
 
 def test_the_other_processes_run_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,7 +226,7 @@ def test_not_a_number_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path:
 
     with pytest.raises(NonFinite, match=r"loss nan at step 6 \(epoch 0, batch 5.*last good checkpoint is") as e:
         loop.train(core, plan, settings, directory=tmp_path, stop=poison)
-    assert e.value.code == 3
+    assert e.value.exit_code == 3
     tensors, state = checkpoint.read(tmp_path / "train/last.safetensors")
     assert state["progress"]["step"] == 4
     assert all(torch.equal(tensors[f"weight:{n}"], t) for n, t in good.items())

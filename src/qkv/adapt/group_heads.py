@@ -20,8 +20,8 @@ def groups_of(words: str) -> int:
         return 0 if kind == "mha" else 1
     if kind == "gqa" and count.isdigit() and int(count) > 0:
         return int(count)
-    raise QkvError(f"attention {words}: expected mha, mqa, or gqa:N with a number of groups such as gqa:8",
-                   zh=f"注意力 {words}：应是 mha、mqa，或带组数的 gqa:N，如 gqa:8")  # fmt: skip
+    raise QkvError("attention {words}: expected mha, mqa, or gqa:N with a number of groups such as gqa:8",
+                   words=words)
 
 
 def grouped(core: Transformer, groups: int) -> Transformer:
@@ -33,9 +33,8 @@ def grouped(core: Transformer, groups: int) -> Transformer:
     had = {a.groups for b in core.spec.stack.blocks for a in (b.attn, b.cross) if isinstance(a, Attention)}
     if groups < 1 or any(n % groups for n in had):
         possible = ", ".join(str(n) for n in range(1, min(had) + 1) if all(h % n == 0 for h in had))
-        raise QkvError(f"attention: {min(had)} key/value heads cannot be pooled into {groups} groups; "
-                       f"possible are {possible}",
-                       zh=f"注意力：{min(had)} 个键值头不能并成 {groups} 组；可以是 {possible}")  # fmt: skip
+        raise QkvError("attention: {had} key/value heads cannot be pooled into {groups} groups; possible are "
+                       "{possible}", had=min(had), groups=groups, possible=possible)
     spec = regrouped(core.spec, groups)
     with torch.device("meta"):
         new = Transformer(spec)
@@ -59,23 +58,22 @@ def regrouped(spec: Spec, groups: int) -> Spec:
         QkvError: there is no decoder, it caches latents, or so many groups do not divide the heads.
     """
     if spec.decoder is None:
-        raise QkvError("attention: this model has no decoder; keys are shared among heads where they are cached",
-                       zh="注意力：这个模型没有解码器；键在有缓存处才共用")  # fmt: skip
+        raise QkvError("attention: this model has no decoder; keys are shared among heads where they are "
+                       "cached")
     if not spec.decoder.blocks:
-        raise QkvError("attention: an LSTM has no key/value heads to pool", zh="注意力：LSTM 没有可以合并的键值头")
+        raise QkvError("attention: an LSTM has no key/value heads to pool")
 
     def fewer(a: Attention | Latent | None, where: str) -> Attention | None:
         if a is None:
             return None
         if isinstance(a, Latent):
-            raise QkvError(f"attention: {where} caches a latent, it has no key/value heads to pool",
-                           zh=f"注意力：{where} 缓存的是隐向量，没有可以合并的键值头")  # fmt: skip
+            raise QkvError("attention: {where} caches a latent, it has no key/value heads to pool",
+                           where=where)
         wanted = groups or a.heads
         if a.heads % wanted:
             possible = ", ".join(str(n) for n in range(1, a.heads + 1) if a.heads % n == 0)
-            raise QkvError(f"attention: {a.heads} heads of {where} cannot share {wanted} keys; possible are {possible}",
-                           zh=f"注意力：{where} 的 {a.heads} 个头不能共用 {wanted} 组键；"
-                           f"可以是 {possible}")  # fmt: skip
+            raise QkvError("attention: {heads} heads of {where} cannot share {wanted} keys; possible are {possible}",
+                           heads=a.heads, where=where, wanted=wanted, possible=possible)
         return replace(a, groups=wanted)
 
     def block(b: Block, i: int) -> Block:

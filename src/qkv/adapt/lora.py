@@ -28,12 +28,10 @@ class Lora:
 
     def __post_init__(self) -> None:
         if self.rank < 0 or self.alpha <= 0:
-            raise QkvError(f"lora: found rank {self.rank} and alpha {self.alpha}, expected rank >= 0 and alpha > 0",
-                           zh=f"lora：rank 是 {self.rank}，alpha 是 {self.alpha}；"
-                           "应是 rank >= 0、alpha > 0")  # fmt: skip
+            raise QkvError("lora: found rank {rank} and alpha {alpha}, expected rank >= 0 and alpha > 0",
+                           rank=self.rank, alpha=self.alpha)
         if not self.targets:
-            raise QkvError("lora.targets: found no module, expected globs such as *.attn.q or layers.*.ffn.*",
-                           zh="lora.targets：没有模块，应是 *.attn.q 或 layers.*.ffn.* 这样的通配")  # fmt: skip
+            raise QkvError("lora.targets: found no module, expected globs such as *.attn.q or layers.*.ffn.*")
 
 
 class Adapted(nn.Linear):
@@ -68,11 +66,8 @@ def chosen(core: nn.Module, targets: Sequence[str]) -> list[str]:
     for target, names in found.items():
         if not names:
             ends = sorted({n.partition("layers.")[2].partition(".")[2] for n in known})
-            raise QkvError(f"lora.targets: {target!r} fits no layer{nearest(target.removeprefix('*.'), ends)} (in each "
-                           f"block there are: {', '.join(ends)})",
-                           zh=f"lora.targets："
-                           f"{target!r} 不合任何一层{nearest(target.removeprefix('*.'), ends).zh}（每块有："
-                              f"{', '.join(ends)}）")  # fmt: skip
+            raise QkvError("lora.targets: {target!r} fits no layer{hint} (in each block there are: {ends})",
+                           target=target, hint=nearest(target.removeprefix("*."), ends), ends=", ".join(ends))
     every = {name for names in found.values() for name in names}
     return [name for name in known if name in every]
 
@@ -87,8 +82,7 @@ def attach(core: nn.Module, s: Lora, *, seed: int = 0) -> list[str]:
     known = dict(core.named_parameters())
     for glob in s.also if s.also != Lora.also else ():
         if not any(fnmatchcase(name, glob) for name in known):
-            raise QkvError(f"lora.also: {glob!r} fits no weight{nearest(glob, known)}",
-                           zh=f"lora.also：{glob!r} 不合任何一个权重{nearest(glob, known).zh}")  # fmt: skip
+            raise QkvError("lora.also: {glob!r} fits no weight{hint}", glob=glob, hint=nearest(glob, known))
     for name, p in core.named_parameters():
         p.requires_grad_(any(fnmatchcase(name, glob) for glob in s.also))
     for name in names:
@@ -121,16 +115,13 @@ def load(core: nn.Module, parts: Mapping[str, tuple[Tensor, Tensor, float]]) -> 
     known = candidates(core)
     for name, (a, b, scale) in parts.items():
         if name not in known:
-            raise QkvError(f"the adapter is for {name!r}, which this model lacks{nearest(name, known)}",
-                           zh=f"适配器是给 {name!r} 的，这个模型没有它{nearest(name, known).zh}")  # fmt: skip
+            raise QkvError("the adapter is for {name!r}, which this model lacks{hint}", name=name,
+                           hint=nearest(name, known))
         layer, rank = known[name], a.shape[0]
         if tuple(a.shape) != (rank, layer.in_features) or tuple(b.shape) != (layer.out_features, rank):
             fit = f"[rank, {layer.in_features}] and [{layer.out_features}, rank]"
-            raise QkvError(f"{name}: the adapter is {list(a.shape)} and {list(b.shape)}, expected {fit}: was it made "
-                           "for another model?",
-                           zh=f"{name}：适配器是 {list(a.shape)} 和 {list(b.shape)}，"
-                           f"应是 [rank, {layer.in_features}] 和 "
-                              f"[{layer.out_features}, rank]：是给别的模型做的吗？")  # fmt: skip
+            raise QkvError("{name}: the adapter is {shape} and {shape2}, expected {fit}: was it made for another "
+                           "model?", name=name, shape=list(a.shape), shape2=list(b.shape), fit=fit)
         put(layer, a, b, Lora(rank), scale)
 
 

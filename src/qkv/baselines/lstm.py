@@ -215,8 +215,8 @@ def alignment(core: LSTMModel, source: Sequence[int], target: Sequence[int]) -> 
         QkvError: the core has no attention.
     """
     if core.spec.attention == "none":
-        raise QkvError("this LSTM knows its source by one vector; only one with attention has an alignment to show",
-                       zh="这个 LSTM 只用一个向量知道原文；有注意力的才有对齐可看")  # fmt: skip
+        raise QkvError("this LSTM knows its source by one vector; only one with attention has an alignment to "
+                       "show")
     ids = torch.tensor([list(target)], device=core.embed.weight.device)
     step = begin_decoding(core, [source], ids)
     return core.lstm_decoder.unroll(core.embed(ids), core.lstm_decoder.initial_state(1, step), step)[1][0]

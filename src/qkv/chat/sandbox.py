@@ -93,8 +93,8 @@ def split_marked(marked: str) -> list[tuple[str, bool]]:
         if piece and not MARKS.fullmatch(piece):
             found.append((piece, depth == 0))
     if depth:
-        raise QkvError("the chat template cuts text of its own and of the messages apart; they cannot be told apart",
-                       zh="对话模板把自己的文字与消息的切在一起，两者分不开")  # fmt: skip
+        raise QkvError("the chat template cuts text of its own and of the messages apart; they cannot be told "
+                       "apart")
     return found
 
 
@@ -105,8 +105,8 @@ def render(source: str, typed: dict[str, Any], own: dict[str, Any], *, marked: b
         QkvError: it is too long, does not parse, fails, refuses, or exceeds its bounds.
     """
     if len(source) > SOURCE:
-        raise QkvError(f"the chat template has {len(source)} characters, expected at most {SOURCE}",
-                       zh=f"对话模板有 {len(source)} 个字符，至多 {SOURCE} 个")  # fmt: skip
+        raise QkvError("the chat template has {source} characters, expected at most {source2}", source=len(source),
+                       source2=SOURCE)
     try:
         environment = BoundedEnvironment(marked=marked)
         code = environment.compile(Rewrite().visit(environment.parse(source)))
@@ -116,13 +116,12 @@ def render(source: str, typed: dict[str, Any], own: dict[str, Any], *, marked: b
     except QkvError:
         raise
     except jinja2.TemplateSyntaxError as e:
-        raise QkvError(f"the chat template does not parse, line {e.lineno}: {e.message}",
-                       zh=f"对话模板第 {e.lineno} 行不合语法：{e.message}") from None  # fmt: skip
+        raise QkvError("the chat template does not parse, line {lineno}: {message}", lineno=e.lineno,
+                       message=e.message) from None
     except RecursionError:
-        raise QkvError("the chat template calls itself without end", zh="对话模板无休止地调用自己") from None
+        raise QkvError("the chat template calls itself without end") from None
     except Exception as e:  # a template may fail in any way that Python code may
-        raise QkvError(f"the chat template failed: {type(e).__name__}: {e}",
-                       zh=f"对话模板出错：{type(e).__name__}: {e}") from None  # fmt: skip
+        raise QkvError("the chat template failed: {kind}: {e}", kind=type(e).__name__, e=e) from None
 
 
 def mark_user_text(value: Any) -> Any:
@@ -174,8 +173,8 @@ class Rewrite(NodeTransformer):
     def visit_NSRef(self, node: nodes.NSRef) -> nodes.Node:  # noqa: N802
         """Names that begin with an underscore lead out of the sandbox."""
         if node.attr.startswith("_"):
-            raise QkvError(f"the chat template, line {node.lineno}, sets {node.attr!r}; such names are not for it",
-                           zh=f"对话模板第 {node.lineno} 行设置了 {node.attr!r}；这样的名字不给它用")  # fmt: skip
+            raise QkvError("the chat template, line {lineno}, sets {attr!r}; such names are not for it",
+                           lineno=node.lineno, attr=node.attr)
         return node
 
 
@@ -222,12 +221,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.steps -= 1
         self.room -= size
         if self.steps < 0 or time.monotonic() > self.deadline:
-            raise QkvError(f"the chat template was stopped after {STEPS - self.steps} steps: does it loop without end?",
-                           zh=f"对话模板在 {STEPS - self.steps} 步之后被停下：它会没完没了吗？")  # fmt: skip
+            raise QkvError("the chat template was stopped after {steps} steps: does it loop without end?",
+                           steps=STEPS - self.steps)
         if size > OUTPUT or self.room < 0:
             most = OUTPUT if self.room >= 0 else MADE
-            raise QkvError(f"the chat template was stopped: it makes more than {most} characters",
-                           zh=f"对话模板被停下：它写出的超过 {most} 个字符")  # fmt: skip
+            raise QkvError("the chat template was stopped: it makes more than {most} characters", most=most)
 
     def count_steps(self, values: Any) -> Iterator[Any]:
         """The values one by one."""
@@ -256,8 +254,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
         """Attributes that lead out of the sandbox, or change what was given."""
-        raise QkvError(f"the chat template asks for .{attribute} of a {type(obj).__name__}, which it may not",
-                       zh=f"对话模板要用 {type(obj).__name__} 的 .{attribute}，这不允许")  # fmt: skip
+        raise QkvError("the chat template asks for .{attribute} of a {kind}, which it may not", attribute=attribute,
+                       kind=type(obj).__name__)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """What is at a key or number."""
@@ -282,8 +280,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     ) -> str:  # fmt: skip
         """JSON as transformers writes it for templates: nothing escaped for HTML; all of it counts as people's."""
         if not isinstance(indent, int | None) or (indent or 0) > 16:
-            raise QkvError(f"the chat template indents JSON by {indent!r}, expected at most 16",
-                           zh=f"对话模板把 JSON 缩进 {indent!r}，至多 16")  # fmt: skip
+            raise QkvError("the chat template indents JSON by {indent!r}, expected at most 16", indent=indent)
         text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
         self.spend(len(text))
         return UserText(text) if self.marked else text
@@ -310,8 +307,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(owner, str | int | float | bytes | dict | list | tuple):
             allowed = next((names for kind, names in METHODS.items() if isinstance(owner, kind)), ())
             if name not in allowed:
-                raise QkvError(f"the chat template calls .{name}() of a {type(owner).__name__}, which it may not",
-                               zh=f"对话模板调用 {type(owner).__name__} 的 .{name}()，这不允许")  # fmt: skip
+                raise QkvError("the chat template calls .{name}() of a {kind}, which it may not", name=name,
+                               kind=type(owner).__name__)
         if not isinstance(owner, str):
             self.spend()
             return super().call(context, obj, *args, **options)
@@ -338,8 +335,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             self.spend(estimate_cost("format", left, right if isinstance(right, tuple) else (right,)))
         elif isinstance(left, int | float) and isinstance(right, int | float):
             if operator != "+" and (abs(left) > 2**31 or abs(right) > (64 if operator == "**" else 2**31)):
-                raise QkvError(f"the chat template calculates {left} {operator} {right}, which is too large for it",
-                               zh=f"对话模板计算 {left} {operator} {right}，对它来说太大")  # fmt: skip
+                raise QkvError("the chat template calculates {left} {operator} {right}, which is too large for it",
+                               left=left, operator=operator, right=right)
         else:
             sizes = [len(v) if isinstance(v, str | list | tuple) else v for v in (left, right)]
             numbers = [max(0, int(n)) for n in sizes if isinstance(n, int | float)]
@@ -367,8 +364,7 @@ def estimate_cost(name: str, owner: Any, args: tuple[Any, ...]) -> int:
     sizes = [len(a) if isinstance(a, str | list | tuple) else a if isinstance(a, int) else 0 for a in args]
     if name == "format":
         if WIDE.search(owner):
-            raise QkvError("the chat template formats text to a width that is too large or computed",
-                           zh="对话模板给文本的宽度太大，或是算出来的")  # fmt: skip
+            raise QkvError("the chat template formats text to a width that is too large or computed")
         return len(owner) + (owner.count("{") + owner.count("%")) * max(sizes, default=0)
     if name == "indent":
         return len(owner) + (1 + owner.count("\n")) * max(sizes, default=4)
@@ -378,18 +374,18 @@ def estimate_cost(name: str, owner: Any, args: tuple[Any, ...]) -> int:
 def make_namespace(*args: Any, **names: Any) -> Namespace:
     """What a template may change inside a loop."""
     if wrong := next((n for n in dict(*args, **names) if n.startswith("_")), None):
-        raise QkvError(f"the chat template names {wrong!r}; names that begin with an underscore are not for templates",
-                       zh=f"对话模板用了名字 {wrong!r}；以下划线开头的名字不给模板用")  # fmt: skip
+        raise QkvError("the chat template names {wrong!r}; names that begin with an underscore are not for templates",
+                       wrong=wrong)
     return Namespace(*args, **names)
 
 
 def refuse(message: str) -> None:
     """What a template calls when the messages are not in its order."""
-    raise QkvError(f"the chat template refuses these messages: {message}", zh=f"对话模板拒绝这些消息：{message}")
+    raise QkvError("the chat template refuses these messages: {message}", message=message)
 
 
 def format_now(form: str) -> str:
     """The present time, written in a form of strftime."""
     if len(form) > 100 or WIDE.search(form):
-        raise QkvError("the chat template asks for the time in a form that is too long", zh="对话模板要的时间格式太长")
+        raise QkvError("the chat template asks for the time in a form that is too long")
     return datetime.now().strftime(form)

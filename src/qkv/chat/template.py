@@ -10,11 +10,12 @@ from typing import Any, cast
 
 from qkv.chat import sandbox
 from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 from qkv.tokenizers import backends
 from qkv.tokenizers.control_tokens import FORGED
 from qkv.tokenizers.tokenizer import Tokenizer
 
-Message = Mapping[str, Any]
+Turn = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Template:
     sources: Mapping[str, str]
     tokens: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **extra: Any) -> str:
+    def render(self, messages: Sequence[Turn], *, add_generation_prompt: bool = True, **extra: Any) -> str:
         """The text of a conversation; `extra` are further names that templates know, as tools or enable_thinking.
 
         Messages are `{"role": …, "content": text or list of {"type": "text", "text": …}}`; one more key,
@@ -36,7 +37,7 @@ class Template:
         return sandbox.render(*self._prepare(messages, add_generation_prompt, extra), marked=False)
 
     def ids(
-        self, tokenizer: Tokenizer, messages: Sequence[Message], *, add_generation_prompt: bool = True, **extra: Any
+        self, tokenizer: Tokenizer, messages: Sequence[Turn], *, add_generation_prompt: bool = True, **extra: Any
     ) -> list[int]:
         """The ids of `render`, in which only what the template itself wrote can be a control token.
 
@@ -47,16 +48,13 @@ class Template:
         plain, marked = sandbox.render(*given, marked=False), sandbox.render(*given, marked=True)
         parts = sandbox.split_marked(marked)
         if "".join(text for text, _ in parts) != plain:
-            raise QkvError(
-                "the chat template mixes its own text with the messages' and then compares or cuts it, so that control "
-                "tokens that a user typed cannot be kept apart; use render() and encode its text if you trust it",
-                zh="这个对话模板把自己的文字与消息的混在一起，再去比较或切开，用户打的控制 token "
-                "无法分开；若信任这些文字，请用 render() 再编码",
-            )
+            raise QkvError("the chat template mixes its own text with the messages' and then compares or cuts it, so "
+                           "that control tokens that a user typed cannot be kept apart; use render() and encode its "
+                           "text if you trust it")
         return tokenizer.encode_parts(parts)
 
     def _prepare(
-        self, messages: Sequence[Message], prompt: bool, extra: dict[str, Any]
+        self, messages: Sequence[Turn], prompt: bool, extra: dict[str, Any]
     ) -> tuple[str, dict[str, Any], dict[str, Any]]:
         """The template's source, what people wrote, and what the checkpoint says."""
         rows = check_messages(messages)
@@ -64,9 +62,8 @@ class Template:
         name = extra.pop("template", None) or usual
         if name not in self.sources:
             known = ", ".join(self.sources)
-            raise QkvError(f"no chat template {name!r}{nearest(str(name), self.sources)} (known: {known}): template=…",
-                           zh=f"没有对话模板 {name!r}{nearest(str(name), self.sources).zh}（有的：{known}）："
-                           "template=…")  # fmt: skip
+            raise QkvError("no chat template {name!r}{hint} (known: {known}): template=…", name=name,
+                           hint=nearest(str(name), self.sources), known=known)
         typed = {
             "messages": rows,
             "tools": None,
@@ -106,27 +103,24 @@ def _template(config: Mapping[str, Any], roles: Mapping[str, str]) -> Template |
     return Template(sources, {f"{role}_token": token for role, token in roles.items()})
 
 
-def check_messages(messages: Sequence[Message]) -> list[Any]:
+def check_messages(messages: Sequence[Turn]) -> list[Any]:
     """The messages as plain data.
 
     Raises:
         QkvError: one has no role, or its content is no text; the message's number is named.
     """
     if isinstance(messages, str | Mapping) or not messages:
-        raise QkvError(f'messages: found {type(messages).__name__}, expected a list of {{"role": …, "content": …}}',
-                       zh=f'messages：是 {type(messages).__name__}，'
-                       f'应是 {{"role": …, "content": …}} 的列表')  # fmt: skip
+        raise QkvError('messages: found {kind}, expected a list of {{"role": …, "content": …}}',
+                       kind=type(messages).__name__)
     for n, message in enumerate(messages):
-        where = f"message {n + 1} of {len(messages)}"
+        where = Message("message {text} of {messages}", text=n + 1, messages=len(messages))
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise QkvError(f'{where}: expected {{"role": …, "content": …}}, found {message!r}',
-                           zh=f'第 {n + 1} 条消息（共 {len(messages)} 条）：'
-                           f'应是 {{"role": …, "content": …}}，却是 {message!r}')  # fmt: skip
+            raise QkvError('{where}: expected {{"role": …, "content": …}}, found {message!r}', where=where,
+                           message=message)
         if not isinstance(message.get("content"), str | list | None):
             kind = type(message["content"]).__name__
-            raise QkvError(f"{where}: its content is of type {kind}, expected text or a list of parts",
-                           zh=f"第 {n + 1} 条消息（共 {len(messages)} 条）：内容是 {kind} 类型，"
-                           "应是文本或各部分的列表")  # fmt: skip
+            raise QkvError("{where}: its content is of type {kind}, expected text or a list of parts", where=where,
+                           kind=kind)
     return [to_plain_data(message, "messages") for message in messages]
 
 
@@ -144,5 +138,5 @@ def to_plain_data(value: Any, where: str) -> Any:
         return {to_plain_data(k, where): to_plain_data(v, where) for k, v in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [to_plain_data(v, where) for v in cast("list[Any]", value)]
-    raise QkvError(f"{where}: found a {type(value).__name__}, expected what JSON can say",
-                   zh=f"{where}：是 {type(value).__name__}，应是 JSON 能表示的")  # fmt: skip
+    raise QkvError("{where}: found a {kind}, expected what JSON can say", where=where,
+                   kind=type(value).__name__)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 
 # Keys that say nothing about the model's numbers: who wrote the file, how to generate, what labels are called.
 HOUSEKEEPING = re.compile(
@@ -26,8 +27,8 @@ class Reader:
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.values:
-            raise QkvError(f"{self.where}: the key {key!r} is missing{nearest(key, self.values)}",
-                           zh=f"{self.where}：缺键 {key!r}{nearest(key, self.values).zh}")  # fmt: skip
+            raise QkvError("{where}: the key {key!r} is missing{hint}", where=self.where, key=key,
+                           hint=nearest(key, self.values))
         self.read.add(key)
         return self.check_number(key)
 
@@ -39,14 +40,15 @@ class Reader:
         """The value, refused when it is a number that is not finite or a size below zero."""
         value = self.values[key]
         if isinstance(value, (int, float)) and not isinstance(value, bool) and (not math.isfinite(value) or value < 0):
-            raise self.error(key, value, "a finite number that is not negative")
+            raise self.error(key, value, Message("a finite number that is not negative"))
         return value
 
     def choice(self, key: str, known: Mapping[str, Any], default: str | None = None) -> Any:
         """The value of `key` translated by a table; an unknown word is an error that lists the known ones."""
         value = self[key] if default is None else self.get(key, default)
         if value not in known:
-            raise self.error(key, value, f"one of {', '.join(known)}{nearest(str(value), known)}")
+            raise self.error(key, value,
+                             Message("one of {known}{hint}", known=", ".join(known), hint=nearest(str(value), known)))
         return known[value]
 
     def part(self, key: str) -> "Reader":
@@ -59,8 +61,8 @@ class Reader:
 
     def error(self, key: str, found: object, expected: str) -> QkvError:
         """An error that names the key, what was found and what was expected."""
-        return QkvError(f"{self.where}: {key!r} is {found!r}, expected {expected}",
-                        zh=f"{self.where}：{key!r} 是 {found!r}，应是 {expected}")  # fmt: skip
+        return QkvError("{where}: {key!r} is {found!r}, expected {expected}", where=self.where, key=key, found=found,
+                        expected=expected)
 
     def list_unread(self, ignore: Iterable[str] = ()) -> dict[str, Any]:
         """What nobody read and nobody explained, with its values."""
@@ -73,10 +75,7 @@ class Reader:
         set_keys = {k: v for k, v in left.items() if v}
         if set_keys:
             keys = "; ".join(f"{k} = {v!r}{nearest(k, self.read)}" for k, v in set_keys.items())
-            raise QkvError(
-                f"{self.where}: keys that we do not read and that may change the model: {keys}. "
-                f"Remove them, or list them in the family's IGNORE with the reason why they are harmless",
-                zh=f"{self.where}：有我们不读、却可能改变模型的键：{keys}。请删掉，"
-                "或写进家族的 IGNORE 并说明为何无害",
-            )
+            raise QkvError("{where}: keys that we do not read and that may change the model: {keys}. Remove them, or "
+                           "list them in the family's IGNORE with the reason why they are harmless", where=self.where,
+                           keys=keys)
         return sorted(left)

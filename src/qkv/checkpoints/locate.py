@@ -7,6 +7,7 @@ from pathlib import Path
 from qkv import paths
 from qkv.checkpoints import peft
 from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 
 WANTED_FILES = ("*.json", "*.safetensors", "*.model", "*.spm", "merges.txt", "vocab.*", "*.jinja")  # data, never code
 
@@ -14,23 +15,22 @@ WANTED_FILES = ("*.json", "*.safetensors", "*.model", "*.spm", "merges.txt", "vo
 def locate(name: str | Path, revision: str | None = None, wanted: Sequence[str] = WANTED_FILES) -> Path:
     """The directory of a MODEL: an existing path, else a bundled name, else a hub id (`./x` forces a path)."""
     if not str(name):
-        raise QkvError("the name of the model is empty, expected a directory, a bundled name or a hub id",
-                       zh="模型的名字是空的，应是目录、自带模型的名字或 hub 上的名字")  # fmt: skip
+        raise QkvError("the name of the model is empty, expected a directory, a bundled name or a hub id")
     path, bundled = Path(name), paths.bundled_dir()
     if path.is_dir():
         if (path / "config.json").is_file() or (path / peft.CONFIG).is_file():
             return path
         here = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
-        raise QkvError(f"{path}: no config.json in this directory (found: {here}); is it a model's or a run's?",
-                       zh=f"{path}：目录里没有 config.json（有：{here}）；这是模型或训练的目录吗？")  # fmt: skip
+        raise QkvError("{path}: no config.json in this directory (found: {here}); is it a model's or a run's?",
+                       path=path, here=here)
     known = sorted(p.name for p in bundled.iterdir()) if bundled.is_dir() else []
     if str(name) in known:
         return bundled / str(name)
     if path.is_file():
-        raise QkvError(f"{path}: is a file, expected the directory of a model", zh=f"{path}：是文件，应是模型的目录")
+        raise QkvError("{path}: is a file, expected the directory of a model", path=path)
     if str(name).startswith((".", "/", "~")) or str(name).count("/") > 1 or (os.sep != "/" and os.sep in str(name)):
-        raise QkvError(f"{name}: no such directory (bundled models: {', '.join(known) or 'none'})",
-                       zh=f"{name}：没有这个目录（自带的模型：{', '.join(known) or '无'}）")  # fmt: skip
+        raise QkvError("{name}: no such directory (bundled models: {known})", name=name,
+                       known=", ".join(known) or Message("none"))
     return download_from_hub(str(name), revision, known, wanted)
 
 
@@ -45,11 +45,6 @@ def download_from_hub(name: str, revision: str | None, known: Sequence[str], wan
     except Exception as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         hint, here, why = nearest(name, known), ", ".join(known), f"{type(e).__name__}: {reason[:160]}"
-        raise QkvError(
-            f"{name}: no such directory and no bundled model{hint} (bundled: {here or 'none'}), and the hub did not "
-            f"give it ({why}). Check the name, and HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME; ./{name} forces "
-            "a path",
-            zh=f"{name}：没有这个目录，也没有这个自带的模型{hint.zh}（自带：{here or '无'}），"
-            f"hub 上也没有取到（{why}）。请检查名字，以及 HF_ENDPOINT、HF_HUB_OFFLINE、HF_TOKEN、HF_HOME；"
-            f"写 ./{name} 表示路径",
-        ) from None
+        raise QkvError("{name}: no such directory and no bundled model{hint} (bundled: {here}), and the hub did not "
+                       "give it ({why}). Check the name, and HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME; "
+                       "./{name} forces a path", name=name, hint=hint, here=here or Message("none"), why=why) from None

@@ -35,9 +35,8 @@ def family_of_config(config: Mapping[str, Any], where: object) -> ModuleType:
     if chosen not in known or "+" in model_type:
         listed = sorted({t.partition("+")[0] for t in known})
         hint = nearest(model_type, listed)
-        raise QkvError(f"{where}: model_type is {model_type!r}{hint} (known: {', '.join(listed)}, qkv)",
-                       zh=f"{where}：model_type 是 {model_type!r}{hint.zh}（有的："
-                       f"{', '.join(listed)}, qkv）")  # fmt: skip
+        raise QkvError("{where}: model_type is {model_type!r}{hint} (known: {listed}, qkv)", where=where,
+                       model_type=model_type, hint=hint, listed=", ".join(listed))
     return known[chosen]
 
 
@@ -49,8 +48,7 @@ def find_family(name: str) -> ModuleType | None:
 def spec_from_config(config: dict[str, Any], where: object) -> Spec:
     """The spec that a config describes; every key is read, explained or an error."""
     if "model_type" not in config:
-        raise QkvError(f"{where}: the key 'model_type' is missing; is this a model's config?",
-                       zh=f"{where}：缺键 'model_type'；这是模型的配置吗？")  # fmt: skip
+        raise QkvError("{where}: the key 'model_type' is missing; is this a model's config?", where=where)
     if config["model_type"] in OWN:
         return from_json(Spec | LSTMSpec, config.get("spec"), f"{where}: spec")
     family, reader = family_of_config(config, where), Reader(config, str(where))
@@ -61,10 +59,9 @@ def spec_from_config(config: dict[str, Any], where: object) -> Spec:
     try:
         spec = family.spec(reader)
     except (TypeError, ZeroDivisionError, AttributeError) as e:
-        raise QkvError(f"{where}: a value has the wrong type ({e})", zh=f"{where}：有一个值的类型不对（{e}）") from None
+        raise QkvError("{where}: a value has the wrong type ({e})", where=where, e=e) from None
     except QkvError as e:
-        raise QkvError(str(e) if str(where) in str(e) else f"{where}: {e}",
-                       zh=e.note.zh if str(where) in e.note.zh else f"{where}：{e.note.zh}") from None  # fmt: skip
+        raise (e if str(where) in str(e) else QkvError("{where}: {e}", where=where, e=e)) from None
     reader.finish(family.IGNORE)
     return spec
 
@@ -86,9 +83,8 @@ def preset_config(name: str) -> dict[str, Any] | None:
         return None
     sizes: dict[str, dict[str, Any]] = module.SIZES
     if size not in sizes:
-        raise QkvError(f"{family} has no size {size!r}{nearest(size, sizes)} (known: {', '.join(sizes)})",
-                       zh=f"{family} 没有规格 {size!r}{nearest(size, sizes).zh}（有的："
-                       f"{', '.join(sizes)}）")  # fmt: skip
+        raise QkvError("{family} has no size {size!r}{hint} (known: {sizes})", family=family, size=size,
+                       hint=nearest(size, sizes), sizes=", ".join(sizes))
     return {"model_type": module.TYPES[0].partition("+")[0]} | sizes[size]
 
 
@@ -124,7 +120,7 @@ def load_core(
             buffer.data = buffer.data.float()
         name_table.load_tensors(core, names, tensors, ignore)
     except QkvError as e:
-        raise QkvError(f"{directory}: {e}", zh=f"{directory}：{e.note.zh}") from None
+        raise QkvError("{directory}: {e}", directory=directory, e=e) from None
     return core.eval(), config
 
 
@@ -171,13 +167,12 @@ def save_core(
     spec, chosen = core.spec, config
     if family is not None:
         if family not in modules():
-            raise QkvError(f"unknown family {family!r}{nearest(family, modules())} (known: {', '.join(modules())})",
-                           zh=f"没有家族 {family!r}{nearest(family, modules()).zh}（有的："
-                           f"{', '.join(modules())}）")  # fmt: skip
+            raise QkvError("unknown family {family!r}{hint} (known: {modules})", family=family,
+                           hint=nearest(family, modules()), modules=", ".join(modules()))
         said = family_config(modules()[family], spec)
         if isinstance(said, str):
-            raise QkvError(f"cannot save as {family}: {said}; leave out family= to save it as type 'qkv'",
-                           zh=f"不能存为 {family}：{said}；请去掉 family=，存为 'qkv' 类型")  # fmt: skip
+            raise QkvError("cannot save as {family}: {said}; leave out family= to save it as type 'qkv'", family=family,
+                           said=said)
         chosen = {**(config or {}), **said} if config and config.get("model_type") == said["model_type"] else said
     elif config is None or spec_from_config(config, "config") != spec:
         options = (family_config(m, spec) for m in modules().values())

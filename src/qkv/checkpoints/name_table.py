@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import QkvError, nearest
+from qkv.messages import Message, join
 
 
 class Slot(NamedTuple):
@@ -122,11 +123,8 @@ def convert_in(theirs: Tensor, slot: Slot, sizes: list[int], heads: int = 1) -> 
         theirs = theirs.T
     if "split" in slot.ops:
         if sum(sizes) != theirs.shape[0]:
-            raise QkvError(
-                f"{slot.theirs[0]}: found {theirs.shape[0]} rows, expected {sum(sizes)} "
-                f"({' + '.join(map(str, sizes))})",
-                zh=f"{slot.theirs[0]}：有 {theirs.shape[0]} 行，应有 {sum(sizes)}（{' + '.join(map(str, sizes))}）",
-            )
+            raise QkvError("{theirs}: found {shape} rows, expected {sizes} ({map})", theirs=slot.theirs[0],
+                           shape=theirs.shape[0], sizes=sum(sizes), map=" + ".join(map(str, sizes)))
         if "weave" in slot.ops:
             theirs = theirs.unflatten(0, (heads, len(sizes), -1)).transpose(0, 1).flatten(0, 2)
         return list(theirs.split(sizes))
@@ -178,37 +176,34 @@ def load_tensors(core: nn.Module, names: str, tensors: Mapping[str, Callable[[],
     skip = [re.compile(p) for p in ignore]
     unread = [t for t in tensors if t not in read and not any(p.fullmatch(t) for p in skip)]
     if missing or unread:
-        said = describe_mismatch(missing, unread)
-        raise QkvError(said, zh=said.zh)
+        raise QkvError(describe_mismatch(missing, unread))
 
 
 def copy_tensor(name: str, ours: Tensor, part: Tensor, spelled: str, *, again: bool) -> None:
     """Copy one tensor into its parameter; where a tied twin was filled before, the two must agree."""
     if part.shape != ours.shape:
-        raise QkvError(f"{spelled}: found the shape {list(part.shape)}, expected {list(ours.shape)} for {name}",
-                       zh=f"{spelled}：形状是 {list(part.shape)}，{name} 应是 {list(ours.shape)}")  # fmt: skip
+        raise QkvError("{spelled}: found the shape {shape}, expected {shape2} for {name}", spelled=spelled,
+                       shape=list(part.shape), shape2=list(ours.shape), name=name)
     if again:
         if not part.is_meta and not torch.equal(ours, part.to(ours)):
-            raise QkvError(f"{spelled}: the config ties it to the embedding, but the two tensors differ",
-                           zh=f"{spelled}：配置说它与嵌入共用，但两个张量不同")  # fmt: skip
+            raise QkvError("{spelled}: the config ties it to the embedding, but the two tensors differ",
+                           spelled=spelled)
         return
     ours.copy_(part)
 
 
-def describe_mismatch(missing: list[str], unread: list[str], most: int = 8) -> Note:
+def describe_mismatch(missing: list[str], unread: list[str], most: int = 8) -> Message:
     """The two lists of a load that does not fit, shortened, with the nearest name where one was likely meant."""
 
-    def join_names(names: list[str], others: list[str]) -> Note:
+    def join_names(names: list[str], others: list[str]) -> Message:
         shown, more = [(n, nearest(n, others)) for n in names[:most]], len(names) - most
-        rest = Note(f" and {more} more", zh=f"，另有 {more} 个") if more > 0 else Note("")
-        return Note((", ".join(f"{n}{hint}" for n, hint in shown) or "none") + rest,
-                    zh=("、".join(f"{n}{hint.zh}" for n, hint in shown) or "无") + rest.zh)  # fmt: skip
+        rest = Message(" and {more} more", more=more) if more > 0 else Message("")
+        return Message("{shown}{rest}", shown=join(", ", (f'{n}{hint}' for n, hint in shown)) or Message("none"),
+                       rest=rest)
 
     lacks, besides = join_names(missing, unread), join_names(unread, missing)
-    return Note(f"the checkpoint does not fit the config. Missing ({len(missing)}): {lacks}. "
-                f"Never read ({len(unread)}): {besides}",
-                zh=f"检查点与配置不合。缺 {len(missing)} 个：{lacks.zh}。没有读到的 {len(unread)} 个："
-                f"{besides.zh}")  # fmt: skip
+    return Message("the checkpoint does not fit the config. Missing ({missing}): {lacks}. Never read ({unread}): "
+                   "{besides}", missing=len(missing), lacks=lacks, unread=len(unread), besides=besides)
 
 
 def export_tensors(core: nn.Module, names: str) -> dict[str, Tensor]:
@@ -224,6 +219,6 @@ def export_tensors(core: nn.Module, names: str) -> dict[str, Tensor]:
         theirs |= zip(every, tensor.unbind() if "stack" in slot.ops else [tensor], strict=True)
     left = [n for n, p in ours.items() if id(p) not in written]
     if left:
-        raise QkvError(f"the family has no names for these parameters: {', '.join(left)}; save it without family=",
-                       zh=f"这个家族没有给这些参数的名字：{', '.join(left)}；请去掉 family= 再存")  # fmt: skip
+        raise QkvError("the family has no names for these parameters: {left}; save it without family=",
+                       left=", ".join(left))
     return theirs

@@ -18,6 +18,7 @@ from qkv.checkpoints import name_table, storage
 from qkv.checkpoints.model_dir import family_of_config, own_names
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
+from qkv.messages import Message
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BEFORE = "base_model.model."  # PEFT's own wrappers, in the name of every tensor
@@ -124,8 +125,8 @@ def base_of_adapter(directory: Path) -> str:
     """The model that the adapters in a directory were made for: a path, also beside the directory, or a name."""
     base = storage.read_json(directory / CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
-        raise QkvError(f"{directory / CONFIG}: names no base_model_name_or_path, the model that the adapter is for",
-                       zh=f"{directory / CONFIG}：没有 base_model_name_or_path，即适配器所属的模型")  # fmt: skip
+        raise QkvError("{directory}: names no base_model_name_or_path, the model that the adapter is for",
+                       directory=directory / CONFIG)
     beside = directory / base
     return str(beside) if not Path(base).is_dir() and beside.is_dir() else base
 
@@ -140,15 +141,15 @@ def read_adapters(
     """
     stated, where = storage.read_json(directory / CONFIG), directory / CONFIG
     if stated.get("peft_type") != "LORA":
-        raise QkvError(f"{where}: peft_type is {stated.get('peft_type')!r}, expected 'LORA'",
-                       zh=f"{where}：peft_type 是 {stated.get('peft_type')!r}，应是 'LORA'")  # fmt: skip
+        raise QkvError("{where}: peft_type is {peft_type!r}, expected 'LORA'", where=where,
+                       peft_type=stated.get("peft_type"))
     refused = [f"{key} ({what})" for key, what in REFUSED.items() if stated.get(key)]
     if refused or stated.get("bias", "none") != "none":
-        raise QkvError(f"{where}: has what we do not read: {', '.join(refused) or 'bias'}; merge it with PEFT first",
-                       zh=f"{where}：有我们不读的：{', '.join(refused) or 'bias'}；请先用 PEFT 合并")  # fmt: skip
+        raise QkvError("{where}: has what we do not read: {refused}; merge it with PEFT first", where=where,
+                       refused=", ".join(refused) or "bias")
     if not (directory / WEIGHTS).is_file():
-        raise QkvError(f"{directory}: no {WEIGHTS}; adapters are read from safetensors alone",
-                       zh=f"{directory}：没有 {WEIGHTS}；适配器只从 safetensors 读")  # fmt: skip
+        raise QkvError("{directory}: no {weights}; adapters are read from safetensors alone", directory=directory,
+                       weights=WEIGHTS)
     tensors, parts, whole = storage.open_safetensors(directory / WEIGHTS), dict[str, Part](), dict[str, Tensor]()
     left, ours = set(tensors), name_table.named_tensors(core)
     for slot, paths in stored_layers(core, config):
@@ -170,11 +171,10 @@ def read_adapters(
                 found = name_table.convert_in(tensors[key](), slot, [ours[o].shape[0] for o in slot.ours])
                 whole |= {names[id(ours[o])]: t for o, t in zip(slot.ours, found, strict=True)}
     if left or not any(".lora_A." in key for key in tensors):
-        whose = ", ".join(sorted(left)[:5]) or "any of it"
-        raise QkvError(f"{directory / WEIGHTS}: no module of this model takes {whose}; is "
-                       f"{stated.get('base_model_name_or_path')!r} the model that it was made for?",
-                       zh=f"{directory / WEIGHTS}：这个模型没有模块用得上 {whose}；"
-                       f"它是给 {stated.get('base_model_name_or_path')!r} 做的吗？")  # fmt: skip
+        whose = ", ".join(sorted(left)[:5]) or Message("any of it")
+        raise QkvError("{directory}: no module of this model takes {whose}; is {base_model_name_or_path!r} the model "
+                       "that it was made for?", directory=directory / WEIGHTS, whose=whose,
+                       base_model_name_or_path=stated.get("base_model_name_or_path"))
     return parts, whole
 
 

@@ -10,7 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message, join
 
 Tensors = dict[str, Tensor]
 
@@ -28,15 +29,12 @@ def fill_weights(core: nn.Module, values: Mapping[str, Tensor]) -> None:
     if own.keys() != values.keys() or wrong:
         missing, extra = sorted(own.keys() - values.keys()), sorted(values.keys() - own.keys())
         lacks, besides = ", ".join(missing[:5]), ", ".join(extra[:5])
-        found = [Note(f"it lacks {lacks}", zh=f"缺 {lacks}")] if missing else []
-        found += [Note(f"it has {besides} besides", zh=f"多出 {besides}")] if extra else []
-        found += [Note(f"{n} was {list(values[n].shape)}, now {list(own[n].shape)}",
-                       zh=f"{n} 原是 {list(values[n].shape)}，"
-                       f"现在是 {list(own[n].shape)}") for n in wrong[:5]]  # fmt: skip
-        raise QkvError(f"checkpoint: its weights are of another model, or of another training.lora: "
-                       f"{'; '.join(found)}. Give another --out to start anew",
-                       zh="检查点：权重属于另一个模型，或另一种 training.lora："
-                       f"{'；'.join(n.zh for n in found)}。要重新开始请另给 --out")  # fmt: skip
+        found = [Message("it lacks {lacks}", lacks=lacks)] if missing else []
+        found += [Message("it has {besides} besides", besides=besides)] if extra else []
+        found += [Message("{n} was {shape}, now {shape2}", n=n, shape=list(values[n].shape),
+                          shape2=list(own[n].shape)) for n in wrong[:5]]
+        raise QkvError("checkpoint: its weights are of another model, or of another training.lora: {found}. Give "
+                       "another --out to start anew", found=join("; ", found))
     for name, tensor in own.items():
         tensor.copy_(values[name])
 
@@ -49,13 +47,12 @@ def read_checkpoint(path: Path) -> tuple[Tensors, dict[str, Any]]:
             state = json.loads(found.get("state", ""))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if found.get("crc32", now := checksum(tensors, found["state"])) != now:
-            raise QkvError(f"{path}: spoilt since it was saved (its checksum is another); go on from a copy, or delete "
-                           "it to start anew",
-                           zh=f"{path}：存好之后坏了（校验和不同）；请从备份接着训练，或删掉它重新开始")  # fmt: skip
+            raise QkvError("{path}: spoilt since it was saved (its checksum is another); go on from a copy, or delete "
+                           "it to start anew", path=path)
         return tensors, state
     except (OSError, SafetensorError, json.JSONDecodeError) as e:
-        raise QkvError(f"{path}: not a whole checkpoint of a run ({e}); delete it to start anew",
-                       zh=f"{path}：不是完整的检查点（{e}）；请删掉它重新开始") from None  # fmt: skip
+        raise QkvError("{path}: not a whole checkpoint of a run ({e}); delete it to start anew", path=path,
+                       e=e) from None
 
 
 def checksum(tensors: Mapping[str, Tensor], said: str) -> str:

@@ -26,16 +26,13 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         beside = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise QkvError(f"{path}: no such file{nearest(path.name, beside)}",
-                       zh=f"{path}：没有这个文件{nearest(path.name, beside).zh}") from None  # fmt: skip
+        raise QkvError("{path}: no such file{hint}", path=path, hint=nearest(path.name, beside)) from None
     except UnicodeDecodeError as e:
-        raise QkvError(f"{path}: not UTF-8 at byte {e.start}", zh=f"{path}：第 {e.start} 字节不是 UTF-8") from None
+        raise QkvError("{path}: not UTF-8 at byte {start}", path=path, start=e.start) from None
     except json.JSONDecodeError as e:
-        raise QkvError(f"{path}, line {e.lineno}: not JSON ({e.msg})",
-                       zh=f"{path} 第 {e.lineno} 行：不是 JSON（{e.msg}）") from None  # fmt: skip
+        raise QkvError("{path}, line {lineno}: not JSON ({msg})", path=path, lineno=e.lineno, msg=e.msg) from None
     if not isinstance(value, dict):
-        raise QkvError(f"{path}: found a {type(value).__name__}, expected a JSON object",
-                       zh=f"{path}：是 JSON 的 {type(value).__name__}，应是一个对象")  # fmt: skip
+        raise QkvError("{path}: found a {kind}, expected a JSON object", path=path, kind=type(value).__name__)
     return value
 
 
@@ -54,30 +51,29 @@ def open_tensors(directory: Path) -> Tensors:
         if (directory / index).is_file():
             return open_shards(directory, directory / index, open_file)
     here = ", ".join(sorted(p.name for p in directory.glob("*"))[:8]) or "nothing"
-    raise QkvError(f"{directory}: no model.safetensors and no pytorch_model.bin (found: {here})",
-                   zh=f"{directory}：没有 model.safetensors，也没有 pytorch_model.bin（有的：{here}）")  # fmt: skip
+    raise QkvError("{directory}: no model.safetensors and no pytorch_model.bin (found: {here})", directory=directory,
+                   here=here)
 
 
 def open_shards(directory: Path, index: Path, open_file: Callable[[Path], Tensors]) -> Tensors:
     """The union of the shards that an index names, each tensor where the index says."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places:
-        raise QkvError(f"{index}: found no 'weight_map', expected one that names the file of each tensor",
-                       zh=f"{index}：没有 'weight_map'，应有它来说每个张量在哪个文件里")  # fmt: skip
+        raise QkvError("{index}: found no 'weight_map', expected one that names the file of each tensor",
+                       index=index)
     shards: dict[str, Tensors] = {}
     for file in dict.fromkeys(map(str, places.values())):
         if Path(file).name != file:
-            raise QkvError(f"{index}: names {file!r}, which lies outside the directory; refused",
-                           zh=f"{index}：写着 {file!r}，它在目录之外；不读")  # fmt: skip
+            raise QkvError("{index}: names {file!r}, which lies outside the directory; refused", index=index,
+                           file=file)
         if not (directory / file).is_file():
-            raise QkvError(f"{index}: names {file!r}, which is not there; was the download complete?",
-                           zh=f"{index}：写着 {file!r}，那里没有；下载完整吗？")  # fmt: skip
+            raise QkvError("{index}: names {file!r}, which is not there; was the download complete?", index=index,
+                           file=file)
         shards[file] = open_file(directory / file)
     for name, file in places.items():
         if name not in shards[file]:
-            raise QkvError(f"{index}: says that {name!r} is in {file!r}; it is not{nearest(name, shards[file])}",
-                           zh=f"{index}：说 {name!r} 在 {file!r} 里；"
-                           f"却没有{nearest(name, shards[file]).zh}")  # fmt: skip
+            raise QkvError("{index}: says that {name!r} is in {file!r}; it is not{hint}", index=index, name=name,
+                           file=file, hint=nearest(name, shards[file]))
     return {name: shards[file][name] for name, file in places.items()}
 
 
@@ -86,8 +82,8 @@ def open_safetensors(path: Path) -> Tensors:
     try:
         file = safe_open(str(path), framework="pt").__enter__()
     except (SafetensorError, OSError) as e:
-        raise QkvError(f"{path}: not a whole safetensors file ({e}); was the download or the copy complete?",
-                       zh=f"{path}：不是完整的 safetensors 文件（{e}）；下载或复制完整吗？") from None  # fmt: skip
+        raise QkvError("{path}: not a whole safetensors file ({e}); was the download or the copy complete?", path=path,
+                       e=e) from None
     return {name: lambda name=name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
@@ -96,10 +92,8 @@ def open_foreign(path: Path) -> Tensors:
     try:
         values = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as e:
-        raise QkvError(
-            f"{path}: cannot be read as plain weights ({str(e).splitlines()[0]}); ask for a safetensors file",
-            zh=f"{path}：不能作为纯权重来读（{str(e).splitlines()[0]}）；请索要 safetensors 文件",
-        ) from None
+        raise QkvError("{path}: cannot be read as plain weights ({e}); ask for a safetensors file", path=path,
+                       e=str(e).splitlines()[0]) from None
     return {name: lambda t=t: t for name, t in values.items() if isinstance(t, Tensor)}
 
 
@@ -119,16 +113,13 @@ def replace_dir(directory: Path) -> Iterator[Path]:
     Whatever fails before, a full disk or a signal, leaves the old files as they were.
     """
     if directory.exists() and not directory.is_dir():
-        raise QkvError(f"{directory}: is a file, expected a directory to save into",
-                       zh=f"{directory}：是文件，应是可以存入的目录")  # fmt: skip
+        raise QkvError("{directory}: is a file, expected a directory to save into", directory=directory)
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     except OSError as e:
-        raise QkvError(f"{directory}: cannot be written ({e.strerror or e}); is {directory.parent} a folder that you "
-                       "may write into?",
-                       zh=f"{directory}：写不了（{e.strerror or e}）；"
-                       f"{directory.parent} 是可写的目录吗？") from e  # fmt: skip
+        raise QkvError("{directory}: cannot be written ({reason}); is {parent} a folder that you may write into?",
+                       directory=directory, reason=e.strerror or e, parent=directory.parent) from e
     try:
         yield aside
         for path in (p for p in aside.rglob("*") if p.is_file()):
@@ -141,8 +132,8 @@ def replace_dir(directory: Path) -> Iterator[Path]:
         fsync_path(directory)
     except OSError as e:
         reason = e.strerror or str(e)
-        raise QkvError(f"{directory}: cannot be written ({reason}); what lay there before is still whole",
-                       zh=f"{directory}：写不了（{reason}）；原来在那里的完好") from e  # fmt: skip
+        raise QkvError("{directory}: cannot be written ({reason}); what lay there before is still whole",
+                       directory=directory, reason=reason) from e
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

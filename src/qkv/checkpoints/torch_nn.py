@@ -47,13 +47,10 @@ def attention_spec(module: nn.MultiheadAttention, sight: Sight = "full") -> spec
     """
     heads, width = module.num_heads, module.embed_dim
     if module.in_proj_weight is None or module.bias_k is not None or module.add_zero_attn:
-        raise QkvError(
-            f"nn.MultiheadAttention: found kdim={module.kdim}, vdim={module.vdim}, add_bias_kv="
-            f"{module.bias_k is not None}, add_zero_attn={module.add_zero_attn}; expected {width} and neither",
-            zh=f"nn.MultiheadAttention：kdim={module.kdim}、vdim={module.vdim}、"
-            f"add_bias_kv={module.bias_k is not None}、add_zero_attn={module.add_zero_attn}；"
-               f"应是 {width}，后两样都没有",
-        )
+        raise QkvError("nn.MultiheadAttention: found kdim={kdim}, vdim={vdim}, add_bias_kv={text}, "
+                       "add_zero_attn={add_zero_attn}; expected {width} and neither", kdim=module.kdim,
+                       vdim=module.vdim, text=module.bias_k is not None, add_zero_attn=module.add_zero_attn,
+                       width=width)
     bias = module.in_proj_bias is not None
     mask, drop = spec.Mask(sight), float(module.dropout)
     return spec.Attention(heads, heads, width // heads, mask, bias, bias, dropout=drop)
@@ -75,8 +72,7 @@ def model_spec(module: nn.Transformer, vocabulary: int, *, sources: int | None =
     """The spec of an nn.Transformer above an embedding of `vocabulary` tokens (or two, with `sources`), no head."""
     encoder, decoder = module.encoder, module.decoder
     if not (isinstance(encoder, nn.TransformerEncoder) and isinstance(decoder, nn.TransformerDecoder)):
-        raise QkvError("nn.Transformer: its encoder or decoder is a module of your own; expected PyTorch's",
-                       zh="nn.Transformer：编码器或解码器是你自己的模块；应是 PyTorch 的")  # fmt: skip
+        raise QkvError("nn.Transformer: its encoder or decoder is a module of your own; expected PyTorch's")
     return spec.Spec(vocabulary, stack_spec(decoder), stack_spec(encoder), head=None, sources=sources)
 
 
@@ -85,8 +81,8 @@ def checked_layers(module: nn.TransformerEncoder | nn.TransformerDecoder) -> lis
     known = nn.TransformerDecoderLayer if isinstance(module, nn.TransformerDecoder) else nn.TransformerEncoderLayer
     for i, layer in enumerate(module.layers):
         if not isinstance(layer, known):
-            raise QkvError(f"layers.{i}: found {type(layer).__name__}, expected nn.{known.__name__}",
-                           zh=f"layers.{i}：是 {type(layer).__name__}，应是 nn.{known.__name__}")  # fmt: skip
+            raise QkvError("layers.{i}: found {kind}, expected nn.{kind2}", i=i, kind=type(layer).__name__,
+                           kind2=known.__name__)
     return list(module.layers)
 
 
@@ -98,8 +94,7 @@ def block_spec(layer: Any, sight: Sight) -> spec.Block:
     elif act is F.gelu or isinstance(act, nn.GELU):
         activation = "gelu_tanh" if getattr(act, "approximate", "none") == "tanh" else "gelu"
     else:
-        raise QkvError(f"nn.Transformer: the activation is {act!r}, expected relu or gelu",
-                       zh=f"nn.Transformer：激活函数是 {act!r}，应是 relu 或 gelu")  # fmt: skip
+        raise QkvError("nn.Transformer: the activation is {act!r}, expected relu or gelu", act=act)
     bias, norm = layer.linear1.bias is not None, norm_spec(layer.norm1)
     ffn = spec.Ffn(layer.linear1.out_features, activation, bias=bias, dropout=float(layer.dropout.p))
     cross = attention_spec(layer.multihead_attn, "memory") if isinstance(layer, nn.TransformerDecoderLayer) else None
@@ -110,8 +105,8 @@ def block_spec(layer: Any, sight: Sight) -> spec.Block:
 def norm_spec(module: nn.Module) -> spec.Norm:
     """The spec of an nn.LayerNorm; one without weight is refused."""
     if not isinstance(module, nn.LayerNorm) or not module.elementwise_affine:
-        raise QkvError(f"nn.Transformer: found {module} for a norm, expected nn.LayerNorm with a weight",
-                       zh=f"nn.Transformer：归一化是 {module}，应是带权重的 nn.LayerNorm")  # fmt: skip
+        raise QkvError("nn.Transformer: found {module} for a norm, expected nn.LayerNorm with a weight",
+                       module=module)
     return spec.Norm("unbiased" if module.bias is None else "layer", module.eps)  # pyright: ignore[reportUnnecessaryComparison]
 
 
@@ -138,6 +133,6 @@ def module_of(part: Attention | Stack | Transformer) -> nn.Module:
     if not isinstance(part, Transformer):
         return part
     if not (part.spec.encoder and part.spec.decoder):
-        raise QkvError("nn.Transformer has an encoder and a decoder: give a core that has both, or its one stack",
-                       zh="nn.Transformer 有编码器和解码器：请给两者都有的核心，或给它的一摞")  # fmt: skip
+        raise QkvError("nn.Transformer has an encoder and a decoder: give a core that has both, or its one "
+                       "stack")
     return nn.ModuleDict({"encoder": part.encoder, "decoder": part.decoder})

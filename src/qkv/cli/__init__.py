@@ -16,30 +16,31 @@ from pathlib import Path
 import click
 
 from qkv.cli.common import Talk, choose
-from qkv.cli.usage import chinese
-from qkv.errors import Note, QkvError
+from qkv.cli.usage import said_by_click
+from qkv.errors import QkvError
+from qkv.messages import Message, join
 
 # verb: what it does, in Chinese and in English. The file qkv/cli/<verb>.py holds it, as `command`.
 VERBS = {
-    "demo": ("从零训练 2017 年的 Transformer，翻译，看内部", "train the 2017 Transformer, translate, look inside"),
-    "train": ("按配方或 TOML 文件训练", "train by a recipe or a TOML file"),
-    "translate": ("翻译：一行进，一行出", "translate: one line in, one line out"),
-    "generate": ("续写文本", "continue a text"),
-    "chat": ("按模型的对话模板聊天", "converse, by the model's chat template"),
-    "embed": ("文本的向量", "a vector for a text"),
-    "classify": ("文本的类别", "the label of a text"),
-    "fill": ("完形填空", "fill in masked words"),
-    "score": ("文本的对数概率", "the log-probability of a text"),
-    "eval": ("BLEU、困惑度或准确率", "BLEU, perplexity or accuracy on a file"),
-    "data": ("检查你的数据，或下载公开数据集", "check your data, or get a public set"),
-    "runs": ("比较训练：表和曲线", "compare runs: table and plot"),
-    "look": ("在终端里看模型的内部", "look inside a model in the terminal"),
-    "show": ("为一个模型打印化简后的前向代码", "print the forward pass of one model, folded from the core"),
-    "info": ("参数量、计算量、内存", "parameters, FLOPs and bytes"),
-    "check": ("检查一个模型：严格加载、哈希、坏数、对照", "strict load, hashes, NaN scan, parity"),
-    "convert": ("换注意力头、数值类型或家族", "other key/value heads, dtype or family"),
-    "lab": ("把论断跑出来：列表与结论", "claims as experiments that you can run, and their verdicts"),
-    "doctor": ("这台机器能做什么", "what this machine can do"),
+    "demo": Message("train the 2017 Transformer, translate, look inside"),
+    "train": Message("train by a recipe or a TOML file"),
+    "translate": Message("translate: one line in, one line out"),
+    "generate": Message("continue a text"),
+    "chat": Message("converse, by the model's chat template"),
+    "embed": Message("a vector for a text"),
+    "classify": Message("the label of a text"),
+    "fill": Message("fill in masked words"),
+    "score": Message("the log-probability of a text"),
+    "eval": Message("BLEU, perplexity or accuracy on a file"),
+    "data": Message("check your data, or get a public set"),
+    "runs": Message("compare runs: table and plot"),
+    "look": Message("look inside a model in the terminal"),
+    "show": Message("print the forward pass of one model, folded from the core"),
+    "info": Message("parameters, FLOPs and bytes"),
+    "check": Message("strict load, hashes, NaN scan, parity"),
+    "convert": Message("other key/value heads, dtype or family"),
+    "lab": Message("claims as experiments that you can run, and their verdicts"),
+    "doctor": Message("what this machine can do"),
 }
 SPINS = {"alone": "5000", "shared": "1000"}  # of a loop that looks whether the others are done: 15 microseconds, 3
 
@@ -58,27 +59,27 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in VERBS and not args[0].startswith("-"):
             close = get_close_matches(args[0], VERBS, n=3, cutoff=0.5)
-            hint = Note(f"the verbs are {', '.join(VERBS)}.", zh=f"有：{', '.join(VERBS)}。")
+            hint = Message("the verbs are {verbs}.", verbs=", ".join(VERBS))
             if close:
-                hint = Note(f"did you mean {' or '.join(close)}?", zh=f"是不是 {' 或 '.join(close)}？")
-            said = Note(f"there is no verb {args[0]!r}; {hint}", zh=f"没有动词 {args[0]!r}；{hint.zh}")
+                hint = Message("did you mean {close}?", close=join(" or ", close))
+            said = Message("there is no verb {args!r}; {hint}", args=args[0], hint=hint)
             raise click.UsageError(said, ctx)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         talk = ctx.ensure_object(Talk)
-        formatter.write_text(talk.say("一个核心，所有的 Transformer。", "Every Transformer, from one core."))
+        formatter.write_text(talk.say("Every Transformer, from one core."))
         formatter.write_paragraph()
-        formatter.write_usage("qkv", talk.say("动词 …", "VERB …"))
-        with formatter.section(talk.say("动词", "Verbs")):
-            formatter.write_dl([(verb, talk.say(*words)) for verb, words in VERBS.items()])
-        with formatter.section(talk.say("选项", "Options")):
+        formatter.write_usage("qkv", talk.say("VERB …"))
+        with formatter.section(talk.say("Verbs")):
+            formatter.write_dl([(verb, talk.say(about)) for verb, about in VERBS.items()])
+        with formatter.section(talk.say("Options")):
             formatter.write_dl(
                 [
-                    ("--lang zh|en", talk.say("界面语言（默认取自系统）", "language (default: the locale's)")),
-                    ("--debug", talk.say("出错时显示完整回溯", "show the traceback of an error")),
-                    ("--version", talk.say("版本", "the version")),
-                    ("--help", talk.say("帮助；每个动词有三个例子", "help; that of a verb has three examples")),
+                    ("--lang zh|en", talk.say("language (default: the locale's)")),
+                    ("--debug", talk.say("show the traceback of an error")),
+                    ("--version", talk.say("the version")),
+                    ("--help", talk.say("help; that of a verb has three examples")),
                 ]
             )
 
@@ -137,9 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_.exit_code
     except click.ClickException as error:
         said = error.format_message()
-        return _told(talk.say(chinese(said), said), error.exit_code, _where(error, talk), talk=talk)
+        return _told(said_by_click(said, talk.lang), error.exit_code, _where(error, talk), talk=talk)
     except (KeyboardInterrupt, click.Abort):
-        return _told(talk.say("已中断", "interrupted"), 130, talk=talk)
+        return _told(talk.say("interrupted"), 130, talk=talk)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet too
     except Exception as error:
@@ -157,30 +158,29 @@ def _reopen() -> None:
 
 def _where(error: click.ClickException, talk: Talk) -> str:
     ctx = getattr(error, "ctx", None)
-    return talk.say(f"试试 {ctx.command_path} --help", f"try {ctx.command_path} --help") if ctx else ""
+    return talk.say("try {command_path} --help", command_path=ctx.command_path) if ctx else ""
 
 
 def _failed(error: Exception, talk: Talk) -> int:
     if talk.debug:
         traceback.print_exc()
     if isinstance(error, QkvError):
-        return _told(talk.say(error.zh or str(error), str(error)), getattr(error, "code", 2), talk=talk)
+        return _told(talk.say(error.message), getattr(error, "exit_code", 2), talk=talk)
     if isinstance(error, OSError) and error.filename is not None:
         return _told(f"{error.filename}: {(error.strerror or str(error)).lower()}", 2, talk=talk)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return _told(talk.say("写不下：磁盘已满", "cannot write: no space left on the disk"), 2, talk=talk)
+        return _told(talk.say("cannot write: no space left on the disk"), 2, talk=talk)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
-        return _told(talk.say("内存不够：模型、批或文本小一些就放得下（训练前可用 --dry-run 估计）",
-                              "not enough memory: take a smaller model, batch or text (before training, --dry-run "
-                              "tells what it will need)"), 2, talk=talk)  # fmt: skip
-    again = talk.say("意外的错误；加 --debug 再运行可看回溯", "this was not expected; run again with --debug")
+        return _told(talk.say("not enough memory: take a smaller model, batch or text (before training, --dry-run "
+                              "tells what it will need)"), 2, talk=talk)
+    again = talk.say("this was not expected; run again with --debug")
     return _told(f"{type(error).__name__}: {error}".splitlines()[0], 1, "" if talk.debug else again, talk=talk)
 
 
 def _told(message: str, code: int, remedy: str = "", *, talk: Talk) -> int:
     plain = False if os.environ.get("NO_COLOR") else None  # https://no-color.org
-    head = click.style(talk.say("错误：", "error:"), fg="red", bold=True)
-    click.echo(f"{head}{talk.say('', ' ')}{message}", err=True, color=plain)
+    head = click.style(talk.say("error:"), fg="red", bold=True)
+    click.echo(f"{head}{'' if talk.lang == 'zh' else ' '}{message}", err=True, color=plain)
     if remedy:
         click.echo(remedy, err=True)
     return code

@@ -9,22 +9,18 @@ import click
 from qkv.cli.common import Common, given, option, read_lines, verb
 
 
-@verb(
-    "按模型自己的对话模板聊天：每行一句，空行不算，Ctrl-D 结束；/new 重新开始。用户键入的控制符永远只是文字。",
-    "Converse by the model's own chat template: a line is a turn, Ctrl-D ends, /new begins anew. Control tokens that "
-    "you type stay text.",
-    examples=(
+@verb("Converse by the model's own chat template: a line is a turn, Ctrl-D ends, /new begins anew. Control tokens "
+      "that you type stay text.", examples=(
         "qkv chat Qwen/Qwen2.5-0.5B-Instruct",
         'qkv chat ./my-model --system "Answer in one sentence." -t 0.7 --seed 1',
         "qkv chat ./my-model --json < questions.txt",
-    ),
-)
+    ))
 @click.argument("model")
-@option("--system", zh="系统提示", en="what the model is told first")
-@option("-n", "--max-new-tokens", type=click.IntRange(1), default=512, zh="最多多少个词元", en="tokens of an answer")
-@option("-t", "--temperature", type=click.FloatRange(0), zh="温度；0 是贪心", en="temperature; 0 is greedy")
-@option("--top-p", type=click.FloatRange(0, 1, min_open=True), zh="核采样", en="the smallest set of this probability")
-@option("--seed", type=int, zh="随机种子", en="seed of the draws")
+@option("--system", help="what the model is told first")
+@option("-n", "--max-new-tokens", type=click.IntRange(1), default=512, help="tokens of an answer")
+@option("-t", "--temperature", type=click.FloatRange(0), help="temperature; 0 is greedy")
+@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="the smallest set of this probability")
+@option("--seed", type=int, help="seed of the draws")
 def command(common: Common, model: str, system: str | None, **how: Any) -> None:
     loaded, how = common.model(model), given(**how)
     first = [{"role": "system", "content": system}] if system else []

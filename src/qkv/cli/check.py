@@ -10,14 +10,11 @@ from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
 
 
-@verb(
-    "检查一个模型：严格加载、文件哈希、NaN 扫描；加 --against hf 与 transformers 的输出对照。有一项不过，退出码为 1。",
-    "Check a model: strict load, hashes of its files, a scan for NaN; with --against hf also parity with transformers. "
-    "Exit code 1 where something fails.",
-    examples=("qkv check demo", "qkv check ./my-model --against hf", "qkv check gpt2 --json"),
-)
+@verb("Check a model: strict load, hashes of its files, a scan for NaN; with --against hf also parity with "
+      "transformers. Exit code 1 where something fails.",
+      examples=("qkv check demo", "qkv check ./my-model --against hf", "qkv check gpt2 --json"))
 @click.argument("model")
-@option("--against", type=click.Choice(["hf"]), zh="对照谁", en="compare logits with transformers'")
+@option("--against", type=click.Choice(["hf"]), help="compare logits with transformers'")
 def command(common: Common, model: str, against: str | None) -> int:
     from qkv import hub
     from qkv.checkpoints import integrity, peft
@@ -26,8 +23,8 @@ def command(common: Common, model: str, against: str | None) -> int:
     directory = locate(model, common.revision)
     adapters = (directory / peft.CONFIG).is_file()
     if adapters and against:
-        raise QkvError("--against hf: these are adapters; qkv convert writes them and their base as one model to check",
-                       zh="--against hf：这是适配器；qkv convert 会把它们和底座写成一个模型，再来检查")  # fmt: skip
+        raise QkvError("--against hf: these are adapters; qkv convert writes them and their base as one model to "
+                       "check")
     report: dict[str, Any] = {"model": model, "files": integrity.hash_files(directory)}
     report["base"] = peft.base_of_adapter(directory) if adapters else None
     report["not_finite"] = integrity.count_nonfinite(directory, *[peft.WEIGHTS] * adapters)
@@ -50,18 +47,17 @@ def tell(common: Common, report: dict[str, Any]) -> None:
         click.echo(f"  {digest[:16]}…  {name}")
     count, bad, p = report["parameters"], report["not_finite"], report["parity"]
     if report["base"]:
-        click.echo(common.say(f"✓ 适配器，基座是 {report['base']}", f"✓ adapters, loaded with {report['base']}"))
-    click.echo(common.say(f"✓ 严格加载：{count:,} 个参数，每个张量都读到了",
-                          f"✓ loads strictly: {count:,} parameters, every tensor read"))  # fmt: skip
+        click.echo(common.say("✓ adapters, loaded with {base}", base=report["base"]))
+    click.echo(common.say("✓ loads strictly: {count:,} parameters, every tensor read", count=count))
     for name, n in bad.items():
-        click.echo(common.say(f"✗ {name}：{n} 个数不是有限数", f"✗ {name}: {n} NaN or infinite"))
+        click.echo(common.say("✗ {name}: {n} NaN or infinite", name=name, n=n))
     if not bad:
-        click.echo(common.say("✓ 所有数都是有限数", "✓ all numbers are finite"))
+        click.echo(common.say("✓ all numbers are finite"))
     if p:
         mark, theirs = "✓" if p["agrees"] else "✗", f"transformers {p['transformers']}"
-        numbers = f"{p['difference']:.2e}", f"{p['spread']:.2f}", f"{p['bound']:.2e}"
-        zh, en = "{} 与 {} 的最大差 {}（离散度 {}，限 {}）", "{} largest difference from {}: {} (spread {}, bound {})"
-        click.echo(common.say(zh, en).format(mark, theirs, *numbers))
+        click.echo(common.say("{mark} largest difference from {theirs}: {difference:.2e} (spread {spread:.2f}, bound "
+                              "{bound:.2e})", mark=mark, theirs=theirs, difference=p["difference"], spread=p["spread"],
+                              bound=p["bound"]))
 
 
 def parity(directory: Path, loaded: Any) -> dict[str, Any]:
@@ -84,9 +80,8 @@ def parity(directory: Path, loaded: Any) -> dict[str, Any]:
         fast, want = both
         ours = own(loaded, ids, "labels" if want.ndim == 2 else name)
     if ours.shape != want.shape:
-        raise QkvError(f"--against hf: {type(oracle).__name__} gives {list(want.shape)}, we give {list(ours.shape)}",
-                       zh=f"--against hf：{type(oracle).__name__} 给出 {list(want.shape)}，"
-                       f"我们给出 {list(ours.shape)}")  # fmt: skip
+        raise QkvError("--against hf: {kind} gives {shape}, we give {shape2}", kind=type(oracle).__name__,
+                       shape=list(want.shape), shape2=list(ours.shape))
     spread, difference = want.std().item(), (ours - want).abs().max().item()
     bound = max(1e-5 * spread, 3 * (fast - want).abs().max().item())
     return {"transformers": version, "difference": difference, "spread": spread, "bound": bound,
@@ -108,8 +103,7 @@ def theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
     try:
         transformers: Any = import_module("transformers")  # by name: its index alone costs a type check 10 s
     except ImportError:
-        raise QkvError("--against hf needs transformers: pip install transformers",
-                       zh="--against hf 需要 transformers：pip install transformers") from None  # fmt: skip
+        raise QkvError("--against hf needs transformers: pip install transformers") from None
     import torch
 
     transformers.utils.logging.set_verbosity_error()
@@ -117,9 +111,7 @@ def theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
     config = loaded.config or {}
     if config.get("model_type") == "qkv":
         raise QkvError("--against hf: transformers does not know the type 'qkv'; qkv convert --family NAME writes it "
-                       "as one that it knows, or says what does not fit",
-                       zh="--against hf：transformers 不认识 'qkv' 类型；qkv convert --family NAME 会写成它认识的，"
-                       "或说明哪里不合")  # fmt: skip
+                       "as one that it knows, or says what does not fit")
     kind: Any = getattr(transformers, (config.get("architectures") or [""])[0], None)
     known = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
     if not known or (loaded.encoder_decoder and loaded.spec.head is None):
@@ -128,6 +120,5 @@ def theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
         return kind.from_pretrained(directory, dtype=torch.float32).eval(), transformers.__version__
     except (ValueError, OSError, KeyError) as error:
         reason = str(error).splitlines()[0]
-        raise QkvError(f"--against hf: transformers {transformers.__version__} cannot load it: {reason}",
-                       zh=f"--against hf：transformers {transformers.__version__} 读不了它："
-                       f"{reason}") from None  # fmt: skip
+        raise QkvError("--against hf: transformers {version} cannot load it: {reason}",
+                       version=transformers.__version__, reason=reason) from None

@@ -7,21 +7,16 @@ import click
 from qkv.cli.common import Common, answered, ensemble, option, read_lines, verb
 
 
-@verb(
-    "每段文本的类别和概率，写在文本之前；用 - 逐行读标准输入。分辨得出两段文本的模型，用制表符隔开一对；"
-    "给每个答案打一个分的模型，读“问题、答案、答案……”，类别是最合适的答案的编号（从 0 起）。",
-    "The label of each text with its probability, before the text; with -, of each line. A tab separates the two texts "
-    "of a pair, where the model tells them apart; a model that scores answers reads a question and its answers, and "
-    "the label is the best one's number, from 0.",
-    examples=(
+@verb("The label of each text with its probability, before the text; with -, of each line. A tab separates the two "
+      "texts of a pair, where the model tells them apart; a model that scores answers reads a question and its "
+      "answers, and the label is the best one's number, from 0.", examples=(
         'qkv classify demo-bert "你喜欢苹果吗？"',
         "qkv classify demo-bert - < sentences.txt | cut -f1 | sort | uniq -c",
         "qkv classify ./my-model - --json < pairs.tsv",
-    ),
-)
+    ))
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
-@option("--both", is_flag=True, zh="一对文本按两种次序各读一遍，再相加", en="read each pair in both orders, and add")
+@option("--both", is_flag=True, help="read each pair in both orders, and add")
 @ensemble
 def command(common: Common, model: str, text: str | None, both: bool, ensemble: tuple[str, ...]) -> None:
     from qkv.tasks.classify import split_line

@@ -1,8 +1,8 @@
 """What every verb shares: its options, its language, its JSON. A verb is written with `verb`, `option` and `Common`.
 
-@verb("zh", "en", examples=(...))          # options --json --device … come with it
+@verb("what it does", examples=(...))      # options --json --device … come with it
 @click.argument("model")
-@option("--beam", type=int, default=4, zh="束宽", en="beam width")
+@option("--beam", type=int, default=4, help="beam width")
 def command(common: Common, model: str, beam: int) -> None: ...
 """
 
@@ -20,7 +20,8 @@ from typing import Any
 
 import click
 
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 
 PIECE = 1 << 20  # bytes of standard input at a time
 BATCH = 32  # lines of standard input that are worked on together
@@ -34,8 +35,8 @@ class Talk:
     lang: str = "en"
     debug: bool = False
 
-    def say(self, zh: str, en: str) -> str:
-        return zh if self.lang == "zh" else en
+    def say(self, template: str, /, **fields: Any) -> str:
+        return Message(template, **fields).to(self.lang)
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,17 @@ class Common:
     revision: str | None = None
     talk: Talk = Talk()
 
-    def say(self, zh: str, en: str) -> str:
-        return self.talk.say(zh, en)
+    def say(self, template: str, /, **fields: Any) -> str:
+        return self.talk.say(template, **fields)
 
     def emit(self, result: object) -> None:
         """Print one JSON object on one line; what JSON cannot hold becomes text, a non-finite number becomes null."""
         click.echo(json.dumps(plain(result), ensure_ascii=False, allow_nan=False))
 
-    def note(self, zh: str, en: str) -> None:
+    def note(self, template: str, /, **fields: Any) -> None:
         """Tell people something beside the result: on stderr, not with --json or --quiet."""
         if not (self.json or self.quiet):
-            click.echo(self.say(zh, en), err=True)
+            click.echo(self.say(template, **fields), err=True)
 
     def model(self, name: str) -> Any:
         """The model of a verb: qkv.load as this command line says."""
@@ -87,11 +88,11 @@ class Common:
         events = [e for e in log.events(run / "log.jsonl") if isinstance(e, dict)]
         judged = [e.get("step", 0) for e in events if e.get("kind") == "evaluation"]
         if not judged:
-            self.note(f"{name}：它的训练还没有到第一次评估；这是开始时的权重，什么也没学到",
-                      f"{name}: its run has not come to an evaluation; these are the weights that it began with")
+            self.note("{name}: its run has not come to an evaluation; these are the weights that it began with",
+                      name=name)
         else:
-            self.note(f"{name}：它的训练没有结束；这是第 {judged[-1]} 步的权重",
-                      f"{name}: its run has not ended; these are its weights of step {judged[-1]}")
+            self.note("{name}: its run has not ended; these are its weights of step {judged}", name=name,
+                      judged=judged[-1])
 
     def models(self, names: Sequence[str]) -> dict[str, Any]:
         """What --ensemble names, as an option of translate, classify and eval; nothing where it names none."""
@@ -100,8 +101,8 @@ class Common:
 
 def ensemble(function: Any) -> Any:
     """`--ensemble MODEL`, once for each model that answers with the verb's own."""
-    said = option("--ensemble", multiple=True, metavar="MODEL", zh="一起作答的另一个模型，概率取平均；可给多次",
-                  en="another model that answers with it, by the mean of their probabilities; any number")  # fmt: skip
+    said = option("--ensemble", multiple=True, metavar="MODEL", help="another model that answers with it, by the mean "
+                  "of their probabilities; any number")
     return said(function)
 
 
@@ -131,26 +132,20 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-class Said(click.Option):
-    """An option with its help in two languages."""
-
-    def __init__(self, *args: Any, zh: str = "", en: str = "", **rest: Any) -> None:
-        super().__init__(*args, help=en, **rest)
-        self.zh = zh
+class Option(click.Option):
+    """An option whose help is a message."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        record = super().get_help_record(ctx)
-        if record and self.zh and ctx.ensure_object(Talk).lang == "zh":
-            return record[0], record[1].replace(self.help or "", self.zh, 1)
-        return record
+        record, said = super().get_help_record(ctx), self.help or ""
+        return record and (record[0], record[1].replace(said, ctx.ensure_object(Talk).say(said), 1))
 
 
 class Verb(click.Command):
-    """A command whose help begins with three examples; it speaks two languages."""
+    """A command whose help begins with three examples, and says what it does in the reader's language."""
 
-    def __init__(self, *args: Any, zh: str, en: str, examples: Sequence[str], **rest: Any) -> None:
+    def __init__(self, *args: Any, about: str, examples: Sequence[str], **rest: Any) -> None:
         super().__init__(*args, **rest)
-        self.zh, self.en, self.examples = zh, en, examples
+        self.about, self.examples = about, examples
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         talk = ctx.ensure_object(Talk)
@@ -159,31 +154,31 @@ class Verb(click.Command):
         formatter.write_paragraph()
         self.format_usage(ctx, formatter)
         formatter.write_paragraph()
-        formatter.write_text(talk.say(self.zh, self.en))
+        formatter.write_text(talk.say(self.about))
         self.format_options(ctx, formatter)
 
 
-def option(*names: str, zh: str, en: str, **rest: Any) -> Callable[[Any], Any]:
-    """A click option with its help in Chinese and in English; a default is shown."""
-    return click.option(*names, cls=Said, zh=zh, en=en, show_default=rest.get("default") is not None, **rest)
+def option(*names: str, help: str, **rest: Any) -> Callable[[Any], Any]:  # noqa: A002
+    """A click option whose help is a message; a default is shown."""
+    return click.option(*names, cls=Option, help=help, show_default=rest.get("default") is not None, **rest)
 
 
 def shared() -> list[click.Parameter]:
     """The options of every verb, in the order of the help."""
     return [
-        Said(["--json"], is_flag=True, zh="标准输出上只有 JSON", en="JSON on stdout and nothing else"),
-        Said(["--device"], default="auto", metavar="auto|cpu|cuda|mps", zh="设备", en="where to compute"),
-        Said(["--dtype"], default="auto", metavar="auto|fp32|bf16|fp16", zh="数值类型", en="number format"),
-        Said(["--threads"], type=click.IntRange(1, 1024), zh="CPU 线程数", en="CPU threads"),
-        Said(["--revision"], zh="Hugging Face 上的版本", en="branch, tag or commit on the hub"),
-        Said(["-q", "--quiet"], is_flag=True, zh="只要结果", en="the result alone"),
-        Said(["-v", "--verbose"], is_flag=True, zh="多说一些", en="say more"),
-        Said(["--lang"], type=click.Choice(["zh", "en"]), expose_value=False, zh="界面语言", en="language of words"),
-        Said(["--debug"], is_flag=True, expose_value=False, zh="出错时显示回溯", en="the traceback of an error"),
+        Option(["--json"], is_flag=True, help="JSON on stdout and nothing else"),
+        Option(["--device"], default="auto", metavar="auto|cpu|cuda|mps", help="where to compute"),
+        Option(["--dtype"], default="auto", metavar="auto|fp32|bf16|fp16", help="number format"),
+        Option(["--threads"], type=click.IntRange(1, 1024), help="CPU threads"),
+        Option(["--revision"], help="branch, tag or commit on the hub"),
+        Option(["-q", "--quiet"], is_flag=True, help="the result alone"),
+        Option(["-v", "--verbose"], is_flag=True, help="say more"),
+        Option(["--lang"], type=click.Choice(["zh", "en"]), expose_value=False, help="language of words"),
+        Option(["--debug"], is_flag=True, expose_value=False, help="the traceback of an error"),
     ]
 
 
-def verb(zh: str, en: str, *, examples: Sequence[str]) -> Callable[[Callable[..., int | None]], Verb]:
+def verb(about: str, *, examples: Sequence[str]) -> Callable[[Callable[..., int | None]], Verb]:
     """Make a function `f(common, …)` a verb with the shared options; what it returns is the exit code."""
 
     def made(function: Callable[..., int | None]) -> Verb:
@@ -199,7 +194,7 @@ def verb(zh: str, en: str, *, examples: Sequence[str]) -> Callable[[Callable[...
 
         own = reversed(getattr(function, "__click_params__", []))  # click collects them from the innermost outwards
         name = function.__module__.rpartition(".")[2]
-        return Verb(name, params=[*own, *shared()], callback=run, zh=zh, en=en, examples=examples)
+        return Verb(name, params=[*own, *shared()], callback=run, about=about, examples=examples)
 
     return made
 
@@ -213,11 +208,11 @@ def read_lines(text: str | None, to: str = "") -> Iterator[str]:
     """The lines of standard input for `-` or no TEXT on a pipe, otherwise TEXT; `to` is the verb that needs words."""
     if text is not None and text != "-":
         if to and not text.strip():
-            raise QkvError(f"TEXT is empty: there is nothing to {to}", zh="TEXT 是空的：没有可读的内容")
+            raise QkvError("TEXT is empty: there is nothing to {to}", to=to)
         return iter([text])
     if text is None and sys.stdin.isatty():
-        raise click.UsageError(Note("TEXT is missing; give it in quotes, or - to read lines from standard input",
-                                    zh="缺 TEXT；请用引号给出，或写 - 从标准输入读行"))  # fmt: skip
+        raise click.UsageError(Message("TEXT is missing; give it in quotes, or - to read lines from standard "
+                                       "input"))
     return Arriving(sys.stdin.buffer)
 
 
@@ -252,10 +247,9 @@ class Arriving:
             return line.decode("utf-8-sig" if self.number == 1 else "utf-8").rstrip("\r")
         except UnicodeDecodeError as error:
             found = line[error.start : error.start + 1].hex()
-            where = f"standard input, line {self.number}"
-            raise QkvError(f"{where}: byte 0x{found} is not UTF-8; convert the text with iconv",
-                           zh=f"标准输入第 {self.number} 行：字节 0x{found} 不是 UTF-8；请用 iconv 转换",
-                           ) from None  # fmt: skip
+            where = Message("standard input, line {number}", number=self.number)
+            raise QkvError("{where}: byte 0x{found} is not UTF-8; convert the text with iconv", where=where,
+                           found=found) from None
 
 
 @contextmanager
@@ -311,8 +305,7 @@ def one_by_one(batch: list[str], answer: Callable[[list[str]], Sequence[Any]], b
             try:
                 yield answer([line])[0]
             except QkvError as e:
-                raise QkvError(f"standard input, line {number}: {e}",
-                               zh=f"标准输入第 {number} 行：{e.zh or e}") from None  # fmt: skip
+                raise QkvError("standard input, line {number}: {e}", number=number, e=e) from None
 
 
 def batches(lines: Iterator[str], most: int = BATCH) -> Iterator[list[str]]:

@@ -11,23 +11,18 @@ from qkv.errors import QkvError
 CONTEXT = 256  # tokens a window when the loss is measured
 
 
-@verb(
-    "另存一个模型：合并 K/V 头（GQA、MQA），换数值类型，或写成另一个家族；给一段文本就报告损失怎样变了。",
-    "Write a model anew: key/value heads pooled (GQA, MQA), another dtype, another family; with --text, the report "
-    "says how the loss on that text changed.",
-    examples=(
+@verb("Write a model anew: key/value heads pooled (GQA, MQA), another dtype, another family; with --text, the report "
+      "says how the loss on that text changed.", examples=(
         "qkv convert demo-lm lm-mqa --attention mqa --text README.md",
         "qkv convert ./my-model ./my-model-gqa --attention gqa:2",
         "qkv convert openai-community/gpt2 gpt2-bf16 --to-dtype bf16",
-    ),
-)
+    ))
 @click.argument("source")
 @click.argument("target")
-@option("--attention", metavar="gqa:N|mqa", zh="K/V 头取平均并成 N 组", en="pool key/value heads into N groups")
-@option("--to-dtype", type=click.Choice(["fp32", "bf16", "fp16"]), zh="存成的数值类型（默认同原来）",
-        en="dtype to store (default: as before)")
-@option("--family", zh="写成哪个家族（默认同原来）", en="family to write it as (default: as before)")
-@option("--text", type=click.Path(), zh="量损失用的文本", en="a text to measure the loss on")
+@option("--attention", metavar="gqa:N|mqa", help="pool key/value heads into N groups")
+@option("--to-dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="dtype to store (default: as before)")
+@option("--family", help="family to write it as (default: as before)")
+@option("--text", type=click.Path(), help="a text to measure the loss on")
 def command(
     common: Common, source: str, target: str, attention: str | None, to_dtype: str | None, family: str | None,
     text: str | None,
@@ -41,8 +36,8 @@ def command(
 
     groups = groups_of(attention) if attention else None
     if groups == 0:
-        raise QkvError("--attention mha: heads that share keys cannot be taken apart again; expected mqa or gqa:N",
-                       zh="--attention mha：共用键的头不能再分开；应是 mqa 或 gqa:N")  # fmt: skip
+        raise QkvError("--attention mha: heads that share keys cannot be taken apart again; expected mqa or "
+                       "gqa:N")
     vacant(target)
     model = common.model(source)
     words = read_document(Path(text)) if text else ""
@@ -67,20 +62,18 @@ def told(common: Common, report: dict[str, Any], *, pooled: bool) -> None:
     """The report as people read it."""
     (old, new), change, target = report["kv_bytes_per_token"], report["loss"], report["target"]
     kind = report["model_type"]
-    click.echo(common.say(f"已写入 {target}，类型 {kind}", f"written to {target} as type {kind}"))
+    click.echo(common.say("written to {target} as type {kind}", target=target, kind=kind))
     if kind == "qkv":
-        click.echo(common.say("只有 qkv 能读它：transformers 没有这种结构的模型",
-                              "qkv alone loads it: transformers has no family of this shape"))  # fmt: skip
+        click.echo(common.say("qkv alone loads it: transformers has no family of this shape"))
     kv = f"{old:,} -> {new:,}"
-    click.echo(common.say(f"每个词元的 KV 缓存：{kv} 字节（fp32）", f"KV per token: {kv} bytes (fp32)"))
+    click.echo(common.say("KV per token: {kv} bytes (fp32)", kv=kv))
     if not change:
         return
     before, after = change
-    click.echo(common.say(f"每词元的损失：{before} -> {after}", f"loss per token: {before} -> {after}"))
+    click.echo(common.say("loss per token: {before} -> {after}", before=before, after=after))
     if pooled and after > before:
-        click.echo(common.say("合并损失了一些；再训练一小会儿即可补回（Ainslie 等 2023：原训练量的 5%）。",
-                              "Pooling cost something; a little more training recovers it (Ainslie et al. 2023: 5 % of "
-                              "the original)."))  # fmt: skip
+        click.echo(common.say("Pooling cost something; a little more training recovers it (Ainslie et al. 2023: 5 % "
+                              "of the original)."))
 
 
 def vacant(target: str) -> None:
@@ -91,8 +84,8 @@ def vacant(target: str) -> None:
     """
     path = Path(target)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise QkvError(f"{target}: exists already; name a new directory, or remove this one first",
-                       zh=f"{target}：已经存在；请另给一个目录，或先删掉它")  # fmt: skip
+        raise QkvError("{target}: exists already; name a new directory, or remove this one first",
+                       target=target)
 
 
 def stored_dtype(directory: Path) -> Any:
@@ -118,14 +111,11 @@ def same_family(model: Any) -> str | None:
 def loss(model: Any, text: str) -> float:
     """The mean loss per token of a text, in windows without a past, in nats."""
     if model.spec.encoder:
-        raise QkvError("--text: the loss of plain text is that of a causal decoder; leave --text out, and measure this "
-                       "model before and after with qkv eval (--bleu or --accuracy)",
-                       zh="--text：纯文本的损失属于因果解码器；请去掉 --text，"
-                       "用 qkv eval（--bleu 或 --accuracy）在转换前后测量这个模型")  # fmt: skip
+        raise QkvError("--text: the loss of plain text is that of a causal decoder; leave --text out, and measure "
+                       "this model before and after with qkv eval (--bleu or --accuracy)")
     ids = model.ids(text)
     size = min(model.spec.context or CONTEXT, CONTEXT)
     windows = [w for i in range(0, len(ids), size) if len(w := ids[i : i + size]) > 1]
     if not windows:
-        raise QkvError("the text has fewer than two tokens: there is no loss to measure",
-                       zh="文本不到两个 token：没有可测的损失")  # fmt: skip
+        raise QkvError("the text has fewer than two tokens: there is no loss to measure")
     return -sum(model.score(w) for w in windows) / sum(len(w) - 1 for w in windows)

@@ -18,6 +18,7 @@ import click
 
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
+from qkv.messages import Message, join
 
 PROMPT = "One, Two,"
 
@@ -35,16 +36,16 @@ class Story:
     watched: tuple[tuple[str, str], ...] = ()  # what is translated anew while it learns, and what is right
     shown: dict[str, str] = field(default_factory=dict)  # the last translation of each that was told
 
-    def tell(self, zh: str = "", en: str = "") -> None:
+    def tell(self, template: str = "", /, **fields: Any) -> None:
         if not (self.common.json or self.common.quiet):
-            click.echo(self.common.say(zh, en))
+            click.echo(self.common.say(template, **fields))
 
-    def act(self, zh: str, en: str) -> None:
+    def act(self, template: str, /, **fields: Any) -> None:
         """A heading."""
         self.tell()
-        text = f"── {self.common.say(zh, en)} "
+        text = f"── {self.common.say(template, **fields)} "
         rest = min(72, columns()) - sum(1 + (c > "\u2e7f") for c in text)  # a Chinese character is two columns wide
-        self.tell(*(click.style(text + "─" * max(0, rest), bold=True),) * 2)
+        self.tell(click.style(text + "─" * max(0, rest), bold=True))
 
     def lap(self, part: str) -> None:
         """Count the seconds since the last lap as this part's."""
@@ -82,7 +83,7 @@ class Story:
         if self.stage:
             where = urlencode({"panel": panel, "ask": json.dumps(question, ensure_ascii=False)})
             address = f"http://127.0.0.1:{self.stage.port}/#{where}"
-            self.tell(f"  在网页里看：{address}", f"  on the page: {address}")
+            self.tell("  on the page: {address}", address=address)
 
 
 def columns() -> int:
@@ -95,38 +96,31 @@ def readable(right: str, said: str) -> bool:
     return SequenceMatcher(None, right.split(), said.split(), autojunk=False).ratio() >= 0.75
 
 
-@verb(
-    "三幕：训练 2017 年的 Transformer 并翻译；证明“它”看向哪里；同一个核心作语言模型。最后写出可离线打开的网页。",
-    "Three acts: train the Transformer of 2017 and translate; prove where 它 looks; the same core as a language model. "
-    "Then a page that opens offline.",
-    examples=(
+@verb("Three acts: train the Transformer of 2017 and translate; prove where 它 looks; the same core as a language "
+      "model. Then a page that opens offline.", examples=(
         "qkv demo",
         "qkv demo --text 我看完了那本书。 --seed 1",
         "qkv demo --model demo   # the bundled model, no training",
-    ),
-)
-@option("--text", zh="结束前翻译你的句子", en="your own sentence, translated at the end of act one")
-@option("--model", zh="不训练，用这个模型（如 demo）", en="do not train: use this model (such as demo)")
-@option(
-    "--out", type=click.Path(path_type=Path), zh="模型的目录（默认 runs/demo）", en="the directory (default: runs/demo)"
-)
-@option("--page", type=click.Path(path_type=Path), default=Path("qkv-demo.html"), zh="网页文件", en="the page's file")
-@option("--seed", type=int, default=0, zh="随机种子", en="seed of weights, order and dropout")
-@option("--epochs", type=click.IntRange(1), zh="训练几遍", en="how often the corpus is read")
-@option("--browser/--no-browser", default=None, zh="在浏览器里现场看训练（默认：终端有显示器时）",
-        en="watch it live in a browser (default: on a terminal with a display)")  # fmt: skip
+    ))
+@option("--text", help="your own sentence, translated at the end of act one")
+@option("--model", help="do not train: use this model (such as demo)")
+@option("--out", type=click.Path(path_type=Path), help="the directory (default: runs/demo)")
+@option("--page", type=click.Path(path_type=Path), default=Path("qkv-demo.html"), help="the page's file")
+@option("--seed", type=int, default=0, help="seed of weights, order and dropout")
+@option("--epochs", type=click.IntRange(1), help="how often the corpus is read")
+@option("--browser/--no-browser", default=None, help="watch it live in a browser (default: on a terminal with a "
+        "display)")  # fmt: skip
 def command(
     common: Common, text: str | None, model: str | None, out: Path | None, page: Path, seed: int, epochs: int | None,
     browser: bool | None,
 ) -> int:  # fmt: skip
     if text is not None and not text.strip():
-        raise QkvError("--text is empty: there is nothing to translate", zh="--text 是空的：没有可翻译的")
+        raise QkvError("--text is empty: there is nothing to translate")
     if not page.parent.is_dir():
-        raise QkvError(f"--page {page}: the directory {page.parent} does not exist",
-                       zh=f"--page {page}：目录 {page.parent} 不存在")  # fmt: skip
+        raise QkvError("--page {page}: the directory {parent} does not exist", page=page, parent=page.parent)
     if page.is_dir():
-        raise QkvError(f"--page {page}: a directory; name a file in it, such as {page / 'qkv-demo.html'}",
-                       zh=f"--page {page}：是目录；请写其中的文件，如 {page / 'qkv-demo.html'}")  # fmt: skip
+        raise QkvError("--page {page}: a directory; name a file in it, such as {page2}", page=page,
+                       page2=page / "qkv-demo.html")
     out = None if model else begun(out or free(Path("runs/demo")))
     story = Story(common, own=text)
     with shown_live(story, out or Path("runs"), on_screen(common) if browser is None else browser):
@@ -137,15 +131,12 @@ def command(
 def begun(out: Path) -> Path:
     """The directory of a run that begins here; what stands against it is told before anything else happens."""
     if (out / "train" / "run.json").is_file():
-        raise QkvError(f"--out {out}: a run lies there; give another directory, or show it with `qkv demo --model "
-                       f"{out}`, or go on with `qkv train demo --resume auto --out {out}`",
-                       zh=f"--out {out}：那里已有一次训练；请另给目录，或用 `qkv demo --model {out}` 来看，"
-                       f"或用 `qkv train demo --resume auto --out {out}` 接着训练")  # fmt: skip
+        raise QkvError("--out {out}: a run lies there; give another directory, or show it with `qkv demo --model "
+                       "{out}`, or go on with `qkv train demo --resume auto --out {out}`", out=out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise QkvError(f"--out {out}: cannot be made ({error.strerror})",
-                       zh=f"--out {out}：建不了（{error.strerror}）") from None  # fmt: skip
+        raise QkvError("--out {out}: cannot be made ({strerror})", out=out, strerror=error.strerror) from None
     return out
 
 
@@ -159,7 +150,7 @@ def play(story: Story, model: str | None, out: Path | None, page: Path, changes:
     translator: Any = None if out else translating(common, str(model))
     data = load_corpus()
     story.lap("corpus")
-    story.act("第一幕：翻译", "Act one: translate")
+    story.act("Act one: translate")
     if out:
         translator, said = trained(story, out, changes, data)
     else:
@@ -168,10 +159,10 @@ def play(story: Story, model: str | None, out: Path | None, page: Path, changes:
     story.lap("test")
     translate(story, translator, [p.zh for p in data.showcase], text)
     story.lap("translations")
-    story.act("第二幕：证明", "Act two: the proof")
+    story.act("Act two: the proof")
     proved = prove(story, translator, data)
     story.lap("proof")
-    story.act("第三幕：同一个核心，作语言模型", "Act three: the same core as a language model")
+    story.act("Act three: the same core as a language model")
     speaker = speak(story)
     story.lap("language_model")
     models = {str(out or model): translator, "demo-lm": speaker}
@@ -189,8 +180,8 @@ def translating(common: Common, name: str) -> Any:
     """The model of --model, which must translate."""
     model = common.model(name)
     if not model.encoder_decoder:
-        raise QkvError(f"--model {name}: it has no encoder and decoder, so it cannot translate; the bundled `demo` can",
-                       zh=f"--model {name}：它没有编码器和解码器，不能翻译；自带的 `demo` 可以")  # fmt: skip
+        raise QkvError("--model {name}: it has no encoder and decoder, so it cannot translate; the bundled `demo` can",
+                       name=name)
     return model
 
 
@@ -221,7 +212,7 @@ def shown_live(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
         desk = server.Desk(names, story.common.model, story.common.talk.lang, examples, watched=watched)
         story.stage = server.Page(desk, token=os.environ.get("QKV_TOKEN") or None)
     except QkvError as error:
-        story.tell(f"网页打不开（{error}），在终端里继续。", f"no page ({error}); going on in the terminal.")
+        story.tell("no page ({error}); going on in the terminal.", error=error)
         yield
         return
     url = f"{story.stage.start()}#panel=training"
@@ -235,14 +226,13 @@ def shown_live(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
 
 def welcome(story: Story, url: str, *, opened: bool) -> None:
     """Say where the page is, and ask for a sentence that the model is to be watched with while it learns."""
-    story.tell(f"现场网页：{url}", f"the live page: {url}")
+    story.tell("the live page: {url}", url=url)
     if not opened:
-        story.tell("没能打开浏览器：请自己打开上面的地址。", "no browser opened: open the address above yourself.")
+        story.tell("no browser opened: open the address above yourself.")
     if story.own is None and sys.stdin.isatty():
         story.own = click.prompt(
-            story.common.say("你的句子，训练时每隔几秒重新翻译一次（回车跳过）",
-                             "your own sentence in Chinese, translated anew every few seconds (Enter skips)"),
-            default="", show_default=False)  # fmt: skip
+            story.common.say("your own sentence in Chinese, translated anew every few seconds (Enter skips)"),
+            default="", show_default=False)
 
 
 def stay(story: Story, url: str) -> None:
@@ -250,8 +240,7 @@ def stay(story: Story, url: str) -> None:
     if not sys.stdin.isatty():
         return
     story.tell()
-    story.tell(f"网页还开着：拖动滑块重放训练，{url}  （Ctrl-C 结束）",
-               f"the page stays open: drag the slider to replay the training, {url}  (Ctrl-C ends)")  # fmt: skip
+    story.tell("the page stays open: drag the slider to replay the training, {url}  (Ctrl-C ends)", url=url)
     try:
         while story.stage.thread.is_alive():
             story.stage.thread.join(0.5)
@@ -265,9 +254,8 @@ def watching(story: Story, run: Any) -> Any:
     if not own:
         return run
     if unknown := story.common.model("demo").tokenizer.find_unknown(own):
-        words = "、".join(unknown)
-        story.tell(f"  词表里没有：{words}；训练时看别的句子。",
-                   f"  not in the vocabulary: {words}; other sentences are watched while it learns.")  # fmt: skip
+        story.tell("  not in the vocabulary: {unknown}; other sentences are watched while it learns.",
+                   unknown=join(", ", unknown))
         return run
     return replace(run, watch=replace(run.watch, texts=(own, *(t for t in run.watch.texts if t != own))))
 
@@ -283,24 +271,20 @@ def trained(story: Story, target: Path, changes: Mapping[str, int | None], data:
     right = {p.zh: p.en for p in data.showcase}
     story.watched = tuple((text, right.get(text, "")) for text in run.watch.texts)
     pairs, times = f"{len(data.train):,}", run.training.epochs
-    story.tell(
-        f"从零训练一个 2017 年的 Transformer：{pairs} 对中英句子，{times} 遍。可按 Ctrl-C 停止（会保存）。",
-        f"Training a Transformer of 2017 from nothing: {pairs} Chinese-English pairs, {times} times. "
-        "Ctrl-C stops, and saves.",
-    )
+    story.tell("Training a Transformer of 2017 from nothing: {pairs} Chinese-English pairs, {times} times. Ctrl-C "
+               "stops, and saves.", pairs=pairs, times=times)
     try:
         with shown(story.common) as show:
             done = recipes.train(run, out=target, device=story.common.device, report=lambda e: story.hear(e, show))
     except Interrupted as stopped:
-        story.tell(f"已保存；接着训练：qkv train demo --resume auto --out {target}",
-                   f"saved; go on with: qkv train demo --resume auto --out {target}")  # fmt: skip
+        story.tell("saved; go on with: qkv train demo --resume auto --out {target}", target=target)
         sys.exit(stopped.code)
     story.result |= {"train_seconds": round(done.outcome.seconds, 1), "directory": str(target)}
     if story.stage:
         story.stage.desk.names.insert(0, str(target))
     seconds, precision = done.outcome.seconds, done.outcome.precision
-    story.tell(f"训练用时 {seconds:.0f} 秒（{precision}），模型在 {target}",
-               f"trained for {seconds:.0f} s ({precision}); the model lies in {target}")  # fmt: skip
+    story.tell("trained for {seconds:.0f} s ({precision}); the model lies in {target}", seconds=seconds,
+               precision=precision, target=target)
     return done.model, (target / "train" / "test.hyp").read_text(encoding="utf-8").splitlines()
 
 
@@ -315,43 +299,40 @@ def judge(story: Story, model: Any, data: Any, said: Sequence[str]) -> None:
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize="13a")
-    parts = (("", "训练时没见过的句子", "sentences that training never saw", data.test),
-             ("longer_", "比训练时更长的句子", "longer ones than any in training", data.longer))  # fmt: skip
-    for name, zh, en, pairs in parts:
+    parts = (("", Message("sentences that training never saw"), data.test),
+             ("longer_", Message("longer ones than any in training"), data.longer))
+    for (name, text, pairs) in parts:
         said = [r.text for r in model.translate([p.zh for p in pairs], beam=4)] if name else said
         wrong = [(p.zh, p.en, s) for p, s in zip(pairs, said, strict=True) if p.en != s]
         exact, bleu = 1 - len(wrong) / len(pairs), metric.corpus_score(said, [[p.en for p in pairs]]).score
         story.result |= {f"{name}exact_match": round(exact, 4), f"{name}bleu": round(bleu, 2)}
-        story.tell(f"{zh} {len(pairs)} 句：完全一致 {exact:.1%}，BLEU {bleu:.1f}",
-                   f"{len(pairs)} {en}: exact match {exact:.1%}, BLEU {bleu:.1f}")  # fmt: skip
+        story.tell("{pairs} {text}: exact match {exact:.1%}, BLEU {bleu:.1f}", pairs=len(pairs), text=text, exact=exact,
+                   bleu=bleu)
         if not name:
             story.result |= {"signature": str(metric.get_signature()), "failures": wrong[:20]}
-            story.tell(*(f"  sacreBLEU {metric.get_signature()}",) * 2)
+            story.tell(f"  sacreBLEU {metric.get_signature()}")
             for zh_text, right, got in wrong[:6]:
-                story.tell(*(f"  ✗ {zh_text}  →  {got}   ≠ {right}",) * 2)
+                story.tell(f"  ✗ {zh_text}  →  {got}   ≠ {right}")
             if exact < 0.95:
-                story.tell("  这低于目标 95%。", "  This is below the aim of 95 %.")
+                story.tell("  This is below the aim of 95 %.")
 
 
 def translate(story: Story, model: Any, texts: Sequence[str], own: str | None) -> None:
     """The texts' own sentences, and yours."""
     story.tell()
     for text, result in zip(texts, model.translate(list(texts)), strict=True):
-        story.tell(*(f"  {text}  →  {result.text}",) * 2)
+        story.tell(f"  {text}  →  {result.text}")
     if own is None and sys.stdin.isatty() and not story.common.json:
-        own = click.prompt(story.common.say("你的句子（回车跳过）", "your own sentence in Chinese (Enter skips)"),
-                           default="", show_default=False)  # fmt: skip
+        own = click.prompt(story.common.say("your own sentence in Chinese (Enter skips)"),
+                           default="", show_default=False)
     if own and own.strip():
         result = model.translate(own)
         story.result["own"] = {"text": own, "translation": result.text, "unknown": list(result.unknown)}
         if result.unknown:
-            words = "、".join(result.unknown)
-            story.tell(
-                f"  词表里没有：{words}。这个小模型只会它学过的词，所以不翻译。",
-                f"  not in its vocabulary: {words}. This small model knows only its own words, so it does not guess.",
-            )
+            story.tell("  not in its vocabulary: {unknown}. This small model knows only its own words, so it does not "
+                       "guess.", unknown=join(", ", result.unknown))
         else:
-            story.tell(*(f"  {own}  →  {result.text}",) * 2)
+            story.tell(f"  {own}  →  {result.text}")
 
 
 def prove(story: Story, model: Any, data: Any) -> Any:
@@ -363,7 +344,7 @@ def prove(story: Story, model: Any, data: Any) -> Any:
     show_edges(story, sample)
     say_shares(story, found)
     if found.flip_rate < 0.9:
-        story.tell("  翻转率低于目标 90%。", "  The flip rate is below the aim of 90 %.")
+        story.tell("  The flip rate is below the aim of 90 %.")
     story.result |= {
         "flip_rate": round(found.flip_rate, 4), "edge_moves": found.edge_moves, "strongest": found.strongest,
         "severed": found.severed, "cut_effect": round(found.cut_effect, 4), "cut_head": list(found.head),
@@ -377,49 +358,40 @@ def show_edges(story: Story, sample: Any) -> None:
     """One pair of sentences, and what each edge is worth to the noun in both."""
     pair = sample.pair
     story.scene("proof", text=pair.zh_a, model=story.result.get("directory", "demo"))
-    story.tell(
-        "只换一个动词，“它”指的东西就变了（条：剪断一条连线后，英文名词的对数概率下降多少）：",
-        "Change one verb, and 它 stands for another thing (bars: what log P(noun) loses when one edge is cut):",
-    )
-    asks = (("written", "正在写的名词", "the noun being written"), ("verb", "动词", "the verb"), ("it", "它", "它"))
-    for i, (zh, en) in enumerate(((pair.zh_a, pair.en_a), (pair.zh_b, pair.en_b))):
-        story.tell(*(f"  {zh}  →  {en}",) * 2)
-        top = max(max(sample.drops[query][i]) for query, _, _ in asks)
-        for query, zh_name, en_name in asks:
+    story.tell("Change one verb, and 它 stands for another thing (bars: what log P(noun) loses when one edge is "
+               "cut):")
+    asks = (("written", Message("the noun being written")), ("verb", Message("the verb")), ("it", Message("它")))
+    for i, (source, target) in enumerate(((pair.zh_a, pair.en_a), (pair.zh_b, pair.en_b))):
+        story.tell(f"  {source}  →  {target}")
+        top = max(max(sample.drops[query][i]) for query, _ in asks)
+        for query, name in asks:
             line = bars(sample.pieces[i], sample.drops[query][i], top)
-            story.tell(f"    {zh_name} → {line}", f"    {en_name} → {line}")
+            story.tell("    {name} → {line}", name=name, line=line)
 
 
 def say_shares(story: Story, found: Any) -> None:
     """What the measured pairs say, in numbers."""
     n, moves, where = found.pairs, found.edge_moves, found.strongest
-    story.tell(f"{n} 对训练时从未见过的句子：换动词，英文名词也跟着换：{found.flip_rate:.1%}。",
-               f"{n} held-out pairs: with the verb, the English noun flips in {found.flip_rate:.1%}.")  # fmt: skip
-    story.tell(
-        f"最关键的连线两句都指向所指的名词（前 {len(found.edges)} 对）：从正在写的词出发 {moves['written']:.1%}，"
-        f"从动词出发 {moves['verb']:.1%}，从“它”出发 {moves['it']:.1%}。",
-        f"The edge that matters most points at the noun meant in both sentences ({len(found.edges)} pairs): from the "
-        f"word being written {moves['written']:.1%}, from the verb {moves['verb']:.1%}, from 它 {moves['it']:.1%}.",
-    )
-    in_zh = {"noun": "所指的名词", "verb": "动词", "other noun": "另一个名词", "elsewhere": "别处"}
-    shares = [(role, f"{share:.0%}") for role, share in where.items()]
-    story.tell("写名词时最需要的词：" + "，".join(f"{in_zh.get(r, r)} {s}" for r, s in shares) + "。",
-               "What the word being written needs most: " + ", ".join(f"{r} {s}" for r, s in shares) + ".")  # fmt: skip
+    story.tell("{n} held-out pairs: with the verb, the English noun flips in {flip_rate:.1%}.", n=n,
+               flip_rate=found.flip_rate)
+    story.tell("The edge that matters most points at the noun meant in both sentences ({edges} pairs): from the word "
+               "being written {written:.1%}, from the verb {verb:.1%}, from 它 {it:.1%}.", edges=len(found.edges),
+               written=moves["written"], verb=moves["verb"], it=moves["it"])
+    names = {"noun": Message("noun"), "verb": Message("verb"), "other noun": Message("other noun"),
+             "elsewhere": Message("elsewhere")}
+    shares = [Message("{names} {share:.0%}", names=names.get(role, role), share=share)
+              for role, share in where.items()]
+    story.tell("What the word being written needs most: {shares}.", shares=join(", ", shares))
     cut = {way: f"{share:.1%}" for way, share in found.severed.items()}
-    story.tell(
-        f"剪断通向所指名词的连线（所有层、所有头），名词还猜对：不剪 {cut['nothing']}，剪动词的 {cut['verb']}，"
-        f"剪正在写的词的 {cut['written']}，两条都剪 {cut['both']}；对照：剪通向另一个名词的两条 {cut['control']}。",
-        f"Nouns still right when edges to the noun meant are cut (all layers and heads): none {cut['nothing']}, the "
-        f"verb's {cut['verb']}, the written word's {cut['written']}, both {cut['both']}; control: both edges to the "
-        f"other noun {cut['control']}.",
-    )
+    story.tell("Nouns still right when edges to the noun meant are cut (all layers and heads): none {nothing}, the "
+               "verb's {verb}, the written word's {written}, both {both}; control: both edges to the other noun "
+               "{control}.", nothing=cut["nothing"], verb=cut["verb"], written=cut["written"], both=cut["both"],
+               control=cut["control"])
     path, head = found.head
-    story.tell(
-        f"关掉 {path} 的第 {head} 个头（在前一半句对里选出，在后一半上检验）：名词译对 {found.before:.1%} → "
-        f"{found.after:.1%}；别的句子完全一致 {found.others_before:.1%} → {found.others_after:.1%}。",
-        f"Without head {head} of {path} (chosen on one half, judged on the other): right nouns {found.before:.1%} -> "
-        f"{found.after:.1%}; other sentences exactly right {found.others_before:.1%} -> {found.others_after:.1%}.",
-    )
+    story.tell("Without head {head} of {path} (chosen on one half, judged on the other): right nouns {before:.1%} -> "
+               "{after:.1%}; other sentences exactly right {others_before:.1%} -> {others_after:.1%}.", head=head,
+               path=path, before=found.before, after=found.after, others_before=found.others_before,
+               others_after=found.others_after)
 
 
 def bars(pieces: Sequence[str], drops: Sequence[float], top: float) -> str:
@@ -434,15 +406,13 @@ def speak(story: Story) -> Any:
     model = story.common.model("demo-lm")
     result = model.generate(PROMPT, max_new_tokens=24)
     story.scene("guess-map", text=PROMPT, model="demo-lm")
-    story.tell(*(f"  {PROMPT}{click.style(result.text, bold=True)}",) * 2)
+    story.tell(f"  {PROMPT}{click.style(result.text, bold=True)}")
     grid(story, model)
     rows = timed(model)
     tokens, fast, slow = rows[-1]
     times = f"{slow / fast:.1f}"
-    story.tell(
-        f"  缓存（{tokens} 个词元）：有 {fast:.0f} 毫秒，没有 {slow:.0f} 毫秒，快 {times} 倍，文字相同。",
-        f"  cache ({tokens} tokens): with {fast:.0f} ms, without {slow:.0f} ms, {times} times as fast, same text.",
-    )
+    story.tell("  cache ({tokens} tokens): with {fast:.0f} ms, without {slow:.0f} ms, {times} times as fast, same "
+               "text.", tokens=tokens, fast=fast, slow=slow, times=times)
     story.result |= {"continuation": result.text, "cache_milliseconds": rows}
     return model
 
@@ -467,8 +437,7 @@ def grid(story: Story, model: Any) -> None:
         label = found.names[row].split(".")[-2] if row else "embed"
         cells = [c if used else click.style(c, dim=True) for c, used in zip(told, found.used, strict=True)]
         line(f"layer {label}" if row else label, cells)
-    story.tell("  （括号里：下一个词已给出，这些猜测被丢弃）",
-               "  (in brackets: the next word was given, so these guesses are thrown away)")  # fmt: skip
+    story.tell("  (in brackets: the next word was given, so these guesses are thrown away)")
 
 
 def timed(model: Any) -> list[list[float]]:
@@ -482,8 +451,8 @@ def timed(model: Any) -> list[list[float]]:
             said.append(model.generate(PROMPT, max_new_tokens=tokens, cache=cache).tokens)
             took.append(round((time.perf_counter() - start) * 1000, 1))
         if said[0] != said[1]:
-            raise QkvError(f"cache: {tokens} tokens with and without it differ, which they must not",
-                           zh=f"缓存：{tokens} 个 token 有缓存与没有缓存不同，本不该如此")  # fmt: skip
+            raise QkvError("cache: {tokens} tokens with and without it differ, which they must not",
+                           tokens=tokens)
         rows.append([len(said[0]), *took])
     return rows
 
@@ -509,19 +478,19 @@ def write_page(story: Story, path: Path, models: Mapping[str, Any], proved: Any,
 
 def facts(result: Mapping[str, Any]) -> list[list[str]]:
     """The numbers of the run as the page shows them: Chinese, English, value."""
-    rows = (("完全一致", "exact match", "exact_match", "{:.1%}"), ("BLEU", "BLEU", "bleu", "{:.1f}"),
-            ("动词换，名词也换", "noun flips with the verb", "flip_rate", "{:.1%}"),
-            ("剪断两条连线，名词猜对减少", "right nouns lost with two edges cut", "cut_effect", "{:.1%}"),
-            ("训练秒数", "seconds of training", "train_seconds", "{:.0f}"))  # fmt: skip
-    return [[zh, en, form.format(result[key])] for zh, en, key, form in rows if key in result]
+    rows = ((Message("exact match"), "exact_match", "{:.1%}"), (Message("BLEU"), "bleu", "{:.1f}"),
+            (Message("noun flips with the verb"), "flip_rate", "{:.1%}"),
+            (Message("right nouns lost with two edges cut"), "cut_effect", "{:.1%}"),
+            (Message("seconds of training"), "train_seconds", "{:.0f}"))
+    return [[name.to("zh"), str(name), form.format(result[key])] for name, key, form in rows if key in result]
 
 
 def farewell(story: Story, page: Path, model: str | None) -> None:
     """What to try next."""
     directory = model or story.result["directory"]
     story.tell()
-    story.tell(f"用时 {story.result['total_seconds']:.0f} 秒。打开 {page} 看里面；再试试：",
-               f"{story.result['total_seconds']:.0f} s in all. Open {page} to look inside; then try:")  # fmt: skip
+    story.tell("{total_seconds:.0f} s in all. Open {page} to look inside; then try:",
+               total_seconds=story.result["total_seconds"], page=page)
     for line in (f"qkv look {directory} 我爱学习。", f"qkv translate {directory} 书和茶都在桌上，我喝完了它。",
                  "qkv show marian", "qkv train multi30k --dry-run"):  # fmt: skip
-        story.tell(*(f"  {line}",) * 2)
+        story.tell(f"  {line}")

@@ -12,28 +12,26 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, verb
+from qkv.messages import Message
 
 GIB = 2**30
 
 
-@verb(
-    "这台机器能做什么：torch 的版本、设备、CPU 指令、fp32 与 bf16 的实测速度、内存、硬盘、缓存。",
-    "What this machine can do: torch, device, CPU instructions, measured fp32 and bf16 speed, memory, disk, cache.",
-    examples=("qkv doctor", "qkv doctor --json", "qkv doctor --threads 1"),
-)
+@verb("What this machine can do: torch, device, CPU instructions, measured fp32 and bf16 speed, memory, disk, cache.",
+      examples=("qkv doctor", "qkv doctor --json", "qkv doctor --threads 1"))
 def command(common: Common) -> None:
     report = examine()
     if common.json:
         return common.emit(report)
     titles = {
-        "versions": ("版本", "versions"),
-        "machine": ("机器", "machine"),
-        "kernels": ("会用到的", "what will run"),
-        "space": ("空间", "space"),
-        "cache": ("缓存", "cache"),
+        "versions": Message("versions"),
+        "machine": Message("machine"),
+        "kernels": Message("what will run"),
+        "space": Message("space"),
+        "cache": Message("cache"),
     }
-    for part, words in titles.items():
-        click.echo(click.style(common.say(*words), bold=True))
+    for part, title in titles.items():
+        click.echo(click.style(common.say(title), bold=True))
         for key, value in report[part].items():
             click.echo(f"  {key.replace('_', ' '):<18} {_words(value)}")
     return None

@@ -5,15 +5,12 @@ import click
 from qkv.cli.common import Common, answered, read_lines, verb
 
 
-@verb(
-    "每段文本的向量（最后一层状态的平均，长度归一），每行一个 JSON；用 - 逐行读标准输入。",
-    "A vector of length 1 for each text (the mean of its last states), one JSON object a line; with -, for each line.",
-    examples=(
+@verb("A vector of length 1 for each text (the mean of its last states), one JSON object a line; with -, for each "
+      "line.", examples=(
         'qkv embed demo-bert "书放在桌上。"',
         "qkv embed demo-bert - < sentences.txt > vectors.jsonl",
         'qkv embed sentence-transformers/all-MiniLM-L6-v2 "The cat sat on the mat." --json',
-    ),
-)
+    ))
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
 def command(common: Common, model: str, text: str | None) -> None:

@@ -8,14 +8,11 @@ import click
 from qkv.cli.common import Common, option, plain, verb
 
 
-@verb(
-    "参数量、每个词元的计算量、权重与 KV 缓存的字节数；只读文件头，不读权重。",
-    "Parameters, FLOPs per token, bytes of weights and KV cache; headers are read, weights are not.",
-    examples=("qkv info demo", "qkv info qwen2:72b --dtype bf16 --attention mha", "qkv info llama:7b --json"),
-)
+@verb("Parameters, FLOPs per token, bytes of weights and KV cache; headers are read, weights are not.",
+      examples=("qkv info demo", "qkv info qwen2:72b --dtype bf16 --attention mha", "qkv info llama:7b --json"))
 @click.argument("name", metavar="MODEL|FAMILY:SIZE")
-@option("--context", type=click.IntRange(1), zh="按多少个词元的上下文算", en="count at a context of so many tokens")
-@option("--attention", metavar="mha|mqa|gqa:N", zh="换成别的 K/V 头会怎样", en="what other key/value heads would cost")
+@option("--context", type=click.IntRange(1), help="count at a context of so many tokens")
+@option("--attention", metavar="mha|mqa|gqa:N", help="what other key/value heads would cost")
 def command(common: Common, name: str, context: int | None, attention: str | None) -> None:
     from qkv.hub import report as count
 

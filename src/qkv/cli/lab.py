@@ -11,13 +11,14 @@ import click
 
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
+from qkv.messages import Message
 
 if TYPE_CHECKING:
     from qkv.labs.lab import Lab, Result
 
 COLOURS = {"shown": "green", "refuted": "red", "true only when": "yellow", "not shown": "magenta"}
 ORDER = ("shown", "true only when", "not shown", "refuted", "inconclusive", "not run yet")
-ZH = {"not run yet": "尚未运行"}
+NOT_RUN = {"not run yet": Message("not run yet")}
 
 
 @dataclass(frozen=True)
@@ -34,26 +35,22 @@ class How:
     brief: bool  # of several labs the verdict alone is told
 
 
-@verb(
-    "这个领域的说法，做成可以自己跑的实验。不带名字：列出全部和已有的结论；misconceptions：常见误解。",
-    "The claims of the field as experiments that you can run. Without a name: all of them with their verdicts; "
-    "misconceptions: what is commonly got wrong.",
-    examples=("qkv lab", "qkv lab order-blind --html order.html", "qkv lab --exact --compare"),
-)
+@verb("The claims of the field as experiments that you can run. Without a name: all of them with their verdicts; "
+      "misconceptions: what is commonly got wrong.",
+      examples=("qkv lab", "qkv lab order-blind --html order.html", "qkv lab --exact --compare"))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@option("--exact", is_flag=True, zh="运行全部精确实验", en="run all exact labs")
-@option("--seeds", type=click.IntRange(1), default=3, zh="随机种子个数", en="how many seeds")
-@option("--steps", type=click.IntRange(1), zh="步数（太少则无法判断）", en="steps (too few are inconclusive)")
-@option("--jobs", type=click.IntRange(1), zh="同时跑几个种子（默认：训练类按核数，其余一个）",
-        en="seeds at a time (by default as many as cores where a lab trains, else one)")  # fmt: skip
-@option("--saved", is_flag=True, zh="不运行，看已有的结果", en="do not run: show the saved result")
-@option("--compare", is_flag=True, zh="与随包的结果比较，不一致则退出码为 1",
-        en="compare with the result that came with the package; exit 1 where they disagree")  # fmt: skip
-@option("--html", type=click.Path(path_type=Path, dir_okay=False),
-        zh="写成可离线打开的网页（不带名字：全部实验）",
-        en="a page that opens offline (without a name: of all labs)")  # fmt: skip
-@option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/labs"),
-        zh="结果与图片的目录", en="the directory of results and pictures")  # fmt: skip
+@option("--exact", is_flag=True, help="run all exact labs")
+@option("--seeds", type=click.IntRange(1), default=3, help="how many seeds")
+@option("--steps", type=click.IntRange(1), help="steps (too few are inconclusive)")
+@option("--jobs", type=click.IntRange(1), help="seeds at a time (by default as many as cores where a lab trains, else "
+        "one)")  # fmt: skip
+@option("--saved", is_flag=True, help="do not run: show the saved result")
+@option("--compare", is_flag=True, help="compare with the result that came with the package; exit 1 where they "
+        "disagree")  # fmt: skip
+@option("--html", type=click.Path(path_type=Path, dir_okay=False), help="a page that opens offline (without a name: "
+        "of all labs)")  # fmt: skip
+@option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/labs"), help="the directory of "
+        "results and pictures")  # fmt: skip
 def command(
     common: Common, names: tuple[str, ...], exact: bool, seeds: int, steps: int | None, jobs: int | None, saved: bool,
     compare: bool, html: Path | None, out: Path,
@@ -61,8 +58,7 @@ def command(
     if names == ("misconceptions",):
         return misconceptions(common)
     if html is not None and not html.parent.is_dir():
-        raise QkvError(f"--html {html}: the directory {html.parent} does not exist",
-                       zh=f"--html {html}：目录 {html.parent} 不存在")  # fmt: skip
+        raise QkvError("--html {html}: the directory {parent} does not exist", html=html, parent=html.parent)
     from qkv import labs
 
     free = cores()  # before torch is imported: some builds let go of the processors that `taskset` gave
@@ -76,7 +72,7 @@ def command(
 def listing(common: Common, html: Path | None) -> int:
     """All labs in both languages: which verdicts there are on the first screen, then each with its claim."""
     from qkv import labs
-    from qkv.labs.lab import IN_ZH, KINDS
+    from qkv.labs.lab import KINDS, VERDICTS
 
     rows = sorted(labs.listed(), key=lambda r: (ORDER.index(r["verdict"]), r["name"]))
     if html is not None:
@@ -84,23 +80,29 @@ def listing(common: Common, html: Path | None) -> int:
     if common.json:
         common.emit(rows)
         return 0
-    words = {**IN_ZH, **ZH}
+    words = {**VERDICTS, **NOT_RUN}
     counts = Counter(r["verdict"] for r in rows)
-    parts = [f"{words[v]} {v} {counts[v]}" for v in ORDER if counts[v] or v in COLOURS]
-    click.echo(f"{len(rows)} 个实验 labs: " + " · ".join(parts))
+    parts = [f"{both(words[v], ' ')} {counts[v]}" for v in ORDER if counts[v] or v in COLOURS]
+    labs_ = Message("{rows} labs", rows=len(rows))
+    click.echo(f"{labs_.to('zh')} labs: " + " · ".join(parts))
     for word in (v for v in ORDER if counts[v]):
-        mark = click.style(f"{words[word]} · {word}", fg=COLOURS.get(word), bold=True)
+        mark = click.style(both(words[word]), fg=COLOURS.get(word), bold=True)
         click.echo(f"  {mark}: " + ", ".join(row["name"] for row in rows if row["verdict"] == word))
     for row in rows:
         word = row["verdict"]
-        mark = click.style(f"{words[word]} · {word}", fg=COLOURS.get(word), bold=True)
-        click.echo(f"\n{click.style(row['name'], bold=True)}  [{' '.join(KINDS[row['kind']])}]  {mark}")
+        mark = click.style(both(words[word]), fg=COLOURS.get(word), bold=True)
+        click.echo(f"\n{click.style(row['name'], bold=True)}  [{both(KINDS[row['kind']], ' ')}]  {mark}")
         for claim, says in zip(row["claim"], row["says"], strict=True):
             click.echo(f"  {claim}")
             if says and not common.quiet:
                 click.echo(click.style(f"    → {says}", dim=True))
-    common.note("\n运行一个：qkv lab 名字", "\nrun one: qkv lab NAME")
+    common.note("\nrun one: qkv lab NAME")
     return 0
+
+
+def both(message: Message, between: str = " · ") -> str:
+    """A message in Chinese and in English."""
+    return f"{message.to('zh')}{between}{message}"
 
 
 def misconceptions(common: Common) -> int:
@@ -141,11 +143,11 @@ def settle(common: Common, found: "dict[str, Lab]", how: How, html: Path | None)
     elif len(found) > 1:
         seconds = sum(result.seconds for _, result in done)
         click.echo(
-            common.say(f"{len(done)} 个实验，共 {seconds:.1f} 秒", f"{len(done)} labs, {seconds:.1f} s together")
+            common.say("{done} labs, {seconds:.1f} s together", done=len(done), seconds=seconds)
         )
     if html is not None:
         html.write_text(page.write_pages(done, common.talk.lang), encoding="utf-8")
-        common.note(f"网页：{html}", f"page: {html}")
+        common.note("page: {html}", html=html)
     return 130 if done[-1][1].stopped else 0 if agreed else 1
 
 
@@ -158,16 +160,15 @@ def one(common: Common, name: str, lab: "Lab", how: How) -> "Result":
     if not (common.json or common.quiet):
         click.echo(click.style(name, bold=True))
         for head, text in () if how.brief else page.describe(lab, common.talk.lang):
-            click.echo(f"  {head}{common.say('：', ': ')}{text}")
+            click.echo(f"  {head}{common.say(': ')}{text}")
     if how.saved:
         kept = labs.saved(name, how.out) or labs.saved(name)
         if kept is None:
-            raise QkvError(f"{name}: no saved result; run it without --saved",
-                           zh=f"{name}：没有存下的结果；请去掉 --saved 来运行")  # fmt: skip
-        return from_json(kept, f"the saved result of {name}")
+            raise QkvError("{name}: no saved result; run it without --saved", name=name)
+        return from_json(kept, Message("the saved result of {name}", name=name))
     jobs = how.jobs or (min(how.seeds, how.cores) if lab.kind == "trained" else 1)
     if jobs > 1:
-        common.note(f"{jobs} 个种子同时跑", f"{jobs} seeds at a time")
+        common.note("{jobs} seeds at a time", jobs=jobs)
     result = perform(name, lab, seeds=range(how.seeds), steps=how.steps, jobs=jobs, tell=progress(common))
     keep(common, lab, result, how.out)
     return result
@@ -185,13 +186,13 @@ def compared(common: Common, lab: "Lab", result: "Result") -> bool:
 
     kept = labs.saved(result.name)
     if kept is None:
-        common.note(f"{result.name}：随包没有结果", f"{result.name}: no result came with the package")
+        common.note("{name}: no result came with the package", name=result.name)
         return False
-    found = differences(lab, from_json(kept, f"the package's result of {result.name}"), result)
-    for zh, en in found:
-        common.note(f"  不一致：{zh}", f"  disagrees: {en}")
+    found = differences(lab, from_json(kept, Message("the package's result of {name}", name=result.name)), result)
+    for said in found:
+        common.note("  disagrees: {said}", said=said)
     if not found:
-        common.note("  与随包的结果一致", "  agrees with the result that came with the package")
+        common.note("  agrees with the result that came with the package")
     return not found
 
 
@@ -216,9 +217,7 @@ def keep(common: Common, lab: "Lab", result: "Result", out: Path) -> None:
     if out.resolve() == labs.results().resolve():
         return
     if not page.save(lab, Runs(result.numbers), file.with_suffix(".png"), common.talk.lang):
-        common.note(
-            "没有 matplotlib，不画 PNG：pip install 'qkv[plot]'", "no PNG without matplotlib: pip install 'qkv[plot]'"
-        )
+        common.note("no PNG without matplotlib: pip install 'qkv[plot]'")
 
 
 def everything(common: Common, names: list[str], html: Path) -> None:
@@ -228,9 +227,9 @@ def everything(common: Common, names: list[str], html: Path) -> None:
     from qkv.labs.lab import from_json
 
     kept = [(labs.find(name), found) for name in names if (found := labs.saved(name))]
-    done = [(lab, from_json(found, f"the saved result of {found['name']}")) for lab, found in kept]
+    done = [(lab, from_json(found, Message("the saved result of {name}", name=found["name"]))) for lab, found in kept]
     html.write_text(page.write_pages(done, common.talk.lang), encoding="utf-8")
-    common.note(f"网页：{html}", f"page: {html}")
+    common.note("page: {html}", html=html)
 
 
 def tell(lab: "Lab", result: "Result", common: Common, *, brief: bool) -> None:
@@ -254,5 +253,5 @@ def tell(lab: "Lab", result: "Result", common: Common, *, brief: bool) -> None:
                 click.echo(f"  {line}".rstrip())
     click.echo(click.style(page.write_verdict(result, lang), fg=COLOURS.get(result.verdict.word), bold=True))
     if not common.quiet:
-        click.echo(common.say(f"  {result.seconds:.1f} 秒（处理器 {result.cpu:.1f} 秒）",
-                              f"  {result.seconds:.1f} s ({result.cpu:.1f} s of processor)"))  # fmt: skip
+        click.echo(common.say("  {seconds:.1f} s ({cpu:.1f} s of processor)", seconds=result.seconds,
+                              cpu=result.cpu))

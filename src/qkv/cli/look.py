@@ -15,7 +15,8 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, option, verb
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 
 SHOWS = (  # those of explore/tables.py, which is not imported for --help
     "lens", "parts", "walk", "choices", "mask", "routes", "wavefront", "cache", "gradient", "shift", "neighbours",
@@ -23,79 +24,63 @@ SHOWS = (  # those of explore/tables.py, which is not imported for --help
 )  # fmt: skip
 
 
-@verb(
-    "看模型的内部：翻译模型显示对齐与最强的边（它看了谁），语言模型显示每层的猜测。--html 写一个离线网页，"
-    "--show 列出一种读数。",
-    "Look inside: a translator shows its alignment and strongest edges, a language model the guesses of every layer. "
-    "--html writes one offline page, --show tables of one readout.",
-    examples=(
+@verb("Look inside: a translator shows its alignment and strongest edges, a language model the guesses of every "
+      "layer. --html writes one offline page, --show tables of one readout.", examples=(
         "qkv look demo --serve",
         "qkv look demo-lm 'One, two,' --show parts --show walk --layer 2 --head 3",
         "qkv look demo 书和茶都在桌上，我看完了它。 --show shift --word 它 --anchor 书 --anchor 茶",
-    ),
-)
+    ))
 @click.argument("model")
 @click.argument("text", nargs=-1)
-@option("--layer", type=click.IntRange(1), zh="只看这一层（从 1 数起）", en="this layer only (counted from 1)")
-@option("--head", type=click.IntRange(1), zh="只看这个头（从 1 数起）", en="this head only (counted from 1)")
-@option("--word", zh="看这个词（默认：它）或位置", en="the word (default: 它) or position looked at")
-@option(
-    "--step",
-    type=click.IntRange(0),
-    zh="训练到第 N 步的模型（MODEL 是训练目录）；不给 TEXT 就看那一步记录了什么",
-    en="the model as it was after N steps (MODEL is a run); without TEXT what was recorded then",
-)
-@option("--moved", type=(click.IntRange(0), click.IntRange(0)), metavar="A B", zh="两步之间什么动了、什么没动",
-        en="what moved between two steps of a run, and what did not")  # fmt: skip
-@option("--beam", type=click.IntRange(1), default=4, zh="束宽", en="beam width of a translation")
-@option("-n", "--max-new-tokens", type=click.IntRange(1), zh="最多写多少个词元", en="write at most so many tokens")
-@option("--html", type=click.Path(dir_okay=False), zh="写一个离线网页", en="write one offline page")
-@option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-        zh="把五张图写成 PNG：四维拆解、注意力矩阵、多头合并、Block、一个词的向量逐层（要 matplotlib）",
-        en="write five figures as PNG: shapes, attention, heads joined, block, a vector by layer")  # fmt: skip
-@option("--serve", is_flag=True, zh="在本机打开网页：随便输入句子", en="open a page on this machine, for any sentence")
-@option("--port", type=click.IntRange(1, 65535), zh="--serve 的端口（默认 8123 起第一个空的）",
-        en="the port of --serve (default: the first free one from 8123)")  # fmt: skip
-@option("--no-browser", is_flag=True, zh="--serve 只打印地址", en="--serve: print the address and open nothing")
-@option("--show", multiple=True, type=click.Choice(SHOWS), zh="要看的读数（可重复）", en="a readout (may be repeated)")
-@option("--part", type=click.Choice(("encoder", "decoder", "cross")), zh="walk、mask：哪一处注意力",
-        en="walk, mask: which attention")  # fmt: skip
-@option("--key", default="0", zh="walk：被看的位置或词", en="walk: the position or word looked at")
-@option("--token", zh="parts：被推高的词（默认最可能的）", en="parts: the token pushed (default: the likeliest)")
-@option("--vs", zh="parts：减去这个词", en="parts: minus this token")
-@option("--anchor", multiple=True, zh="shift：锚点词（可重复）", en="shift: a word to move towards (may be repeated)")
-@option("-t", "--temperature", type=click.FloatRange(0), zh="choices：温度", en="choices: temperature")
-@option("--top-k", type=click.IntRange(1), zh="choices：前 k 个", en="choices: the k likeliest")
-@option("--top-p", type=click.FloatRange(0, 1, min_open=True), zh="choices：核采样", en="choices: nucleus")
-@option("--min-p", type=click.FloatRange(0, 1), zh="choices：相对下限", en="choices: share of the likeliest")
+@option("--layer", type=click.IntRange(1), help="this layer only (counted from 1)")
+@option("--head", type=click.IntRange(1), help="this head only (counted from 1)")
+@option("--word", help="the word (default: 它) or position looked at")
+@option("--step", type=click.IntRange(0), help="the model as it was after N steps (MODEL is a run); without TEXT what "
+        "was recorded then")
+@option("--moved", type=(click.IntRange(0), click.IntRange(0)), metavar="A B", help="what moved between two steps of "
+        "a run, and what did not")  # fmt: skip
+@option("--beam", type=click.IntRange(1), default=4, help="beam width of a translation")
+@option("-n", "--max-new-tokens", type=click.IntRange(1), help="write at most so many tokens")
+@option("--html", type=click.Path(dir_okay=False), help="write one offline page")
+@option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="write five figures as "
+        "PNG: shapes, attention, heads joined, block, a vector by layer")  # fmt: skip
+@option("--serve", is_flag=True, help="open a page on this machine, for any sentence")
+@option("--port", type=click.IntRange(1, 65535), help="the port of --serve (default: the first free one from "
+        "8123)")  # fmt: skip
+@option("--no-browser", is_flag=True, help="--serve: print the address and open nothing")
+@option("--show", multiple=True, type=click.Choice(SHOWS), help="a readout (may be repeated)")
+@option("--part", type=click.Choice(("encoder", "decoder", "cross")), help="walk, mask: which attention")  # fmt: skip
+@option("--key", default="0", help="walk: the position or word looked at")
+@option("--token", help="parts: the token pushed (default: the likeliest)")
+@option("--vs", help="parts: minus this token")
+@option("--anchor", multiple=True, help="shift: a word to move towards (may be repeated)")
+@option("-t", "--temperature", type=click.FloatRange(0), help="choices: temperature")
+@option("--top-k", type=click.IntRange(1), help="choices: the k likeliest")
+@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="choices: nucleus")
+@option("--min-p", type=click.FloatRange(0, 1), help="choices: share of the likeliest")
 def command(
     common: Common, model: str, text: tuple[str, ...], html: str | None, step: int | None, show: tuple[str, ...],
     serve: bool, **how: Any,
 ) -> None:  # fmt: skip
     if how["moved"] or (step is not None and not (text or serve)):
         if show or how["word"] or html or how["figures"]:
-            raise click.UsageError(Note("TEXT is missing: what was recorded is shown whole; --show, --word, --html and "
-                                        "--figures look at a text",
-                                        zh="缺 TEXT：记录是整个显示的；--show、--word、--html 和 "
-                                        "--figures 看的是一段文本"))  # fmt: skip
+            raise click.UsageError(Message("TEXT is missing: what was recorded is shown whole; --show, --word, --html "
+                                           "and --figures look at a text"))
         return recorded(common, model, step or 0, how["moved"])
     if not (text or serve):
-        raise click.UsageError(Note("TEXT is missing; give it in quotes, or --serve to type it on a page",
-                                    zh="缺 TEXT；请用引号给出，或用 --serve 在网页上输入"))  # fmt: skip
+        raise click.UsageError(Message("TEXT is missing; give it in quotes, or --serve to type it on a page"))
     if empty := [t for t in text if not t.strip()]:
-        raise QkvError(f"TEXT is empty ({empty[0]!r}): there is nothing to look into",
-                       zh=f"TEXT 是空的（{empty[0]!r}）：没有可看的")  # fmt: skip
+        raise QkvError("TEXT is empty ({empty!r}): there is nothing to look into", empty=empty[0])
     loaded = common.model(model) if step is None else common.past(model, step)
     if loaded.tokenizer is None:
-        raise QkvError(f"{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights",
-                       zh=f"{model}：没有分词器，文本不能变成 token；请在权重旁存一个")  # fmt: skip
+        raise QkvError("{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights",
+                       model=model)
     if not loaded.spec.has_blocks:
         asked = {"figures": how["figures"], "html": html, "serve": serve, "show": show}
         if other := next((name for name in asked if asked[name]), ""):
-            raise QkvError(f"--{other}: an LSTM has no layers of attention to look into; qkv look {model} TEXT shows "
-                           f"where one with attention looked, qkv translate {model} TEXT what it writes",
-                           zh=f"--{other}：LSTM 没有可看的注意力层；qkv look {model} TEXT 显示带注意力的看了哪里，"
-                           f"qkv translate {model} TEXT 显示它写了什么")  # fmt: skip
+            raise QkvError("--{other}: an LSTM has no layers of attention to look into; qkv look {model} TEXT shows "
+                           "where one with attention looked, qkv translate {model} TEXT what it writes", other=other,
+                           model=model)
         return before(common, loaded, text, how)
     if how["figures"]:
         return pictured(common, loaded, text, how)
@@ -144,7 +129,7 @@ def before(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, An
 def heading(common: Common, scene: dict[str, Any]) -> None:
     """What was read and written, and what the table below it shows."""
     click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
-    click.echo(common.say("\n对齐（每个译文词看了哪些原文词，%）", "\nalignment (where each written word looked, %)"))
+    click.echo(common.say("\nalignment (where each written word looked, %)"))
 
 
 def filed(common: Common, loaded: Any, name: str, text: tuple[str, ...], html: str, how: dict[str, Any]) -> None:
@@ -153,7 +138,7 @@ def filed(common: Common, loaded: Any, name: str, text: tuple[str, ...], html: s
 
     made = record.record([(name, question(loaded, line, how)) for line in text], {name: loaded}, lang=common.talk.lang)
     Path(html).write_text(made, encoding="utf-8")
-    common.note(f"已写入 {html}（离线单文件）", f"wrote {html}, one offline file")
+    common.note("wrote {html}, one offline file", html=html)
 
 
 def pictured(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, Any]) -> None:
@@ -174,7 +159,7 @@ def pictured(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, 
 EXAMPLES = {
     "demo": ("书和茶都在桌上，我看完了它。", "书和茶都在桌上，我喝完了它。", "我看完了那本书。"),
     "demo-lm": ("One, two, buckle my", "Twinkle, twinkle, little"),
-    "demo-bert": ("我爱[MASK]。", "I finished reading the [MASK]."),
+    "demo-bert": Message("I finished reading the [MASK]."),
     "demo-moe": ("我看完了那本书。", "书和茶都在桌上，我喝完了它。"),
 }
 
@@ -215,9 +200,8 @@ def served(common: Common, loaded: Any, name: str, text: tuple[str, ...], how: d
     else:
         click.echo(page.url)
     if not (how["no_browser"] or server.show(page.url)):
-        common.note("没有浏览器或显示器：请在浏览器里打开上面的地址",
-                    "no browser or no display: open the address above in one")  # fmt: skip
-    common.note("Ctrl-C 结束", "Ctrl-C ends it")
+        common.note("no browser or no display: open the address above in one")
+    common.note("Ctrl-C ends it")
     with suppress(KeyboardInterrupt):  # the way to end it
         page.run()
 
@@ -238,7 +222,7 @@ def readouts(
             ask = tables.asked(common.say, loaded, part, how, traces)
             if name == "diff":
                 if len(traces) != 2:
-                    raise QkvError("diff: give two texts", zh="diff：请给两段文本")
+                    raise QkvError("diff: give two texts")
                 sheets, data = tables.diff(traces[0], traces[1], ask)
             else:
                 sheets, data = tables.SHOWS[name](traces[0] if traces else loaded.trace(), ask)
@@ -292,8 +276,8 @@ def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
     part, side = ("encoder", "source") if translation else ("decoder", "target")
     tokens = scene[side][: len(scene["attention"][part][0][0])]
     if how["word"] and not any(how["word"] in token for token in tokens):
-        raise QkvError(f"--word {how['word']}: not among the tokens {' '.join(map(name, tokens))}",
-                       zh=f"--word {how['word']}：不在这些 token 之中：{' '.join(map(name, tokens))}")  # fmt: skip
+        raise QkvError("--word {word}: not among the tokens {map}", word=how["word"],
+                       map=" ".join(map(name, tokens)))
     if translation:
         heading(common, scene)
         weight = scene["alignment"]["weight"]
@@ -304,9 +288,7 @@ def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
     else:
         click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
         click.echo(
-            common.say(
-                "\n每层之后的猜测（括号里的被丢掉）", "\nguesses after each layer (those in brackets are thrown away)"
-            )
+            common.say("\nguesses after each layer (those in brackets are thrown away)")
         )
         found = scene["guesses"]
         table(tables.list_guesses(found["cells"], found["used"], scene["target"][: len(found["used"])], common.say))
@@ -320,8 +302,8 @@ def check(scene: dict[str, Any], name: str, number: int | None) -> None:
     for part, layers in scene["attention"].items():
         size = len(layers) if name == "layer" else len(layers[0])
         if number and number > size:
-            raise QkvError(f"--{name} {number}: the {part} has {name}s 1 to {size}",
-                           zh=f"--{name} {number}：{part} 的 {name} 从 1 到 {size}")  # fmt: skip
+            raise QkvError("--{name} {number}: the {part} has {name}s 1 to {size}", name=name, number=number, part=part,
+                           size=size)
 
 
 def chosen(layers: list[Any], how: dict[str, Any]) -> list[list[float]]:
@@ -349,17 +331,18 @@ def edges(common: Common, scene: dict[str, Any], part: str, tokens: Sequence[str
         ((row[q][s], i, h, q, s) for i, heads in enumerate(layers) for h, row in enumerate(heads)
          if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)
          for q in (asked or range(len(row))) for s in range(len(row[q])) if s != q), reverse=True)[:6]  # fmt: skip
-    of = f" {name(tokens[asked[0]])}" if asked else ""
-    click.echo(common.say(f"\n最强的边{of}", f"\nstrongest edges{f' of{of}' if of else ''}"))
+    of = name(tokens[asked[0]]) if asked else ""
+    click.echo(common.say("\nstrongest edges of {of}", of=of) if of
+               else common.say("\nstrongest edges"))
     lines = [[(f"{name(tokens[q])} → {name(tokens[s])}", 0.0), (f"{100 * w:.0f}%", w),
-              (common.say(f"第 {i + 1} 层 第 {h + 1} 头", f"layer {i + 1} head {h + 1}"), 0.0)]
-             for w, i, h, q, s in found]  # fmt: skip
+              (common.say("layer {i} head {h}", i=i + 1, h=h + 1), 0.0)]
+             for w, i, h, q, s in found]
     table(lines)
 
 
 def bars(common: Common, scene: dict[str, Any]) -> None:
     """The likeliest words after the prompt, as bars."""
-    click.echo(common.say("\n提示之后的下一个词", "\nthe next word after the prompt"))
+    click.echo(common.say("\nthe next word after the prompt"))
     best = scene["guesses"]["cells"][-1][scene["prompt"] - 1]
     table([[(name(w), 0.0), (("█" * round(p * 30) or "▏") + f" {100 * p:.1f}%", p)] for w, p in best])
 
@@ -371,8 +354,8 @@ def effects(common: Common, scene: dict[str, Any]) -> None:
         return
     at, query, target = proof["at"], proof["query"], scene["target"]
     before, goal = proof["before"][at], name(target[at])
-    said = common.say(f"P({goal}) 原来 {before:.2f}", f"P({goal}) was {before:.2f}")
-    click.echo(common.say(f"\n剪断一条边，再跑一遍：{said}", f"\none edge cut, run again: {said}"))
+    said = common.say("P({goal}) was {before:.2f}", goal=goal, before=before)
+    click.echo(common.say("\none edge cut, run again: {said}", said=said))
     tokens = scene["source"] if across else target
     rows = lost(common, proof, query, at, tokens, name(tokens[query]))
     table(rows + (lost(common, across, at - 1, at, tokens, goal) if across else []))
@@ -387,9 +370,9 @@ def lost(
     before, after = proof["before"][at], proof["after"][query]
     return [
         [(f"{asking} ✂ {name(tokens[s])}", 0.0), (f"{before:.2f} → {p:.2f}", before - p),
-         (common.say("说 ", "says ") + name(proof["instead"][query][s][at]), 0.0)]
+         (common.say("says ") + name(proof["instead"][query][s][at]), 0.0)]
         for p, s in sorted((after[s][at], s) for s in keys if s != own)[:3]
-    ]  # fmt: skip
+    ]
 
 
 def name(piece: str) -> str:

@@ -9,26 +9,20 @@ import click
 
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
+from qkv.messages import Message
 
 
-@verb(
-    "比较一个文件夹里的各次训练：表格和终端里的曲线；要网页或图片，用 --html 或 --png。",
-    "The runs in a folder side by side: a table, and a plot in the terminal; --html or --png write it to a file.",
-    examples=(
+@verb("The runs in a folder side by side: a table, and a plot in the terminal; --html or --png write it to a file.",
+      examples=(
         "qkv runs",
         "qkv runs runs/multi30k_en_de --metric bleu --x seconds",
         "qkv runs runs --html runs.html --png runs.png",
-    ),
-)
+    ))
 @click.argument("folder", required=False, default="runs", type=click.Path(path_type=Path), metavar="[DIR]")
-@option("--metric", zh="画哪个指标（loss、bleu、train_loss…）", en="what to draw: loss, bleu, train_loss, …")
-@option("--x", type=click.Choice(["steps", "seconds"]), default="steps", zh="横轴", en="the horizontal axis")
-@option(
-    "--html", "page", type=click.Path(path_type=Path), zh="写成一个离线网页", en="write a page that needs no network"
-)
-@option(
-    "--png", type=click.Path(path_type=Path), zh="写成图片（要 matplotlib）", en="write a picture (needs matplotlib)"
-)
+@option("--metric", help="what to draw: loss, bleu, train_loss, …")
+@option("--x", type=click.Choice(["steps", "seconds"]), default="steps", help="the horizontal axis")
+@option("--html", "page", type=click.Path(path_type=Path), help="write a page that needs no network")
+@option("--png", type=click.Path(path_type=Path), help="write a picture (needs matplotlib)")
 def command(common: Common, folder: Path, metric: str | None, x: str, page: Path | None, png: Path | None) -> int:
     from qkv.plots import figure, html, terminal
     from qkv.plots.forms import Lines, Table
@@ -37,7 +31,7 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
     runs = found.summaries(folder)
     drawn = found.shared_metric(runs, metric or "")
     curves = {run.name: points for run in runs if (points := run.curve(drawn, x))}
-    form = Lines("", (), curves, x_label=common.say(*AXES[x]), y_label=drawn)
+    form = Lines("", (), curves, x_label=common.say(AXES[x]), y_label=drawn)
     if page or png:
         check_points(curves)
     if png is not None:
@@ -45,7 +39,7 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
         figure.save(figure.draw([form]), png)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
-        title = common.say(f"{folder} 里的训练", f"Runs in {folder}")
+        title = common.say("Runs in {folder}", folder=folder)
         rows = html.render(Table("", table(common, runs, drawn)))
         text = html.page(title, f"<h1>{escape(title)}</h1>{html.render(form)}{rows}", common.talk.lang)
         page.write_text(text, encoding="utf-8")
@@ -62,27 +56,26 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
         click.echo("\n".join(["", *terminal.render(form)]))
     for path in (page, png):
         if path is not None:
-            common.note(f"已写入 {path}", f"written: {path}")
+            common.note("written: {path}", path=path)
     return 0
 
 
 SHOWN = 4  # settings of a run at most, beside how many more there are
-AXES = {"steps": ("步", "steps"), "seconds": ("秒", "seconds")}
+AXES = {"steps": Message("steps"), "seconds": Message("seconds")}
 
 
 def table(common: Common, runs: Any, drawn: str) -> list[list[str]]:
     """The runs as rows of words; the first row is the head. The best has the metric that is drawn beside its own."""
     from qkv.training.compare import differing
 
-    head = common.say("名称,步,词元,秒,词元/秒,最佳,测试,训练损失,结束,不同的设置",
-                      "name,steps,tokens,seconds,tok/s,best,test,loss,ended,other settings")  # fmt: skip
+    head = common.say("name,steps,tokens,seconds,tok/s,best,test,loss,ended,other settings")
     rows = [head.split(",")]
     for run, own in zip(runs, differing(runs), strict=True):
         best, test = ("–" if x is None else f"{run.metric} {x:.4g}" for x in (run.best, run.test))
         best += f", {drawn} {run.kept[drawn]:.4g}" if drawn != run.metric and drawn in run.kept else ""
         loss = "–" if run.loss is None else f"{run.loss:.4f}"
         words = [f"{key}={value}" for key, value in own.items()]
-        more = [common.say(f"另有 {len(words) - SHOWN} 个", f"{len(words) - SHOWN} more")] * (len(words) > SHOWN)
+        more = [common.say("{words} more", words=len(words) - SHOWN)] * (len(words) > SHOWN)
         rows.append([run.name, f"{run.steps:,}", whole(run.tokens), f"{run.seconds:,.0f}", whole(run.speed), best,
                      test, loss, run.ended or "–", " ".join([*words[:SHOWN], *more]) or "–"])  # fmt: skip
     return rows
@@ -116,5 +109,4 @@ def show(common: Common, runs: Any, drawn: str) -> None:
 def check_points(curves: Any) -> None:
     """A QkvError where no run has a finite number to draw."""
     if not any(math.isfinite(x) and math.isfinite(y) for points in curves.values() for x, y in points):
-        raise QkvError("nothing to draw: no run has a finite number of this metric",
-                       zh="没有可画的：没有一次训练有这个指标的有限值")  # fmt: skip
+        raise QkvError("nothing to draw: no run has a finite number of this metric")

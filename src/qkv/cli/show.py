@@ -7,14 +7,11 @@ import click
 from qkv.cli.common import Common, option, verb
 
 
-@verb(
-    "把核心按一个模型化简：没走的分支都去掉，剩下你会亲手写出的那份前向代码。",
-    "The core folded by one model: branches not taken are dropped, what is left is the forward pass that you would "
-    "have written by hand.",
-    examples=("qkv show llama", "qkv show gpt2 --mode decode", "qkv show demo --mode train | less"),
-)
+@verb("The core folded by one model: branches not taken are dropped, what is left is the forward pass that you would "
+      "have written by hand.",
+      examples=("qkv show llama", "qkv show gpt2 --mode decode", "qkv show demo --mode train | less"))
 @click.argument("name", metavar="FAMILY|MODEL")
-@option("--mode", type=click.Choice(["train", "prefill", "decode"]), zh="只看一种情形", en="one situation alone")
+@option("--mode", type=click.Choice(["train", "prefill", "decode"]), help="one situation alone")
 def command(common: Common, name: str, mode: Any) -> None:
     import qkv
 

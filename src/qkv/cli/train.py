@@ -13,53 +13,30 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, option, verb
-from qkv.errors import Note
+from qkv.messages import Message
 
 EVERY = 10.0  # seconds between two plain lines
-Say = Callable[[str, str], str]  # of the Chinese and the English words the ones to be shown
+Say = Callable[..., str]  # of a template and its fields the text to be shown
 
 
-@verb(
-    "按配方（如 multi30k；不写则列出）、描述你自己数据的 TOML 文件，或直接用数据训练："
-    "*.txt，一个或几个 *.tsv 或 *.jsonl，或两个平行文件。a.b=c 改变任何设置。Ctrl-C 会先保存。",
-    "Train by a recipe (such as multi30k; without one they are listed), by a TOML file about your own data, or on data "
-    "as they are: *.txt, one or more *.tsv or *.jsonl, or two parallel files. a.b=c changes any setting. Ctrl-C saves "
-    "first.",
-    examples=(
+@verb("Train by a recipe (such as multi30k; without one they are listed), by a TOML file about your own data, or on "
+      "data as they are: *.txt, one or more *.tsv or *.jsonl, or two parallel files. a.b=c changes any setting. "
+      "Ctrl-C saves first.", examples=(
         "qkv train demo --out runs/demo",
         "qkv train multi30k training.seconds=600 model.width=192 --dry-run",
         "qkv train train.zh train.en training.seconds=1200 --out runs/mine --resume auto",
-    ),
-)
+    ))
 @click.argument("recipe", required=False, metavar="[RECIPE|FILE]")
 @click.argument("overrides", nargs=-1, metavar="[a.b=c ...]")
-@option(
-    "--out",
-    type=click.Path(path_type=Path),
-    zh="模型与记录的目录（默认在 runs/ 下，以这次训练的名字）",
-    en="the directory (default: under runs/, by the name of the run)",
-)
-@option("--dry-run", is_flag=True, zh="只估计参数量、内存和时间", en="only estimate parameters, memory and time")
-@option(
-    "--resume", type=click.Choice(["auto", "never"]), default="never", zh="有检查点就接着训练", en="go on where it was"
-)
-@option("--smoke", is_flag=True, zh="几秒钟走完全程，只看能不能跑", en="the whole way in seconds, to see that it runs")
-@option("--seed", type=int, zh="随机种子", en="seed of weights, order and dropout")
-@option(
-    "--processes",
-    type=click.IntRange(1),
-    default=1,
-    zh="一起训练的进程数：每个 GPU 一个；小模型在 CPU 上每核一个最快。每步的微批数乘以进程数",
-    en="processes that train together: one a GPU, on a CPU one a core for small models; each adds its own "
-    "training.accumulate micro-batches to a step",
-)
-@option(
-    "--track",
-    multiple=True,
-    metavar="NAME",
-    zh="同时记到 tensorboard、wandb 或 trackio",
-    en="tell tensorboard, wandb or trackio too",
-)
+@option("--out", type=click.Path(path_type=Path), help="the directory (default: under runs/, by the name of the "
+        "run)")
+@option("--dry-run", is_flag=True, help="only estimate parameters, memory and time")
+@option("--resume", type=click.Choice(["auto", "never"]), default="never", help="go on where it was")
+@option("--smoke", is_flag=True, help="the whole way in seconds, to see that it runs")
+@option("--seed", type=int, help="seed of weights, order and dropout")
+@option("--processes", type=click.IntRange(1), default=1, help="processes that train together: one a GPU, on a CPU "
+        "one a core for small models; each adds its own training.accumulate micro-batches to a step")
+@option("--track", multiple=True, metavar="NAME", help="tell tensorboard, wandb or trackio too")
 def command(
     common: Common, recipe: str | None, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str,
     smoke: bool, seed: int | None, processes: int, track: tuple[str, ...],
@@ -75,8 +52,7 @@ def command(
     words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
     run = recipes.configure(recipe, words, smoke=smoke)
     if dry_run and processes > 1:
-        raise click.UsageError(Note("--dry-run measures one process; leave --processes away",
-                                    zh="--dry-run 测的是一个进程；请去掉 --processes"))  # fmt: skip
+        raise click.UsageError(Message("--dry-run measures one process; leave --processes away"))
     if dry_run:
         return plan(common, run)
     with tempfile.TemporaryDirectory() as folder:
@@ -98,9 +74,8 @@ def listed(common: Common) -> int:
         common.emit(known)
         return 0
     for name, said in known.items():
-        click.echo(f"{name:<20} {common.say(said.zh, said)}")
-    click.echo(common.say("或者你自己的：mine.toml，book.txt，pairs.tsv，train.zh train.en（docs/training.zh-CN.md）",
-                          "or your own: mine.toml, book.txt, pairs.tsv, train.zh train.en (docs/training.md)"))
+        click.echo(f"{name:<20} {common.say(said)}")
+    click.echo(common.say("or your own: mine.toml, book.txt, pairs.tsv, train.zh train.en (docs/training.md)"))
     return 0
 
 
@@ -132,7 +107,7 @@ def learn(
             report = trackers.told([live, *reports]) if reports else live
             done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto")
     except Interrupted as stopped:
-        common.note(f"已保存；接着训练：加 --resume auto --out {out}", f"saved; go on with --resume auto --out {out}")
+        common.note("saved; go on with --resume auto --out {out}", out=out)
         return stopped.code
     if done.rank:
         return 0
@@ -153,34 +128,26 @@ def plan(common: Common, run: Any) -> int:
     if common.json:
         common.emit({"run": run.name, **asdict(found), "free_bytes": free})
         return 0
-    beside = "" if free is None else common.say(f"，可用 {free / 1e9:.2f} GB", f", of {free / 1e9:.2f} GB free")
+    beside = "" if free is None else common.say(", of {free:.2f} GB free", free=free / 1e9)
     some, evaluations = found.parameters != found.trained_parameters, max(1, found.evaluations)
     learning = (
-        common.say(f"，其中学习 {found.trained_parameters:,}", f", {found.trained_parameters:,} learn") if some else ""
+        common.say(", {trained_parameters:,} learn", trained_parameters=found.trained_parameters) if some else ""
     )
     speed = f"{found.tokens_per_second:,.0f}"
     rows = (
-        ("参数量", "parameters", f"{found.parameters:,}" + learning),
-        ("步数", "steps", f"{found.steps:,} ({found.steps_per_epoch:,} / " + common.say("轮", "epoch") + ")"),
-        ("内存峰值约", "peak memory, about", f"{found.peak_bytes / 1e9:.2f} GB{beside}"),
-        (
-            "速度",
-            "speed",
-            common.say(
-                f"每步 {found.seconds_per_step:.3f} 秒，每秒 {speed} 个词元（{found.precision}）",
-                f"{found.seconds_per_step:.3f} s/step, {speed} tokens/s ({found.precision})",
-            ),
-        ),
-        ("训练时间约", "training time, about", clock(found.seconds)),
-        ("另加评估", "evaluations besides", f"{found.evaluations} × {clock(found.evaluation_seconds / evaluations)}"),
+        (Message("parameters"), f"{found.parameters:,}" + learning),
+        (Message("steps"), f"{found.steps:,} ({found.steps_per_epoch:,} / " + common.say("epoch") + ")"),
+        (Message("peak memory, about"), f"{found.peak_bytes / 1e9:.2f} GB{beside}"),
+        (Message("speed"), common.say("{seconds_per_step:.3f} s/step, {speed} tokens/s ({precision})",
+                       seconds_per_step=found.seconds_per_step, speed=speed, precision=found.precision)),
+        (Message("training time, about"), clock(found.seconds)),
+        (Message("evaluations besides"), f"{found.evaluations} × {clock(found.evaluation_seconds / evaluations)}"),
     )
-    for zh, en, value in rows:
-        click.echo(padded(common.say(zh, en)) + value)
+    for (text, value) in rows:
+        click.echo(padded(common.say(text)) + value)
     if free is not None and found.peak_bytes > free:
-        click.echo(common.say(
-            "放不下：把 training.tokens 减半、training.accumulate 加倍，或 training.recompute=blocks",
-            "this will not fit: halve training.tokens and double training.accumulate, or training.recompute=blocks",
-        ))  # fmt: skip
+        click.echo(common.say("this will not fit: halve training.tokens and double training.accumulate, or "
+                              "training.recompute=blocks"))
     return 0
 
 
@@ -204,16 +171,16 @@ def end(common: Common, result: dict[str, Any]) -> None:
     """The last lines of a run."""
     if result["why"] == "patience":
         again = "training.patience=0 --resume auto"
-        click.echo(common.say(f"提前结束：多次评估都没有更好（training.patience）；要继续：{again}",
-                              f"ended early, as evaluations got no better (training.patience); to go on: {again}"))
+        click.echo(common.say("ended early, as evaluations got no better (training.patience); to go on: {again}",
+                              again=again))
     test = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result["test"].items())
     numbers = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
-    click.echo(common.say("用时", "trained for") + f" {clock(result['seconds'])}, {result['steps']} "
-               + common.say("步，权重", "steps, weights") + f" {result['weights']}: {line(numbers)}")  # fmt: skip
+    click.echo(common.say("trained for") + f" {clock(result['seconds'])}, {result['steps']} "
+               + common.say("steps, weights") + f" {result['weights']}: {line(numbers)}")
     if test:
-        click.echo(common.say("测试", "test") + f": {test}")
+        click.echo(common.say("test") + f": {test}")
     if result["directory"]:
-        click.echo(common.say("模型在", "the model lies in") + f" {result['directory']}")
+        click.echo(common.say("the model lies in") + f" {result['directory']}")
 
 
 def shown(common: Common) -> Any:
@@ -225,9 +192,9 @@ def shown(common: Common) -> Any:
     return Live(common.say) if sys.stderr.isatty() else nullcontext(Plain(common.say))
 
 
-def english(zh: str, en: str) -> str:
+def english(template: str, /, **fields: Any) -> str:
     """What is said where no language was chosen."""
-    return en
+    return Message(template, **fields)
 
 
 class Plain:
@@ -294,24 +261,24 @@ def lines(event: dict[str, Any], say: Say = english) -> list[str]:
         number = f"{event['step']}/{event['of']}" if event["of"] else f"{event['step']}"
         loss, lr = f"{event['loss']:.3f}", f"{event['lr']:.2e}"
         speed, peak = f"{event['tokens_per_second']:,.0f}", f"{event['of_peak']:.0%}"
-        parts = [say(f"第 {number} 步", f"step {number}"), say(f"损失 {loss}", f"loss {loss}")]
-        parts += [say(f"学习率 {lr}", f"lr {lr}")]
+        parts = [say("step {number}", number=number), say("loss {loss}", loss=loss)]
+        parts += [say("lr {lr}", lr=lr)]
         if "busiest" in event:
             more = f"{event['busiest']:.2f}"
-            parts += [say(f"最忙的专家是均分的 {more} 倍", f"busiest expert {more} × its share")]
-        parts += [say(f"每秒 {speed} 个词元，峰值的 {peak}", f"{speed} tokens/s, {peak} of peak")]
+            parts += [say("busiest expert {more} × its share", more=more)]
+        parts += [say("{speed} tokens/s, {peak} of peak", speed=speed, peak=peak)]
         if event["eta"] is not None:
-            parts += [say(f"还需 {clock(event['eta'])}", f"ETA {clock(event['eta'])}")]
+            parts += [say("ETA {clock}", clock=clock(event["eta"]))]
         return ["  ".join(parts)]
     if kind == "evaluation":
         numbers = {k: v for k, v in event.items() if isinstance(v, float)}
         best = "  *" if event.get("best") else ""
         samples = [f"    {' → '.join(part.strip()[:120] for part in sample)}" for sample in event.get("samples", ())]
-        at = say(f"第 {event['step']} 步", f"step {event['step']}")
+        at = say("step {step}", step=event["step"])
         return [f"{at}  {line(numbers)}{best}", *samples]
     if kind != "note":
         return []
-    return [say(getattr(event["text"], "zh", "") or event["text"], event["text"])]
+    return [say(event["text"])]
 
 
 def line(numbers: dict[str, float]) -> str:

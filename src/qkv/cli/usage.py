@@ -1,37 +1,61 @@
-"""What click says of a command line that it cannot read, in Chinese. Read by main of this folder."""
+"""What click says of a command line that it cannot read, in the reader's language. Read by main of this folder."""
 
 import re
 
-# Kinds of values, then whole sentences: what click says (8.1 and later), and the Chinese for it.
-KINDS = {"integer": "整数", "float": "数", "integer range": "整数", "float range": "数", "boolean": "真假值",
-         "File": "文件", "Directory": "目录", "Path": "路径"}  # fmt: skip
+from qkv.messages import Message
+
+# Kinds of values, then whole sentences: what click says (8.1 and later), and the message that it is.
+KINDS = {
+    "integer": Message("integer"), "float": Message("number"), "integer range": Message("integer"),
+    "float range": Message("number"), "boolean": Message("true or false value"), "file": Message(
+        "file"),
+    "directory": Message("directory"), "path": Message("path"),
+}
 SAID = (
-    (r"No such option:? '?(--?[^\s'.]+)'?\.?", r"没有选项 \1。"),
-    (r"Did you mean one of: ([^?]+)\?", r"是不是其中之一：\1？"),
-    (r"\(Possible options: ([^)]+)\)", r"是不是其中之一：\1？"),
-    (r"Did you mean ([^?]+)\?", r"是不是 \1？"),
-    (r"Missing (?:argument|option|parameter):? ('[^']+')\.?", r"缺 \1。"),
-    (r"Choose from:", "请选："),
-    (r"Option ('[^']+') requires an argument\.", r"选项 \1 要有一个值。"),
-    (r"Option ('[^']+') requires (\d+) arguments\.", r"选项 \1 要有 \2 个值。"),
-    (r"Option ('[^']+') does not take a value\.", r"选项 \1 不带值。"),
-    (r"Got unexpected extra arguments? \((.+)\)", r"多出了 \1"),
-    (r"Invalid value for (.+?): ", r"\1 的值不对："),
-    (r"(\S+) is not in the range (.+?)\.$", r"\1 不在范围 \2 之内。"),
-    (r"('.*?') is not one of (.+)\.$", r"\1 不是 \2 之一。"),
-    (r"('.*?') is not ('.*?')\.$", r"\1 不是 \2。"),
-    (r"('.*?') is not a valid ([a-z ]+)\.", lambda m: f"{m[1]} 不是{KINDS.get(m[2], ' ' + m[2])}。"),
-    (r"\b(File|Directory|Path) ('.*?') does not exist\.", lambda m: f"{KINDS[m[1]]} {m[2]} 不存在。"),
-    (r"\b(File|Directory|Path) ('.*?') is a (file|directory)\.",
-     lambda m: f"{m[2]} 是{KINDS[m[3].capitalize()]}，应是{KINDS[m[1]]}。"),
-    (r"\b(File|Directory|Path) ('.*?') is not (readable|writable)\.",
-     lambda m: f"{KINDS[m[1]]} {m[2]} 不可{'读' if m[3] == 'readable' else '写'}。"),
-)  # fmt: skip
+    (r"No such option:? '?(?P<option>--?[^\s'.]+)'?\.?", Message("No such option: {option}.")),
+    (r"Did you mean one of: (?P<names>[^?]+)\?", Message("Did you mean one of: {names}?")),
+    (r"\(Possible options: (?P<names>[^)]+)\)", Message("Did you mean one of: {names}?")),
+    (r"Did you mean (?P<name>[^?]+)\?", Message("Did you mean {name}?")),
+    (r"Missing (?:argument|option|parameter):? (?P<name>'[^']+')\.?", Message("Missing {name}.")),
+    (r"Choose from:", Message("Choose from:")),
+    (r"Option (?P<name>'[^']+') requires an argument\.",
+     Message("Option {name} requires an argument.")),
+    (r"Option (?P<name>'[^']+') requires (?P<count>\d+) arguments\.",
+     Message("Option {name} requires {count} arguments.")),
+    (r"Option (?P<name>'[^']+') does not take a value\.",
+     Message("Option {name} does not take a value.")),
+    (r"Got unexpected extra arguments? \((?P<words>.+)\)",
+     Message("Got unexpected extra arguments ({words})")),
+    (r"Invalid value for (?P<name>.+?): ", Message("Invalid value for {name}: ")),
+    (r"(?P<value>\S+) is not in the range (?P<range>.+?)\.$",
+     Message("{value} is not in the range {range}.")),
+    (r"(?P<value>'.*?') is not one of (?P<names>.+)\.$", Message("{value} is not one of {names}.")),
+    (r"(?P<value>'.*?') is not (?P<wanted>'.*?')\.$", Message("{value} is not {wanted}.")),
+    (r"(?P<value>'.*?') is not a valid (?P<kind>[a-z ]+)\.",
+     Message("{value} is not a valid {kind}.")),
+    (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') does not exist\.",
+     Message("{kind} {path} does not exist.")),
+    (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') is a (?P<found>file|directory)\.",
+     Message("{path} is a {found}, not a {kind}.")),
+    (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') is not readable\.",
+     Message("{kind} {path} is not readable.")),
+    (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') is not writable\.",
+     Message("{kind} {path} is not writable.")),
+)
 
 
-def chinese(message: str) -> str:
-    """The same in Chinese where click's words are known, and as they are where not."""
-    own = getattr(message, "zh", "")
-    for said, zh in () if own else SAID:
-        message = re.sub(said, zh, message, flags=re.DOTALL)
-    return own or re.sub(r"(?<=[。？]) ", "", message)
+def said_by_click(text: str, lang: str) -> str:
+    """The same in a language where click's words are known, and as they are where not."""
+    if isinstance(text, Message) or lang == "en":
+        return Message(text).to(lang)
+    for pattern, message in SAID:
+        text = re.sub(pattern, lambda m, message=message: filled(message, m.groupdict(), lang), text, flags=re.DOTALL)
+    return re.sub(r"(?<=[\u3002\uff1f]) ", "", text)
+
+
+def filled(message: Message, groups: dict[str, str], lang: str) -> str:
+    """A message with what click named put in; kinds of values are translated too."""
+    if not groups:
+        return message.to(lang)
+    kinds = {key: KINDS[groups[key].lower()] for key in ("kind", "found") if groups.get(key, "").lower() in KINDS}
+    return Message(message.template, **groups | kinds).to(lang)

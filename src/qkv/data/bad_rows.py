@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import IO, Literal
 
 from qkv.data.text_files import Line
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 
 DRY_RUN = ContextVar("DRY_RUN", default=False)  # see tried()
 Action = Literal["error", "skip", "quarantine"]
@@ -28,18 +29,17 @@ class BadRowPolicy:
     action: Action = "error"
     aside: Path | None = None  # where rows in quarantine go
     dropped: dict[str, int] = field(default_factory=dict)  # rows left out, by file
-    first: dict[str, Note] = field(default_factory=dict)  # what was wrong with the first of them, by file
+    first: dict[str, Message] = field(default_factory=dict)  # what was wrong with the first of them, by file
     file: IO[str] | None = None
 
     def __post_init__(self) -> None:
         known = ("error", "skip", "quarantine")
         if self.action not in known:
             hint = nearest(self.action, known)
-            raise QkvError(f"on_bad_row: found {self.action!r}{hint} (known: {', '.join(known)})",
-                           zh=f"on_bad_row：没有 {self.action!r}{hint.zh}（有：{', '.join(known)}）")  # fmt: skip
+            raise QkvError("on_bad_row: found {action!r}{hint} (known: {known})", action=self.action, hint=hint,
+                           known=", ".join(known))
         if self.action == "quarantine" and self.aside is None:
-            raise QkvError("on_bad_row: a quarantine needs a file to put bad rows into",
-                           zh="on_bad_row：quarantine 要有放坏行的文件")  # fmt: skip
+            raise QkvError("on_bad_row: a quarantine needs a file to put bad rows into")
         if self.action == "quarantine" and DRY_RUN.get():
             self.action = "skip"
 
@@ -60,7 +60,7 @@ class BadRowPolicy:
         if self.action == "error":
             raise error
         name = str(rows[0][0])
-        self.first.setdefault(name, error.note)
+        self.first.setdefault(name, error.message)
         self.dropped[name] = self.dropped.get(name, 0) + 1
         if self.action == "quarantine" and self.aside is not None:
             if self.file is None:
@@ -71,13 +71,13 @@ class BadRowPolicy:
                 self.file.write(json.dumps(describe_row(path, line, str(error)), ensure_ascii=False) + "\n")
 
     @property
-    def notes(self) -> list[Note]:
+    def notes(self) -> list[Message]:
         """One sentence for each file that lost rows."""
         kept = self.action == "quarantine"
-        where, put = (f", put into {self.aside}", f"，放在 {self.aside}") if kept else ("", "")
-        return [Note(f"{n} bad row(s) left out{where}; the first: {self.first[name]}",
-                     zh=f"略去了 {n} 个坏行{put}；第一个：{self.first[name].zh}")
-                for name, n in self.dropped.items()]  # fmt: skip
+        where = Message(", put into {aside}", aside=self.aside) if kept else ""
+        return [Message("{n} bad row(s) left out{where}; the first: {first}", n=n, where=where,
+                        first=self.first[name])
+                for name, n in self.dropped.items()]
 
 
 @contextmanager
@@ -102,9 +102,8 @@ def refuse_overwrite(aside: Path) -> None:
     except (OSError, ValueError):
         earlier = False
     if not earlier:
-        raise QkvError(f"{aside}: is no quarantine of ours and would be written over; name another file: "
-                       "data.quarantine=FILE",
-                       zh=f"{aside}：不是我们写的坏行文件，会被覆盖；请用别的文件：data.quarantine=文件")  # fmt: skip
+        raise QkvError("{aside}: is no quarantine of ours and would be written over; name another file: "
+                       "data.quarantine=FILE", aside=aside)
 
 
 def describe_row(path: Path, line: Line, why: str) -> dict[str, str | int]:

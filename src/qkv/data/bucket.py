@@ -36,18 +36,15 @@ class Buckets:
         kept = np.arange(len(sides)) if longest is None else np.flatnonzero(sides.max(1) <= longest)
         self.seed, self.often, self.dropped = seed, often, len(sides) - len(kept)
         if not len(kept):
-            raise QkvError(f"no pairs to batch: {len(sides)} given, {self.dropped} longer than {longest}",
-                           zh=f"没有可以成批的句对：给了 {len(sides)} 对，{self.dropped} 对长于 {longest}")  # fmt: skip
+            raise QkvError("no pairs to batch: {sides} given, {dropped} longer than {longest}", sides=len(sides),
+                           dropped=self.dropped, longest=longest)
         cells = -(-np.maximum(sides[kept], 1) // multiple) * multiple  # N 2
         worst = int(cells.max(1).argmax())
         if cells[worst].max() > tokens:
             s, t = sides[kept[worst]]
-            raise QkvError(
-                f"pair {kept[worst]} has {s} and {t} tokens (rounded up to {multiple}s), more than a batch's {tokens}: "
-                f"raise tokens, or leave long pairs out with longest=",
-                zh=f"第 {kept[worst]} 对有 {s} 和 {t} 个 token（取整到 {multiple} 的倍数），多于一批的 {tokens} 个："
-                "请加大 tokens，或用 longest= 去掉过长的句对",
-            )
+            raise QkvError("pair {kept} has {s} and {t} tokens (rounded up to {multiple}s), more than a batch's "
+                           "{tokens}: raise tokens, or leave long pairs out with longest=", kept=kept[worst], s=s, t=t,
+                           multiple=multiple, tokens=tokens)
         self._sides: list[tuple[int, int]] = []
         self._items: list[NDArray[np.int64]] = []
         self._rows: list[int] = []

@@ -3,6 +3,7 @@
 Files are read line by line; of each row only a hash of 8 bytes is kept, to find repeated ones. Next: sources.py.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +17,13 @@ from qkv.data.findings import Fault, FaultCounter
 from qkv.data.json_rows import look_up, parse_object, to_string
 from qkv.data.overlap import Overlap, Row, RowHashes, find_overlaps, find_repeats, judge_overlap
 from qkv.data.text_files import Line, open_text, read_raw_lines
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message, Trimmed
 
 Kind = Literal["auto", "text", "tsv", "jsonl", "parallel"]
 ReadTalk = Callable[[Mapping[str, object], str], Sequence[Mapping[str, object]]]  # (row, place) -> messages
 HUGE = 1 << 20  # bytes from which a line is told of
-NAMED = Note("looks like the names of the columns, and is read as a row like any other; remove the line",
-             zh="像是各列的名字，却会与别的行一样读作数据；请删去这一行")  # fmt: skip
+NAMED = Message("looks like the names of the columns, and is read as a row like any other; remove the line")
 KEYS = (("source", "target"), ("prompt", "completion"), ("label", "text"), ("text",))
 
 
@@ -117,8 +118,8 @@ def group_files(paths: Sequence[Path], kind: Kind, *, apart: bool = False) -> li
     two = len(paths) == 2 and not any(p.suffix.lower() in alone for p in paths)
     if kind == "parallel" or (kind == "auto" and two):
         if len(paths) % 2:
-            raise QkvError(f"parallel files come in twos, source then target; found {len(paths)}: {paths[-1]} is alone",
-                           zh=f"平行文件两个一组，先源文后译文；共有 {len(paths)} 个：{paths[-1]} 落单了")  # fmt: skip
+            raise QkvError("parallel files come in twos, source then target; found {paths}: {paths2} is alone",
+                           paths=len(paths), paths2=paths[-1])
         return [(paths[i], paths[i + 1]) for i in range(0, len(paths), 2)]
     return [(path,) for path in paths]
 
@@ -152,18 +153,17 @@ def survey(about: FileReport, options: Options) -> Iterator[Fault]:
             if options.tell and line.number % 10_000 == 0:
                 options.tell(path, line.number)
     except QkvError as error:
-        note = error.note
-        yield Fault(str(path), Note(note.removeprefix(f"{path}: "), zh=note.zh.removeprefix(f"{path}：")))
+        yield Fault(str(path), Trimmed(error.message, rf"^{re.escape(str(path))}(?:: |\uff1a)"))
         return
     about.characters, about.scripts = len(letters), count_scripts(letters)
     if about.lines == about.empty:
-        yield Fault(str(path), Note("the file is empty, expected text", zh="文件是空的，应有文本"))
+        yield Fault(str(path), Message("the file is empty, expected text"))
     if bad:
         yield Fault(f"{path}:{first['bad'].number}", describe_encoding(first["bad"].raw, bad, wide), bad)
     if huge:
         size = first["huge"].size
-        text = Note(f"a line of {size:,} bytes; lines are rows: is this one file without line ends?",
-                    zh=f"这一行有 {size:,} 字节；每行是一条数据：整个文件没有换行吗？")  # fmt: skip
+        text = Message("a line of {size:,} bytes; lines are rows: is this one file without line ends?",
+                       size=size)
         yield Fault(f"{path}:{first['huge'].number}", text, huge, broken=about.kind != "text")
     yield from find_oddities(about, returns, lost)
 
@@ -172,24 +172,21 @@ def find_oddities(about: FileReport, returns: int, lost: int) -> Iterator[Fault]
     """What is worth knowing about a file that can be read all the same."""
     place, known = str(about.path), about.lines - about.empty
     if about.mark:
-        text = Note("begins with a byte order mark; it is dropped", zh="开头有字节序标记（BOM）；会去掉")
+        text = Message("begins with a byte order mark; it is dropped")
         yield Fault(place, text, broken=False)
     if about.crlf:
         lf = about.lines - about.crlf if about.crlf < about.lines - 1 else 0
-        mixed = Note(f", {lf} end with LF", zh=f"，{lf} 行以 LF 结尾") if lf else Note("")
-        text = Note(f"{about.crlf} lines end with CRLF{mixed}; both are read alike",
-                    zh=f"{about.crlf} 行以 CRLF 结尾{mixed.zh}；读法一样")  # fmt: skip
+        mixed = Message(", {lf} end with LF", lf=lf) if lf else Message("")
+        text = Message("{crlf} lines end with CRLF{mixed}; both are read alike", crlf=about.crlf, mixed=mixed)
         yield Fault(place, text, about.crlf, broken=False)
     if returns:
-        text = Note("carriage returns within lines; an old Mac's file ends its lines so",
-                    zh="行内有回车符；旧 Mac 的文件这样换行")  # fmt: skip
+        text = Message("carriage returns within lines; an old Mac's file ends its lines so")
         yield Fault(place, text, returns, broken=False)
     if lost:
-        text = Note("lines hold U+FFFD: text that was lost in an earlier conversion",
-                    zh="有 U+FFFD：这里的文字在以前的转换中丢了")  # fmt: skip
+        text = Message("lines hold U+FFFD: text that was lost in an earlier conversion")
         yield Fault(place, text, lost, broken=False)
     if about.kind != "text" and about.empty and known:
-        yield Fault(place, Note("blank lines; they are no rows", zh="空行；不算数据"), about.empty, broken=False)
+        yield Fault(place, Message("blank lines; they are no rows"), about.empty, broken=False)
 
 
 def read_contents(unit: Sequence[Path], abouts: list[FileReport], faults: list[Fault], options: Options) -> RowHashes:
@@ -211,18 +208,17 @@ def read_contents(unit: Sequence[Path], abouts: list[FileReport], faults: list[F
                 options.tell(unit[0], number)
     except QkvError as error:
         if hashes.lines or not tally.count:  # else the tally says it
-            faults.append(Fault(str(unit[0]), error.note))
+            faults.append(Fault(str(unit[0]), error.message))
     faults += [f for f in tally.faults() if not any(f.place == old.place for old in faults)]
     repeats, line, twin = find_repeats(hashes)
     for about, long in zip(abouts, over, strict=True):
         about.rows, about.bad, about.over_long, about.duplicates = len(hashes.lines), tally.count, long, repeats
     if repeats:
-        text = Note(f"duplicate rows; the first repeats line {twin}", zh=f"重复的行；第一处重复第 {twin} 行")
+        text = Message("duplicate rows; the first repeats line {twin}", twin=twin)
         faults.append(Fault(f"{unit[0]}:{line}", text, repeats, False))
     if at[0]:
         size = options.measure(at[1])
-        text = Note(f"rows longer than {options.longest}; the first has {size}",
-                    zh=f"长于 {options.longest} 的行；第一处长 {size}")  # fmt: skip
+        text = Message("rows longer than {longest}; the first has {size}", longest=options.longest, size=size)
         faults.append(Fault(f"{unit[0]}:{at[0]}", text, max(over), broken=False))
     return hashes
 
@@ -258,12 +254,12 @@ class JsonTexts:
             self.keys = next((keys for keys in KEYS if all(k in item for k in keys)), ())
             if not self.keys:
                 found = ", ".join(item)
-                raise QkvError(f"{place}: found the keys {found or 'none'}; say which hold text with --keys",
-                               zh=f"{place}：有这些键：{found or '无'}；请用 --keys 说哪些是文本")  # fmt: skip
+                raise QkvError("{place}: found the keys {found}; say which hold text with --keys", place=place,
+                               found=found or Message("none"))
         row = tuple(to_string(look_up(item, key, place), key, place) for key in self.keys)
         for key, value in zip(self.keys, row, strict=True):
             if not value.strip():
-                raise QkvError(f"{place}: the {key} is empty", zh=f"{place}：{key} 是空的")
+                raise QkvError("{place}: the {key} is empty", place=place, key=key)
         return row
 
 
@@ -272,6 +268,5 @@ def find_leaks(training: Path, held: Path) -> tuple[str, ...]:
     one, two = (read_contents((path,), [FileReport(path, detect_kind((path,), "auto"))], [], Options(keys=("text",)))
                 for path in (training, held))  # fmt: skip
     found = judge_overlap(next(find_overlaps(one, two)))
-    said = Note(f"{found.place}: {found.text}: the evaluation flatters the model",
-                zh=f"{found.place}：{found.text.zh}：评估会高估模型")  # fmt: skip
+    said = Message("{place}: {text}: the evaluation flatters the model", place=found.place, text=found.text)
     return (said,) if found.broken and found.count else ()

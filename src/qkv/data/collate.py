@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.errors import QkvError
+from qkv.messages import Message
 
 IGNORED = -100  # a label without loss, as cross_entropy has it
 
@@ -73,8 +74,8 @@ def pad_rows(rows: Sequence[Sequence[int]], fill: int, *, width: int | None = No
     """Rows of ids filled up on the right to `width`, else to the longest, rounded up to `multiple`: -> [B, T] int64."""
     longest = max(len(row) for row in rows)
     if width is not None and longest > width:
-        raise QkvError(f"a row of {longest} ids does not fit in the batch's width of {width}",
-                       zh=f"一行有 {longest} 个编号，放不进宽 {width} 的批")  # fmt: skip
+        raise QkvError("a row of {longest} ids does not fit in the batch's width of {width}", longest=longest,
+                       width=width)
     wide = width if width is not None else -(-longest // multiple) * multiple
     return torch.tensor([[*row, *[fill] * (wide - len(row))] for row in rows], dtype=torch.long)
 
@@ -104,11 +105,8 @@ def collate_pairs(
     """
     for i, (source, target) in enumerate(pairs_ids):
         if not source or not target:
-            raise QkvError(
-                f"pair {i} of the batch has an empty {'target' if source else 'source'}: "
-                "even that needs its end symbol",
-                zh=f"批里第 {i} 对的{'译文' if source else '原文'}是空的：空的也要有结束符",
-            )
+            raise QkvError("pair {i} of the batch has an empty {what}: even that needs its end symbol", i=i,
+                           what=Message("target") if source else Message("source"))
     sources, targets = [s for s, _ in pairs_ids], [t for _, t in pairs_ids]
     wide, long = shape or (None, None)
     source = pad_rows(sources, pad, width=wide, multiple=multiple)
@@ -151,8 +149,8 @@ def collate_masked(
     """
     for i, (ids, labels) in enumerate(rows):
         if len(ids) != len(labels):
-            raise QkvError(f"row {i} of the batch has {len(ids)} ids and {len(labels)} labels, expected as many",
-                           zh=f"批里第 {i} 行有 {len(ids)} 个编号和 {len(labels)} 个标签，应一样多")  # fmt: skip
+            raise QkvError("row {i} of the batch has {ids} ids and {labels} labels, expected as many", i=i,
+                           ids=len(ids), labels=len(labels))
     target = pad_rows([ids for ids, _ in rows], pad, width=width)
     labels = pad_rows([labels for _, labels in rows], IGNORED, width=target.shape[1])
     segments = None
@@ -173,9 +171,9 @@ def add_labels(batch: Batch, classes: Sequence[int], *, orders: int = 1, choices
         QkvError: not one label for each text.
     """
     if len(classes) * orders * choices != len(batch.target):
-        each = f"{orders * choices} rows" if orders * choices > 1 else "one"
-        raise QkvError(f"found {len(classes)} labels for {len(batch.target)} texts, expected {each} each",
-                       zh=f"{len(batch.target)} 段文本有 {len(classes)} 个标签，应是每段 {each} 个")  # fmt: skip
+        each = Message("{count} rows", count=orders * choices) if orders * choices > 1 else Message("one")
+        raise QkvError("found {classes} labels for {target} texts, expected {each} each", classes=len(classes),
+                       target=len(batch.target), each=each)
     known = torch.tensor(list(classes), dtype=torch.long)
     tokens = batch.tokens + int((known != IGNORED).sum())
     return replace(batch, classes=known, orders=orders, choices=choices, tokens=tokens)
@@ -194,9 +192,9 @@ def collate_prefixes(
     """
     for i, (given, following) in enumerate(pairs_ids):
         if not given or not following:
-            missing, zh = ("to say", "要说") if given else ("given", "给定")
-            raise QkvError(f"pair {i} of the batch has nothing {missing}, expected at least one id",
-                           zh=f"批里第 {i} 对没有{zh}的部分，至少要有一个编号")  # fmt: skip
+            missing = Message("to say") if given else Message("given")
+            raise QkvError("pair {i} of the batch has nothing {missing}, expected at least one id", i=i,
+                           missing=missing)
     rows = [[*given, *start, *following[:-1]] for given, following in pairs_ids]
     silent = [len(given) + len(start) - 1 for given, _ in pairs_ids]
     target = pad_rows(rows, pad, width=width)

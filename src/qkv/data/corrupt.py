@@ -79,14 +79,14 @@ def corrupt_spans(
         QkvError: a text of less than two ids, or more spans than there are sentinels.
     """
     if len(ids) < 2:
-        raise QkvError(f"spans: found a text of {len(ids)} ids, expected at least 2: one to lose and one to keep",
-                       zh=f"spans：这段文本有 {len(ids)} 个编号，至少要 2 个：一个去掉，一个留下")  # fmt: skip
+        raise QkvError("spans: found a text of {ids} ids, expected at least 2: one to lose and one to keep",
+                       ids=len(ids))
     chance = draw.begin()
     lost = min(max(round(share * len(ids)), 1), len(ids) - 1)
     count = min(max(round(lost / mean), 1), len(ids) - lost)
     if count >= len(sentinels):
-        raise QkvError(f"spans: {count} spans need {count + 1} sentinels, and there are {len(sentinels)}",
-                       zh=f"spans：{count} 段要 {count + 1} 个哨兵，只有 {len(sentinels)} 个")  # fmt: skip
+        raise QkvError("spans: {count} spans need {count2} sentinels, and there are {sentinels}", count=count,
+                       count2=count + 1, sentinels=len(sentinels))
     kept, gone = split_total(len(ids) - lost, count, chance), split_total(lost, count, chance)
     source, target, at = list[int](), list[int](), 0
     for sentinel, before, length in zip(sentinels, kept, gone, strict=False):
@@ -185,7 +185,7 @@ def split_prefix(ids: Sequence[int], draw: Draw) -> tuple[list[int], list[int]]:
         QkvError: a text of less than two ids.
     """
     if len(ids) < 2:
-        raise QkvError(f"divided: found a text of {len(ids)} ids, expected at least 2: one to see and one to say",
-                       zh=f"divided：这段文本有 {len(ids)} 个编号，至少要 2 个：一个看，一个说")  # fmt: skip
+        raise QkvError("divided: found a text of {ids} ids, expected at least 2: one to see and one to say",
+                       ids=len(ids))
     at = int(draw.begin().integers(1, len(ids)))
     return list(ids[:at]), list(ids[at:])

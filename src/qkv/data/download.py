@@ -18,7 +18,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 from qkv.paths import cache_dir
 
 BASE = "https://raw.githubusercontent.com"
@@ -46,8 +47,8 @@ class File:
 class Set:
     """A data set: what it is, its licence as its makers state it, its files."""
 
-    about: Note
-    licence: Note
+    about: Message
+    licence: Message
     files: tuple[File, ...]
 
 
@@ -61,7 +62,7 @@ def parse_set(one: dict[str, Any]) -> Set:
     """A data set of its table."""
     end = ".gz" if one.get("gz") else ""
     files = (File(f"{one['top']}/{name}{end}", f"{one['into']}/{name}", *has) for name, has in one["files"].items())
-    about, licence = (Note(one[key], zh=one[f"{key}_zh"]) for key in ("about", "licence"))
+    about, licence = Message(one["about"]), Message(one["licence"])
     return Set(about, licence, tuple(files))
 
 
@@ -69,8 +70,8 @@ def find_set(name: str) -> Set:
     """The data set of a name; QkvError names the nearest."""
     known = list_sets()
     if name not in known:
-        raise QkvError(f"{name}: no such data set{nearest(name, known)} (known: {', '.join(known)})",
-                       zh=f"{name}：没有这个数据集{nearest(name, known).zh}（有的：{', '.join(known)}）")  # fmt: skip
+        raise QkvError("{name}: no such data set{hint} (known: {known})", name=name, hint=nearest(name, known),
+                       known=", ".join(known))
     return known[name]
 
 
@@ -86,8 +87,8 @@ def fetch_set(
     folder = Path(folder) if folder else cache_dir() / "data"
     base = base or os.environ.get("QKV_DATA_URL") or BASE
     if urlsplit(base).scheme not in ("http", "https"):
-        raise QkvError(f"QKV_DATA_URL: found {base!r}, expected an address that begins with https:// or http://",
-                       zh=f"QKV_DATA_URL：是 {base!r}，应是以 https:// 或 http:// 开头的地址")  # fmt: skip
+        raise QkvError("QKV_DATA_URL: found {base!r}, expected an address that begins with https:// or http://",
+                       base=base)
     return [fetch_file(file, folder, base.rstrip("/"), tell) for file in found.files]
 
 
@@ -108,8 +109,8 @@ def fetch_file(file: File, folder: Path, base: str, tell: Tell | None = None) ->
             download(file, url, part, tell)
         store_file(file, url, part, target)
     except OSError as e:
-        raise QkvError(f"{target}: could not be written ({e}); make room, or name another folder: --out",
-                       zh=f"{target}：写不了（{e}）；请腾出空间，或用 --out 另给一处") from None  # fmt: skip
+        raise QkvError("{target}: could not be written ({e}); make room, or name another folder: --out", target=target,
+                       e=e) from None
     return target
 
 
@@ -139,20 +140,18 @@ def download(file: File, url: str, part: Path, tell: Tell | None) -> None:
     except (URLError, HTTPException, TimeoutError, ConnectionError) as e:
         raise explain_unreachable(url, str(getattr(e, "reason", e)) or type(e).__name__, part) from None
     if have < file.size:
-        raise explain_unreachable(url, f"the connection ended after {have:,} of {file.size:,} bytes", part)
+        cut = Message("the connection ended after {have:,} of {size:,} bytes", have=have, size=file.size)
+        raise explain_unreachable(url, cut, part)
 
 
 def explain_unreachable(url: str, reason: str, part: Path) -> QkvError:
     """What to say, and what to do, when an address does not answer."""
     host, kept = urlsplit(url).netloc, part.stat().st_size if part.is_file() else 0
-    rest = Note(f" {kept:,} bytes are kept, and the same command goes on behind them.",
-                zh=f"已留下 {kept:,} 字节，同一条命令会接着取。") if kept else Note("")  # fmt: skip
-    return QkvError(
-        f"{url}: could not be fetched ({reason}).{rest} Without a network: copy the folder {part.parent} from "
-        f"a machine that has it. QKV_DATA_URL names a mirror of {host}, HTTPS_PROXY a proxy",
-        zh=f"{url}：取不到（{reason}）。{rest.zh}没有网络时：从有它的机器上复制目录 {part.parent}。"
-        f"QKV_DATA_URL 指定 {host} 的镜像，HTTPS_PROXY 指定代理",
-    )
+    rest = "" if not kept else Message(" {kept:,} bytes are kept, and the same command goes on behind them.",
+                                       kept=kept)
+    return QkvError("{url}: could not be fetched ({reason}).{rest} Without a network: copy the folder {parent} from a "
+                    "machine that has it. QKV_DATA_URL names a mirror of {host}, HTTPS_PROXY a proxy", url=url,
+                    reason=reason, rest=rest, parent=part.parent, host=host)
 
 
 def store_file(file: File, url: str, part: Path, target: Path) -> None:
@@ -171,7 +170,7 @@ def store_file(file: File, url: str, part: Path, target: Path) -> None:
                 os.fsync(out.fileno())
         found = hash_file(aside)
     except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-        found = f"unknown, it is no whole gzip file ({e})"
+        found = Message("unknown, it is no whole gzip file ({e})", e=e)
     except OSError:
         aside.unlink()
         raise
@@ -181,12 +180,9 @@ def store_file(file: File, url: str, part: Path, target: Path) -> None:
         return
     aside.unlink()
     part.unlink(missing_ok=True)
-    raise QkvError(
-        f"{url}: the SHA-256 of {target.name} is {found}, expected {file.sha256}: these are other bytes than the known "
-        "ones, and were not kept. Try again; a mirror in QKV_DATA_URL must hold the same files",
-        zh=f"{url}：{target.name} 的 SHA-256 是 {found}，应是 {file.sha256}：与已知的内容不同，"
-        "没有留下。请再试一次；QKV_DATA_URL 的镜像须有同样的文件",
-    )
+    raise QkvError("{url}: the SHA-256 of {name} is {found}, expected {sha256}: these are other bytes than the known "
+                   "ones, and were not kept. Try again; a mirror in QKV_DATA_URL must hold the same files", url=url,
+                   name=target.name, found=found, sha256=file.sha256)
 
 
 def hash_file(path: Path) -> str:

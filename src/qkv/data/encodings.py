@@ -3,21 +3,19 @@
 import unicodedata
 from collections import Counter
 
-from qkv.errors import Note
+from qkv.messages import Message
 
 
-def describe_encoding(raw: bytes, bad: int, wide: int) -> Note:
+def describe_encoding(raw: bytes, bad: int, wide: int) -> Message:
     """What is said of `bad` lines that are not UTF-8, the first of them `raw`, beside `wide` that are beyond ASCII."""
     looks = guess_encoding(raw)
     if wide:
-        return Note(f"mixed encodings: {wide} lines are UTF-8 beyond ASCII, and {bad} are not; the first of these "
-                    f"looks like {looks or 'no text'}",
-                    zh=f"编码混杂：{wide} 行是 ASCII 以外的 UTF-8，{bad} 行不是；后者的第一行像是 "
-                    f"{looks or '非文本'}")  # fmt: skip
+        return Message("mixed encodings: {wide} lines are UTF-8 beyond ASCII, and {bad} are not; the first of these "
+                       "looks like {looks}", wide=wide, bad=bad, looks=looks or Message("no text"))
     if looks:
         how = f"iconv -f {looks} -t UTF-8"
-        return Note(f"not UTF-8, looks like {looks}: {how}", zh=f"不是 UTF-8，像是 {looks}：{how}")
-    return Note("not UTF-8, nor text in another encoding", zh="不是 UTF-8，也不是别的编码的文本")
+        return Message("not UTF-8, looks like {looks}: {how}", looks=looks, how=how)
+    return Message("not UTF-8, nor text in another encoding")
 
 
 def guess_encoding(raw: bytes) -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.text_files import Line
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message, Trimmed
 
-WHERE = re.compile(r"^.*?:\d+(?:: |：)")  # file:line before a message, English or Chinese
+WHERE = re.compile(r"^.*?:\d+(?:: |\uff1a)")  # file:line before a message, English or Chinese
 
 
 @dataclass(frozen=True)
@@ -17,14 +18,14 @@ class Fault:
     """Something found: how often, the place of the first, and whether it must be mended (`broken`) or only known."""
 
     place: str
-    text: Note
+    text: Message
     count: int = 1
     broken: bool = True
 
 
-def strip_place(said: Note) -> Note:
+def strip_place(said: Message) -> Message:
     """A message without the place before it."""
-    return Note(WHERE.sub("", said), zh=WHERE.sub("", said.zh))
+    return Trimmed(said, WHERE.pattern)
 
 
 class FaultCounter(BadRowPolicy):
@@ -32,7 +33,7 @@ class FaultCounter(BadRowPolicy):
 
     def __init__(self) -> None:
         super().__init__("skip")
-        self.kinds: dict[str, tuple[int, Note]] = {}
+        self.kinds: dict[str, tuple[int, Message]] = {}
         self.count = 0
 
     def refuse(self, error: QkvError, *rows: tuple[Path, Line]) -> None:
@@ -40,7 +41,7 @@ class FaultCounter(BadRowPolicy):
         super().refuse(error, *rows)
         self.count += 1
         what = re.sub(r"0x\w+|[\d,]+|'[^']*'", "", WHERE.sub("", str(error))).split(":")[0].split(";")[0]
-        seen, first = self.kinds.get(what, (0, error.note))
+        seen, first = self.kinds.get(what, (0, error.message))
         self.kinds[what] = (seen + 1, first)
 
     def faults(self) -> Iterator[Fault]:

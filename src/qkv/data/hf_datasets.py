@@ -28,8 +28,7 @@ def open_dataset(name: str) -> Mapping[str, Table]:
     try:
         datasets: Any = import_module("datasets")
     except ImportError:
-        raise QkvError(f"data.dataset {name!r} needs the datasets library: pip install datasets",
-                       zh=f"data.dataset {name!r} 需要 datasets 库：pip install datasets") from None  # fmt: skip
+        raise QkvError("data.dataset {name!r} needs the datasets library: pip install datasets", name=name) from None
     place = Path(name)
     try:
         if any((place / file).is_file() for file in SAVED):
@@ -43,8 +42,7 @@ def open_dataset(name: str) -> Mapping[str, Table]:
             path, _, config = name.partition(":")
             found = datasets.load_dataset(path, config or None)
     except Exception as e:  # its errors have no common ancestor
-        raise QkvError(f"data.dataset {name!r}: {type(e).__name__}: {str(e)[:300]}",
-                       zh=f"data.dataset {name!r}：{type(e).__name__}: {str(e)[:300]}") from None  # fmt: skip
+        raise QkvError("data.dataset {name!r}: {kind}: {e}", name=name, kind=type(e).__name__, e=str(e)[:300]) from None
     return dict(found) if isinstance(found, Mapping) else {"train": found}
 
 
@@ -85,6 +83,6 @@ def get_text(row: Mapping[str, Any], path: str, place: str) -> str:
     """The text of a row under a path of keys; a `label` may be a whole number, or true or false."""
     found = to_string(look_up(row, path, place), path, place)
     if not found.strip():
-        raise QkvError(f"{place}: key {path!r} is empty; mend the row, or leave such rows out: on_bad_row",
-                       zh=f"{place}：键 {path!r} 是空的；请补上，或略去这样的行：on_bad_row")  # fmt: skip
+        raise QkvError("{place}: key {path!r} is empty; mend the row, or leave such rows out: on_bad_row", place=place,
+                       path=path)
     return found

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 
 
 def parse_object(text: str, place: str) -> dict[str, object]:
@@ -12,13 +13,13 @@ def parse_object(text: str, place: str) -> dict[str, object]:
     try:
         item: object = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise QkvError(f"{place}: not JSON: {e}", zh=f"{place}：不是 JSON：{e}") from None
+        raise QkvError("{place}: not JSON: {e}", place=place, e=e) from None
     if not isinstance(item, dict):
-        raise QkvError(f"{place}: found a JSON {type(item).__name__}, expected an object",
-                       zh=f"{place}：是 JSON 的 {type(item).__name__}，应是对象")  # fmt: skip
+        raise QkvError("{place}: found a JSON {kind}, expected an object", place=place,
+                       kind=type(item).__name__)
     if "\\ud" in text.lower() and any("\ud800" <= c <= "\udfff" for c in json.dumps(item, ensure_ascii=False)):
-        raise QkvError(f"{place}: holds half of a character (a lone \\ud800 to \\udfff), which no text can hold",
-                       zh=f"{place}：有半个字符（单独的 \\ud800 到 \\udfff），文本里不能有")  # fmt: skip
+        raise QkvError("{place}: holds half of a character (a lone \\ud800 to \\udfff), which no text can hold",
+                       place=place)
     return cast("dict[str, object]", item)
 
 
@@ -35,8 +36,8 @@ def look_up(item: Mapping[str, object], path: str, place: str) -> object:
         if not isinstance(value, Mapping) or key not in value:
             known = [*map(str, value)] if isinstance(value, Mapping) else []
             hint, there = nearest(key, known), ", ".join(known)
-            raise QkvError(f"{place}: no key {path!r}{hint} (found: {there or 'none'})",
-                           zh=f"{place}：没有键 {path!r}{hint.zh}（有：{there or '无'}）")  # fmt: skip
+            raise QkvError("{place}: no key {path!r}{hint} (found: {there})", place=place, path=path, hint=hint,
+                           there=there or Message("none"))
         value = value[key]
     return value
 
@@ -46,6 +47,6 @@ def to_string(value: object, key: str, place: str) -> str:
     if key.rpartition(".")[2] == "label" and isinstance(value, int):
         return json.dumps(value)
     if not isinstance(value, str):
-        raise QkvError(f"{place}: key {key!r} holds {type(value).__name__}, expected a string",
-                       zh=f"{place}：键 {key!r} 的值是 {type(value).__name__}，应是字符串")  # fmt: skip
+        raise QkvError("{place}: key {key!r} holds {kind}, expected a string", place=place, key=key,
+                       kind=type(value).__name__)
     return value

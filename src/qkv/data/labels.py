@@ -30,13 +30,12 @@ def read_labelled_rows(
         else:
             said, tab, label = text.rpartition("\t")
             if not tab:
-                raise QkvError(f"{place}: no tab, expected a text, a tab and its label; found {text[:40]!r}",
-                               zh=f"{place}：没有制表符，应是“文本 制表符 标签”；读到 {text[:40]!r}")  # fmt: skip
+                raise QkvError("{place}: no tab, expected a text, a tab and its label; found {text!r}", place=place,
+                               text=text[:40])
             first = text.partition("\t")[0].strip()
             if is_label(first, labels) and not is_label(label.strip(), labels):
-                raise QkvError(f"{place}: the label {first!r} stands before its text; put it behind, as training reads "
-                               "it: text TAB label",
-                               zh=f"{place}：标签 {first!r} 在文本之前；请放到后面：文本 制表符 标签")  # fmt: skip
+                raise QkvError("{place}: the label {first!r} stands before its text; put it behind, as training reads "
+                               "it: text TAB label", place=place, first=first)
         refuse_blank_side((said, label), place, place, ("text", "label"))
         return said, parse_label(label.strip(), labels, place)
 
@@ -54,9 +53,9 @@ def parse_label(label: str, labels: tuple[str, ...], place: str) -> str:
         return label if label in labels else labels[int(label)]
     digits = label.removeprefix("-")
     if digits.isascii() and digits.isdigit():
-        raise QkvError(f"{place}: label {label} is out of range: the {len(labels)} labels are 0 to {len(labels) - 1}",
-                       zh=f"{place}：标签 {label} 超出范围：{len(labels)} 个标签是 0 到 {len(labels) - 1}")  # fmt: skip
+        raise QkvError("{place}: label {label} is out of range: the {labels} labels are 0 to {labels2}", place=place,
+                       label=label, labels=len(labels), labels2=len(labels) - 1)
     names = ", ".join(labels[:12])
     hint = nearest(label, labels)
-    raise QkvError(f"{place}: unknown label {label!r}{hint} (known: {names})",
-                   zh=f"{place}：没有 {label!r} 这个标签{hint.zh}（有：{names}）")  # fmt: skip
+    raise QkvError("{place}: unknown label {label!r}{hint} (known: {names})", place=place, label=label, hint=hint,
+                   names=names)

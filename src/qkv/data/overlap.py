@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from qkv.data.findings import Fault
-from qkv.errors import Note
+from qkv.messages import Message
 
 Row = tuple[str, ...]  # one text, or a pair
 TELLING = 30  # bytes from which a line of plain text is no phrase that everybody writes
 LEAK = 0.1  # the share of such lines, found in training too, from which held-out text is no longer held out
-PARTS = {"rows": "行", "source": "源文", "target": "译文", "column 1": "第 1 列", "column 2": "第 2 列"}  # in Chinese
+PARTS = {"rows": Message("rows"), "source": Message("source"), "target": Message("target"),
+         "column 1": Message("column 1"), "column 2": Message("column 2")}
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,11 @@ def find_overlaps(training: RowHashes, held: RowHashes) -> Iterator[Overlap]:
 
 def judge_overlap(found: Overlap) -> Fault:
     """What an overlap means: whole rows must not be shared; single sides and a few lines of text are worth knowing."""
-    share, zh = f"{found.count} of {found.of} held-out", f"留出的 {found.of} 条中有 {found.count} 条"
+    share = Message("{count} of {of} held-out", count=found.count, of=found.of)
     if found.part != "rows":
-        text = Note(f"{share} texts ({found.part}) occur in training, the first at {found.twin}",
-                    zh=f"{zh}文本（{PARTS[found.part]}）在训练数据里，第一处在 {found.twin}")  # fmt: skip
+        text = Message("{share} texts ({parts}) occur in training, the first at {twin}", share=share,
+                       parts=PARTS[found.part], twin=found.twin)
         return Fault(found.place, text, found.count, broken=False)
     broken = found.kind != "text" or found.count > LEAK * found.of
-    text = Note(f"{share} rows occur in training too, the first at {found.twin}",
-                zh=f"{zh}也在训练数据里，第一处在 {found.twin}")  # fmt: skip
+    text = Message("{share} rows occur in training too, the first at {twin}", share=share, twin=found.twin)
     return Fault(found.place, text, found.count, broken)

@@ -19,10 +19,8 @@ def draw_windows(ids: NDArray[np.integer] | Tensor, *, length: int, rows: int, s
         QkvError: the text is not longer than a window.
     """
     if len(ids) <= length:
-        raise QkvError(
-            f"the text has {len(ids)} tokens, a window needs {length + 1}: give more text or a shorter length",
-            zh=f"文本有 {len(ids)} 个 token，一个窗口要 {length + 1} 个：请给更多文本，或缩短长度",
-        )
+        raise QkvError("the text has {ids} tokens, a window needs {length}: give more text or a shorter length",
+                       ids=len(ids), length=length + 1)
     starts = draw_integers(len(ids) - length, rows, seed=seed, epoch=0, index=step)
     index = starts[:, None] + np.arange(length + 1)  # B T
     if isinstance(ids, Tensor):

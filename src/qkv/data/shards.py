@@ -62,8 +62,7 @@ def write_shard(
     """
     folder = Path(folder)
     if folder.exists():
-        raise QkvError(f"{folder}: exists already; remove it or give another --out",
-                       zh=f"{folder}：已经存在；请删掉它，或用 --out 另给一处")  # fmt: skip
+        raise QkvError("{folder}: exists already; remove it or give another --out", folder=folder)
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     kind = np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
     sign, tokens = hashlib.sha256(), 0
@@ -73,18 +72,15 @@ def write_shard(
             for ids in documents:
                 found = np.asarray(ids, dtype=np.int64)
                 if len(found) and not 0 <= int(found.min()) <= int(found.max()) < vocabulary:
-                    raise QkvError(
-                        f"{folder}: ids go from {found.min()} to {found.max()}, expected 0 to {vocabulary - 1}",
-                        zh=f"{folder}：编号从 {found.min()} 到 {found.max()}，应在 0 到 {vocabulary - 1} 之间",
-                    )
+                    raise QkvError("{folder}: ids go from {min} to {max}, expected 0 to {vocabulary}", folder=folder,
+                                   min=found.min(), max=found.max(), vocabulary=vocabulary - 1)
                 raw = found.astype(kind).tobytes()
                 sign.update(raw)
                 file.write(raw)
                 tokens += len(found)
             flush_file(file)
         if not tokens:
-            raise QkvError(f"{folder}: no text, so there are no tokens to write",
-                           zh=f"{folder}：没有文本，也就没有可写的 token")  # fmt: skip
+            raise QkvError("{folder}: no text, so there are no tokens to write", folder=folder)
         index = {"format": FORMAT, "dtype": kind.str, "tokens": tokens, "vocabulary": vocabulary,
                  "sha256": sign.hexdigest(), "tokenizer": save_hashed(aside, save)}  # fmt: skip
         with (aside / "index.json").open("w", encoding="utf-8") as file:
@@ -92,8 +88,7 @@ def write_shard(
             flush_file(file)
         os.replace(aside, folder)
     except OSError as e:
-        raise QkvError(f"{folder}: could not be written ({e}); nothing is left of it",
-                       zh=f"{folder}：写不了（{e}）；没有留下任何东西") from e  # fmt: skip
+        raise QkvError("{folder}: could not be written ({e}); nothing is left of it", folder=folder, e=e) from e
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return Shard(folder, index, 0, tokens)
@@ -126,24 +121,22 @@ def read_shard(folder: Path, *, verify: bool = False) -> Shard:
         size = (folder / "tokens.bin").stat().st_size
         kind, tokens = np.dtype(index["dtype"]), int(index["tokens"])
     except (OSError, ValueError, KeyError, TypeError) as e:
-        raise QkvError(f"{folder}: no token shard ({type(e).__name__}: {e}); `qkv data pack` makes one",
-                       zh=f"{folder}：不是 token 分片（{type(e).__name__}: {e}）；"
-                       "`qkv data pack` 可以做一个") from None  # fmt: skip
+        raise QkvError("{folder}: no token shard ({kind}: {e}); `qkv data pack` makes one", folder=folder,
+                       kind=type(e).__name__, e=e) from None
     if index.get("format") != FORMAT:
-        raise QkvError(f"{folder}/index.json: found format {index.get('format')!r}, expected {FORMAT!r}",
-                       zh=f"{folder}/index.json：格式是 {index.get('format')!r}，应是 {FORMAT!r}")  # fmt: skip
+        raise QkvError("{folder}/index.json: found format {format!r}, expected {format2!r}", folder=folder,
+                       format=index.get("format"), format2=FORMAT)
     if size != tokens * kind.itemsize:
-        raise QkvError(f"{folder}/tokens.bin: found {size} bytes, expected {tokens * kind.itemsize}; pack it again",
-                       zh=f"{folder}/tokens.bin：有 {size} 字节，应有 {tokens * kind.itemsize}；"
-                       "请重新打包")  # fmt: skip
+        raise QkvError("{folder}/tokens.bin: found {size} bytes, expected {tokens}; pack it again", folder=folder,
+                       size=size, tokens=tokens * kind.itemsize)
     shard = Shard(folder, index, 0, tokens)
     if verify:
         sign, ids = hashlib.sha256(), shard.ids
         for at in range(0, tokens, WORDS):
             sign.update(ids[at : at + WORDS].tobytes())
         if sign.hexdigest() != index["sha256"]:
-            raise QkvError(f"{folder}/tokens.bin: its SHA-256 is not the one of its index; pack it again",
-                           zh=f"{folder}/tokens.bin：SHA-256 与索引里的不同；请重新打包")  # fmt: skip
+            raise QkvError("{folder}/tokens.bin: its SHA-256 is not the one of its index; pack it again",
+                           folder=folder)
     return shard
 
 
@@ -156,15 +149,13 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if self.weights and (len(self.weights) != len(self.shards) or min(self.weights) <= 0):
-            raise QkvError(f"weights: found {list(self.weights)} for {len(self.shards)} shards, expected as many "
-                           "numbers above 0",
-                           zh=f"weights：是 {list(self.weights)}，有 {len(self.shards)} 个分片，"
-                           "应是同样多个大于 0 的数")  # fmt: skip
+            raise QkvError("weights: found {weights} for {shards} shards, expected as many numbers above 0",
+                           weights=list(self.weights), shards=len(self.shards))
         makers = {(s.index["vocabulary"], s.index.get("tokenizer")) for s in self.shards}
         if len(makers) > 1:
             names = ", ".join(str(s.folder) for s in self.shards)
-            raise QkvError(f"{names}: these shards are of different tokenizers; pack all with the same --model",
-                           zh=f"{names}：这些分片用的是不同的分词器；请用同一个 --model 全部打包")  # fmt: skip
+            raise QkvError("{names}: these shards are of different tokenizers; pack all with the same --model",
+                           names=names)
 
     def __len__(self) -> int:
         return sum(map(len, self.shards))
@@ -192,10 +183,8 @@ class Mixture:
             return packing.draw_windows(self.shards[0].ids, length=length, rows=rows, seed=seed, step=step)
         if self.shortest <= length:
             short = min(self.shards, key=len)
-            raise QkvError(f"{short.folder} has {len(short)} tokens, a window needs {length + 1}: leave it out, or "
-                           "make the context shorter",
-                           zh=f"{short.folder} 有 {len(short)} 个 token，一个窗口要 {length + 1} 个：请去掉它，"
-                           "或缩短上下文")  # fmt: skip
+            raise QkvError("{folder} has {short} tokens, a window needs {length}: leave it out, or make the context "
+                           "shorter", folder=short.folder, short=len(short), length=length + 1)
         draw = make_generator(seed=seed, epoch=0, index=step)
         which = draw.choice(len(self.shards), rows, p=self.shares)
         where = draw.random(rows)

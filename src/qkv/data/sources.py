@@ -13,6 +13,7 @@ from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.json_rows import get_string, parse_object
 from qkv.data.text_files import decode_line, explain_empty, open_text, read_raw_lines, refuse_returns
 from qkv.errors import QkvError
+from qkv.messages import Message
 
 PIECE = 1 << 20  # characters of a long text at a time
 JSON = (".jsonl", ".ndjson")  # names of files of JSON lines
@@ -118,8 +119,7 @@ def refuse_no_rows(path: Path, good: int, policy: BadRowPolicy) -> None:
         return
     if bad := policy.dropped.get(str(path)):
         first = policy.first[str(path)]
-        raise QkvError(f"{path}: all {bad} rows are bad; the first: {first}",
-                       zh=f"{path}：{bad} 行全坏；第一行：{first.zh}")  # fmt: skip
+        raise QkvError("{path}: all {bad} rows are bad; the first: {first}", path=path, bad=bad, first=first)
     raise explain_empty(path)
 
 
@@ -157,20 +157,18 @@ def explain_unequal(one: tuple[Path, int], two: tuple[Path, int], first: int) ->
         if not count:
             return explain_empty(path)
     longer = one[0] if one[1] > two[1] else two[0]
-    return QkvError(
-        f"{one[0]} has {one[1]} lines and {two[0]} has {two[1]}, expected as many: "
-        f"{longer}:{first} is the first line without a partner",
-        zh=f"{one[0]} 有 {one[1]} 行，{two[0]} 有 {two[1]} 行，应当一样多：从 {longer}:{first} 起没有对应的行",
-    )
+    return QkvError("{one} has {one2} lines and {two} has {two2}, expected as many: {longer}:{first} is the first "
+                    "line without a partner", one=one[0], one2=one[1], two=two[0], two2=two[1], longer=longer,
+                    first=first)
 
 
 def refuse_blank_side(pair: Pair, one: str, two: str, names: tuple[str, str] = ("source", "target")) -> Pair:
     """A pair of which neither side is blank; a blank one is a QkvError that names the place of each."""
     for text, name, place in zip(pair, names, (one, two), strict=True):
         if not text.strip():
-            beside = "" if one == two else f" beside {two if place == one else one}"
-            raise QkvError(f"{place}: the {name} is empty{beside}; mend the row, or leave such rows out: on_bad_row",
-                           zh=f"{place}：{name} 是空的；请补上，或略去这样的行：on_bad_row")  # fmt: skip
+            beside = "" if one == two else Message(" beside {two}", two=two if place == one else one)
+            raise QkvError("{place}: the {name} is empty{beside}; mend the row, or leave such rows out: on_bad_row",
+                           place=place, name=name, beside=beside)
     return pair
 
 
@@ -191,10 +189,8 @@ def read_tsv_rows(
     def parse(text: str, place: str) -> Pair:
         cells = text.split("\t")
         if len(cells) <= max(columns):
-            raise QkvError(f"{place}: found {len(cells)} column(s), expected at least {max(columns) + 1} "
-                           "with tabs between",
-                           zh=f"{place}：只有 {len(cells)} 列，至少应有 {max(columns) + 1} 列，"
-                           "以制表符分隔")  # fmt: skip
+            raise QkvError("{place}: found {cells} column(s), expected at least {columns} with tabs between",
+                           place=place, cells=len(cells), columns=max(columns) + 1)
         names = (f"column {columns[0] + 1}", f"column {columns[1] + 1}")
         return refuse_blank_side((cells[columns[0]], cells[columns[1]]), place, place, names)
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 
 LONGEST = 1 << 24  # bytes of one line; a longer one is no row of anything, and is never held in memory
 HEAD = 1 << 13  # bytes that tell text from what is none
@@ -46,8 +47,7 @@ def open_text(path: Path) -> IO[bytes]:
         raise explain_missing(path, e) from None
     if kind := detect_format(head):
         file.close()
-        raise QkvError(f"{path}: not a UTF-8 text file, found {kind}",
-                       zh=f"{path}：不是 UTF-8 文本文件，而是 {kind.zh}")  # fmt: skip
+        raise QkvError("{path}: not a UTF-8 text file, found {kind}", path=path, kind=kind)
     if head.startswith(b"\xef\xbb\xbf"):
         file.read(3)
     return file
@@ -57,23 +57,23 @@ def explain_missing(path: Path, error: OSError) -> QkvError:
     """What to say about a file that cannot be opened."""
     folder = path.parent
     if path.is_dir():
-        return QkvError(f"{path}: is a directory, expected a text file", zh=f"{path}：是目录，应是文本文件")
+        return QkvError("{path}: is a directory, expected a text file", path=path)
     if not folder.is_dir():
-        return QkvError(f"{path}: no such file (nor is there a folder {folder})",
-                        zh=f"{path}：没有这个文件（也没有目录 {folder}）")  # fmt: skip
-    hint, reason = nearest(path.name, (p.name for p in folder.iterdir())), error.strerror or str(error)
-    zh = "没有这个文件" if isinstance(error, FileNotFoundError) else f"打不开（{reason}）"
-    return QkvError(f"{path}: {reason.lower()}{hint}", zh=f"{path}：{zh}{hint.zh}")
+        return QkvError("{path}: no such file (nor is there a folder {folder})", path=path, folder=folder)
+    hint, reason = nearest(path.name, (p.name for p in folder.iterdir())), (error.strerror or str(error)).lower()
+    if isinstance(error, FileNotFoundError):
+        return QkvError("{path}: no such file or directory{hint}", path=path, hint=hint)
+    return QkvError("{path}: {reason}{hint}", path=path, reason=reason, hint=hint)
 
 
-def detect_format(head: bytes) -> Note:
+def detect_format(head: bytes) -> Message:
     """What the first bytes of a file are if they are no UTF-8 text: a format, UTF-16, binary data; else nothing."""
     nul = head.count(0)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or (
         len(head) > 8 and max(head[::2].count(0), head[1::2].count(0)) > len(head) * 0.3 and nul < len(head) * 0.6
     ):
         how = "iconv -f UTF-16 -t UTF-8"
-        return Note(f"UTF-16; convert it: {how}", zh=f"UTF-16；请转换：{how}")
+        return Message("UTF-16; convert it: {how}", how=how)
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
         valid = True
@@ -81,11 +81,10 @@ def detect_format(head: bytes) -> Note:
         valid = False
     found = next((name for magic, name in MAGIC.items() if head.startswith(magic)), "")
     if found and not (valid and not nul):
-        return Note(f"{found}; unpack or export it as text", zh=f"{found}；请解开或导出成文本")
+        return Message("{found}; unpack or export it as text", found=found)
     if nul >= 8 and nul * 100 > len(head):
-        return Note(f"binary data ({nul} NUL bytes in the first {len(head)})",
-                    zh=f"二进制数据（前 {len(head)} 字节中有 {nul} 个 NUL）")  # fmt: skip
-    return Note("")
+        return Message("binary data ({nul} NUL bytes in the first {head})", nul=nul, head=len(head))
+    return Message("")
 
 
 def read_raw_lines(path: Path) -> Iterator[Line]:
@@ -116,34 +115,30 @@ def decode_line(path: Path, line: Line) -> str:
         QkvError: bytes that are not UTF-8 (with line and byte), NUL bytes, a line without end.
     """
     if line.size > LONGEST:
-        raise QkvError(f"{path}:{line.number}: one line of {line.size:,} bytes, expected a row; split it into lines",
-                       zh=f"{path}:{line.number}：这一行有 {line.size:,} 字节，应是一条数据；请分成多行")  # fmt: skip
+        raise QkvError("{path}:{number}: one line of {size:,} bytes, expected a row; split it into lines", path=path,
+                       number=line.number, size=line.size)
     try:
         text = line.raw.decode("utf-8")
     except UnicodeDecodeError as e:
-        raise QkvError(
-            f"{path}:{line.number}: invalid UTF-8: byte 0x{line.raw[e.start]:02x} at offset {line.offset + e.start} "
-            f"(byte {e.start + 1} of the line); convert the file to UTF-8",
-            zh=f"{path}:{line.number}：不是 UTF-8：字节 0x{line.raw[e.start]:02x}，在文件的第 {line.offset + e.start} "
-            f"字节处（本行第 {e.start + 1} 字节）；请把文件转成 UTF-8",
-        ) from None
+        raise QkvError("{path}:{number}: invalid UTF-8: byte 0x{raw:02x} at offset {offset} (byte {start} of the "
+                       "line); convert the file to UTF-8", path=path, number=line.number, raw=line.raw[e.start],
+                       offset=line.offset + e.start, start=e.start + 1) from None
     if line.number == 1 and not line.end:
         refuse_returns(path, text)
     if "\0" in text:
         at = line.raw.index(0) + 1
-        raise QkvError(f"{path}:{line.number}: a NUL byte (byte {at} of the line) in a text file",
-                       zh=f"{path}:{line.number}：文本文件中有 NUL 字节（本行第 {at} 字节）")  # fmt: skip
+        raise QkvError("{path}:{number}: a NUL byte (byte {at} of the line) in a text file", path=path,
+                       number=line.number, at=at)
     return text
 
 
 def refuse_returns(path: Path, text: str) -> None:
     """QkvError for a text without line ends that has carriage returns within: so old Macs and some tables end lines."""
     if (lines := text.strip("\r").count("\r")) > 0:
-        raise QkvError(f"{path}: {lines + 1:,} lines that end with a carriage return alone; convert it to line feeds "
-                       "(tr '\\r' '\\n')",
-                       zh=f"{path}：有 {lines + 1:,} 行只以回车符结尾；请换成换行符（tr '\\r' '\\n'）")  # fmt: skip
+        raise QkvError("{path}: {lines:,} lines that end with a carriage return alone; convert it to line feeds (tr "
+                       "'\\r' '\\n')", path=path, lines=lines + 1)
 
 
 def explain_empty(path: Path) -> QkvError:
     """What to say about a file without text."""
-    return QkvError(f"{path}: the file is empty, expected text", zh=f"{path}：文件是空的，应有文本")
+    return QkvError("{path}: the file is empty, expected text", path=path)

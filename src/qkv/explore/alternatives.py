@@ -17,7 +17,7 @@ from qkv.tasks.special_tokens import start_ids
 
 TOP, BAR = 8, 20
 KEYS = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "up", "P": "down", "M": "right", "K": "left"}
-Say = Callable[[str, str], str]
+Say = Callable[..., str]
 
 
 @dataclass
@@ -81,9 +81,9 @@ class Branch:
             f"{'▸' if i == self.marked else ' '} {p:6.1%}  {'█' * round(BAR * p):{BAR}}  {word.strip() or '␣'}"
             for i, (word, (_, p)) in enumerate(zip(words, there, strict=True))
         ]
-        keys = say("↑↓ 选词  → 写下它  ← 收回  q 结束", "↑↓ choose  → write it  ← take it back  q ends")
+        keys = say("↑↓ choose  → write it  ← take it back  q ends")
         text = " ".join(shown.split())[-room:]
-        rows = rows or [say("（写完了）", "(it ends here)")]
+        rows = rows or [say("(it ends here)")]
         return ["", click.style(f"{text}▌", bold=True), *rows, click.style(keys, dim=True)]
 
 

@@ -15,7 +15,7 @@ from qkv import cost as counts
 from qkv import hub
 from qkv.errors import nearest
 from qkv.explore import beam_tree, grafts, guesses, heads, meanings, routing, scenes
-from qkv.explore.body import Answer, Query, tokens
+from qkv.explore.body import Answer, Query, in_both, tokens
 from qkv.explore.guesses import faithful
 from qkv.explore.heads import listed
 from qkv.explore.question import Refused, Run, kind, longest, searching, spoken
@@ -30,9 +30,8 @@ def answer(run: Run, what: str, said: Mapping[str, str]) -> Answer:
     """The answer to `what`, one of ANSWERS, about a run."""
     if what not in ANSWERS:
         there = ", ".join(ANSWERS)
-        raise Refused(
-            f"没有 {what}；有：{there}", f"there is no {what}{nearest(what, ANSWERS)}; there are {there}", 404
-        )
+        raise Refused("there is no {what}{hint}; there are {there}", status=404, what=what, hint=nearest(what, ANSWERS),
+                      there=there)
     function, keys = ANSWERS[what]
     query = Query(said)
     query.only(*keys)
@@ -81,7 +80,7 @@ def meta(run: Run, query: Query) -> Answer:
         "question": spoken(q), "text": first.text, "output": first.output, "kind": kind(model), "model": run.name,
         "encoder": encoder, "decoder": decoder, "written": written, "labels": labels, "second": second,
         "parts": listed(run), "panels": panels(run), "check": max(gaps.values()) if gaps else None,
-        "checks": gaps, "said": [{"zh": zh, "en": en} for zh, en in said], "cut": cutting(run), "full": first.full,
+        "checks": gaps, "said": [in_both(message) for message in said], "cut": cutting(run), "full": first.full,
         "source": len(first.ids) if both else None, "line": "max(t.check().values())", "how": how(run),
     })  # fmt: skip
 
@@ -151,7 +150,7 @@ def wavefront(run: Run, query: Query) -> Answer:
 def cache(run: Run, query: Query) -> Answer:
     """Bytes and work of every step, with the cache and without; and bytes per token of other kinds of attention."""
     if run.model.spec.decoder is None:
-        raise Refused("编码器一次读完，不留缓存", "an encoder alone reads its text once and keeps nothing")
+        raise Refused("an encoder alone reads its text once and keeps nothing")
     found = run.t.cache()
     calls = where.passed(run.t).calls
     steps = [

@@ -83,7 +83,7 @@ def grown(model: Model, question: Question) -> Tree:
     """
     search = searching(model, question)
     if search is None or model.spec.decoder is None:
-        raise Refused("这一次没有用束搜索：把束宽设成 2 或更多", "no beams were searched here: ask with 2 or more")
+        raise Refused("no beams were searched here: ask with 2 or more")
     ids, options, _ = settled(model, model.ids(fitting(model, question.text)[0]), question)
     core = model.core
     limits = count_new_tokens(core, [ids], options)

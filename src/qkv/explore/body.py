@@ -16,9 +16,15 @@ from torch import Tensor
 from qkv.errors import nearest
 from qkv.explore.question import Refused
 from qkv.lens import where
+from qkv.messages import Message
 
 JSON, ARRAYS = "application/json", "application/x-qkv"
 DTYPES = {torch.uint8: "u8", torch.int32: "i32", torch.float32: "f32"}
+
+
+def in_both(message: Message) -> dict[str, str]:
+    """A message as the page takes it, which changes its language without asking again."""
+    return {"zh": message.to("zh"), "en": str(message)}
 
 
 @dataclass(frozen=True)
@@ -76,10 +82,9 @@ class Query:
         """No key but these."""
         for key in self.said:
             if key not in known:
-                there = ", ".join(known) or "none"
-                raise Refused(
-                    f"不认识 {key!r}；可以有：{there}", f"{key!r} is unknown{nearest(key, known)}; known: {there}"
-                )
+                there = ", ".join(known) or Message("none")
+                raise Refused("{key!r} is unknown{hint}; known: {there}", key=key, hint=nearest(key, known),
+                              there=there)
 
     def text(self, key: str, default: str = "") -> str:
         """A text."""
@@ -95,9 +100,11 @@ class Query:
         except ValueError:
             found = low - 1
         if found < low or (high is not None and found > high):
-            zh = f"{low} 到 {high}" if high is not None else f"不小于 {low}"
-            en = f"{low} to {high}" if high is not None else f"at least {low}"
-            raise Refused(f"{key}={said}：应是{zh}的整数", f"{key}={said}: expected a whole number, {en}")
+            bounds = Message("at least {low}", low=low)
+            if high is not None:
+                bounds = Message("{low} to {high}", low=low, high=high)
+            raise Refused("{key}={said}: expected a whole number, {bounds}", key=key, said=said,
+                          bounds=bounds)
         return found
 
     def number(self, key: str, default: float) -> float:
@@ -107,7 +114,7 @@ class Query:
         except ValueError:
             found = math.nan
         if not math.isfinite(found):
-            raise Refused(f"{key}={self.said[key]}：应是一个数", f"{key}={self.said[key]}: expected a number")
+            raise Refused("{key}={said}: expected a number", key=key, said=self.said[key])
         return found
 
     def choice(self, key: str, *known: str) -> str:
@@ -115,7 +122,7 @@ class Query:
         found = self.said.get(key) or known[0]
         if found not in known:
             there = ", ".join(known)
-            raise Refused(f"{key}={found}：可以是 {there}", f"{key}={found}: expected {there}")
+            raise Refused("{key}={found}: expected {there}", key=key, found=found, there=there)
         return found
 
 

@@ -16,6 +16,7 @@ from qkv.errors import QkvError
 from qkv.explore.tables import traced
 from qkv.lens import where
 from qkv.lens.trace import Trace
+from qkv.messages import Message
 from qkv.model import Model
 from qkv.plots import figure
 from qkv.plots.forms import BLUE, Grid, Lines
@@ -24,7 +25,7 @@ from qkv.plots.text import clean
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Say = Callable[[str, str], str]  # Chinese, English -> the one that is read
+Say = Callable[..., str]  # a template and its fields -> the text that is read
 TEXTS, NUMBERS = 4, 64  # rows of the first figure; numbers of a vector that are shown
 
 
@@ -55,7 +56,7 @@ class Scene:
 
 def make_figures(
     model: Model, texts: Sequence[str], *, layer: int = -1, head: int = 0, word: str | int | None = None,
-    say: Say = lambda zh, en: zh,
+    say: Say = lambda text, **fields: Message(text, **fields).to("zh"),
 ) -> "dict[str, Figure]":  # fmt: skip
     """The figures by their file names; of several texts each is a row of the first one, the rest show the first text.
 
@@ -67,8 +68,8 @@ def make_figures(
     stack = model.spec.encoder or model.spec.stack
     layers, heads = len(stack.blocks), stack.blocks[0].attn.heads
     if not (-layers <= layer < layers and 0 <= head < heads):
-        raise QkvError(f"figures: this model has layers 1 to {layers} and heads 1 to {heads}",
-                       zh=f"图：这个模型的层从 1 到 {layers}，头从 1 到 {heads}")  # fmt: skip
+        raise QkvError("figures: this model has layers 1 to {layers} and heads 1 to {heads}", layers=layers,
+                       heads=heads)
     read = [Scene(model, traced(model, text, ["walk"], {}), layer % layers, head, say) for text in texts[:TEXTS]]
     return {
         "ch12-attention-shape.png": draw_shape(read),
@@ -105,12 +106,12 @@ def draw_shape(read: Sequence[Scene]) -> "Figure":
     for b, (s, z) in enumerate(zip(read, every, strict=True), start=1):
         piece = f"{z.shape[1]}×{dim}"
         names = [s.words] + [[""] * z.shape[1]] * (heads - 1)
-        rows.append([show_numbers(say(f"第 {b} 句 第 {h + 1} 头：{piece}", f"text {b} head {h + 1}: {piece}"), *part)
-                     for h, part in enumerate(zip(names, even(z), strict=True))])  # fmt: skip
+        rows.append([show_numbers(say("text {b} head {h}: {piece}", b=b, h=h + 1, piece=piece), *part)
+                     for h, part in enumerate(zip(names, even(z), strict=True))])
     size = f"[{len(read)}, {heads}, {max(z.shape[1] for z in every)}, {dim}]"
     name = f"{read[0].block}.attn"
-    title = say(f"四维矩阵的拆解：{name} 的 A = {size}（批、头、词元、头宽）",
-                f"Four dimensions taken apart: A of {name} = {size} (batch, head, token, width)")  # fmt: skip
+    title = say("Four dimensions taken apart: A of {name} = {size} (batch, head, token, width)", name=name,
+                size=size)
     return figure.draw(rows, title)
 
 
@@ -119,10 +120,11 @@ def draw_matrix(s: Scene) -> "Figure":
     weight = s("attn.pattern")[s.head]  # T T
     size = len(weight)
     cells = [[f"{100 * w:.0f}" if w >= 0.005 else "" for w in row] for row in weight.tolist()]
-    place, square = (s.layer + 1, s.head + 1), f"{size}×{size}"
-    title = s.say("{} 注意力矩阵（第 {} 层 第 {} 头，%）", "The {} matrix of attention (layer {} head {}, %)")
-    note = s.say("每一行的词元看每一列的词元，每行之和 100", "rows look at columns, every row sums to 100")
-    return figure.draw([Grid(title.format(square, *place), s.words, s.words, weight, cells * (size <= 32), note)])
+    layer, head, square = s.layer + 1, s.head + 1, f"{size}×{size}"
+    title = s.say("The {square} matrix of attention (layer {layer} head {head}, %)", square=square, layer=layer,
+                  head=head)
+    note = s.say("rows look at columns, every row sums to 100")
+    return figure.draw([Grid(title, s.words, s.words, weight, cells * (size <= 32), note)])
 
 
 def draw_joining(s: Scene) -> "Figure":
@@ -131,13 +133,13 @@ def draw_joining(s: Scene) -> "Figure":
     heads, size, dim = z.shape
     joined = z.transpose(0, 1).flatten(1)  # T HK
     names = [s.words] + [[""] * size] * (heads - 1)
-    apart = [show_numbers(f"{s.say('头', 'head')} {h + 1}: {size}×{dim}", *part)
-             for h, part in enumerate(zip(names, even(z), strict=True))]  # fmt: skip
-    titles = s.say("拼接", "joined"), s.say("线性变换 W_O 之后", "after W_O")
+    apart = [show_numbers(f"{s.say('head')} {h + 1}: {size}×{dim}", *part)
+             for h, part in enumerate(zip(names, even(z), strict=True))]
+    titles = s.say("joined"), s.say("after W_O")
     whole = [show_numbers(f"{title}: {size}×{x.shape[1]}", s.words, even(x))
              for title, x in zip(titles, (joined, out), strict=True)]  # fmt: skip
     way = f"[{heads}, {size}, {dim}] → [{size}, {heads * dim}] × W_O → [{size}, {out.shape[1]}]"
-    fig = figure.draw([apart, *whole], f"{s.say('多头合并', 'The heads joined')}: {way}")
+    fig = figure.draw([apart, *whole], f"{s.say('The heads joined')}: {way}")
     for h in range(1, heads):
         fig.axes[heads].axvline(h * dim - 0.5, color="black", linewidth=1)
     return fig
@@ -150,15 +152,14 @@ def draw_vector(s: Scene, word: str | int) -> "Figure":
     layers = len((model.spec.encoder or model.spec.stack).blocks)
     taps = [f"{side}layers.0.resid_in", *(f"{side}layers.{i}.resid_out" for i in range(layers))]
     states = torch.stack([s.t[name][0, slot].float().cpu() for name in taps])  # L D
-    names = [say("词向量", "embedding"), *(say(f"第 {i + 1} 层", f"layer {i + 1}") for i in range(layers))]
+    names = [say("embedding"), *(say("layer {i}", i=i + 1) for i in range(layers))]
     kept = states[:, :NUMBERS]
     each = kept / kept.abs().amax(1, keepdim=True).clamp_min(1e-30)
-    turned = {say("与词向量的余弦", "cosine with the embedding"): states[0],
-              say("与最后一层的余弦", "cosine with the last layer"): states[-1]}  # fmt: skip
+    turned = {say("cosine with the embedding"): states[0],
+              say("cosine with the last layer"): states[-1]}
     series = {name: torch.cosine_similarity(states, to[None]).tolist() for name, to in turned.items()}
-    title = say(f"“{s.words[slot]}”的向量逐层怎么变（前 {kept.shape[1]} 个数，每行按自己的最大值）",
-                f"The vector of “{s.words[slot]}” layer by layer (first {kept.shape[1]} numbers, "
-                "each row by its own largest)")  # fmt: skip
+    title = say("The vector of “{words}” layer by layer (first {shape} numbers, each row by its own largest)",
+                words=s.words[slot], shape=kept.shape[1])
     return figure.draw([show_numbers(title, names, each), Lines("", names, series)])
 
 
@@ -175,8 +176,8 @@ def draw_block(s: Scene) -> "Figure":
     ax.set_xlim(0, 10)
     ax.set_ylim(-0.6, len(rows) - 0.4)
     with figure.use_fonts():
-        fig.suptitle(s.say(f"Transformer Block：{s.block}，{count} 个可训练参数（蓝色）",
-                           f"Transformer block: {s.block}, {count} trainable parameters (blue)"))  # fmt: skip
+        fig.suptitle(s.say("Transformer block: {block}, {count} trainable parameters (blue)", block=s.block,
+                           count=count))
         draw_flow(s, ax, rows)
     return fig
 
@@ -222,7 +223,7 @@ def flow(s: Scene, weights: Mapping[str, Tensor]) -> Iterator[Boxes]:
         yield from boxes(weights, f"{slot}_out.")
         times = f" × {spec.residual_scale:g}" if spec.residual_scale != 1.0 else ""
         if spec.residual != "none":
-            yield [(s.say("⊕ 残差相加", "⊕ residual") + times, False)]
+            yield [(s.say("⊕ residual") + times, False)]
         yield from boxes(weights, f"{slot}_sum.")
         if part == "attn" and f"{s.block}.resid_mid" in s.t.known:
             yield stream(s, "resid_mid")
@@ -233,7 +234,7 @@ def stream(s: Scene, name: str) -> Boxes:
     """The residual stream at a place, with the root of its numbers' mean square."""
     x = s(name)
     size = f"{float(x.square().mean().sqrt()):.3f}"
-    return [(f"{name} {[*x.shape]}  " + s.say(f"均方根 {size}", f"root mean square {size}"), False)]
+    return [(f"{name} {[*x.shape]}  " + s.say("root mean square {size}", size=size), False)]
 
 
 def boxes(weights: Mapping[str, Tensor], start: str, *, without: tuple[str, ...] = ()) -> Iterator[Boxes]:

@@ -22,8 +22,7 @@ def patch(run: Run, query: Query) -> Answer:
     first, second, model = run.first, run.second, run.model
     there = offered(run)
     if second is None or not there:
-        raise Refused("要有两句话，模型要会写词，或两句都有 [MASK]",
-                      "two texts are needed, and a model that writes words, or [MASK] in both")  # fmt: skip
+        raise Refused("two texts are needed, and a model that writes words, or [MASK] in both")
     side = query.choice("part", *there)
     depth, ids = there[side]
     layer = query.whole("layer", 0, high=depth)

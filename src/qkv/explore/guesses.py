@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from qkv.explore import grafts, scenes
-from qkv.explore.body import Answer, Query, tokens
+from qkv.explore.body import Answer, Query, in_both, tokens
 from qkv.explore.meanings import PLAIN
 from qkv.explore.question import Pass, Refused, Run, kind
 from qkv.lens import readout, where
 from qkv.lens.patch import Case
+from qkv.messages import Message
 from qkv.sampling import Sampling
 from qkv.tasks.special_tokens import start_ids
 
@@ -30,11 +31,9 @@ def lens(run: Run, query: Query) -> Answer:
     """
     t, spec, top = run.t, run.model.spec, query.whole("top", 5, low=1, high=50)
     if query.choice("part", "decoder", "encoder") == "encoder" and spec.decoder:
-        raise Refused(
-            "编码器不说词：它的状态不经过输出层", "the encoder says no words: its states do not meet the head"
-        )
+        raise Refused("the encoder says no words: its states do not meet the head")
     if spec.head is None:
-        raise Refused("这个模型没有输出层，每层不猜词", "this model has no head, so its layers guess no words")
+        raise Refused("this model has no head, so its layers guess no words")
     own = query.choice("own", "1", "0") == "1"
     heard = where.passed(t)
     size, names = heard.ids.shape[1], readout.layers(t, "decoder" if spec.decoder else "encoder")
@@ -141,9 +140,9 @@ def parts(run: Run, query: Query) -> Answer:
             for i, p in enumerate(run.t.neurons(layer, pos, found.token, vs=vs, top=50))
         ]
     post = any(n.endswith("_sum") for n in found.frozen)
-    after_each = ("；各层之后的归一化按当时的尺度折算", "; later norms scale what came before") if post else ("", "")
-    note = {"zh": f"归一化的均值与尺度按这一次的值固定{after_each[0]}",
-            "en": f"norms act with the mean and scale that they had{after_each[1]}"}  # fmt: skip
+    after_each = Message("; later norms scale what came before") if post else ""
+    note = in_both(Message("norms act with the mean and scale that they had{after_each}",
+                           after_each=after_each))
     shown = run.t.tokenizer.pieces([found.token, *([] if found.vs is None else [found.vs])])
     return Answer({
         "token": found.token, "vs": found.vs, "text": shown[0], "vs_text": shown[1] if len(shown) > 1 else None,
@@ -160,10 +159,7 @@ def faithful(run: Run) -> bool:
 def gradient(run: Run, query: Query) -> Answer:
     """How each token read bears on the next word, by one more pass with a way back."""
     if not faithful(run):
-        raise Refused(
-            "梯度要再跑一遍，不知道自由前缀，也不带剪断",
-            "the gradient runs once more, without the free prefix or the cut",
-        )
+        raise Refused("the gradient runs once more, without the free prefix or the cut")
     pos, token = position(run, query), goal(run, query, "token")
     with torch.inference_mode(False):
         found = run.t.gradient(pos, token)
@@ -176,7 +172,7 @@ def gradient(run: Run, query: Query) -> Answer:
 def diff(run: Run, query: Query) -> Answer:
     """Where two texts part ways: the distance of their states at the tokens that both have, and their next words."""
     if run.second is None:
-        raise Refused("要比较两句话：提问时写 second", "two texts are compared: ask with `second`")
+        raise Refused("two texts are compared: ask with `second`")
     found = run.t.diff(run.second.t)
     sides: list[dict[str, Any]] = []
     for name, one in (("t", run.first), ("t2", run.second)):
@@ -209,21 +205,19 @@ def proof(run: Run, query: Query) -> Answer:
     """Every edge of a side cut in turn and every head silenced: what becomes of each written word."""
     model, first = run.model, run.first
     if model.spec.decoder is None or model.spec.head is None:
-        raise Refused("这个模型不写词，没有可证明的", "this model writes no words: there is nothing to prove")
+        raise Refused("this model writes no words: there is nothing to prove")
     both = model.encoder_decoder
     side = query.choice("side", *(("encoder", "cross", "decoder") if both else ("decoder",)))
     given = [*(() if both else first.ids), *start_ids(model)]
     target, free = [*given, *first.written], len(first.ids) if kind(model) == "prefix" else 0
     if len(target) <= len(given) or not given:
-        raise Refused("没有写出词", "nothing was written")
+        raise Refused("nothing was written")
     case = Case(tuple(first.ids) if both else (), tuple(target), len(given), free)
     how_long = scenes.How(start_ids(model), model.special.eos, ask=query.text("ask", "它"))
     with torch.inference_mode(False), torch.no_grad():
         found = scenes.proof(model.core, model.tokenizer, case, how_long, side)  # pyright: ignore[reportArgumentType]
     if found is None:
-        raise Refused(
-            f"逐边剪断只做到 {how_long.proof} 个词元", f"every edge is cut for texts of up to {how_long.proof} tokens"
-        )
+        raise Refused("every edge is cut for texts of up to {proof} tokens", proof=how_long.proof)
     lines = proof_lines(case, side)
     return Answer({**found, "asking": tokens(run.t, list(case.source if side == "encoder" else case.target)),
                    "target": tokens(run.t, target), "given": len(given), "line": lines["after"],

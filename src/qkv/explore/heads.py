@@ -233,7 +233,7 @@ def strip(s: Strip, at: int | None) -> dict[str, Any]:
 def alignment(run: Run, query: Query) -> Answer:
     """Where each written word looked in the source: the mean over one layer's heads."""
     if not run.model.encoder_decoder:
-        raise Refused("只有编码器-解码器模型才有对齐", "only an encoder-decoder aligns words")
+        raise Refused("only an encoder-decoder aligns words")
     ids = run.first.ids
     real = len(ids) - (ids[-1] in run.model.special.eos)
     paths = attentions(run.model)["cross"]

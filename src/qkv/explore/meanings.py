@@ -19,21 +19,18 @@ from qkv.model import Model
 def shift(run: Run, query: Query) -> Answer:
     """How a word moves through the layers: its cosine to each anchor, the anchors' own, and the word's read alone."""
     if not run.first.full:
-        raise Refused(
-            "文本太长，没有记下各层的状态", "this text is too long: the states after each layer were not kept"
-        )
+        raise Refused("this text is too long: the states after each layer were not kept")
     both = run.model.encoder_decoder
     side = "encoder." if both and query.choice("part", "encoder", "decoder") == "encoder" else ""
     if both and not side:
-        raise Refused("读原文的解码器说不出单独一个词的状态；请看 part=encoder",
-                      "a decoder that reads a source says nothing of a word alone; look at part=encoder")  # fmt: skip
+        raise Refused("a decoder that reads a source says nothing of a word alone; look at part=encoder")
     read = where.passed(run.t, side).ids[0].tolist()
     pos = query.whole("pos", high=len(read) - 1) if "pos" in query.said else 0
     anchors = [w.strip() for w in query.text("anchors").replace("，", ",").split(",") if w.strip()]
     if not query.text("anchors") and not (anchors := near_words(tokens(run.t, read), pos)):
         return Answer({"pos": pos, "anchors": [], "line": "t"})  # a text of one word: the page says so
     if not anchors or len(anchors) > 8:
-        raise Refused("anchors：写 1 到 8 个词，用逗号隔开", "anchors: give 1 to 8 words with commas between them")
+        raise Refused("anchors: give 1 to 8 words with commas between them")
     with torch.inference_mode(False), torch.no_grad():
         found = run.t.shift(pos, anchors, side=side)
     call = f"t.shift({pos}, {anchors!r}, side={side!r})"
@@ -94,7 +91,7 @@ def neighbours(model: Model, query: Query) -> Answer:
     query.only("word", "n", "model")
     word, n = query.text("word").strip(), query.whole("n", 10, low=1, high=100)
     if not word:
-        raise Refused("word：写一个词", "word: give a word")
+        raise Refused("word: give a word")
     found = words.neighbours(model.core, model.tokenizer, word, n)
     return near(found, f"model.trace().neighbours({word!r}, {n})")
 
@@ -104,7 +101,7 @@ def analogy(model: Model, query: Query) -> Answer:
     query.only("a", "b", "c", "n", "model")
     a, b, c = (query.text(key).strip() for key in "abc")
     if not (a and b and c):
-        raise Refused("a、b、c 都要写", "analogy: give a, b and c")
+        raise Refused("analogy: give a, b and c")
     n = query.whole("n", 5, low=1, high=100)
     return near(words.analogy(model.core, model.tokenizer, a, b, c, n=n),
                 f"model.trace().analogy({a!r}, {b!r}, {c!r}, n={n})")  # fmt: skip

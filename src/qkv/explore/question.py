@@ -26,6 +26,7 @@ from qkv.generation.decoder import Decoder
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import edit, readout
 from qkv.lens.trace import Trace
+from qkv.messages import Message, join
 from qkv.model import Model
 from qkv.sampling import Sampling
 from qkv.spec import Latent
@@ -36,15 +37,14 @@ LIGHT = ("patterns", "lens", "routes")
 BUDGET = 512 << 20  # bytes that one trace may keep
 MOST = {"max_new_tokens": 4096, "beam": 64}  # that a question may ask for: one thread answers everybody
 LOGITS = 64 << 20  # bytes of logits that may be made for the positions of a prompt, which generation skips
-Said = tuple[str, str]
 
 
 class Refused(QkvError):
-    """A question that cannot be answered, said in Chinese and in English; `status` is its HTTP status."""
+    """A question that cannot be answered; `status` is its HTTP status."""
 
-    def __init__(self, zh: str, en: str, status: int = 422) -> None:
-        super().__init__(en)
-        self.zh, self.en, self.status = zh, en, status
+    def __init__(self, template: str, /, *, status: int = 422, **fields: Any) -> None:
+        super().__init__(template, **fields)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,16 @@ class Question:
         for key in body:
             if key not in known:
                 hint = nearest(key, known)
-                raise Refused(
-                    f"不认识 {key!r}；可以有：{', '.join(known)}",
-                    f"{key!r} is unknown{hint}; known: {', '.join(known)}",
-                )
+                raise Refused("{key!r} is unknown{hint}; known: {known}", key=key, hint=hint,
+                              known=", ".join(known))
         text, second = body.get("text"), body.get("second")
         for value in (text, second or "x"):
             if not isinstance(value, str) or not value.strip():
-                raise Refused("没有文本：请写一句话", "there is no text: write a sentence")
+                raise Refused("there is no text: write a sentence")
         made = {key: whole(body, key, 1, most) for key, most in MOST.items()}
         force = body.get("force") or []
         if not isinstance(force, list) or any(type(i) is not int or i < 0 for i in force):
-            raise Refused("force 应是词元编号的列表", "force: expected a list of token ids")
+            raise Refused("force: expected a list of token ids")
         return Question(str(text), second or None, made["max_new_tokens"], made["beam"], drawn(body.get("sampling")),
                         tuple(force), cut_of(body.get("cut")))  # fmt: skip
 
@@ -111,10 +109,8 @@ def whole(body: Mapping[str, Any], key: str, low: int = 0, high: int | None = No
     """A whole number of a JSON object, None where it is not given."""
     value = body.get(key)
     if value is not None and (type(value) is not int or not low <= value <= (value if high is None else high)):
-        raise Refused(
-            f"{key}：应是不小于 {low} 的整数" + f"，最大 {high}" * bool(high) + f"，得到 {value!r}",
-            f"{key}: expected a whole number >= {low}" + f" and <= {high}" * bool(high) + f", found {value!r}",
-        )
+        raise Refused("{key}: expected a whole number >= {low}{bool}, found {value!r}", key=key, low=low,
+                      bool=Message(" and <= {high}", high=high) if high else "", value=value)
     return value
 
 
@@ -124,12 +120,10 @@ def drawn(sampling: object) -> tuple[tuple[str, float], ...]:
     if sampling is None:
         return ()
     if not isinstance(sampling, dict) or not set(sampling) <= set(known):
-        raise Refused(
-            f"sampling 可以有：{', '.join(known)}", f"sampling: expected an object with some of {', '.join(known)}"
-        )
+        raise Refused("sampling: expected an object with some of {known}", known=", ".join(known))
     kept = {k: v for k, v in sampling.items() if v is not None and not (k == "top_k" and v == 0)}
     if any(isinstance(v, bool) or not isinstance(v, int | float) for v in kept.values()):
-        raise Refused("sampling：应是数", f"sampling: expected numbers, found {sampling!r}")
+        raise Refused("sampling: expected numbers, found {sampling!r}", sampling=sampling)
     return tuple(sorted(kept.items()))
 
 
@@ -140,8 +134,7 @@ def cut_of(body: object) -> Cut | None:
     names = [f.name for f in fields(Cut)]
     ok = isinstance(body, dict) and set(body) <= set(names) and {"part", "layer", "head"} <= set(body)
     if not ok or (body.get("query") is None) != (body.get("key") is None):  # pyright: ignore[reportAttributeAccessIssue]
-        raise Refused("cut 应有 part、layer、head，边还要有 query 和 key",
-                      "cut: expected part, layer and head, and for an edge query and key")  # fmt: skip
+        raise Refused("cut: expected part, layer and head, and for an edge query and key")
     assert isinstance(body, dict)
     layer, head, query, key = (whole(body, name) for name in ("layer", "head", "query", "key"))
     return Cut(str(body["part"]), layer or 0, head or 0, query, key)
@@ -157,7 +150,7 @@ class Pass:
     logprobs: list[float]
     output: str
     t: Trace
-    said: list[Said] = field(default_factory=list)
+    said: list[Message] = field(default_factory=list)
     full: bool = True
 
     @property
@@ -207,12 +200,11 @@ def ask(model: Model, question: Question, name: str = "model") -> Run:
         QkvError: no tokenizer, a selector out of range, what the model itself refuses.
     """
     if not model.spec.has_blocks:
-        raise Refused(f"{name} 是 LSTM，没有可看的注意力层；qkv look {name} TEXT 显示它的对齐",
-                      f"{name} is an LSTM: it has no layers of attention to look into; qkv look {name} TEXT shows its "
-                      "alignment")  # fmt: skip
+        raise Refused("{name} is an LSTM: it has no layers of attention to look into; qkv look {name} TEXT shows its "
+                      "alignment", name=name)
     if model.tokenizer is None:
-        raise Refused(f"{name} 没有分词器，文本变不成词元；请把分词器存到权重旁边",
-                      f"{name} has no tokenizer, so a text cannot become tokens; save one beside it")  # fmt: skip
+        raise Refused("{name} has no tokenizer, so a text cannot become tokens; save one beside it",
+                      name=name)
     first = read(model, question.text, question)
     second = read(model, question.second, question) if question.second else None
     return Run(question.id(name), name, model, question, first, second)
@@ -225,8 +217,7 @@ def read(model: Model, text: str, question: Question, more: Sequence[edit.Edit] 
     ids = model.ids(text)
     missing = model.tokenizer.find_unknown(text) if model.tokenizer else []
     if missing:
-        words = "、".join(missing[:8]), ", ".join(missing[:8])
-        said.append((f"词表里没有：{words[0]}", f"not in the vocabulary: {words[1]}"))
+        said.append(Message("not in the vocabulary: {missing}", missing=join(", ", missing[:8])))
     edits = [*edits_of(model, question.cut), *more]
     speaks = model.spec.decoder is not None and model.spec.head is not None
     written, logprobs = write(model, ids, question, edits) if speaks else ([], [])
@@ -240,16 +231,14 @@ def read(model: Model, text: str, question: Question, more: Sequence[edit.Edit] 
     return Pass(text, ids, written, logprobs, output(model, t, ids, written), t, said, full)
 
 
-def spared(model: Model, tokens: int) -> Said:
+def spared(model: Model, tokens: int) -> Message:
     """What a long text leaves out, and why."""
     size = f"{tokens * per_token(model.core, FULL) / 2**20:,.0f}"
-    return (
-        f"文本有 {tokens} 个词元，全部记下要 {size} MB：这里有注意力、猜测和专家，没有逐步、各部分和核对",
-        f"this text has {tokens} tokens, and all of it takes {size} MB: no walk, parts or check here, but the rest",
-    )
+    return Message("this text has {tokens} tokens, and all of it takes {size} MB: no walk, parts or check here, but "
+                   "the rest", tokens=tokens, size=size)
 
 
-def fitting(model: Model, text: str) -> tuple[str, list[Said]]:
+def fitting(model: Model, text: str) -> tuple[str, list[Message]]:
     """As much of a text as the page takes, and what to say where that is not all of it."""
     most, size = longest(model), len(model.ids(text))
     if size <= most:
@@ -259,14 +248,11 @@ def fitting(model: Model, text: str) -> tuple[str, list[Said]]:
         middle = (low + high) // 2
         low, high = (middle, high) if len(model.ids(text[:middle])) <= most else (low, middle)
     if not text[:low].strip():
-        raise Refused(
-            f"文本有 {size} 个词元，这一页最多读 {most} 个",
-            f"this text has {size} tokens; this page reads at most {most}",
-        )
+        raise Refused("this text has {size} tokens; this page reads at most {most}", size=size, most=most)
     return text[:low], [
-        (f"文本有 {size} 个词元，这一页只读前 {most} 个；后面的没有读，也不显示",
-         f"this text has {size} tokens; the page reads the first {most}, the rest is neither read nor shown")
-    ]  # fmt: skip
+        Message("this text has {size} tokens; the page reads the first {most}, the rest is neither read nor shown",
+                size=size, most=most)
+    ]
 
 
 def longest(model: Model) -> int:
@@ -328,17 +314,16 @@ def place(model: Model, part: str, layer: int, head: int = 0) -> str:
     """The path of an attention; a Refused says what there is."""
     paths = attentions(model)
     if part not in paths:
-        there = "、".join(paths), ", ".join(paths)
-        raise Refused(f"part={part}：这个模型只有 {there[0]}", f"part={part}: this model has {there[1]}")
+        raise Refused("part={part}: this model has {paths}", part=part, paths=join(", ", paths))
     rows = paths[part]
     if not 0 <= layer < len(rows):
-        raise Refused(f"layer={layer}：可以是 0 到 {len(rows) - 1}", f"layer={layer}: expected 0 to {len(rows) - 1}")
+        raise Refused("layer={layer}: expected 0 to {rows}", layer=layer, rows=len(rows) - 1)
     stack = model.spec.encoder if part == "encoder" else model.spec.decoder
     assert stack is not None
     block = stack.blocks[layer]
     heads = block.cross.heads if part == "cross" and block.cross else block.attn.heads
     if not 0 <= head < heads:
-        raise Refused(f"head={head}：可以是 0 到 {heads - 1}", f"head={head}: expected 0 to {heads - 1}")
+        raise Refused("head={head}: expected 0 to {heads}", head=head, heads=heads - 1)
     return rows[layer]
 
 
@@ -356,8 +341,8 @@ def write(
     """The ids that follow a text, what is forced first, and the log-probability of each that was chosen (forced: 0)."""
     force = list(question.force)
     if force and (bad := max(force)) >= model.spec.vocabulary:
-        raise Refused(f"force：没有编号 {bad}，最大是 {model.spec.vocabulary - 1}",
-                      f"force: there is no id {bad}, the last one is {model.spec.vocabulary - 1}")  # fmt: skip
+        raise Refused("force: there is no id {bad}, the last one is {vocabulary}", bad=bad,
+                      vocabulary=model.spec.vocabulary - 1)
     if force and force[-1] in model.special.eos:
         return force, [0.0] * len(force)
     ids, options, sampling = settled(model, ids, question)
@@ -415,7 +400,7 @@ def once(model: Model, ids: list[int]) -> None:
     """A model that writes nothing: one pass over a text, with what its heads say of it."""
     core = model.core
     if model.encoder_decoder:
-        raise Refused("这个编码器-解码器没有输出层，不写词", "this encoder-decoder has no head, so it writes no words")
+        raise Refused("this encoder-decoder has no head, so it writes no words")
     x = torch.tensor([ids], device=model.device)
     free = torch.tensor([len(ids)], device=model.device) if kind(model) == "prefix" else None
     step = core.begin(x, Inputs(prefix_len=free), mode="prefill")
@@ -447,8 +432,8 @@ class Shelf:
     def get(self, name: str) -> Run:
         """A run that is kept; a Refused with status 404 where it was let go."""
         if name not in self.runs:
-            raise Refused(f"没有 {name}：只留最近的 {self.num_experts} 次，请再问一次",
-                          f"there is no {name}: the last {self.num_experts} are kept; ask again", 404)  # fmt: skip
+            raise Refused("there is no {name}: the last {num_experts} are kept; ask again", status=404, name=name,
+                          num_experts=self.num_experts)
         self.runs.move_to_end(name)
         return self.runs[name]
 

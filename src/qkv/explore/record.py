@@ -46,7 +46,7 @@ def record(
         QkvError: no question; the page's script is not there; or not even the first view of each fits.
     """
     if not asked:
-        raise QkvError("record: no text to look into; give at least one", zh="记录：没有可看的文本；请至少给一段")
+        raise QkvError("record: no text to look into; give at least one")
     home, book = asked[0][0], dict[str, Answer]()
     runs = [(name, ask(models[name], question, name)) for name, question in asked]
     said = [{**spoken(run.question), **({"model": name} if name != home else {})} for name, run in runs]
@@ -100,8 +100,8 @@ def filled(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str]
         size = weight((path, one))
         if spent + size > share:
             if must:
-                raise QkvError(f"record: {run.question.text!r} does not fit into {share:,} bytes; record fewer texts",
-                               zh=f"记录：{run.question.text!r} 放不进 {share:,} 字节；请少记几段")  # fmt: skip
+                raise QkvError("record: {text!r} does not fit into {share:,} bytes; record fewer texts",
+                               text=run.question.text, share=share)
             missed += 1
             if missed == MISSES:
                 break
@@ -253,8 +253,8 @@ def written(packed: Mapping[str, Any], texts: Mapping[str, str]) -> str:
         ('<script src="app.js"></script>', f"{data}\n<script>{script}</script>"),
     ):
         if html.count(old) != 1:
-            raise QkvError(f"{STATIC / 'index.html'}: expected {old} once; build the page again",
-                           zh=f"{STATIC / 'index.html'}：{old} 应恰有一处；请重新构建网页")  # fmt: skip
+            raise QkvError("{static}: expected {old} once; build the page again", static=STATIC / "index.html",
+                           old=old)
         html = html.replace(old, new)
     return html
 
@@ -267,6 +267,5 @@ def hashed(script: str) -> str:
 def read(path: Path) -> str:
     """A file of the page; a QkvError where it was not built."""
     if not path.is_file():
-        raise QkvError(f"{path}: the page is not built; run npm run build in web/",
-                       zh=f"{path}：网页没有构建；请在 web/ 里运行 npm run build")  # fmt: skip
+        raise QkvError("{path}: the page is not built; run npm run build in web/", path=path)
     return path.read_text(encoding="utf-8")

@@ -47,7 +47,7 @@ def watched(folder: Path | None, name: str) -> Watched:
     for directory in runs(folder) if folder and folder.is_dir() else []:
         if key(directory) == name:
             return Watched(directory)
-    raise Refused(f"没有训练记录 {name}", f"there is no watched run {name}; train with watch.times=40", 404)
+    raise Refused("there is no watched run {name}; train with watch.times=40", status=404, name=name)
 
 
 def line(w: Watched) -> str:
@@ -75,7 +75,7 @@ def steps(w: Watched) -> Answer:
 def step(w: Watched, said: str) -> Answer:
     """What was recorded at one step; arrays in u8, i32 or f32 by their names."""
     if not said.isdigit():
-        raise Refused(f"第几步应是整数，得到 {said!r}", f"step: expected a whole number, found {said!r}")
+        raise Refused("step: expected a whole number, found {said!r}", said=said)
     r = w.at(int(said))
     whole = {torch.uint8: torch.uint8, torch.int32: torch.int32, torch.int64: torch.int32, torch.bool: torch.uint8}
     arrays = {n: (x := r[n]).to(whole.get(x.dtype, torch.float32)) for n in r.names}

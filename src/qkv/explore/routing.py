@@ -14,12 +14,12 @@ def routes(run: Run, query: Query) -> Answer:
     """One layer: every expert's logit, score, bias and standing, who was chosen with what weight, and all shares."""
     found = run.t.routes() if modules(run.t) else ()
     if not found:
-        raise Refused("这个模型没有专家", "this model has no experts; every token passes the same networks")
+        raise Refused("this model has no experts; every token passes the same networks")
     layers = [int(r.path.split("layers.")[1].split(".")[0]) for r in found]
     layer = query.whole("layer", layers[0])
     if layer not in layers:
         there = ", ".join(map(str, layers))
-        raise Refused(f"layer={layer}：有专家的层是 {there}", f"layer={layer}: the layers with experts are {there}")
+        raise Refused("layer={layer}: the layers with experts are {there}", layer=layer, there=there)
     n = layers.index(layer)
     one, moe = found[n], modules(run.t)[found[n].path]
     s, at, part = moe.spec, f"t.routes()[{n}]", f'qkv.lens.routes.modules(t)["{one.path}"]'

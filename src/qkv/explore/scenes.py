@@ -85,8 +85,7 @@ def translation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict[
 def continuation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict[str, Any]:
     """One prompt through a decoder: written greedily with the cache, traced while it is written."""
     if core.spec.decoder is None:
-        raise QkvError("an encoder alone writes nothing: a scene is a translation or a continuation",
-                       zh="只有编码器的模型不写：一个场景是翻译或续写")  # fmt: skip
+        raise QkvError("an encoder alone writes nothing: a scene is a translation or a continuation")
     prompt = tokenizer.encode(text)
     options = DecodeOptions(how.max_new_tokens or 12, how.eos, how.start, forbid=how.forbid)
     with Trace(core, save=["check", "lens"], tokenizer=tokenizer) as t:

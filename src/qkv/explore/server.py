@@ -30,8 +30,9 @@ from starlette.routing import Route
 
 from qkv.errors import QkvError, nearest
 from qkv.explore import answers, record, replay
-from qkv.explore.body import Answer, Query, dumped
+from qkv.explore.body import Answer, Query, dumped, in_both
 from qkv.explore.question import Question, Refused, Run, Shelf, ask
+from qkv.messages import Message, join
 from qkv.model import Model
 
 HOST, PORT = "127.0.0.1", 8123
@@ -47,9 +48,7 @@ GUARDS = {
     "cross-origin-resource-policy": "same-origin", "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
 }  # fmt: skip
-EMPTY = (
-    "<!doctype html><meta charset=utf-8><title>qkv</title><p>qkv: static/index.html is not built yet · 页面还没有构建"
-)
+EMPTY = Message("static/index.html is not built yet")
 
 
 class Events:
@@ -92,10 +91,8 @@ class Desk:
         name = name or self.names[0]
         if name not in self.names:
             there = ", ".join(self.names)
-            raise Refused(
-                f"没有模型 {name}；有：{there}",
-                f"there is no model {name}{nearest(str(name), self.names)}; there are {there}",
-            )
+            raise Refused("there is no model {name}{hint}; there are {there}", name=name,
+                          hint=nearest(str(name), self.names), there=there)
         if name not in self.models:
             self.models[name] = self.load(name)
         return name, self.models[name]
@@ -146,7 +143,7 @@ class Desk:
             return replay.steps(found)
         if len(parts) == 3 and parts[1] == "step":
             return replay.step(found, parts[2])
-        raise Refused("没有这个地址", "under /api/watch/RUN there are steps and step/N", 404)
+        raise Refused("under /api/watch/RUN there are steps and step/N", status=404)
 
 
 class Gate:
@@ -160,19 +157,13 @@ class Gate:
         """Why a request is not answered."""
         host = request.headers.get("host", "")
         if host not in self.hosts:
-            return Refused(f"Host 是 {host!r}：这一页只在 {', '.join(sorted(self.hosts))} 回答",
-                           f"Host is {host!r}: expected {' or '.join(sorted(self.hosts))}", 403)  # fmt: skip
+            return Refused("Host is {host!r}: expected {hosts}", status=403, host=host,
+                           hosts=join(" or ", sorted(self.hosts)))
         if not secrets.compare_digest(request.cookies.get(self.cookie, "").encode(), self.token.encode()):
-            return Refused(
-                "缺少口令：请用终端里打印的完整地址打开",
-                "no token: open the whole address that the terminal printed",
-                403,
-            )
+            return Refused("no token: open the whole address that the terminal printed", status=403)
         origin = request.headers.get("origin")
         if request.method != "GET" and (origin or "").removeprefix("http://") not in self.hosts:
-            return Refused(
-                f"Origin 是 {origin!r}：只有这一页自己可以提问", f"Origin is {origin!r}: only this page may ask", 403
-            )
+            return Refused("Origin is {origin!r}: only this page may ask", status=403, origin=origin)
         return None
 
     def greets(self, request: Request) -> bool:
@@ -237,7 +228,7 @@ class Site:
             return failed(refusal)
         name = request.path_params["name"]
         if name not in FILES:
-            return failed(Refused("没有这一页", "no such page", 404))
+            return failed(Refused("no such page", status=404))
         return static(request, name, FILES[name])
 
     async def api(self, request: Request) -> Response:
@@ -257,13 +248,13 @@ class Site:
             return await self.work(lambda: desk.watch(parts[1:]))
         if len(parts) == 1 and parts[0] in answers.TABLES:
             return await self.work(lambda: desk.table(parts[0], Query(said)))
-        return failed(Refused("没有这个地址", f"there is no /api/{request.path_params['rest']}", 404))
+        return failed(Refused("there is no /api/{rest}", status=404, rest=request.path_params["rest"]))
 
     async def posted(self, request: Request, parts: list[str]) -> Response:
         """A new question."""
         wishes = len(parts) == 3 and (parts[0], parts[2]) == ("watch", "texts")
         if parts != ["run"] and not wishes:
-            return failed(Refused("没有这个地址", "only /api/run and /api/watch/RUN/texts take a POST", 404))
+            return failed(Refused("only /api/run and /api/watch/RUN/texts take a POST", status=404))
         try:
             body = await said_in(request)
         except Refused as error:
@@ -291,17 +282,17 @@ async def said_in(request: Request) -> dict[str, Any]:
     async for piece in request.stream():
         body += piece
         if len(body) > LARGEST:
-            raise Refused("问题太长", f"a question has at most {LARGEST} bytes", 413)
+            raise Refused("a question has at most {largest} bytes", status=413, largest=LARGEST)
     try:
         found = json.loads(body)
         json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        half = Refused("里面有半个字符（单独的代理码位）", "there is half a character in it: a lone surrogate", 400)
+        half = Refused("there is half a character in it: a lone surrogate", status=400)
         raise half from None
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise Refused("应是一个 JSON 对象", "expected a JSON object", 400)
+        raise Refused("expected a JSON object", status=400)
     return found
 
 
@@ -313,34 +304,43 @@ def guarded(response: Response) -> Response:
 
 def failed(error: QkvError, *, html: bool = False) -> Response:
     """An error as the page shows it."""
-    en = str(error)
-    zh, status = (error.zh, error.status) if isinstance(error, Refused) else (f"做不到：{en}", 422)
+    said, status = error.message, 422
+    if isinstance(error, Refused):
+        status = error.status
+    words = in_both(said)
     if html:
-        text = f"<!doctype html><meta charset=utf-8><title>qkv</title><p lang=zh>{zh}</p><p lang=en>{en}</p>"
+        text = "".join(f"<p lang={lang}>{text}</p>" for lang, text in words.items())
+        text = f"<!doctype html><meta charset=utf-8><title>qkv</title>{text}"
         return guarded(Response(text.replace("'", ""), status, media_type="text/html"))
-    body = dumped({"error": {"zh": zh, "en": en}})
+    body = dumped({"error": words})
     return guarded(Response(body, status, media_type="application/json", headers={"cache-control": "no-store"}))
 
 
 def broken(error: Exception) -> Response:
     """A fault of ours."""
     said = f"{type(error).__name__}: {error}".splitlines()[0]
-    return failed(Refused(f"意外的错误：{said}", f"this was not expected: {said}", 500))
+    return failed(Refused("this was not expected: {said}", status=500, said=said))
 
 
 async def missing(request: Request, error: Exception) -> Response:
     """An address that is not there."""
     return failed(
-        Refused("没有这个地址", f"there is no {request.method} {request.url.path}", getattr(error, "status_code", 404))
+        Refused("there is no {method} {path}", status=getattr(error, "status_code", 404), method=request.method,
+                path=request.url.path)
     )
+
+
+def empty() -> str:
+    """A page that says that the page is not built."""
+    return f"<!doctype html><meta charset=utf-8><title>qkv</title><p>qkv: {EMPTY} · {EMPTY.to('zh')}"
 
 
 def static(request: Request, name: str, kind: str, ready: str = "") -> Response:
     """A file of the page, `ready` before its script, with a tag by which a browser need not fetch it again."""
     path = STATIC / name
-    data = path.read_bytes() if path.is_file() else EMPTY.encode() if name == "index.html" else None
+    data = path.read_bytes() if path.is_file() else empty().encode() if name == "index.html" else None
     if data is None:
-        return failed(Refused(f"没有 {name}：页面还没有构建", f"there is no {name}: the page is not built", 404))
+        return failed(Refused("there is no {name}: the page is not built", status=404, name=name))
     if ready:
         data = data.replace(b"<script", ready.encode() + b"\n<script", 1)
     tag = f'"{hashlib.sha256(data).hexdigest()[:24]}"'
@@ -393,10 +393,10 @@ def bound(port: int | None) -> socket.socket:
         listening.listen(128)  # now, so that nobody else can
         return listening
     if port is None:
-        raise QkvError(f"ports {PORT} to {PORT + 63} are all taken; choose one with --port",
-                       zh=f"端口 {PORT} 到 {PORT + 63} 都被占了；请用 --port 选一个")  # fmt: skip
-    raise QkvError(f"--port {port}: something else listens there (or it is not allowed); {free(port)} is free",
-                   zh=f"--port {port}：已有别的在听（或不允许）；{free(port)} 空着")  # fmt: skip
+        raise QkvError("ports {port} to {port2} are all taken; choose one with --port", port=PORT,
+                       port2=PORT + 63)
+    raise QkvError("--port {port}: something else listens there (or it is not allowed); {free} is free", port=port,
+                   free=free(port))
 
 
 def free(port: int) -> int:

@@ -15,6 +15,7 @@ from qkv.errors import QkvError
 from qkv.lens import where, words
 from qkv.lens.trace import Trace
 from qkv.lens.walk import Strip
+from qkv.messages import Message
 from qkv.plots.forms import Cell, Table
 from qkv.plots.text import bar, signed, text
 from qkv.sampling import Sampling
@@ -24,7 +25,7 @@ from qkv.sampling import Sampling
 class Ask:
     """What is asked of a trace: positions as numbers or words, layer and head from 0, and how to speak."""
 
-    say: Callable[[str, str], str]
+    say: Callable[..., str]
     pos: int | str = -1
     key: int | str = 0
     layer: int = 0
@@ -56,15 +57,15 @@ def parts(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     sheets: list[Table] = []
     best = found.best[: ask.top]
     for title, rows in (
-        (ask.say(f"谁推高了 {goal}（在 {after} 之后）", f"who pushed {goal} (after {after})"), found.sublayers),
-        (ask.say("最有力的部分", "the strongest parts"), best),
+        (ask.say("who pushed {goal} (after {after})", goal=goal, after=after), found.sublayers),
+        (ask.say("the strongest parts"), best),
     ):
         largest = max(abs(p.push) for p in rows)
         cells = [[text(p.name), text(signed(p.push)), bar(p.push, largest)] for p in rows]
         sheets.append(Table(title, cells))
-    total = ask.say("合计", "sum")
+    total = ask.say("sum")
     post = any(n.endswith("_sum") for n in found.frozen)
-    scale = ask.say("各层之后的归一化按当时的尺度折算；", "later norms act with the scale they had; ") if post else ""
+    scale = ask.say("later norms act with the scale they had; ") if post else ""
     note = f"{scale}{total} {signed(found.logit)} = logit (±{found.gap:.0e})"
     neurons = strongest(t, ask)
     sheets[-1] = Table(sheets[-1].title, sheets[-1].rows, note)
@@ -78,13 +79,14 @@ def strongest(t: Trace, ask: Ask) -> Table | None:
     found = t.neurons(ask.layer, ask.pos, ask.token, vs=ask.vs, top=5)
     cells = [[text(p.name), text(signed(p.push)), bar(p.push, abs(found[0].push))] for p in found]
     layer = ask.layer + 1
-    return Table(ask.say(f"第 {layer} 层最有力的神经元", f"the strongest neurons of layer {layer}"), cells)
+    return Table(ask.say("the strongest neurons of layer {layer}", layer=layer), cells)
 
 
 STEPS = {
-    "pieces": "分词与编号", "embedding": "词向量与位置", "attention": "提问 × 名片 → 信息",
-    "heads": "各头并排、拼接、混合", "add & norm": "相加与归一", "ffn": "前馈网络", "next word": "线性与 softmax",
-}  # fmt: skip
+    "pieces": Message("pieces"), "embedding": Message("embedding"),
+    "attention": Message("attention"), "heads": Message("heads"),
+    "add & norm": Message("add & norm"), "ffn": Message("ffn"), "next word": Message("next word"),
+}
 
 
 def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -94,9 +96,9 @@ def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     sheets: list[Table] = []
     for n, (step, strips) in enumerate(found.steps.items(), start=1):
         rows = [[text(s.name), text(shape(s)), text(few(s)), text(s.line)] for s in strips]
-        sheets.append(Table(f"{n} {ask.say(STEPS[step], step)}", rows))
+        sheets.append(Table(f"{n} {ask.say(STEPS[step])}", rows))
     q, k = found["ids"].words[found.query].strip(), pieces[found.key].strip()
-    head = f"{found.path} {ask.say('头', 'head')} {found.head + 1}: {q} → {k}"
+    head = f"{found.path} {ask.say('head')} {found.head + 1}: {q} → {k}"
     title = f"{head} ({found.reason}) {100 * float(found['weight'].values):.1f}%"
     data = {step: [{"name": s.name, "line": s.line, "shape": s.whole, "letters": s.letters, "words": s.words,
                     "values": s.values} for s in strips] for step, strips in found.steps.items()}  # fmt: skip
@@ -130,14 +132,14 @@ def near(found: list[words.Near]) -> list[list[Cell]]:
 def neighbours(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The tokens nearest to each word asked about."""
     found = {w: words.neighbours(t.core, t.tokenizer, w, ask.top, side="source") for w in ask.anchors}
-    title = ask.say("在词向量表里最近的词", "nearest in the embedding table")
+    title = ask.say("nearest in the embedding table")
     return [Table(f"{w}: {title}", near(rows)) for w, rows in found.items()], found
 
 
 def analogy(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """a is to b as c is to…"""
     if len(ask.anchors) != 3:
-        raise QkvError("analogy: give three words, such as 中国 北京 日本", zh="类比：请给三个词，如 中国 北京 日本")
+        raise QkvError("analogy: give three words, such as 中国 北京 日本")
     a, b, c = ask.anchors
     found = words.analogy(t.core, t.tokenizer, a, b, c, side="source")
     return [Table(f"{a} : {b} = {c} : ?", near(found))], found
@@ -153,7 +155,7 @@ def shift(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
         cells = [text(f"{x:+.3f}", max(0.0, x)) for x in found.cosine[i].tolist()]
         at = [] if found.between is None else [text(f"{float(found.between[i]):+.3f}")]
         rows.append([text(name.removesuffix(".resid_out")), *cells, *at])
-    return [Table(ask.say(f"{found.word} 逐层走向哪里", f"where {found.word} moves, layer by layer"), rows)], found
+    return [Table(ask.say("where {word} moves, layer by layer", word=found.word), rows)], found
 
 
 def choices(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -164,8 +166,8 @@ def choices(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     for s in found:
         ids, chances = s.top(ask.top)
         pieces = where.shown(t, ids)
-        left = ask.say(f"剩 {s.kept} 个词元，熵 {s.entropy:.2f}", f"{s.kept} tokens left, entropy {s.entropy:.2f} nats")
-        gone = ask.say(f"，去掉 {100 * s.gone:.1f}%", f", {100 * s.gone:.1f}% cut") if s.gone else ""
+        left = ask.say("{kept} tokens left, entropy {entropy:.2f} nats", kept=s.kept, entropy=s.entropy)
+        gone = ask.say(", {gone:.1f}% cut", gone=100 * s.gone) if s.gone else ""
         rows = [[text(w), text(f"{100 * p:.2f}%"), bar(p, 1.0, 30)] for w, p in zip(pieces, chances, strict=True)]
         sheets.append(Table(f"{s.name} ({left}{gone})", rows))
         top = [list(pair) for pair in zip(pieces, chances, strict=True)]
@@ -174,7 +176,8 @@ def choices(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 
 
 SIGNS = {"seen": "■", "future": "·", "padding": "p", "window": "w", "other document": "d"}
-WHY = {"seen": "看得见", "future": "未来", "padding": "填充", "window": "窗口之外", "other document": "别的文档"}
+WHY = {"seen": Message("seen"), "future": Message("future"), "padding": Message("padding"),
+       "window": Message("window"), "other document": Message("other document")}
 
 
 def mask(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -183,8 +186,8 @@ def mask(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     tokens = read(t, found.path)
     rows = [[text(w), *((SIGNS[r], float(r == "seen")) for r in found.row(i))] for i, w in enumerate(tokens)]
     there = {r for i in range(len(tokens)) for r in found.row(i)}
-    note = "  ".join(f"{sign} {ask.say(WHY[r], r)}" for r, sign in SIGNS.items() if r in there)
-    title = ask.say(f"{found.path}（{found.kind}）：行看列", f"{found.path} ({found.kind}): rows look at columns")
+    note = "  ".join(f"{sign} {ask.say(WHY[r])}" for r, sign in SIGNS.items() if r in there)
+    title = ask.say("{path} ({kind}): rows look at columns", path=found.path, kind=found.kind)
     return [Table(title, rows, note)], {"path": found.path, "kind": found.kind, "tokens": tokens,
                                         "cells": [found.row(i) for i in range(len(tokens))]}  # fmt: skip
 
@@ -192,12 +195,12 @@ def mask(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 def routes(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Which experts read which token."""
     found, tokens = t.routes(), read(t)
-    rows = [[text(""), *(text(w) for w in tokens), text(ask.say("每个专家几次", "load"))]]
+    rows = [[text(""), *(text(w) for w in tokens), text(ask.say("load"))]]
     for r in found:
         picks = [" ".join(f"{e}:{w:.2f}" for e, w in zip(i, x, strict=True))
                  for i, x in zip(r.index.tolist(), r.weight.tolist(), strict=True)]  # fmt: skip
         rows.append([text(r.path), *(text(p) for p in picks), text(" ".join(map(str, r.load.tolist())))])
-    title = ask.say("每个词元由哪些专家读（专家:权重）", "which experts read each token (expert:weight)")
+    title = ask.say("which experts read each token (expert:weight)")
     return [Table(title, rows)], {"tokens": tokens, "layers": found}
 
 
@@ -205,9 +208,9 @@ def wavefront(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """When each state could be and was computed."""
     found, tokens = t.wavefront(), read(t)
     titles = {
-        "triangle": ask.say("一个词元一层地走：三角形", "one token, one layer at a time: the triangle"),
-        "earliest": ask.say("最早可能", "as early as what it needs is there"),
-        "ran": ask.say("机器真正的次序：一行一行", "what the machine ran: row by row"),
+        "triangle": ask.say("one token, one layer at a time: the triangle"),
+        "earliest": ask.say("as early as what it needs is there"),
+        "ran": ask.say("what the machine ran: row by row"),
     }
     sheets = [
         Table(title, [[text(""), *(text(w) for w in tokens)],
@@ -221,18 +224,18 @@ def wavefront(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 def cache(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Bytes of every step."""
     found = t.cache()
-    heads = (ask.say("第几步", "step"), ask.say("位置", "positions"), ask.say("缓存字节", "bytes kept"),
-             ask.say("新算", "computed"), ask.say("没有缓存要算", "without a cache"))  # fmt: skip
+    heads = (ask.say("step"), ask.say("positions"), ask.say("bytes kept"),
+             ask.say("computed"), ask.say("without a cache"))
     rows = [[text(h) for h in heads]]
     steps = [(i, s.length, f"{s.bytes:,}", s.fresh, s.again) for i, s in enumerate(found.steps)]
     rows += [[text(str(x)) for x in step] for step in steps]
     held = "" if found.real is None else f"{found.real:,}"
-    real = ask.say(f"真正分配：{held} 字节；", f"allocated: {held} bytes; ") if held else ""
+    real = ask.say("allocated: {held} bytes; ", held=held) if held else ""
     times = f"{found.saved:.1f}"
-    note = real + ask.say(f"没有缓存要算 {times} 倍", f"{times} times the work without it")
+    note = real + ask.say("{times} times the work without it", times=times)
     kinds = [[text(k), text(f"{b:,}"), bar(b, max(found.kinds.values()))] for k, b in found.kinds.items()]
-    title = ask.say("每个位置的字节，换成别的注意力", "bytes per position of this model with other attentions")
-    return [Table(ask.say("KV 缓存", "the KV cache"), rows, note), Table(title, kinds)], {**vars(found)}
+    title = ask.say("bytes per position of this model with other attentions")
+    return [Table(ask.say("the KV cache"), rows, note), Table(title, kinds)], {**vars(found)}
 
 
 def gradient(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -243,7 +246,7 @@ def gradient(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     largest = float(found.times.abs().max())
     rows = [[text(w), text(signed(x)), bar(x, largest)] for w, x in zip(tokens, found.times.tolist(), strict=True)]
     goal = where.shown(t, [found.token])[0].strip()
-    title = ask.say(f"梯度 × 输入：谁牵动 {goal}", f"gradient × input: who bears on {goal}")
+    title = ask.say("gradient × input: who bears on {goal}", goal=goal)
     return [Table(title, rows)], {"tokens": tokens, **vars(found)}
 
 
@@ -256,11 +259,11 @@ def lens(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
         best = zip(where.shown(t, ids), chances, strict=True)
         cells = [text(f"{text(w)[0]} {100 * p:.0f}%", p) for w, p in best]
         rows.append([text(name.removesuffix(".resid_out")), *cells])
-    return [Table(ask.say("每层之后的猜测", "guesses after each layer"), rows)], found
+    return [Table(ask.say("guesses after each layer"), rows)], found
 
 
 def list_guesses(
-    cells: Any, used: Sequence[bool], tokens: Sequence[str], say: Callable[[str, str], str]
+    cells: Any, used: Sequence[bool], tokens: Sequence[str], say: Callable[..., str]
 ) -> list[list[Cell]]:
     """The likeliest token after each layer at each position, the last layer first; those thrown away in brackets.
 
@@ -271,8 +274,8 @@ def list_guesses(
         best = (cell[0] for cell in cells[layer])
         shown = [(f"{text(w)[0]} {100 * p:.0f}%", p) if kept else (f"({text(w)[0]})", -1.0)
                  for (w, p), kept in zip(best, used, strict=True)]  # fmt: skip
-        rows.append([text(say(f"第 {layer} 层", f"layer {layer}") if layer else say("词向量", "embedding")), *shown])
-    return [*rows, [text(say("读到", "read")), *map(text, tokens)]]
+        rows.append([text(say("layer {layer}", layer=layer) if layer else say("embedding")), *shown])
+    return [*rows, [text(say("read")), *map(text, tokens)]]
 
 
 def diff(t: Trace, other: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -285,7 +288,7 @@ def diff(t: Trace, other: Trace, ask: Ask) -> tuple[list[Table], Any]:
     if found.divergence is not None:
         parted = torch.clamp(found.divergence, 0).tolist()
         rows.append([text("KL"), *(text("" if math.isnan(x) else f"{x:.2f}", x) for x in parted)])
-    title = ask.say("两句话共有的词元相差多远", "how far apart the tokens are that both texts have")
+    title = ask.say("how far apart the tokens are that both texts have")
     return [Table(title, rows)], found
 
 
@@ -307,7 +310,7 @@ def traced(model: Any, line: str, shows: Sequence[str], how: Mapping[str, Any]) 
 
 
 def asked(
-    say: Callable[[str, str], str], model: Any, texts: Sequence[str], how: Mapping[str, Any], traces: Sequence[Trace]
+    say: Callable[..., str], model: Any, texts: Sequence[str], how: Mapping[str, Any], traces: Sequence[Trace]
 ) -> Ask:
     """The question that options make; without --word the word after the prompt, the first one written, or the mask."""
     heat = how.get("temperature")
@@ -316,16 +319,15 @@ def asked(
     part, spec = how.get("part"), model.spec
     stack = spec.encoder if part == "encoder" else spec.stack
     if stack is None or (part == "cross" and not stack.blocks[0].cross) or (part == "decoder" and not spec.decoder):
-        raise QkvError(f"--part {part}: this model has none", zh=f"--part {part}：这个模型没有")
+        raise QkvError("--part {part}: this model has none", part=part)
     layers = len(stack.blocks)
     layer, head = (how.get("layer") or layers) - 1, (how.get("head") or 1) - 1
     if layer >= layers:
-        raise QkvError(f"--layer {layer + 1}: this model has layers 1 to {layers}",
-                       zh=f"--layer {layer + 1}：这个模型的层从 1 到 {layers}")  # fmt: skip
+        raise QkvError("--layer {layer}: this model has layers 1 to {layers}", layer=layer + 1, layers=layers)
     heads = stack.blocks[layer].attn.heads
     if head >= heads:
-        raise QkvError(f"--head {head + 1}: layer {layer + 1} has heads 1 to {heads}",
-                       zh=f"--head {head + 1}：第 {layer + 1} 层的头从 1 到 {heads}")  # fmt: skip
+        raise QkvError("--head {head}: layer {layer} has heads 1 to {heads}", head=head + 1, layer=layer + 1,
+                       heads=heads)
     pos = place(how.get("word"))
     if pos is None:
         pos = first(model, texts[0], traces[0]) if traces else 0

@@ -10,12 +10,13 @@ import torch
 
 from qkv.core.model import Transformer
 from qkv.explore.tables import list_guesses
+from qkv.messages import Message
 from qkv.plots.forms import Cell, Table
 from qkv.plots.text import bar, percent, text
 from qkv.training import losses
 from qkv.training.probes.watched import Moved, Record, Watched
 
-Say = Callable[[str, str], str]
+Say = Callable[..., str]
 PARTS = (
     "embedding",
     "position",
@@ -50,8 +51,8 @@ def spoken(r: Record, say: Say) -> Table:
     """What the model said of each text then."""
     j = r.json
     loss = "–" if j["loss"] is None else f"{j['loss']:.3f}"
-    gradient = "" if j["gradient"] is None else say("，梯度范数 ", ", gradient norm ") + f"{j['gradient']:.3g}"
-    title = say(f"第 {r.step} 步：损失 {loss}", f"step {r.step}: loss {loss}") + gradient
+    gradient = "" if j["gradient"] is None else say(", gradient norm ") + f"{j['gradient']:.3g}"
+    title = say("step {step}: loss {loss}", step=r.step, loss=loss) + gradient
     rows = [[text(row["text"]), text("→"), text(row["output"] or "·", 0.5)] for row in j.get("texts", ())]
     return Table(title, rows)
 
@@ -59,25 +60,25 @@ def spoken(r: Record, say: Say) -> Table:
 def aligned(r: Record, i: int, say: Say) -> Table:
     """Where each written word looked."""
     said = r.json["texts"][i]
-    end = f" ({say('结束', 'end')})"
+    end = f" ({say('end')})"
     names = [*said["target"][1:], end]
     head = [text(""), *(text(piece) for piece in said["source"])]
     cells = r[f"texts.{i}.alignment"].tolist()
     rows = [[text(name), *map(percent, row)] for name, row in zip(names, cells, strict=True)]
     layer = said["layer"] + 1
-    return Table(say(f"对齐（第 {layer} 层，%）", f"alignment (layer {layer}, %)"), [head, *rows])
+    return Table(say("alignment (layer {layer}, %)", layer=layer), [head, *rows])
 
 
 def guessed(said: dict[str, Any], say: Say) -> Table:
     """The likeliest next token after each layer at each position."""
     rows = list_guesses(said["cells"], said["used"], said["target"], say)
-    return Table(say("每层之后的猜测", "guesses after each layer"), rows)
+    return Table(say("guesses after each layer"), rows)
 
 
 def near(said: dict[str, Any], say: Say) -> Table:
     """The nearest tokens of a word."""
     rows = [[text(n["text"]), text(f"{n['cosine']:.3f}"), bar(n["cosine"], 1.0)] for n in said["near"]]
-    return Table(f"{said['word']}: " + say("那时最近的词", "nearest then"), rows)
+    return Table(f"{said['word']}: " + say("nearest then"), rows)
 
 
 def norms(w: Watched, r: Record, say: Say, *, every: bool) -> Table:
@@ -87,9 +88,9 @@ def norms(w: Watched, r: Record, say: Say, *, every: bool) -> Table:
     moved = r["matrices.moved"].tolist()
     stepped = r.json["gradient"] is not None  # no step is in the first record, nor in one that was made at the end
     groups = [(m["name"], [i]) for i, m in enumerate(named)] if every else grouped([m["part"] for m in named])
-    words = (("矩阵", "matrices"), ("|权重|", "|weight|"), ("|梯度|", "|gradient|"), ("|更新|", "|update|"),
-             ("更新/权重", "update/weight"), ("动了的行", "rows moved"))  # fmt: skip
-    rows = [[text(""), *(text(say(*pair)) for pair in words)]]
+    words = (Message("matrices"), Message("|weight|"), Message("|gradient|"), Message("|update|"),
+             Message("update/weight"), Message("rows moved"))
+    rows = [[text(""), *(text(say(word)) for word in words)]]
     for name, of in groups:
         weight, gradient, update = values[:, of].norm(dim=1).tolist()
         share = update / weight if weight else 0.0
@@ -98,7 +99,7 @@ def norms(w: Watched, r: Record, say: Say, *, every: bool) -> Table:
         told = (f"{gradient:.2e}", f"{update:.2e}", f"{share:.2e}", counts) if stepped else ("–",) * 4
         cells = (str(len(of)), f"{weight:.3f}", *told)
         rows.append([text(name), *(text(cell) for cell in cells)])
-    return Table(say("这一步里的矩阵", "the matrices in this step"), rows)
+    return Table(say("the matrices in this step"), rows)
 
 
 def grouped(parts: Sequence[str]) -> list[tuple[str, list[int]]]:
@@ -111,17 +112,17 @@ def taught(r: Record, say: Say) -> Table:
     """The example of teacher forcing, position by position."""
     found = r.json["teacher"]
     mask = r["teacher.mask"].tolist() if "teacher.mask" in r.names else [[]] * len(found["rows"])
-    words = (("输入", "input"), ("看得见", "may see"), ("标签", "label"), ("P(标签)", "P(label)"), ("损失", "loss"),
-             ("它会说", "would say"))  # fmt: skip
-    rows: list[list[Cell]] = [[text(say(*pair)) for pair in words]]
+    words = (Message("input"), Message("may see"), Message("label"), Message("P(label)"), Message("loss"),
+             Message("would say"))
+    rows: list[list[Cell]] = [[text(say(word)) for word in words]]
     for row, seen in zip(found["rows"], mask, strict=True):
         sight = "".join("■" if cell else "·" for cell in seen)
         numbers = (f"{row['p']:.4f}", f"{row['loss']:.3f}") if row["counted"] else ("–", "–")
         rows.append([text(row["input"]), text(sight), text(row["label"]), text(numbers[0], row["p"] or 0.0),
                      text(numbers[1]), text(f"{row['guess'].strip()} {100 * row['chance']:.0f}%")])  # fmt: skip
     source = " ".join(piece.strip() for piece in found["source"] or ())
-    title = say("教师强制：错开一位的输入与标签", "teacher forcing: the input is the label shifted by one")
-    mean = "" if found["loss"] is None else say("平均损失 ", "mean loss ") + f"{found['loss']:.4f}"
+    title = say("teacher forcing: the input is the label shifted by one")
+    mean = "" if found["loss"] is None else say("mean loss ") + f"{found['loss']:.4f}"
     return Table(f"{title}{': ' if source else ''}{source}", rows, mean)
 
 
@@ -132,8 +133,8 @@ def moved(
     found = w.moved(first, last)
     forward, count = forward_moves(core)
     groups = [(m.name, [i]) for i, m in enumerate(found)] if every else grouped([m.part for m in found])
-    words = (("矩阵", "matrices"), ("动了的行", "rows moved"), ("走了多远", "distance"), ("相对原来", "of its norm"))
-    rows = [[text(""), *(text(say(*pair)) for pair in words), text("")]]
+    words = (Message("matrices"), Message("rows moved"), Message("distance"), Message("of its norm"))
+    rows = [[text(""), *(text(say(word)) for word in words), text("")]]
     for name, of in groups:
         some = [found[i] for i in of]
         distance, norm = (sum(getattr(m, key) ** 2 for m in some) ** 0.5 for key in ("distance", "norm"))
@@ -141,15 +142,13 @@ def moved(
         counts = f"{sum(m.moved for m in some)}/{sum(m.rows for m in some)}"
         cells = (str(len(some)), counts, f"{distance:.3f}", f"{100 * share:.1f}%" if norm else "–")
         rows.append([text(name), *map(text, cells), bar(min(1.0, share) if norm else 0.0, 1.0, 10)])
-    title = say(f"从第 {first} 步到第 {last} 步", f"from step {first} to step {last}")
-    fixed = say(
-        f"不动的：{len(found)} 个矩阵的个数与形状、词表、头数、层数。",
-        f"What does not move: the count and the shapes of the {len(found)} matrices, the vocabulary, heads and layers.",
-    )
+    title = say("from step {first} to step {last}", first=first, last=last)
+    fixed = say("What does not move: the count and the shapes of the {found} matrices, the vocabulary, heads and "
+                "layers.", found=len(found))
     sheets = [still(forward, count, first, say), Table(title, rows, fixed)]
     names = travelled(w, first, last, tokenizer, found)
     if names:
-        title = say("走得最远和最近的词", "the words that went farthest and least")
+        title = say("the words that went farthest and least")
         cells = [[text(word), text(f"{far:.3f}"), bar(far, names[0][1])] for word, far in names]
         sheets.append(Table(title, cells))
     return sheets, {"forward": forward, "moved": found, "words": names}
@@ -157,8 +156,8 @@ def moved(
 
 def still(forward: int, count: int, first: int, say: Say) -> Table:
     """The line about the forward pass."""
-    zh = f"在第 {first} 步的权重上跑一遍前向：{count} 个张量里变了 {forward} 个"
-    return Table(say(zh, f"a forward pass at step {first}: {forward} of {count} tensors changed"), [])
+    return Table(say("a forward pass at step {first}: {forward} of {count} tensors changed", first=first,
+                     forward=forward, count=count), [])
 
 
 @torch.no_grad()

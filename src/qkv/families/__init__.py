@@ -11,6 +11,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Protocol
 
+from qkv.messages import Message
+
 
 @cache
 def modules() -> dict[str, ModuleType]:
@@ -81,7 +83,7 @@ def read_architecture(c: Config, known: Mapping[str, str]) -> str:
     """The entry of `known` for a config's first architecture, or the first entry where the config names none."""
     stated = (c.get("architectures", None) or list(known))[0]
     if stated not in known:
-        raise c.error("architectures", [stated], f"one of {', '.join(known)}")
+        raise c.error("architectures", [stated], Message("one of {known}", known=", ".join(known)))
     return known[stated]
 
 

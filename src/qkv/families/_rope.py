@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from qkv.families import Config
+from qkv.messages import Message
 from qkv.spec import Rotary, Scaling
 
 SCALINGS: dict[str, tuple[Any, dict[str, str]]] = {  # by their kind: our kind, and their keys with our fields
@@ -29,9 +30,9 @@ def read_rotary(c: Config, dim: int, *, partial: bool = False) -> Rotary:
     trained = trained or rope.get("original_max_position_embeddings", None) or context
     base, share = rope.get("rope_theta", None) or base, rope.get("partial_rotary_factor", None) or share or 1.0
     if kind not in SCALINGS:
-        raise rope.error("rope_type", kind, f"one of {', '.join(SCALINGS)}")
+        raise rope.error("rope_type", kind, Message("one of {scalings}", scalings=", ".join(SCALINGS)))
     if share != 1 and not partial:
-        raise rope.error("partial_rotary_factor", share, "1, as this family turns whole heads")
+        raise rope.error("partial_rotary_factor", share, Message("1, as this family turns whole heads"))
     slower = None if kind == "default" else read_scaling(rope, kind, context, trained)
     rope.finish((OTHERS,))
     return Rotary(int(dim * share), base=float(base), scaling=slower)

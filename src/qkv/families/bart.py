@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.families import Config, ConfigDefaults, count_labels, marian, name_labels, read_architecture
+from qkv.messages import Message
 from qkv.spec import Dense, Head, Init, Labels, Norm, Spec, Stack, Table
 
 TYPES = ("bart", "mbart")
@@ -17,7 +18,8 @@ def spec(c: Config) -> Spec:
     before = kind == "mbart"
     for key, usual in (("normalize_before", before), ("add_final_layer_norm", before), ("tie_word_embeddings", True)):
         if c.get(key, usual) != usual:
-            raise c.error(key, c[key], f"{str(usual).lower()} in a model of type {kind}")
+            raise c.error(key, c[key],
+                          Message("{usual} in a model of type {kind}", usual=str(usual).lower(), kind=kind))
 
     norm, table = Norm("layer", 1e-5), Table("learned", size=c.get("max_position_embeddings", 1024), offset=2)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.families import Config, ConfigDefaults, _rope, llama
+from qkv.messages import Message
 from qkv.spec import Attention, Block, Experts, Ffn, Latent, Mask, Norm, Spec
 
 TYPES = ("deepseek_v3", "deepseek_v2")
@@ -46,7 +47,8 @@ def spec(c: Config) -> Spec:
         by = _rope.yarn_mscale(turn.scaling.factor, weight)
         attn = replace(attn, scale=(attn.nope_head_dim + turn.dim) ** -0.5 * by * by)
     if c["moe_layer_freq"] != 1:
-        raise c.error("moe_layer_freq", c["moe_layer_freq"], "1: experts in every layer after the dense ones")
+        raise c.error("moe_layer_freq", c["moe_layer_freq"],
+                      Message("1: experts in every layer after the dense ones"))
     first, sparse = c["first_k_dense_replace"], {"ffn": None, "moe": read_experts(c, wide)}
     return llama.map_blocks(base, lambda i, b: replace(b, attn=attn, **({} if i < first else sparse)))
 
@@ -56,7 +58,9 @@ def read_experts(c: Config, wide: Ffn) -> Experts:
     method, summed = c["topk_method"], c["norm_topk_prob"]
     score, v3 = c.choice("topk_method", SCORES), method == "noaux_tc"
     if c["scoring_func"] != score or (summed and not v3):
-        raise c.error("topk_method", method, f"one that goes with {c['scoring_func']} and norm_topk_prob {summed}")
+        wanted = Message("one that goes with {scoring_func} and norm_topk_prob {summed}",
+                         scoring_func=c["scoring_func"], summed=summed)
+        raise c.error("topk_method", method, wanted)
     one, shared = replace(wide, width=c["moe_intermediate_size"], bias=False), c["n_shared_experts"] or 0
     groups, topk_groups = (1, 1) if method == "greedy" else (c["n_group"], c["topk_group"])
     return Experts(

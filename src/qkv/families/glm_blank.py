@@ -3,6 +3,7 @@
 from typing import Any
 
 from qkv.families import Config, read_architecture
+from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("glm+block_position_encoding",)  # the type that GLM-4 took over; this key tells them apart
@@ -13,7 +14,7 @@ def spec(c: Config) -> Spec:
     """The spec that a config of GLM-10B's kind describes."""
     width, heads, _ = c["hidden_size"], c["num_attention_heads"], read_architecture(c, HEADS)
     if not c.get("block_position_encoding", True):
-        raise c.error("block_position_encoding", False, "true")
+        raise c.error("block_position_encoding", False, Message("true"))
     norm, drop = Norm("layer", c.get("layernorm_epsilon", 1e-5)), c.get("output_dropout_prob", 0.1)
     attn_drop = c.get("attention_dropout_prob", 0.1)
     mask, dim = Mask("prefix"), width // heads

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.families import Config, gpt2
+from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("gpt_neo",)
@@ -17,7 +18,9 @@ def spec(c: Config) -> Spec:
     masks = {"global": Mask("causal"), "local": Mask("causal", window=c.get("window_size", 256))}
     kinds = [kind for group, times in c.get("attention_types", None) or ALTERNATING for kind in group * times]
     if len(kinds) != c.get("num_layers", 24) or not masks.keys() >= set(kinds):
-        raise c.error("attention_types", kinds, f"'global' or 'local' for each of {c.get('num_layers', 24)} layers")
+        raise c.error("attention_types", kinds,
+                      Message("'global' or 'local' for each of {num_layers} layers",
+                      num_layers=c.get("num_layers", 24)))
     norm, ffn = Norm("layer", c.get("layer_norm_epsilon", 1e-5)), c.get("intermediate_size", None) or 4 * width
     attn = Attention(
         heads=heads, groups=heads, head_dim=width // heads, mask=masks["global"], out_bias=True,

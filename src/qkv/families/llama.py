@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.families import Config, _rope, count_labels, name_labels
+from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack
 
 TYPES = ("llama",)
@@ -40,7 +41,8 @@ def read_heads(c: Config) -> tuple[Head | None, Labels | None]:
         if kind.endswith(ending):
             return found
     if not kind.endswith("Model"):
-        raise c.error("architectures", kind, "one that ends in ForCausalLM, ForSequenceClassification or Model")
+        raise c.error("architectures", kind,
+                      Message("one that ends in ForCausalLM, ForSequenceClassification or Model"))
     return None, None
 
 

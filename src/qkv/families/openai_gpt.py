@@ -3,6 +3,7 @@
 from typing import Any
 
 from qkv.families import Config, ConfigDefaults, count_labels, gpt2, name_labels, read_architecture
+from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("openai-gpt",)
@@ -18,7 +19,7 @@ def spec(c: Config) -> Spec:
     c = ConfigDefaults(c, **SIZES["117m"])
     width, heads, drop = c["n_embd"], c["n_head"], c.get("resid_pdrop", 0.1)
     if not c.get("tie_word_embeddings", True):
-        raise c.error("tie_word_embeddings", False, "true: the head of GPT-1 is its embedding")
+        raise c.error("tie_word_embeddings", False, Message("true: the head of GPT-1 is its embedding"))
     mask, dim, attn_drop = Mask("causal"), width // heads, c.get("attn_pdrop", 0.1)
     attn = Attention(heads=heads, groups=heads, head_dim=dim, mask=mask, bias=True, out_bias=True, dropout=attn_drop)
     ffn = Ffn(width=4 * width, activation=c.choice("afn", ACTIVATIONS, "gelu"), bias=True)

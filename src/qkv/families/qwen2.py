@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.families import Config, ConfigDefaults, llama
+from qkv.messages import Message
 from qkv.spec import Block, Mask, Spec
 
 TYPES = ("qwen2",)
@@ -24,12 +25,14 @@ def add_windows(c: Config, s: Spec) -> Spec:
     if kinds is None:
         kinds = ["sliding_attention" if size and i >= first else "full_attention" for i in range(len(s.stack.blocks))]
     if len(kinds) != len(s.stack.blocks):
-        raise c.error("layer_types", f"{len(kinds)} kinds", f"one for each of {len(s.stack.blocks)} layers")
+        raise c.error("layer_types", f"{len(kinds)} kinds",
+                      Message("one for each of {blocks} layers", blocks=len(s.stack.blocks)))
     known = {"full_attention": Mask("causal"), "sliding_attention": Mask("causal", window=size)}
 
     def change_mask(i: int, b: Block) -> Block:
         if kinds[i] not in known or (kinds[i] == "sliding_attention" and not size):
-            raise c.error("layer_types", kinds[i], "full_attention, or sliding_attention with use_sliding_window")
+            raise c.error("layer_types", kinds[i],
+                          Message("full_attention, or sliding_attention with use_sliding_window"))
         return replace(b, attn=replace(b.attn, mask=known[kinds[i]]))
 
     return llama.map_blocks(s, change_mask)

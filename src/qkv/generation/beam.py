@@ -42,14 +42,13 @@ class Search:
 
     def __post_init__(self) -> None:
         if not 1 <= self.beams <= WIDEST:
-            raise QkvError(f"beams: found {self.beams}, expected 1 to {WIDEST:,}",
-                           zh=f"beams：是 {self.beams}，应在 1 到 {WIDEST:,} 之间")  # fmt: skip
+            raise QkvError("beams: found {beams}, expected 1 to {widest:,}", beams=self.beams, widest=WIDEST)
         if not 1 <= self.nbest <= self.beams:
-            raise QkvError(f"nbest: found {self.nbest}, expected 1 to {self.beams}, the number of beams",
-                           zh=f"nbest：是 {self.nbest}，应在 1 到 {self.beams}（束数）之间")  # fmt: skip
+            raise QkvError("nbest: found {nbest}, expected 1 to {beams}, the number of beams", nbest=self.nbest,
+                           beams=self.beams)
         if not math.isfinite(self.length_penalty):
-            raise QkvError(f"length_penalty: found {self.length_penalty}, expected a finite number (0 divides by 1)",
-                           zh=f"length_penalty：是 {self.length_penalty}，应是有限的数（0 即除以 1）")  # fmt: skip
+            raise QkvError("length_penalty: found {length_penalty}, expected a finite number (0 divides by 1)",
+                           length_penalty=self.length_penalty)
 
     def divisor(self, length: int) -> float:
         """What the log probability of `length` tokens is divided by."""
@@ -139,8 +138,8 @@ class BeamSearch:
         width = self.search.beams
         ended = (ends & sums.isfinite())[:, :width].nonzero().tolist()
         if sums.isnan().any():
-            raise QkvError("beam search: the model's logits are not finite numbers; `check` scans its weights",
-                           zh="束搜索：模型的 logits 不是有限的数；`check` 会检查它的权重")  # fmt: skip
+            raise QkvError("beam search: the model's logits are not finite numbers; `check` scans its "
+                           "weights")
         for n, c in ended:
             source = self.beams.sources[n]
             last = (int(tokens[n, c]), float(sums[n, c]))
@@ -226,17 +225,16 @@ def beam(
     """
     if options.stop_strings:
         found = repr(options.stop_strings)
-        raise QkvError(f"beam search: it does not look for stop strings {found}; stop at ids, or generate",
-                       zh=f"束搜索：它不看停止字符串 {found}；请在编号处停，或用 generate")  # fmt: skip
+        raise QkvError("beam search: it does not look for stop strings {found}; stop at ids, or generate",
+                       found=found)
     if not options.cache:
-        raise QkvError("beam search: it runs with the cache only; leave cache=False out, or generate instead",
-                       zh="束搜索：只能带缓存；请去掉 cache=False，或用 generate")  # fmt: skip
+        raise QkvError("beam search: it runs with the cache only; leave cache=False out, or generate instead")
     cores = (core, *ensemble)
     limits = list(map(min, zip(*(count_new_tokens(one, prompts, options) for one in cores), strict=True)))
     if 0 in limits:
         full = limits.index(0)
-        raise QkvError(f"prompt {full}: it fills the context, so nothing can be written after it; shorten it",
-                       zh=f"提示 {full}：它占满了上下文，后面写不下；请缩短")  # fmt: skip
+        raise QkvError("prompt {full}: it fills the context, so nothing can be written after it; shorten it",
+                       full=full)
     if not limits:
         return []
     memory.keep_freed()  # logits come and go at every step, and page faults took 5 to 8 % of the time

@@ -66,8 +66,8 @@ class Decoder:
             self.cache = Static(len(core.decoder.layers), capacity=max(map(len, prompts)) + room)
         if core.spec.architecture == "prefix decoder":
             if options.chunk:
-                raise QkvError("chunk: a free prefix sees itself whole, and cannot be read in chunks; leave chunk out",
-                               zh="chunk：自由前缀整个互见，不能分块读；请去掉 chunk")  # fmt: skip
+                raise QkvError("chunk: a free prefix sees itself whole, and cannot be read in chunks; leave chunk "
+                               "out")
             self.inputs = Inputs(prefix_len=torch.tensor([len(p) for p in prompts], device=self.device))
             if core.spec.fills_blanks:
                 places = torch.tensor(find_blanks(prompts, options.blanks), device=self.device)
@@ -158,10 +158,9 @@ def find_blanks(prompts: Seq[Seq[int]], blanks: tuple[int, ...]) -> list[int]:
     for i, prompt in enumerate(prompts):
         place = next((at for at, token in enumerate(prompt) if token in blanks), None)
         if place is None:
-            raise QkvError(f"prompt {i}: it holds no blank (one of the ids {list(blanks)}), and this model writes into "
-                           "blanks; put one, such as [MASK] or [gMASK], where the new text belongs",
-                           zh=f"提示 {i}：没有空位（编号 {list(blanks)} 之一），而这个模型往空位里写；"
-                           "请在要写新文本处放一个，如 [MASK] 或 [gMASK]")  # fmt: skip
+            raise QkvError("prompt {i}: it holds no blank (one of the ids {blanks}), and this model writes into "
+                           "blanks; put one, such as [MASK] or [gMASK], where the new text belongs", i=i,
+                           blanks=list(blanks))
         found.append(place)
     return found
 
@@ -183,14 +182,13 @@ def count_new_tokens(core: Transformer, prompts: Seq[Seq[int]], options: DecodeO
     """How many tokens each row may write at most, after checking that every prompt can be read."""
     spec = core.spec
     if spec.decoder is None or spec.head is None:
-        raise QkvError("generation: this model has no decoder that speaks; it can embed, classify or fill, not write",
-                       zh="生成：这个模型没有会写的解码器；它能嵌入、分类或填空，不能写")  # fmt: skip
+        raise QkvError("generation: this model has no decoder that speaks; it can embed, classify or fill, not "
+                       "write")
     if spec.encoder:
         longest = spec.encoder.positions.size if spec.encoder.positions else None
         check_prompts(prompts, spec.sources or spec.vocabulary, longest)
         if not options.start:
-            raise QkvError("start: an encoder-decoder's target begins with a start id, and none was given",
-                           zh="start：编码器-解码器的译文以起始编号开头，却没有给")  # fmt: skip
+            raise QkvError("start: an encoder-decoder's target begins with a start id, and none was given")
     context = min((c for c in (options.context, spec.context) if c), default=None)
     start = options.start if spec.architecture == "prefix decoder" else ()
     written = [options.start] * len(prompts) if spec.encoder else [[*p, *start] for p in prompts]
@@ -202,8 +200,8 @@ def count_new_tokens(core: Transformer, prompts: Seq[Seq[int]], options: DecodeO
         bounds = [options.max_new_tokens or usual, None if context is None else context - len(row)]
         known = [b for b in bounds if b is not None]
         if not known:
-            raise QkvError("limits: the positions never end, so a row might not; give max_new_tokens or context",
-                           zh="limits：位置没有尽头，一行可能写不完；请给 max_new_tokens 或 context")  # fmt: skip
+            raise QkvError("limits: the positions never end, so a row might not; give max_new_tokens or "
+                           "context")
         found.append(min(known))
     return found
 
@@ -212,18 +210,16 @@ def check_prompts(prompts: Seq[Seq[int]], vocabulary: int, context: int | None, 
     """Raise a QkvError naming the first prompt that is empty, too long, or holds an id without an embedding."""
     for i, prompt in enumerate(prompts):
         if len(prompt) == 0:
-            raise QkvError(f"{what} {i}: it is empty, expected at least one token (a tokenizer's start id will do)",
-                           zh=f"{what} {i}：是空的，至少要一个 token（分词器的起始编号就行）")  # fmt: skip
+            raise QkvError("{what} {i}: it is empty, expected at least one token (a tokenizer's start id will do)",
+                           what=what, i=i)
         if context is not None and len(prompt) > context:
-            raise QkvError(f"{what} {i}: it has {len(prompt)} tokens, and the context holds {context}; shorten it",
-                           zh=f"{what} {i}：有 {len(prompt)} 个 token，上下文只容 {context} 个；请缩短")  # fmt: skip
+            raise QkvError("{what} {i}: it has {prompt} tokens, and the context holds {context}; shorten it", what=what,
+                           i=i, prompt=len(prompt), context=context)
         low, high = min(prompt), max(prompt)
         if low < 0 or high >= vocabulary:
             bad = low if low < 0 else high
-            raise QkvError(f"{what} {i}: token id {bad} has no embedding, ids go from 0 to {vocabulary - 1}; "
-                           "is this the model's own tokenizer?",
-                           zh=f"{what} {i}：token 编号 {bad} 没有嵌入，编号从 0 到 {vocabulary - 1}；"
-                           "这是模型自己的分词器吗？")  # fmt: skip
+            raise QkvError("{what} {i}: token id {bad} has no embedding, ids go from 0 to {vocabulary}; is this the "
+                           "model's own tokenizer?", what=what, i=i, bad=bad, vocabulary=vocabulary - 1)
 
 
 def batch_by_length(prompts: Seq[Seq[int]], tokens: int) -> list[list[int]]:

@@ -66,10 +66,8 @@ class Batch:
         events: list[Event] = []
         for i, token, logprob in zip(self.live, chosen, logprobs, strict=True):
             if not math.isfinite(logprob):
-                raise QkvError(f"row {i}, token {len(self.sequences[i].tokens)}: its logits are not finite numbers; "
-                               "`check` scans its weights",
-                               zh=f"第 {i} 行第 {len(self.sequences[i].tokens)} 个 token：logits 不是有限的数；"
-                               "`check` 会检查权重")  # fmt: skip
+                raise QkvError("row {i}, token {tokens}: its logits are not finite numbers; `check` scans its weights",
+                               i=i, tokens=len(self.sequences[i].tokens))
             text = self.writers[i].write(token, logprob)
             events.append(Event(i, token, logprob, text, self.sequences[i].finish_reason))
         self.drop_finished(tokens)

@@ -48,18 +48,17 @@ class DecodeOptions:
     def __post_init__(self) -> None:
         for name, value in (("max_new_tokens", self.max_new_tokens), ("context", self.context)):
             if value is not None and value < 1:
-                raise QkvError(f"{name}: found {value}, expected at least 1, or None for no limit",
-                               zh=f"{name}：是 {value}，至少是 1，或 None（不限）")  # fmt: skip
+                raise QkvError("{name}: found {value}, expected at least 1, or None for no limit", name=name,
+                               value=value)
         if self.chunk is not None and self.chunk < 1:
-            raise QkvError(f"chunk: found {self.chunk}, expected at least 1, or None for the whole prompt at once",
-                           zh=f"chunk：是 {self.chunk}，至少是 1，或 None（整个提示一次读）")  # fmt: skip
+            raise QkvError("chunk: found {chunk}, expected at least 1, or None for the whole prompt at once",
+                           chunk=self.chunk)
         if "" in self.stop_strings:
-            raise QkvError("stop strings: found an empty string, which would end every text at once; leave it out",
-                           zh="停止字符串：有空字符串，会让每段文本立刻结束；请去掉它")  # fmt: skip
+            raise QkvError("stop strings: found an empty string, which would end every text at once; leave it "
+                           "out")
         if self.stop_strings and self.text_stream is None:
-            raise QkvError(f"stop strings {self.stop_strings!r}: they need a tokenizer, and there is none; "
-                           "stop at ids",
-                           zh=f"停止字符串 {self.stop_strings!r}：要有分词器，这里没有；请在编号处停")  # fmt: skip
+            raise QkvError("stop strings {stop_strings!r}: they need a tokenizer, and there is none; stop at ids",
+                           stop_strings=self.stop_strings)
 
 
 @dataclass(slots=True)

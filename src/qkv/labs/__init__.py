@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkv.errors import QkvError
+from qkv.messages import Message, join
 
 if TYPE_CHECKING:
     from qkv.labs.lab import Lab
@@ -58,9 +59,9 @@ def find(name: str) -> "Lab":
     """
     if name not in names():
         close = get_close_matches(name, names(), n=3, cutoff=0.4)
-        hint, zh = (f"; did you mean {' or '.join(close)}?", f"；是不是 {' 或 '.join(close)}？") if close else ("", "")
-        raise QkvError(f"there is no lab {name!r}{hint} (`qkv lab` lists all {len(names())})",
-                       zh=f"没有实验 {name!r}{zh}（`qkv lab` 列出全部 {len(names())} 个）")  # fmt: skip
+        hint = Message("; did you mean {close}?", close=join(" or ", close)) if close else ""
+        raise QkvError("there is no lab {name!r}{hint} (`qkv lab` lists all {names})", name=name, hint=hint,
+                       names=len(names()))
     return import_module(f"qkv.labs.{name.replace('-', '_')}").LAB
 
 
@@ -81,8 +82,8 @@ def listed() -> Iterator[dict[str, Any]]:
         found = saved(name)
         if found is None:
             lab = find(name)
-            found = {"name": name, "kind": lab.kind, "claim": list(lab.claim), "verdict": "not run yet"}
-            found["says"] = ["", ""]
+            found = {"name": name, "kind": lab.kind, "claim": [lab.claim.to("zh"), str(lab.claim)]}
+            found |= {"verdict": "not run yet", "says": ["", ""]}
         keys = ("name", "kind", "claim", "verdict", "says", "effect", "spread", "seconds", "cpu")
         yield {key: found.get(key) for key in keys}
 
@@ -97,15 +98,13 @@ def misconceptions() -> list[dict[str, Any]]:
 
 def document(lang: str) -> str:
     """The misconceptions as the Markdown of docs/misconceptions.md ("en") or docs/misconceptions.zh-CN.md ("zh")."""
-    zh = lang == "zh"
-    lines = ["# 常见误解" if zh else "# Common misunderstandings", ""]
-    intro = "流传很广、却不对的说法：说的是想法，不是人。每条都有一个命令，可以自己跑一遍。"
-    if not zh:
-        intro = "What circulates and is not so: the ideas, not the people. Each has a command that shows it."
-    lines += [intro, ""]
+    lines = [Message("# Common misunderstandings").to(lang), ""]
+    lines += [Message("What circulates and is not so: the ideas, not the people. Each has a command that shows "
+                      "it.").to(lang), ""]
+    colon = Message(": ").to(lang)
     for n, e in enumerate(misconceptions(), 1):
-        right, source = ("正确的说法", "出处") if zh else ("Rather", "Source")
-        lines += [f"## {n}. {e[f'idea_{lang}']}", "", f"**{right}{'：' if zh else ':'}** {e[f'right_{lang}']}", ""]
-        lines += [f"{source}{'：' if zh else ': '}{e['source']}. `{e['show']}`", ""]
-    other = "[English](misconceptions.md)" if zh else "[中文](misconceptions.zh-CN.md)"
+        right, source = (Message("Rather").to(lang), Message("Source").to(lang))
+        lines += [f"## {n}. {e[f'idea_{lang}']}", "", f"**{right}{colon.strip()}** {e[f'right_{lang}']}", ""]
+        lines += [f"{source}{colon}{e['source']}. `{e['show']}`", ""]
+    other = "[English](misconceptions.md)" if lang == "zh" else "[中文](misconceptions.zh-CN.md)"
     return "\n".join([*lines, other, ""])

@@ -1,5 +1,5 @@
 """Is Beijing - China + Japan = Tokyo? Offsets of trained embeddings, with the words of the question allowed and not."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 import random
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit, read
+from qkv.messages import Message
 
 SMALL = 0.2  # of sqrt(1/width): about the 0.02 to 0.04 that language models start from
 PAIRS = {"中国": "北京", "日本": "东京", "法国": "巴黎", "英国": "伦敦", "俄国": "莫斯科", "埃及": "开罗", "韩国": "首尔", "泰国": "曼谷"}
@@ -66,44 +67,43 @@ def run(seed: int, *, steps: int = 600, tell: Tell = quiet) -> Numbers:
 
 
 def judge(runs: Runs) -> Verdict:
-    says = (f"嵌入从小数起步：不排除任何词 {runs.mean('free'):.0%}，排除题目里的三个词 {runs.mean('excluded'):.0%}；不做加减、只取离第二国最近的词 "
-            f"{runs.mean('only_b'):.0%}。从大数起步：{runs.mean('large_free'):.0%} 与 {runs.mean('large'):.0%}，初始的随机数没有洗掉",
-            f"rows that start small: {runs.mean('free'):.0%} with no word excluded, {runs.mean('excluded'):.0%} without the question's "
-            f"three; no arithmetic, the word nearest to the second country: {runs.mean('only_b'):.0%}. Rows that start large: "
-            f"{runs.mean('large_free'):.0%} and {runs.mean('large'):.0%}: the first random numbers are never washed out")  # fmt: skip
+    says = Message("rows that start small: {free:.0%} with no word excluded, {excluded:.0%} without the question's "
+                   "three; no arithmetic, the word nearest to the second country: {only_b:.0%}. Rows that start "
+                   "large: {large_free:.0%} and {large:.0%}: the first random numbers are never washed out",
+                   free=runs.mean("free"), excluded=runs.mean("excluded"), only_b=runs.mean("only_b"),
+                   large_free=runs.mean("large_free"), large=runs.mean("large"))
     baseline = max(runs.high(name) for name in ("only_b", "wrong", "untrained"))
     if runs.low("excluded") < max(0.5, baseline + 0.2):
-        return runs.verdict("not shown", "excluded", *says)
+        return runs.verdict("not shown", "excluded", says)
     always = min(runs.low(name) for name in ("free", "large", "large_free")) >= 0.5
-    return runs.verdict("shown" if always else "true only when", "excluded", *says)
+    return runs.verdict("shown" if always else "true only when", "excluded", says)
 
 
 BARS = ("free", "excluded", "large_free", "large", "only_b", "wrong", "untrained")
 
 
 def plot(runs: Runs) -> Plot:
-    return Plot("bars", ("北京 - 中国 + 日本 = 东京：答对的份额", "Beijing - China + Japan = Tokyo: share right"), BARS,
-                {"right": [runs.mean(bar) for bar in BARS]}, y_label=("答对的份额", "share right"))  # fmt: skip
+    return Plot("bars", Message("Beijing - China + Japan = Tokyo: share right"), BARS,
+                {"right": [runs.mean(bar) for bar in BARS]}, y_label=Message("share right"))
 
 
 LAB = Lab(
     "trained",
-    ("词向量会算术：北京 - 中国 + 日本 ≈ 东京。", "Word vectors do arithmetic: Beijing - China + Japan is near Tokyo."),
-    ("Mikolov 2013 及之后的入门文章；Linzen 2016、Rogers 2017 指出排除题目里的词起了多大作用。",
-     "Mikolov et al. 2013 and introductions since; Linzen 2016 and Rogers et al. 2017 show how much excluding the question's words does."),
-    ("小语料（8 国，首都、语言、货币、菜）上训练的一层因果模型的嵌入；56 道题，全部词都可作答，或排除题目里的三个词。嵌入的起点有小有大。",
-     "The embeddings of a causal model of one layer, trained on a small corpus (8 countries with capital, language, currency, cuisine); 56 "
-     "questions, with all words as answers or without the question's three. Rows start small, or five times larger."),
-    (f"随机 1/{len(WORDS)} = {1 / len(WORDS):.2f}；基线：只取离第二国最近的词、首都错配、未训练的嵌入。规律是语料里种下的。",
-     f"Chance 1/{len(WORDS)} = {1 / len(WORDS):.2f}; baselines: the word nearest to the second country, capitals mismatched, embeddings not trained. The "
-     "regularity is planted in the corpus."),
-    ("起点小：排除后对 80% 以上，高于所有基线；不排除则低一些。偏移的余弦约 0.6，错配约 0.36。起点大：低于一半（先导试验里如此）。",
-     "Small start: over 80 % with exclusion, above all baselines, less without; cosine of offsets about 0.6, mismatched about 0.36. Large start: "
-     "under a half (so it was in a pilot)."),
-    {"free": ("不排除任何词", "no word excluded"), "excluded": ("排除题目里的三个词", "the question's words excluded"),
-     "large_free": ("起点大，不排除", "large start, no word excluded"), "large": ("起点大，排除", "large start, excluded"),
-     "only_b": ("只取离第二国最近的词", "nearest to the second country"), "wrong": ("首都错配", "capitals mismatched"),
-     "untrained": ("未训练", "not trained"), "itself": ("不排除时，答的是题目里的词", "not excluded: answers a word of the question"),
-     "parallel": ("偏移的余弦", "cosine of offsets"), "parallel_wrong": ("同上，错配", "the same, mismatched")},
+    Message("Word vectors do arithmetic: Beijing - China + Japan is near Tokyo."),
+    Message("Mikolov et al. 2013 and introductions since; Linzen 2016 and Rogers et al. 2017 show how much excluding "
+            "the question's words does."),
+    Message("The embeddings of a causal model of one layer, trained on a small corpus (8 countries with capital, "
+            "language, currency, cuisine); 56 questions, with all words as answers or without the question's three. "
+            "Rows start small, or five times larger."),
+    Message("Chance 1/{words} = {words2:.2f}; baselines: the word nearest to the second country, capitals mismatched, "
+            "embeddings not trained. The regularity is planted in the corpus.", words=len(WORDS),
+            words2=1 / len(WORDS)),
+    Message("Small start: over 80 % with exclusion, above all baselines, less without; cosine of offsets about 0.6, "
+            "mismatched about 0.36. Large start: under a half (so it was in a pilot)."),
+    {"free": Message("no word excluded"), "excluded": Message("the question's words excluded"),
+     "large_free": Message("large start, no word excluded"), "large": Message("large start, excluded"),
+     "only_b": Message("nearest to the second country"), "wrong": Message("capitals mismatched"),
+     "untrained": Message("not trained"), "itself": Message("not excluded: answers a word of the question"),
+     "parallel": Message("cosine of offsets"), "parallel_wrong": Message("the same, mismatched")},
     run, judge, plot, steps=600, enough=200, seeds=3,
-)  # fmt: skip
+)

@@ -96,7 +96,7 @@ def measure(model: Model, swaps: Sequence[Swap], others: Sequence[Pair] = ()) ->
         QkvError: no pair, or one that the model's vocabulary cannot say.
     """
     if not swaps:
-        raise QkvError("two-it: no minimal pairs to measure on", zh="two-it：没有可测的最小对")
+        raise QkvError("two-it: no minimal pairs to measure on")
     halves = [h for s in swaps for h in two(model, s)]
     right = named(model, halves)
     both = [a and b for a, b in zip(right[::2], right[1::2], strict=True)]
@@ -120,23 +120,23 @@ def two(model: Model, s: Swap) -> tuple[Half, Half]:
     return replace(a, verb=verb), replace(b, verb=verb)
 
 
-def half(model: Model, zh: str, en: str, meant: tuple[str, str], other: tuple[str, str]) -> Half:
+def half(model: Model, read: str, said: str, meant: tuple[str, str], other: tuple[str, str]) -> Half:
     """A sentence made ready: the noun asked for is the last one named in the English."""
     tokenizer = model.tokenizer
     if tokenizer is None or not model.encoder_decoder:
-        raise QkvError("two-it needs a translating model with its tokenizer", zh="two-it 要能翻译的模型和它的分词器")
-    source, target = tokenizer.encode(zh), tokenizer.encode(en, side="target")
-    said, pieces = tokenizer.pieces(target), tokenizer.pieces(source)
+        raise QkvError("two-it needs a translating model with its tokenizer")
+    source, target = tokenizer.encode(read), tokenizer.encode(said, side="target")
+    written, pieces = tokenizer.pieces(target), tokenizer.pieces(source)
     try:
-        at = max(i for i, p in enumerate(said) if p.strip() == meant[1])
+        at = max(i for i, p in enumerate(written) if p.strip() == meant[1])
         places = pieces.index(IT), pieces.index(meant[0]), pieces.index(other[0])
     except ValueError:
-        raise QkvError(f"two-it: {zh!r} / {en!r} does not hold {meant} and {other} as single tokens",
-                       zh=f"two-it：{zh!r} / {en!r} 里的 {meant} 和 {other} 不是单个 token") from None  # fmt: skip
+        raise QkvError("two-it: {read!r} / {said!r} does not hold {meant} and {other} as single tokens", read=read,
+                       said=said, meant=meant, other=other) from None
     start = model.special.start
     assert start is not None
     case = patch.Case(tuple(source), (start, *target), at + 1)
-    return Half(zh, en, case, tuple(pieces), *places)
+    return Half(read, said, case, tuple(pieces), *places)
 
 
 def named(model: Model, halves: Sequence[Half], edits: Sequence[Edit] = ()) -> list[bool]:

@@ -1,5 +1,5 @@
 """Does 苹果 (apple) move to the companies or to the fruits? Its state by layer, after a hint, after none, before one."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 import random
 
@@ -10,6 +10,7 @@ import qkv
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit, guesses, read
 from qkv.lens.edit import Edit, cut
+from qkv.messages import Message
 
 NAMES = (("华为", "小米", "三星", "索尼"), ("香蕉", "梨", "桃", "葡萄"))
 HINTS = (("手机", "电脑", "芯片", "耳机"), ("果汁", "甜点", "沙拉", "果酱"))
@@ -81,40 +82,44 @@ def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
 
 
 def judge(runs: Runs) -> Verdict:
-    says = (f"线索在前：末层偏向公司 {runs.mean('lean_tech'):.2f} 或水果 {runs.mean('lean_food'):.2f}，下一个词对 {runs.mean('right'):.0%}，"
-            f"剪断通向线索的连线后 {runs.mean('cut_hint'):.0%}；线索在后：状态变化 {runs.mean('later'):.0f}",
-            f"hint before: the last layer leans to companies {runs.mean('lean_tech'):.2f} or fruits {runs.mean('lean_food'):.2f}, the next word "
-            f"is of its kind in {runs.mean('right'):.0%}, {runs.mean('cut_hint'):.0%} with the edge to the hint cut; hint after: the state moves by "
-            f"{runs.mean('later'):.0f}")  # fmt: skip
+    says = Message("hint before: the last layer leans to companies {lean_tech:.2f} or fruits {lean_food:.2f}, the "
+                   "next word is of its kind in {right:.0%}, {cut_hint:.0%} with the edge to the hint cut; hint "
+                   "after: the state moves by {later:.0f}", lean_tech=runs.mean("lean_tech"),
+                   lean_food=runs.mean("lean_food"), right=runs.mean("right"), cut_hint=runs.mean("cut_hint"),
+                   later=runs.mean("later"))
     moves = runs.low("lean_tech") > 0.3 and runs.high("lean_food") < -0.3 and runs.low("alike_first") > 0.999
     caused = runs.low("right") > 0.9 and runs.high("cut_hint") < 0.7 and runs.low("cut_control") > 0.9
     if not (moves and caused):
-        return runs.verdict("not shown", "lean_tech", *says)
-    return runs.verdict("true only when" if runs.high("later") == 0 else "shown", "lean_tech", *says)
+        return runs.verdict("not shown", "lean_tech", says)
+    return runs.verdict("true only when" if runs.high("later") == 0 else "shown", "lean_tech", says)
 
 
 def plot(runs: Runs) -> Plot:
-    return Plot("lines", ("“苹果”的状态偏向公司（+1）还是水果（-1）", "the state of 苹果 leans to companies (+1) or fruits (-1)"),
+    return Plot("lines", Message("the state of 苹果 leans to companies (+1) or fruits (-1)"),
                 [float(i) for i in range(LAYERS + 1)], {f"lean_{way}": runs.curve(way) for way in ("tech", "plain", "food")},
-                ("层", "layer"), ("余弦", "cosine"))  # fmt: skip
+                Message("layer"), Message("cosine"))
 
 
 LAB = Lab(
     "trained",
-    ("“苹果”在词表里只有一行，注意力按上下文把它推向公司或水果。",
-     "“苹果” (apple) has one row in the table, and attention moves it towards companies or fruits by its context."),
-    ("几乎所有讲上下文嵌入的文章，例子多是“苹果发布了新手机”。", "Nearly every text on contextual embeddings; the example is mostly “Apple released a phone”, the hint behind."),
-    ("小语料上的两层因果模型；“苹果”所在的句式训练时没见过。它的状态与公司、水果（在没有线索的句子里）之间的位置，逐层；剪断它通向线索的连线。",
-     "A causal model of two layers on a small corpus; “苹果” in a carrier that it never met. Where its state lies between companies and fruits "
-     "(of sentences without a hint), by layer; the edges to the hint cut."),
-    ("没有线索时偏向约为 0，下一个词对 50%；对照：剪断通向句首的连线。语料是为此造的。",
-     "Without a hint the lean is about 0 and the next word right in 50 %; control: the edge to the first word cut. The corpus is made for it."),
-    ("嵌入处两者相同，末层偏向 > 0.3 与 < -0.3；剪断后下一个词接近 50%。线索在后面时，因果模型里完全不动。",
-     "Alike at the embedding, the last layer leans > 0.3 and < -0.3; cut, the next word is near 50 %. With the hint behind, nothing moves in a causal model."),
-    {"alike_first": ("两种“苹果”的余弦：嵌入", "cosine of both “苹果”: embedding"), "alike_last": ("同上，末层", "the same, last layer"),
-     "lean_tech": ("偏向，线索是电子产品", "lean after a tech hint"), "lean_food": ("偏向，线索是食物", "lean after a food hint"),
-     "lean_plain": ("偏向，没有线索", "lean without a hint"),
-     "right": ("下一个词的类别对", "next word of the hint's kind"), "cut_hint": ("同上，剪断通向线索的", "the same, edges to the hint cut"),
-     "cut_control": ("同上，剪断通向句首的", "the same, edge to the first word cut"), "later": ("线索在后，状态变化", "hint behind: the state moves by")},
+    Message("“苹果” (apple) has one row in the table, and attention moves it towards companies or fruits by its "
+            "context."),
+    Message("Nearly every text on contextual embeddings; the example is mostly “Apple released a phone”, the hint "
+            "behind."),
+    Message("A causal model of two layers on a small corpus; “苹果” in a carrier that it never met. Where its state "
+            "lies between companies and fruits (of sentences without a hint), by layer; the edges to the hint "
+            "cut."),
+    Message("Without a hint the lean is about 0 and the next word right in 50 %; control: the edge to the first word "
+            "cut. The corpus is made for it."),
+    Message("Alike at the embedding, the last layer leans > 0.3 and < -0.3; cut, the next word is near 50 %. With the "
+            "hint behind, nothing moves in a causal model."),
+    {"alike_first": Message("cosine of both “苹果”: embedding"), "alike_last": Message(
+        "the same, last layer"),
+     "lean_tech": Message("lean after a tech hint"), "lean_food": Message("lean after a food hint"),
+     "lean_plain": Message("lean without a hint"),
+     "right": Message("next word of the hint's kind"), "cut_hint": Message(
+         "the same, edges to the hint cut"),
+     "cut_control": Message("the same, edge to the first word cut"), "later": Message(
+         "hint behind: the state moves by")},
     run, judge, plot, steps=300, enough=100, seeds=3,
-)  # fmt: skip
+)

@@ -52,20 +52,20 @@ class Sentence:
 
 def sentence(luck: random.Random, clauses: int) -> Sentence:
     """Clauses such as 明天老师会买红苹果: the time moves to the end, and the verb's form depends on it."""
-    zh, en, origin = list[str](), list[str](), list[int]()
+    source, target, origin = list[str](), list[str](), list[int]()
     for n in range(clauses):
         time, who, verb, kind, thing = (luck.choice(list(t)) for t in (TIMES, PEOPLE, VERBS, KINDS, THINGS))
-        later, at = time == "明天", len(zh)
+        later, at = time == "明天", len(source)
         act = ["会", verb] if later else [verb, "了"]
-        zh += [time, who, *act, kind, thing]
+        source += [time, who, *act, kind, thing]
         subject = [(w, at + 1) for w in PEOPLE[who].split()]
         said = [("will", at + 2), (VERBS[verb][0], at + 3)] if later else [(VERBS[verb][1], at + 2)]
         whole = [*subject, *said, (KINDS[kind], at + 4), (THINGS[thing], at + 5), (TIMES[time], at)]
         if n < clauses - 1:
-            whole.append((",", len(zh)))
-            zh.append("，")
-        en, origin = en + [w for w, _ in whole], origin + [o for _, o in whole]
-    return Sentence(zh, en, origin)
+            whole.append((",", len(source)))
+            source.append("，")
+        target, origin = target + [w for w, _ in whole], origin + [o for _, o in whole]
+    return Sentence(source, target, origin)
 
 
 def pairs(seed: int, rows: int, clauses: Sequence[int]) -> list[tuple[Ids, Ids]]:

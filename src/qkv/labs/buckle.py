@@ -1,5 +1,5 @@
 """One, Two, … Buckle: does the guess deepen layer by layer, and is it more than memory? A rhyme, and the same words shuffled."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 import random
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit, guesses, read
 from qkv.lens.edit import cut
 from qkv.lens.readout import logits
+from qkv.messages import Message
 
 TEXT = (
     "One , Two , Buck le my shoe ; Three , Four , knock at the door ; Five , Six , pick up sticks ; "
@@ -68,37 +69,40 @@ def run(seed: int, *, steps: int = 250, tell: Tell = quiet) -> Numbers:
 def judge(runs: Runs) -> Verdict:
     layers = [runs.mean(f"layer_{i}") for i in range(LAYERS + 1)]
     path = " → ".join(f"{x:.2f}" for x in layers)
-    says = (f"Buck 的概率逐层：{path}；从没听过的“Nine, Two,”之后 {runs.mean('unheard'):.2f}，剪断 One {runs.mean('no_one'):.2f}，剪断 Two "
-            f"{runs.mean('no_two'):.2f}。打乱的词背得一样好：{runs.mean('shuffled'):.2f} 对 {runs.mean('rhyme'):.2f}",
-            f"chance of Buck by layer: {path}; after “Nine, Two,”, which it never heard, {runs.mean('unheard'):.2f}, with One cut "
-            f"{runs.mean('no_one'):.2f}, with Two cut {runs.mean('no_two'):.2f}. Shuffled words are learnt as well: "
-            f"{runs.mean('shuffled'):.2f} against {runs.mean('rhyme'):.2f}")  # fmt: skip
+    says = Message("chance of Buck by layer: {path}; after “Nine, Two,”, which it never heard, {unheard:.2f}, with "
+                   "One cut {no_one:.2f}, with Two cut {no_two:.2f}. Shuffled words are learnt as well: "
+                   "{shuffled:.2f} against {rhyme:.2f}", path=path, unheard=runs.mean("unheard"),
+                   no_one=runs.mean("no_one"), no_two=runs.mean("no_two"), shuffled=runs.mean("shuffled"),
+                   rhyme=runs.mean("rhyme"))
     if runs.low(f"layer_{LAYERS}") < 0.8 or runs.high("layer_0") > 0.5:
-        return runs.verdict("not shown", "rhyme", *says)
+        return runs.verdict("not shown", "rhyme", says)
     every = all(a < b for a, b in pairwise(layers)) and runs.low("first") >= LAYERS - 1
     memory = runs.low("shuffled") > runs.mean("rhyme") - 0.1
-    return runs.verdict("shown" if every and not memory else "true only when", "rhyme", *says)
+    return runs.verdict("shown" if every and not memory else "true only when", "rhyme", says)
 
 
 def plot(runs: Runs) -> Plot:
-    return Plot("lines", ("下一个词的概率，逐层读出", "chance of the next word, read off after each layer"), [float(i) for i in range(LAYERS + 1)],
-                {"rhyme": runs.curve("by_layer_rhyme"), "shuffled": runs.curve("by_layer_shuffled")}, ("层", "layer"), ("概率", "chance"))  # fmt: skip
+    return Plot("lines", Message("chance of the next word, read off after each layer"), [float(i) for i in range(LAYERS + 1)],
+                {"rhyme": runs.curve("by_layer_rhyme"), "shuffled": runs.curve("by_layer_shuffled")}, Message(
+                    "layer"), Message(
+                    "chance"))
 
 
 LAB = Lab(
     "trained",
-    ("“One, Two,” 之后，每一层都把猜测加深一点，四层之后得出 Buck、le。", "After “One, Two,” every layer deepens the guess a little, and four of them arrive at Buck, le."),
-    ("讲提示词的书，画成四层的格子图。", "A book on prompts, with a picture of four layers."),
-    ("四层模型背一首童谣；每层的状态经末尾的归一化与输出层读出（logit lens），看真正的下一个词的概率。另一个模型背同样的词打乱后的次序。",
-     "A model of four layers learns a rhyme; each layer's states are read off through the final norm and the head (logit lens): the chance of the word that does "
-     "come next. Another model learns the same words, shuffled."),
-    (f"随机 1/{len(WORDS)} = {1 / len(WORDS):.2f}；基线：打乱的词，没有意思可懂。早期的层并不为输出层而训练，读数只是近似。",
-     f"Chance 1/{len(WORDS)} = {1 / len(WORDS):.2f}; baseline: shuffled words, where nothing can be understood. Early layers are not trained for the head, so readings are rough."),
-    ("末层接近 1，嵌入处接近随机；多在第二层前后就定了，不是层层均匀；打乱的词背得一样好，所以是记忆。",
-     "Near 1 at the top and near chance at the embedding; decided about layer 2, not evenly; shuffled words are learnt as well, so it is memory."),
-    {**{f"layer_{i}": (f"Buck 的概率：第 {i} 层", f"chance of Buck: layer {i}") for i in range(LAYERS + 1)},
-     "rhyme": ("童谣：下一个词的概率", "rhyme: chance of the next word"), "shuffled": ("打乱的词：同上", "shuffled words: the same"),
-     "unheard": ("“Nine, Two,”之后的 Buck", "Buck after “Nine, Two,”"), "no_one": ("剪断通向 One 的连线", "edge to One cut"),
-     "no_two": ("剪断通向 Two 的连线", "edge to Two cut"), "first": ("首次过半的层", "first layer above a half")},
+    Message("After “One, Two,” every layer deepens the guess a little, and four of them arrive at Buck, le."),
+    Message("A book on prompts, with a picture of four layers."),
+    Message("A model of four layers learns a rhyme; each layer's states are read off through the final norm and the "
+            "head (logit lens): the chance of the word that does come next. Another model learns the same words, "
+            "shuffled."),
+    Message("Chance 1/{words} = {words2:.2f}; baseline: shuffled words, where nothing can be understood. Early layers "
+            "are not trained for the head, so readings are rough.", words=len(WORDS), words2=1 / len(WORDS)),
+    Message("Near 1 at the top and near chance at the embedding; decided about layer 2, not evenly; shuffled words "
+            "are learnt as well, so it is memory."),
+    {**{f"layer_{i}": Message("chance of Buck: layer {i}", i=i) for i in range(LAYERS + 1)},
+     "rhyme": Message("rhyme: chance of the next word"), "shuffled": Message(
+         "shuffled words: the same"),
+     "unheard": Message("Buck after “Nine, Two,”"), "no_one": Message("edge to One cut"),
+     "no_two": Message("edge to Two cut"), "first": Message("first layer above a half")},
     run, judge, plot, steps=250, enough=100, seeds=3,
-)  # fmt: skip
+)

@@ -1,11 +1,12 @@
 """Does the cache change the text? Write with it and without it, and compare every number on the way."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import exact
+from qkv.messages import Message
 
-PROMPTS = ("One, Two,", "书放在桌上，它很", "Once upon a time,")
+PROMPTS = ("One, Two,", Message("Once upon a time,"))
 TOKENS = 100
 
 
@@ -27,30 +28,28 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
 
 def judge(runs: Runs) -> Verdict:
     less = runs.mean("read_without") / runs.mean("read_with")
-    says = (f"{TOKENS} 个词元中 {runs.low('same'):.0%} 相同，对数概率最多差 {runs.high('gap'):.1g}；读入的位置少 {less:.0f} 倍",
-            f"{runs.low('same'):.0%} of {TOKENS} tokens the same, log-probabilities at most {runs.high('gap'):.1g} apart; "
-            f"{less:.0f} times fewer positions read")  # fmt: skip
-    return runs.verdict("shown" if runs.low("same") == 1 and runs.high("gap") < 1e-9 else "refuted", "gap", *says)
+    says = Message("{same:.0%} of {tokens} tokens the same, log-probabilities at most {gap:.1g} apart; {less:.0f} "
+                   "times fewer positions read", same=runs.low("same"), tokens=TOKENS, gap=runs.high("gap"),
+                   less=less)
+    return runs.verdict("shown" if runs.low("same") == 1 and runs.high("gap") < 1e-9 else "refuted", "gap", says)
 
 
 def plot(runs: Runs) -> Plot:
     without = runs.curve("reads")
-    return Plot("lines", ("写一个新词要读入多少个位置", "positions read to write one new token"),
+    return Plot("lines", Message("positions read to write one new token"),
                 [float(10 * i) for i in range(len(without))], {"without cache": without, "with cache": [1.0] * len(without)},
-                ("已写的词", "tokens written"), ("位置", "positions"))  # fmt: skip
+                Message("tokens written"), Message("positions"))
 
 
 LAB = Lab(
     "exact",
-    ("用 KV 缓存写出的文本与不用时完全相同。", "Text written with the KV cache is exactly the text written without it."),
-    ("“缓存并重复”：讲推理的文章。", "“Cache and repeat”: texts on inference."),
-    ("demo-lm 以温度 1、同一种子写 100 个词元，有缓存与无缓存（fp64）：词元与对数概率。",
-     "demo-lm writes 100 tokens at temperature 1 from the same seed, with and without the cache (fp64): tokens and "
-     "log-probabilities."),
-    ("相同：100%，差约 1e-14；fp32 下近乎并列的词可能翻转。",
-     "The same: 100 % and about 1e-14; in fp32 near-ties may flip."),
-    ("完全相同；新词只读 1 个位置，而不是全部。", "Exactly the same; a new token reads 1 position instead of all."),
-    {"same": ("相同词元的比例", "share of equal tokens"), "gap": ("对数概率的最大差", "largest gap of log-probabilities"),
-     "read_without": ("无缓存时读入的位置", "positions read without"), "read_with": ("有缓存时读入的位置", "positions read with")},
+    Message("Text written with the KV cache is exactly the text written without it."),
+    Message("“Cache and repeat”: texts on inference."),
+    Message("demo-lm writes 100 tokens at temperature 1 from the same seed, with and without the cache (fp64): tokens "
+            "and log-probabilities."),
+    Message("The same: 100 % and about 1e-14; in fp32 near-ties may flip."),
+    Message("Exactly the same; a new token reads 1 position instead of all."),
+    {"same": Message("share of equal tokens"), "gap": Message("largest gap of log-probabilities"),
+     "read_without": Message("positions read without"), "read_with": Message("positions read with")},
     run, judge, plot,
-)  # fmt: skip
+)

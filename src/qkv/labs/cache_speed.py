@@ -1,11 +1,12 @@
 """What does the cache save? One new token with it, and by a whole pass over everything before it."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+
 
 import qkv
 from qkv.cost import count
 from qkv.hub import spec_of
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import pace
+from qkv.messages import Message
 
 LENGTHS = (16, 64, 128, 256)
 
@@ -23,27 +24,30 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
 
 
 def judge(runs: Runs) -> Verdict:
-    says = (f"{LENGTHS[0]} 个词时快 {runs.mean('short'):.1f} 倍，{LENGTHS[-1]} 个词时快 {runs.mean('long'):.1f} 倍（计算量少 {runs.mean('flops_long'):.0f} 倍）",
-            f"{runs.mean('short'):.1f} times faster at {LENGTHS[0]} tokens, {runs.mean('long'):.1f} times at {LENGTHS[-1]} "
-            f"({runs.mean('flops_long'):.0f} times fewer FLOPs)")  # fmt: skip
+    says = Message("{short:.1f} times faster at {lengths} tokens, {long:.1f} times at {lengths2} ({flops_long:.0f} "
+                   "times fewer FLOPs)", short=runs.mean("short"), lengths=LENGTHS[0], long=runs.mean("long"),
+                   lengths2=LENGTHS[-1], flops_long=runs.mean("flops_long"))
     grows = runs.low("long") > 2 and runs.low("long") > runs.high("short")
-    return runs.verdict("shown" if grows else "not shown", "long", *says)
+    return runs.verdict("shown" if grows else "not shown", "long", says)
 
 
 def plot(runs: Runs) -> Plot:
-    return Plot("lines", ("不用缓存慢多少倍", "times slower without the cache"), [float(n) for n in LENGTHS],
-                {"time": runs.curve("factors"), "FLOPs": runs.curve("work")}, ("前文长度", "tokens before"), ("倍", "times"), "log")  # fmt: skip
+    return Plot("lines", Message("times slower without the cache"), [float(n) for n in LENGTHS],
+                {"time": runs.curve("factors"), "FLOPs": runs.curve("work")}, Message("tokens before"), Message(
+                    "times"), "log")
 
 
 LAB = Lab(
     "speed",
-    ("KV 缓存省去重复计算，前文越长省得越多。", "The KV cache saves repeated work, and the more the longer the text."),
-    ("讲推理的文章。", "Texts on inference."),
-    ("GPT-2 small 的形状、随机权重、fp32：写一个新词，用缓存，或对全文再做一次前向；时间与计算量。",
-     "GPT-2 small's shapes, random weights, fp32: one new token with the cache, or by a pass over the whole text; time and FLOPs."),
-    ("没用为 1 倍。时间比计算量省得少：解码受带宽限制。", "No use is a factor of 1. Time falls less than FLOPs: decoding is bound by bandwidth."),
-    ("16 个词约 4 倍，256 个词约 12 倍（试验机上）。", "About 4 times at 16 tokens, 12 at 256 (on the pilot's machine)."),
-    {"short": (f"{LENGTHS[0]} 词：快多少倍", f"{LENGTHS[0]} tokens: times faster"), "long": (f"{LENGTHS[-1]} 词：快多少倍", f"{LENGTHS[-1]} tokens: times faster"),
-     "flops_long": ("计算量少多少倍", "times fewer FLOPs"), "without": ("不用缓存（毫秒）", "ms without"), "with": ("用缓存（毫秒）", "ms with")},
+    Message("The KV cache saves repeated work, and the more the longer the text."),
+    Message("Texts on inference."),
+    Message("GPT-2 small's shapes, random weights, fp32: one new token with the cache, or by a pass over the whole "
+            "text; time and FLOPs."),
+    Message("No use is a factor of 1. Time falls less than FLOPs: decoding is bound by bandwidth."),
+    Message("About 4 times at 16 tokens, 12 at 256 (on the pilot's machine)."),
+    {"short": Message("{lengths} tokens: times faster", lengths=LENGTHS[0]), "long": Message(
+        "{lengths} tokens: times faster", lengths=LENGTHS[-1]),
+     "flops_long": Message("times fewer FLOPs"), "without": Message("ms without"), "with": Message(
+         "ms with")},
     run, judge, plot,
-)  # fmt: skip
+)

@@ -1,11 +1,12 @@
 """How far do more layers get without writing anything down? Li et al. 2024 in small, their figure redrawn beside ours."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 import torch
 
 from qkv.labs import cot_serial as serial
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit, guesses
+from qkv.messages import Message
 
 DEPTHS, ALOUD, COUNT = (1, 2, 4, 8), (1, 2), 8
 # Li et al. 2024, Figure 3 (permutations of five composed): approximate, not checked against the figure's data.
@@ -49,48 +50,46 @@ def run(seed: int, *, steps: int = 600, tell: Tell = quiet) -> Numbers:
 
 def judge(runs: Runs) -> Verdict:
     shallow, deep = runs.mean("silent4_1"), runs.mean("silent4_8")
-    says = (f"不写出来：复合 4 个，1 层 {shallow:.2f}，8 层 {deep:.2f}；复合 8 个，8 层也只有 {runs.mean('silent8_8'):.2f}（随机 0.17）。"
-            f"边想边写复合 8 个：1 层 {runs.mean('aloud8_1'):.2f}",
-            f"silently, four permutations: {shallow:.2f} with 1 layer, {deep:.2f} with 8; eight: {runs.mean('silent8_8'):.2f} even "
-            f"with 8 layers (chance 0.17). Aloud, eight: {runs.mean('aloud8_1'):.2f} with 1 layer")  # fmt: skip
+    says = Message("silently, four permutations: {shallow:.2f} with 1 layer, {deep:.2f} with 8; eight: "
+                   "{silent8_8:.2f} even with 8 layers (chance 0.17). Aloud, eight: {aloud8_1:.2f} with 1 layer",
+                   shallow=shallow, deep=deep, silent8_8=runs.mean("silent8_8"),
+                   aloud8_1=runs.mean("aloud8_1"))
     deeper = runs.low("silent4_8") > runs.high("silent4_1") + 0.2
     beyond = runs.low("aloud8_1") >= 0.95 and runs.high("silent8_8") <= 0.35
     return runs.verdict(
-        "shown" if deeper and beyond else "true only when" if deeper or beyond else "not shown", "aloud8_1", *says
+        "shown" if deeper and beyond else "true only when" if deeper or beyond else "not shown", "aloud8_1", says
     )
 
 
-NAMES = {**{f"silent{n}": (f"不写，{n} 个", f"silent, {n} permutations") for n in (3, 4, 5, 8)}, "aloud8": ("写，8 个", "aloud, 8 permutations"),
-         "aloud": ("写", "aloud"), "silent": ("不写", "silent")}  # fmt: skip
+NAMES = {**{f"silent{n}": Message("silent, {n} permutations", n=n) for n in (3, 4, 5, 8)}, "aloud8": Message(
+    "aloud, 8 permutations"),
+         "aloud": Message("said aloud"), "silent": Message("silent")}
 
 
 def plot(runs: Runs) -> Plot:
     silent = {f"silent{n}": [runs.curve(f"silent_{layers}")[n - 1] for layers in DEPTHS] for n in (3, 4, 5, 8)}
     spoken = [runs.mean(f"aloud8_{layers}") if layers in ALOUD else float("nan") for layers in DEPTHS]  # not tried
-    theirs = Plot("lines", ("论文：S5 的复合，答案的正确率", "the paper: S5 composed, accuracy of the answer"), DEPTHS[:-1],
-                  PAPER, ("层数", "layers"), ("正确率", "accuracy"), names=NAMES,
-                  source=("Li 等 2024，图 3，约数，未核对；不写约等于猜（1/5）",
-                          "Li et al. 2024, approximate, from Figure 3, unchecked; silent is a guess (1/5)"))  # fmt: skip
-    return Plot("lines", ("复合 n 个 S3 置换：正确率", "n permutations of S3 composed: accuracy"), DEPTHS, silent | {"aloud8": spoken},
-                ("层数", "layers"), ("正确率", "accuracy"), names=NAMES, beside=theirs)  # fmt: skip
+    theirs = Plot("lines", Message("the paper: S5 composed, accuracy of the answer"), DEPTHS[:-1],
+                  PAPER, Message("layers"), Message("accuracy"), names=NAMES,
+                  source=Message("Li et al. 2024, approximate, from Figure 3, unchecked; silent is a guess "
+                                 "(1/5)"))
+    return Plot("lines", Message("n permutations of S3 composed: accuracy"), DEPTHS, silent | {"aloud8": spoken},
+                Message("layers"), Message("accuracy"), names=NAMES, beside=theirs)
 
 
 LAB = Lab(
     "trained",
-    ("层数换不来思维链：不写出来，能串几步由层数决定；写出来，浅层也能一直串下去。",
-     "Depth does not replace thinking aloud: silently, layers limit how many steps can be chained; aloud, even a shallow model goes on."),
-    ("Li 等 2024《Chain of Thought Empowers Transformers to Solve Inherently Serial Problems》。",
-     "Li et al. 2024, Chain of Thought Empowers Transformers to Solve Inherently Serial Problems."),
-    ("1、2、4、8 层模型复合 8 个三元置换。不写：每个位置当场答到此为止的乘积（论文的 hint）；写：读自己写出的步骤。与论文不同：S3 而非 "
-     "S5，宽 32，600 步，8 个置换。",
-     "Models of 1, 2, 4 and 8 layers compose eight permutations of three things. Silent: each position answers with the product so "
-     "far (the paper's \"hint\"); aloud: it reads the steps it wrote. Unlike the paper: S3, not S5; width 32; 600 steps; eight "
-     "permutations."),
-    ("随机 1/6 = 0.17；基线：1 层不写。", "Chance 1/6 = 0.17; baseline: one layer, silent."),
-    ("不写：层数越多，能复合的越长，但 8 个都接近随机；写：1 层 ≥ 0.95。", "Silent: the deeper the longer, but eight are near "
-     "chance for all; aloud: at least 0.95 with one layer."),
-    {**{f"silent4_{n}": (f"不写，4 个，{n} 层", f"silent, four, layers: {n}") for n in DEPTHS},
-     "silent8_8": ("不写，8 个，8 层", "silent, eight, layers: 8"),
-     **{f"aloud8_{n}": (f"写，8 个，{n} 层", f"aloud, eight, layers: {n}") for n in ALOUD}},
+    Message("Depth does not replace thinking aloud: silently, layers limit how many steps can be chained; aloud, even "
+            "a shallow model goes on."),
+    Message("Li et al. 2024, Chain of Thought Empowers Transformers to Solve Inherently Serial Problems."),
+    Message("Models of 1, 2, 4 and 8 layers compose eight permutations of three things. Silent: each position answers "
+            "with the product so far (the paper's \"hint\"); aloud: it reads the steps it wrote. Unlike the paper: "
+            "S3, not S5; width 32; 600 steps; eight permutations."),
+    Message("Chance 1/6 = 0.17; baseline: one layer, silent."),
+    Message("Silent: the deeper the longer, but eight are near chance for all; aloud: at least 0.95 with one "
+            "layer."),
+    {**{f"silent4_{n}": Message("silent, four, layers: {n}", n=n) for n in DEPTHS},
+     "silent8_8": Message("silent, eight, layers: 8"),
+     **{f"aloud8_{n}": Message("aloud, eight, layers: {n}", n=n) for n in ALOUD}},
     run, judge, plot, steps=600, enough=300, seeds=3,
-)  # fmt: skip
+)

@@ -1,5 +1,5 @@
 """Does thinking aloud help because the written token is the only way down? Compose 12 permutations, three ways."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+
 
 from itertools import permutations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 import qkv
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit, guesses
+from qkv.messages import Message
 
 COUNT, SIX, ASK, DOT = 12, 6, 6, 7  # permutations in a row, permutations there are, the question, a filler
 ARMS = ("direct", "not_fed_back", "aloud")
@@ -68,32 +69,27 @@ def run(seed: int, *, steps: int = 800, tell: Tell = quiet) -> Numbers:
 
 def judge(runs: Runs) -> Verdict:
     aloud, others = runs.low("aloud"), max(runs.high("direct"), runs.high("not_fed_back"))
-    says = (f"边想边写 {runs.mean('aloud'):.2f}；同样的步骤与长度但不读自己写的 {runs.mean('not_fed_back'):.2f}；直接回答 "
-            f"{runs.mean('direct'):.2f}（随机 0.17）",
-            f"aloud {runs.mean('aloud'):.2f}; the same steps and length, not fed back {runs.mean('not_fed_back'):.2f}; direct "
-            f"{runs.mean('direct'):.2f} (chance 0.17)")  # fmt: skip
+    says = Message("aloud {aloud:.2f}; the same steps and length, not fed back {not_fed_back:.2f}; direct "
+                   "{direct:.2f} (chance 0.17)", aloud=runs.mean("aloud"), not_fed_back=runs.mean("not_fed_back"),
+                   direct=runs.mean("direct"))
     word = "shown" if aloud >= 0.95 and others <= 0.35 else "true only when" if aloud > others + 0.2 else "not shown"
-    return runs.verdict(word, "aloud", *says)
+    return runs.verdict(word, "aloud", says)
 
 
 def plot(runs: Runs) -> Plot:
-    return Plot("bars", ("复合 12 个置换：最后答对的份额", "12 permutations composed: final answers right"), ARMS,
-                {"accuracy": [runs.mean(arm) for arm in ARMS]}, y_label=("正确率", "accuracy"))  # fmt: skip
+    return Plot("bars", Message("12 permutations composed: final answers right"), ARMS,
+                {"accuracy": [runs.mean(arm) for arm in ARMS]}, y_label=Message("accuracy"))
 
 
 LAB = Lab(
     "trained",
-    ("思维链有效，是因为写出的词是结果回到底层的唯一通道。",
-     "Thinking aloud helps because the written token is the only way for a result to come down."),
-    ("讲提示词的书；Feng 2023、Li 2024 证明了串行计算的一面。",
-     "A book on prompts; Feng et al. 2023 and Li et al. 2024 prove the serial side of it."),
-    ("两层模型复合 12 个三元置换。三组：直接；同样长度、同样的步骤标签，但读的是填充符；读自己写的步骤。",
-     "A model of two layers composes 12 permutations of three things. Three arms: direct; the same length and labels over "
-     "fillers; the same over the steps it wrote itself."),
-    ("随机 1/6 = 0.17；中间一组排除了“只是监督更多、计算更多”；更多的层能补上多少，见 cot-depth。",
-     "Chance 1/6 = 0.17; the middle arm rules out that it is only more supervision or more computing; what more layers make "
-     "up for is measured by cot-depth."),
-    ("边想边写 ≥ 0.95，另外两组 ≤ 0.35。", "Aloud at least 0.95, the other two at most 0.35."),
-    {"direct": ("直接回答", "direct"), "not_fed_back": ("不读自己写的", "not fed back"), "aloud": ("边想边写", "aloud")},
+    Message("Thinking aloud helps because the written token is the only way for a result to come down."),
+    Message("A book on prompts; Feng et al. 2023 and Li et al. 2024 prove the serial side of it."),
+    Message("A model of two layers composes 12 permutations of three things. Three arms: direct; the same length and "
+            "labels over fillers; the same over the steps it wrote itself."),
+    Message("Chance 1/6 = 0.17; the middle arm rules out that it is only more supervision or more computing; what "
+            "more layers make up for is measured by cot-depth."),
+    Message("Aloud at least 0.95, the other two at most 0.35."),
+    {"direct": Message("direct"), "not_fed_back": Message("not fed back"), "aloud": Message("aloud")},
     run, judge, plot, steps=800, enough=400, seeds=3,
-)  # fmt: skip
+)

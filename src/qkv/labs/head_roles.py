@@ -1,5 +1,5 @@
 """Do heads specialise? Repeat a random segment, silence each head in turn, and compare with where each head looks."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 import statistics
 from typing import Literal
@@ -11,12 +11,16 @@ import qkv
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit, guesses, repeated
 from qkv.lens.edit import Edit, ablate
+from qkv.messages import Message, join
 
 LAYERS, HEADS, SYMBOLS, ROWS = 2, 4, 16, 200
-POSITIONS: dict[Literal["learned", "sinusoid"], tuple[str, str]] = {"learned": ("学习的位置", "learned positions"), "sinusoid": ("正弦位置", "sinusoids")}
-NAMES = {"right": ("正确率", "accuracy"), "worst": ("静默最要紧的头，降", "head needed most: lost"), "median": ("中位数的头，降", "median head: lost"),
-         "before": ("下层看前一个的最大权重", "most weight on the symbol before, layer 0"), "induction": ("上层归纳的最大权重", "most weight of induction, layer 1"),
-         "named": ("图上最像的头最要紧", "looks the part and is needed most")}  # fmt: skip
+POSITIONS: dict[Literal["learned", "sinusoid"], Message] = {"learned": Message("learned positions"), "sinusoid": Message(
+    "sinusoids")}
+NAMES = {"right": Message("accuracy"), "worst": Message("head needed most: lost"), "median": Message(
+    "median head: lost"),
+         "before": Message("most weight on the symbol before, layer 0"), "induction": Message(
+             "most weight of induction, layer 1"),
+         "named": Message("looks the part and is needed most")}
 
 
 @torch.no_grad()
@@ -66,45 +70,47 @@ def special(runs: Runs, kind: str) -> bool:
 
 
 def judge(runs: Runs) -> Verdict:
-    zh, en = list[str](), list[str]()
-    for kind, (in_zh, in_en) in POSITIONS.items():
+    found = list[Message]()
+    for kind, in_text in POSITIONS.items():
         worst, median, induction = (runs.mean(f"{name}_{kind}") for name in ("worst", "median", "induction"))
-        zh.append(f"{in_zh}：静默最要紧的头降 {worst:.2f}（中位数 {median:.2f}），归纳权重最大 {induction:.2f}，"
-                  f"图上最像的头就是最要紧的：{runs.mean(f'named_{kind}'):.0%}")  # fmt: skip
-        en.append(f"{in_en}: silencing the head needed most costs {worst:.2f} (the median one {median:.2f}), the most weight of induction "
-                  f"is {induction:.2f}, and the head that looks the part is the one needed most in {runs.mean(f'named_{kind}'):.0%}")  # fmt: skip
+        share = runs.mean(f"named_{kind}")
+        found.append(Message("{in_text}: silencing the head needed most costs {worst:.2f} (the median one "
+                             "{median:.2f}), the most weight of induction is {induction:.2f}, and the head that looks "
+                             "the part is the one needed most in {share:.0%}", in_text=in_text, worst=worst,
+                             median=median, induction=induction, share=share))
     apart = [special(runs, kind) for kind in POSITIONS]
     named = all(runs.low(f"named_{kind}") == 1 for kind in POSITIONS)
     word = "shown" if all(apart) and named else "true only when" if any(apart) else "not shown"
-    return runs.verdict(word, "worst_learned", "；".join(zh), "; ".join(en))
+    return runs.verdict(word, "worst_learned", join("; ", found))
 
 
 def plot(runs: Runs) -> Plot:
-    series, names = dict[str, list[float]](), {f"h{h}": (f"头 {h}", f"head {h}") for h in range(HEADS)}
-    for kind, (in_zh, in_en) in POSITIONS.items():
+    series, names = dict[str, list[float]](), {f"h{h}": Message("head {h}", h=h) for h in range(HEADS)}
+    for kind, in_text in POSITIONS.items():
         for n, row in enumerate(runs.rows):
             drops = row[f"drops_{kind}"]
             assert isinstance(drops, list)
             for i in range(LAYERS):
                 series[f"{kind}.{n}.{i}"] = drops[i * HEADS : (i + 1) * HEADS]
-                names[f"{kind}.{n}.{i}"] = (f"{in_zh}，种子 {n}，第 {i} 层", f"{in_en}, seed {n}, layer {i}")
-    return Plot("grid", ("静默一个头，正确率降多少", "one head silenced: accuracy lost"), [f"h{h}" for h in range(HEADS)], series, names=names)
+                names[f"{kind}.{n}.{i}"] = Message("{in_text}, seed {n}, layer {i}", in_text=in_text, n=n,
+                                                   i=i)
+    return Plot("grid", Message("one head silenced: accuracy lost"), [f"h{h}" for h in range(HEADS)], series, names=names)
 
 
 LAB = Lab(
     "trained",
-    ("不同的头各司其职：有的看前一个词，有的找重复，看注意力图就知道哪个头管什么。",
-     "Heads specialise: one looks at the word before, one finds repeats; the pattern tells what a head is for."),
-    ("所有讲多头的文章（“有的头管语法，有的管指代”）；归纳头见 Olsson 2022。",
-     "All texts on many heads (“one for grammar, one for reference”); induction heads: Olsson et al. 2022."),
-    ("两层各四头的模型学着重复随机的一段（长 5 到 12）。逐个静默八个头；量每个头看前一个符号、看“以前同一符号之后”的权重。位置编码用两种。",
-     "A model of two layers with four heads each learns to repeat a random segment (of 5 to 12). Each of the eight heads is silenced; the "
-     "weight that each head puts on the symbol before, and on what followed the same symbol earlier. With two kinds of positions."),
-    ("随机 1/16 = 0.06；基线：不静默。分工的标准：最要紧的头至少值 0.2，且是中位数的两倍。",
-     "Chance 1/16 = 0.06; baseline: none silenced. To specialise: the head needed most costs at least 0.2 and twice the median."),
-    ("学习的位置（先导试验）：最要紧的头值 0.3 以上，多数头少得多，但看图认不出它。正弦：图上有归纳头，三个头分担同一职责，少哪个都不要紧。",
-     "Learned positions (a pilot): the head needed most costs 0.3 or more, most much less, and the pattern does not tell which. Sinusoids: "
-     "heads look like induction, three share that work, none is needed much."),
-    {f"{name}_{kind}": (f"{zh}（{in_zh}）", f"{en} ({in_en})") for kind, (in_zh, in_en) in POSITIONS.items() for name, (zh, en) in NAMES.items()},
+    Message("Heads specialise: one looks at the word before, one finds repeats; the pattern tells what a head is "
+            "for."),
+    Message("All texts on many heads (“one for grammar, one for reference”); induction heads: Olsson et al. "
+            "2022."),
+    Message("A model of two layers with four heads each learns to repeat a random segment (of 5 to 12). Each of the "
+            "eight heads is silenced; the weight that each head puts on the symbol before, and on what followed the "
+            "same symbol earlier. With two kinds of positions."),
+    Message("Chance 1/16 = 0.06; baseline: none silenced. To specialise: the head needed most costs at least 0.2 and "
+            "twice the median."),
+    Message("Learned positions (a pilot): the head needed most costs 0.3 or more, most much less, and the pattern "
+            "does not tell which. Sinusoids: heads look like induction, three share that work, none is needed "
+            "much."),
+    {f"{name}_{kind}": Message("{text} ({in_text})", text=text, in_text=in_text) for kind, in_text in POSITIONS.items() for name, text in NAMES.items()},
     run, judge, plot, steps=800, enough=500, seeds=3,
-)  # fmt: skip
+)

@@ -1,5 +1,5 @@
 """Do induction heads form as the loss drops, and only with two layers? Olsson et al. 2022 in small, redrawn beside ours."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 from itertools import pairwise
 
@@ -10,6 +10,7 @@ from torch import Tensor
 import qkv
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit, guesses
+from qkv.messages import Message
 
 SYMBOLS, LENGTH, ROWS, LOOKS = 32, 64, 32, 12
 # Olsson et al. 2022, argument 1: "less than 0.15 nats" before, "roughly 0.4" after 2.5 to 5 billion tokens stand in the
@@ -82,47 +83,46 @@ def steepest(values: list[float], every: int) -> float:
 
 def judge(runs: Runs) -> Verdict:
     apart = max(abs(a - b) for a, b in zip(runs.each("loss_drop_2"), runs.each("prefix_rise_2"), strict=True))
-    says = (f"两层：最好的头匹配 {runs.mean('prefix_2'):.2f}，上下文得分 {runs.mean('score_2'):.1f}；一层：{runs.mean('prefix_1'):.2f} 与 "
-            f"{runs.mean('score_1'):.1f}。两层的头成形与损失骤降相隔最多 {apart:.0f} 步",
-            f"two layers: the best head matches {runs.mean('prefix_2'):.2f}, in-context score {runs.mean('score_2'):.1f}; one layer: "
-            f"{runs.mean('prefix_1'):.2f} and {runs.mean('score_1'):.1f}. With two, the head forms within {apart:.0f} steps of the "
-            "steepest fall of the loss")  # fmt: skip
+    says = Message("two layers: the best head matches {prefix_2:.2f}, in-context score {score_2:.1f}; one layer: "
+                   "{prefix_1:.2f} and {score_1:.1f}. With two, the head forms within {apart:.0f} steps of the "
+                   "steepest fall of the loss", prefix_2=runs.mean("prefix_2"), score_2=runs.mean("score_2"),
+                   prefix_1=runs.mean("prefix_1"), score_1=runs.mean("score_1"), apart=apart)
     forms = runs.low("prefix_2") > 0.5 and runs.high("prefix_1") < 0.2
     helps = runs.high("score_2") < runs.low("score_1") - 0.5
     return runs.verdict(
-        "shown" if forms and helps and apart <= 100 else "true only when" if forms else "not shown", "prefix_2", *says
+        "shown" if forms and helps and apart <= 100 else "true only when" if forms else "not shown", "prefix_2", says
     )
 
 
 def plot(runs: Runs) -> Plot:
     ours = {name: runs.curve(f"curve_{name}") for name in PAPER}
-    theirs = Plot("lines", ("论文：只有注意力的模型读真实文本", "the paper: attention-only models of text"), TOKENS, PAPER,
-                  ("训练词元（十亿）", "billion tokens of training"), ("得分（奈特）与匹配", "score (nats) and match"),
-                  source=("Olsson 等 2022，论证一：0.15、0.4 与 25–50 亿见正文，其余约数，读自图 3、图 5",
-                          "Olsson et al. 2022, argument 1: 0.15, 0.4, 2.5 to 5 from the text, the rest approximate, Figures 3, 5"))  # fmt: skip
-    return Plot("lines", ("训练中：上下文得分与最好的头的匹配", "in training: in-context score and best head's match"), runs.curve("at"), ours,
-                ("步", "step"), ("得分（奈特）与匹配", "score (nats) and match"), beside=theirs)  # fmt: skip
+    theirs = Plot("lines", Message("the paper: attention-only models of text"), TOKENS, PAPER,
+                  Message("billion tokens of training"), Message("score (nats) and match"),
+                  source=Message("Olsson et al. 2022, argument 1: 0.15, 0.4, 2.5 to 5 from the text, the rest "
+                                 "approximate, Figures 3, 5"))
+    return Plot("lines", Message("in training: in-context score and best head's match"), runs.curve("at"), ours,
+                Message("step"), Message("score (nats) and match"), beside=theirs)
 
 
 LAB = Lab(
     "trained",
-    ("归纳头（见过 A B，再见 A 就猜 B）在训练中突然成形，损失同时骤降；一层的模型长不出来。",
-     "Induction heads (A B seen before, A again: guess B) form abruptly in training, as the loss drops; one layer has none."),
-    ("Olsson 等 2022《In-context Learning and Induction Heads》。", "Olsson et al. 2022, In-context Learning and Induction Heads."),
-    ("只有注意力的模型，1 层与 2 层，读 10–24 个不同符号的不断重复。每 50 步：损失；上下文得分（末 8 个符号的损失减去第 5–8 个的）；"
-     "最好的头看向“上一次同一符号之后”的权重。与论文不同：人造符号而非文本，64 个位置而非 512，训练 120 万词元而非 100 亿；重复多，所以得分大得多。",
-     "Attention-only models of 1 and 2 layers read 10 to 24 distinct symbols over and over. Every 50 steps: the loss; the in-context "
-     "score (the last 8 symbols' loss minus that of the 5th to 8th); the best head's weight on what followed the same symbol before. "
-     "Unlike the paper: made-up symbols, not text; 64 positions, not 512; 1.2 million tokens, not 10 billion; and as all is "
-     "repetition, a far larger score."),
-    ("猜：损失 ln 32 = 3.47，头的匹配约 1/17 = 0.06；基线：一层的模型，它只能记住出现过哪些符号。",
-     "Guessing: loss ln 32 = 3.47, match about 1/17 = 0.06; baseline: one layer, which can only note which symbols are about."),
-    ("两层：匹配 > 0.5，与损失骤降相隔不到 100 步，得分比一层低 0.5 以上；一层：匹配 < 0.2。",
-     "Two layers: match above 0.5, within 100 steps of the loss's fall, score lower than one layer's by 0.5; one layer: below 0.2."),
-    {"prefix_2": ("最好的头的匹配，2 层", "best head's match, 2 layers"), "prefix_1": ("最好的头的匹配，1 层", "best head's match, 1 layer"),
-     "score_2": ("上下文得分，2 层", "in-context score, 2 layers"), "score_1": ("上下文得分，1 层", "in-context score, 1 layer"),
-     "loss_2": ("损失，2 层", "loss, 2 layers"), "loss_1": ("损失，1 层", "loss, 1 layer"),
-     "loss_drop_2": ("损失骤降的一步，2 层", "step of the loss's steepest fall, 2"),
-     "prefix_rise_2": ("匹配骤升的一步，2 层", "step of the match's steepest rise, 2")},
+    Message("Induction heads (A B seen before, A again: guess B) form abruptly in training, as the loss drops; one "
+            "layer has none."),
+    Message("Olsson et al. 2022, In-context Learning and Induction Heads."),
+    Message("Attention-only models of 1 and 2 layers read 10 to 24 distinct symbols over and over. Every 50 steps: "
+            "the loss; the in-context score (the last 8 symbols' loss minus that of the 5th to 8th); the best head's "
+            "weight on what followed the same symbol before. Unlike the paper: made-up symbols, not text; 64 "
+            "positions, not 512; 1.2 million tokens, not 10 billion; and as all is repetition, a far larger "
+            "score."),
+    Message("Guessing: loss ln 32 = 3.47, match about 1/17 = 0.06; baseline: one layer, which can only note which "
+            "symbols are about."),
+    Message("Two layers: match above 0.5, within 100 steps of the loss's fall, score lower than one layer's by 0.5; "
+            "one layer: below 0.2."),
+    {"prefix_2": Message("best head's match, 2 layers"), "prefix_1": Message(
+        "best head's match, 1 layer"),
+     "score_2": Message("in-context score, 2 layers"), "score_1": Message("in-context score, 1 layer"),
+     "loss_2": Message("loss, 2 layers"), "loss_1": Message("loss, 1 layer"),
+     "loss_drop_2": Message("step of the loss's steepest fall, 2"),
+     "prefix_rise_2": Message("step of the match's steepest rise, 2")},
     run, judge, plot, steps=600, enough=400, seeds=3,
-)  # fmt: skip
+)

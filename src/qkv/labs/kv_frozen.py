@@ -1,5 +1,5 @@
 """Do the keys and values of past words change when the text grows? Three trained models, three kinds of mask."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 import qkv
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import draw, exact
+from qkv.messages import Message
 
 MODELS = {"causal": "demo-lm", "full": "demo-bert", "prefix": "demo-moe"}
 TOKENS = 12
@@ -45,33 +46,31 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
 
 def judge(runs: Runs) -> Verdict:
     frozen, moving = max(runs.high("causal"), runs.high("written")), min(runs.low("full"), runs.low("prefix"))
-    says = (f"因果：{frozen:.1g}；编码器 {runs.mean('full'):.2g}、变长的前缀 {runs.mean('prefix'):.2g} 会变；前缀之后写出的词："
-            f"{runs.high('written'):.1g}",
-            f"causal {frozen:.1g}; in an encoder ({runs.mean('full'):.2g}) and in a prefix that grows "
-            f"({runs.mean('prefix'):.2g}) they change; what is written after a prefix: {runs.high('written'):.1g}")  # fmt: skip
+    says = Message("causal {frozen:.1g}; in an encoder ({full:.2g}) and in a prefix that grows ({prefix:.2g}) they "
+                   "change; what is written after a prefix: {written:.1g}", frozen=frozen, full=runs.mean("full"),
+                   prefix=runs.mean("prefix"), written=runs.high("written"))
     word = "refuted" if frozen > 1e-9 else "true only when" if moving > 1e-6 else "shown"
-    return runs.verdict(word, "causal", *says)
+    return runs.verdict(word, "causal", says)
 
 
 def plot(runs: Runs) -> Plot:
     series = {f"{k} ({m})": runs.curve(f"{k}_curve") for k, m in MODELS.items()}
-    return Plot("lines", ("文本每长一个词，旧的 K、V 变了多少", "by how much old keys and values change as the text grows"),
-                [float(n) for n in range(3, TOKENS + 1)], series, ("词数", "tokens"), ("变化", "change"), "log")  # fmt: skip
+    return Plot("lines", Message("by how much old keys and values change as the text grows"),
+                [float(n) for n in range(3, TOKENS + 1)], series, Message("tokens"), Message("change"), "log")
 
 
 LAB = Lab(
     "exact",
-    ("过去词的 K 和 V 不再改变，所以可以缓存。", "The keys and values of past words never change, so they can be cached."),
-    ("讲 KV 缓存的文章。", "Texts on the KV cache."),
-    ("文本逐词变长，旧位置的 K、V 变了多少（fp64）：demo-lm（因果）、demo-bert（编码器）、demo-moe（前缀）。",
-     "A text grows word by word; by how much old keys and values change (fp64): demo-lm (causal), demo-bert (encoder), "
-     "demo-moe (prefix)."),
-    ("不变约 1e-15（矩阵乘法按形状换算法，所以不逐位相等）；对照：编码器必须变。",
-     "No change means about 1e-15 (products of another shape round otherwise); control: an encoder must change."),
-    ("因果：不变。编码器和变长的前缀：变。前缀之后写出的词：不变。",
-     "Causal: no change. Encoder, and a prefix that grows: change. What is written after a prefix: no change."),
-    {"causal": ("因果：最大变化", "causal: largest change"), "full": ("编码器：最大变化", "encoder: largest change"),
-     "prefix": ("变长的前缀：最大变化", "a growing prefix: largest change"),
-     "written": ("前缀之后写出的词", "written after a prefix")},
+    Message("The keys and values of past words never change, so they can be cached."),
+    Message("Texts on the KV cache."),
+    Message("A text grows word by word; by how much old keys and values change (fp64): demo-lm (causal), demo-bert "
+            "(encoder), demo-moe (prefix)."),
+    Message("No change means about 1e-15 (products of another shape round otherwise); control: an encoder must "
+            "change."),
+    Message("Causal: no change. Encoder, and a prefix that grows: change. What is written after a prefix: no "
+            "change."),
+    {"causal": Message("causal: largest change"), "full": Message("encoder: largest change"),
+     "prefix": Message("a growing prefix: largest change"),
+     "written": Message("written after a prefix")},
     run, judge, plot,
-)  # fmt: skip
+)

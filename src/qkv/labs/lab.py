@@ -18,20 +18,20 @@ from typing import Any, Literal
 
 from qkv.checkpoints.storage import fsync_path
 from qkv.errors import QkvError
+from qkv.messages import Given, Message
 
-Words = tuple[str, str]  # Chinese, English
 Number = float | list[float]
 Numbers = Mapping[str, Number]
 Tell = Callable[[str], None]
 Word = Literal["shown", "not shown", "refuted", "true only when", "inconclusive"]
-IN_ZH: dict[str, str] = {
-    "shown": "成立", "not shown": "未能显示", "refuted": "不成立", "true only when": "有条件成立",
-    "inconclusive": "无法判断",
-}  # fmt: skip
-KINDS: dict[str, Words] = {
-    "exact": ("精确", "exact"),
-    "speed": ("速度", "speed"),
-    "trained": ("训练", "trained"),
+VERDICTS: dict[str, Message] = {
+    "shown": Message("shown"), "not shown": Message("not shown"), "refuted": Message("refuted"),
+    "true only when": Message("true only when"), "inconclusive": Message("inconclusive"),
+}
+KINDS: dict[str, Message] = {
+    "exact": Message("exact"),
+    "speed": Message("speed"),
+    "trained": Message("trained"),
 }
 
 
@@ -40,7 +40,7 @@ class Verdict:
     """What came out, in a sentence with its numbers; `effect` is the deciding number, `spread` its range over seeds."""
 
     word: Word
-    says: Words
+    says: Message
     effect: float
     spread: tuple[float, float]
 
@@ -54,15 +54,15 @@ class Plot:
     """
 
     kind: Literal["bars", "lines", "grid"]
-    title: Words
+    title: Message
     x: Sequence[str | float]
     series: Mapping[str, Sequence[float]]
-    x_label: Words = ("", "")
-    y_label: Words = ("", "")
+    x_label: Message = Message()
+    y_label: Message = Message()
     scale: Literal["linear", "log"] = "linear"
-    names: Mapping[str, Words] = field(default_factory=dict[str, Words])
+    names: Mapping[str, Message] = field(default_factory=dict[str, Message])
     beside: "Plot | None" = None
-    source: Words = ("", "")
+    source: Message = Message()
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class Runs:
         rows = [value for row in self.rows if isinstance(value := row[name], list)]
         return [sum(column) / len(column) for column in zip(*rows, strict=True)]
 
-    def verdict(self, word: Word, effect: str, zh: str, en: str) -> Verdict:
+    def verdict(self, word: Word, effect: str, says: Message) -> Verdict:
         """A verdict whose deciding number is called `effect`."""
-        return Verdict(word, (zh, en), self.mean(effect), (self.low(effect), self.high(effect)))
+        return Verdict(word, says, self.mean(effect), (self.low(effect), self.high(effect)))
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,12 @@ class Lab:
     """
 
     kind: Literal["exact", "speed", "trained"]
-    claim: Words
-    who: Words
-    measured: Words
-    chance: Words
-    expected: Words
-    rows: Mapping[str, Words]
+    claim: Message
+    who: Message
+    measured: Message
+    chance: Message
+    expected: Message
+    rows: Mapping[str, Message]
     run: Callable[..., Numbers]
     judge: Callable[[Runs], Verdict]
     plot: Callable[[Runs], Plot]
@@ -214,13 +214,12 @@ def judged(lab: Lab, runs: Runs, steps: int, stopped: bool = False) -> Verdict:
     """The verdict of a lab over its runs, or why there can be none."""
     found, n = lab.judge(runs), len(runs.rows)
     if steps < lab.enough:
-        says = (f"{steps} 步太少，至少要 {lab.enough} 步",
-                f"{steps} steps are too few; at least {lab.enough} are needed")  # fmt: skip
+        says = Message("{steps} steps are too few; at least {enough} are needed", steps=steps,
+                       enough=lab.enough)
     elif n < lab.seeds and stopped:
-        says = (f"提前停止：只完成 {n} 个种子，需要 {lab.seeds} 个",
-                f"stopped early: {n} of the {lab.seeds} seeds that are needed")  # fmt: skip
+        says = Message("stopped early: {n} of the {seeds} seeds that are needed", n=n, seeds=lab.seeds)
     elif n < lab.seeds:
-        says = (f"{n} 个种子太少，至少要 {lab.seeds} 个", f"{n} seeds are too few; at least {lab.seeds} are needed")
+        says = Message("{n} seeds are too few; at least {seeds} are needed", n=n, seeds=lab.seeds)
     else:
         return found
     return Verdict("inconclusive", says, found.effect, found.spread)
@@ -236,23 +235,28 @@ def as_json(lab: Lab, result: Result) -> dict[str, Any]:
     """A result as it is written to a file: with its claim, so that lists need not import the lab."""
     v = result.verdict
     return {
-        "name": result.name, "kind": lab.kind, "claim": list(lab.claim), "verdict": v.word, "says": list(v.says),
+        "name": result.name, "kind": lab.kind, "claim": written(lab.claim), "verdict": v.word, "says": written(v.says),
         "effect": v.effect, "spread": list(v.spread), "seeds": list(result.seeds), "steps": result.steps,
         "seconds": result.seconds, "cpu": result.cpu, "stopped": result.stopped, "torch": result.torch,
         "numbers": [dict(row) for row in result.numbers],
     }  # fmt: skip
 
 
+def written(message: Message) -> list[str]:
+    """A message as files keep it: in Chinese and in English."""
+    return [message.to("zh"), str(message)]
+
+
 def from_json(found: Mapping[str, Any], where: str) -> Result:
     """The result that `as_json` wrote; what is missing is a QkvError."""
     try:
-        verdict = Verdict(found["verdict"], (found["says"][0], found["says"][1]), found["effect"],
+        verdict = Verdict(found["verdict"], Given({"zh": found["says"][0], "en": found["says"][1]}), found["effect"],
                           (found["spread"][0], found["spread"][1]))  # fmt: skip
         return Result(found["name"], tuple(found["seeds"]), found["steps"], tuple(found["numbers"]), verdict,
                       found["seconds"], found["stopped"], found["torch"], found.get("cpu", 0.0))  # fmt: skip
     except (KeyError, IndexError, TypeError) as e:
-        raise QkvError(f"{where}: not a lab's result ({type(e).__name__}: {e}); run the lab again",
-                       zh=f"{where}：不是实验的结果（{type(e).__name__}: {e}）；请重新运行实验") from None  # fmt: skip
+        raise QkvError("{where}: not a lab's result ({kind}: {e}); run the lab again", where=where,
+                       kind=type(e).__name__, e=e) from None
 
 
 def write(lab: Lab, result: Result, directory: Path) -> Path:
@@ -270,32 +274,33 @@ def write(lab: Lab, result: Result, directory: Path) -> Path:
         fsync_path(aside)
         os.replace(aside, target)
     except OSError as e:
-        raise QkvError(f"{target}: cannot be written ({e.strerror or e}); give another directory by --out",
-                       zh=f"{target}：写不了（{e.strerror or e}）；请用 --out 另给目录") from e  # fmt: skip
+        raise QkvError("{target}: cannot be written ({reason}); give another directory by --out", target=target,
+                       reason=e.strerror or e) from e
     finally:
         aside.unlink(missing_ok=True)
     return target
 
 
-def differences(lab: Lab, kept: Result, again: Result) -> list[Words]:
+def differences(lab: Lab, kept: Result, again: Result) -> list[Message]:
     """Where a result and an earlier one disagree: another verdict, or a mean outside the earlier spread.
 
     The earlier spread is widened by its own width, at least by 2 %: the mean of three seeds says no more. Speeds are a
     machine's own, so of a speed lab only the verdict counts.
     """
-    found: list[Words] = []
+    found: list[Message] = []
     if kept.verdict.word != again.verdict.word:
-        zh = f"结论：{IN_ZH[again.verdict.word]}，原来是 {IN_ZH[kept.verdict.word]}"
-        found.append((zh, f"verdict: {again.verdict.word}, was {kept.verdict.word}"))
+        now, then = VERDICTS[again.verdict.word], VERDICTS[kept.verdict.word]
+        found.append(Message("verdict: {now}, was {then}", now=now, then=then))
     old, new = Runs(kept.numbers), Runs(again.numbers)
-    for name, (zh, en) in lab.rows.items() if lab.kind != "speed" else ():
+    for name, text in lab.rows.items() if lab.kind != "speed" else ():
         if name not in old.rows[0]:
-            found.append((f"{zh}：原来没有", f"{en}: was not there"))
+            found.append(Message("{text}: was not there", text=text))
             continue
         low, high, mean = old.low(name), old.high(name), new.mean(name)
         room = max(high - low, 0.02 * abs(old.mean(name)), 1e-9)
         if not low - room <= mean <= high + room:
             found.append(
-                (f"{zh}：{mean:.4g}，原来 {low:.4g} … {high:.4g}", f"{en}: {mean:.4g}, was {low:.4g} … {high:.4g}")
+                Message("{text}: {mean:.4g}, was {low:.4g} … {high:.4g}", text=text, mean=mean, low=low,
+                        high=high)
             )
     return found

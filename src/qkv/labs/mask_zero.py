@@ -1,10 +1,11 @@
 """Does nothing to the right ever influence the left? Every Jacobian of every layer, and the masked weights themselves."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 import torch
 
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, draw, exact, guesses, influence
+from qkv.messages import Message
 
 TOKENS = 8
 
@@ -36,37 +37,34 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
 
 def judge(runs: Runs) -> Verdict:
     leak = max(runs.high(n) for n in ("leak", "weight", "change", "trained"))
-    says = (f"右边对左边的影响最大 {leak:g}；去掉掩码后至少 {runs.low('control'):.2g}；每个词也看自己",
-            f"from right to left at most {leak:g}, without the mask at least {runs.low('control'):.2g}; "
-            "each word sees itself too")  # fmt: skip
+    says = Message("from right to left at most {leak:g}, without the mask at least {control:.2g}; each word sees "
+                   "itself too", leak=leak, control=runs.low("control"))
     if leak == 0 and runs.low("control") > 0 and runs.low("itself") > 0:
-        return runs.verdict("shown", "leak", *says)
-    return runs.verdict("refuted" if leak > 0 else "inconclusive", "leak", *says)
+        return runs.verdict("shown", "leak", says)
+    return runs.verdict("refuted" if leak > 0 else "inconclusive", "leak", says)
 
 
 def plot(runs: Runs) -> Plot:
     grid, names = runs.curve("grid"), [f"{i + 1}" for i in range(TOKENS)]
     rows = {n: grid[i * TOKENS : (i + 1) * TOKENS] for i, n in enumerate(names)}
-    return Plot("grid", ("谁影响谁：行是读者，列是被读的词", "who influences whom: rows read, columns are read"), names, rows,
-                ("被读的位置", "position read"), ("读者", "reader"))  # fmt: skip
+    return Plot("grid", Message("who influences whom: rows read, columns are read"), names, rows,
+                Message("position read"), Message("reader"))
 
 
 LAB = Lab(
     "exact",
-    ("因果掩码让右边的词对左边毫无影响：权重正好是 0。",
-     "A causal mask keeps what stands right from influencing what stands left: the weight is exactly 0."),
-    ("讲解码器的文章；也常说成“答案只来自左边”，漏了词自己。",
-     "Texts on decoders; often as “answers come only from the left”, which forgets the word itself."),
-    ("所有层、所有位置对的 Jacobian；掩码位置的注意力权重；改一个词后左边 logits 的变化。随机模型和 demo-lm。",
-     "The Jacobians of all pairs of positions in all layers; the masked weights; the left's logits after one word is "
-     "changed. A random model, and demo-lm."),
-    ("正好 0，不是很小；对照：没有掩码的同样模型不为 0。", "Exactly 0, not small; control: the same model unmasked is not 0."),
-    ("0、0、0；每个词能看到自己。", "0, 0 and 0; each word sees itself."),
-    {"leak": ("右→左的最大 Jacobian", "largest Jacobian, right to left"),
-     "weight": ("掩码处的最大权重", "largest masked weight"), "change": ("改一个词，左边的变化", "a word changed: its left"),
-     "change_right": ("改一个词，它和右边的变化", "a word changed: itself and its right"),
-     "trained": ("demo-lm 的最大 Jacobian，右→左", "demo-lm's largest Jacobian, right to left"),
-     "itself": ("对自己的最小 Jacobian", "least Jacobian to itself"),
-     "control": ("对照：无掩码时的最小值", "control: the least without a mask")},
+    Message("A causal mask keeps what stands right from influencing what stands left: the weight is exactly "
+            "0."),
+    Message("Texts on decoders; often as “answers come only from the left”, which forgets the word itself."),
+    Message("The Jacobians of all pairs of positions in all layers; the masked weights; the left's logits after one "
+            "word is changed. A random model, and demo-lm."),
+    Message("Exactly 0, not small; control: the same model unmasked is not 0."),
+    Message("0, 0 and 0; each word sees itself."),
+    {"leak": Message("largest Jacobian, right to left"),
+     "weight": Message("largest masked weight"), "change": Message("a word changed: its left"),
+     "change_right": Message("a word changed: itself and its right"),
+     "trained": Message("demo-lm's largest Jacobian, right to left"),
+     "itself": Message("least Jacobian to itself"),
+     "control": Message("control: the least without a mask")},
     run, judge, plot,
-)  # fmt: skip
+)

@@ -1,5 +1,5 @@
 """Do experts hold more facts at the same computing? 4096 of them, with all but the feed-forward part frozen, and free."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 from dataclasses import replace
 
@@ -11,6 +11,7 @@ from qkv import spec as parts
 from qkv.cost import count
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit, guesses
+from qkv.messages import Message
 
 THINGS, HIDDEN, COUNT = 64, 32, 8  # every pair of two of 64 things is a fact, and its answer one of 64
 ARMS = ("small", "experts", "learned", "large", "free_small", "free_experts")
@@ -71,39 +72,44 @@ def run(seed: int, *, steps: int = 800, tell: Tell = quiet) -> Numbers:
 
 
 def judge(runs: Runs) -> Verdict:
-    says = (f"只训练前馈部分：小 {runs.mean('small'):.2f}，8 个专家选 1 {runs.mean('experts'):.2f}（路由自己学：{runs.mean('learned'):.2f}，最忙的专家读 {runs.mean('busiest_learned'):.0%}），8 倍计算 {runs.mean('large'):.2f}（随机 0.02）；"
-            f"全都训练：{runs.mean('free_small'):.2f} 与 {runs.mean('free_experts'):.2f}",
-            f"only the feed-forward part trained: small {runs.mean('small'):.2f}, one of 8 experts {runs.mean('experts'):.2f} (router "
-            f"learnt without balancing: {runs.mean('learned'):.2f}, the busiest reads {runs.mean('busiest_learned'):.0%}), 8 times the computing {runs.mean('large'):.2f} (chance 0.02); all trained: {runs.mean('free_small'):.2f} and "
-            f"{runs.mean('free_experts'):.2f}")  # fmt: skip
+    says = Message("only the feed-forward part trained: small {small:.2f}, one of 8 experts {experts:.2f} (router "
+                   "learnt without balancing: {learned:.2f}, the busiest reads {busiest_learned:.0%}), 8 times the "
+                   "computing {large:.2f} (chance 0.02); all trained: {free_small:.2f} and {free_experts:.2f}",
+                   small=runs.mean("small"), experts=runs.mean("experts"), learned=runs.mean("learned"),
+                   busiest_learned=runs.mean("busiest_learned"), large=runs.mean("large"),
+                   free_small=runs.mean("free_small"), free_experts=runs.mean("free_experts"))
     gain = runs.low("experts") - runs.high("small")
     if gain < 0.1:
-        return runs.verdict("not shown", "experts", *says)
+        return runs.verdict("not shown", "experts", says)
     always = min(runs.low("learned") - runs.high("small"), runs.low("free_experts") - runs.high("free_small")) > gain / 2
-    return runs.verdict("shown" if always else "true only when", "experts", *says)
+    return runs.verdict("shown" if always else "true only when", "experts", says)
 
 
 def plot(runs: Runs) -> Plot:
-    return Plot("bars", ("4096 条事实，记住的份额", "4096 facts: share recalled"), ARMS,
-                {"recalled": [runs.mean(arm) for arm in ARMS]}, y_label=("记住的份额", "share recalled"))  # fmt: skip
+    return Plot("bars", Message("4096 facts: share recalled"), ARMS,
+                {"recalled": [runs.mean(arm) for arm in ARMS]}, y_label=Message("share recalled"))
 
 
 LAB = Lab(
     "trained",
-    ("专家混合用差不多的计算装下更多知识。", "A mixture of experts holds more knowledge at about the same computing."),
-    ("Shazeer 2017、Fedus 2021 及之后的介绍；“算得一样便宜”只指运算次数。",
-     "Shazeer et al. 2017, Fedus et al. 2021 and all since; “as cheap” counts operations only."),
-    ("4096 条随机事实（两个词到一个词），一层。嵌入、注意力、输出冻结为随机，只训练前馈部分：宽 32；8 个宽 32 的专家选 1，路由固定为随机或自己学（不加均衡）；宽 256。再把一切都放开训练。",
-     "4096 random facts (two words to one), one layer. Embeddings, attention and head stay random, the feed-forward part is trained: 32 wide; one of "
-     "8 experts of 32, by a router fixed at random or learnt without balancing; 256 wide. Then the same with everything trained."),
-    (f"随机 1/{THINGS} = 0.02；基线：宽 32（同样的计算）与宽 256（8 倍计算）。冻结是为了量前馈部分本身。",
-     f"Chance 1/{THINGS} = 0.02; baselines: 32 wide (the same computing) and 256 wide (8 times). Frozen, to measure that part alone."),
-    ("冻结：小 0.1 到 0.2，专家 0.5 左右，大 0.7 以上；自己学的路由挤到一两个专家上（先导试验里如此），好处大减。",
-     "Frozen: small 0.1 to 0.2, experts about 0.5, large over 0.7; a learnt router crowds onto one or two experts (so it did in a pilot) and loses most of it."),
-    {"small": ("宽 32", "32 wide"), "experts": ("8 个专家选 1", "one of 8 experts"), "learned": ("同上，路由自己学", "the same, router learnt"), "large": ("宽 256", "256 wide"),
-     "free_small": ("宽 32，全训练", "32 wide, all trained"), "free_experts": ("8 个专家选 1，全训练", "one of 8 experts, all trained"),
-     "busiest_experts": ("最忙的专家读的份额", "share of the busiest expert"), "busiest_learned": ("同上，路由自己学", "the same, router learnt"),
-     "held_small": ("参数：宽 32", "parameters: 32 wide"), "held_experts": ("参数：专家", "parameters: experts"), "held_large": ("参数：宽 256", "parameters: 256 wide"),
-     "met_experts": ("每个词用到的参数：专家", "parameters that a token meets: experts")},
+    Message("A mixture of experts holds more knowledge at about the same computing."),
+    Message("Shazeer et al. 2017, Fedus et al. 2021 and all since; “as cheap” counts operations only."),
+    Message("4096 random facts (two words to one), one layer. Embeddings, attention and head stay random, the "
+            "feed-forward part is trained: 32 wide; one of 8 experts of 32, by a router fixed at random or learnt "
+            "without balancing; 256 wide. Then the same with everything trained."),
+    Message("Chance 1/{things} = 0.02; baselines: 32 wide (the same computing) and 256 wide (8 times). Frozen, to "
+            "measure that part alone.", things=THINGS),
+    Message("Frozen: small 0.1 to 0.2, experts about 0.5, large over 0.7; a learnt router crowds onto one or two "
+            "experts (so it did in a pilot) and loses most of it."),
+    {"small": Message("32 wide"), "experts": Message("one of 8 experts"), "learned": Message(
+        "the same, router learnt"), "large": Message(
+        "256 wide"),
+     "free_small": Message("32 wide, all trained"), "free_experts": Message(
+         "one of 8 experts, all trained"),
+     "busiest_experts": Message("share of the busiest expert"), "busiest_learned": Message(
+         "the same, router learnt"),
+     "held_small": Message("parameters: 32 wide"), "held_experts": Message("parameters: experts"), "held_large": Message(
+         "parameters: 256 wide"),
+     "met_experts": Message("parameters that a token meets: experts")},
     run, judge, plot, steps=800, enough=400, seeds=3,
-)  # fmt: skip
+)

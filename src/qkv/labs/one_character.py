@@ -1,5 +1,5 @@
 """What becomes of 小's row in training? Its path, those of rare characters, and whether neighbours come to mean alike."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 import random
 from collections import Counter
@@ -11,6 +11,7 @@ import qkv
 from qkv.data.corpus import load_corpus
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit, read
+from qkv.messages import Message
 
 ONE, EVERY, FEW = "小", 50, 30
 KINDS = ("两三四五六七八几", "我你他她", "本张辆件朵块杯瓶碗架棵支", "看吃喝买卖修洗写读喂借租", "猫狗鸟羊马牛兔鸡鸭猴")  # numbers, pronouns, measures, verbs, animals
@@ -76,34 +77,38 @@ def run(seed: int, *, steps: int = 400, tell: Tell = quiet) -> Numbers:
 
 
 def judge(runs: Runs) -> Verdict:
-    says = (f"最近的字是同类的份额 {runs.mean('alike_first'):.2f} → {runs.mean('alike_last'):.2f}；“{ONE}”移动 {runs.mean('one'):.2f}，最少见的 {FEW} 字 "
-            f"{runs.mean('rare'):.2f}；一步里没遇到的字，也有 {runs.mean('idle'):.0%} 的行动了",
-            f"nearest character of the same kind: {runs.mean('alike_first'):.2f} before, {runs.mean('alike_last'):.2f} after; 小 moved {runs.mean('one'):.2f}, "
-            f"the {FEW} rarest {runs.mean('rare'):.2f}; of the characters that a step did not meet, {runs.mean('idle'):.0%} of rows moved all the same")  # fmt: skip
+    says = Message("nearest character of the same kind: {alike_first:.2f} before, {alike_last:.2f} after; 小 moved "
+                   "{one:.2f}, the {few} rarest {rare:.2f}; of the characters that a step did not meet, {idle:.0%} of "
+                   "rows moved all the same", alike_first=runs.mean("alike_first"), alike_last=runs.mean("alike_last"),
+                   one=runs.mean("one"), few=FEW, rare=runs.mean("rare"), idle=runs.mean("idle"))
     if runs.low("alike_last") < runs.high("alike_first") + 0.2:
-        return runs.verdict("not shown", "alike_last", *says)
+        return runs.verdict("not shown", "alike_last", says)
     met_only = runs.high("idle") < 0.01
-    return runs.verdict("shown" if met_only and runs.low("rare") > 0.5 * runs.high("often") else "true only when", "alike_last", *says)
+    return runs.verdict("shown" if met_only and runs.low("rare") > 0.5 * runs.high("often") else "true only when", "alike_last", says)
 
 
 def plot(runs: Runs) -> Plot:
     paths = {way: runs.curve(f"path_{way}") for way in ("one", "often", "rare")}
-    return Plot("lines", ("词表里的一行离起点多远", "how far a row of the table is from its start"),
-                [float(EVERY * i) for i in range(len(paths["one"]))], paths, ("步", "step"), ("距离", "distance"))  # fmt: skip
+    return Plot("lines", Message("how far a row of the table is from its start"),
+                [float(EVERY * i) for i in range(len(paths["one"]))], paths, Message("step"), Message(
+                    "distance"))
 
 
 LAB = Lab(
     "trained",
-    ("“小”字的嵌入起初是随机数，每遇到一次就更新一次，渐渐有了意义。", "The row of “小” begins as random numbers, is updated each time it is met, and comes to mean something."),
-    ("一篇讲词嵌入的文章；Bengio 2003。", "An essay on embeddings; Bengio et al. 2003."),
-    ("一层因果模型读随附语料里的 2000 句；五类字（数、代词、量词、动词、动物）里最近的字是否同类；每行离起点多远；没遇到的字是否也动。",
-     "A causal model of one layer reads 2000 sentences of the bundled corpus; whether the nearest of five kinds (numbers, pronouns, measures, verbs, animals) is of its own "
-     "kind; how far each row goes; whether rows move that were not met."),
-    ("随机约 0.2；基线：训练前。优化器是 AdamW。", "Chance about 0.2; baseline: before training. The optimiser is AdamW."),
-    ("同类从 0.2 升到 0.6 以上；常见字走得比罕见字远得多；AdamW 有动量和衰减，没遇到的字也动。",
-     "The same kind from 0.2 to over 0.6; common rows go much further than rare ones; AdamW has momentum and decay, so rows move without being met."),
-    {"alike_first": ("最近的字同类：训练前", "nearest is of its kind: before"), "alike_last": ("同上，训练后", "the same, after"),
-     "one": ("移动：小", "moved: “小”"), "often": (f"移动：最常见的 {FEW} 字", f"moved: the {FEW} most common"), "rare": (f"移动：最少见的 {FEW} 字", f"moved: the {FEW} rarest"),
-     "rank": ("出现次数与移动的等级相关", "rank correlation of count and distance"), "idle": ("没遇到也动了的份额", "moved without being met")},
+    Message("The row of “小” begins as random numbers, is updated each time it is met, and comes to mean "
+            "something."),
+    Message("An essay on embeddings; Bengio et al. 2003."),
+    Message("A causal model of one layer reads 2000 sentences of the bundled corpus; whether the nearest of five "
+            "kinds (numbers, pronouns, measures, verbs, animals) is of its own kind; how far each row goes; whether "
+            "rows move that were not met."),
+    Message("Chance about 0.2; baseline: before training. The optimiser is AdamW."),
+    Message("The same kind from 0.2 to over 0.6; common rows go much further than rare ones; AdamW has momentum and "
+            "decay, so rows move without being met."),
+    {"alike_first": Message("nearest is of its kind: before"), "alike_last": Message("the same, after"),
+     "one": Message("moved: “小”"), "often": Message("moved: the {few} most common", few=FEW), "rare": Message(
+         "moved: the {few} rarest", few=FEW),
+     "rank": Message("rank correlation of count and distance"), "idle": Message(
+         "moved without being met")},
     run, judge, plot, steps=400, enough=200, seeds=3,
-)  # fmt: skip
+)

@@ -1,11 +1,12 @@
 """Is a Transformer without positions blind to word order? Shuffle the earlier words and see what the last one notices."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 import torch
 
 import qkv
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, draw, guesses
+from qkv.messages import Message
 
 TOKENS = 8
 
@@ -32,35 +33,31 @@ def judge(runs: Runs) -> Verdict:
     encoder = max(runs.high(f"full_{n}") for n in (1, 2, 3))
     blind = max(encoder, runs.high("causal_1"))
     sees = min(runs.low("causal_2"), runs.low("causal_3"))
-    says = (f"编码器各层与单层因果模型：差 {blind:.1g}；两层以上的因果模型：差至少 {sees:.2g}，掩码本身泄露了顺序",
-            f"encoders of any depth and causal models of one layer: {blind:.1g}; causal models of two layers or more: "
-            f"at least {sees:.2g}, for the mask itself tells the order")  # fmt: skip
+    says = Message("encoders of any depth and causal models of one layer: {blind:.1g}; causal models of two layers or "
+                   "more: at least {sees:.2g}, for the mask itself tells the order", blind=blind, sees=sees)
     if blind < 1e-10 and sees > 1e-4 and runs.low("with_positions") > 1e-4:
-        return runs.verdict("true only when", "causal_2", *says)
-    return runs.verdict("shown" if max(blind, sees) < 1e-10 else "refuted", "causal_2", *says)
+        return runs.verdict("true only when", "causal_2", says)
+    return runs.verdict("shown" if max(blind, sees) < 1e-10 else "refuted", "causal_2", says)
 
 
 NAMES = ("full_1", "full_2", "full_3", "causal_1", "causal_2", "causal_3", "with_positions")
 
 
 def plot(runs: Runs) -> Plot:
-    return Plot("bars", ("打乱前文后，最后一个位置的变化", "what the last position notices of a shuffle before it"), NAMES,
-                {"|Δ logit|": [runs.mean(n) for n in NAMES]}, y_label=("变化", "change"))  # fmt: skip
+    return Plot("bars", Message("what the last position notices of a shuffle before it"), NAMES,
+                {"|Δ logit|": [runs.mean(n) for n in NAMES]}, y_label=Message("change"))
 
 
 LAB = Lab(
     "exact",
-    ("不加位置信息，Transformer 看不出词序：我爱你 = 你爱我。",
-     "Without positions a Transformer cannot see word order: 我爱你 = 你爱我."),
-    ("几乎每一篇入门文章在讲位置编码时都这样说。", "Nearly every introduction says so when it comes to positions."),
-    ("打乱最后一个词之前的词，最后位置的 logits 变了多少（fp64）。",
-     "How much the last position's logits change when the words before it are shuffled (fp64)."),
-    ("看不出则差为 0（约 1e-15）；对照：有位置的编码器必须不同。",
-     "Blind means 0 (about 1e-15); control: an encoder with positions must differ."),
-    ("编码器：0。一层的因果模型：0。两层起的因果模型：不为 0，因为掩码让每个词看到的前文不同。",
-     "Encoders: 0. A causal model of one layer: 0. From two layers on not 0: the mask shows each word a different past."),
-    {"full_1": ("编码器，1 层", "encoder, 1 layer"), "full_3": ("编码器，3 层", "encoder, 3 layers"),
-     "causal_1": ("因果，1 层", "causal, 1 layer"), "causal_2": ("因果，2 层", "causal, 2 layers"),
-     "causal_3": ("因果，3 层", "causal, 3 layers"), "with_positions": ("对照：有位置的编码器", "control: positions")},
+    Message("Without positions a Transformer cannot see word order: 我爱你 = 你爱我."),
+    Message("Nearly every introduction says so when it comes to positions."),
+    Message("How much the last position's logits change when the words before it are shuffled (fp64)."),
+    Message("Blind means 0 (about 1e-15); control: an encoder with positions must differ."),
+    Message("Encoders: 0. A causal model of one layer: 0. From two layers on not 0: the mask shows each word a "
+            "different past."),
+    {"full_1": Message("encoder, 1 layer"), "full_3": Message("encoder, 3 layers"),
+     "causal_1": Message("causal, 1 layer"), "causal_2": Message("causal, 2 layers"),
+     "causal_3": Message("causal, 3 layers"), "with_positions": Message("control: positions")},
     run, judge, plot,
-)  # fmt: skip
+)

@@ -6,15 +6,11 @@ from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
-from qkv.labs.lab import IN_ZH, KINDS, Lab, Plot, Result, Runs, Words, as_json
+from qkv.labs.lab import KINDS, VERDICTS, Lab, Plot, Result, Runs, as_json
+from qkv.messages import Message
 from qkv.plots import figure, html
 from qkv.plots.forms import Bars, Form, Grid, Lines, Table, scale
 from qkv.plots.text import number
-
-
-def pick(words: Words, lang: str) -> str:
-    """The words of a language."""
-    return words[0] if lang == "zh" else words[1]
 
 
 def short(x: float) -> str:
@@ -29,12 +25,12 @@ def make_forms(lab: Lab, runs: Runs, lang: str) -> list[Form]:
     return [make_form(plot, {**plot.names, **lab.rows}, lang) for plot in plots]
 
 
-def make_form(plot: Plot, names: Mapping[str, Words], lang: str) -> Form:
+def make_form(plot: Plot, names: Mapping[str, Message], lang: str) -> Form:
     """One picture of a lab in one language."""
-    called = {name: pick(words, lang) for name, words in names.items()}
+    called = {name: words.to(lang) for name, words in names.items()}
     places = [called.get(x, x) if isinstance(x, str) else short(x) for x in plot.x]
     series = {called.get(name, name): list(row) for name, row in plot.series.items()}
-    title, note, x, y = (pick(words, lang) for words in (plot.title, plot.source, plot.x_label, plot.y_label))
+    title, note, x, y = (words.to(lang) for words in (plot.title, plot.source, plot.x_label, plot.y_label))
     log, published = plot.scale == "log", bool(note)
     if plot.kind == "grid":
         shade = scale(series.values(), log=log)
@@ -59,25 +55,25 @@ def list_rows(lab: Lab, runs: Runs, lang: str) -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str, str]] = []
     for name, words in lab.rows.items():
         spread = f"{short(runs.low(name))} … {short(runs.high(name))}" if len(runs.rows) > 1 else ""
-        rows.append((pick(words, lang), short(runs.mean(name)), spread))
+        rows.append((words.to(lang), short(runs.mean(name)), spread))
     return rows
 
 
 def describe(lab: Lab, lang: str) -> list[tuple[str, str]]:
     """What a lab says before it runs: heading and text."""
-    heads = (("论断", "Claim"), ("谁说的", "Who says it"), ("测什么", "Measured"),
-             ("随机水平与基线", "Chance and baseline"), ("运行前的预期", "Expected, before running"))  # fmt: skip
+    heads = (Message("Claim"), Message("Who says it"), Message("Measured"),
+             Message("Chance and baseline"), Message("Expected, before running"))
     texts = (lab.claim, lab.who, lab.measured, lab.chance, lab.expected)
-    return [(pick(h, lang), pick(t, lang)) for h, t in zip(heads, texts, strict=True)]
+    return [(h.to(lang), t.to(lang)) for h, t in zip(heads, texts, strict=True)]
 
 
 def write_verdict(result: Result, lang: str) -> str:
     """The verdict in one line, with the effect and its spread."""
     v = result.verdict
     word = name_verdict(result, lang)
-    marked = ("（提前停止，结果不完整）" if lang == "zh" else " (stopped early: partial)") if result.stopped else ""
-    colon = "：" if lang == "zh" else ": "
-    return f"{word}{marked}{colon}{pick(v.says, lang)} [{short(v.effect)}; {short(v.spread[0])} … {short(v.spread[1])}]"
+    marked = (Message(" (stopped early: partial)").to(lang)) if result.stopped else ""
+    colon = Message(": ").to(lang)
+    return f"{word}{marked}{colon}{v.says.to(lang)} [{short(v.effect)}; {short(v.spread[0])} … {short(v.spread[1])}]"
 
 
 def write_page(lab: Lab, result: Result, lang: str) -> str:
@@ -89,9 +85,9 @@ def write_pages(done: Sequence[tuple[Lab, Result]], lang: str) -> str:
     """One lab as `write_page` has it; several below one another, with a list of all verdicts first."""
     if len(done) == 1:
         return write_page(*done[0], lang)
-    count = f"{len(done)} 个实验" if lang == "zh" else f"{len(done)} labs"
+    count = Message("{done} labs", done=len(done)).to(lang)
     rows = "".join(
-        f'<tr><td><a href="#{result.name}">{result.name}</a></td><td>{escape(pick(KINDS[lab.kind], lang))}</td>'
+        f'<tr><td><a href="#{result.name}">{result.name}</a></td><td>{escape(KINDS[lab.kind].to(lang))}</td>'
         f"<td>{escape(name_verdict(result, lang))}</td></tr>"
         for lab, result in done
     )
@@ -101,7 +97,7 @@ def write_pages(done: Sequence[tuple[Lab, Result]], lang: str) -> str:
 
 def name_verdict(result: Result, lang: str) -> str:
     """The word of a verdict."""
-    return IN_ZH[result.verdict.word] if lang == "zh" else result.verdict.word
+    return VERDICTS[result.verdict.word].to(lang)
 
 
 def write_section(lab: Lab, result: Result, lang: str) -> str:
@@ -109,14 +105,14 @@ def write_section(lab: Lab, result: Result, lang: str) -> str:
     runs = Runs(result.numbers)
     pictures = "".join(map(html.render, make_forms(lab, runs, lang)))
     texts = "".join(f"<dt>{escape(h)}</dt><dd>{escape(t)}</dd>" for h, t in describe(lab, lang))
-    heads = ("测量", "平均", "最小 … 最大") if lang == "zh" else ("measured", "mean", "least … greatest")
+    heads = (Message("measured").to(lang), Message("mean").to(lang), Message("least … greatest").to(lang))
     measured = html.render(Table("", [heads, *list_rows(lab, runs, lang)]))
-    kind = pick(KINDS[lab.kind], lang)
+    kind = KINDS[lab.kind].to(lang)
     numbers = json.dumps(as_json(lab, result), ensure_ascii=False, indent=1)
     count = len(result.seeds)
     took, cpu = result.seconds, result.cpu or "?"
-    facts = (f"{kind} · {count} 个种子 · {result.steps} 步 · {took} 秒（处理器 {cpu} 秒）" if lang == "zh"
-             else f"{kind} · {count} seeds · {result.steps} steps · {took} s ({cpu} s of processor)")  # fmt: skip
+    facts = (Message("{kind} · {count} seeds · {steps} steps · {took} s ({cpu} s of processor)", kind=kind, count=count,
+                     steps=result.steps, took=took, cpu=cpu).to(lang))
     return (
         f'<p class="verdict">{escape(write_verdict(result, lang))}</p><dl>{texts}</dl>{pictures}'
         f"{measured}<p>{facts}</p>"

@@ -1,5 +1,5 @@
 """Should the question stand before the text or after it? Counting one letter, in both orders."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+
 
 import torch
 from torch import Tensor
@@ -7,6 +7,7 @@ from torch import Tensor
 import qkv
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, draw, fit, guesses
+from qkv.messages import Message
 
 LETTERS, LENGTH, ROWS, TEST = 6, 16, 64, 500
 ASK, MOST = 2 * LETTERS, 8  # after the letters come the questions, the mark that asks, and the answers 0 to 8
@@ -53,35 +54,36 @@ def run(seed: int, *, steps: int = 1100, tell: Tell = quiet) -> Numbers:
 
 def judge(runs: Runs) -> Verdict:
     gains = [a - b for a, b in zip(runs.each("first"), runs.each("last"), strict=True)]
-    says = (f"数对的份额：问题在前 {runs.mean('first'):.2f}（{runs.low('first'):.2f} 到 {runs.high('first'):.2f}），在后 {runs.mean('last'):.2f}（{runs.low('last'):.2f} 到 "
-            f"{runs.high('last'):.2f}）。只换问题：在后时文字的状态变化 {runs.high('last_moved'):.2g}，在前时 {runs.mean('first_moved'):.2f}",
-            f"counted right with the question first {runs.mean('first'):.2f} ({runs.low('first'):.2f} to {runs.high('first'):.2f}), last {runs.mean('last'):.2f} "
-            f"({runs.low('last'):.2f} to {runs.high('last'):.2f}). With another question the text's states move by {runs.high('last_moved'):.2g} where it stands last, by "
-            f"{runs.mean('first_moved'):.2f} where it stands first")  # fmt: skip
+    says = Message("counted right with the question first {first:.2f} ({first2:.2f} to {first3:.2f}), last {last:.2f} "
+                   "({last2:.2f} to {last3:.2f}). With another question the text's states move by {last_moved:.2g} "
+                   "where it stands last, by {first_moved:.2f} where it stands first", first=runs.mean("first"),
+                   first2=runs.low("first"), first3=runs.high("first"), last=runs.mean("last"), last2=runs.low("last"),
+                   last3=runs.high("last"), last_moved=runs.high("last_moved"),
+                   first_moved=runs.mean("first_moved"))
     learnt = min(runs.low("first"), runs.low("last")) > 0.85
     word = "shown" if min(gains) > 0.05 else "refuted" if learnt and max(gains) < 0.05 else "not shown"
-    return runs.verdict(word, "first", *says)
+    return runs.verdict(word, "first", says)
 
 
 def plot(runs: Runs) -> Plot:
     seeds = [f"{n + 1}" for n in range(len(runs.rows))]
-    return Plot("bars", ("数对的份额，逐个种子", "counted right, seed by seed"), seeds, {order: runs.each(order) for order in ORDERS},
-                ("种子", "seed"), ("正确率", "accuracy"))  # fmt: skip
+    return Plot("bars", Message("counted right, seed by seed"), seeds, {order: runs.each(order) for order in ORDERS},
+                Message("seed"), Message("accuracy"))
 
 
 LAB = Lab(
     "trained",
-    ("把问题放在长文之前，模型读文时就知道要找什么，效果更好。", "With the question before the text the model reads knowing what to look for, and does better."),
-    ("一本讲提示词的书：因果模型里，后面的问题影响不了前面的文字。", "A book on prompts: in a causal model a later question cannot reach the text before it."),
-    (f"{LENGTH} 个字母里某个字母出现几次；问题在前或在后，各训练一个两层 Transformer；另看只换问题时，文字的状态变多少。",
-     f"How often a letter occurs among {LENGTH}; a Transformer of two layers trained with the question first, and one with it last; and how far the text's "
-     "states move when only the question changes."),
-    ("总猜最常见的次数约 0.26；两种顺序互为基线。从头训练的小模型不等于读过大量文字的语言模型：书里的效果也可能来自它们的训练数据。",
-     "Always the commonest count gives about 0.26; each order is the other's baseline. A small model from scratch is no language model that has read much: the "
-     "book's effect may come from such data."),
-    ("关于状态的一半精确成立：问题在后，变化正好是 0。正确率：两种顺序都能学会，差别小于种子之间的差别，因为最后一个词能回看全文。",
-     "The half about states is exact: 0 with the question last. Accuracy: both orders are learnt, and differ less than seeds do, since the last word looks back at everything."),
-    {"first": ("问题在前", "question first"), "last": ("问题在后", "question last"),
-     "first_moved": ("换问题，文字状态的变化：问题在前", "text's states move with the question: first"), "last_moved": ("同上，问题在后", "the same, last")},
+    Message("With the question before the text the model reads knowing what to look for, and does better."),
+    Message("A book on prompts: in a causal model a later question cannot reach the text before it."),
+    Message("How often a letter occurs among {length}; a Transformer of two layers trained with the question first, "
+            "and one with it last; and how far the text's states move when only the question changes.",
+            length=LENGTH),
+    Message("Always the commonest count gives about 0.26; each order is the other's baseline. A small model from "
+            "scratch is no language model that has read much: the book's effect may come from such data."),
+    Message("The half about states is exact: 0 with the question last. Accuracy: both orders are learnt, and differ "
+            "less than seeds do, since the last word looks back at everything."),
+    {"first": Message("question first"), "last": Message("question last"),
+     "first_moved": Message("text's states move with the question: first"), "last_moved": Message(
+         "the same, last")},
     run, judge, plot, steps=1100, enough=500, seeds=3,
-)  # fmt: skip
+)

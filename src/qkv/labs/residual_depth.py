@@ -1,5 +1,5 @@
 """Do residual connections make deep stacks trainable, and is it the vanishing gradient that they cure? 16 layers copy."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 from typing import Literal
 
@@ -9,6 +9,7 @@ from torch import Tensor
 import qkv
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit, guesses
+from qkv.messages import Message
 
 SYMBOLS, LENGTH, LAYERS = 16, 8, 16
 RATES = (1e-3, 3e-3, 1e-2)  # the plain stack of 16 layers gets the best of these
@@ -58,35 +59,33 @@ def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
 
 def judge(runs: Runs) -> Verdict:
     fades = runs.high("slope_without") < 0.1 * runs.low("slope_with")
-    says = (f"{LAYERS} 层：有残差 {runs.mean('with'):.2f}，没有 {runs.mean('without'):.2f}（三种学习率里最好的；随机 0.06）；"
-            f"初始梯度 {runs.mean('slope_with'):.2g} 对 {runs.mean('slope_without'):.2g}：{'消失了' if fades else '并没有消失'}",
-            f"{LAYERS} layers: with {runs.mean('with'):.2f}, without {runs.mean('without'):.2f} (the best of three rates; chance "
-            f"0.06); the first gradient {runs.mean('slope_with'):.2g} against {runs.mean('slope_without'):.2g}: it "
-            f"{'vanishes' if fades else 'does not vanish'}")  # fmt: skip
+    says = Message("{layers} layers: with {with_:.2f}, without {without:.2f} (the best of three rates; chance 0.06); "
+                   "the first gradient {slope_with:.2g} against {slope_without:.2g}: it {what}", layers=LAYERS,
+                   with_=runs.mean("with"), without=runs.mean("without"), slope_with=runs.mean("slope_with"),
+                   slope_without=runs.mean("slope_without"),
+                   what=Message("vanishes") if fades else Message("does not vanish"))
     helps = runs.low("with") >= 0.95 and runs.high("without") < 0.2
-    return runs.verdict("shown" if helps else "not shown", "with", *says)
+    return runs.verdict("shown" if helps else "not shown", "with", says)
 
 
 def plot(runs: Runs) -> Plot:
-    return Plot("bars", ("抄写 8 个符号的正确率", "eight symbols copied: accuracy"), tuple(ARMS),
-                {"accuracy": [runs.mean(arm) for arm in ARMS]}, y_label=("正确率", "accuracy"))  # fmt: skip
+    return Plot("bars", Message("eight symbols copied: accuracy"), tuple(ARMS),
+                {"accuracy": [runs.mean(arm) for arm in ARMS]}, y_label=Message("accuracy"))
 
 
 LAB = Lab(
     "trained",
-    ("残差连接让深层网络训练得动。", "Residual connections make deep stacks trainable."),
-    ("所有入门文章；其中一些说原因是梯度消失，He 2015 认为不太像。",
-     "All introductions; some say that it cures vanishing gradients, which He et al. 2015 call unlikely."),
-    ("抄写任务，2 层与 16 层，有无残差（都是 pre-norm）；以及初始时损失对嵌入的梯度。",
-     "A copying task at 2 and 16 layers, with and without residuals (pre-norm all); and the loss's first gradient at the "
-     "embedding."),
-    ("随机 1/16 = 0.06；基线：两层没有残差也能学会。16 层没有残差的，试三种学习率，取最好的。",
-     "Chance 1/16 = 0.06; baseline: without residuals two layers still learn. Sixteen without get the best of three rates."),
-    ("16 层：有残差 ≥ 0.95，没有则接近随机；初始梯度不消失。",
-     "16 layers: with at least 0.95, without near chance; the first gradient does not vanish."),
-    {"with_2": ("有残差，2 层", "with, 2 layers"), "with": ("有残差，16 层", "with, 16 layers"),
-     "without_2": ("无残差，2 层", "without, 2 layers"), "without": ("无残差，16 层", "without, 16 layers"),
-     "slope_with": ("初始梯度，有，16 层", "first gradient, with, 16 layers"),
-     "slope_without": ("初始梯度，无，16 层", "first gradient, without, 16 layers")},
+    Message("Residual connections make deep stacks trainable."),
+    Message("All introductions; some say that it cures vanishing gradients, which He et al. 2015 call "
+            "unlikely."),
+    Message("A copying task at 2 and 16 layers, with and without residuals (pre-norm all); and the loss's first "
+            "gradient at the embedding."),
+    Message("Chance 1/16 = 0.06; baseline: without residuals two layers still learn. Sixteen without get the best of "
+            "three rates."),
+    Message("16 layers: with at least 0.95, without near chance; the first gradient does not vanish."),
+    {"with_2": Message("with, 2 layers"), "with": Message("with, 16 layers"),
+     "without_2": Message("without, 2 layers"), "without": Message("without, 16 layers"),
+     "slope_with": Message("first gradient, with, 16 layers"),
+     "slope_without": Message("first gradient, without, 16 layers")},
     run, judge, plot, steps=300, enough=200, seeds=3,
-)  # fmt: skip
+)

@@ -1,5 +1,5 @@
 """Is reading bound by computing and writing by memory? Speeds of both against what this machine can do at best, by batch."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 import torch
 
@@ -8,6 +8,7 @@ from qkv.core.cache import Static
 from qkv.cost import count
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, clock, draw
+from qkv.messages import Message
 
 BATCHES, CONTEXT, WIDTH, LAYERS = (1, 4, 16), 32, 768, 4  # 113 MB of weights: more than the caches of most processors
 
@@ -56,38 +57,43 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
 
 
 def judge(runs: Runs) -> Verdict:
-    says = (f"读用到算力上限的 {runs.mean('read_flops'):.0%}；写一批一句时只用到 {runs.mean('write_flops'):.0%}，却用到带宽上限的 {runs.mean('write_bytes'):.0%}；"
-            f"批从 1 到 {BATCHES[-1]}：写快 {runs.mean('write_gain'):.1f} 倍，读 {runs.mean('read_gain'):.1f} 倍；权重减半（bf16）：写 {runs.mean('half_write'):.1f} 倍，"
-            f"读 {runs.mean('half_read'):.1f} 倍",
-            f"reading reaches {runs.mean('read_flops'):.0%} of the best computing; writing at batch 1 reaches {runs.mean('write_flops'):.0%} of it, but "
-            f"{runs.mean('write_bytes'):.0%} of the best bandwidth; from batch 1 to {BATCHES[-1]} writing gains {runs.mean('write_gain'):.1f} times, reading "
-            f"{runs.mean('read_gain'):.1f}; half the bytes (bf16): writing {runs.mean('half_write'):.1f} times, reading {runs.mean('half_read'):.1f}")  # fmt: skip
+    says = Message("reading reaches {read_flops:.0%} of the best computing; writing at batch 1 reaches "
+                   "{write_flops:.0%} of it, but {write_bytes:.0%} of the best bandwidth; from batch 1 to {batches} "
+                   "writing gains {write_gain:.1f} times, reading {read_gain:.1f}; half the bytes (bf16): writing "
+                   "{half_write:.1f} times, reading {half_read:.1f}", read_flops=runs.mean("read_flops"),
+                   write_flops=runs.mean("write_flops"), write_bytes=runs.mean("write_bytes"), batches=BATCHES[-1],
+                   write_gain=runs.mean("write_gain"), read_gain=runs.mean("read_gain"),
+                   half_write=runs.mean("half_write"), half_read=runs.mean("half_read"))
     writes = runs.mean("write_flops") < 0.5 * runs.mean("read_flops") and runs.mean("write_gain") > 2 * runs.mean("read_gain")
     reads = runs.mean("read_gain") < 2
-    return runs.verdict("shown" if writes and reads else "true only when" if writes else "not shown", "write_gain", *says)
+    return runs.verdict("shown" if writes and reads else "true only when" if writes else "not shown", "write_gain", says)
 
 
 def plot(runs: Runs) -> Plot:
-    return Plot("lines", ("每毫秒的词数，批为 1 时记作 1", "tokens for each millisecond, batch 1 as 1"), [float(n) for n in BATCHES],
-                {"reads": runs.curve("reads"), "writes": runs.curve("writes")}, ("批大小", "batch"), ("倍", "times"),
-                names={"reads": ("读", "reading"), "writes": ("写", "writing")})  # fmt: skip
+    return Plot("lines", Message("tokens for each millisecond, batch 1 as 1"), [float(n) for n in BATCHES],
+                {"reads": runs.curve("reads"), "writes": runs.curve("writes")}, Message("batch"), Message(
+                    "times"),
+                names={"reads": Message("reading"), "writes": Message("writing")})
 
 
 LAB = Lab(
     "speed",
-    ("读提示词受算力限制，逐词写受内存带宽限制。", "Reading a prompt is bound by computing, writing word by word by memory bandwidth."),
-    ("讲推理加速的文章；Williams 2009 的屋顶线模型，Pope 2022。", "Texts on fast inference; the roofline of Williams et al. 2009, Pope et al. 2022."),
-    (f"{LAYERS} 层、宽 {WIDTH}、随机权重（113 MB，fp32）：读 {CONTEXT} 个词与写一个词的速度，批 1、4、16；与本机的大矩阵乘和大矩阵乘向量相比；再换成 bf16。",
-     f"{LAYERS} layers of width {WIDTH}, random weights (113 MB, fp32): the pace of reading {CONTEXT} tokens and of writing one, at batches 1, 4, 16; against this machine's "
-     "large matrix product and its product with one vector; then in bf16."),
-    ("没差别为 1 倍。缓存比权重大的机器上，写不受带宽限制。", "No difference is 1. Where caches hold all weights, bandwidth is no bound."),
-    ("读用到算力的一半以上，批大了不再加快；写只用一成左右，批 16 时快 8 倍以上；bf16 让写快近一倍，读看机器有没有 bf16 指令。",
-     "Reading reaches over half of the computing and gains nothing by batch; writing a tenth or so, and 8 times or more at 16; bf16 nearly doubles writing, reading "
-     "only where the processor computes in bf16."),
-    {"best_flops": ("本机算力（GFLOP/s）", "best of this machine (GFLOP/s)"), "best_bytes": ("本机带宽（GB/s）", "best of this machine (GB/s)"),
-     "read_flops": ("读：占算力", "reading: of the computing"), "write_flops": ("写：占算力", "writing: of the computing"),
-     "write_bytes": ("写：占带宽", "writing: of the bandwidth"), "read_gain": (f"读：批 {BATCHES[-1]} 比 1", f"reading: batch {BATCHES[-1]} over 1"),
-     "write_gain": (f"写：批 {BATCHES[-1]} 比 1", f"writing: batch {BATCHES[-1]} over 1"), "half_read": ("读：bf16 比 fp32", "reading: bf16 over fp32"),
-     "half_write": ("写：bf16 比 fp32", "writing: bf16 over fp32")},
+    Message("Reading a prompt is bound by computing, writing word by word by memory bandwidth."),
+    Message("Texts on fast inference; the roofline of Williams et al. 2009, Pope et al. 2022."),
+    Message("{layers} layers of width {width}, random weights (113 MB, fp32): the pace of reading {context} tokens "
+            "and of writing one, at batches 1, 4, 16; against this machine's large matrix product and its product "
+            "with one vector; then in bf16.", layers=LAYERS, width=WIDTH, context=CONTEXT),
+    Message("No difference is 1. Where caches hold all weights, bandwidth is no bound."),
+    Message("Reading reaches over half of the computing and gains nothing by batch; writing a tenth or so, and 8 "
+            "times or more at 16; bf16 nearly doubles writing, reading only where the processor computes in "
+            "bf16."),
+    {"best_flops": Message("best of this machine (GFLOP/s)"), "best_bytes": Message(
+        "best of this machine (GB/s)"),
+     "read_flops": Message("reading: of the computing"), "write_flops": Message("writing: of the computing"),
+     "write_bytes": Message("writing: of the bandwidth"), "read_gain": Message(
+         "reading: batch {batches} over 1", batches=BATCHES[-1]),
+     "write_gain": Message("writing: batch {batches} over 1", batches=BATCHES[-1]), "half_read": Message(
+         "reading: bf16 over fp32"),
+     "half_write": Message("writing: bf16 over fp32")},
     run, judge, plot,
-)  # fmt: skip
+)

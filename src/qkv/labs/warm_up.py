@@ -1,20 +1,22 @@
 """Does post-norm need a warm-up that pre-norm does not? Xiong et al. 2020 in small, their numbers redrawn beside ours."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 import torch
 
 from qkv.labs import residual_depth as copying
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, fit
+from qkv.messages import Message
 
 LAYERS, HIGH, LOW = 6, 1e-2, 3e-3
 LAST = f"decoder.layers.{LAYERS - 1}.ffn.down.weight"  # whose first gradient the paper's theorem is about
 ARMS = {"none": (HIGH, 1), "short": (HIGH, 25), "long": (HIGH, 100), "low": (LOW, 1)}  # rate, steps of warm-up
 # Xiong et al. 2020: BLEU on IWSLT14 de-en. Post-norm's numbers stand in section 3.2; pre-norm's is read off Figure 4.
 PAPER = {"theirs_none": 8.45, "theirs_short": 2.77, "theirs_short_low": 31.16, "theirs_long": 34.0, "theirs_pre": 34.0}
-NAMES = {"theirs_none": ("post，不预热", "post, no warm-up"), "theirs_short": ("post，500 步，1e-3", "post, 500 steps, 1e-3"),
-         "theirs_short_low": ("post，500 步，5e-4", "post, 500 steps, 5e-4"), "theirs_long": ("post，4000 步", "post, 4000 steps"),
-         "theirs_pre": ("pre，不预热", "pre, no warm-up")}  # fmt: skip
+NAMES = {"theirs_none": Message("post, no warm-up"), "theirs_short": Message("post, 500 steps, 1e-3"),
+         "theirs_short_low": Message("post, 500 steps, 5e-4"), "theirs_long": Message(
+             "post, 4000 steps"),
+         "theirs_pre": Message("pre, no warm-up")}
 
 
 def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
@@ -34,44 +36,40 @@ def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
 def judge(runs: Runs) -> Verdict:
     needs = runs.high("post_none") < 0.5 and runs.low("post_long") > 0.9
     free, low = runs.low("pre_none") > 0.9, runs.low("post_low") > 0.9
-    says = (f"学习率 {HIGH:g}：post-norm 不预热 {runs.mean('post_none'):.2f}，预热 100 步 {runs.mean('post_long'):.2f}；pre-norm 不预热 "
-            f"{runs.mean('pre_none'):.2f}。学习率 {LOW:g}：post-norm 不预热 {runs.mean('post_low'):.2f}",
-            f"at rate {HIGH:g} post-norm reaches {runs.mean('post_none'):.2f} without warm-up and {runs.mean('post_long'):.2f} "
-            f"with 100 steps of it, pre-norm {runs.mean('pre_none'):.2f} without; at rate {LOW:g} post-norm reaches "
-            f"{runs.mean('post_low'):.2f} without")  # fmt: skip
+    says = Message("at rate {high:g} post-norm reaches {post_none:.2f} without warm-up and {post_long:.2f} with 100 "
+                   "steps of it, pre-norm {pre_none:.2f} without; at rate {low:g} post-norm reaches {post_low:.2f} "
+                   "without", high=HIGH, post_none=runs.mean("post_none"), post_long=runs.mean("post_long"),
+                   pre_none=runs.mean("pre_none"), low=LOW, post_low=runs.mean("post_low"))
     word = "not shown" if not (needs and free) else "true only when" if low else "shown"
-    return runs.verdict(word, "post_none", *says)
+    return runs.verdict(word, "post_none", says)
 
 
 def plot(runs: Runs) -> Plot:
     bars = [f"{norm}_{arm}" for norm in ("post", "pre") for arm in ARMS]
-    theirs = Plot("bars", ("论文：IWSLT14 德英翻译", "the paper: IWSLT14 German to English"), list(PAPER),
-                  {"BLEU": list(PAPER.values())}, y_label=("BLEU", "BLEU"), names=NAMES,
-                  source=("Xiong 等 2020，3.2 节的文字；34 为“约”；pre-norm 读自图 4，约数",
-                          "Xiong et al. 2020, text of section 3.2 (34 is \"around\"); pre-norm approximate, from Figure 4"))  # fmt: skip
-    return Plot("bars", ("抄写 8 个符号的正确率", "eight symbols copied: accuracy"), bars,
-                {"accuracy": [runs.mean(bar) for bar in bars]}, y_label=("正确率", "accuracy"), beside=theirs)  # fmt: skip
+    theirs = Plot("bars", Message("the paper: IWSLT14 German to English"), list(PAPER),
+                  {"BLEU": list(PAPER.values())}, y_label=Message("BLEU"), names=NAMES,
+                  source=Message('Xiong et al. 2020, text of section 3.2 (34 is "around"); pre-norm approximate, from '
+                                 "Figure 4"))
+    return Plot("bars", Message("eight symbols copied: accuracy"), bars,
+                {"accuracy": [runs.mean(bar) for bar in bars]}, y_label=Message("accuracy"), beside=theirs)
 
 
 LAB = Lab(
     "trained",
-    ("post-norm 的 Transformer 离不开学习率预热，pre-norm 不需要。",
-     "A post-norm Transformer cannot do without learning-rate warm-up; a pre-norm one can."),
-    ("Xiong 等 2020《On Layer Normalization in the Transformer Architecture》；此后的教程。",
-     "Xiong et al. 2020, On Layer Normalization in the Transformer Architecture; tutorials ever since."),
-    (f"{LAYERS} 层解码器抄写 8 个符号，300 步 AdamW：post-norm 与 pre-norm，预热 1、25、100 步，学习率 {HIGH:g}；另加 {LOW:g} 不预热。还有"
-     "初始时末层 FFN 的梯度。与论文不同：抄写而非翻译，正确率而非 BLEU，梯度裁剪到 1，预热后直线降到 0 而非平方根倒数。",
-     f"A decoder of {LAYERS} layers copies eight symbols, 300 steps of AdamW: post- and pre-norm with 1, 25 and 100 steps of "
-     f"warm-up at rate {HIGH:g}, and without at {LOW:g}; and the last FFN's first gradient. Unlike the paper: copying, not "
-     "translation; accuracy, not BLEU; gradients clipped at 1; a straight line to 0 after warm-up, not an inverse root."),
-    ("随机 1/16 = 0.06；基线：同样的模型，预热 100 步。", "Chance 1/16 = 0.06; baseline: the same model with 100 steps of warm-up."),
-    ("高学习率下 post-norm 不预热接近随机，预热后 > 0.9；pre-norm 都 > 0.9。学习率低时差别应当变小。",
-     "At the high rate post-norm is near chance without warm-up and above 0.9 with it; pre-norm above 0.9 always. At the low "
-     "rate the difference should shrink."),
-    {f"{norm}_{arm}": (f"{norm}，{zh}", f"{norm}, {en}") for norm in ("post", "pre") for arm, (zh, en) in {
-        "none": ("不预热", "no warm-up"), "short": ("预热 25 步", "25 steps"), "long": ("预热 100 步", "100 steps"),
-        "low": ("不预热，低学习率", "no warm-up, low rate")}.items()}
-    | {"post_slope": ("末层 FFN 初始梯度，post", "last FFN's first gradient, post"),
-       "pre_slope": ("末层 FFN 初始梯度，pre", "last FFN's first gradient, pre")},
+    Message("A post-norm Transformer cannot do without learning-rate warm-up; a pre-norm one can."),
+    Message("Xiong et al. 2020, On Layer Normalization in the Transformer Architecture; tutorials ever "
+            "since."),
+    Message("A decoder of {layers} layers copies eight symbols, 300 steps of AdamW: post- and pre-norm with 1, 25 and "
+            "100 steps of warm-up at rate {high:g}, and without at {low:g}; and the last FFN's first gradient. Unlike "
+            "the paper: copying, not translation; accuracy, not BLEU; gradients clipped at 1; a straight line to 0 "
+            "after warm-up, not an inverse root.", layers=LAYERS, high=HIGH, low=LOW),
+    Message("Chance 1/16 = 0.06; baseline: the same model with 100 steps of warm-up."),
+    Message("At the high rate post-norm is near chance without warm-up and above 0.9 with it; pre-norm above 0.9 "
+            "always. At the low rate the difference should shrink."),
+    {f"{norm}_{arm}": Message("{norm}, {text}", norm=norm, text=text) for norm in ("post", "pre") for arm, text in {
+        "none": Message("no warm-up"), "short": Message("25 steps"), "long": Message("100 steps"),
+        "low": Message("no warm-up, low rate")}.items()}
+    | {"post_slope": Message("last FFN's first gradient, post"),
+       "pre_slope": Message("last FFN's first gradient, pre")},
     run, judge, plot, steps=300, enough=200, seeds=3,
-)  # fmt: skip
+)

@@ -1,5 +1,5 @@
 """Must states be worked out in a triangle, each waiting for its left neighbour? Fill the grid both ways and compare."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+# ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from qkv.core.cache import Cache
 from qkv.core.model import build_step
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, draw, influence
+from qkv.messages import Message
 
 TOKENS, LAYERS = 16, 12
 
@@ -57,35 +58,32 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
 
 def judge(runs: Runs) -> Verdict:
     rows, wave = runs.mean("row_steps"), runs.mean("triangle_steps")
-    says = (f"整行计算 {rows:.0f} 步，三角形 {wave:.0f} 步，状态相同（差 {runs.high('gap'):.1g}）；"
-            f"对同层左邻的依赖：{runs.high('neighbour'):g}",
-            f"{rows:.0f} steps by rows, {wave:.0f} by the triangle, the same states ({runs.high('gap'):.1g} apart); a "
-            f"state depends on its left neighbour of the same layer by {runs.high('neighbour'):g}")  # fmt: skip
+    says = Message("{rows:.0f} steps by rows, {wave:.0f} by the triangle, the same states ({gap:.1g} apart); a state "
+                   "depends on its left neighbour of the same layer by {neighbour:g}", rows=rows, wave=wave,
+                   gap=runs.high("gap"), neighbour=runs.high("neighbour"))
     needless = runs.high("gap") < 1e-9 and runs.high("neighbour") == 0
-    return runs.verdict("refuted" if needless else "shown", "neighbour", *says)
+    return runs.verdict("refuted" if needless else "shown", "neighbour", says)
 
 
 def plot(runs: Runs) -> Plot:
     wave = runs.curve("busy")
     rows = [float(TOKENS)] * LAYERS + [0.0] * (len(wave) - LAYERS)
-    return Plot("lines", ("每一步同时算出多少个格子", "cells worked out at the same time, by step"),
+    return Plot("lines", Message("cells worked out at the same time, by step"),
                 [float(i + 1) for i in range(len(wave))], {"triangle": wave, "rows": rows},
-                ("步", "step"), ("格子", "cells"))  # fmt: skip
+                Message("step"), Message("cells"))
 
 
 LAB = Lab(
     "exact",
-    ("状态必须按三角形逐格算出：一个词的某层要等左边词的同一层。",
-     "States have to be worked out in a triangle: a word's layer waits for the same layer of the word before it."),
-    ("讲提示词工程的书里的插图。", "A figure in a book on prompts."),
-    ("16 个词、12 层：按三角形逐格算与整行算，比较状态与步数；同层左邻的 Jacobian。",
-     "16 words, 12 layers: cell by cell in a triangle and row by row; states and steps compared; the Jacobian to the left "
-     "neighbour of the same layer."),
-    ("相同则差约 1e-15（fp64）；依赖不存在则正好 0。", "The same means about 1e-15 (fp64); no dependence means exactly 0."),
-    ("状态相同；27 步对 12 步；对同层左邻的依赖为 0：需要的是下一层的左边和自己。三角形是多层 RNN 的顺序。",
-     "The same states; 27 steps against 12; dependence 0: what is needed is the layer below, left and own. The triangle is "
-     "the order of a stacked RNN."),
-    {"gap": ("两种算法的状态之差", "difference of the states"), "triangle_steps": ("三角形的步数", "steps, triangle"),
-     "row_steps": ("整行的步数", "steps, rows"), "neighbour": ("对同层左邻的依赖", "dependence on the left neighbour")},
+    Message("States have to be worked out in a triangle: a word's layer waits for the same layer of the word before "
+            "it."),
+    Message("A figure in a book on prompts."),
+    Message("16 words, 12 layers: cell by cell in a triangle and row by row; states and steps compared; the Jacobian "
+            "to the left neighbour of the same layer."),
+    Message("The same means about 1e-15 (fp64); no dependence means exactly 0."),
+    Message("The same states; 27 steps against 12; dependence 0: what is needed is the layer below, left and own. The "
+            "triangle is the order of a stacked RNN."),
+    {"gap": Message("difference of the states"), "triangle_steps": Message("steps, triangle"),
+     "row_steps": Message("steps, rows"), "neighbour": Message("dependence on the left neighbour")},
     run, judge, plot,
-)  # fmt: skip
+)

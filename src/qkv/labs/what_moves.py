@@ -1,5 +1,5 @@
 """What changes when a model reads, when it learns, and what never does? Every parameter before and after each step."""
-# ruff: noqa: E501, ISC004  the two languages stand side by side, and Chinese characters count twice
+
 
 from collections.abc import Callable
 
@@ -10,6 +10,7 @@ from torch import Tensor
 import qkv
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
 from qkv.labs.tiny import Tiny, draw, guesses
+from qkv.messages import Message
 
 VOCABULARY = 32
 
@@ -71,39 +72,36 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
 
 
 def judge(runs: Runs) -> Verdict:
-    says = (f"前向改变 {runs.high('forward'):.0f} 个、反向 {runs.high('backward'):.0f} 个、优化一步 {runs.mean('step'):.0f} 个张量"
-            f"（共 {runs.mean('tensors'):.0f}）；嵌入表只动了读到的 {runs.mean('rows'):.1f} 行，权重共享或衰减时全部 {VOCABULARY} 行",
-            f"the forward pass changed {runs.high('forward'):.0f} tensors, the backward pass {runs.high('backward'):.0f}, "
-            f"the step {runs.mean('step'):.0f} of {runs.mean('tensors'):.0f}; of the embedding the {runs.mean('rows'):.1f} "
-            f"rows that were read, or all {VOCABULARY} with a tied head or with decay")  # fmt: skip
+    says = Message("the forward pass changed {forward:.0f} tensors, the backward pass {backward:.0f}, the step "
+                   "{step:.0f} of {tensors:.0f}; of the embedding the {rows:.1f} rows that were read, or all "
+                   "{vocabulary} with a tied head or with decay", forward=runs.high("forward"),
+                   backward=runs.high("backward"), step=runs.mean("step"), tensors=runs.mean("tensors"),
+                   rows=runs.mean("rows"), vocabulary=VOCABULARY)
     still = runs.high("forward") == 0 and runs.high("backward") == 0 and runs.high("grown") == 0
     real = runs.low("step") == runs.mean("tensors") and runs.high("slope") < 1e-3 and runs.low("q_by_input") > 0
-    return runs.verdict("refuted" if still and real else "shown" if not still else "inconclusive", "forward", *says)
+    return runs.verdict("refuted" if still and real else "shown" if not still else "inconclusive", "forward", says)
 
 
 def plot(runs: Runs) -> Plot:
     names = ("forward", "backward", "step")
-    return Plot("bars", ("改变了的参数张量", "parameter tensors that changed"), names,
-                {"tensors": [runs.mean(n) for n in names]}, y_label=("张量", "tensors"))  # fmt: skip
+    return Plot("bars", Message("parameter tensors that changed"), names,
+                {"tensors": [runs.mean(n) for n in names]}, y_label=Message("tensors"))
 
 
 LAB = Lab(
     "exact",
-    ("前向计算 (QKᵀ)V 会更新词嵌入；Q、K、V 是训练出来的矩阵。",
-     "The forward pass, (QKᵀ)V, updates the word embeddings; Q, K and V are trained matrices."),
-    ("入门课程；“循环几万次，就得到几千亿参数的文件”。",
-     "Beginners' courses; “loop tens of thousands of times and get a file of hundreds of billions of parameters”."),
-    ("前向、反向、优化一步前后的每个参数；嵌入表动了几行；同一组权重下 Q 是否随输入变；梯度与有限差分。",
-     "Every parameter before and after forward, backward and a step; which rows of the embedding moved; whether Q differs "
-     "by input at the same weights; gradients against finite differences."),
-    ("不变就是逐位相等：0 个张量。", "No change is bit for bit: 0 tensors."),
-    ("前向 0，反向 0，一步全部；参数个数不变；Q 不在参数里，它随输入变。",
-     "Forward 0, backward 0, the step all; the count stays; Q is no parameter, it differs by input."),
-    {"forward": ("前向改变的张量", "changed by forward"), "backward": ("反向改变的张量", "changed by backward"),
-     "step": ("一步改变的张量", "changed by a step"), "tensors": ("全部张量", "all tensors"),
-     "grown": ("新增的参数", "parameters added"), "q_by_input": ("输入不同，Q 之差", "Q, from one input to another"),
-     "slope": ("梯度与有限差分的相对差", "gradient against finite difference"), "words": ("读到的不同词", "words read"),
-     "rows": ("动了的嵌入行", "embedding rows moved"), "rows_tied": ("同上，权重共享", "the same, tied head"),
-     "rows_decay": ("同上，权重衰减", "the same, weight decay")},
+    Message("The forward pass, (QKᵀ)V, updates the word embeddings; Q, K and V are trained matrices."),
+    Message("Beginners' courses; “loop tens of thousands of times and get a file of hundreds of billions of "
+            "parameters”."),
+    Message("Every parameter before and after forward, backward and a step; which rows of the embedding moved; "
+            "whether Q differs by input at the same weights; gradients against finite differences."),
+    Message("No change is bit for bit: 0 tensors."),
+    Message("Forward 0, backward 0, the step all; the count stays; Q is no parameter, it differs by input."),
+    {"forward": Message("changed by forward"), "backward": Message("changed by backward"),
+     "step": Message("changed by a step"), "tensors": Message("all tensors"),
+     "grown": Message("parameters added"), "q_by_input": Message("Q, from one input to another"),
+     "slope": Message("gradient against finite difference"), "words": Message("words read"),
+     "rows": Message("embedding rows moved"), "rows_tied": Message("the same, tied head"),
+     "rows_decay": Message("the same, weight decay")},
     run, judge, plot,
-)  # fmt: skip
+)

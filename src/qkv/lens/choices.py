@@ -7,6 +7,7 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.lens import where
+from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form
 from qkv.sampling import Sampling, distribution
 
@@ -41,7 +42,8 @@ class Stages(tuple[Stage, ...], Drawn):
         """The likeliest tokens after each."""
         made: list[Form] = []
         for s in self:
-            title = (f"{s.name}：剩 {s.kept} 个词元", f"{s.kept} tokens left, entropy {s.entropy:.2f} nats")
+            title = Message("{kept} tokens left, entropy {entropy:.2f} nats", kept=s.kept, entropy=s.entropy,
+                            name=s.name)
             made.append(Bars(title, s.words, s.top(len(s.words))[1]))
         return tuple(made)
 
@@ -51,13 +53,12 @@ def choices(
 ) -> Stages:
     """What the model could say after a position, and what temperature, top-k, top-p and min-p leave of it, in turn."""
     if "logits" not in t.needed:
-        raise QkvError('choices: the logits were not saved; add them: save=["choices"]',
-                       zh='选择：没有存 logits；请加上：save=["choices"]')  # fmt: skip
+        raise QkvError('choices: the logits were not saved; add them: save=["choices"]')
     slot = where.spot(t, pos, row=row, run=run)
     start, logits = t.start("logits", run=run), t.get("logits", run=run)[row]
     if slot < start:
-        raise QkvError(f"choices: no logits were made at position {slot}: generation asks from {start} on",
-                       zh=f"选择：位置 {slot} 没有做出 logits：生成从 {start} 开始才要")  # fmt: skip
+        raise QkvError("choices: no logits were made at position {slot}: generation asks from {start} on", slot=slot,
+                       start=start)
     found = stages(logits[slot - start], sampling or Sampling(temperature=1.0))
     return Stages(replace(s, words=tuple(where.word(t, i) for i in s.top()[0])) for s in found)
 

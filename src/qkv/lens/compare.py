@@ -17,6 +17,7 @@ from qkv.lens import where
 from qkv.lens.edit import Edit, put
 from qkv.lens.patch import Case, said
 from qkv.lens.trace import Trace
+from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form, Grid
 
 
@@ -39,12 +40,12 @@ class Diff(Drawn):
         """How far apart the states are, layer by layer, and how far the next words."""
         names = [n.removesuffix(".resid_out") for n in self.names]
         cells = [[f"{x:.2f}" for x in row] for row in self.distance.tolist()]
-        title = ("两句话共有的词元相差多远", "how far apart the tokens are that both texts have")
+        title = Message("how far apart the tokens are that both texts have")
         far = Grid(title, names[::-1], self.read, self.distance.flip(0).clamp(max=1.0), cells[::-1])
         if self.divergence is None:
             return (far,)
         parted = [(w, x) for w, x in zip(self.read, self.divergence.tolist(), strict=True) if x == x]
-        title = ("下一个词的分布相差多远（KL，nats）", "how far apart the next words are (KL, nats)")
+        title = Message("how far apart the next words are (KL, nats)")
         return far, Bars(title, [w for w, _ in parted], [x for _, x in parted])
 
 
@@ -66,19 +67,18 @@ class Graft:
 def diff(a: Trace, b: Trace, *, row: int = 0, run: int | None = None) -> Diff:
     """Where two runs of one model differ, over the tokens that both texts have, in their order."""
     if a.core is not b.core and a.core.spec != b.core.spec:
-        raise QkvError("diff: the two runs are of different models; compare two texts in one model",
-                       zh="比较：两次运行是不同的模型；请在一个模型里比较两段文本")  # fmt: skip
+        raise QkvError("diff: the two runs are of different models; compare two texts in one model")
     dot = where.dot(a)
     names = (f"{dot}embed", *(f"{dot}layers.{i}.resid_out" for i in range(len(a.core.spec.stack.blocks))))
     for t in (a, b):
         if not set(names) <= t.needed:
-            raise QkvError('diff: the states after each layer were not saved; add them to both: save=["diff"]',
-                           zh='比较：没有存每层之后的状态；请给两次都加上：save=["diff"]')  # fmt: skip
+            raise QkvError("diff: the states after each layer were not saved; add them to both: "
+                           'save=["diff"]')
     one, two = (where.passed(t, index=run).ids[row].tolist() for t in (a, b))
     blocks = SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks()
     pairs = tuple((m.a + i, m.b + i) for m in blocks for i in range(m.size))
     if not pairs:
-        raise QkvError("diff: the two texts have no token in common", zh="比较：两段文本没有共同的 token")
+        raise QkvError("diff: the two texts have no token in common")
     left, right = ([p[side] for p in pairs] for side in (0, 1))
     x = torch.stack([a.get(n, run=run)[row, left].float() for n in names])  # L N D
     y = torch.stack([b.get(n, run=run)[row, right].float() for n in names])

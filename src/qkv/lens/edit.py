@@ -81,8 +81,8 @@ def region(x: Tensor, edit: Edit, axis: int, start: int) -> Tensor:
     chosen = torch.ones(shape, dtype=torch.bool, device=x.device)
     if edit.heads is not None:
         if x.dim() != 4:
-            raise QkvError(f"edit of {edit.name}: it has no heads (shape {list(x.shape)}); leave heads out",
-                           zh=f"对 {edit.name} 的修改：它没有头（形状 {list(x.shape)}）；请去掉 heads")  # fmt: skip
+            raise QkvError("edit of {name}: it has no heads (shape {shape}); leave heads out", name=edit.name,
+                           shape=list(x.shape))
         chosen = chosen & picked(edit.heads, x.shape[1], 0, f"{edit.name}: heads").to(x.device)[None, :, None, None]
     if edit.query is not None:
         shape[axis] = x.shape[axis]
@@ -97,13 +97,12 @@ def picked(places: tuple[int, ...], size: int, start: int, strict: str = "") -> 
     found = torch.zeros(size, dtype=torch.bool)
     for place in places:
         if place < 0:
-            raise QkvError(f"edit: position or head {place}; count from 0, not from the end",
-                           zh=f"修改：位置或头 {place}；请从 0 数起，不要从末尾")  # fmt: skip
+            raise QkvError("edit: position or head {place}; count from 0, not from the end", place=place)
         if start <= place < start + size:
             found[place - start] = True
         elif strict:
-            raise QkvError(f"edit of {strict} are 0 to {size - 1}, found {place}",
-                           zh=f"修改 {strict}：从 0 到 {size - 1}，却要 {place}")  # fmt: skip
+            raise QkvError("edit of {strict} are 0 to {size}, found {place}", strict=strict, size=size - 1,
+                           place=place)
     return found
 
 
@@ -129,9 +128,8 @@ def hidden(score: Tensor, edit: Edit, start: int) -> tuple[Tensor, bool]:
         if start and rows:
             cells = cells[:, :, start:]
         elif cells.shape[2:] != score.shape[2:]:
-            raise QkvError(f"hide {edit.name}: cells of shape {list(cells.shape)} for scores of {list(score.shape)}",
-                           zh=f"遮住 {edit.name}：格子的形状是 {list(cells.shape)}，"
-                           f"分数的是 {list(score.shape)}")  # fmt: skip
+            raise QkvError("hide {name}: cells of shape {shape} for scores of {shape2}", name=edit.name,
+                           shape=list(cells.shape), shape2=list(score.shape))
     else:
         cells = region(score, edit, 2, start)
     cells = cells.expand(score.shape)
@@ -139,6 +137,6 @@ def hidden(score: Tensor, edit: Edit, start: int) -> tuple[Tensor, bool]:
     dead = (cells | (score <= low / 2)).all(-1) & ~(score <= low / 2).all(-1)
     if bool(dead.any()):
         query = int(dead.nonzero()[0, 2]) + start
-        raise QkvError(f"cut {edit.name}: query {query} would have no key left to look at; leave it at least one",
-                       zh=f"切断 {edit.name}：查询 {query} 就没有可看的键了；请至少留一个")  # fmt: skip
+        raise QkvError("cut {name}: query {query} would have no key left to look at; leave it at least one",
+                       name=edit.name, query=query)
     return score.masked_fill(cells, low), bool(cells.any())

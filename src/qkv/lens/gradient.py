@@ -14,6 +14,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.lens import where
+from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Saliency(Drawn):
 
     def forms(self) -> tuple[Form, ...]:
         """A bar for each token read."""
-        title = (f"梯度 × 输入：谁牵动 {self.goal}", f"gradient × input: who bears on {self.goal}")
+        title = Message("gradient × input: who bears on {goal}", goal=self.goal)
         return (Bars(title, self.read, self.times.tolist()),)
 
 
@@ -67,8 +68,8 @@ def gradient(
     """
     both = bool(core.spec.encoder and core.spec.decoder)
     if core.spec.head is None or both != (source is not None):
-        raise QkvError("gradient: this needs a head, and source= exactly where an encoder reads for a decoder",
-                       zh="梯度：要有输出层；有编码器供解码器读时才给 source=，也必须给")  # fmt: skip
+        raise QkvError("gradient: this needs a head, and source= exactly where an encoder reads for a "
+                       "decoder")
     ear, device = Ear("encoder.embed" if both else "embed"), core.embed.weight.device
     heard = active_tracer.set(ear)
     try:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qkv.lens import where
 from qkv.lens.mask import mask
+from qkv.messages import Message
 from qkv.plots.forms import Drawn, Form, Grid
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ class Wavefront(Drawn):
     def forms(self) -> tuple[Form, ...]:
         """The three orders, the last layer on top; the later, the darker."""
         titles = {
-            "triangle": ("一个词元一层地走：三角形", "one token, one layer at a time: the triangle"),
-            "earliest": ("最早可能", "as early as what it needs is there"),
-            "ran": ("机器真正的次序：一行一行", "what the machine ran: row by row"),
+            "triangle": Message("one token, one layer at a time: the triangle"),
+            "earliest": Message("as early as what it needs is there"),
+            "ran": Message("what the machine ran: row by row"),
         }
         names = [f"layer {i + 1}" for i in range(len(self.ran))][::-1]
         made: list[Form] = []

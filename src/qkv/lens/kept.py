@@ -7,7 +7,8 @@ from qkv import cost
 from qkv.core.cache import Static
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.plots.forms import Bars, Drawn, Form, Lines
+from qkv.messages import Message
+from qkv.plots.forms import Bars, Drawn, Form, Lines, name_both
 from qkv.spec import Attention, Block, Latent, Norm, Rotary, Spec
 
 if TYPE_CHECKING:
@@ -44,12 +45,12 @@ class Shelf(Drawn):
         """Positions computed with and without the cache, and bytes a position with other attentions."""
         steps = [f"{i}" for i in range(len(self.steps))]
         fresh, again = [s.fresh for s in self.steps], [s.again for s in self.steps]
-        series = {"新算 computed": fresh, "没有缓存 without": again}
+        series = {name_both(Message("computed")): fresh, name_both(Message("without")): again}
         last = f"{self.steps[-1].bytes:,}"
-        note = (f"最后架上 {last} 字节；没有缓存要算 {self.saved:.1f} 倍",
-                f"{last} bytes kept at the end; {self.saved:.1f} times the work without it")  # fmt: skip
-        title = ("每个位置的字节，换成别的注意力", "bytes per position of this model with other attentions")
-        work = ("KV 缓存：每步算几个位置", "the KV cache: positions computed in each step")
+        note = Message("{last} bytes kept at the end; {saved:.1f} times the work without it", last=last,
+                       saved=self.saved)
+        title = Message("bytes per position of this model with other attentions")
+        work = Message("the KV cache: positions computed in each step")
         return Lines(work, steps, series, note), Bars(title, [*self.kinds], [*self.kinds.values()])
 
     @property
@@ -65,8 +66,7 @@ def cache(t: "Trace", *, run: int | None = None) -> Shelf:
         QkvError: an encoder alone, which reads its text once and keeps nothing.
     """
     if t.core.spec.decoder is None:
-        raise QkvError("cache: an encoder alone reads its text once and keeps nothing",
-                       zh="缓存：只有编码器的模型把文本读一次，什么也不留")  # fmt: skip
+        raise QkvError("cache: an encoder alone reads its text once and keeps nothing")
     passed, spec = where.passed(t, index=run), t.core.spec
     size = t.core.embed.weight.element_size()
     counted = cost.count(spec)

@@ -71,8 +71,8 @@ def line(t: "Trace", which: int | Sequence[int] = 0, *, origin: int = 0, run: in
     if isinstance(which, int):
         known = lines(t, run)
         if not -len(known) <= which < len(known):
-            raise QkvError(f"line {which}: this run has {len(known)} texts, 0 to {len(known) - 1}",
-                           zh=f"第 {which} 段：这次运行有 {len(known)} 段文本，从 0 到 {len(known) - 1}")  # fmt: skip
+            raise QkvError("line {which}: this run has {known} texts, 0 to {known2}", which=which, known=len(known),
+                           known2=len(known) - 1)
         chosen = known[which]
     else:
         spots = ((n, row) for n, call in enumerate(passed.calls) for row in range(len(call.ids)))
@@ -80,8 +80,8 @@ def line(t: "Trace", which: int | Sequence[int] = 0, *, origin: int = 0, run: in
         wanted = tuple(which)
         found = next((w for w in ways if w.origin == origin and w.ids[-len(wanted) :] == wanted), None)
         if found is None:
-            raise QkvError(f"line: no text of prompt {origin} read the ids {list(wanted)}; t.lines() lists them",
-                           zh=f"提示 {origin} 没有一段文本读过编号 {list(wanted)}；t.lines() 列出它们")  # fmt: skip
+            raise QkvError("line: no text of prompt {origin} read the ids {wanted}; t.lines() lists them",
+                           origin=origin, wanted=list(wanted))
         chosen = found
     one = Trace(t.core, tokenizer=t.tokenizer)
     one.wanted, one.needed = t.wanted, t.needed

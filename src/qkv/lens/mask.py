@@ -12,6 +12,7 @@ from torch import Tensor
 from qkv.core.masks import REASONS, AttentionBias
 from qkv.errors import QkvError, nearest
 from qkv.lens import where
+from qkv.messages import Message
 from qkv.plots.forms import Drawn, Form, Grid
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class Why(Drawn):
         cells = [[letters[r] for r in self.row(i)] for i in range(len(self.cells))]
         there = {REASONS[i] for i in self.cells.unique().tolist()}
         note = "  ".join(f"{letter} {reason}" for reason, letter in letters.items() if reason in there)
-        title = (f"{self.path}（{self.kind}）：行看列", f"{self.path} ({self.kind}): rows look at columns")
-        return (Grid(title, self.queries, self.keys, (self.cells == 0).float() * 0.7, cells, ("", note)),)
+        title = Message("{path} ({kind}): rows look at columns", path=self.path, kind=self.kind)
+        return (Grid(title, self.queries, self.keys, (self.cells == 0).float() * 0.7, cells, Message(note)),)
 
     def reason(self, query: int, key: int) -> str:
         """Why a query may not look at a key, or "seen"."""
@@ -115,6 +116,5 @@ def passed(t: "Trace", path: str, run: int | None) -> "list[Call]":
 def rule(t: "Trace", path: str):
     """The rule by which an attention looks; a QkvError where there is no such attention."""
     if path not in t.attentions:
-        raise QkvError(f"no attention is called {path!r}{nearest(path, t.attentions)}",
-                       zh=f"没有叫 {path!r} 的注意力{nearest(path, t.attentions).zh}")  # fmt: skip
+        raise QkvError("no attention is called {path!r}{hint}", path=path, hint=nearest(path, t.attentions))
     return t.attentions[path].spec.mask

@@ -20,6 +20,7 @@ from qkv.core.norm import Norm
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError
 from qkv.lens import where
+from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form
 
 if TYPE_CHECKING:
@@ -55,20 +56,20 @@ class Parts(Drawn):
     def forms(self) -> tuple[Form, ...]:
         """The push of every sub-layer, and of the strongest parts."""
         total = f"{self.logit:+.3f} = logit (±{self.gap:.0e})"
-        sums = (f"合计 {total}", f"sum {total}")
-        title = (f"谁推高了 {self.goal}（在 {self.after} 之后）", f"who pushed {self.goal} (after {self.after})")
+        sums = Message("sum {total}", total=total)
+        title = Message("who pushed {goal} (after {after})", goal=self.goal, after=self.after)
         best = self.best[:10]
         return (
             Bars(title, [p.name for p in self.sublayers], [p.push for p in self.sublayers], sums),
-            Bars(("最有力的部分", "the strongest parts"), [p.name for p in best], [p.push for p in best]),
+            Bars(Message("the strongest parts"), [p.name for p in best], [p.push for p in best]),
         )
 
     def __getitem__(self, name: str) -> float:
         """The push of a part, or the sum over all parts whose name begins so: `["layers.3.attn"]`."""
         found = [p.push for p in self.parts if p.name == name or p.name.startswith(f"{name}.")]
         if not found:
-            raise QkvError(f"no part is called {name!r}; parts look like {self.parts[-1].name!r}",
-                           zh=f"没有叫 {name!r} 的部分；部分的名字像 {self.parts[-1].name!r}")  # fmt: skip
+            raise QkvError("no part is called {name!r}; parts look like {name2!r}", name=name,
+                           name2=self.parts[-1].name)
         return sum(found)
 
     @property
@@ -97,8 +98,7 @@ class Spot:
     def __call__(self, name: str) -> Tensor:
         """What a tap carried here, in fp64: [D], or [H, W]."""
         if name not in self.t.needed:
-            raise QkvError(f'parts: {name} was not saved; add it: save=["parts"]',
-                           zh=f'部分：{name} 没有存；请加上：save=["parts"]')  # fmt: skip
+            raise QkvError('parts: {name} was not saved; add it: save=["parts"]', name=name)
         x = self.t.stitched(self.run, name)[self.row]
         return wide(x[:, self.pos] if x.dim() == 3 else x[self.pos])
 
@@ -159,8 +159,7 @@ def neurons(
     path = f"{where.dot(t)}layers.{layer}.ffn"
     block = stack_of(t).layers[layer] if 0 <= layer < len(stack_of(t).layers) else None
     if not isinstance(block, Block) or block.spec.ffn is None:
-        raise QkvError(f"neurons: there is no {path}; experts are parts of their own",
-                       zh=f"神经元：没有 {path}；专家自成一部分")  # fmt: skip
+        raise QkvError("neurons: there is no {path}; experts are parts of their own", path=path)
     pulls: dict[str, Tensor] = {}
     traced(at, first, second, pulls)
     pull = pulls[path]  # D
@@ -174,7 +173,7 @@ def asked(
 ) -> tuple[Spot, tuple[int, int | None], float]:  # fmt: skip
     """The spot, the tokens, and the logit (or difference of two) that the model said there."""
     if t.core.spec.head is None:
-        raise QkvError("parts: this model has no head, so it says no logit", zh="部分：这个模型没有输出层，不说 logit")
+        raise QkvError("parts: this model has no head, so it says no logit")
     at = Spot(t, where.passed(t, index=run), row, where.spot(t, pos, row=row, run=run))
     state = at(f"{where.dot(t)}final_norm")
     with torch.no_grad():

@@ -37,9 +37,8 @@ class Case:
 
     def __post_init__(self) -> None:
         if not 1 <= self.at < len(self.target):
-            raise QkvError(f"case: at = {self.at}, expected 1 to {len(self.target) - 1}: a token with one before it",
-                           zh=f"实例：at = {self.at}，应在 1 到 {len(self.target) - 1} 之间："
-                           "前面要有一个 token")  # fmt: skip
+            raise QkvError("case: at = {at}, expected 1 to {target}: a token with one before it", at=self.at,
+                           target=len(self.target) - 1)
 
 
 @dataclass(frozen=True)
@@ -128,8 +127,8 @@ def attentions(core: Transformer, side: Side) -> list[tuple[str, parts.Attention
     both = bool(spec.encoder and spec.decoder)
     stack = spec.encoder if side == "encoder" else spec.decoder
     if stack is None or spec.decoder is None or (side == "cross" and not both):
-        raise QkvError(f"patch: this model has no {side} attention that its decoder's words depend on",
-                       zh=f"替换：这个模型没有它的解码器的词所依赖的 {side} 注意力")  # fmt: skip
+        raise QkvError("patch: this model has no {side} attention that its decoder's words depend on",
+                       side=side)
     dot = ("encoder." if side == "encoder" else "decoder.") if both else ""
     name = "cross" if side == "cross" else "attn"
     found = [(f"{dot}layers.{i}.{name}", b.cross if side == "cross" else b.attn) for i, b in enumerate(stack.blocks)]

@@ -13,6 +13,7 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.lens import where
 from qkv.lens.trace import Trace
+from qkv.messages import Message
 from qkv.plots.forms import Drawn, Form, Grid
 from qkv.spec import Spec
 
@@ -41,10 +42,10 @@ class Guesses(Drawn):
             [f"{word} {100 * p:.0f}%" if used else f"({word})" for word, p, used in zip(*row, self.used, strict=True)]
             for row in zip(self.best[::-1], chances.tolist(), strict=True)
         ]
-        note = ("括号：下一个词已给定，猜测被丢掉", "brackets: the next token was given, so the guess was thrown away")
+        note = Message("brackets: the next token was given, so the guess was thrown away")
         used = torch.tensor(self.used, device=chances.device)
-        title = ("每层之后的猜测", "guesses after each layer")
-        return (Grid(title, names[::-1], self.read, chances * used, cells, ("", "") if all(self.used) else note),)
+        title = Message("guesses after each layer")
+        return (Grid(title, names[::-1], self.read, chances * used, cells, Message() if all(self.used) else note),)
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class Alignment(Drawn):
     def forms(self) -> tuple[Form, ...]:
         """Target rows over source columns, in percent."""
         cells = [[f"{100 * w:.0f}" if w >= 0.01 else "" for w in row] for row in self.weight.tolist()]
-        title = (f"对齐（第 {self.layer + 1} 层，%）：读到行中的词后看哪里",
-                 f"alignment (layer {self.layer + 1}, %): where each row's token looked once it was read")  # fmt: skip
+        title = Message("alignment (layer {layer}, %): where each row's token looked once it was read",
+                        layer=self.layer + 1)
         return (Grid(title, self.target, self.source, self.weight, cells),)
 
 
@@ -84,7 +85,7 @@ def paths(spec: Spec, part: Part) -> list[str]:
     """The same for a model of that spec."""
     stack = spec.encoder if part == "encoder" else spec.decoder
     if stack is None or (part == "cross" and stack.blocks[0].cross is None):
-        raise QkvError(f"this model has no {part}", zh=f"这个模型没有 {part}")
+        raise QkvError("this model has no {part}", part=part)
     dot = ("encoder." if part == "encoder" else "decoder.") if spec.encoder and spec.decoder else ""
     return [f"{dot}layers.{i}.{'cross' if part == 'cross' else 'attn'}" for i in range(len(stack.blocks))]
 
@@ -100,14 +101,12 @@ def logits(
     """
     core, spec = t.core, t.core.spec
     if spec.head is None:
-        raise QkvError("lens: this model has no head, so its layers guess no tokens",
-                       zh="lens：这个模型没有输出层，各层不猜 token")  # fmt: skip
+        raise QkvError("lens: this model has no head, so its layers guess no tokens")
     stack = core.decoder if spec.decoder else core.encoder
     dot = "decoder." if spec.encoder and spec.decoder else ""
     taps = (f"{dot}embed", *(f"{dot}layers.{i}.resid_out" for i in range(len(stack.layers))))
     if not set(taps) <= t.needed:
-        raise QkvError('lens: the states after each layer were not saved; add them: save=["lens"]',
-                       zh='lens：没有存每层之后的状态；请加上：save=["lens"]')  # fmt: skip
+        raise QkvError('lens: the states after each layer were not saved; add them: save=["lens"]')
     states = torch.stack([t.get(n, run=run)[row, places] for n in taps])  # L T D
     return taps, core.head(stack.final_norm(states)).float()
 

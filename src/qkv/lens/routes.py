@@ -12,6 +12,7 @@ from torch import Tensor
 from qkv.core.experts import Experts
 from qkv.errors import QkvError
 from qkv.lens import where
+from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form, Grid
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ class Routes(tuple[Route, ...], Drawn):
             weight = torch.zeros(len(r.index), len(r.load)).scatter_(1, r.index.cpu(), r.weight.float().cpu())
             cells = [[f"{w:.2f}" if w else "" for w in row] for row in weight.T.tolist()]
             experts = [f"{e}" for e in range(len(r.load))]
-            title = (f"{r.path}：每个词元由哪些专家读", f"{r.path}: which experts read each token")
+            title = Message("{path}: which experts read each token", path=r.path)
             made.append(Grid(title, experts, self.read, weight.T, cells))
-            load = (f"{r.path}：每个专家几次", f"{r.path}: load of each expert")
+            load = Message("{path}: load of each expert", path=r.path)
             made.append(Bars(load, experts, r.load.tolist()))
         return tuple(made)
 
@@ -59,14 +60,13 @@ def routes(t: "Trace", *, row: int = 0, run: int | None = None) -> Routes:
         QkvError: the model has no experts, or their taps were not saved.
     """
     if not modules(t):
-        raise QkvError("routes: this model has no experts; every token passes the same feed-forward networks",
-                       zh="路由：这个模型没有专家；每个 token 都经过同样的前馈网络")  # fmt: skip
+        raise QkvError("routes: this model has no experts; every token passes the same feed-forward networks")
     found: list[Route] = []
     for path, moe in modules(t).items():
         for name in ("logits", "index", "weight"):
             if f"{path}.{name}" not in t.needed:
-                raise QkvError(f'routes: {path}.{name} was not saved; add it: save=["routes"]',
-                               zh=f'路由：{path}.{name} 没有存；请加上：save=["routes"]')  # fmt: skip
+                raise QkvError('routes: {path}.{name} was not saved; add it: save=["routes"]', path=path,
+                               name=name)
         logits, index, weight = (t.get(f"{path}.{n}", run=run)[row] for n in ("logits", "index", "weight"))
         score = logits.softmax(-1) if moe.spec.score == "softmax" else logits.sigmoid()
         choice = score + moe.bias if moe.spec.balance == "bias" else score

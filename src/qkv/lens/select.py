@@ -14,10 +14,11 @@ from torch import Tensor
 
 from qkv.core.masks import AttentionBias
 from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 
 NUMBERS = re.compile(r"-?\d+(?:,-?\d+)*|(?:-?\d+)?:(?:-?\d+)?(?::[1-9]\d*)?")
 CUTS = ("heads", "pos")
-EXPECTED = "expected numbers or a slice, such as @heads=0,3 or @pos=-1 or @heads=0:4@pos=2:10"
+EXPECTED = Message("expected numbers or a slice, such as @heads=0,3 or @pos=-1 or @heads=0:4@pos=2:10")
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,11 @@ def parted(name: str) -> tuple[str, Cut]:
     for one in more:
         key, _, said = one.partition("=")
         if key not in CUTS or key in found:
-            raise QkvError(f"{name!r}: found @{key}{nearest(key, CUTS)}; a selector has @heads and @pos, each once",
-                           zh=f"{name!r}：有 @{key}{nearest(key, CUTS).zh}；选择器只有 @heads 和 @pos，"
-                           "各一次")  # fmt: skip
+            raise QkvError("{name!r}: found @{key}{hint}; a selector has @heads and @pos, each once", name=name,
+                           key=key, hint=nearest(key, CUTS))
         if not NUMBERS.fullmatch(said):
-            raise QkvError(f"{name!r}: {key}={said}; {EXPECTED}",
-                           zh=f"{name!r}：{key}={said}；应是数或切片，"
-                           "如 @heads=0,3、@pos=-1 或 @heads=0:4@pos=2:10")  # fmt: skip
+            raise QkvError("{name!r}: {key}={said}; {expected}", name=name, key=key, said=said,
+                           expected=EXPECTED)
         found[key] = said
     return tap, Cut(**found)
 
@@ -68,15 +67,15 @@ def heads(name: str, count: int) -> list[int]:
     if not cut.heads:
         return list(range(count))
     if not count:
-        raise QkvError(f"{name!r}: {tap} has no heads; leave @heads out", zh=f"{name!r}：{tap} 没有头；请去掉 @heads")
+        raise QkvError("{name!r}: {tap} has no heads; leave @heads out", name=name, tap=tap)
     if ":" in cut.heads:
         found = list(range(count)[span(cut.heads)])
     else:
         found = [int(part) for part in cut.heads.split(",")]
         found = [head + count if -count <= head < 0 else head for head in found]
     if not found or not all(0 <= head < count for head in found):
-        raise QkvError(f"{name!r}: {tap} has {count} heads, 0 to {count - 1}; found heads={cut.heads}",
-                       zh=f"{name!r}：{tap} 有 {count} 个头，从 0 到 {count - 1}；却要 heads={cut.heads}")  # fmt: skip
+        raise QkvError("{name!r}: {tap} has {count} heads, 0 to {count2}; found heads={heads}", name=name, tap=tap,
+                       count=count, count2=count - 1, heads=cut.heads)
     return found
 
 
@@ -104,8 +103,8 @@ def missed(name: str, met: Sequence[int], last: int) -> None:
     wanted = [] if ":" in said or not said else [int(part) for part in said.split(",")]
     lost = [slot for slot in wanted if slot >= 0 and slot not in met]
     if lost or not met:
-        raise QkvError(f"{name!r}: position {lost[0] if lost else said} never came; this run has 0 to {last}",
-                       zh=f"{name!r}：位置 {lost[0] if lost else said} 没有出现；这次运行从 0 到 {last}")  # fmt: skip
+        raise QkvError("{name!r}: position {lost} never came; this run has 0 to {last}", name=name,
+                       lost=lost[0] if lost else said, last=last)
 
 
 def taken(x: Tensor, picked: Sequence[int] | None, where: Sequence[int] | None, axis: int) -> Tensor:
@@ -144,8 +143,8 @@ def sliced(inside: str, glob: str, layers: int) -> list[str]:
         return inside.split(",")
     found = range(layers)[slice(*(None if said is None else int(said) for said in cut.groups()))]
     if not found:
-        raise QkvError(f"{glob!r}: the slice {{{inside}}} holds none of the layers, which are 0 to {layers - 1}",
-                       zh=f"{glob!r}：切片 {{{inside}}} 里一层也没有，层从 0 到 {layers - 1}")  # fmt: skip
+        raise QkvError("{glob!r}: the slice {{{inside}}} holds none of the layers, which are 0 to {layers}", glob=glob,
+                       inside=inside, layers=layers - 1)
     return [str(layer) for layer in found]
 
 
@@ -154,8 +153,7 @@ def matching(glob: str, known: Sequence[str], readouts: Iterable[str], *, strict
     found = [n for n in known if fnmatchcase(n, glob)]
     if strict and not found:
         hint = nearest(glob, [*known, *readouts])
-        ways = f"names look like {known[2]!r}, readouts are {', '.join(readouts)}"
-        raise QkvError(f"no tap matches {glob!r}{hint}; {ways}",
-                       zh=f"没有 tap 合 {glob!r}{hint.zh}；名字像 {known[2]!r}，"
-                       f"读数有 {', '.join(readouts)}")  # fmt: skip
+        ways = Message("names look like {known!r}, readouts are {readouts}", known=known[2],
+                       readouts=", ".join(readouts))
+        raise QkvError("no tap matches {glob!r}{hint}; {ways}", glob=glob, hint=hint, ways=ways)
     yield from found

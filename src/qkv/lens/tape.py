@@ -19,8 +19,9 @@ from qkv.core.masks import AttentionBias
 from qkv.core.model import Transformer
 from qkv.core.positions import Positions
 from qkv.core.step import Inputs, active_tracer
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
 from qkv.lens import select
+from qkv.messages import Message
 from qkv.spec import as_json, from_json
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ def size(text: str | int) -> int:
         return text
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", text.lower())
     if not found:
-        raise QkvError(f'budget={text!r}: expected bytes, such as budget="2GB"',
-                       zh=f'budget={text!r}：应是字节数，如 budget="2GB"')  # fmt: skip
+        raise QkvError('budget={text!r}: expected bytes, such as budget="2GB"', text=text)
     return int(float(found[1]) * UNITS[found[2] or ""])
 
 
@@ -144,15 +144,13 @@ def admit(trace: "Trace", call: "Call", first: bool) -> None:
         taps[n] = each_of(trace, n, trace.each) * of * len(select.slots(cut, at, count))
     wanted = Plan(sum(taps.values()), taps)
     if trace.held + wanted.bytes > trace.budget:
-        kept = Note("")
+        kept = Message("")
         if trace.held:
-            kept = Note(f" beside {spoken(trace.held)} kept already", zh=f"，已占 {spoken(trace.held)}")
-        raise QkvError(
-            f"trace: {rows} x {tokens} tokens would take {spoken(wanted.bytes)}{kept}, and the budget is "
-            f"{spoken(trace.budget)}; the dearest are {wanted.dearest()}. Save fewer taps, or write to disk: to=FOLDER",
-            zh=f"记录：{rows} x {tokens} 个 token 要占 {spoken(wanted.bytes)}{kept.zh}，上限是 {spoken(trace.budget)}；"
-            f"最大的是 {wanted.dearest()}。请少存些 tap，或写到磁盘：to=目录",
-        )
+            kept = Message(" beside {spoken} kept already", spoken=spoken(trace.held))
+        raise QkvError("trace: {rows} x {tokens} tokens would take {spoken}{kept}, and the budget is {spoken2}; the "
+                       "dearest are {dearest}. Save fewer taps, or write to disk: to=FOLDER", rows=rows, tokens=tokens,
+                       spoken=spoken(wanted.bytes), kept=kept, spoken2=spoken(trace.budget),
+                       dearest=wanted.dearest())
     trace.held += wanted.bytes
 
 
@@ -215,8 +213,8 @@ def told(call: "Call") -> dict[str, Any]:
 def fresh(directory: Path) -> None:
     """Refuse to write where something lies already."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise QkvError(f"{directory}: something lies there already; give a new directory for the trace",
-                       zh=f"{directory}：那里已经有东西；请给记录一个新目录")  # fmt: skip
+        raise QkvError("{directory}: something lies there already; give a new directory for the trace",
+                       directory=directory)
 
 
 def load(directory: Path | str, core: Transformer, tokenizer: Any = None) -> "Trace":
@@ -230,11 +228,11 @@ def load(directory: Path | str, core: Transformer, tokenizer: Any = None) -> "Tr
     directory = Path(directory)
     index = storage.read_json(directory / "index.json")
     if index.get("format") != FORMAT:
-        raise QkvError(f"{directory}: a trace of format {index.get('format')}, expected {FORMAT}",
-                       zh=f"{directory}：记录的格式是 {index.get('format')}，应是 {FORMAT}")  # fmt: skip
+        raise QkvError("{directory}: a trace of format {format}, expected {format2}", directory=directory,
+                       format=index.get("format"), format2=FORMAT)
     if from_json(type(core.spec), index["spec"]) != core.spec:
-        raise QkvError(f"{directory}: was recorded from a model of another spec than the one given",
-                       zh=f"{directory}：记录它的模型与给的规格不同")  # fmt: skip
+        raise QkvError("{directory}: was recorded from a model of another spec than the one given",
+                       directory=directory)
     trace = Trace(core, tokenizer=tokenizer)
     trace.wanted, trace.needed = set(index["wanted"]), set(index["needed"])
     for row in index["calls"]:

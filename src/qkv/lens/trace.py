@@ -27,6 +27,7 @@ from qkv.errors import QkvError, nearest
 from qkv.lens import proofs, select, tape
 from qkv.lens.edit import Edit, applied
 from qkv.lens.reads import Reads
+from qkv.messages import Message
 from qkv.spec import Block, Spec
 from qkv.spec import Latent as Latents
 
@@ -121,8 +122,8 @@ class Trace(Reads):
         budget: str | int | None = None, to: Path | str | None = None, stop: bool = False,
     ) -> None:  # fmt: skip
         if not core.spec.has_blocks and READOUTS.keys() & set(save):
-            raise QkvError("an LSTM has no layers to read; where one with attention looked, translate(align=True) says",
-                           zh="LSTM 没有可读的层；有注意力的看了哪里，translate(align=True) 会说")  # fmt: skip
+            raise QkvError("an LSTM has no layers to read; where one with attention looked, translate(align=True) "
+                           "says")
         self.core, self.tokenizer, self.edits = core, tokenizer, tuple(edit)
         self.known = names(core.spec)
         self.attentions = {m.path: m for m in core.modules() if isinstance(m, Attention | Latent)}
@@ -148,8 +149,8 @@ class Trace(Reads):
         """The names that a selector means, each with its cut: those of a readout, or those that its glob matches."""
         glob, cut = select.parted(selector)
         if cut != select.Cut() and glob in READOUTS and glob != "patterns":
-            raise QkvError(f"{selector!r}: {glob} reads whole taps; of the readouts only patterns can be cut",
-                           zh=f"{selector!r}：{glob} 读的是整个 tap；读数之中只有 patterns 能切")  # fmt: skip
+            raise QkvError("{selector!r}: {glob} reads whole taps; of the readouts only patterns can be cut",
+                           selector=selector, glob=glob)
         layers = max(len(s.blocks) for s in (self.core.spec.encoder, self.core.spec.decoder) if s)
         globs = READOUTS.get(glob) or ([] if glob in READOUTS else [*select.spread(glob, layers)])
         taps = [n for g in globs for n in select.matching(g, self.known, READOUTS, strict=glob not in READOUTS)]
@@ -184,8 +185,8 @@ class Trace(Reads):
             tape.index(self, self.directory)
         idle = [e.name for e in self.edits if e not in self.met]
         if idle:
-            raise QkvError(f"edit of {idle[0]!r} never met anything: the run did not reach that tap, head or position",
-                           zh=f"对 {idle[0]!r} 的修改什么也没碰到：运行没有到那个 tap、头或位置")  # fmt: skip
+            raise QkvError("edit of {idle!r} never met anything: the run did not reach that tap, head or position",
+                           idle=idle[0])
         return stopped
 
     def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
@@ -225,8 +226,8 @@ class Trace(Reads):
         for edit in self.edits:
             if path in self.at[edit]:
                 if edit.needs_eager_attention and edit.query is not None and call.sources != len(call.ids):
-                    raise QkvError(f"edit of {edit.name}: beams share a row of scores; leave query out, or use one",
-                                   zh=f"对 {edit.name} 的修改：各束共用一行分数；请去掉 query，或只用一束")  # fmt: skip
+                    raise QkvError("edit of {name}: beams share a row of scores; leave query out, or use one",
+                                   name=edit.name)
                 x, met = applied(x, edit, along(x), first_slot(call, path, x))
                 if met:
                     self.met.add(edit)
@@ -260,16 +261,13 @@ class Trace(Reads):
         """
         tap, cut = select.parted(name)
         if tap not in self.known:
-            raise QkvError(f"no tap is called {tap!r}{nearest(tap, self.known)} (of {len(self.known)} names)",
-                           zh=f"没有叫 {tap!r} 的 tap{nearest(tap, self.known).zh}（"
-                           f"共 {len(self.known)} 个名字）")  # fmt: skip
+            raise QkvError("no tap is called {tap!r}{hint} (of {known} names)", tap=tap, hint=nearest(tap, self.known),
+                           known=len(self.known))
         select.heads(name, self.heads(tap))
         if name not in self.needed and tap not in self.needed:
             near = [n for n in sorted(self.needed) if n.startswith(f"{tap}@")]
-            some = f"; of it there is {', '.join(near)}" if near else ""
-            raise QkvError(f"{name} was not saved{some}; add it: save=[{name!r}]",
-                           zh=f"{name} 没有存" + (f"；存了它的 {', '.join(near)}" if near else "") + f"；"
-                           f"请加上：save=[{name!r}]")  # fmt: skip
+            some = Message("; of it there is {near}", near=", ".join(near)) if near else ""
+            raise QkvError("{name} was not saved{some}; add it: save=[{name!r}]", name=name, some=some)
         heard = self.run(name, run)
         if cut.pos:
             select.missed(name, self.slots(name, run=run), heard.ids.shape[1] - 1)
@@ -290,13 +288,13 @@ class Trace(Reads):
         if not runs and cut.pos and self.runs:
             select.missed(name, (), max(r.ids.shape[1] for r in self.runs) - 1)
         if not runs:
-            why = "; scores exist only while an edit of a score opens the maths" if name.endswith(".score") else ""
-            raise QkvError(f"{name} was never heard: nothing of this core ran through it inside the block{why}",
-                           zh=f"从没听到 {name}：这个核心在块里没有经过它"
-                           + ("；分数只在有对分数的修改把数学打开时才有" if why else ""))  # fmt: skip
+            why = "" if not name.endswith(".score") else Message(
+                "; scores exist only while an edit of a score opens the maths")
+            raise QkvError("{name} was never heard: nothing of this core ran through it inside the block{why}",
+                           name=name, why=why)
         if index is None and len(runs) > 1:
-            raise QkvError(f"{name} was heard in {len(runs)} runs; choose one: get({name!r}, run=0)",
-                           zh=f"{name} 在 {len(runs)} 次运行里听到；请选一次：get({name!r}, run=0)")  # fmt: skip
+            raise QkvError("{name} was heard in {runs} runs; choose one: get({name!r}, run=0)", name=name,
+                           runs=len(runs))
         return runs[index or 0]
 
     def heard(self, name: str) -> str:
@@ -376,8 +374,7 @@ class Trace(Reads):
         """What went through a stack, in pieces that people can read; ids as text where there is no tokenizer."""
         run = next((r for r in self.runs if stack in (None, r.stack)), None)
         if run is None:
-            raise QkvError(f"nothing ran through the {stack or 'core'} inside the block",
-                           zh=f"块里没有东西经过{stack or '核心'}")  # fmt: skip
+            raise QkvError("nothing ran through the {stack} inside the block", stack=stack or Message("core"))
         return [self.tokenizer.pieces(r) if self.tokenizer else [str(i) for i in r] for r in run.ids.tolist()]
 
     def check(self) -> dict[str, float]:
@@ -393,8 +390,7 @@ class Trace(Reads):
             p = self.get(f"{path}.pattern")
             for name in (f"{path}.v", f"{path}.z"):
                 if name not in self.needed:
-                    raise QkvError(f'check: {name} was not saved; add it: save=["check"]',
-                                   zh=f'检查：{name} 没有存；请加上：save=["check"]')  # fmt: skip
+                    raise QkvError('check: {name} was not saved; add it: save=["check"]', name=name)
             v, z = self.get(f"{path}.v").float(), self.get(f"{path}.z").float()
             copies = p.shape[0] // v.shape[0]
             v = v.repeat_interleave(copies, 0).repeat_interleave(p.shape[1] // v.shape[1], 1)  # B H S K
@@ -403,22 +399,21 @@ class Trace(Reads):
             seeing = torch.cat([sees(c.mask[at.spec.mask], c.ids) for c in run.calls], 1)  # B T
             found[path] = float(gap[seeing].max())
         if not found:
-            raise QkvError('check: no pattern was saved; add them: save=["check"]',
-                           zh='检查：没有存注意力图；请加上：save=["check"]')  # fmt: skip
+            raise QkvError('check: no pattern was saved; add them: save=["check"]')
         return {**found, **proofs.of(self)}
 
 
     def row(self, path: str, head: int, query: int, *, row: int = 0) -> Tensor:
         """The weights [S] of one query of one head of an attention, rebuilt alone: cheap at any length."""
         if path not in self.attentions:
-            raise QkvError(f"no attention is called {path!r}{nearest(path, self.attentions)}",
-                           zh=f"没有叫 {path!r} 的注意力{nearest(path, self.attentions).zh}")  # fmt: skip
+            raise QkvError("no attention is called {path!r}{hint}", path=path,
+                           hint=nearest(path, self.attentions))
         run, at = self.run(f"{path}.pattern"), self.attentions[path]
         (head,) = select.heads(f"{path}.pattern@heads={head}", at.spec.heads)
         q, k = (self.get(n) for n in sides(f"{path}.pattern", {path: at})[:2])
         if not -q.shape[2] <= query < q.shape[2]:
-            raise QkvError(f"position {query}: this text has {q.shape[2]} tokens, 0 to {q.shape[2] - 1}",
-                           zh=f"位置 {query}：这段文本有 {q.shape[2]} 个 token，从 0 到 {q.shape[2] - 1}")  # fmt: skip
+            raise QkvError("position {query}: this text has {shape} tokens, 0 to {shape2}", query=query,
+                           shape=q.shape[2], shape2=q.shape[2] - 1)
         slot = query % q.shape[2]
         call = next(c for c in run.calls if c.start + c.ids.shape[1] > slot)
         seen, first = call.mask[at.spec.mask], call.start
@@ -552,9 +547,6 @@ def same_rows(run: Run) -> None:
     gaps = ends[:-1] != [c.start for c in run.calls[1:]]
     reordered = any(c.parents not in (None, [*range(len(c.ids))]) for c in run.calls)
     if len(run.calls) > 1 and (gaps or reordered or len(rows) > 1 or any(c.sources != len(c.ids) for c in run.calls)):
-        raise QkvError(
-            "rows left the batch or were reordered between calls (beams, or several texts), so positions cannot be "
-            "stitched by row; take one of its texts: t.line(0), and t.lines() lists them",
-            zh="调用之间有行离开批或换了次序（束，或几段文本），位置不能按行接起来；"
-            "请取其中一段：t.line(0)，t.lines() 列出它们",
-        )
+        raise QkvError("rows left the batch or were reordered between calls (beams, or several texts), so positions "
+                       "cannot be stitched by row; take one of its texts: t.line(0), and t.lines() lists "
+                       "them")

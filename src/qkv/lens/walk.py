@@ -16,6 +16,7 @@ from qkv.core.latent import Latent
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError, nearest
 from qkv.lens import where
+from qkv.messages import Message
 from qkv.plots.forms import Drawn, Form, Table
 from qkv.plots.text import number
 
@@ -59,15 +60,15 @@ class Walk(Drawn):
         for n, (step, strips) in enumerate(self.steps.items(), start=1):
             rows = [(s.name, f"{s.letters} {[*s.whole]}" if s.whole else "", few(s), s.line) for s in strips]
             title = f"{n} {step}" if n > 1 else f"{self.path} head {self.head}: {self.query} → {self.key}; 1 {step}"
-            made.append(Table((title, title), [("", "shape", "numbers", "Python"), *rows]))
+            made.append(Table(Message(title), [("", "shape", "numbers", "Python"), *rows]))
         return tuple(made)
 
     def __getitem__(self, name: str) -> Strip:
         """The strip of a name, such as "score" or "z", whichever step it belongs to."""
         every = {s.name: s for step in self.steps.values() for s in step}
         if name not in every:
-            raise QkvError(f"this walk has no {name!r}{nearest(name, every)}; it has {', '.join(every)}",
-                           zh=f"这一路没有 {name!r}{nearest(name, every).zh}；有 {', '.join(every)}")  # fmt: skip
+            raise QkvError("this walk has no {name!r}{hint}; it has {every}", name=name, hint=nearest(name, every),
+                           every=", ".join(every))
         return every[name]
 
 
@@ -102,8 +103,7 @@ class Place:
     def take(self, label: str, name: str, index: str, letters: str) -> Strip:
         """A strip cut out of a tap: `index` as Python writes it, over row, head, query, key."""
         if name not in self.t.needed:
-            raise QkvError(f'walk: {name} was not saved; add it: save=["walk"]',
-                           zh=f'一路：{name} 没有存；请加上：save=["walk"]')  # fmt: skip
+            raise QkvError('walk: {name} was not saved; add it: save=["walk"]', name=name)
         whole = self.t.get(name, run=self.run)
         spots = tuple(slice(None) if part == ":" else int(part) for part in index.split(", "))
         return Strip(label, f"{self.line(name)}[{index}]", whole[spots], letters, tuple(whole.shape))
@@ -129,11 +129,10 @@ def walk(
         QkvError: no such attention, head or position; what it needs was not saved.
     """
     if path not in t.attentions:
-        raise QkvError(f"no attention is called {path!r}{nearest(path, t.attentions)}",
-                       zh=f"没有叫 {path!r} 的注意力{nearest(path, t.attentions).zh}")  # fmt: skip
+        raise QkvError("no attention is called {path!r}{hint}", path=path, hint=nearest(path, t.attentions))
     if not 0 <= head < t.attentions[path].spec.heads:
-        raise QkvError(f"{path} has heads 0 to {t.attentions[path].spec.heads - 1}, found {head}",
-                       zh=f"{path} 的头从 0 到 {t.attentions[path].spec.heads - 1}，却要 {head}")  # fmt: skip
+        raise QkvError("{path} has heads 0 to {heads}, found {head}", path=path,
+                       heads=t.attentions[path].spec.heads - 1, head=head)
     memory = "encoder." if path.endswith(".cross") else path
     at = Place(
         t, path, row, head, where.spot(t, query, path=path, row=row, run=run),

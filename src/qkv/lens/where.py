@@ -28,13 +28,13 @@ def passed(t: "Trace", path: str = "", index: int | None = None) -> "Run":
     name = side(t, path)
     runs = [r for r in t.runs if r.stack == name]
     if not runs:
-        raise QkvError(f"nothing ran through the {name} inside the block", zh=f"块里没有东西经过 {name}")
+        raise QkvError("nothing ran through the {name} inside the block", name=name)
     if index is None and len(runs) > 1:
-        raise QkvError(f"the {name} ran {len(runs)} times inside the block; choose one: run=0",
-                       zh=f"{name} 在块里运行了 {len(runs)} 次；请选一次：run=0")  # fmt: skip
+        raise QkvError("the {name} ran {runs} times inside the block; choose one: run=0", name=name,
+                       runs=len(runs))
     if not 0 <= (index or 0) < len(runs):
-        raise QkvError(f"run {index}: the {name} ran {len(runs)} times; expected 0 to {len(runs) - 1}",
-                       zh=f"第 {index} 次：{name} 运行了 {len(runs)} 次；应在 0 到 {len(runs) - 1} 之间")  # fmt: skip
+        raise QkvError("run {index}: the {name} ran {runs} times; expected 0 to {runs2}", index=index, name=name,
+                       runs=len(runs), runs2=len(runs) - 1)
     return runs[index or 0]
 
 
@@ -44,8 +44,8 @@ def spot(t: "Trace", pos: int | str, *, path: str = "", row: int = 0, run: int |
     if isinstance(pos, str):
         return found(t, ids, pos)
     if not -len(ids) <= pos < len(ids):
-        raise QkvError(f"position {pos}: this text has {len(ids)} tokens, 0 to {len(ids) - 1}",
-                       zh=f"位置 {pos}：这段文本有 {len(ids)} 个 token，从 0 到 {len(ids) - 1}")  # fmt: skip
+        raise QkvError("position {pos}: this text has {ids} tokens, 0 to {ids2}", pos=pos, ids=len(ids),
+                       ids2=len(ids) - 1)
     return pos % len(ids)
 
 
@@ -60,17 +60,16 @@ def found(t: "Trace", ids: list[int], word: str) -> int:
     pieces = made.pieces(ids)
     inside = [i for i, piece in enumerate(pieces) if word.strip() in piece]
     if not inside:
-        raise QkvError(f"{word!r} is not in this text; its tokens are {' '.join(p.strip() or '␣' for p in pieces)}",
-                       zh=f"{word!r} 不在这段文本里；"
-                       f"它的 token 是 {' '.join(p.strip() or '␣' for p in pieces)}")  # fmt: skip
+        raise QkvError("{word!r} is not in this text; its tokens are {pieces}", word=word,
+                       pieces=" ".join(p.strip() or "␣" for p in pieces))
     return inside[0]
 
 
 def tokens(t: "Trace"):
     """The tokenizer of a trace; a QkvError where words were given and there is none."""
     if t.tokenizer is None:
-        raise QkvError("this trace has no tokenizer, so words mean nothing to it: give ids, or Trace(…, tokenizer=…)",
-                       zh="这个记录没有分词器，不认识词：请给编号，或 Trace(…, tokenizer=…)")  # fmt: skip
+        raise QkvError("this trace has no tokenizer, so words mean nothing to it: give ids, or Trace(…, "
+                       "tokenizer=…)")
     return t.tokenizer
 
 
@@ -83,14 +82,14 @@ def token(t: "Trace", word: str | int) -> int:
     size = t.core.spec.vocabulary
     if isinstance(word, int):
         if not 0 <= word < size:
-            raise QkvError(f"token {word}: the vocabulary has {size}, 0 to {size - 1}",
-                           zh=f"token {word}：词表有 {size} 个，从 0 到 {size - 1}")  # fmt: skip
+            raise QkvError("token {word}: the vocabulary has {size}, 0 to {size2}", word=word, size=size,
+                           size2=size - 1)
         return word
     ids = spelt(tokens(t), word, "target")
     if len(ids) != 1:
         told = ", ".join(f"{p!r} = {i}" for p, i in zip(t.tokenizer.pieces(ids), ids, strict=True))
-        raise QkvError(f"{word!r} is {len(ids)} tokens here ({told}); give one of them, as text or as its id",
-                       zh=f"{word!r} 在这里是 {len(ids)} 个 token（{told}）；请给其中一个，文本或编号都行")  # fmt: skip
+        raise QkvError("{word!r} is {ids} tokens here ({told}); give one of them, as text or as its id", word=word,
+                       ids=len(ids), told=told)
     return ids[0]
 
 
@@ -98,10 +97,9 @@ def spelt(tokenizer, word: str, at: str = "source") -> list[int]:
     """The ids of a word without the tokens that a template puts around a text."""
     ids: list[int] = tokenizer.encode(word, special=False, side=at)
     if not ids:
-        raise QkvError(f"{word!r} has no token; give a word", zh=f"{word!r} 没有 token；请给一个词")
+        raise QkvError("{word!r} has no token; give a word", word=word)
     if getattr(tokenizer, "unk_id", None) in ids:  # every such word would be the same one
-        raise QkvError(f"{word!r} is not in this model's vocabulary; give another word",
-                       zh=f"{word!r} 不在这个模型的词表里；请换一个词")  # fmt: skip
+        raise QkvError("{word!r} is not in this model's vocabulary; give another word", word=word)
     return ids
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from qkv.core.model import Transformer, build_step
 from qkv.errors import QkvError
 from qkv.lens import where
-from qkv.plots.forms import Bars, Drawn, Form, Lines, Words
+from qkv.messages import Message
+from qkv.plots.forms import Bars, Drawn, Form, Lines
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace
@@ -31,7 +32,7 @@ class Near:
 class Nears(list[Near], Drawn):
     """Tokens near a word or a point, the nearest first; `title` says near what."""
 
-    title: Words = ("", "")
+    title: str = ""
 
     def forms(self) -> tuple[Form, ...]:
         """The cosine of each."""
@@ -57,7 +58,7 @@ class Shift(Drawn):
         series = {f"cos {a}": self.cosine[:, i].tolist() for i, a in enumerate(self.anchors)}
         if self.between is not None:
             series[f"{self.anchors[0]} 0 … 1 {self.anchors[1]}"] = self.between.tolist()
-        return (Lines((f"{self.word} 逐层走向哪里", f"where {self.word} moves, layer by layer"), names, series),)
+        return (Lines(Message("where {word} moves, layer by layer", word=self.word), names, series),)
 
 
 def table(core: Transformer, side: str = "target") -> Tensor:
@@ -68,7 +69,7 @@ def table(core: Transformer, side: str = "target") -> Tensor:
 def vector(core: Transformer, tokenizer: Any, word: str, side: str = "target") -> tuple[Tensor, list[int]]:
     """A word's row of the embedding table [D], the mean of its pieces' where it has several; and their ids."""
     if tokenizer is None:
-        raise QkvError("words need a tokenizer: this model has none", zh="词要有分词器：这个模型没有")
+        raise QkvError("words need a tokenizer: this model has none")
     ids = where.spelt(tokenizer, word, side)
     return table(core, side)[ids].float().mean(0), ids
 
@@ -77,7 +78,7 @@ def neighbours(core: Transformer, tokenizer: Any, word: str, n: int = 10, *, sid
     """The n tokens whose embeddings point most nearly the same way as a word's, the nearest first."""
     found, ids = vector(core, tokenizer, word, side)
     near = nearest(core, tokenizer, found, n, ids, side)
-    near.title = (f"{word}：在词向量表里最近的词", f"{word}: nearest in the embedding table")
+    near.title = Message("{word}: nearest in the embedding table", word=word)
     return near
 
 
@@ -91,7 +92,7 @@ def analogy(
     found = [vector(core, tokenizer, w, side) for w in (a, b, c)]
     va, vb, vc = (F.normalize(v, dim=0) for v, _ in found)
     near = nearest(core, tokenizer, vb - va + vc, n, [i for _, ids in found for i in ids], side)
-    near.title = (f"{a} : {b} = {c} : ?",) * 2
+    near.title = Message("{a} : {b} = {c} : ?", a=a, b=b, c=c)
     return near
 
 
@@ -114,14 +115,12 @@ def shift(
     have no common axes. The state of a word is that of its last piece.
     """
     if not anchors:
-        raise QkvError("shift: name at least one anchor, such as a word that the meaning might move to",
-                       zh="移动：至少说一个锚，如词义可能移向的词")  # fmt: skip
+        raise QkvError("shift: name at least one anchor, such as a word that the meaning might move to")
     prefix = side if side and t.core.spec.decoder and t.core.spec.encoder else where.dot(t)
     stack = t.core.encoder if where.side(t, prefix) == "encoder" else t.core.decoder
     names = (f"{prefix}embed", *(f"{prefix}layers.{i}.resid_out" for i in range(len(stack.layers))))
     if not set(names) <= t.needed:
-        raise QkvError('shift: the states after each layer were not saved; add them: save=["shift"]',
-                       zh='移动：没有存每层之后的状态；请加上：save=["shift"]')  # fmt: skip
+        raise QkvError('shift: the states after each layer were not saved; add them: save=["shift"]')
     slot = where.spot(t, pos, path=prefix, row=row, run=run)
     states = torch.stack([t.get(name, run=run)[row, slot].float() for name in names])  # L D
     goals = torch.stack([alone(t, word, names) for word in anchors], 1)  # L N D
@@ -145,8 +144,8 @@ def alone(t: "Trace", word: str, names: tuple[str, ...]) -> Tensor:
     stack = core.encoder if encoder else core.decoder
     table = core.source_embed if encoder and core.spec.sources else core.embed
     if stack.spec.blocks[0].cross:
-        raise QkvError("shift: a decoder that reads a source says nothing of a word alone; look at side='encoder.'",
-                       zh="移动：读原文的解码器单凭一个词说不了什么；请看 side='encoder.'")  # fmt: skip
+        raise QkvError("shift: a decoder that reads a source says nothing of a word alone; look at "
+                       "side='encoder.'")
     with Trace(core, save=list(names)) as heard:
         stack(table(ids), build_step(stack, ids, mode="prefill"))
     return torch.stack([heard[name][0, -1].float() for name in names])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.plots.forms import (
     BLUE,
     COLOURS,
@@ -18,7 +19,6 @@ from qkv.plots.forms import (
     Grid,
     Lines,
     Table,
-    Words,
     list_words,
     trim,
 )  # fmt: skip
@@ -43,10 +43,8 @@ def open_figure(wide: float, tall: float) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise QkvError("a figure needs matplotlib: pip install 'qkv[plot]'; HTML, which a notebook shows and --html"
-                       " writes, needs nothing",
-                       zh="画图需要 matplotlib：pip install 'qkv[plot]'；"
-                       "笔记本里显示的和 --html 写的网页什么都不需要") from None  # fmt: skip
+        raise QkvError("a figure needs matplotlib: pip install 'qkv[plot]'; HTML, which a notebook shows and --html "
+                       "writes, needs nothing") from None
 
     class Paper(Figure):
         """A figure that shows itself where no pyplot was imported; letters that no font has are boxes, unsaid."""
@@ -80,7 +78,7 @@ def use_fonts() -> Any:
     return rc_context({"font.family": ["DejaVu Sans", *find_chinese()]})
 
 
-def draw(forms: Sequence[Form | Sequence[Form]], title: Words = "") -> "Figure":
+def draw(forms: Sequence[Form | Sequence[Form]], title: str = "") -> "Figure":
     """One figure of some forms, from the top; those of an inner list stand side by side."""
     rows = [[row] if isinstance(row, Form) else list(row) for row in forms]
     sizes = [[measure(form) for form in row] for row in rows]
@@ -113,8 +111,7 @@ def save(fig: "Figure", path: Path) -> None:
 def check_name(path: Path) -> None:
     """A QkvError where a file's name is not that of a picture."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise QkvError(f"{path}: expected a name that ends in .png, .svg or .pdf",
-                       zh=f"{path}：名字应以 .png、.svg 或 .pdf 结尾")  # fmt: skip
+        raise QkvError("{path}: expected a name that ends in .png, .svg or .pdf", path=path)
 
 
 def mark_cut(form: Form) -> Form:
@@ -122,11 +119,10 @@ def mark_cut(form: Form) -> Form:
     kept, cut = trim(form)
     if not cut:
         return form
-    (zh, en), (zh_cut, en_cut) = (form.title,) * 2 if isinstance(form.title, str) else form.title, cut
-    return replace(kept, title=(f"{zh}（{zh_cut}）", f"{en} ({en_cut})"))
+    return replace(kept, title=Message("{title} ({cut})", title=form.title, cut=cut))
 
 
-def write(words: Words) -> str:
+def write(words: str) -> str:
     """Words with a line for each language that can be written here."""
     lines = list_words(words)
     return "\n".join(escape(w) for w in lines if w.isascii() or w == lines[-1] or find_chinese())

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from qkv.messages import Message, translate
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-Words = str | tuple[str, ...]  # one text, or Chinese and English
 Point = tuple[float, float]
 Cell = tuple[str, float]  # a text, and the weight that colours it in a terminal
 COLOURS = ("#0077d4", "#b06200", "#008560", "#a050c8", "#757575", "#c4476b", "#00808f", "#7d7400")
@@ -24,8 +25,8 @@ MAX_CELLS = 64  # rows and columns of a grid that are drawn: the last ones
 class Axes:
     """What stands beside any picture; `published` marks numbers of others, which are drawn on grey."""
 
-    x_label: Words = ""
-    y_label: Words = ""
+    x_label: str = ""
+    y_label: str = ""
     log: bool = False
     published: bool = False
 
@@ -34,12 +35,12 @@ class Axes:
 class Grid(Axes):
     """Cells [R, C] shaded from -1 (orange) over 0 to 1 (blue), with a text in each where `cells` has one."""
 
-    title: Words
+    title: str
     rows: Sequence[str]
     columns: Sequence[str]
     shade: "Tensor | Sequence[Sequence[float]]"
     cells: Sequence[Sequence[str]] = ()
-    note: Words = ""
+    note: str = ""
 
     @property
     def shades(self) -> list[list[float]]:
@@ -51,10 +52,10 @@ class Grid(Axes):
 class Bars(Axes):
     """One bar a name, orange where it is negative; or one for each of several named series, each in its colour."""
 
-    title: Words
+    title: str
     names: Sequence[str]
     values: Sequence[float] | Mapping[str, Sequence[float]]
-    note: Words = ""
+    note: str = ""
 
     @property
     def series(self) -> Mapping[str, Sequence[float]]:
@@ -66,10 +67,10 @@ class Bars(Axes):
 class Lines(Axes):
     """Series over the same named places; without places each is a list of points (x, y)."""
 
-    title: Words
+    title: str
     places: Sequence[str]
     series: Mapping[str, Sequence[Any]]
-    note: Words = ""
+    note: str = ""
 
     @property
     def curves(self) -> dict[str, list[Point]]:
@@ -82,9 +83,9 @@ class Lines(Axes):
 class Table(Axes):
     """Rows of words, or of words with weights; the first row is the head in HTML."""
 
-    title: Words
+    title: str
     rows: Sequence[Sequence[str | Cell]]
-    note: Words = ""
+    note: str = ""
 
 
 Form = Grid | Bars | Lines | Table
@@ -114,12 +115,17 @@ class Drawn:
         return figure.draw([figure.mark_cut(form) for form in self.forms()])
 
 
-def list_words(words: Words) -> list[str]:
-    """The texts of a title or a note: one, or one for each language where they differ."""
-    return [w for w in dict.fromkeys((words,) if isinstance(words, str) else words) if w]
+def list_words(words: str) -> list[str]:
+    """The texts of a title or a note: of a message one for each language where they differ."""
+    return [w for w in dict.fromkeys((translate(words, "zh"), str(words))) if w]
 
 
-def trim(form: Form) -> tuple[Any, Words]:
+def name_both(message: Message) -> str:
+    """A message in Chinese and in English, as the name of a series."""
+    return " ".join(list_words(message))
+
+
+def trim(form: Form) -> tuple[Any, str]:
     """A grid's last rows and columns where it has very many, and a note that says so."""
     if not isinstance(form, Grid) or max(len(form.rows), len(form.columns)) <= MAX_CELLS:
         return form, ""
@@ -127,7 +133,7 @@ def trim(form: Form) -> tuple[Any, Words]:
     shades, cells = ([row[last] for row in part[last]] for part in (form.shades, form.cells))
     kept = replace(form, rows=form.rows[last], columns=form.columns[last], shade=shades, cells=cells)
     size = f"{len(form.rows)} × {len(form.columns)}"
-    return kept, (f"最后 {MAX_CELLS} 个，全部 {size}", f"the last {MAX_CELLS} of {size}")
+    return kept, Message("the last {max_cells} of {size}", max_cells=MAX_CELLS, size=size)
 
 
 def scale(series: Iterable[Sequence[float]], *, log: bool = False) -> list[list[float]]:

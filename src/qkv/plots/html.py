@@ -18,7 +18,6 @@ from qkv.plots.forms import (
     Grid,
     Lines,
     Table,
-    Words,
     find_bounds,
     list_words,
     scale,
@@ -54,7 +53,7 @@ def page(title: str, body: str, lang: str) -> str:
     )
 
 
-def join(words: Words) -> str:
+def join(words: str) -> str:
     """A title or a note in both languages as HTML."""
     return escape(" · ".join(list_words(words)))
 

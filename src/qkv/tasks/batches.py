@@ -38,8 +38,8 @@ def check_length(tokens: int, stack: Stack) -> None:
     """QkvError for more tokens than a stack has positions for."""
     limit = stack.spec.longest
     if limit is not None and tokens > limit:
-        raise QkvError(f"a text has {tokens} tokens, and the model reads at most {limit}; shorten or split it",
-                       zh=f"文本有 {tokens} 个词元，而模型最多读 {limit} 个；请缩短或分开")  # fmt: skip
+        raise QkvError("a text has {tokens} tokens, and the model reads at most {limit}; shorten or split it",
+                       tokens=tokens, limit=limit)
 
 
 def last_states(core: Transformer, ids: Tensor, inputs: Inputs) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.tasks import task_format
 from qkv.tasks.batches import Row, map_batches, prepare_batch
 from qkv.tasks.types import Model, as_list, check_not_empty, is_text_tuple
@@ -46,9 +47,9 @@ def ensemble_classify(models: Sequence[Model], texts: Sequence[Any], *, both: bo
     """
     for other in models[1:]:
         if set(other.labels) != set(models[0].labels) or is_multiple_choice(other) != is_multiple_choice(models[0]):
-            one, two = (", ".join(m.labels) or "none" for m in (models[0], other))
-            raise QkvError(f"ensemble: the models have other labels ({one}; {two}); train them on the same ones",
-                           zh=f"集成：各模型的标签不同（{one}；{two}）；请用同样的标签训练")  # fmt: skip
+            one, two = (", ".join(m.labels) or Message("none") for m in (models[0], other))
+            raise QkvError("ensemble: the models have other labels ({one}; {two}); train them on the same ones",
+                           one=one, two=two)
     found = [label_probabilities(model, texts, both=both) for model in models]
     return [Classification.of({name: sum(probs[name] for probs in each) / len(each) for name in each[0]})
             for each in zip(*found, strict=True)]  # fmt: skip
@@ -80,14 +81,13 @@ def label_logits(
         QkvError: the model has no labels, a text is too long, or an encoder-decoder's start id is missing.
     """
     if core.spec.labels is None:
-        raise QkvError("this model has no labels: it was not made to classify; train one, or load a classifier",
-                       zh="这个模型没有类别，不是分类器；请训练一个，或换一个分类模型")  # fmt: skip
+        raise QkvError("this model has no labels: it was not made to classify; train one, or load a "
+                       "classifier")
     ids, inputs = prepare_batch(core, rows, segments)
     if not (core.spec.encoder and core.spec.decoder):
         return core.classify(ids, inputs, mode="prefill").float()
     if start is None:
-        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json",
-                       zh="这个编码器-解码器没有说 decoder_start_token_id；请写进它的 config.json")  # fmt: skip
+        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
     target, mask = F.pad(ids[:, :-1], (1, 0), value=start), inputs.padding_mask
     both = Inputs(padding_mask=mask, source=ids, source_padding_mask=mask)
     return core.classify(target, both, mode="prefill").float()
@@ -102,8 +102,7 @@ def encode_example(
     check_example(model, texts, both=both)
     all_text = tokenizer is not None and all(isinstance(text, str) for text in texts)
     if (both or len(texts) > 2) and not all_text:
-        raise QkvError("texts that are compared are given as texts, and to a model with a tokenizer",
-                       zh="要比较的文本须以文本给出，模型须有分词器")  # fmt: skip
+        raise QkvError("texts that are compared are given as texts, and to a model with a tokenizer")
     if tokenizer and all_text and has_task_tokens(model):
         ids = [tokenizer.encode(text, special=False) for text in texts]
         rows = task_format.format_example(ids, task_format.TaskTokens.of(tokenizer), both=both)
@@ -117,21 +116,17 @@ def encode_example(
 def check_example(model: Model, texts: Sequence[Any], *, both: bool) -> None:
     """QkvError for a number of texts that does not suit what the model's labels say."""
     if len(texts) > 2 and not is_multiple_choice(model):
-        raise QkvError(f"found {len(texts)} texts in one question, but this model does not compare answers: its labels "
-                       "judge a text or a pair",
-                       zh=f"一个问题里有 {len(texts)} 段文本，但这个模型不比较答案："
-                       "它的标签判断一段文本或一对文本")  # fmt: skip
+        raise QkvError("found {texts} texts in one question, but this model does not compare answers: its labels "
+                       "judge a text or a pair", texts=len(texts))
     if is_multiple_choice(model) and len(texts) < 3 and tuple(model.labels) == (task_format.RIGHT,):
-        raise QkvError(f"found {len(texts)} text{'s' * (len(texts) > 1)}, expected a question and two or more answers "
-                       "(a tab between them): this model's one logit says which answer fits best",
-                       zh=f"有 {len(texts)} 段文本，应是一个问题和两个以上的答案（以制表符相隔）："
-                       "这个模型唯一的 logit 说哪个答案最合适")  # fmt: skip
+        raise QkvError("found {texts} text{plural}, expected a question and two or more answers (a tab between them): "
+                       "this model's one logit says which answer fits best", texts=len(texts),
+                       plural="s" * (len(texts) > 1))
     if needs_both_orders(model) and len(texts) == 1:
-        raise QkvError("found one text, expected two with a tab between them: this model says how a pair is related",
-                       zh="有一段文本，应是以制表符相隔的两段：这个模型说一对文本是什么关系")  # fmt: skip
+        raise QkvError("found one text, expected two with a tab between them: this model says how a pair is "
+                       "related")
     if both and len(texts) != 2:
-        raise QkvError(f"both orders: expected a pair of texts, found {len(texts)}",
-                       zh=f"两种次序：应是一对文本，却有 {len(texts)} 段")  # fmt: skip
+        raise QkvError("both orders: expected a pair of texts, found {texts}", texts=len(texts))
 
 
 def is_multiple_choice(model: Model) -> bool:
@@ -171,12 +166,9 @@ def with_segments(model: Model, line: Any) -> tuple[list[int], list[int]]:
         return ids, [0] * len(ids)
     tokenizer = model.tokenizer
     if tokenizer is None or tokenizer.cls_id is None or tokenizer.sep_id is None or not model.spec.stack.segments:
-        raise QkvError(
-            "this model reads no pairs: that takes segments in the model, and a cls and a sep token in its tokenizer, "
-            f"or a decoder whose vocabulary has {', '.join(task_format.TASK_TOKENS)}; give a list for several texts",
-            zh="这个模型不读文本对：那要模型里有分段，分词器里有 cls 和 sep，"
-            f"或是词表里有 {', '.join(task_format.TASK_TOKENS)} 的解码器；多段文本请给列表",
-        )
+        raise QkvError("this model reads no pairs: that takes segments in the model, and a cls and a sep token in its "
+                       "tokenizer, or a decoder whose vocabulary has {task_tokens}; give a list for several texts",
+                       task_tokens=", ".join(task_format.TASK_TOKENS))
     first, second = (tokenizer.encode(part, special=False) if isinstance(part, str) else part for part in line)
     ids, segments = task_format.format_pair(first, second, cls=tokenizer.cls_id, sep=tokenizer.sep_id)
     return list(ids), list(segments)

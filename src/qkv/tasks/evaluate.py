@@ -18,6 +18,7 @@ from qkv.core.model import Transformer
 from qkv.data import sources
 from qkv.data.labels import read_labelled_rows
 from qkv.errors import QkvError, nearest
+from qkv.messages import Message, join
 from qkv.tasks.classify import classify, is_multiple_choice, split_line
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import generate
@@ -94,10 +95,8 @@ def evaluate(
              "ppl": ("window", "stride"), "accuracy": ("ensemble",)}[name]  # fmt: skip
     for key in how:
         if key not in known:
-            raise QkvError(f"eval: unknown option {key!r} of {name}{nearest(key, known)} "
-                           f"(known: {', '.join(known) or 'none'})",
-                           zh=f"eval：{name} 没有选项 {key!r}{nearest(key, known).zh}"
-                           f"（有的：{', '.join(known) or '无'}）")  # fmt: skip
+            raise QkvError("eval: unknown option {key!r} of {name}{hint} (known: {known})", key=key, name=name,
+                           hint=nearest(key, known), known=", ".join(known) or Message("none"))
     if bleu is not None:
         return evaluate_translation(model, *bleu, tell=tell, **how)
     if ppl is not None:
@@ -111,17 +110,16 @@ def choose_evaluation(asked: dict[str, Any], how: dict[str, Any]) -> str:
     named = [name for name, value in asked.items() if value is not None]
     if len(named) != 1:
         odd = "".join(f" (and {key}={value!r:.40}{nearest(key, asked)})" for key, value in [*how.items()][:1])
-        raise QkvError(f"eval: found {' and '.join(named) or 'none' + odd}, expected one of bleu, ppl, accuracy",
-                       zh=f"eval：要了 {' 和 '.join(named) or '零项' + odd}，"
-                       "应是 bleu、ppl、accuracy 之一")  # fmt: skip
+        raise QkvError("eval: found {named}, expected one of bleu, ppl, accuracy",
+                       named=join(" and ", named) or Message("none{odd}", odd=odd))
     for name in ("ppl", "accuracy"):
         if not isinstance(asked[name], str | Path | None):
-            raise QkvError(f"eval: {name} is {asked[name]!r:.60}, expected the path of a file",
-                           zh=f"eval：{name} 是 {asked[name]!r:.60}，应是文件的路径")  # fmt: skip
+            raise QkvError("eval: {name} is {asked!r:.60}, expected the path of a file", name=name,
+                           asked=asked[name])
     both = asked["bleu"]
     if both is not None and (isinstance(both, str | Path) or len(both) != 2):
-        raise QkvError(f"eval: bleu is {both!r:.60}, expected (sources, references): two files, or two lists of lines",
-                       zh=f"eval：bleu 是 {both!r:.60}，应是（原文，参考译文）：两个文件，或两个行的列表")  # fmt: skip
+        raise QkvError("eval: bleu is {both!r:.60}, expected (sources, references): two files, or two lists of lines",
+                       both=both)
     return named[0]
 
 
@@ -144,7 +142,7 @@ def evaluate_translation(
                               min(len(texts), len(wanted)) + 1)  # fmt: skip
     real = [i for i, text in enumerate(texts) if text.strip()]
     if not real:
-        raise QkvError(f"{names[0]}: the file is empty, expected text", zh=f"{names[0]}：文件是空的，应有文本")
+        raise QkvError("{names}: the file is empty, expected text", names=names[0])
     check_source_lengths(model, texts, names[0])
     said, task = [""] * len(texts), translate if model.encoder_decoder else generate
     answer = partial(task, model, **search)
@@ -187,9 +185,8 @@ def check_source_lengths(model: Model, texts: Sequence[str], name: str) -> None:
     longest = model.core.encoder.spec.longest if model.core.spec.encoder and model.core.spec.decoder else None
     for number, text in enumerate(texts, 1):
         if longest is not None and len(text) > longest // 8 and (count := len(model.ids(text))) > longest:
-            raise QkvError(f"{name}:{number}: {count} tokens, and the model reads at most {longest}; split the line",
-                           zh=f"{name}:{number}：{count} 个 token，而模型最多读 {longest} 个；"
-                           "请拆开这一行")  # fmt: skip
+            raise QkvError("{name}:{number}: {count} tokens, and the model reads at most {longest}; split the line",
+                           name=name, number=number, count=count, longest=longest)
 
 
 def evaluate_perplexity(
@@ -204,27 +201,26 @@ def evaluate_perplexity(
     """
     core = model.core
     if core.spec.decoder is None or core.spec.head is None:
-        what, zh = describe_use(core.spec)
-        raise QkvError(f"ppl needs a decoder that says words; this is {what}", zh=f"ppl 要能说出词的解码器；这是{zh}")
+        what = describe_use(core.spec)
+        raise QkvError("ppl needs a decoder that says words; this is {what}", what=what)
     if core.spec.encoder or (core.spec.architecture == "prefix decoder" and path.suffix.lower() == ".tsv"):
         if window or stride:
-            raise QkvError("ppl: a pair is read whole; leave window and stride away",
-                           zh="ppl：句对是整个读的；请去掉 window 和 stride")  # fmt: skip
+            raise QkvError("ppl: a pair is read whole; leave window and stride away")
         return evaluate_pairs(model, path, tell)
     text = sources.read_document(path)
     ids = model.ids(text)
     if len(ids) < 2:
-        raise QkvError(f"{path}: {len(ids)} token, expected at least two: the first is given, the others are predicted",
-                       zh=f"{path}：{len(ids)} 个 token，至少要两个：第一个是给定的，其余由模型预测")  # fmt: skip
+        raise QkvError("{path}: {ids} token, expected at least two: the first is given, the others are predicted",
+                       path=path, ids=len(ids))
     longest = core.spec.context
     window = window or longest or 1024
     if (longest is not None and window > longest) or window < 2:
-        raise QkvError(f"window: found {window}, expected 2 to {longest}, the model's context",
-                       zh=f"window：是 {window}，应在 2 到 {longest}（模型的上下文）之间")  # fmt: skip
+        raise QkvError("window: found {window}, expected 2 to {longest}, the model's context", window=window,
+                       longest=longest)
     stride = stride or window // 2
     if not 1 <= stride < window:
-        raise QkvError(f"stride: found {stride}, expected 1 to {window - 1}: a window must begin within the one before",
-                       zh=f"stride：是 {stride}，应在 1 到 {window - 1} 之间：一个窗口须在前一个之内开始")  # fmt: skip
+        raise QkvError("stride: found {stride}, expected 1 to {window}: a window must begin within the one before",
+                       stride=stride, window=window - 1)
     total = sum_window_losses(core, ids, window=window, stride=stride, tell=tell)
     count = len(ids) - 1
     seen = len(text.encode("utf-8")) - len(model.text(ids[:1]).encode("utf-8"))  # the first token is given
@@ -242,15 +238,15 @@ def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perple
         QkvError: another file than *.tsv; a row that is no pair, or too long (file and line).
     """
     if path.suffix.lower() != ".tsv":
-        raise QkvError(f"{path}: what this model says follows a source; expected lines of source TAB target in a *.tsv",
-                       zh=f"{path}：这个模型在源文之后写；应是 *.tsv，每行“源文 制表符 译文”")  # fmt: skip
+        raise QkvError("{path}: what this model says follows a source; expected lines of source TAB target in a *.tsv",
+                       path=path)
     rows = list(sources.read_tsv_rows(path))
     total, tokens = 0.0, 0
     for n, (number, pair) in enumerate(rows, 1):
         try:
             chance, count = logprob(model, pair), len(with_end(model, pair[1]))
         except QkvError as e:
-            raise QkvError(f"{path}:{number}: {e}", zh=f"{path}:{number}：{e.note.zh}") from e
+            raise QkvError("{path}:{number}: {e}", path=path, number=number, e=e) from e
         total, tokens = total - chance, tokens + count
         if tell:
             tell(n, len(rows))
@@ -266,8 +262,7 @@ def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perple
 def check_finite(total: float) -> None:
     """QkvError for a loss that is no number."""
     if not math.isfinite(total):
-        raise QkvError("ppl: the model's loss is not a finite number; `qkv check` scans its weights",
-                       zh="ppl：模型的损失不是有限的数；`qkv check` 会检查它的权重")  # fmt: skip
+        raise QkvError("ppl: the model's loss is not a finite number; `qkv check` scans its weights")
 
 
 def exp_or_none(value: float) -> float | None:
@@ -322,8 +317,7 @@ def evaluate_accuracy(model: Model, path: Path, *, tell: Tell | None = None, **h
     """
     names = tuple(map(str, range(MOST_ANSWERS))) if is_multiple_choice(model) else model.labels
     if not names:
-        raise QkvError("accuracy needs a model with labels: it was not made to classify",
-                       zh="accuracy 要有标签的模型：这个模型不是用来分类的")  # fmt: skip
+        raise QkvError("accuracy needs a model with labels: it was not made to classify")
     numbers, rows = zip(*read_labelled_rows(path, names), strict=True)
     texts = [text for text, _ in rows]
     said = [""] * len(rows)
@@ -335,7 +329,7 @@ def evaluate_accuracy(model: Model, path: Path, *, tell: Tell | None = None, **h
                 try:
                     classify(model, [split_line(model, texts[i])], **how)
                 except QkvError as e:
-                    raise QkvError(f"{path}:{numbers[i]}: {e}", zh=e.zh and f"{path}:{numbers[i]}: {e.zh}") from e
+                    raise QkvError("{path}:{numbers}: {e}", path=path, numbers=numbers[i], e=e) from e
             raise
         for i, found in zip(part, answers, strict=True):
             said[i] = found.label

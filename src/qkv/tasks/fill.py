@@ -13,13 +13,11 @@ from qkv.tasks.types import Model
 def fill(model: Model, text: str, *, top: int) -> list[list[tuple[str, float]]]:
     """For each mask in a text the `top` likeliest words with their probabilities; see `Model.fill`."""
     if top < 1:
-        raise QkvError(f"top: found {top}, expected 1 or more words", zh=f"top：是 {top}，应是 1 个词或更多")
+        raise QkvError("top: found {top}, expected 1 or more words", top=top)
     tokenizer = model.tokenizer
     if tokenizer is None or tokenizer.mask_id is None:
         raise QkvError("fill needs a model that was trained on masked words, and this one's tokenizer has no mask "
-                       f"token; it is {describe_use(model.spec)[0]}",
-                       zh=f"fill 要用学过被遮的词的模型，而这个的分词器没有 mask token；"
-                       f"它是{describe_use(model.spec)[1]}")  # fmt: skip
+                       "token; it is {kind}", kind=describe_use(model.spec))
     probs = fill_ids(model.core, model.ids(text), tokenizer.mask_id)
     best = probs.topk(min(top, probs.shape[-1]))
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -34,10 +32,10 @@ def fill_ids(core: Transformer, ids: Row, mask: int) -> Tensor:
         QkvError: the model has no encoder with a head, or the text holds no mask.
     """
     if core.spec.decoder or core.spec.head is None:
-        raise QkvError(f"fill needs an encoder that says words; this is {describe_use(core.spec)[0]}",
-                       zh=f"fill 要能说出词的编码器；这是{describe_use(core.spec)[1]}")  # fmt: skip
+        raise QkvError("fill needs an encoder that says words; this is {kind}",
+                       kind=describe_use(core.spec))
     places = [i for i, token in enumerate(ids) if token == mask]
     if not places:
-        raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is missing",
-                       zh="文本里没有要填的空：请在缺词处放 [MASK]（分词器的 mask token）")  # fmt: skip
+        raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is "
+                       "missing")
     return core.head(last_states(core, *prepare_batch(core, [ids]))[0, places]).float().softmax(-1)

@@ -26,13 +26,11 @@ def logprob(model: Model, text: Any) -> float:
     if not isinstance(text, tuple) or all(isinstance(part, int) for part in text):
         if model.encoder_decoder:
             raise QkvError("score: found one text, expected two: what an encoder-decoder says is scored after its "
-                           "source, (source, target); in a line a tab stands between them",
-                           zh="score：有一段文本，应是两段：编码器-解码器的话接在原文之后打分，（原文，译文）；"
-                           "一行里以制表符相隔")  # fmt: skip
+                           "source, (source, target); in a line a tab stands between them")
         return logprob_of_ids(model.core, model.ids(text))
     if len(text) != 2:
-        raise QkvError(f"score: found {len(text)} texts in a tuple, expected two: the second is scored after the first",
-                       zh=f"score：元组里有 {len(text)} 段文本，应是两段：第二段接在第一段之后打分")  # fmt: skip
+        raise QkvError("score: found {text} texts in a tuple, expected two: the second is scored after the first",
+                       text=len(text))
     source, target = map(model.ids, text)
     if model.spec.architecture in ("encoder-decoder", "prefix decoder"):
         blanks = blank_ids(model)
@@ -58,8 +56,8 @@ def logprob_of_ids(
     """
     spec = core.spec
     if spec.decoder is None or spec.head is None:
-        raise QkvError(f"score needs a decoder that says words; this is {describe_use(spec)[0]}",
-                       zh=f"score 要能说出词的解码器；这是{describe_use(spec)[1]}")  # fmt: skip
+        raise QkvError("score needs a decoder that says words; this is {kind}",
+                       kind=describe_use(spec))
     inputs, device = Inputs(), core.embed.weight.device
     if spec.encoder:
         inputs, source = Inputs(memory=last_states(core, *prepare_batch(core, [source]))), ()
@@ -69,8 +67,7 @@ def logprob_of_ids(
     elif not source:
         source, target = target[:1], target[1:]
     if not target:
-        raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored",
-                       zh="score 至少要两个 token 的文本：第一个是给定的，其余打分")  # fmt: skip
+        raise QkvError("score needs a text of at least two tokens: the first is given, the others are scored")
     row = torch.tensor([[*source, *start, *target[:-1]]], device=device)
     check_length(row.shape[1], core.decoder)
     state = core.hidden(row, inputs, mode="prefill")[0, -len(target) :]  # T D

@@ -24,10 +24,8 @@ def load_special_tokens(directory: Path, config: Mapping[str, Any], tokenizer: T
         found = value if isinstance(value, list) else [] if value is None else [value]
         for number in found:
             if not isinstance(number, int):
-                raise QkvError(f"{directory}: {key} is {value!r} in its configs, expected a token's number or a list "
-                               "of them",
-                               zh=f"{directory}：{key} 在配置里是 {value!r}，"
-                               "应是一个 token 的编号或编号的列表")  # fmt: skip
+                raise QkvError("{directory}: {key} is {value!r} in its configs, expected a token's number or a list "
+                               "of them", directory=directory, key=key, value=value)
         return tuple(found)
 
     def read_id(key: str, own: int | None = None) -> int | None:
@@ -67,8 +65,7 @@ def start_ids(model: Model) -> tuple[int, ...]:
     if not model.encoder_decoder:
         return () if special.start is None or model.spec.architecture != "prefix decoder" else (special.start,)
     if special.start is None:
-        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json",
-                       zh="这个编码器-解码器没有说 decoder_start_token_id；请写进它的 config.json")  # fmt: skip
+        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
     return (special.start,) if special.forced is None else (special.start, special.forced)
 
 

@@ -35,8 +35,8 @@ class TaskTokens:
         start, delimiter, extract = (-1 if i is None else i for i in found)
         if None in found:
             missing = ", ".join(token for token, i in zip(spelled, found, strict=True) if i is None)
-            raise QkvError(f"the vocabulary lacks {missing}; name three of its tokens, or add them and train them",
-                           zh=f"词表缺 {missing}；请指定它的三个 token，或加上并训练它们")  # fmt: skip
+            raise QkvError("the vocabulary lacks {missing}; name three of its tokens, or add them and train them",
+                           missing=missing)
         return TaskTokens(start, delimiter, extract)
 
 
@@ -73,8 +73,8 @@ def format_similarity(a: Ids, b: Ids, tokens: TaskTokens, *, longest: int | None
 def format_choices(context: Ids, answers: Sequence[Ids], tokens: TaskTokens, *, longest: int | None = None) -> Example:
     """Which answer fits a context: one row each, whose single logits are compared."""
     if len(answers) < 2:
-        raise QkvError(f"choices: found {len(answers)} answers, expected at least two to choose from",
-                       zh=f"选择：有 {len(answers)} 个答案，至少要两个才能选")  # fmt: skip
+        raise QkvError("choices: found {answers} answers, expected at least two to choose from",
+                       answers=len(answers))
     return Example(tuple(join_pair(context, answer, tokens, longest) for answer in answers), "compared")
 
 
@@ -124,8 +124,8 @@ def truncate(texts: Sequence[Ids], longest: int | None, added: int) -> list[Ids]
     if longest is None:
         return kept
     if longest - added < len(kept):
-        raise QkvError(f"a limit of {longest} ids leaves no room for {len(kept)} texts beside {added} marks; raise it",
-                       zh=f"上限 {longest} 个编号，除去 {added} 个标记，放不下 {len(kept)} 段文本；请加大")  # fmt: skip
+        raise QkvError("a limit of {longest} ids leaves no room for {kept} texts beside {added} marks; raise it",
+                       longest=longest, kept=len(kept), added=added)
     while sum(map(len, kept)) > longest - added:
         longer = max(range(len(kept)), key=lambda i: (len(kept[i]), i))
         kept[longer] = kept[longer][:-1]

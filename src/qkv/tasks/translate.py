@@ -14,6 +14,7 @@ from qkv.generation.beam import Hypothesis, Search, beam
 from qkv.generation.decoder import batch_by_length
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens.trace import Trace
+from qkv.messages import Message
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import result_of
 from qkv.tasks.special_tokens import start_ids
@@ -35,7 +36,8 @@ def translate(
     for rows in batch_by_length(ids, batch_tokens):
         found = search_translations([model, *ensemble], [ids[r] for r in rows], search, options)
         for r, hypotheses in zip(rows, found, strict=True):
-            unknown = tuple(model.tokenizer.find_unknown(texts[r])) if model.tokenizer and isinstance(texts[r], str) else ()
+            tokenizer, line = model.tokenizer, texts[r]
+            unknown = tuple(tokenizer.find_unknown(line)) if tokenizer and isinstance(line, str) else ()
             result = result_of(model, hypotheses, unknown)
             results[r] = replace(result, alignment=align_tokens(model, ids[r], result.tokens)) if align else result
     return [results[r] for r in range(len(ids))] if many else results[0]
@@ -44,13 +46,12 @@ def translate(
 def check_sources(model: Model, texts: Sequence[Any]) -> None:
     """QkvError for a model that does not translate, or for the first text that is empty."""
     if not model.encoder_decoder:
-        what, zh = describe_use(model.spec)
-        raise QkvError(f"translate needs an encoder and a decoder; this is {what}",
-                       zh=f"翻译要编码器加解码器；这是{zh}")  # fmt: skip
+        what = describe_use(model.spec)
+        raise QkvError("translate needs an encoder and a decoder; this is {what}", what=what)
     for n, line in enumerate(texts):
         if isinstance(line, str) and not line.strip():
-            raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to translate",
-                           zh=f"{len(texts)} 段文本中的第 {n + 1} 段是空的：没有可翻译的")  # fmt: skip
+            raise QkvError("text {text} of {texts} is empty: there is nothing to translate", text=n + 1,
+                           texts=len(texts))
 
 
 def check_ensemble(model: Model, other: Model) -> None:
@@ -61,21 +62,21 @@ def check_ensemble(model: Model, other: Model) -> None:
     """
     for each in (model, other):
         if not each.encoder_decoder or not each.spec.has_blocks:
-            raise QkvError(f"ensemble: {each!r} does not translate by beam search, so it cannot be one of several",
-                           zh=f"集成：{each!r} 不用束搜索翻译，不能成为其中之一")  # fmt: skip
+            raise QkvError("ensemble: {each!r} does not translate by beam search, so it cannot be one of several",
+                           each=each)
     if (model.special, start_ids(model)) != (other.special, start_ids(other)):
-        raise QkvError("ensemble: the models begin or end a text with other ids; were they trained alike?",
-                       zh="集成：各模型开始或结束文本的编号不同；它们是一样训练的吗？")  # fmt: skip
+        raise QkvError("ensemble: the models begin or end a text with other ids; were they trained alike?")
     ours, theirs = (m.tokenizer.vocabulary if m.tokenizer else {} for m in (model, other))
     if ours != theirs or model.spec.vocabulary != other.spec.vocabulary:
         odd = next((word for word in ours | theirs if ours.get(word) != theirs.get(word)), None)
-        which = f"{model.spec.vocabulary:,} tokens and {other.spec.vocabulary:,}"
-        zh = f"{model.spec.vocabulary:,} 个和 {other.spec.vocabulary:,} 个 token"
+        which = Message("{vocabulary:,} tokens and {vocabulary2:,}", vocabulary=model.spec.vocabulary,
+                        vocabulary2=other.spec.vocabulary)
         if odd is not None:
-            which = f"{odd!r} is {ours.get(odd, 'unknown')} to the first, {theirs.get(odd, 'unknown')} to the other"
-            zh = f"{odd!r} 在第一个里是 {ours.get(odd, '未知')}，在另一个里是 {theirs.get(odd, '未知')}"
-        raise QkvError(f"ensemble: the models have other vocabularies ({which}); train them with one tokenizer",
-                       zh=f"集成：各模型的词表不同（{zh}）；请用同一个分词器训练")  # fmt: skip
+            which = Message("{odd!r} is {ours} to the first, {theirs} to the other", odd=odd,
+                            ours=ours.get(odd, Message("unknown")),
+                            theirs=theirs.get(odd, Message("unknown")))
+        raise QkvError("ensemble: the models have other vocabularies ({which}); train them with one tokenizer",
+                       which=which)
 
 
 def search_translations(
@@ -93,10 +94,8 @@ def translate_greedily(
 ) -> list[list[Hypothesis]]:
     """The one translation of each source that an LSTM baseline gives."""
     if search.nbest > 1:
-        raise QkvError(f"nbest: found {search.nbest}, but an LSTM baseline translates greedily and has one "
-                       "translation of a text; leave it out",
-                       zh=f"nbest：是 {search.nbest}，但 LSTM 基线只作贪心翻译，每段文本一个译文；"
-                       "请去掉它")  # fmt: skip
+        raise QkvError("nbest: found {nbest}, but an LSTM baseline translates greedily and has one translation of a "
+                       "text; leave it out", nbest=search.nbest)
     longest = options.max_new_tokens or min(core.spec.context or 512, 50 + 2 * max(map(len, sources)))
     found = lstm.translate(core, sources, start=options.start[0], ends=options.eos, longest=longest,
                                 forbid=options.forbid)  # fmt: skip

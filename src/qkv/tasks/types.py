@@ -106,10 +106,8 @@ def as_list(given: Any) -> tuple[bool, list[Any]]:
     if isinstance(given, str) or (rows and all(isinstance(i, int) for i in rows) and isinstance(given, Iterable)):
         return False, [given]
     if wrong := [row for row in rows if not isinstance(row, Iterable)]:
-        raise QkvError(f"found {wrong[0]!r} of type {type(wrong[0]).__name__}, expected a text, the ids of one, or a "
-                       "list of them",
-                       zh=f"{wrong[0]!r} 是 {type(wrong[0]).__name__} 类型，应是一段文本、它的编号，"
-                       "或这些的列表")  # fmt: skip
+        raise QkvError("found {wrong!r} of type {kind}, expected a text, the ids of one, or a list of them",
+                       wrong=wrong[0], kind=type(wrong[0]).__name__)
     return True, rows
 
 
@@ -123,5 +121,5 @@ def check_not_empty(texts: Sequence[Any]) -> None:
     for n, line in enumerate(texts):
         for part in line if is_text_tuple(line) else (line,):
             if len(part) == 0 or (isinstance(part, str) and not part.strip()):
-                raise QkvError(f"text {n + 1} of {len(texts)} is empty: there is nothing to read",
-                               zh=f"{len(texts)} 段文本中的第 {n + 1} 段是空的：没有可读的")  # fmt: skip
+                raise QkvError("text {text} of {texts} is empty: there is nothing to read", text=n + 1,
+                               texts=len(texts))

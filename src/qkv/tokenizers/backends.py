@@ -13,8 +13,9 @@ from typing import Any, Literal, cast
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import QkvError, nearest
 from qkv.families import modules
+from qkv.messages import Message, join
 from qkv.tokenizers import sentencepiece
 
 Kind = Literal["bytes", "bytes-nfc", "bytes-framed", "words", "pieces", "sentence", "sentence-offset", "pair", "json"]
@@ -62,20 +63,18 @@ def find(directory: Path) -> FoundTokenizer | None:
         if there and (len(there) == len(names) or there != ["vocab.json"]):
             missing = [name for name in names if name not in there]
             if missing:
-                raise QkvError(f"{directory}: found {' and '.join(there)}, expected {' and '.join(missing)} beside it",
-                               zh=f"{directory}：有 {' 和 '.join(there)}，"
-                               f"旁边还应有 {' 和 '.join(missing)}")  # fmt: skip
-            with guard_panics(Note(f"{directory / names[0]}: does not read as a tokenizer",
-                              zh=f"{directory / names[0]}：不能作为分词器来读")):  # fmt: skip
+                raise QkvError("{directory}: found {there}, expected {missing} beside it", directory=directory,
+                               there=join(" and ", there), missing=join(" and ", missing))
+            with guard_panics(Message("{directory}: does not read as a tokenizer",
+                                      directory=directory / names[0])):
                 return add_extra_tokens(directory, make(directory, *names))
     if stated is not None:
         wanted = ", or ".join(" and ".join(names) for names in fitting)
-        raise QkvError(f"{directory}: its tokenizer_class is {stated}, expected {wanted}, and found none of them",
-                       zh=f"{directory}：tokenizer_class 是 {stated}，应有 {wanted}，却都没有")  # fmt: skip
+        raise QkvError("{directory}: its tokenizer_class is {stated}, expected {wanted}, and found none of them",
+                       directory=directory, stated=stated, wanted=wanted)
     if (directory / "vocab.json").is_file():
-        raise QkvError(f"{directory}: found vocab.json, expected merges.txt or source.spm and target.spm beside it",
-                       zh=f"{directory}：有 vocab.json，旁边还应有 merges.txt，"
-                       "或 source.spm 和 target.spm")  # fmt: skip
+        raise QkvError("{directory}: found vocab.json, expected merges.txt or source.spm and target.spm beside it",
+                       directory=directory)
     return None
 
 
@@ -94,17 +93,14 @@ def kind_of(directory: Path) -> tuple[str | None, Kind | None]:
     name = stated.removesuffix("Fast").removesuffix("Tokenizer")
     known = [f"{name}Tokenizer" for name in CLASSES]
     if name not in CLASSES and not (directory / "tokenizer.json").is_file():
-        raise QkvError(
-            f"{directory}: tokenizer_class {stated!r} is not known{nearest(stated, known)} (known: "
-            f"{', '.join(known)}); a tokenizer.json beside it would do, which transformers' save_pretrained writes",
-            zh=f"{directory}：不认识 tokenizer_class {stated!r}{nearest(stated, known).zh}（认识的："
-            f"{', '.join(known)}）；旁边有 tokenizer.json 也行，transformers 的 save_pretrained 会写它",
-        )
+        raise QkvError("{directory}: tokenizer_class {stated!r} is not known{hint} (known: {known}); a tokenizer.json "
+                       "beside it would do, which transformers' save_pretrained writes", directory=directory,
+                       stated=stated, hint=nearest(stated, known), known=", ".join(known))
     return stated, CLASSES.get(name, "json")
 
 
 @contextmanager
-def guard_panics(what: Note) -> Iterator[None]:
+def guard_panics(what: Message) -> Iterator[None]:
     """Turn what the backend throws into one error; its panics are no Exceptions and would end the process."""
     try:
         yield
@@ -113,7 +109,7 @@ def guard_panics(what: Note) -> Iterator[None]:
     except BaseException as e:
         if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
             raise
-        raise QkvError(f"{what}: {e}", zh=f"{what.zh}：{e}") from e
+        raise QkvError("{what}: {e}", what=what, e=e) from e
 
 
 def one_file(directory: Path, name: str) -> FoundTokenizer:
@@ -145,8 +141,8 @@ def two_files(directory: Path, vocabulary: str, merges: str) -> FoundTokenizer:
     if kind == "bytes-framed":
         ends = [(token, names[token]) for token in (roles.get("sep", ""), roles.get("cls", "")) if token in names]
         if len(ends) != 2:
-            raise QkvError(f"{directory / vocabulary}: no <s> or no </s> among its {len(names)} tokens",
-                           zh=f"{directory / vocabulary}：{len(names)} 个 token 中没有 <s> 或没有 </s>")  # fmt: skip
+            raise QkvError("{directory}: no <s> or no </s> among its {names} tokens", directory=directory / vocabulary,
+                           names=len(names))
         backend.post_processor = processors.RobertaProcessing(
             ends[0], ends[1], True, bool(config.get("add_prefix_space", False))
         )
@@ -214,12 +210,10 @@ def add_extra_tokens(directory: Path, found: FoundTokenizer) -> FoundTokenizer:
         add = found.backend.add_special_tokens if token.special else found.backend.add_tokens
         add([token])
         if (got := found.backend.token_to_id(token.content)) != i:
-            raise QkvError(
-                f"{directory}: the added token {token.content!r} is said to have the id {i}, but the vocabulary of "
-                f"{found.backend.get_vocab_size()} tokens gives it {got}; do the files belong together?",
-                zh=f"{directory}：附加 token {token.content!r} 说是编号 {i}，但有 "
-                f"{found.backend.get_vocab_size()} 个 token 的词表给它 {got}；这些文件是一套吗？",
-            )
+            raise QkvError("{directory}: the added token {content!r} is said to have the id {i}, but the vocabulary "
+                           "of {get_vocab_size} tokens gives it {got}; do the files belong together?",
+                           directory=directory, content=token.content, i=i,
+                           get_vocab_size=found.backend.get_vocab_size(), got=got)
     more = found.config.get("additional_special_tokens") or found.config.get("extra_special_tokens") or []
     named = [t.get("content") if isinstance(t, dict) else t for t in more] if isinstance(more, list) else []
     known = [t for t in named if isinstance(t, str) and found.backend.token_to_id(t) is not None]
@@ -232,13 +226,13 @@ def two_models(directory: Path, source: str, target: str, vocabulary: str) -> Fo
     path = directory / vocabulary
     ids = _vocabulary(path)
     if sorted(ids.values()) != list(range(len(ids))):
-        raise QkvError(f"{path}: found {len(ids)} tokens whose ids do not run from 0 to {len(ids) - 1}",
-                       zh=f"{path}：有 {len(ids)} 个 token，编号却不是从 0 到 {len(ids) - 1}")  # fmt: skip
+        raise QkvError("{path}: found {ids} tokens whose ids do not run from 0 to {ids2}", path=path, ids=len(ids),
+                       ids2=len(ids) - 1)
     roles = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"} | roles_of(directory)
     lacking = [roles[role] for role in ("eos", "unk", "pad") if roles[role] not in ids]
     if lacking:
-        raise QkvError(f"{path}: no token {', '.join(lacking)}, expected the special tokens to be among the {len(ids)}",
-                       zh=f"{path}：没有 token {', '.join(lacking)}；这 {len(ids)} 个之中应有特殊 token")  # fmt: skip
+        raise QkvError("{path}: no token {lacking}, expected the special tokens to be among the {ids}", path=path,
+                       lacking=", ".join(lacking), ids=len(ids))
     named = [*roles.values(), *(t for t in ids if t.startswith(">>") and t.endswith("<<"))]  # >>fra<< names a language
     sides = [sentencepiece.build(sentencepiece.read_model(directory / name), ids, named) for name in (source, target)]
     for side in sides:
@@ -288,10 +282,8 @@ def word_pieces(directory: Path, name: str) -> FoundTokenizer:
     usual = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"} | roles_of(directory)
     lacking = [usual[role] for role in ("unk", "sep", "cls") if usual[role] not in names]
     if lacking:
-        raise QkvError(
-            f"{directory / name}: no {', '.join(lacking)} among its {len(names)} tokens, expected WordPieces",
-            zh=f"{directory / name}：{len(names)} 个 token 中没有 {', '.join(lacking)}，应是 WordPiece 词表",
-        )
+        raise QkvError("{directory}: no {lacking} among its {names} tokens, expected WordPieces",
+                       directory=directory / name, lacking=", ".join(lacking), names=len(names))
     config = read_json(directory / "tokenizer_config.json")
     backend = tokenizers.Tokenizer(models.WordPiece(names, unk_token=usual["unk"], max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(
@@ -354,9 +346,8 @@ def templates(directory: Path) -> dict[str, Any]:
             continue
         rows = found if isinstance(found, list) else [{"name": "default", "template": found}]
         if not all(isinstance(r, dict) and all(isinstance(r.get(k), str) for k in ("name", "template")) for r in rows):
-            raise QkvError(f"{directory / name}: chat_template is neither a text nor a list of {{name, template}}",
-                           zh=f"{directory / name}：chat_template 既不是文本，"
-                           f"也不是 {{name, template}} 的列表")  # fmt: skip
+            raise QkvError("{directory}: chat_template is neither a text nor a list of {{name, template}}",
+                           directory=directory / name)
         return {"chat_template": found}
     return {}
 
@@ -372,10 +363,10 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         found: object = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as e:
-        raise QkvError(f"{path}: not JSON: {e}", zh=f"{path}：不是 JSON：{e}") from None
+        raise QkvError("{path}: not JSON: {e}", path=path, e=e) from None
     if not isinstance(found, dict):
-        raise QkvError(f"{path}: found a JSON {type(found).__name__}, expected an object",
-                       zh=f"{path}：是 JSON 的 {type(found).__name__}，应是一个对象")  # fmt: skip
+        raise QkvError("{path}: found a JSON {kind}, expected an object", path=path,
+                       kind=type(found).__name__)
     return cast("dict[str, Any]", found)
 
 
@@ -383,10 +374,10 @@ def _vocabulary(path: Path, *, empty: bool = False) -> dict[str, int]:
     found = read_json(path)
     wrong = next((t for t, i in found.items() if not isinstance(i, int) or i < 0), None)
     if wrong is not None:
-        raise QkvError(f"{path}: token {wrong!r} has {found[wrong]!r} as its id, expected a number from 0 on",
-                       zh=f"{path}：token {wrong!r} 的编号是 {found[wrong]!r}，应是从 0 起的整数")  # fmt: skip
+        raise QkvError("{path}: token {wrong!r} has {found!r} as its id, expected a number from 0 on", path=path,
+                       wrong=wrong, found=found[wrong])
     if not found and not empty:
-        raise QkvError(f"{path}: the vocabulary is empty", zh=f"{path}：词表是空的")
+        raise QkvError("{path}: the vocabulary is empty", path=path)
     return found
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.tokenizers.backends import guard_panics
 from qkv.tokenizers.tokenizer import Tokenizer
 
@@ -30,17 +31,16 @@ def read_merges(path: Path) -> Ranks:
     try:
         first, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
     except OSError as e:
-        raise QkvError(f"{path}: no merges to cut words by ({e.strerror})",
-                       zh=f"{path}：没有可用来切词的合并规则（{e.strerror}）") from None  # fmt: skip
+        raise QkvError("{path}: no merges to cut words by ({strerror})", path=path, strerror=e.strerror) from None
     if first.strip() != "#version: 0.2":
-        raise QkvError(f"{path}:1: found {first[:40]!r}, expected '#version: 0.2', as subword-nmt writes it",
-                       zh=f"{path}:1：是 {first[:40]!r}，应是 subword-nmt 写的 '#version: 0.2'")  # fmt: skip
+        raise QkvError("{path}:1: found {first!r}, expected '#version: 0.2', as subword-nmt writes it", path=path,
+                       first=first[:40])
     ranks: Ranks = {}
     for number, line in enumerate(lines, 2):
         pair = line.rstrip("\r").split(" ")
         if len(pair) != 2:
-            raise QkvError(f"{path}:{number}: found {line[:40]!r}, expected two pieces with a space between",
-                           zh=f"{path}:{number}：是 {line[:40]!r}，应是以空格相隔的两段")  # fmt: skip
+            raise QkvError("{path}:{number}: found {line!r}, expected two pieces with a space between", path=path,
+                           number=number, line=line[:40])
         ranks.setdefault((pair[0], pair[1]), number)
     return ranks
 
@@ -113,14 +113,13 @@ class BpeDropout:
 
     def __init__(self, tokenizer: Tokenizer, ranks: Ranks | None = None) -> None:
         self.tokenizer, self.jointed = tokenizer, ranks is not None
-        with guard_panics(Note("the tokenizer's merges cannot be read", zh="读不了分词器的合并规则")):
+        with guard_panics(Message("the tokenizer's merges cannot be read")):
             model = json.loads(tokenizer.backend.to_str())["model"]
         if ranks is None:
             if model["type"] != "BPE" or model.get("continuing_subword_prefix"):
-                raise QkvError(f"a vocabulary of kind {model['type']} has no merges that dropout could leave out: take "
+                raise QkvError("a vocabulary of kind {type_} has no merges that dropout could leave out: take "
                                "tokenizer.kind=bpe, or kind split with tokenizer.merges=FILE",
-                               zh=f"{model['type']} 类词表没有 dropout 可以略去的合并规则：请用 tokenizer.kind=bpe，"
-                               "或 kind split 加 tokenizer.merges=FILE")  # fmt: skip
+                               type_=model["type"])
             pairs = (row.split(" ") if isinstance(row, str) else row for row in model["merges"])
             ranks = {(a, b): i for i, (a, b) in enumerate(pairs)}
         self.ranks, self.end = ranks, END if self.jointed else model.get("end_of_word_suffix") or ""
@@ -134,17 +133,16 @@ class BpeDropout:
         Raises:
             QkvError: most words are not cut by these merges, or the vocabulary lacks a piece that may come of them.
         """
-        with guard_panics(Note("the tokenizer cannot read these texts", zh="分词器读不了这些文本")):
+        with guard_panics(Message("the tokenizer cannot read these texts")):
             found = self.tokenizer.backend.encode_batch(list(texts))
         read = [list(self.parts(text, one)) for text, one in zip(texts, found, strict=True)]
         if not self.jointed:  # its merges are the vocabulary's own
             return read
         other = [word for word, known in self.usual.items() if known is None]
         if 2 * len(other) > len(self.usual):
-            raise QkvError(f"{len(other)} of {len(self.usual)} words, such as {other[0]!r}, are cut otherwise than by "
-                           "these merges; do they belong to this text?",
-                           zh=f"{len(self.usual)} 个词中有 {len(other)} 个（如 {other[0]!r}）不是这些合并规则切出来的；"
-                           "它们属于这份文本吗？")  # fmt: skip
+            raise QkvError("{other} of {usual} words, such as {other2!r}, are cut otherwise than by these merges; do "
+                           "they belong to this text?", other=len(other), usual=len(self.usual),
+                           other2=other[0])
         for piece in list_pieces((word for word, known in self.usual.items() if known), self.ranks):
             self.number(piece)
         return read
@@ -232,9 +230,8 @@ class BpeDropout:
         piece = self.spell(symbol)
         found = self.tokenizer.id(piece)
         if found is None:
-            raise QkvError(f"the vocabulary of {len(self.tokenizer)} tokens lacks {piece!r}, which dropout makes; give "
-                           "it more room (tokenizer.size), or take tokenizer.dropout=0",
-                           zh=f"{len(self.tokenizer)} 个 token 的词表缺 {piece!r}，dropout 会切出它；请给词表更大的空间"
-                           "（tokenizer.size），或用 tokenizer.dropout=0")  # fmt: skip
+            raise QkvError("the vocabulary of {tokenizer} tokens lacks {piece!r}, which dropout makes; give it more "
+                           "room (tokenizer.size), or take tokenizer.dropout=0", tokenizer=len(self.tokenizer),
+                           piece=piece)
         self.ids[symbol] = found
         return found

@@ -46,8 +46,8 @@ class ControlTokens:
         ids = self.backend.encode("".join(swapped), add_special_tokens=False).ids
         kept = set(self.ids.values()) - {self.unknown}
         if [i for i in ids if i in kept] != [i for i in expected if i in kept]:
-            raise QkvError("this tokenizer makes control tokens of ordinary text; it cannot keep what is typed apart",
-                           zh="这个分词器把普通文字变成控制 token，无法把用户打的字分开")  # fmt: skip
+            raise QkvError("this tokenizer makes control tokens of ordinary text; it cannot keep what is typed "
+                           "apart")
         return ids
 
 

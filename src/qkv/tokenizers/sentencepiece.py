@@ -51,8 +51,7 @@ def read_model(path: Path) -> Pieces:
     try:
         return _parse(path.read_bytes(), path)
     except (IndexError, UnicodeDecodeError, struct.error, TypeError, AttributeError) as e:
-        raise QkvError(f"{path}: not a sentencepiece model, or cut short ({e})",
-                       zh=f"{path}：不是 sentencepiece 模型，或不完整（{e}）") from None  # fmt: skip
+        raise QkvError("{path}: not a sentencepiece model, or cut short ({e})", path=path, e=e) from None
 
 
 def _parse(data: bytes, path: Path) -> Pieces:
@@ -69,13 +68,11 @@ def _parse(data: bytes, path: Path) -> Pieces:
             part = dict(_fields(_bytes(value)))
             charsmap, prefix, collapse = _bytes(part.get(2, b"")), bool(part.get(3, 1)), bool(part.get(4, 1))
     if not any(t == UNKNOWN for _, _, t in pieces):
-        raise QkvError(
-            f"{path}: found {len(pieces)} pieces and none for the unknown: not a sentencepiece model, or cut short",
-            zh=f"{path}：有 {len(pieces)} 段，却没有表示未知的：不是 sentencepiece 模型，或不完整",
-        )
+        raise QkvError("{path}: found {pieces} pieces and none for the unknown: not a sentencepiece model, or cut "
+                       "short", path=path, pieces=len(pieces))
     if kind not in KINDS:
-        raise QkvError(f"{path}: a sentencepiece model of kind {kind}, expected 1 (unigram) or 2 (BPE)",
-                       zh=f"{path}：是 {kind} 类 sentencepiece 模型，应是 1（unigram）或 2（BPE）")  # fmt: skip
+        raise QkvError("{path}: a sentencepiece model of kind {kind}, expected 1 (unigram) or 2 (BPE)", path=path,
+                       kind=kind)
     names, scores, types = zip(*pieces, strict=True)
     return Pieces(names, scores, types, KINDS[kind], charsmap, prefix, collapse)
 
@@ -135,11 +132,10 @@ def read_plain(path: Path) -> Pieces:
             scores.append(score)
             at += 8 + size
     except (struct.error, UnicodeDecodeError) as e:
-        raise QkvError(f"{path}: not a llama2.c tokenizer, or cut short ({e})",
-                       zh=f"{path}：不是 llama2.c 的分词器，或不完整（{e}）") from None  # fmt: skip
+        raise QkvError("{path}: not a llama2.c tokenizer, or cut short ({e})", path=path, e=e) from None
     if len(names) < 3:
-        raise QkvError(f"{path}: found {len(names)} pieces, expected a llama2.c tokenizer",
-                       zh=f"{path}：有 {len(names)} 段，应是 llama2.c 的分词器")  # fmt: skip
+        raise QkvError("{path}: found {names} pieces, expected a llama2.c tokenizer", path=path,
+                       names=len(names))
     return build_plain_pieces(names, scores)
 
 

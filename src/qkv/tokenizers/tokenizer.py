@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import tokenizers
 
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.tokenizers import backends, control_tokens
 from qkv.tokenizers.backends import ROLES, guard_panics
 
 KEPT = ("chat_template", "model_max_length", "padding_side")  # of a loaded tokenizer_config.json
-UNREAD = Note("the tokenizer cannot read this text", zh="分词器读不了这段文本")
+UNREAD = Message("the tokenizer cannot read this text")
 Side = Literal["source", "target"]
 
 
@@ -110,8 +111,7 @@ class Tokenizer:
         else:
             found = self.backend.id_to_token(id) if id >= 0 else None
         if found is None:
-            raise QkvError(f"no token has the id {id}; this tokenizer has {len(self)} tokens",
-                           zh=f"没有编号是 {id} 的 token；这个分词器有 {len(self)} 个")  # fmt: skip
+            raise QkvError("no token has the id {id}; this tokenizer has {it} tokens", id=id, it=len(self))
         return found
 
     def encode(self, text: str, *, special: bool = True, side: Side = "source") -> list[int]:
@@ -123,8 +123,8 @@ class Tokenizer:
         backend = self._target if side == "target" and self._target is not None else self.backend
         for text in texts:
             if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-                raise QkvError(f"{text[:40]!a}: holds bytes that are no UTF-8, or half of a character",
-                               zh=f"{text[:40]!a}：含有不是 UTF-8 的字节或半个字符")  # fmt: skip
+                raise QkvError("{text!a}: holds bytes that are no UTF-8, or half of a character",
+                               text=text[:40])
         with guard_panics(UNREAD):
             if self._numbers is None:
                 return [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=special)]
@@ -141,8 +141,8 @@ class Tokenizer:
         """
         if self._control is None:
             if self._numbers is not None:
-                raise QkvError("a tokenizer with one model for each side has no control tokens; encode the text",
-                               zh="两边各用一个模型的分词器没有控制 token；请直接编码文本")  # fmt: skip
+                raise QkvError("a tokenizer with one model for each side has no control tokens; encode the "
+                               "text")
             self._control = control_tokens.find_control_tokens(self.backend, frozenset(self.roles.values()))
         with guard_panics(UNREAD):
             return self._control.encode(parts)
@@ -162,7 +162,7 @@ class Tokenizer:
         size = len(self)
         kept = [i for i in ids if 0 <= i < size and (special or i not in self._special)]
         if self._spelling is None:
-            with guard_panics(Note("the tokenizer cannot spell these ids", zh="分词器写不出这些编号")):
+            with guard_panics(Message("the tokenizer cannot spell these ids")):
                 return self.backend.decode(kept, skip_special_tokens=False)
         text = b"".join(self._spelling.spell(self.token(i)) for i in kept).decode("utf-8", "replace")
         return text.removeprefix(" ") if self._spelling.lead else text
@@ -215,12 +215,9 @@ class Tokenizer:
         else:
             token, top = max(self.backend.get_vocab().items(), key=lambda item: item[1], default=("", -1))
         if top >= vocabulary:
-            raise QkvError(
-                f"the tokenizer does not fit the model: it has {len(self)} tokens (the last, {token!r}, is id {top}), "
-                f"the embedding has {vocabulary} rows; are both from one checkpoint?",
-                zh=f"分词器与模型不合：它有 {len(self)} 个 token（最后的 {token!r} 编号 {top}），"
-                f"嵌入有 {vocabulary} 行；两者出自同一个检查点吗？",
-            )
+            raise QkvError("the tokenizer does not fit the model: it has {it} tokens (the last, {token!r}, is id "
+                           "{top}), the embedding has {vocabulary} rows; are both from one checkpoint?", it=len(self),
+                           token=token, top=top, vocabulary=vocabulary)
 
     def save(self, directory: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, or the model's own files where one file cannot say it."""
@@ -230,7 +227,7 @@ class Tokenizer:
             (directory / name).write_bytes(data)
         if self.files:
             return
-        with guard_panics(Note(f"{directory}: the tokenizer cannot be written", zh=f"{directory}：写不了分词器")):
+        with guard_panics(Message("{directory}: the tokenizer cannot be written", directory=directory)):
             text = self.backend.to_str(pretty=True)
         (directory / "tokenizer.json").write_text(text, encoding="utf-8")
         config = {

@@ -7,7 +7,8 @@ from typing import Any, Literal, cast
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.tokenizers.backends import guard_panics
 from qkv.tokenizers.backends import template as around
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -42,19 +43,17 @@ def train(
     """
     roles = {NAMES[token]: token for token in specials if token in NAMES}
     if kind != "bpe" and "unk" not in roles:
-        raise QkvError(
-            f"a vocabulary of kind {kind!r} needs a token for the unknown: add '<unk>' to specials {list(specials)}",
-            zh=f"{kind!r} 词表要有表示未知的 token：请在 specials {list(specials)} 里加上 '<unk>'",
-        )
+        raise QkvError("a vocabulary of kind {kind!r} needs a token for the unknown: add '<unk>' to specials "
+                       "{specials}", kind=kind, specials=list(specials))
     missing = {"none": set[str](), "cls": {"cls", "sep"}}.get(template, {template}) - roles.keys()
     if missing:
-        raise QkvError(f"template {template!r} needs such a token among specials {list(specials)}",
-                       zh=f"模板 {template!r} 要求 specials {list(specials)} 里有这样的 token")  # fmt: skip
+        raise QkvError("template {template_!r} needs such a token among specials {specials}", template_=template,
+                       specials=list(specials))
     if size <= len(specials) + (256 if kind == "bpe" else 0):
         least = len(specials) + (257 if kind == "bpe" else 1)
-        raise QkvError(f"size {size} is too small for kind {kind!r}, expected at least {least}",
-                       zh=f"大小 {size} 对 {kind!r} 太小，至少要 {least}")  # fmt: skip
-    with guard_panics(Note("the vocabulary cannot be trained", zh="训练不了词表")):
+        raise QkvError("size {size} is too small for kind {kind!r}, expected at least {least}", size=size, kind=kind,
+                       least=least)
+    with guard_panics(Message("the vocabulary cannot be trained")):
         if kind == "lexicon":
             backend = _lexicon(words, specials, roles["unk"])
         elif kind == "bpe":
@@ -65,7 +64,7 @@ def train(
         if ends is not None:
             backend.post_processor = ends
     if backend.get_vocab_size() <= len(specials):
-        raise QkvError(f"no text to train a vocabulary of kind {kind!r} on", zh=f"没有可训练 {kind!r} 词表的文本")
+        raise QkvError("no text to train a vocabulary of kind {kind!r} on", kind=kind)
     return Tokenizer(backend, target=None, **roles)
 
 
@@ -159,10 +158,9 @@ def equip(tokenizer: Tokenizer, specials: Sequence[str], template: Template) -> 
     if not lacking and not bare:
         return tokenizer
     if tokenizer.files:
-        what = f"lacks {', '.join(lacking[:5])}" if lacking else "ends no text"
-        zh = f"缺 {', '.join(lacking[:5])}" if lacking else "不结束文本"
-        raise QkvError(f"this vocabulary {what}, and its files cannot be added to; take another one",
-                       zh=f"这个词表{zh}，而它的文件不能再添；请换一个")  # fmt: skip
+        what = Message("lacks {lacking}", lacking=", ".join(lacking[:5])) if lacking else Message("ends no text")
+        raise QkvError("this vocabulary {what}, and its files cannot be added to; take another one",
+                       what=what)
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
     backend.add_special_tokens([AddedToken(token, normalized=False) for token in lacking])
     roles = {**tokenizer.roles, **{NAMES[token]: token for token in lacking if token in NAMES}}
@@ -185,8 +183,7 @@ def frame_texts(tokenizer: Tokenizer) -> Tokenizer:
         return tokenizer
     end, number = tokenizer.roles.get("eos"), tokenizer.eos_id
     if end is None or number is None:
-        raise QkvError("the vocabulary has no end symbol to frame texts with; add '</s>' to it",
-                       zh="词表没有用来结束文本的符号；请加上 '</s>'")  # fmt: skip
+        raise QkvError("the vocabulary has no end symbol to frame texts with; add '</s>' to it")
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
     backend.post_processor = around((end, number), (end, number))
     made = Tokenizer(backend, target=None, **tokenizer.roles)

@@ -20,8 +20,9 @@ from qkv.checkpoints.locate import locate
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
 from qkv.devices import parse_device
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
 from qkv.generation.decoder import batch_by_length
+from qkv.messages import Message
 from qkv.model import Model
 from qkv.spec import Spec, as_json
 from qkv.tasks import task_format
@@ -62,10 +63,10 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
     notes = compatibility.overruled(run, begun)
     if run.tokenizer.of and (begun or isinstance(splits.train, Mixture)):
-        whose = Note("that of the token shards", zh="词元文件的")
-        whose = Note(f"the base's ({run.base})", zh=f"基础模型 {run.base} 的") if begun else whose
-        raise QkvError(f"tokenizer.of={run.tokenizer.of}: this run's vocabulary is {whose}; take tokenizer.of away",
-                       zh=f"tokenizer.of={run.tokenizer.of}：这次训练的词表是{whose.zh}；请去掉它")  # fmt: skip
+        whose = Message("that of the token shards")
+        whose = Message("the base's ({base})", base=run.base) if begun else whose
+        raise QkvError("tokenizer.of={of}: this run's vocabulary is {whose}; take tokenizer.of away",
+                       of=run.tokenizer.of, whose=whose)
     if begun is not None:
         context = min(run.model.context, begun.spec.context or run.model.context)
         run = replace(run, model=replace(run.model, context=context))
@@ -73,8 +74,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     tokenizer = text.load(directory) if directory and directory.is_dir() else None
     tokenizer = tokenizer or (begun.tokenizer if begun else tokenizer_of(run, splits, objective))
     if tokenizer is None:
-        raise QkvError(f"base {run.base!r} has no tokenizer to read text with",
-                       zh=f"基础模型 {run.base!r} 没有词表，读不了文本")  # fmt: skip
+        raise QkvError("base {base!r} has no tokenizer to read text with", base=run.base)
     judged = objective.answers == "labels" and splits.kind == "pairs"
     labels: list[str] = sorted({label for _, label in splits.train}) if judged else []  # type: ignore[union-attr]
     if begun and set(begun.labels) == set(labels):  # what its outputs stand for
@@ -107,13 +107,11 @@ def read(run: Run) -> Splits:
     if splits.train and splits.valid:
         return splits
     if splits.train and run.data and not run.data.valid:
-        raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no file of them is named either",
-                       zh="data.valid：读到 0，应留出 1 行或更多；也没有写验证文件")  # fmt: skip
-    lacking, zh = ("validate with", "验证") if splits.train else ("train on", "训练")
-    raise QkvError(f"{run.name}: no data to {lacking}; rows with one and the same text are kept together, so a set of "
-                   "few different ones needs a file for each purpose",
-                   zh=f"{run.name}：没有数据可{zh}；同一文本的行放在一起，所以不同的行太少时，"
-                   "训练与验证要各有文件")  # fmt: skip
+        raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no file of them is named "
+                       "either")
+    lacking = Message("validate with") if splits.train else Message("train on")
+    raise QkvError("{name}: no data to {lacking}; rows with one and the same text are kept together, so a set of few "
+                   "different ones needs a file for each purpose", name=run.name, lacking=lacking)
 
 
 def counted_alike(numbers: Sequence[float]) -> list[list[float]]:
@@ -141,8 +139,8 @@ def grown(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
 def adapt(model: Model, run: Run) -> None:
     """Put adapters on a model, and freeze the rest; QkvError without a base, as there is nothing to stand beside."""
     if not run.base:
-        raise QkvError("training.lora: an adapter stands beside a trained model; say which: base = a directory or name",
-                       zh="training.lora：适配器附在训练好的模型上；请写是哪个：base = 目录或名字")  # fmt: skip
+        raise QkvError("training.lora: an adapter stands beside a trained model; say which: base = a directory or "
+                       "name")
     model.base = run.base
     lora.attach(model.core, run.training.lora, seed=run.training.seed)
 
@@ -183,8 +181,7 @@ def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         found = text.load(splits.train.shards[0].folder)
         if found is None:
             place = splits.train.shards[0].folder
-            raise QkvError(f"{place}: no tokenizer beside the tokens; pack the text again",
-                           zh=f"{place}：词元旁边没有词表；请重新 pack")  # fmt: skip
+            raise QkvError("{place}: no tokenizer beside the tokens; pack the text again", place=place)
         return vocabulary.equip(found, how["specials"], how["template"])
     if isinstance(splits.train, str):
         texts: Iterable[str] = [splits.train]
@@ -210,19 +207,19 @@ def taken(name: str, specials: Sequence[str], template: str) -> Tokenizer:
     """
     found = text.load(name if Path(name).is_dir() else locate(name))
     if found is None:
-        raise QkvError(f"tokenizer.of={name}: no tokenizer there", zh=f"tokenizer.of={name}：那里没有词表")
+        raise QkvError("tokenizer.of={name}: no tokenizer there", name=name)
     known = {t: getattr(found, f"{NAMES[t]}_id") if t in NAMES else found.id(t) for t in specials}
     lacking = [token for token, number in known.items() if number is None and NAMES.get(token) != "unk"]
-    other = Note(f"tokenizer.of={name}: made for something else,", zh=f"tokenizer.of={name}：用途不同，")
+    other = Message("tokenizer.of={name}: made for something else,", name=name)
     if lacking:
         some = ", ".join(lacking[:5])
-        raise QkvError(f"{other} that vocabulary lacks {some}", zh=f"{other.zh}那个词表没有 {some}")
+        raise QkvError("{other} that vocabulary lacks {some}", other=other, some=some)
     end = found.sep_id if template == "cls" else found.eos_id
     ended, what = found.encode("a")[-1:] == [end], "" if end is None else found.token(end)
     if template in ("eos", "cls") and not ended:
-        raise QkvError(f"{other} it ends no text with {what}", zh=f"{other.zh}它的文本不以 {what} 结尾")
+        raise QkvError("{other} it ends no text with {what}", other=other, what=what)
     if template == "none" and ended:
-        raise QkvError(f"{other} it ends every text with {what}", zh=f"{other.zh}它的文本都以 {what} 结尾")
+        raise QkvError("{other} it ends every text with {what}", other=other, what=what)
     return found
 
 
@@ -363,9 +360,8 @@ def beside(a: Assembly) -> dict[str, Any]:
     return ngrams(a, order=a.run.check.ngrams) if a.run.check.ngrams else {}
 
 
-def counted(found: dict[str, Any]) -> Note:
+def counted(found: dict[str, Any]) -> Message:
     """What `beside` found, in words."""
     order, loss, perplexity = found["order"], f"{found['loss']:.3f}", f"{found['perplexity']:.2f}"
-    return Note(f"n-grams of order {order}, counted on the same tokens: validation loss {loss}, "
-                f"perplexity {perplexity}",
-                zh=f"在同样的词元上数出的 {order} 元模型：验证损失 {loss}，困惑度 {perplexity}")  # fmt: skip
+    return Message("n-grams of order {order}, counted on the same tokens: validation loss {loss}, perplexity "
+                   "{perplexity}", order=order, loss=loss, perplexity=perplexity)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.training import checkpoint
 
 WINDOW = 64  # good steps that a step is compared with
@@ -26,7 +27,7 @@ KEPT = 20  # files of bad batches at most
 class NonFinite(QkvError):
     """A loss or a gradient that is NaN, infinite or a spike; the weights and checkpoints before it are kept."""
 
-    code = 3
+    exit_code = 3
 
 
 def fault(loss: float, norm: float, recent: Sequence[Sequence[float]], *, spike: float) -> str:
@@ -34,18 +35,19 @@ def fault(loss: float, norm: float, recent: Sequence[Sequence[float]], *, spike:
 
     `recent` holds (loss, gradient norm) of good steps; gradients are compared by their logarithm. 0 `spike`: never.
     """
-    for name, value in (("loss", loss), ("gradient norm", norm)):
+    for name, value in ((Message("loss"), loss), (Message("gradient norm"), norm)):
         if not math.isfinite(value):
-            return f"{name} {value}"
+            return Message("{name} {value}", name=name, value=value)
     if not spike or len(recent) < ENOUGH:
         return ""
-    sides = (("loss", loss, [a for a, _ in recent]),
-             ("gradient norm", math.log(norm + 1e-12), [math.log(b + 1e-12) for _, b in recent]))  # fmt: skip
+    sides = ((Message("loss"), loss, [a for a, _ in recent]),
+             (Message("gradient norm"), math.log(norm + 1e-12), [math.log(b + 1e-12) for _, b in recent]))  # fmt: skip
     for (name, value, before), said in zip(sides, (loss, norm), strict=True):
         mean = fmean(before)
         far = (value - mean) / max(pstdev(before, mean), 0.01 * abs(mean), 1e-9)  # an even loss makes no spike of dust
         if far > spike:
-            return f"{name} {said:.4g}, {far:.1f} standard deviations above the last {len(before)} steps"
+            return Message("{name} {said:.4g}, {far:.1f} standard deviations above the last {count} steps", name=name,
+                           said=said, far=far, count=len(before))
     return ""
 
 

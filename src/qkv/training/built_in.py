@@ -55,8 +55,8 @@ def read_sst2_rows(split: str) -> Iterator[Row]:
     for number, line in enumerate(sources.read_lines(path), 1):
         label, _, text = line.partition(" ")
         if label not in SENTIMENT:
-            raise QkvError(f"{path}:{number}: found {label!r} before the sentence, expected 0 or 1",
-                           zh=f"{path}:{number}：句子前是 {label!r}，应是 0 或 1")  # fmt: skip
+            raise QkvError("{path}:{number}: found {label!r} before the sentence, expected 0 or 1", path=path,
+                           number=number, label=label)
         yield text, SENTIMENT[label]
 
 

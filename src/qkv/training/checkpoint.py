@@ -26,7 +26,8 @@ from qkv.checkpoints.run_weights import collect_weights as weights
 from qkv.checkpoints.run_weights import fill_weights as fill
 from qkv.checkpoints.run_weights import read_checkpoint as read
 from qkv.checkpoints.storage import fsync_path
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.spec import Spec, as_json, from_json
 from qkv.training import fsdp, log, optim
 from qkv.training.distributed import Ranks
@@ -77,12 +78,10 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
         os.replace(aside, path)
         fsync_path(path.parent)
     except (OSError, SafetensorError) as e:
-        kept = Note("the checkpoint before it is whole", zh="之前的检查点完好") if path.exists() else Note(
-            "there was none before it", zh="之前没有检查点")
-        raise QkvError(f"{path}: could not be saved ({e}); {kept}. Make room (or name an --out that can be "
-                       "written) and run again with --resume auto",
-                       zh=f"{path}：存不了（{e}）；{kept.zh}。请腾出空间（或给一处可写的 --out），"
-                       "再用 --resume auto 运行") from e  # fmt: skip
+        kept = Message("the checkpoint before it is whole") if path.exists() else Message(
+            "there was none before it")
+        raise QkvError("{path}: could not be saved ({e}); {kept}. Make room (or name an --out that can be written) "
+                       "and run again with --resume auto", path=path, e=e, kept=kept) from e
     finally:
         aside.unlink(missing_ok=True)
 
@@ -151,10 +150,8 @@ class Store:
             before["spec"] = as_json(from_json(Spec | LSTMSpec, before["spec"]))
         wrong = list(differences(before, self.identity))
         if wrong:
-            raise QkvError(f"{self.last}: this checkpoint is of another run: {'; '.join(wrong[:6])}. "
-                           "Give another --out to start anew",
-                           zh=f"{self.last}：这个检查点属于另一次训练：{'; '.join(wrong[:6])}。"
-                           "要从头开始，请另给 --out")  # fmt: skip
+            raise QkvError("{last}: this checkpoint is of another run: {wrong}. Give another --out to start anew",
+                           last=self.last, wrong="; ".join(wrong[:6]))
         fill(core, {n.removeprefix("weight:"): t for n, t in tensors.items() if n.startswith("weight:")})
         progress = Progress(**state["progress"])
         if mean is not None:  # where it begins only now, with the weights of now
@@ -165,17 +162,15 @@ class Store:
         if remembers(then) == remembers(now):
             recall(core, optimizer, tensors, progress.step)
         else:
-            notes.append(Note(f"what {then} remembers of each weight is of no use to {now}, which begins anew",
-                              zh=f"{then} 对各权重的记忆对 {now} 没有用，后者从头记起"))  # fmt: skip
+            notes.append(Message("what {then} remembers of each weight is of no use to {now}, which begins anew",
+                                 then=then, now=now))
         changed = list(differences(state["settings"], json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
         moved = list(differences(state["machine"], machine(), "machine"))
-        other = "not a bit-for-bit repetition: "
-        notes += [Note(other + d, zh=f"不会逐位重复：{d}") for d in changed + moved]
+        notes += [Message("not a bit-for-bit repetition: {d}", d=d) for d in changed + moved]
         if None not in (self.judged, then := state.get("judged")) and then != self.judged:
             progress.best, progress.stale = None, 0  # it won on other data
-            notes.append(Note("the held-out data are not those of before: evaluations from here on cannot be compared "
-                              "with the earlier ones, and the best weights are chosen anew",
-                              zh="留出的数据与先前的不同：此后的评测不能与先前的相比，最好的权重重新挑选"))  # fmt: skip
+            notes.append(Message("the held-out data are not those of before: evaluations from here on cannot be "
+                                 "compared with the earlier ones, and the best weights are chosen anew"))
         return progress, notes
 
     def keep(self, name: str, core: nn.Module, state: Mapping[str, Any]) -> None:

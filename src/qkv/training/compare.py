@@ -72,13 +72,13 @@ def find(folder: Path) -> list[Path]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise QkvError(f"{folder}: no such folder; qkv train writes runs into runs/, or where --out says",
-                       zh=f"{folder}：没有这个目录；qkv train 把训练写进 runs/，或 --out 指定的地方")  # fmt: skip
+        raise QkvError("{folder}: no such folder; qkv train writes runs into runs/, or where --out says",
+                       folder=folder)
     both = {*folder.rglob(str(LOG)), *folder.glob(str("*" / LOG))}  # rglob enters no link to a folder
     found = sorted(path.parents[1] for path in both)
     if not found:
-        raise QkvError(f"{folder}: no run in it or below it, expected folders with {LOG.as_posix()} in them",
-                       zh=f"{folder}：里面没有训练，应有含 {LOG.as_posix()} 的目录")  # fmt: skip
+        raise QkvError("{folder}: no run in it or below it, expected folders with {log} in them", folder=folder,
+                       log=LOG.as_posix())
     return found
 
 
@@ -175,9 +175,8 @@ def shared_metric(runs: Sequence[Summary], metric: str = "") -> str:
     known = list(dict.fromkeys(name for run in runs for name in run.metrics))
     if metric:
         if metric not in known:
-            raise QkvError(f"--metric {metric}: no run has it{nearest(metric, known)} (there are: {', '.join(known)})",
-                           zh=f"--metric {metric}：没有一次训练有它{nearest(metric, known).zh}（有的："
-                           f"{', '.join(known)}）")  # fmt: skip
+            raise QkvError("--metric {metric}: no run has it{hint} (there are: {known})", metric=metric,
+                           hint=nearest(metric, known), known=", ".join(known))
         return metric
     counts = {name: sum(len(run.curve(name)) > 1 for run in runs) for name in known}
     return max(counts, key=lambda name: (counts[name], name != "train_loss", name == "loss"))

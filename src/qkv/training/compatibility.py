@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.data.shards import Mixture
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import QkvError, nearest
+from qkv.messages import Message, join
 from qkv.model import Model
 from qkv.spec import as_json
 from qkv.training import optim
@@ -48,30 +49,29 @@ def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
     name = run.objective or ("chat" if splits.kind == "conversations" else usual)
     if name not in OBJECTIVES:
         hint, known = nearest(name, OBJECTIVES), ", ".join(OBJECTIVES)
-        raise QkvError(f"objective: found {name!r}{hint} (known: {known})",
-                       zh=f"objective：没有 {name!r}{hint.zh}（有：{known}）")  # fmt: skip
+        raise QkvError("objective: found {name!r}{hint} (known: {known})", name=name, hint=hint, known=known)
     if splits.kind in OBJECTIVES[name].data.split(" or "):
         return OBJECTIVES[name]
     fit = [known for known, o in OBJECTIVES.items() if splits.kind in o.data.split(" or ") and (
            not kind or kind in o.models)]  # fmt: skip
     if run.objective or begun:
-        whose = f"; for these and this base ({kind})" if kind else "; for these"
-        raise QkvError(f"objective {name!r} takes {OBJECTIVES[name].data}, found {splits.kind}{whose} there are: "
-                       f"{', '.join(fit) or 'none'}; say objective = one of them",
-                       zh=f"objective {name!r} 学的是{in_chinese(OBJECTIVES[name].data)}，这里是"
-                       f"{in_chinese(splits.kind)}；可用的有：{', '.join(fit) or '无'}；"
-                       "请写 objective = 其中之一")  # fmt: skip
+        whose = Message("; for these and this base ({kind})", kind=kind) if kind else Message(
+            "; for these")
+        raise QkvError("objective {name!r} takes {named}, found {named2}{whose} there are: {fit}; say objective = one "
+                       "of them", name=name, named=named(OBJECTIVES[name].data), named2=named(splits.kind), whose=whose,
+                       fit=", ".join(fit) or Message("none"))
     families = ", ".join(repr(family) for family, usual in USUAL.items() if usual in fit)
-    raise QkvError(f"model.family {run.model.family!r} does not fit {splits.kind}; these do: {families}; or say what "
-                   f"it shall learn: objective = one of {', '.join(fit)}",
-                   zh=f"model.family {run.model.family!r} 不能学{in_chinese(splits.kind)}；可以的有：{families}；"
-                   f"或写明学什么：objective = {', '.join(fit)} 之一")  # fmt: skip
+    raise QkvError("model.family {family!r} does not fit {named}; these do: {families}; or say what it shall learn: "
+                   "objective = one of {fit}", family=run.model.family, named=named(splits.kind), families=families,
+                   fit=", ".join(fit))
 
 
-def in_chinese(kinds: str) -> str:
-    """The names of kinds of data in Chinese."""
-    names = {"pairs": "句对", "plain text": "纯文本", "token shards": "词元文件", "conversations": "对话"}
-    return "或".join(names[kind] for kind in kinds.split(" or "))
+def named(kinds: str) -> Message:
+    """The names of kinds of data, such as "pairs or conversations"."""
+    names = {"pairs": Message("pairs"), "plain text": Message("plain text"), "token shards": Message(
+        "token shards"),
+             "conversations": Message("conversations")}
+    return join(" or ", [names[kind] for kind in kinds.split(" or ")])
 
 
 def restored(begun: Model) -> str:
@@ -85,33 +85,25 @@ def restored(begun: Model) -> str:
 def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
     """QkvError where a setting would not be heeded, or does not go with the objective, the model or another setting."""
     if run.tokenizer.dropout and (not objective.recuts or isinstance(splits.train, Mixture)):
-        what = Note("token shards are cut already", zh="词元文件已经切好") if objective.recuts else (
-            Note("these texts are not cut anew", zh="这些文本不会重新切分"))  # fmt: skip
+        what = Message("token shards are cut already") if objective.recuts else (
+            Message("these texts are not cut anew"))
         fit = ", ".join(name for name, o in OBJECTIVES.items() if o.recuts)
-        raise QkvError(f"tokenizer.dropout={run.tokenizer.dropout}: {what}; take it away (it goes with {fit})",
-                       zh=f"tokenizer.dropout={run.tokenizer.dropout}：{what.zh}；请去掉（它用于 {fit}）")  # fmt: skip
+        raise QkvError("tokenizer.dropout={dropout}: {what}; take it away (it goes with {fit})",
+                       dropout=run.tokenizer.dropout, what=what, fit=fit)
     if run.training.word_dropout and objective not in (base.PAIRS, *tuning.JUDGING):
-        raise QkvError(f"training.word_dropout={run.training.word_dropout}: words are left out of labelled texts and "
-                       "of pairs alone; take it away",
-                       zh=f"training.word_dropout={run.training.word_dropout}："
-                       "只用于带标签的文本和句对；请去掉")  # fmt: skip
+        raise QkvError("training.word_dropout={word_dropout}: words are left out of labelled texts and of pairs "
+                       "alone; take it away", word_dropout=run.training.word_dropout)
     if run.training.word_dropout and run.training.sampled:
         raise QkvError("training.sampled: the model guesses from true words, which training.word_dropout makes "
-                       "unknown; take one of them away",
-                       zh="training.sampled：模型由真词来猜，而 training.word_dropout 把词变成未知；"
-                       "请去掉一个")  # fmt: skip
+                       "unknown; take one of them away")
     if run.training.agree and not drops(as_json(model.spec)):
-        raise QkvError(f"training.agree={run.training.agree}: two passes of a model without dropout agree already; "
-                       "give it some (model.dropout=0.1), or take agree away",
-                       zh=f"training.agree={run.training.agree}：没有 dropout，两遍本来就一致；请给一些"
-                       "（model.dropout=0.1），或去掉 agree")  # fmt: skip
+        raise QkvError("training.agree={agree}: two passes of a model without dropout agree already; give it some "
+                       "(model.dropout=0.1), or take agree away", agree=run.training.agree)
     if model.spec.architecture not in objective.models:
         fit = " or ".join(objective.models)
         name = next(name for name, known in OBJECTIVES.items() if known is objective)
-        raise QkvError(f"{run.name}: objective {name!r} needs a model of kind {fit}; this one is: "
-                       f"{model.spec.architecture}",
-                       zh=f"{run.name}：objective {name!r} 要的模型是 {fit}，"
-                       f"这个是 {model.spec.architecture}")  # fmt: skip
+        raise QkvError("{name}: objective {name2!r} needs a model of kind {fit}; this one is: {architecture}",
+                       name=run.name, name2=name, fit=fit, architecture=model.spec.architecture)
 
 
 def drops(part: Any) -> bool:
@@ -126,11 +118,12 @@ def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model
     textual = isinstance(splits.valid, str | Mixture)
     for prompt in run.check.prompts if textual and objective.answers == "texts" else ():
         if not prompt.strip() or not fits(model, prompt):
-            found = f"{len(model.ids(prompt))} tokens" if prompt.strip() else "an empty text"
-            raise QkvError(f"check.prompts: found {found} ({prompt[:40]!r}), expected a text that fits into the "
-                           f"context of {run.model.context} tokens and leaves room to continue it",
-                           zh=f"check.prompts：{prompt[:40]!r} 应放得进 {run.model.context} 个词元的上下文，"
-                           "并留出续写的位置")  # fmt: skip
+            found = Message("an empty text")
+            if prompt.strip():
+                found = Message("{ids} tokens", ids=len(model.ids(prompt)))
+            raise QkvError("check.prompts: found {found} ({prompt!r}), expected a text that fits into the context of "
+                           "{context} tokens and leaves room to continue it", found=found, prompt=prompt[:40],
+                           context=run.model.context)
     if not valid or run.training.metric == "loss":
         return
     known = [*objective.measure(model.core, [placed(valid[0], model.device)])]
@@ -150,17 +143,18 @@ def overruled(run: Run, begun: Model | None) -> tuple[str, ...]:
     """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it."""
     own, cut = replace(run.model, context=Shape.context, family=Shape.family) != Shape(), run.tokenizer
     room = begun.spec.context if begun else None
-    told = [Note(f"the model is that of {run.base}: of [model] only context is heeded",
-                 zh=f"模型取自 {run.base}：[model] 里只有 context 有效")] if run.base and own else []  # fmt: skip
+    told = list[Message]()
+    if run.base and own:
+        told.append(Message("the model is that of {base}: of [model] only context is heeded", base=run.base))
     if room and Shape.context != run.model.context > room:
-        told.append(Note(f"model.context={run.model.context}: {run.base} reads {room} tokens at most, as do rows now",
-                         zh=f"model.context={run.model.context}：{run.base} 最多读 {room} 个词元，每行取 {room}"))
+        told.append(Message("model.context={context}: {base} reads {room} tokens at most, as do rows now",
+                            context=run.model.context, base=run.base, room=room))
     if run.base and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
-        told.append(Note(f"the vocabulary is that of {run.base}: kind and size in [tokenizer] are not heeded",
-                         zh=f"词表取自 {run.base}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
+        told.append(Message("the vocabulary is that of {base}: kind and size in [tokenizer] are not heeded",
+                            base=run.base))
     if cut.of and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
-        told.append(Note(f"the vocabulary is that of {cut.of}: kind and size in [tokenizer] are not heeded",
-                         zh=f"词表取自 {cut.of}：[tokenizer] 里的 kind 与 size 无效"))  # fmt: skip
+        told.append(Message("the vocabulary is that of {of}: kind and size in [tokenizer] are not heeded",
+                            of=cut.of))
     return tuple(told)
 
 
@@ -178,8 +172,7 @@ def replaced(run: Run, model: Model) -> tuple[str, ...]:
     """What is said where Muon finds nothing that it could take."""
     if run.training.optimizer != "muon" or optim.matrices_of(model.core):
         return ()
-    return (Note("training.optimizer=muon: no matrix of a layer learns here, so AdamW takes all weights",
-                 zh="training.optimizer=muon：这里没有哪一层的矩阵在学，所有权重都由 AdamW 更新"),)  # fmt: skip
+    return (Message("training.optimizer=muon: no matrix of a layer learns here, so AdamW takes all weights"),)
 
 
 def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
@@ -210,7 +203,7 @@ def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[
         found += [name] if not used and own != usual else []
     if not found:
         return ()
-    return (Note(f"of no use in this run: {', '.join(found)}", zh=f"在这次训练里不起作用：{', '.join(found)}"),)
+    return (Message("of no use in this run: {found}", found=", ".join(found)),)
 
 
 def alike(run: Run, splits: Splits, objective: Objective) -> tuple[str, ...]:
@@ -221,23 +214,21 @@ def alike(run: Run, splits: Splits, objective: Objective) -> tuple[str, ...]:
     if len(sides) > 20 or len(splits.train) < 20 * len(sides):
         return ()
     some = ", ".join(repr(side[:20]) for side, _ in sides.most_common(4))
-    return (Note(f"the second column has only {len(sides)} different texts ({some}): if these are labels, say "
-                 "objective=labels",
-                 zh=f"第二列只有 {len(sides)} 种文本（{some}）：如果是标签，请写 objective=labels"),)  # fmt: skip
+    return (Message("the second column has only {sides} different texts ({some}): if these are labels, say "
+                    "objective=labels", sides=len(sides), some=some),)
 
 
 def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
     """What is said about held-out texts whose label no training text has; nothing without any."""
     found = Counter(label for part in (splits.valid, splits.test) for _, label in part if label not in labels)  # type: ignore[misc]
     if len(labels) == 1:
-        return (Note(f"all training texts have one label, {labels[0]!r}: there is nothing to tell apart",
-                     zh=f"所有训练文本只有一个标签 {labels[0]!r}：没有什么可分辨的"),)  # fmt: skip
+        return (Message("all training texts have one label, {labels!r}: there is nothing to tell apart",
+                        labels=labels[0]),)
     if not found:
         return ()
     some = ", ".join(map(repr, sorted(found)[:3]))
-    told = Note(f"{found.total()} held-out texts have a label that no training text has ({some}): they can never be "
-                "right, and the loss leaves them out",
-                zh=f"{found.total()} 个留出的文本的标签不见于训练文本（{some}）：不可能判对，损失也不计")  # fmt: skip
+    told = Message("{total} held-out texts have a label that no training text has ({some}): they can never be right, "
+                   "and the loss leaves them out", total=found.total(), some=some)
     return (told,)
 
 
@@ -245,8 +236,7 @@ def untested(splits: Splits, held: Batches) -> tuple[str, ...]:
     """What is said about a test text of which nothing can be judged; nothing otherwise."""
     if not splits.test or held:
         return ()
-    return (Note("the test text is too short for this objective: it will not be judged",
-                 zh="测试文本太短，这个目标无法评估它"),)  # fmt: skip
+    return (Message("the test text is too short for this objective: it will not be judged"),)
 
 
 def unanswered(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
@@ -256,10 +246,8 @@ def unanswered(run: Run, splits: Splits, objective: Objective, model: Model) -> 
     rows = [*asked(splits.valid)[: run.check.sentences], *asked(splits.test)]
     over = sum(not fits(model, source) for source, _ in rows)
     room = run.model.context
-    told = Note(f"{over:,} of {len(rows):,} held-out sources do not fit into the context of {room} tokens: they count "
-                "as answered with nothing; raise model.context",
-                zh=f"{len(rows):,} 个留出的源文中有 {over:,} 个放不进 {room} 个词元的上下文：当作答案为空；想让模型"
-                "回答，就调大 model.context")  # fmt: skip
+    told = Message("{over:,} of {rows:,} held-out sources do not fit into the context of {room} tokens: they count as "
+                   "answered with nothing; raise model.context", over=over, rows=len(rows), room=room)
     return (told,) if over else ()
 
 

@@ -16,7 +16,8 @@ from qkv.data.familiar import RUN, count_familiar
 from qkv.data.json_rows import parse_object
 from qkv.data.overlap import LEAK
 from qkv.data.shards import Mixture
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import QkvError, nearest
+from qkv.messages import Message, join
 from qkv.options import NOT_NEGATIVE, check_range, validate
 from qkv.training import built_in
 from qkv.training.splits import Splits, Talk, held_out, shared, text_splits
@@ -62,8 +63,8 @@ class Data:
                 object.__setattr__(self, key, (value,) if value else ())
         validate("data", self)
         if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
-            raise QkvError(f"data.columns: found {list(self.columns)}, expected two different ones, counted from 0",
-                           zh=f"data.columns：读到 {list(self.columns)}，应是不同的两列，从 0 数起")  # fmt: skip
+            raise QkvError("data.columns: found {columns}, expected two different ones, counted from 0",
+                           columns=list(self.columns))
         check_range("data", self, NOT_NEGATIVE, lambda n: n >= 0, "valid", "test")
 
     def splits(self, folder: Path) -> Splits:
@@ -75,12 +76,12 @@ class Data:
         kinds = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset", "corpus")
         named = [k for k in kinds if getattr(self, k)]
         if len(named) != 1 or bool(self.source) != bool(self.target):
-            found = ", ".join(named) or "none"
-            raise QkvError(f"data: found {found}, expected one of: source and target, {', '.join(kinds[1:])}",
-                           zh=f"data：有 {found}，应是其中之一：source 与 target，{', '.join(kinds[1:])}")  # fmt: skip
+            found = ", ".join(named) or Message("none")
+            raise QkvError("data: found {found}, expected one of: source and target, {kinds}", found=found,
+                           kinds=", ".join(kinds[1:]))
         if len(self.keys) != 2 and not (self.dataset and len(self.keys) == 1):
-            raise QkvError(f"data.keys: found {len(self.keys)} keys, expected two; one for the texts of a dataset",
-                           zh=f"data.keys：有 {len(self.keys)} 个键，应是两个；数据集的文本则一个")  # fmt: skip
+            raise QkvError("data.keys: found {keys} keys, expected two; one for the texts of a dataset",
+                           keys=len(self.keys))
         self.refuse_unread(named[0])
         if self.corpus:
             return built_in.READERS[self.corpus]()
@@ -125,29 +126,25 @@ class Data:
             return Splits(rows, valid, test, notes)
         names, sizes = [one.name for one in self.each()], [len(some) for some in sets]
         each = times(names, sizes, self.weights)
-        told = [f"{name}: {size:,} rows, each {n:.3g} times" for name, size, n in zip(names, sizes, each, strict=True)]
-        zh = [f"{name}：{size:,} 行，每行 {n:.3g} 次" for name, size, n in zip(names, sizes, each, strict=True)]
-        mixed = Note(f"in an epoch {'; '.join(told)}", zh=f"一轮之中，{'；'.join(zh)}")
+        told = [Message("{name}: {size:,} rows, each {n:.3g} times", name=name, size=size, n=n)
+                for name, size, n in zip(names, sizes, each, strict=True)]
+        mixed = Message("in an epoch {told}", told=join("; ", told))
         return Splits(rows, valid, test, (*notes, mixed), np.repeat(each, sizes))
 
     def refuse_weights(self) -> None:
         """QkvError for files that do not belong together, or weights that are not those of several sets of rows."""
         if len(self.source) != len(self.target):
-            raise QkvError(f"data: found {len(self.source)} source and {len(self.target)} target files, expected as "
-                           "many; file n of one belongs to file n of the other",
-                           zh=f"data：源文文件 {len(self.source)} 个，译文文件 {len(self.target)} 个，应一样多，"
-                           "逐个对应")  # fmt: skip
+            raise QkvError("data: found {source} source and {target} target files, expected as many; file n of one "
+                           "belongs to file n of the other", source=len(self.source), target=len(self.target))
         if not self.weights:
             return
         if self.text or self.dataset:
-            raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of texts",
-                           zh="data.weights：用于词元文件、句对和对话；文本请先 `qkv data pack`")  # fmt: skip
+            raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of "
+                           "texts")
         count = len(list(self.each()))
         if len(self.weights) != count or not all(math.isfinite(w) and w > 0 for w in self.weights):
-            raise QkvError(f"data.weights: found {list(self.weights)} for {count} sets of rows, expected as many "
-                           "numbers above 0",
-                           zh=f"data.weights：读到 {list(self.weights)}，共 {count} 组数据，"
-                           "应有一样多的正数")  # fmt: skip
+            raise QkvError("data.weights: found {weights} for {count} sets of rows, expected as many numbers above 0",
+                           weights=list(self.weights), count=count)
 
     def refuse_unread(self, kind: str) -> None:
         """QkvError for a held-out file that data of this kind would not read."""
@@ -158,12 +155,11 @@ class Data:
         if not key:
             return
         file = f"{key.partition('_')[0]}_file"
-        instead, zh = f"take it away, or name {file}", f"请去掉，或写 {file}"
+        instead = Message("take it away, or name {file}", file=file)
         if kind in ("dataset", "corpus"):
-            instead = "take it away: a data set has splits of its own, validation and test"
-            zh = "请去掉：数据集有自己的 validation 和 test"
-        raise QkvError(f"data.{key}: found {getattr(self, key)!r}, which is not read beside {kind}; {instead}",
-                       zh=f"data.{key}：是 {getattr(self, key)!r}，但与 {kind} 一起时不会读它；{zh}")  # fmt: skip
+            instead = Message("take it away: a data set has splits of its own, validation and test")
+        raise QkvError("data.{key}: found {value!r}, which is not read beside {kind}; {instead}", key=key,
+                       value=getattr(self, key), kind=kind, instead=instead)
 
     @property
     def name(self) -> str:
@@ -213,8 +209,8 @@ class Data:
         local = folder / self.dataset
         found = hf_datasets.open_dataset(str(local) if local.exists() else self.dataset)
         if "train" not in found:
-            raise QkvError(f"data.dataset {self.dataset!r}: no split 'train' (found: {', '.join(found)})",
-                           zh=f"data.dataset {self.dataset!r}：没有 'train'（有：{', '.join(found)}）")  # fmt: skip
+            raise QkvError("data.dataset {dataset!r}: no split 'train' (found: {found})", dataset=self.dataset,
+                           found=", ".join(found))
         names = {part: f"{self.dataset}/{part}" for part in PARTS if part in found}
         rows = {part: list(hf_datasets.read_rows(found[part], self.keys, name=name, policy=policy))
                 for part, name in names.items()}  # fmt: skip
@@ -270,18 +266,17 @@ class Data:
             return sets, (said,)
         return [[row for row in rows if repr(row) not in known] for rows in sets], (said,)
 
-    def titles(self, folder: Path) -> Iterator[Note]:
+    def titles(self, folder: Path) -> Iterator[Message]:
         """A note of each TSV file whose first row seems to name its columns."""
         for one in (*self.each(), self.apart_from("valid"), self.apart_from("test")):
             if not one or not one.tsv:
                 continue
             line, row = next(one.rows(folder, BadRowPolicy("skip")), (0, ("",)))
             if sources.is_header(row):
-                yield Note(f"{folder / one.name}:{line}: {' | '.join(row)}: {NAMED}",
-                           zh=f"{folder / one.name}:{line}：{' | '.join(row)}：像是各列的名字，"
-                           "但和别的行一样当作数据；请删去这一行")  # fmt: skip
+                yield Message("{folder}:{line}: {row}: {named}", folder=folder / one.name, line=line,
+                              row=" | ".join(row), named=NAMED)
 
-    def asked_before(self, sets: list[list[Any]], held: Sequence[Any]) -> tuple[Note, ...]:
+    def asked_before(self, sets: list[list[Any]], held: Sequence[Any]) -> tuple[Message, ...]:
         """A note of held-out pairs of which training has one side, with something else beside it."""
         if self.messages or not held:
             return ()
@@ -290,29 +285,25 @@ class Data:
         found = [row for row in held if row[side] in other and repr(other[row[side]]) != repr(row)]
         if not found:
             return ()
-        what, zh = ("target", "译文") if side else ("source", "源文")
+        what = Message("target") if side else Message("source")
         one, two = (shortened(row[1 - side]) for row in (found[0], other[found[0][side]]))
-        some = f"{shortened(found[0][side])}: held out {one}, trained on {two}"
-        return (Note(f"{len(found):,} of {len(held):,} held-out pairs have a {what} that is trained on too, beside "
-                     f"something else ({some})",
-                     zh=f"留出的 {len(held):,} 对中，有 {len(found):,} 对的{zh}也在训练里，"
-                     f"但另一边不同（{some}）"),)  # fmt: skip
+        some = Message("{text}: held out {one}, trained on {two}", text=shortened(found[0][side]), one=one, two=two)
+        return (Message("{found:,} of {held:,} held-out pairs have a {what} that is trained on too, beside something "
+                        "else ({some})", found=len(found), held=len(held), what=what, some=some),)
 
     def seen_twice(self, train: Placed, apart: Placed, known: set[str], count: int) -> str:
         """What is said about held-out rows in training: a note, or an error with both lines."""
         place, row = next((place, row) for place, row in train if repr(row) in known)
         held = next(place for place, other in apart if other == row)
-        what = "conversation" if self.messages else "pair"
-        said = f"{place}: this {what} is held out too ({held}); {count} training rows are"
+        what = Message("conversation") if self.messages else Message("pair")
+        said = Message("{place}: this {what} is held out too ({held}); {count} training rows are", place=place,
+                       what=what, held=held, count=count)
         if self.overlap == "error":
-            raise QkvError(f"{said}: the evaluation would flatter the model. overlap = \"drop\" leaves them out of "
-                           "training, overlap = \"keep\" trains on them all the same",
-                           zh=f"{place}：这一条也被留出（{held}）；训练中有 {count} 行这样：评估会高估模型。"
-                           "overlap = \"drop\" 不训练这些行，overlap = \"keep\" 照样训练")  # fmt: skip
+            raise QkvError('{said}: the evaluation would flatter the model. overlap = "drop" leaves them out of '
+                           'training, overlap = "keep" trains on them all the same', said=said)
         drop = self.overlap == "drop"
-        return Note(f"{said}; {'left out of training' if drop else 'trained on all the same'}",
-                    zh=f"{place}：这一条也被留出（{held}）；训练中有 {count} 行这样，"
-                    f"{'不用来训练' if drop else '照样训练'}")  # fmt: skip
+        return Message("{said}; {what}", said=said,
+                       what=Message("left out of training") if drop else Message("trained on all the same"))
 
     def named(self, folder: Path, which: str, policy: BadRowPolicy) -> list[Any] | None:
         """The rows of a split that has files of its own."""
@@ -323,11 +314,11 @@ class Data:
         """The same kind of data in the files of a split of its own; None where no file is named."""
         one, two, file = (getattr(self, f"{which}_{part}") for part in ("source", "target", "file"))
         if file and self.source:
-            raise QkvError(f"data: {which}_file goes with tsv or jsonl; name {which}_source and {which}_target",
-                           zh=f"data：{which}_file 配 tsv 或 jsonl；请写 {which}_source 和 {which}_target")  # fmt: skip
+            raise QkvError("data: {which}_file goes with tsv or jsonl; name {which}_source and {which}_target",
+                           which=which)
         if bool(one) != bool(two):
-            raise QkvError(f"data: {which}_source and {which}_target belong together; found only one of them",
-                           zh=f"data：{which}_source 与 {which}_target 要一起写；只有其中一个")  # fmt: skip
+            raise QkvError("data: {which}_source and {which}_target belong together; found only one of them",
+                           which=which)
         if file:
             kind = "messages" if self.messages else "tsv" if self.tsv else "jsonl"
             return replace(self, **{kind: file})
@@ -350,15 +341,14 @@ def shortened(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:39]}…")
 
 
-def flattering(name: str, training: Mixture, held: Mixture) -> tuple[Note, ...]:
+def flattering(name: str, training: Mixture, held: Mixture) -> tuple[Message, ...]:
     """A note of held-out shards of which much stands in the training shards too."""
     count, of, place = count_familiar(training, held)
     if count <= LEAK * of:
         return ()
-    return (Note(f"{name}: {count:,} of {of:,} held-out runs of {RUN} tokens stand in training too, the "
-                 f"first at {place}: the evaluation flatters the model",
-                 zh=f"{name}：留出的 {of:,} 段（每段 {RUN} 个 token）中有 {count:,} 段也在训练里，"
-                 f"第一处：{place}；评估会高估模型"),)  # fmt: skip
+    return (Message("{name}: {count:,} of {of:,} held-out runs of {run} tokens stand in training too, the first at "
+                    "{place}: the evaluation flatters the model", name=name, count=count, of=of, run=RUN,
+                    place=place),)
 
 
 PARTS = ("train", "validation", "test")  # of a dataset
@@ -373,7 +363,7 @@ def times(names: Sequence[str], sizes: Sequence[int], weights: Sequence[float]) 
     """
     if 0 in sizes:
         name = names[sizes.index(0)]
-        raise QkvError(f"{name}: no row is left to train on", zh=f"{name}：没有剩下可训练的行")
+        raise QkvError("{name}: no row is left to train on", name=name)
     return [sum(sizes) * weight / sum(weights) / size for weight, size in zip(weights, sizes, strict=True)]
 
 
@@ -399,20 +389,19 @@ def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tup
 def talk_of(item: Mapping[str, Any], place: str) -> Talk:
     """The conversation that a line of JSON holds; QkvError as `talk_rows` says."""
     if "messages" not in item:
-        found = ", ".join(item) or "none"
+        found = ", ".join(item) or Message("none")
         hint = nearest("messages", item)
-        raise QkvError(f"{place}: no key 'messages'{hint} (found: {found})",
-                       zh=f"{place}：没有键 'messages'{hint.zh}（有：{found}）")  # fmt: skip
+        raise QkvError("{place}: no key 'messages'{hint} (found: {found})", place=place, hint=hint,
+                       found=found)
     try:
         talk = tuple(check_messages(item["messages"]))
     except QkvError as e:
-        raise QkvError(f"{place}: {e}", zh=f"{place}：{e.note.zh}") from None
+        raise QkvError("{place}: {e}", place=place, e=e) from None
     talk = tuple({**m, "content": spoken(m, f"{place}: message {n} of {len(talk)}")} for n, m in enumerate(talk, 1))
     if not any(m["role"] == "assistant" for m in talk):
         found = ", ".join(dict.fromkeys(repr(m["role"]) for m in talk))
-        raise QkvError(f"{place}: no message has the role 'assistant', so there is no answer to learn from (found: "
-                       f"{found})",
-                       zh=f"{place}：没有角色是 'assistant' 的消息，没有可学的回答（有：{found}）")  # fmt: skip
+        raise QkvError("{place}: no message has the role 'assistant', so there is no answer to learn from (found: "
+                       "{found})", place=place, found=found)
     return talk
 
 
@@ -422,14 +411,11 @@ def spoken(message: Mapping[str, Any], where: str) -> str:
     for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
         kind, text = (part.get("type"), part.get("text")) if isinstance(part, Mapping) else (type(part).__name__, None)
         if kind != "text" or not isinstance(text, str):
-            raise QkvError(f'{where}: found a part of type {kind!r}, expected {{"type": "text", "text": …}}; mend the '
-                           "row, or leave such rows out: on_bad_row",
-                           zh=f"{where}：有一部分的类型是 {kind!r}，应是 "
-                           '{"type": "text", "text": …}；请改好，或略去这样的行：on_bad_row')  # fmt: skip
+            raise QkvError('{where}: found a part of type {kind!r}, expected {{"type": "text", "text": …}}; mend the '
+                           "row, or leave such rows out: on_bad_row", where=where, kind=kind)
         parts.append(text)
     if not (text := "".join(parts)).strip():
-        calls = "; what it calls (tool_calls) is not learnt" if message.get("tool_calls") else ""
-        raise QkvError(f"{where}, of {message['role']!r}, is empty{calls}; mend the row, or leave such rows out: "
-                       "on_bad_row",
-                       zh=f"{where}（{message['role']!r}）是空的；请补上，或略去这样的行：on_bad_row")  # fmt: skip
+        calls = Message("; what it calls (tool_calls) is not learnt") if message.get("tool_calls") else ""
+        raise QkvError("{where}, of {role!r}, is empty{calls}; mend the row, or leave such rows out: on_bad_row",
+                       where=where, role=message["role"], calls=calls)
     return text

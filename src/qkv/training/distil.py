@@ -105,9 +105,8 @@ def write(
             if tell is not None:
                 tell(done, sum(map(len, whole)))
         if not pairs:
-            raise QkvError(f"{one.name}: of {len(rows):,} texts the model ended no translation; is it trained well "
-                           "enough, and of this direction?",
-                           zh=f"{one.name}：{len(rows):,} 个文本，模型一个也没译完；练够了吗？方向对吗？")  # fmt: skip
+            raise QkvError("{name}: of {rows:,} texts the model ended no translation; is it trained well enough, and "
+                           "of this direction?", name=one.name, rows=len(rows))
         put(one, pairs, out)
         made.append(Made(places(one, out), len(rows), len(pairs), without))
     return made
@@ -120,17 +119,15 @@ def free(data: Data, out: Path) -> list[Data]:
         QkvError: data of another kind, or a file that would be written over.
     """
     if data.textual or data.messages or data.dataset:
-        raise QkvError("expected pairs: TSV, JSON lines with two texts, or two parallel files",
-                       zh="应是句对：TSV、有两个文本的 JSON Lines，或两个逐行对应的文件")  # fmt: skip
+        raise QkvError("expected pairs: TSV, JSON lines with two texts, or two parallel files")
     sets = list(data.each())
     goal = [place for one in sets for place in places(one, out)]
     for place in goal:
         if goal.count(place) > 1:
-            raise QkvError(f"{place}: two of the files would be written there; give them names of their own",
-                           zh=f"{place}：有两个文件会写到这里；请取不同的名字")  # fmt: skip
+            raise QkvError("{place}: two of the files would be written there; give them names of their own",
+                           place=place)
         if place.exists():
-            raise QkvError(f"{place}: exists already; remove it or give another --out",
-                           zh=f"{place}：已经有了；请删去，或换一个 --out")  # fmt: skip
+            raise QkvError("{place}: exists already; remove it or give another --out", place=place)
     return sets
 
 

@@ -19,19 +19,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 
 PATIENCE = timedelta(hours=6)  # ranks wait this long for one that evaluates; a rank that dies is noticed at once
 GRACE = 20  # seconds in which the other processes should end by themselves, on a busy machine too; nothing is lost then
 WORDS = 2000  # bytes of an error that another rank hears of
 NEEDED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")  # what torchrun tells each process
-GONE = "another process of this run ended before its time"
+GONE = Message("another process of this run ended before its time")
 
 
 class Lost(QkvError):
     """Another rank is gone; its own message says why."""
 
-    code = 1
+    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -94,15 +95,14 @@ class Ranks:
                 for tensor in (*core.parameters(), *core.buffers()):
                     dist.broadcast(tensor.detach(), 0)
 
-    def alike(self, what: Note, value: str) -> None:
+    def alike(self, what: Message, value: str) -> None:
         """Raise a QkvError on all ranks unless they hold the same value."""
         sign = zlib.crc32(value.encode())
         high, low = self.most([sign, -sign])
         if high != -low:
-            raise QkvError(f"training: the {self.size} processes differ in {what} (here, process {self.rank}: "
-                           f"{value[:200]}); give all the same files, folder and settings",
-                           zh=f"training：{self.size} 个进程的{what.zh}不同（这里是进程 {self.rank}："
-                           f"{value[:200]}）；请给它们同样的文件、目录和设置")  # fmt: skip
+            raise QkvError("training: the {size} processes differ in {what} (here, process {rank}: {value}); give all "
+                           "the same files, folder and settings", size=self.size, what=what, rank=self.rank,
+                           value=value[:200])
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
@@ -120,7 +120,7 @@ class Ranks:
             own = what.encode()[:WORDS] if self.rank == failed else b""
             said = bytes(map(int, self.total([*own, *[0] * (WORDS - len(own))]))).rstrip(b"\0")
             told = said.decode("utf-8", "ignore")  # the language of the first that failed
-            raise error or QkvError(told, zh=told)
+            raise error or QkvError(told)
 
 
 @contextmanager
@@ -129,7 +129,7 @@ def peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as e:
-        raise Lost(f"training: {GONE} ({str(e).splitlines()[0][:120]}); --resume auto goes on") from e
+        raise Lost("training: {gone} ({e}); --resume auto goes on", gone=GONE, e=str(e).splitlines()[0][:120]) from e
 
 
 def here() -> Ranks:
@@ -156,14 +156,12 @@ def meet(device: str, local: int, address: str = "env://", *, rank: int = -1, si
     backend = "gloo"
     if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
         if local >= torch.cuda.device_count():
-            raise QkvError(f"training: process {local} finds {torch.cuda.device_count()} GPUs here; start one a GPU",
-                           zh=f"training：进程 {local} 在这里找到 {torch.cuda.device_count()} 个 GPU；"
-                           "请每个 GPU 启动一个进程")  # fmt: skip
+            raise QkvError("training: process {local} finds {device_count} GPUs here; start one a GPU", local=local,
+                           device_count=torch.cuda.device_count())
         torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl"
     elif device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
-        raise QkvError("training: several processes need CPUs or NVIDIA GPUs; add --device cpu",
-                       zh="training：多个进程要有 CPU 或 NVIDIA GPU；请加上 --device cpu")  # fmt: skip
+        raise QkvError("training: several processes need CPUs or NVIDIA GPUs; add --device cpu")
     with peers():
         dist.init_process_group(backend, address, timeout=PATIENCE, world_size=size, rank=rank)
 
@@ -220,9 +218,11 @@ def first_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[b
         if child.returncode and GONE not in text:
             code = child.returncode if child.returncode > 0 else 128 - child.returncode
             lines = text.splitlines() or ["it said nothing"]
-            said_last = next((line for line in lines if line.startswith(("error:", "错误："))), lines[-1])
-            error = Lost(f"training: process {rank} ended with code {code}: {said_last[:300]}; --resume auto goes on")
-            error.code = code
+            heads = "error:", Message("error:").to("zh")
+            said_last = next((line for line in lines if line.startswith(heads)), lines[-1])
+            error = Lost("training: process {rank} ended with code {exit}: {said_last}; --resume auto goes on",
+                         rank=rank, exit=code, said_last=said_last[:300])
+            error.exit_code = code
             return error
     return None
 

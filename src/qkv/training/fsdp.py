@@ -23,6 +23,7 @@ from qkv.checkpoints.storage import fsync_path
 from qkv.core.model import Stack, Transformer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
+from qkv.messages import join
 from qkv.training import log
 from qkv.training.distributed import Ranks, peers
 from qkv.training.step_loss import step_loss
@@ -70,13 +71,12 @@ class Sharded(nn.Module):
 def fit(settings: "Settings", core: Transformer) -> None:
     """Refuse what sharded weights cannot do yet."""
     if not core.spec.has_blocks:
-        raise QkvError("training.shard: an LSTM has no blocks to part; leave it away, its weights stay whole",
-                       zh="training.shard：LSTM 没有可分的块；请去掉它，权重保持完整")  # fmt: skip
+        raise QkvError("training.shard: an LSTM has no blocks to part; leave it away, its weights stay whole")
     asked = [f"training.{key}" for key in ALONE if getattr(settings, key)]
     asked += [] if settings.optimizer in ("adam", "adamw") else [f"training.optimizer={settings.optimizer}"]
     if asked:
-        raise QkvError(f"training.shard does not go with {', '.join(asked)} yet: leave one of them away",
-                       zh=f"training.shard 还不能与 {'、'.join(asked)} 同用：请去掉其一")  # fmt: skip
+        raise QkvError("training.shard does not go with {asked} yet: leave one of them away",
+                       asked=join(", ", asked))
 
 
 def is_part(tensor: Tensor) -> bool:
@@ -142,10 +142,8 @@ def unsaved(place: Path) -> Iterator[None]:
         yield
     except (OSError, CheckpointException) as e:
         cause = min(e.failures.items())[1][0] if isinstance(e, CheckpointException) else e
-        raise QkvError(f"{place}: could not be saved ({str(cause)[:300]}); the checkpoint before it is whole. Make "
-                       "room and run again with --resume auto",
-                       zh=f"{place}：存不了（{str(cause)[:300]}）；之前的检查点完好。请腾出空间，"
-                       "再用 --resume auto 运行") from e  # fmt: skip
+        raise QkvError("{place}: could not be saved ({cause}); the checkpoint before it is whole. Make room and run "
+                       "again with --resume auto", place=place, cause=str(cause)[:300]) from e
 
 
 def forget(pointer: Path) -> None:
@@ -186,5 +184,5 @@ def read(pointer: Path, core: nn.Module) -> tuple[dict[str, Tensor], dict[str, A
             dcp.load(found, storage_reader=reader, no_dist=not dist.is_initialized())
         return found, state
     except (OSError, ValueError, KeyError, dcp.CheckpointException) as e:
-        raise QkvError(f"{pointer}: not a whole checkpoint of a run ({str(e)[:300]}); delete it to start anew",
-                       zh=f"{pointer}：不是完整的检查点（{str(e)[:300]}）；请删掉它重新开始") from e  # fmt: skip
+        raise QkvError("{pointer}: not a whole checkpoint of a run ({e}); delete it to start anew", pointer=pointer,
+                       e=str(e)[:300]) from e

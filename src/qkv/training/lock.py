@@ -27,10 +27,8 @@ def lock_directory(folder: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout:
         who = who or "another"
-        raise QkvError(f"{folder.parent}: process {who} is training here; wait for it, stop it, or give another "
-                       "--out",
-                       zh=f"{folder.parent}：进程 {who} 正在这里训练；请等它、停它，"
-                       "或另给 --out") from None  # fmt: skip
+        raise QkvError("{parent}: process {who} is training here; wait for it, stop it, or give another --out",
+                       parent=folder.parent, who=who) from None
     except OSError:  # no locks here, or nothing can be written, which whatever must write here will report
         yield
         return

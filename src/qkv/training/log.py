@@ -73,10 +73,8 @@ def reporter(path: Path | None, report: Report | None) -> Report:
 
 def unwritten(path: Path, error: OSError) -> QkvError:
     """What to say about a log that cannot be written."""
-    return QkvError(f"{path}: could not be written ({error}); what was saved before is whole. Make room (or name "
-                    "an --out that can be written) and run again with --resume auto",
-                    zh=f"{path}：写不了（{error}）；之前存的都完好。请腾出空间（或给一处可写的 --out），"
-                    "再用 --resume auto 运行")  # fmt: skip
+    return QkvError("{path}: could not be written ({error}); what was saved before is whole. Make room (or name an "
+                    "--out that can be written) and run again with --resume auto", path=path, error=error)
 
 
 def events(path: Path) -> list[Event]:

@@ -23,7 +23,8 @@ from qkv.adapt.onednn_linear import pack
 from qkv.core.dropout import Drop, make_dropout, no_dropout
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.spec import as_json
 from qkv.training import bad_steps, checkpoint, distributed, fsdp, log, optim, precision, schedule
 from qkv.training.blocks import Blocks
@@ -99,7 +100,7 @@ def train(
                 run.save()
             if number:
                 name, now = signal.Signals(number).name, run.at.step
-                run.note(Note(f"stopped by {name} after step {now}", zh=f"第 {now} 步之后因 {name} 停止"))
+                run.note(Message("stopped by {name} after step {now}", name=name, now=now))
                 raise Interrupted(number)
         end = run.finish(why)
         if caught:
@@ -142,9 +143,8 @@ class Loop:
     def begin(self, resume: bool) -> None:
         """Fill in what an earlier part of the run left, and choose what is chosen once."""
         if self.store.last and not resume:
-            raise QkvError(f"{self.store.last}: a run lies here; go on with --resume auto or give another --out",
-                           zh=f"{self.store.last}：这里已有一次训练；请用 --resume auto 接着训练，"
-                           "或另给 --out")  # fmt: skip
+            raise QkvError("{last}: a run lies here; go on with --resume auto or give another --out",
+                           last=self.store.last)
         if self.ranks.first:
             self.store.sweep()
         notes: list[str] = []
@@ -155,13 +155,13 @@ class Loop:
             self.saved = self.at.step
             self.loss = math.nan if self.at.loss is None else self.at.loss
             at, why = self.at.step, self.ended()
-            notes.insert(0, Note(f"resumed after step {at}", zh=f"从第 {at} 步之后继续"))
+            notes.insert(0, Message("resumed after step {at}", at=at))
             if why:
-                notes.insert(1, Note(f"nothing is left to do: training.{why} ended this run; say another to go on",
-                                     zh=f"没有要做的了：这次训练已由 training.{why} 结束；要继续，就改它"))  # fmt: skip
+                notes.insert(1, Message("nothing is left to do: training.{why} ended this run; say another to go on",
+                                        why=why))
         elif self.log:
             self.log.unlink(missing_ok=True)
-        self.ranks.alike(Note("data, model or checkpoint", zh="数据、模型或检查点"),
+        self.ranks.alike(Message("data, model or checkpoint"),
                          json.dumps([self.at.step, self.store.identity], default=str))
         if not self.shards:
             self.ranks.spread(self.core)
@@ -173,33 +173,29 @@ class Loop:
         self.shown = (self.at.tokens, self.at.seconds)
         if self.watch and self.shards:  # parts of a matrix say little of it
             self.watch = None
-            notes.append(Note("watch: nothing is recorded, as training.shard parts the weights",
-                              zh="watch：不记录，因为 training.shard 把权重分开了"))  # fmt: skip
+            notes.append(Message("watch: nothing is recorded, as training.shard parts the weights"))
         if self.at.step < self.settings.warmup and self.total() <= self.settings.warmup:
-            notes.append(Note(f"training.warmup={self.settings.warmup} is as long as the run ({self.total()} steps) or "
-                              "longer: its rate only rises",
-                              zh=f"training.warmup={self.settings.warmup} 不短于整个训练（{self.total()} 步）：学习率"
-                              "只升不降"))  # fmt: skip
+            notes.append(Message("training.warmup={warmup} is as long as the run ({total} steps) or longer: its rate "
+                                 "only rises", warmup=self.settings.warmup, total=self.total()))
         for text in notes:
             self.note(text)
         if self.watch and self.log and (event := self.watch.begin(self.core, self.log.parent, self.at)):
             self.tell(event)
         if self.settings.on_bad_step == "rewind":
             if not self.store.folder:
-                raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back to",
-                               zh="training.on_bad_step=rewind：没有目录的训练没有可退回的检查点")  # fmt: skip
+                raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back "
+                               "to")
             self.save()
 
-    def narrow(self) -> Note:
+    def narrow(self) -> Message:
         """Choose the precision, the same for all processes, and say which it is."""
         batch = placed(self.plan.make(self.groups(0)[0][0]), self.device)
         found, gain = precision.choose(self.settings.precision, self.core, batch)
         self.at.precision = "bf16" if self.ranks.word(found == "bf16") == [1] else "fp32"
-        measured = f" (a pass in bf16 is {gain:.2f} times as fast here)" if gain else ""
-        zh = f"（在这里 bf16 一遍的速度是 fp32 的 {gain:.2f} 倍）" if gain else ""
-        return Note(f"precision {self.at.precision}{measured}", zh=f"精度 {self.at.precision}{zh}")
+        measured = Message(" (a pass in bf16 is {gain:.2f} times as fast here)", gain=gain) if gain else Message()
+        return Message("precision {precision}{measured}", precision=self.at.precision, measured=measured)
 
-    def crowded(self) -> list[Note]:
+    def crowded(self) -> list[Message]:
         """What is said where the threads of this process hinder each other; nothing where they do not."""
         batch = placed(self.plan.make(self.groups(0)[0][0]), self.device)
         alone = self.ranks.size == 1  # other processes are meant to share the cores
@@ -207,10 +203,9 @@ class Loop:
         if times < precision.CROWDED:
             return []
         count = torch.get_num_threads()
-        return [Note(f"{count} threads take {times:.1f} times as long as one here: is something else using the cores, "
-                     "or the model too small to share? --threads 1 is faster now",
-                     zh=f"这里 {count} 个线程用的时间是一个线程的 {times:.1f} 倍：有别的程序在用这些核，或模型太小？"
-                     "现在 --threads 1 更快")]  # fmt: skip
+        return [Message("{count} threads take {times:.1f} times as long as one here: is something else using the "
+                        "cores, or the model too small to share? --threads 1 is faster now", count=count,
+                        times=times)]
 
     def note(self, text: str) -> None:
         """Tell what no number says."""
@@ -220,8 +215,8 @@ class Loop:
         """The batches of an epoch in their order, `accumulate` of them to a step of each process."""
         keys, n = list(self.plan.order(epoch)), self.micro
         if not keys:
-            raise QkvError("training: no batch in an epoch; is the data empty, or every row longer than the context?",
-                           zh="training：一轮里没有一个批；数据是空的吗，还是每行都长于上下文？")  # fmt: skip
+            raise QkvError("training: no batch in an epoch; is the data empty, or every row longer than the "
+                           "context?")
         return [keys[i : i + n] for i in range(0, len(keys), n)]
 
     def total(self) -> int:
@@ -283,7 +278,7 @@ class Loop:
                 return loss(batch, smoothing=s.smoothing, even=s.balance, agree=s.agree, drop=drop)
         except QkvError as e:
             place = f"step {self.at.step + 1} (epoch {self.at.epoch}, rows {str(key)[:80]})"
-            raise QkvError(f"training: {place}: {e}", zh=f"training：{place}：{e.note.zh}") from e
+            raise QkvError("training: {place}: {e}", place=place, e=e) from e
 
     def summed(self, keys: Sequence[Any]) -> float:
         """The loss of all ranks, whose gradients are summed too."""
@@ -300,8 +295,8 @@ class Loop:
         """The tokens of a step; batches without any are counted, and the first of them is told."""
         if empty and not self.at.empty:
             now = self.at.step + 1
-            self.note(Note(f"a batch without labels (step {now}): it changes nothing; later ones are only counted",
-                           zh=f"有一批没有标签（第 {now} 步）：它什么也不改变；以后的只计数"))  # fmt: skip
+            self.note(Message("a batch without labels (step {now}): it changes nothing; later ones are only counted",
+                              now=now))
         self.at.empty += empty
         return tokens
 
@@ -326,25 +321,30 @@ class Loop:
         at, s = self.at, self.settings
         self.optimizer.zero_grad(set_to_none=True)
         at.skipped, at.row = at.skipped + 1, at.row + 1
-        where = f"step {at.step + 1} (epoch {at.epoch}, batch {at.done}, rows {str(list(keys))[:80]})"
+        where = Message("step {step} (epoch {epoch}, batch {batch}, rows {rows})", step=at.step + 1, epoch=at.epoch,
+                        batch=at.done, rows=str(list(keys))[:80])
         aside = ""
         if self.store.folder:
             again = f"-again-{at.back}" if at.back else ""  # it came to this step before
             path = self.store.folder / "bad_batches" / f"step-{at.step + 1}{again}.{self.ranks.rank}.safetensors"
             state = {"seed": s.seed, "epoch": at.epoch, "batch": at.done, "rows": [str(key) for key in keys],
                      "why": wrong, "gradient": norm}  # fmt: skip
-            aside = f"; its batches are in {path}" if bad_steps.keep(path, batches, log.finite(state)) else ""
+            kept = bad_steps.keep(path, batches, log.finite(state))
+            aside = Message("; its batches are in {path}", path=path) if kept else ""
         if s.on_bad_step == "stop" or at.row >= bad_steps.ROW or at.back >= bad_steps.ROW:
-            kept = f"the last good checkpoint is {self.store.last}" if self.store.last else "nothing was saved before"
-            again = f", bad step {at.row} in a row" if at.row > 1 else ""
-            again = f", and the run went back {at.back} times" if at.back else again
-            raise bad_steps.NonFinite(f"training: {wrong} at {where}{again}; {kept}{aside}. Try a smaller lr, clip=1, "
-                                  "or precision=fp32")  # fmt: skip
+            kept = Message("nothing was saved before")
+            if self.store.last:
+                kept = Message("the last good checkpoint is {last}", last=self.store.last)
+            again = Message(", bad step {row} in a row", row=at.row) if at.row > 1 else ""
+            again = Message(", and the run went back {back} times", back=at.back) if at.back else again
+            raise bad_steps.NonFinite("training: {wrong} at {where}{again}; {kept}{aside}. Try a smaller lr, clip=1, "
+                                      "or precision=fp32", wrong=wrong, where=where, again=again, kept=kept,
+                                      aside=aside)
         if s.on_bad_step == "rewind":
-            self.rewind(f"{wrong} at {where}{aside}")
+            self.rewind(Message("{wrong} at {where}{aside}", wrong=wrong, where=where, aside=aside))
             return True
-        self.note(Note(f"{wrong} at {where}: the update is left out{aside}",
-                       zh=f"{wrong}（{where}）：这一步不更新{aside}"))  # fmt: skip
+        self.note(Message("{wrong} at {where}: the update is left out{aside}", wrong=wrong, where=where,
+                          aside=aside))
         return False
 
     def rewind(self, why: str) -> None:
@@ -358,8 +358,7 @@ class Loop:
         vars(now).update(vars(found) | {key: getattr(now, key) for key in onward} | {"back": now.back + 1})
         if self.log:
             log.cut(self.log, now.step)
-        self.note(Note(f"{why}: back to step {now.step}, past these batches",
-                       zh=f"{why}：回到第 {now.step} 步，跳过这几批"))  # fmt: skip
+        self.note(Message("{why}: back to step {step}, past these batches", why=why, step=now.step))
         if self.watch and self.log:
             self.watch.pending = None
             self.watch.begin(self.core, self.log.parent, now)

@@ -10,6 +10,7 @@ from qkv.core.model import Head, Transformer, build_step
 from qkv.core.step import Inputs
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.training.crossentropy import linear_cross_entropy
 
 
@@ -114,13 +115,12 @@ def within(labels: Tensor, count: int, what: str) -> None:
     wrong = ((labels < 0) & (labels != IGNORED)) | (labels >= count)
     if bool(wrong.any()):
         row, place = wrong.nonzero()[0].tolist()
-        where = f"row {row}" + (f", place {place}" if labels.shape[1] > 1 else "")
-        spot = f"第 {row} 行" + (f"第 {place} 位" if labels.shape[1] > 1 else "")
-        raise QkvError(f"the label of a {what} in {where} of the batch is {int(labels[row, place])}, expected 0 to "
-                       f"{count - 1}, or {IGNORED} "
-                       "for none: were the data made with another vocabulary or other labels?",
-                       zh=f"批里{spot}的标签（{what}）是 {int(labels[row, place])}，应在 0 到 {count - 1} 之间，"
-                       f"没有标签则是 {IGNORED}：数据是用别的词表或别的标签做的吗？")  # fmt: skip
+        where = Message("row {row}", row=row)
+        if labels.shape[1] > 1:
+            where = Message("row {row}, place {place}", row=row, place=place)
+        raise QkvError("the label of a {what} in {where} of the batch is {labels}, expected 0 to {count}, or "
+                       "{ignored} for none: were the data made with another vocabulary or other labels?", what=what,
+                       where=where, labels=int(labels[row, place]), count=count - 1, ignored=IGNORED)
 
 
 def states(core: Transformer, batch: Batch, drop: Drop = no_dropout) -> Tensor:

@@ -14,6 +14,7 @@ from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.json_rows import parse_object
 from qkv.errors import QkvError
 from qkv.hub import spec_of
+from qkv.messages import Message
 from qkv.options import replace_from_dict
 from qkv.training.built_in import list_words
 from qkv.training.data_files import Data, read_shared
@@ -21,7 +22,7 @@ from qkv.training.run import KINDS, PARTS, PLAIN, Run, asked, elsewhere, misplac
 from qkv.training.settings import Settings, refuse_old_key
 from qkv.training.shape import Shape
 
-ABOUT = ("about", "about_zh")  # what a recipe says of itself
+ABOUT = ("about",)  # what a recipe says of itself
 SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
 KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
 
@@ -59,15 +60,16 @@ def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) ->
     try:
         values = tomllib.loads(sources.read_document(path))
     except tomllib.TOMLDecodeError as e:
-        raise QkvError(f"{path}: not TOML: {e}", zh=f"{path}：不是 TOML：{e}") from None
+        raise QkvError("{path}: not TOML: {e}", path=path, e=e) from None
     for key in ABOUT:
         values.pop(key, None)
     for key in values:
         if key not in (*KINDS, *PLAIN):
-            what = f"table [{key}]" if isinstance(values[key], dict) else f"key {key!r}"
+            what = Message("table [{key}]", key=key) if isinstance(values[key], dict) else Message(
+                "key {key!r}", key=key)
             hint, known = elsewhere(key), ", ".join((*KINDS, *PLAIN))
-            raise QkvError(f"{path}: unknown {what}{hint} (known: {known})",
-                           zh=f"{path}：没有 {key!r} 这个表或键{hint.zh}（有：{known}）")  # fmt: skip
+            raise QkvError("{path}: unknown {what}{hint} (known: {known})", path=path, what=what, hint=hint,
+                           known=known)
     misplaced(values, f"{path}: ")
     return described(values, words, path, Path() if recipe else path.parent, recipe=recipe)
 
@@ -82,12 +84,9 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     kinds = {"shards" if path.is_dir() else SUFFIXES.get(path.suffix.lower(), "") for path in paths}
     kind = next(iter(kinds)) if len(kinds) == 1 else ""
     if len(kinds) > 1 and kinds & {"tsv", "jsonl", "shards"}:
-        raise QkvError(f"{', '.join(names)}: found files of different kinds, expected two parallel ones, one text, or "
-                       "some of TSV or JSON lines; write their rows in one form, all *.tsv or all *.jsonl, and pack "
-                       "texts beside shards (qkv data pack)",
-                       zh=f"{', '.join(names)}：文件的种类不一，应是两个逐行对应的、一个文本，或几个 TSV 或 "
-                       "JSON Lines；请写成同一种，都是 *.tsv 或都是 *.jsonl；"
-                       "与词元文件一起的文本请先 qkv data pack")  # fmt: skip
+        raise QkvError("{names}: found files of different kinds, expected two parallel ones, one text, or some of TSV "
+                       "or JSON lines; write their rows in one form, all *.tsv or all *.jsonl, and pack texts beside "
+                       "shards (qkv data pack)", names=", ".join(names))
     if kind == "jsonl":
         values = lined(paths, asked(words, KINDS).get("data", {}))
     elif kind in ("tsv", "shards") or (kind and len(paths) == 1):
@@ -95,10 +94,8 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     elif len(paths) == 2:
         values = {"data": {"source": names[0], "target": names[1]}}
     else:
-        raise QkvError(f"{', '.join(names)}: found {len(paths)} files, expected two parallel ones, one text, or some "
-                       "of TSV or JSON lines; name others in a TOML file",
-                       zh=f"{', '.join(names)}：有 {len(paths)} 个文件，应是两个逐行对应的、一个文本，"
-                       "或几个 TSV 或 JSON Lines；别的写在 TOML 文件里")  # fmt: skip
+        raise QkvError("{names}: found {paths} files, expected two parallel ones, one text, or some of TSV or JSON "
+                       "lines; name others in a TOML file", names=", ".join(names), paths=len(paths))
     return described(values, words, paths[0], Path())
 
 
@@ -113,10 +110,9 @@ def lined(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
     for row in chain([first], (row for _, row in found) if lenient else ()):
         if values := keyed(row, [str(path) for path in paths], data.get("keys")):
             return values
-    raise QkvError(f"{path}:{number}: found the keys {', '.join(first) or 'none'}; which of them to learn from is said "
-                   "by data.keys='[\"A\", \"B\"]'",
-                   zh=f"{path}:{number}：有这些键：{', '.join(first) or '无'}；"
-                   "请用 data.keys='[\"A\", \"B\"]' 说学哪些")  # fmt: skip
+    raise QkvError("{path}:{number}: found the keys {first}; which of them to learn from is said by "
+                   "data.keys='[\"A\", \"B\"]'", path=path, number=number,
+                   first=", ".join(first) or Message("none"))
 
 
 def keyed(row: Mapping[str, object], names: list[str], said: object) -> dict[str, Any]:
@@ -196,4 +192,4 @@ def told(path: Path) -> Iterator[None]:
     try:
         yield
     except QkvError as e:
-        raise QkvError(f"{path}: {e}", zh=f"{path}: {e.zh}" if e.zh else "") from None
+        raise QkvError("{path}: {e}", path=path, e=e) from None

@@ -14,7 +14,8 @@ import numpy as np
 
 from qkv.data.bad_rows import dry_run
 from qkv.data.shards import Mixture
-from qkv.errors import Note, QkvError, meant, nearest
+from qkv.errors import QkvError, meant, nearest
+from qkv.messages import Message
 from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, check_range, parse_assignments, replace_from_dict, validate
 from qkv.tokenizers.bpe_dropout import Ranks, read_merges
 from qkv.tokenizers.vocabulary import Kind
@@ -41,8 +42,8 @@ class Vocabulary:
     def __post_init__(self) -> None:
         validate("tokenizer", self)
         if not 0 <= self.dropout <= 1:
-            raise QkvError(f"tokenizer.dropout: found {self.dropout}, expected {SHARE}",
-                           zh=f"tokenizer.dropout：读到 {self.dropout}，应是 {SHARE.zh}")  # fmt: skip
+            raise QkvError("tokenizer.dropout: found {dropout}, expected {share}", dropout=self.dropout,
+                           share=SHARE)
 
     def ranks(self) -> Ranks | None:
         """The merges of the file; None where none is named, as a vocabulary of kind bpe has its own."""
@@ -69,8 +70,8 @@ class Check:
         validate("check", self)
         check_range("check", self, AT_LEAST_ONE, lambda n: n >= 1, "beam", "longest")
         check_range("check", self, NOT_NEGATIVE, lambda n: n >= 0, "sentences", "samples")
-        check_range("check", self, Note("a number", zh="数"), math.isfinite, "length_penalty")
-        order = Note("an order such as 3, or 0 for none", zh="阶数，如 3；0 为不用")
+        check_range("check", self, Message("a number"), math.isfinite, "length_penalty")
+        order = Message("an order such as 3, or 0 for none")
         check_range("check", self, order, lambda n: n >= 0, "ngrams")
 
 
@@ -96,7 +97,7 @@ class Run:
 
 
 PLAIN = ("objective", "base")
-OWN = Note("; a recipe reads its own data, a TOML file names yours", zh="；配方读自己的数据，你的写在 TOML 里")
+OWN = Message("; a recipe reads its own data, a TOML file names yours")
 PARTS = ("model", "tokenizer", "training", "check", "watch")
 KINDS = {"data": Data, "model": Shape, "tokenizer": Vocabulary, "training": Settings, "check": Check, "watch": Watching}
 
@@ -109,16 +110,16 @@ def asked(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
             continue
         if key not in parts:
             hint = OWN if key == "data" else elsewhere(key, parts)
-            raise QkvError(f"{key}: unknown key{hint} (parts: {', '.join(parts)})",
-                           zh=f"{key}：没有这个键{hint.zh}（各部分：{', '.join(parts)}）")  # fmt: skip
+            raise QkvError("{key}: unknown key{hint} (parts: {parts})", key=key, hint=hint,
+                           parts=", ".join(parts))
         if not isinstance(value, dict):
-            raise QkvError(f"{key}={value}: names a part, expected a key in it such as {key}.…=…",
-                           zh=f"{key}={value}：{key} 是一部分，应写其中的键，如 {key}.…=…")  # fmt: skip
+            raise QkvError("{key}={value}: names a part, expected a key in it such as {key}.…=…", key=key,
+                           value=value)
     misplaced(values)
     return values
 
 
-def elsewhere(key: str, parts: Iterable[str] = KINDS) -> Note:
+def elsewhere(key: str, parts: Iterable[str] = KINDS) -> Message:
     """A hint of where a key belongs: its own place if any part has it, else the nearest name."""
     known = [*PLAIN, *(f"{part}.{f.name}" for part in parts for f in dataclasses.fields(KINDS[part]))]
     exact = [name for name in known if name.rpartition(".")[2] == key]
@@ -134,8 +135,8 @@ def misplaced(values: Mapping[str, Any], where: str = "") -> None:
         for key in table if isinstance(table, Mapping) else ():
             if key in every and key not in names:
                 hint = elsewhere(key)
-                raise QkvError(f"{where}{part}.{key}: unknown key{hint} (known: {', '.join(names)})",
-                               zh=f"{where}{part}.{key}：没有这个键{hint.zh}（有：{', '.join(names)}）")  # fmt: skip
+                raise QkvError("{where}{part}.{key}: unknown key{hint} (known: {names})", where=where, part=part,
+                               key=key, hint=hint, names=", ".join(names))
 
 
 def configured(run: Run, words: Iterable[str]) -> Run:

@@ -39,9 +39,7 @@ def mixed(core: Transformer, batch: Batch, part: float, *key: int) -> Batch:
     asked = there[:, :-1] & there[:, 1:]  # B T-1: the next input is this label's word
     if core.spec.decoder is None or not bool((batch.target[:, 1:] == batch.labels[:, :-1])[asked].all()):
         raise QkvError("training.sampled: scheduled sampling replaces the next word's input; these batches ask for "
-                       "hidden words or labels. Leave it out",
-                       zh="training.sampled：计划采样替换的是下一个词的输入；这些批要的是"
-                       "被遮的词或标签。请去掉它")  # fmt: skip
+                       "hidden words or labels. Leave it out")
     chosen = asked & coins(asked.shape, part, *key, device=batch.target.device)
     target = batch.target.clone()
     if bool(chosen.any()):

@@ -82,20 +82,19 @@ def refuse_others(directory: Path) -> None:
     """QkvError where a run's directory would be a file, or is that of a model which is no run."""
     for path in (directory, *directory.parents):
         if path.exists() and not path.is_dir():
-            raise QkvError(f"{path}: is a file, and the run needs a directory; give another --out",
-                           zh=f"{path}：是文件，而训练要一个目录；请另给 --out")  # fmt: skip
+            raise QkvError("{path}: is a file, and the run needs a directory; give another --out", path=path)
     models = [name for name in ("config.json", "adapter_config.json") if (directory / name).exists()]
     if models and not (directory / "train" / "run.json").exists():
-        raise QkvError(f"{directory}: holds a model that is no run, and would be written over; give another --out",
-                       zh=f"{directory}：里面是模型而不是训练，会被覆盖；请另给 --out")  # fmt: skip
+        raise QkvError("{directory}: holds a model that is no run, and would be written over; give another --out",
+                       directory=directory)
 
 
 def begin(a: Assembly, directory: Path, *, first: bool = True) -> None:
     """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
     refuse_others(directory)  # once more, now that no other process can begin here
     if checkpoint.Store(directory / "train", {}).last:
-        raise QkvError(f"{directory}: holds a run already; go on with --resume auto or give another --out",
-                       zh=f"{directory}：里面已有一次训练；加 --resume auto 接着练，或另给 --out")  # fmt: skip
+        raise QkvError("{directory}: holds a run already; go on with --resume auto or give another --out",
+                       directory=directory)
     if not first:
         return
     state(a, directory)  # first, so that what is begun is known as a run, to other processes and to a second try

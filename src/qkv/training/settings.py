@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qkv.adapt.lora import Lora
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, SHARE_BELOW_1, check_range, validate
 
 THREADS = 1024  # more end the process without a word
 # Keys of earlier versions: the new name, or for one that was removed what to do instead.
 RENAMED: dict[str, str] = {}
-REMOVED: dict[str, Note] = {
-    "training.outputs": Note("a translation is chosen among all words of the vocabulary; delete the key",
-                             zh="译文总是从整个词表里选；请删去这个键"),
-}  # fmt: skip
+REMOVED: dict[str, Message] = {
+    "training.outputs": Message("a translation is chosen among all words of the vocabulary; delete the key"),
+}
 
 
 @dataclass(frozen=True)
@@ -70,26 +70,26 @@ class Settings:
         check_range("training", self, NOT_NEGATIVE, lambda n: n >= 0, "steps", "epochs", "seconds", "patience",
                 "warmup", "lr", "clip", "average", "weight_decay", "balance", "steer", "auxiliary", "sampled_ramp",
                 "spike", "agree", "evaluate_every", "save_every")  # fmt: skip
-        above = Note("a number above 0 (1e-8, say), as Adam divides by it", zh="大于 0 的数（如 1e-8），Adam 要除以它")
+        above = Message("a number above 0 (1e-8, say), as Adam divides by it")
         check_range("training", self, above, lambda n: n > 0, "eps")
         check_range("training", self, SHARE, lambda n: 0 <= n <= 1, "smoothing", "decay", "floor",
                 "sampled")  # fmt: skip
         check_range("training", self, SHARE_BELOW_1, lambda n: 0 <= n < 1, "ema", "word_dropout")
-        usual = Note(f"0 (the usual) to {THREADS}", zh=f"0（照常）到 {THREADS}")
+        usual = Message("0 (the usual) to {threads}", threads=THREADS)
         check_range("training", self, usual, lambda n: 0 <= n <= THREADS, "threads")
-        whole = Note("a whole number of at most 63 bits", zh="不超过 63 位的整数")
+        whole = Message("a whole number of at most 63 bits")
         check_range("training", self, whole, lambda n: abs(n) < 1 << 63, "seed")
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise QkvError(f"training.betas: found {list(self.betas)}, expected two shares from 0 to below 1",
-                           zh=f"training.betas：读到 {list(self.betas)}，应是两个 0 到 1（不含）的数")  # fmt: skip
+            raise QkvError("training.betas: found {betas}, expected two shares from 0 to below 1",
+                           betas=list(self.betas))
 
     def better(self, new: Mapping[str, Any], old: Mapping[str, Any] | None) -> bool:
         """Whether the metrics `new` beat `old` in the one that counts."""
         if self.metric not in new:
-            known = ", ".join(new) or "none"
+            known = ", ".join(new) or Message("none")
             hint = nearest(self.metric, new)
-            raise QkvError(f"training.metric: evaluation gives no {self.metric!r}{hint} (it gives: {known})",
-                           zh=f"training.metric：评估里没有 {self.metric!r}{hint.zh}（有：{known}）")  # fmt: skip
+            raise QkvError("training.metric: evaluation gives no {metric!r}{hint} (it gives: {known})",
+                           metric=self.metric, hint=hint, known=known)
         if old is None:
             return True
         new_score, old_score = (worth(self.metric, m.get(self.metric)) for m in (new, old))
@@ -108,6 +108,6 @@ def worth(metric: str, value: float | None) -> float:
 def refuse_old_key(name: str) -> None:
     """QkvError for a key of an earlier version, which says its new name or that it was removed."""
     if new := RENAMED.get(name):
-        raise QkvError(f"{name}: this key is called {new} now", zh=f"{name}：这个键现在叫 {new}")
+        raise QkvError("{name}: this key is called {new} now", name=name, new=new)
     if instead := REMOVED.get(name):
-        raise QkvError(f"{name}: this key was removed: {instead}", zh=f"{name}：这个键已删除：{instead.zh}")
+        raise QkvError("{name}: this key was removed: {instead}", name=name, instead=instead)

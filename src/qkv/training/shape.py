@@ -72,17 +72,14 @@ class Shape:
         """
         if self.dropout and self.family in DROPLESS:
             fit = ", ".join(f for f in typing.get_args(typing.get_type_hints(Shape)["family"]) if f not in DROPLESS)
-            raise QkvError(f"model.dropout={self.dropout}: {self.family} has no dropout of states and would learn "
-                           f"without; say model.dropout=0, or take a family that has it: {fit}",
-                           zh=f"model.dropout={self.dropout}：{self.family} 的状态没有 dropout；请写 model.dropout=0，"
-                           f"或换有它的家族：{fit}")  # fmt: skip
+            raise QkvError("model.dropout={dropout}: {family} has no dropout of states and would learn without; say "
+                           "model.dropout=0, or take a family that has it: {fit}", dropout=self.dropout,
+                           family=self.family, fit=fit)
         self.refuse_idle()
         if self.width % self.heads and self.family not in HEADLESS:
             near = self.width + -self.width % self.heads
-            raise QkvError(f"model.width: found {self.width}, which {self.heads} heads do not divide; take {near}, or "
-                           "another number of model.heads",
-                           zh=f"model.width：{self.width} 不能被 {self.heads} 个头整除；请用 {near}，"
-                           "或改 model.heads")  # fmt: skip
+            raise QkvError("model.width: found {width}, which {heads} heads do not divide; take {near}, or another "
+                           "number of model.heads", width=self.width, heads=self.heads, near=near)
         if self.family in ("lstm", "lstm-attention"):
             attention = "additive" if self.family == "lstm-attention" else "none"
             return lstm_spec(vocabulary, width=self.width, layers=self.layers, attention=attention,
@@ -104,23 +101,20 @@ class Shape:
         if idle:
             known = typing.get_args(typing.get_type_hints(Shape)["family"])
             fit = SHARING if idle in ("groups", "experts") else [f for f in known if idle not in LACKS.get(f, ())]
-            raise QkvError(f"model.{idle}={getattr(self, idle)}: {self.family} does not heed it; take it away, or take "
-                           f"a family that does: {', '.join(fit)}",
-                           zh=f"model.{idle}={getattr(self, idle)}：对 {self.family} 无效；请去掉，或换一个家族："
-                           f"{', '.join(fit)}")  # fmt: skip
+            raise QkvError("model.{idle}={value}: {family} does not heed it; take it away, or take a family that "
+                           "does: {fit}", idle=idle, value=getattr(self, idle), family=self.family,
+                           fit=", ".join(fit))
         if self.steered and not self.experts:
-            raise QkvError("model.steered=true: there are no experts to steer; say how many: model.experts=8",
-                           zh="model.steered=true：没有专家可调；请说有几个：model.experts=8")  # fmt: skip
+            raise QkvError("model.steered=true: there are no experts to steer; say how many: model.experts=8")
         if self.chosen != Shape.chosen and not self.experts:
-            raise QkvError(f"model.chosen={self.chosen}: there are no experts to choose from; say how many: "
-                           "model.experts=8",
-                           zh=f"model.chosen={self.chosen}：没有专家可选；请说有几个：model.experts=8")  # fmt: skip
+            raise QkvError("model.chosen={chosen}: there are no experts to choose from; say how many: model.experts=8",
+                           chosen=self.chosen)
 
     def refuse_narrow(self) -> None:
         """Refuse a feed-forward part of another width than this family knows."""
         if self.inner != 4 * self.width:
-            raise QkvError(f"model.ffn: found {self.ffn}, expected four times the width: {4 * self.width}",
-                           zh=f"model.ffn：读到 {self.ffn}，应是 width 的四倍：{4 * self.width}")  # fmt: skip
+            raise QkvError("model.ffn: found {ffn}, expected four times the width: {width}", ffn=self.ffn,
+                           width=4 * self.width)
 
     def bert(self) -> dict[str, Any]:
         drops = {"hidden_dropout_prob": self.drop, "attention_probs_dropout_prob": self.attention_dropout}

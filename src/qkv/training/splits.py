@@ -68,7 +68,9 @@ def shared(*parts: str) -> Path:
             name for name, known in download.list_sets().items() if any(f.path == "/".join(parts) for f in known.files)
         ]
         get = f"qkv data get {sets[0]}" if sets else ""
-        how, zh = (f"{get} fetches it; or set", f"{get} 会下载它；或") if sets else ("Set", "")
-        raise QkvError(f"{path}: no such file. {how} QKV_DATA to the folder that holds {parts[0]}/",
-                       zh=f"{path}：没有这个文件。{zh}请把 QKV_DATA 设为含有 {parts[0]}/ 的目录")  # fmt: skip
+        if sets:
+            raise QkvError("{path}: no such file. {get} fetches it; or set QKV_DATA to the folder that holds {parts}/",
+                           path=path, get=get, parts=parts[0])
+        raise QkvError("{path}: no such file. Set QKV_DATA to the folder that holds {parts}/", path=path,
+                       parts=parts[0])
     return path if path.is_file() else fetched

@@ -29,16 +29,13 @@ def opened(name: str, directory: Path) -> Report:
     others = {point.name: point for point in entry_points(group=GROUP)}
     known = sorted({*OWN, *others})
     if name not in known:
-        raise QkvError(f"--track {name}: no such tracker{nearest(name, known)} (known: {', '.join(known)}; a package "
-                       f"brings others by the entry points of {GROUP})",
-                       zh=f"--track {name}：没有这个记录器{nearest(name, known).zh}（有的：{', '.join(known)}；"
-                       "别的包可以"
-                          f"用 {GROUP} 入口点带来更多）")  # fmt: skip
+        raise QkvError("--track {name}: no such tracker{hint} (known: {known}; a package brings others by the entry "
+                       "points of {group})", name=name, hint=nearest(name, known), known=", ".join(known),
+                       group=GROUP)
     try:
         return (others[name].load() if name in others else OWN[name])(directory)
     except ImportError as e:
-        raise QkvError(f"--track {name}: {e}; pip install {name}",
-                       zh=f"--track {name}：{e}；pip install {name}") from None  # fmt: skip
+        raise QkvError("--track {name}: {e}; pip install {name}", name=name, e=e) from None
 
 
 def tensorboard(directory: Path) -> Report:

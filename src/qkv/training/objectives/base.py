@@ -18,7 +18,8 @@ import torch
 from qkv.core.model import Transformer
 from qkv.data import bucket, collate, corrupt, packing, shards
 from qkv.data.order import make_generator
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.model import Model
 from qkv.tasks.special_tokens import start_ids
 from qkv.tokenizers.bpe_dropout import BpeDropout, Trials
@@ -107,9 +108,8 @@ def blurred(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
     kept = {i for token in tokenizer.roles.values() if (i := tokenizer.id(token)) is not None}
     unknown = tokenizer.unk_id
     if unknown is None:
-        raise QkvError(f"training.word_dropout={s.word_dropout}: the vocabulary has no token for the unknown to put in "
-                       "a word's place; take it away",
-                       zh=f"training.word_dropout={s.word_dropout}：词表没有表示未知的词元；请去掉")  # fmt: skip
+        raise QkvError("training.word_dropout={word_dropout}: the vocabulary has no token for the unknown to put in a "
+                       "word's place; take it away", word_dropout=s.word_dropout)
 
     def order(epoch: int) -> Sequence[tuple[int, int, Any]]:
         return [(epoch, number, key) for number, key in enumerate(plan.order(epoch))]
@@ -127,11 +127,9 @@ def blurred(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
 def left_out(lengths: Sequence[int], longest: int, *, ends: bool = False) -> tuple[str, ...]:
     """What is said about texts that are longer than training reads: they are left out, or their `ends` alone are."""
     over, of = sum(n > longest for n in lengths), len(lengths)
-    what, zh = ("their ends are left out", "略去超出的末尾") if ends else ("they are left out", "不用来训练")
-    told = Note(f"{over:,} of {of:,} texts or pairs are longer than {longest} tokens: {what}; raise model.context or "
-                "training.tokens to learn from them",
-                zh=f"{of:,} 个文本（对）中有 {over:,} 个长于 {longest} 个词元：{zh}；想用上，就调大 model.context 或 "
-                "training.tokens")  # fmt: skip
+    what = Message("their ends are left out") if ends else Message("they are left out")
+    told = Message("{over:,} of {of:,} texts or pairs are longer than {longest} tokens: {what}; raise model.context "
+                   "or training.tokens to learn from them", over=over, of=of, longest=longest, what=what)
     return (told,) if over else ()
 
 
@@ -185,8 +183,8 @@ def of_text(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     ids, last = (np.array(tokenizer.encode(t, special=False), dtype=np.int32) for t in (splits.train, splits.valid))  # type: ignore[arg-type]
     length = min(length, len(ids) - 1, len(last) - 1)
     if length < 1:
-        raise QkvError(f"{run.name}: the text has {len(ids)} tokens to train on and {len(last)} to validate; give more",
-                       zh=f"{run.name}：文本有 {len(ids)} 个词元可训练，{len(last)} 个可验证；请多给一些")  # fmt: skip
+        raise QkvError("{name}: the text has {ids} tokens to train on and {last} to validate; give more", name=run.name,
+                       ids=len(ids), last=len(last))
     rows = max(1, s.tokens // length)
     each = max(1, len(ids) // (rows * length))
 
@@ -231,8 +229,8 @@ def of_shards(
     data, s = mixture(run, splits, model), run.training
     length = min(run.model.context, shortest(splits) - 1)
     if length < 1:
-        raise QkvError(f"{run.name}: the shards leave {length + 1} tokens to a window, expected two or more",
-                       zh=f"{run.name}：词元文件里每个窗口只有 {length + 1} 个词元，至少要两个")  # fmt: skip
+        raise QkvError("{name}: the shards leave {length} tokens to a window, expected two or more", name=run.name,
+                       length=length + 1)
     rows = max(1, s.tokens // length)
     each = max(1, len(data) // (rows * length))
 
@@ -252,10 +250,9 @@ def mixture(run: Run, splits: Splits, model: Model) -> shards.Mixture:
     own, size = load(first.folder), first.index["vocabulary"]
     alike = size == len(known) if own is None else own.vocabulary.items() <= known.vocabulary.items()
     if not alike:
-        raise QkvError(f"{first.folder}: these ids are of another vocabulary ({size:,} tokens) than the model's "
-                       f"({len(known):,}); pack the text with --model {run.base}",
-                       zh=f"{first.folder}：这些词元出自另一个词表（{size:,} 个），不是模型的（{len(known):,} 个）；"
-                       f"请用 --model {run.base} 重新 pack")  # fmt: skip
+        raise QkvError("{folder}: these ids are of another vocabulary ({size:,} tokens) than the model's ({known:,}); "
+                       "pack the text with --model {base}", folder=first.folder, size=size, known=len(known),
+                       base=run.base)
     return splits.train
 
 
@@ -336,8 +333,8 @@ def masker(run: Run, model: Model) -> Masker:
 def masking(run: Run, tokenizer: Tokenizer) -> int:
     """The id that hides words; QkvError where there is none."""
     if tokenizer.mask_id is None:
-        raise QkvError(f"{run.name}: the vocabulary has no mask token to hide words with; add [MASK] to it",
-                       zh=f"{run.name}：词表没有用来遮词的词元；请加上 [MASK]")  # fmt: skip
+        raise QkvError("{name}: the vocabulary has no mask token to hide words with; add [MASK] to it",
+                       name=run.name)
     return tokenizer.mask_id
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from qkv.data import collate, corrupt, packing
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
+from qkv.messages import join
 from qkv.model import Model
 from qkv.tasks.special_tokens import BLANK_ENDS, start_ids
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -48,10 +49,9 @@ class Spoiler:
             windows, who, room = partial(packing.draw_windows, ids), base.identity(run, ids), len(ids)
         length = min(self.length, room)
         if length < LEAST:
-            raise QkvError(f"{run.name}: windows of {length} ids are too short to lack some; found {room} ids of "
-                           f"text and model.context {run.model.context}, expected at least 12 of both",
-                           zh=f"{run.name}：{length} 个词元的窗口太短；文本有 {room} 个，model.context 是 "
-                           f"{run.model.context}，都至少要 12")  # fmt: skip
+            raise QkvError("{name}: windows of {length} ids are too short to lack some; found {room} ids of text and "
+                           "model.context {context}, expected at least 12 of both", name=run.name, length=length,
+                           room=room, context=run.model.context)
         rows = max(1, s.tokens // length)
         each = max(1, len(ids) // (rows * length))
 
@@ -76,8 +76,8 @@ def of_spans(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     tokenizer = base.tokenizer_for(model)
     found = [i for token in SENTINELS if (i := tokenizer.id(token)) is not None]
     if len(found) < 2:
-        raise QkvError(f"{run.name}: the vocabulary lacks {SENTINELS[0]}, {SENTINELS[1]}, …, which stand for spans",
-                       zh=f"{run.name}：词表没有代替片段的 {SENTINELS[0]}、{SENTINELS[1]} 等")  # fmt: skip
+        raise QkvError("{name}: the vocabulary lacks {sentinels}, {sentinels2}, …, which stand for spans",
+                       name=run.name, sentinels=SENTINELS[0], sentinels2=SENTINELS[1])
     end, length = ending(tokenizer), min(run.model.context - 8, 20 * (len(found) - 2))
 
     def spoil(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
@@ -105,9 +105,9 @@ def of_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
     tokenizer = base.tokenizer_for(model)
     mask, (start, end) = base.masking(run, tokenizer), (tokenizer.id(token) for token in BLANK_ENDS)
     if start is None or end is None:
-        names, zh = " or ".join(BLANK_ENDS), "、".join(BLANK_ENDS)
-        raise QkvError(f"{run.name}: the vocabulary lacks {names}, which begin and end what fills a blank",
-                       zh=f"{run.name}：词表没有填空开头与结尾的 {zh}")  # fmt: skip
+        names = join(" or ", BLANK_ENDS)
+        raise QkvError("{name}: the vocabulary lacks {names}, which begin and end what fills a blank", name=run.name,
+                       names=names)
     pad = tokenizer.pad_id or 0
 
     def spoil(ids: list[int], draw: corrupt.Draw) -> corrupt.Blanks:

@@ -17,7 +17,8 @@ from qkv.data import bucket, collate, packing
 from qkv.data.collate import IGNORED
 from qkv.data.order import draw_permutation, draw_repeats, make_generator
 from qkv.data.shards import Mixture
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.model import Model
 from qkv.tasks.task_format import SEPARATOR
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -152,14 +153,14 @@ def parted(
     """The rows of a text; QkvError where there are not as many as of the first, or the label is none of the choices."""
     rows = rows_of(text)
     if len(rows) != each or (rows_of is swapped and SEPARATOR not in text) or (rows_of is choices and each < 2):
-        parts, zh = ("two texts", "两个文本") if rows_of is swapped else (
-            f"a question and {max(each, 2)} answers", f"一个问题和 {max(each, 2)} 个答案")  # fmt: skip
-        raise QkvError(f"{text[:60]!r}: expected {parts} with {SEPARATOR.strip()} between",
-                       zh=f"{text[:60]!r}：应是{zh}，以 {SEPARATOR.strip()} 隔开")  # fmt: skip
+        parts = Message("two texts")
+        if rows_of is not swapped:
+            parts = Message("a question and {each} answers", each=max(each, 2))
+        raise QkvError("{text!r}: expected {parts} with {separator} between", text=text[:60], parts=parts,
+                       separator=SEPARATOR.strip())
     if rows_of is choices and label not in known:
-        raise QkvError(f"{text[:60]!r}: found the label {label!r}, expected the number of the right answer, 0 to "
-                       f"{each - 1}",
-                       zh=f"{text[:60]!r}：标签是 {label!r}，应是正确答案的序号，0 到 {each - 1}")  # fmt: skip
+        raise QkvError("{text!r}: found the label {label!r}, expected the number of the right answer, 0 to {each}",
+                       text=text[:60], label=label, each=each - 1)
     return rows
 
 
@@ -209,9 +210,8 @@ def ending(data: Mixture, tokenizer: Tokenizer) -> int:
     """The id that ends each text of shards; QkvError where none does."""
     place, end = data.shards[0].folder, tokenizer.eos_id
     if end is None or end >= data.shards[0].index["vocabulary"]:
-        raise QkvError(f"{place}: its vocabulary has no end symbol, so nothing parts its texts; learn them as one: "
-                       "objective=text",
-                       zh=f"{place}：它的词表没有结束符，分不开各个文本；请当作一个文本学：objective=text")  # fmt: skip
+        raise QkvError("{place}: its vocabulary has no end symbol, so nothing parts its texts; learn them as one: "
+                       "objective=text", place=place)
     return end
 
 
@@ -230,8 +230,8 @@ def of_talks(run: Run, splits: Splits, model: Model) -> tuple[Plan, Held]:
 
     rows = read(splits.train)
     cut = sum(len(ids) > context for ids, _ in rows)
-    notes = (Note(f"{cut} of {len(rows)} conversations are longer than the context of {context}: their ends are left "
-                  "out", zh=f"{len(rows)} 段对话中有 {cut} 段长于上下文 {context}：略去超出的末尾"),)  # fmt: skip
+    notes = (Message("{cut} of {rows} conversations are longer than the context of {context}: their ends are left out",
+                     cut=cut, rows=len(rows), context=context),)
     return side_by_side(run, model, rows, read, notes=notes if cut else (), often=splits.often)
 
 
@@ -253,10 +253,9 @@ def talk_row(tokenizer: Tokenizer, talk: Talk, number: int) -> Row:
         before = template.ids(tokenizer, talk[:n]) if n else []
         after = template.ids(tokenizer, talk[: n + 1], add_generation_prompt=False)
         if after[: len(before)] != before or ids[: len(after)] != after:
-            raise QkvError(f"conversation {number}, message {n + 1}: the chat template writes this turn otherwise when "
-                           "more follows, so the answer cannot be told from the rest",
-                           zh=f"对话 {number} 的消息 {n + 1}：后面还有消息时，聊天模板对这一轮的写法不同，"
-                           "分不出回答")  # fmt: skip
+            raise QkvError("conversation {number}, message {text}: the chat template writes this turn otherwise when "
+                           "more follows, so the answer cannot be told from the rest", number=number,
+                           text=n + 1)
         own = range(len(before), len(after))
         control = [i for i in own if after[i] in special or tokenizer.decode([after[i]]) == ""]
         end = control[-1] + 1 if control else len(after)  # a line's end behind the last symbol is not the answer's
@@ -273,7 +272,7 @@ def side_by_side(
     """
     s, width = run.training, run.model.context
     if not rows:
-        raise QkvError(f"{run.name}: no text to train on", zh=f"{run.name}：没有文本可训练")
+        raise QkvError("{name}: no text to train on", name=run.name)
     pad, count = base.tokenizer_for(model).pad_id or 0, max(1, s.tokens // width)
 
     def laid(found: list[Row]) -> collate.Batch:

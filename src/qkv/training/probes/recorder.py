@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.training import checkpoint, log, optim
 from qkv.training.probes.watched import FORMAT, Watching, matrices, wishes, write
 
@@ -117,7 +118,7 @@ class Recorder:
         try:
             event = self.record(moment, start)
         except QkvError as e:  # a full disk, or numbers that are none: the run is worth more than its record
-            text = Note(f"step {moment['step']} was not recorded: {e}", zh=f"第 {moment['step']} 步没有记录下来：{e}")
+            text = Message("step {step} was not recorded: {e}", step=moment["step"], e=e)
             event = {"kind": "note", "step": moment["step"], "text": text}
         self.pending, self.copies, self.gradients = None, {}, []
         self.last, self.made, self.spent = moment["step"], self.made + 1, self.spent + time.perf_counter() - start

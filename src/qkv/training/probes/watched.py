@@ -15,12 +15,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.training import log
 
 FOLDER = Path("train", "watch")
 FORMAT = 1
-NO_WEIGHTS = Note("no weights were kept", zh="没有留下权重")
+NO_WEIGHTS = Message("no weights were kept")
 WISHED, WISHES, LONGEST_WISH = "wishes.json", 3, 120  # a file, texts in it, characters of a text
 PARTS = {
     "attn.q": "W_Q", "attn.k": "W_K", "attn.v": "W_V", "attn.out": "W_O", "cross.q": "W_Q", "cross.k": "W_K",
@@ -47,15 +48,13 @@ class Watching:
     def __post_init__(self) -> None:
         for key in ("times", "megabytes", "longest"):
             if getattr(self, key) < (key == "longest"):
-                raise QkvError(f"watch.{key}: found {getattr(self, key)}, expected {int(key == 'longest')} or more",
-                               zh=f"watch.{key}：是 {getattr(self, key)}，"
-                               f"应是 {int(key == 'longest')} 或更大")  # fmt: skip
+                raise QkvError("watch.{key}: found {value}, expected {text} or more", key=key, value=getattr(self, key),
+                               text=int(key == "longest"))
         if min(self.steps, default=1) < 1:
-            raise QkvError(f"watch.steps: found {list(self.steps)}, expected steps from 1 on",
-                           zh=f"watch.steps：是 {list(self.steps)}，应是从 1 起的步数")  # fmt: skip
+            raise QkvError("watch.steps: found {steps}, expected steps from 1 on", steps=list(self.steps))
         if not 0 < self.share <= 1:
-            raise QkvError(f"watch.share: found {self.share}, expected a share of the training time from 0 to 1",
-                           zh=f"watch.share：是 {self.share}，应是训练时间的 0 到 1")  # fmt: skip
+            raise QkvError("watch.share: found {share}, expected a share of the training time from 0 to 1",
+                           share=self.share)
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def write(path: Path, value: Mapping[str, Any]) -> None:
     try:
         log.whole(path, value)
     except OSError as e:
-        raise QkvError(f"{path}: could not be written ({e})", zh=f"{path}：写不了（{e}）") from e
+        raise QkvError("{path}: could not be written ({e})", path=path, e=e) from e
 
 
 @contextmanager
@@ -130,8 +129,8 @@ def opened(path: Path) -> Iterator[Any]:
         with safe_open(str(path), framework="pt") as file:
             yield file
     except (OSError, SafetensorError, json.JSONDecodeError) as e:
-        raise QkvError(f"{path}: not a whole record of a run ({e}); was it deleted, or the disk full?",
-                       zh=f"{path}：不是完整的训练记录（{e}）；被删了，还是磁盘满了？") from None  # fmt: skip
+        raise QkvError("{path}: not a whole record of a run ({e}); was it deleted, or the disk full?", path=path,
+                       e=e) from None
 
 
 class Record:
@@ -150,8 +149,8 @@ class Record:
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.names:
-            raise QkvError(f"step {self.step} has no array {name!r} (it has: {', '.join(self.names)})",
-                           zh=f"第 {self.step} 步没有数组 {name!r}（有的：{', '.join(self.names)}）")  # fmt: skip
+            raise QkvError("step {step} has no array {name!r} (it has: {names})", step=self.step, name=name,
+                           names=", ".join(self.names))
         with opened(self.path) as file:
             return file.get_tensor(name)
 
@@ -173,16 +172,13 @@ class Watched:
         try:
             found = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
         except OSError:
-            raise QkvError(f"{self.directory}: this run recorded nothing while it learnt; train with watch.times=40, "
-                           "such as qkv train demo watch.times=40",
-                           zh=f"{self.directory}：这次训练没有记录学习过程；请用 watch.times=40 训练，"
-                           "例如 qkv train demo watch.times=40") from None  # fmt: skip
+            raise QkvError("{directory}: this run recorded nothing while it learnt; train with watch.times=40, such "
+                           "as qkv train demo watch.times=40", directory=self.directory) from None
         except ValueError as e:
-            raise QkvError(f"{self.folder / 'index.json'}: not JSON ({e})",
-                           zh=f"{self.folder / 'index.json'}：不是 JSON（{e}）") from None  # fmt: skip
+            raise QkvError("{folder}: not JSON ({e})", folder=self.folder / "index.json", e=e) from None
         if found.get("format") != FORMAT:
-            raise QkvError(f"{self.folder}: records of format {found.get('format')}, expected {FORMAT}",
-                           zh=f"{self.folder}：记录的格式是 {found.get('format')}，应是 {FORMAT}")  # fmt: skip
+            raise QkvError("{folder}: records of format {format}, expected {format2}", folder=self.folder,
+                           format=found.get("format"), format2=FORMAT)
         self.index = found
 
     @property
@@ -212,22 +208,22 @@ class Watched:
         """
         text = " ".join(text.split())
         if not 0 < len(text) <= LONGEST_WISH:
-            raise QkvError(f"a text to watch has 1 to {LONGEST_WISH} characters, found {len(text)}",
-                           zh=f"要观察的文本有 1 到 {LONGEST_WISH} 个字符，这里有 {len(text)} 个")  # fmt: skip
+            raise QkvError("a text to watch has 1 to {longest_wish} characters, found {text}",
+                           longest_wish=LONGEST_WISH, text=len(text))
         kept = [w for w in self.wishes if w != text][: WISHES - 1]
         write(self.folder / WISHED, {"texts": [text, *kept]})
 
     def at(self, step: int) -> Record:
         """What was recorded at a step."""
-        self.must(step, self.steps, Note("nothing was recorded", zh="没有记录"))
+        self.must(step, self.steps, Message("nothing was recorded"))
         return Record(self.folder / f"{step:06}.safetensors")
 
-    def must(self, step: int, known: list[int], lack: Note) -> None:
+    def must(self, step: int, known: list[int], lack: Message) -> None:
         """A QkvError where a step is not among those known."""
         if step not in known:
-            near = ", ".join(map(str, sorted(sorted(known, key=lambda n: abs(n - step))[:5]))) or "none"
-            raise QkvError(f"{self.directory}: {lack} at step {step} (the nearest: {near})",
-                           zh=f"{self.directory}：第 {step} 步{lack.zh}（最近的：{near}）")  # fmt: skip
+            near = ", ".join(map(str, sorted(sorted(known, key=lambda n: abs(n - step))[:5]))) or Message("none")
+            raise QkvError("{directory}: {lack} at step {step} (the nearest: {near})", directory=self.directory,
+                           lack=lack, step=step, near=near)
 
     def weights(self, step: int) -> dict[str, Tensor]:
         """All weights after a step."""

@@ -45,20 +45,17 @@ def recorder(a: Assembly) -> Recorder | None:
     assert made is not None  # assemble() gave it one
     for word in w.words:
         if not word.strip():
-            raise QkvError("watch.words: found an empty word, expected one of the vocabulary",
-                           zh="watch.words：有一个空词，应是词表里的词")  # fmt: skip
+            raise QkvError("watch.words: found an empty word, expected one of the vocabulary")
         if made.find_unknown(word):
-            raise QkvError(f"watch.words: {word!r} is not in this run's vocabulary, so it has no vector to watch",
-                           zh=f"watch.words：{word!r} 不在词表里，没有向量可看")  # fmt: skip
+            raise QkvError("watch.words: {word!r} is not in this run's vocabulary, so it has no vector to watch",
+                           word=word)
     valid = a.splits.valid
     texts = w.texts or (a.run.check.prompts if isinstance(valid, str | Mixture) else tuple(s for s, _ in valid[:40]))
     for text in w.texts:
         if not allowed(model, [text], ()):
             size = len(model.ids(text))
-            raise QkvError(f"watch.texts: {text[:40]!r} has {size} tokens, expected 1 to {room(model)}: what is "
-                           "written needs room, too",
-                           zh=f"watch.texts：{text[:40]!r} 有 {size} 个词元，应是 1 到 {room(model)} 个："
-                           "写出来的也要位置")  # fmt: skip
+            raise QkvError("watch.texts: {text!r} has {size} tokens, expected 1 to {room}: what is written needs "
+                           "room, too", text=text[:40], size=size, room=room(model))
     texts = w.texts or allowed(model, texts, ())[:TEXTS]
     about = {"kind": kind_of(model), "texts": list(texts), "words": list(w.words)}
     batch = example(a, texts)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkv.data.bad_rows import dry_run
-from qkv.errors import Note, QkvError, nearest
+from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 
 if TYPE_CHECKING:
     from qkv.training.estimate import Estimate
@@ -24,10 +25,10 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def about() -> dict[str, Note]:
+def about() -> dict[str, Message]:
     """What each recipe says of itself, by name."""
     found = {name: tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")) for name in names()}
-    return {name: Note(said["about"], zh=said["about_zh"]) for name, said in found.items()}
+    return {name: Message(said["about"]) for name, said in found.items()}
 
 
 def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
@@ -50,16 +51,14 @@ def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
     if more or path.suffix.lower() in own_data.SUFFIXES or (path / "index.json").is_file():
         return own_data.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
     if path.suffix.lower() in (".csv", ".json"):
-        raise QkvError(f"{path}: expected columns with tabs between (*.tsv) or an object a line (*.jsonl); with the "
-                       f"library `datasets` a TOML file may name it: dataset = \"{path}\" under [data]",
-                       zh=f"{path}：应是以制表符分列的文件（*.tsv），或每行一个对象（*.jsonl）；有 datasets 库时，"
-                       f"TOML 文件可以在 [data] 下写它：dataset = \"{path}\"")  # fmt: skip
+        raise QkvError("{path}: expected columns with tabs between (*.tsv) or an object a line (*.jsonl); with the "
+                       'library `datasets` a TOML file may name it: dataset = "{path}" under [data]',
+                       path=path)
     if path.suffix == ".toml" or path.is_file():
         return own_data.from_toml(path, words)
-    raise QkvError(f"{name}: no such recipe{nearest(str(name), names())} (known: {', '.join(names())}; or a TOML file, "
-                   "or your data: *.txt, *.tsv, *.jsonl, or two parallel files)",
-                   zh=f"{name}：没有这个配方{nearest(str(name), names()).zh}（有的：{', '.join(names())}；"
-                   "或一个 TOML 文件，或你的数据：*.txt、*.tsv、*.jsonl，或两个平行文件）")  # fmt: skip
+    raise QkvError("{name}: no such recipe{hint} (known: {names}; or a TOML file, or your data: *.txt, *.tsv, "
+                   "*.jsonl, or two parallel files)", name=name, hint=nearest(str(name), names()),
+                   names=", ".join(names()))
 
 
 def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smoke: bool = False) -> "Run":
