@@ -137,12 +137,10 @@ def stretched() -> Spec:
 
 
 def alibi() -> Spec:
-    """A decoder with ALiBi and grouped keys, one layer of which has a window."""
-    def block(window: int | None) -> Block:
-        attn = Attention(6, 3, 16, Mask("causal", window, alibi_heads=6), True, True)
-        return Block(attn, Ffn(80, "gelu_tanh", bias=True), norm_in=Norm("layer"))
-
-    return Spec(97, Stack(48, (block(None), block(5)), embed_norm=Norm("layer"), final_norm=Norm("layer")))
+    """A decoder with ALiBi for positions, grouped keys and normed embeddings."""
+    attn = Attention(6, 3, 16, Mask("causal", alibi_heads=6), True, True)
+    block = Block(attn, Ffn(80, "gelu_tanh", bias=True), norm_in=Norm("layer"))
+    return Spec(97, Stack(48, (block,) * 2, embed_norm=Norm("layer"), final_norm=Norm("layer")))
 
 
 def experts() -> Spec:
@@ -219,7 +217,7 @@ def run(
     if hasattr(core, "encoder") and hasattr(core, "decoder"):
         source = words(len(ids), 7, seed=9) if source is None else source
         given = Inputs(source=source)
-    elif core.spec.architecture == "prefix decoder":
+    elif any(m.kind == "prefix" for m in core.decoder.masks) if hasattr(core, "decoder") else False:
         given = Inputs(prefix_len=torch.full((len(ids),), 3), blank_pos=torch.full((len(ids),), 1))
     elif hasattr(core, "encoder") and hasattr(core.encoder, "segments"):
         given = Inputs(segments=(torch.arange(ids.shape[1]) > 4).long().expand(len(ids), -1))

@@ -189,11 +189,8 @@ class Run:
 
 def kind(model: Model) -> str:
     """encoder-decoder, encoder, prefix or decoder."""
-    if model.encoder_decoder:
-        return "encoder-decoder"
-    if model.spec.decoder is None:
-        return "encoder"
-    return "prefix" if model.spec.architecture == "prefix decoder" else "decoder"
+    short = {"prefix decoder": "prefix", "causal decoder": "decoder"}
+    return short.get(model.spec.architecture, model.spec.architecture)
 
 
 def ask(model: Model, question: Question, name: str = "model") -> Run:
