@@ -164,13 +164,13 @@ def write(script: str, claim: str, given: argparse.Namespace, **content: Any) ->
 def judged(directory: Path, *others: Path) -> dict[str, float]:
     """BLEU of Multi30k's three test sets, English to German, of one model or of several together."""
     import qkv
-    from qkv.training.splits import shared
+    from qkv.training.splits import find_data_file
 
     model, bleu = qkv.load(directory), {}
     how = {"tokenize": "none", "joint": "@@ ", "beam": 5, "length_penalty": 1.0}
     how |= {"ensemble": [qkv.load(other) for other in others]}
     for year, key in MULTI30K.items():
-        files = tuple(str(shared("mt", "multi30k_bpe_en_de", f"{key}.{side}")) for side in ("en", "de"))
+        files = tuple(str(find_data_file("mt", "multi30k_bpe_en_de", f"{key}.{side}")) for side in ("en", "de"))
         bleu[year] = round(model.eval(bleu=files, **how).bleu, 2)
     return bleu
 

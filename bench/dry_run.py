@@ -42,7 +42,7 @@ def inside(part: str, recipe: str, clock: str, *words: str) -> dict[str, Any]:
         trained = recipes.train(recipe, overrides=words, out=folder, device="cpu", report=told.append)
     seconds = {e["step"]: e["seconds"] for e in told if e["kind"] == "step"}
     last = max(seconds)
-    return {"peak_bytes": estimate.highest(trained.model.core), "precision": trained.outcome.precision,
+    return {"peak_bytes": estimate.peak_memory(trained.model.core), "precision": trained.outcome.precision,
             "seconds_per_step": (seconds[last] - seconds[WARM]) / (last - WARM), "steps": last}  # fmt: skip
 
 

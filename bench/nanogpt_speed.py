@@ -108,7 +108,7 @@ def ours(p: Preset, text: str) -> tuple[Any, int]:
                         weight_decay=0.1, schedule="constant", clip=1.0, evaluate_every=10**9)  # fmt: skip
     run = Run("speed", lambda: Splits(text[:cut], text[cut:]), shape, Vocabulary("char", 256), settings)
     a = assemble.assemble(run, device="cpu")
-    found = loop.Loop(a.model.core, a.plan, settings, None, None, log.reporter(None, None))
+    found = loop.Loop(a.model.core, a.plan, settings, None, None, log.open_log(None, None))
     found.begin(False)
     a.model.core.train()
     return found, sum(w.numel() for w in a.model.core.parameters())

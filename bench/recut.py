@@ -24,7 +24,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     ready, found, epochs = {}, {}, {"usual": iter(range(1, 99)), "dropout": iter(range(1, 99))}
     for name, share in (("usual", 0.0), ("dropout", 0.1)):
-        words = [f"tokenizer.dropout={share}", "training.precision=fp32"]
+        words = [f"tokenizer.bpe_dropout={share}", "training.precision=fp32"]
         a = assemble.assemble(configure("multi30k_longer", words, smoke=given.smoke), device="cpu")
         run = Loop(a.model.core, a.plan, a.run.training, None, None, lambda _: None)
         run.begin(False)

@@ -106,7 +106,7 @@ def ours(batches: list[Any], low: bool) -> Any:
     core = Transformer(model_dir.spec_from_config({"model_type": "marian", **CONFIG}, "bench")).train()
     initialise(core)
     pack(core)  # as the loop does
-    optimizer = optim.make(core, Settings(steps=1, lr=1e-4))
+    optimizer = optim.make_optimizer(core, Settings(steps=1, lr=1e-4))
     count = 0
 
     def run() -> float:

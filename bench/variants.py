@@ -14,7 +14,7 @@ LONGER = (
     "training.warmup=400", "training.evaluate_every=1200", "training.average=8", "training.ema=0.9995",
     "training.metric=loss", "check.sentences=300",
 )  # fmt: skip
-AGREED = (*LONGER, "model.dropout=0.2", "training.steps=12000", "training.agree=5")
+AGREED = (*LONGER, "model.dropout=0.2", "training.steps=12000", "training.rdrop=5")
 VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {  # the recipe and its overrides; of two of one key the later counts
     "multi30k_longer": ("multi30k", LONGER),
     "multi30k_agreed": ("multi30k", AGREED),
@@ -30,9 +30,9 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {  # the recipe and its overr
     "sst2_phrases": ("sst2", (
         "model.width=128", "model.ffn=256", "model.context=80", "tokenizer.size=20000", "training.epochs=3",
         "training.tokens=4096", "training.lr=0.001", "training.warmup=200", "training.evaluate_every=150",
-        "training.ema=0.99", "training.word_dropout=0.4", "training.agree=4")),
+        "training.ema=0.99", "training.word_dropout=0.4", "training.rdrop=4")),
     "sst2_sentences": ("sst2", (
-        "training.epochs=2", "training.lr=0.0003", "training.word_dropout=0.4", "training.agree=4",
+        "training.epochs=2", "training.lr=0.0003", "training.word_dropout=0.4", "training.rdrop=4",
         "base=./runs/sst2_phrases")),
 }  # fmt: skip
 SHORT = -0.3  # a phrase comes as often as its length to this power: a word tells more by itself than among others
@@ -62,12 +62,12 @@ def shorten(overrides: Iterable[str]) -> list[str]:
 def read_phrases() -> Any:
     """Each phrase, in small letters, short ones more often; neutral and judged ones left out, by their words."""
     from qkv.training.built_in import SENTIMENT
-    from qkv.training.splits import Splits, shared
+    from qkv.training.splits import Splits, find_data_file
 
     valid, test = spell_rows("dev"), spell_rows("test")
     known = {join_letters(text) for text, _ in (*valid, *test)}
     signs = defaultdict[str, Counter[str]](Counter)
-    for tree in shared("cls", "sst_trees", "train.txt").read_text(encoding="utf-8").splitlines():
+    for tree in find_data_file("cls", "sst_trees", "train.txt").read_text(encoding="utf-8").splitlines():
         for text, label in split_tree(tree):
             if label != NEUTRAL:
                 signs[text.lower()][SENTIMENT[str(int(label > NEUTRAL))]] += 1

@@ -79,13 +79,19 @@ def raced(given: Any, folder: Path, hear: Any, watcher: Any) -> dict[str, Any]:
 
 def told_of(loop: Any, folder: Path, spent: Spent, plain: Spent) -> dict[str, Any]:
     """The ratios of a run to the plain one (the clock's, the processor's), and its records."""
-    from qkv.training.probes.watched import Watched
+    from qkv.training.probes.records import ProbeLog
 
-    w = Watched(folder)
+    w = ProbeLog(folder)
     size = sum(path.stat().st_size for path in w.folder.rglob("*") if path.is_file())
     ratio = [round(b / a, 4) for a, b in zip(plain, spent, strict=True)]
-    return {"ratio": ratio[0], "ratio_of_processor_time": ratio[1], "records": w.steps, "weights_kept": w.kept,
-            "seconds_a_record": round(loop.watch.spent / len(w.steps), 3), "megabytes_on_disk": round(size / 1e6, 1)}
+    return {
+        "ratio": ratio[0],
+        "ratio_of_processor_time": ratio[1],
+        "records": w.steps,
+        "weights_kept": w.kept,
+        "seconds_a_record": round(loop.watch.spent / len(w.steps), 3),
+        "megabytes_on_disk": round(size / 1e6, 1),
+    }
 
 
 def alike(cores: list[Any]) -> bool:
@@ -112,21 +118,21 @@ def told(watcher: Any, step: int) -> tuple[dict[str, Any], float]:
 def begun(given: Any, folder: Path, *, watched: bool, hear: Any = None) -> tuple[Any, Spent]:
     """A run that has begun, and the time that its beginning took over that of no record; `hear` gets its events."""
     from qkv.training import assemble, log, loop, recipes
-    from qkv.training.probes import watching
+    from qkv.training.probes import readings
 
     run = recipes.configure(given.recipe, [f"watch.times={given.times}", f"watch.share={given.share}"],
                             smoke=given.smoke)  # fmt: skip
     training = dataclasses.replace(run.training, steps=given.steps, epochs=0, seconds=0.0, evaluate_every=10**9)
     run = dataclasses.replace(run, training=training)
     a = assemble.assemble(run, device="cpu")
-    tell = log.reporter(folder / "train" / "log.jsonl", hear)
+    tell = log.open_log(folder / "train" / "log.jsonl", hear)
     found = loop.Loop(a.model.core, a.plan, run.training, folder, None, tell)
     found.at.precision = given.precision  # all runs in the first one's: a probe may choose otherwise beside a browser
     found.begin(False)
     given.precision = found.at.precision
     if not watched:
         return found, (0.0, 0.0)
-    watch = found.watch = watching.recorder(a)
+    watch = found.watch = readings.make_recorder(a)
 
     def first() -> None:
         if watch and (event := watch.begin(a.model.core, folder / "train", found.at)):

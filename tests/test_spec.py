@@ -5,6 +5,7 @@ import json
 import pytest
 from support import zoo
 
+from qkv import hub
 from qkv.errors import QkvError
 from qkv.paths import bundled_dir
 from qkv.spec import Spec, as_json, from_json
@@ -34,3 +35,20 @@ def test_a_bundled_model_is_read_with_old_names() -> None:
 def test_an_unknown_key_names_the_nearest() -> None:
     with pytest.raises(QkvError, match="vocabulary"):
         from_json(Spec, {"vocabulery": 9})
+
+
+@pytest.mark.parametrize(
+    ("family", "architecture", "fills_blanks"),
+    [
+        ("marian", "encoder-decoder", False),
+        ("bert", "encoder", False),
+        ("llama", "causal decoder", False),
+        ("deepseek", "causal decoder", False),
+        ("chatglm", "prefix decoder", True),
+        ("glm_blank", "prefix decoder", True),
+    ],
+)
+def test_a_spec_names_its_architecture(family: str, architecture: str, fills_blanks: bool) -> None:
+    spec = hub.spec_of(family)
+    assert spec.architecture == architecture
+    assert spec.fills_blanks == fills_blanks

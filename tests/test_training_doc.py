@@ -25,8 +25,9 @@ from qkv.cli.common import Talk
 from qkv.options import coerce
 from qkv.training import own_data, recipes
 from qkv.training import run as runs
-from qkv.training.compatibility import OBJECTIVES
-from qkv.training.probes.watched import Watched, Watching
+from qkv.training.objectives import OBJECTIVES
+from qkv.training.probes.records import ProbeLog
+from qkv.training.run import ProbeSettings
 from qkv.training.settings import Settings
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -35,7 +36,7 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 HERE = re.compile(r"^(?:cat > (?P<file>\S+)|python -) <<'EOF'\n(?P<body>.*?)^EOF$", re.M | re.S)
 PARTS = {
     "data": runs.Data(), "model": runs.Shape(), "tokenizer": runs.Vocabulary(), "training": Settings(steps=1),
-    "training.lora": Lora(), "check": runs.Check(), "watch": Watching(),
+    "training.lora": Lora(), "check": runs.Check(), "watch": ProbeSettings(),
 }  # fmt: skip
 USUAL = {
     "pairs": own_data.OWN_PAIRS, "text": own_data.OWN_TEXT, "labels": own_data.OWN_LABELS, "chat": own_data.OWN_CHAT,
@@ -123,7 +124,7 @@ def ran(line: str, patch: pytest.MonkeyPatch) -> None:
     if args[0] == "train" and "--dry-run" not in args:
         args += ["--smoke"] * ("--smoke" not in args)
     if args[0] == "look":
-        last = str(Watched(args[1]).steps[-1])
+        last = str(ProbeLog(args[1]).steps[-1])
         args = [last if word == "400" else word for word in args]
     fed = Path(given[1:]).read_bytes() if given[:1] == "<" else given.encode()
     patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(fed), encoding="utf-8"))
@@ -136,7 +137,7 @@ def test_the_page_runs_as_pasted(walked: Path) -> None:
     assert {"pairs", "lstm", "reviews", "labels", "scratch", "chat", "poems"} <= made
     assert (walked / "translator" / "model.safetensors").is_file()
     assert (walked / "runs" / "poems" / "adapter_model.safetensors").is_file()
-    assert Watched(walked / "runs" / "pairs").steps[0] == 0
+    assert ProbeLog(walked / "runs" / "pairs").steps[0] == 0
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ import pytest
 from qkv.data import download
 from qkv.errors import QkvError
 from qkv.training import recipes
-from qkv.training.splits import shared
+from qkv.training.splits import find_data_file
 
 ROOT = Path(__file__).parents[1]
 
@@ -89,8 +89,8 @@ def test_the_command_is_named_where_the_trees_are_not_there(folders: Path, varia
 @pytest.mark.needs_data
 def test_the_real_trees(variants: Any) -> None:
     try:
-        shared("cls", "sst_trees", "train.txt")
-        shared("cls", "sentconv", "stsa.binary.dev")
+        find_data_file("cls", "sst_trees", "train.txt")
+        find_data_file("cls", "sentconv", "stsa.binary.dev")
     except QkvError as e:
         pytest.skip(str(e))
     found = variants.read_phrases()

@@ -45,8 +45,13 @@ VERBS_IN_ED = {"embed", "feed", "need", "seed", "shed", "speed", "proceed", "exc
 # A name that many modules share on purpose, since each stands for the same thing there.
 PROTOCOLS = {
     "forward": "nn.Module",
+    "backward": "torch.autograd.Function",
     "spec": "families: a config to a Spec",
     "config": "families: a Spec to a config",
+    "order": "objectives: an epoch to the keys of its batches, as a Plan takes it",
+    "make_batch": "objectives: a key to its batch, as a Plan takes it",
+    "hold_out": "objectives: held-out data to their batches",
+    "corrupt_row": "objectives: a window to a row that lacks something",
     "run": "labs: a lab's experiment; recipes",
     "judge": "labs: the verdict of a lab's results",
     "plot": "labs: the figure of a lab's results",

@@ -13,7 +13,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "qkv"
 SLACK = 1.05
 BUDGETS = {
-    "spec.py": 220,
+    "spec.py": 240,
     "core/model.py": 330,
     "core/attention.py": 240,
     "core/latent.py": 140,
@@ -25,8 +25,8 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 220, "errors": 22, "paths": 10, "memory": 22, "core": 954, "families": 1271, "checkpoints": 755,
-    "tokenizers": 1076, "data": 1634, "adapt": 242, "baselines": 224, "sampling": 100, "cost": 175, "uses": 21,
+    "spec": 240, "errors": 22, "paths": 10, "memory": 22, "core": 960, "families": 1354, "checkpoints": 755,
+    "tokenizers": 1076, "data": 1634, "adapt": 242, "baselines": 224, "sampling": 100, "cost": 175,
     "plots": 502, "chat": 375, "generation": 580, "lens": 2328, "fold": 602, "reading": 90, "inputs": 80,
     "evaluate": 261, "writing": 241, "judging": 112, "model": 199, "hub": 211, "training": 4919, "explore": 2602,
     "labs": 3399, "cli": 2672, "__init__": 24, "__main__": 3,
@@ -34,9 +34,9 @@ PACKAGES = {  # what each package has today, in lines of code
 CONTENT = ("labs",)  # no library code: what it says is its size
 GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}
 FLOORS = {
-    0: ("spec", "errors", "options", "paths", "memory"),
+    0: ("spec", "messages", "errors", "options", "paths", "memory"),
     1: ("core", "families"),
-    2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "uses", "devices", "plots", "baselines"),
+    2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "devices", "plots", "baselines"),
     3: ("chat", "generation", "lens", "specialize"),
     4: ("tasks", "model", "hub"),
     5: ("training", "serve"),

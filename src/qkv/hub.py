@@ -17,6 +17,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.devices import parse_device, parse_dtype
 from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 from qkv.model import Model
 from qkv.spec import Spec
 from qkv.specialize.core_text import print_core
@@ -45,7 +46,7 @@ def load_step(name: str | Path, step: int, *, device: str = "auto", dtype: str =
     places = ("train/watch/weights", "train/snapshots")
     found = {int(p.stem): p for at in places for p in Path(name, at).glob("*.safetensors") if p.stem.isdigit()}
     if step not in found:
-        steps = ", ".join(map(str, sorted(found))) or "none"
+        steps = ", ".join(map(str, sorted(found))) or Message("none")
         raise QkvError("{name}: no weights were kept at step {step} (kept: {steps})", name=name, step=step,
                        steps=steps)
     return load_dir(locate(name), device, dtype, run_weights.read_checkpoint(found[step])[0])

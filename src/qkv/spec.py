@@ -1,4 +1,4 @@
-"""What a Transformer *is*, as frozen data: the only thing that a fork in the core may ask. Next: core/model.py.
+"""What a Transformer is, as frozen data: branches in the core depend on nothing else. Next: core/model.py.
 
 A `Spec` names its stacks, a `Stack` is a tuple of `Block`s, a block holds its `Attention`s and its `Ffn`. Sizes are
 integers, choices are words; where a part is absent the field is None. Nothing here knows a family's name.
@@ -26,10 +26,10 @@ class Norm:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Rotary angles slowed down, so that a model reads further than the `trained` positions it learnt on.
+    """Rotary frequencies lowered, so that a model reads texts longer than its `trained` positions.
 
-    linear (Chen et al. 2023) slows all alike; dynamic raises the base as the text grows; wavelength and yarn (Peng et
-    al. 2023) slow only the frequencies that turn fewer than `fast` times over `trained`, fully those below `slow`.
+    linear (Chen et al. 2023) lowers all alike; dynamic raises the base as the text grows; wavelength and yarn (Peng et
+    al. 2023) lower only those that turn fewer than `fast` times over `trained`, and fully those below `slow`.
     `gain` multiplies cosine and sine; `whole` rounds yarn's bounds to whole frequencies.
     """
 
@@ -44,10 +44,10 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary positions (Su et al. 2021): pairs of q and k turned by an angle that grows with the position.
+    """Rotary positions (Su et al. 2021): pairs of numbers in q and k rotated by an angle that grows with the position.
 
     `pairs` says which numbers form a pair: interleaved (0,1),(2,3)… or in two halves (0,P/2),(1,P/2+1)…. With two
-    `axes` a head's first half is turned by the position, its second by the count within the blank that is filled.
+    `axes` a head's first half is rotated by the position, its second by the count within the blank that is filled.
     """
 
     dim: int
@@ -61,7 +61,7 @@ class Rotary:
 class Table:
     """Positions that are added to the embedding: a learned table, or the sinusoids of Vaswani et al. 2017, section 3.5.
 
-    `layout` puts sines and cosines side by side (as in the paper) or in two halves; `offset` rows stand unused before
+    `layout` puts sines and cosines side by side (as in the paper) or in two halves; `offset` unused rows come before
     the first; with `blanks` a second table counts within the blank that is filled in (Du et al. 2022, section 2.1).
     """
 
@@ -76,7 +76,7 @@ class Table:
 class Relative:
     """A learned number for each head and each bucket of distances, added to the scores (Raffel et al. 2020, 2.1).
 
-    `buckets` near ones hold one distance each, far ones ever more up to `distance`; `both` tells past from future.
+    Near `buckets` hold one distance each, far ones more and more, up to `distance`; `both` separates past and future.
     """
 
     buckets: int
@@ -87,13 +87,15 @@ class Relative:
 
 @dataclass(frozen=True)
 class Mask:
-    """Who may look at whom: everyone, the past only, a free prefix and then the past, or the encoder's memory.
+    """Which keys a query may attend to: all, the past, a free prefix and the past, or the encoder's memory.
 
-    `window` counts the newest keys that a query may see, itself included.
+    `window` counts the newest keys that a query may see, itself included. With `alibi_heads` the scores of as many
+    heads fall with the distance of the key, each by a slope of its own (ALiBi, Press et al. 2022).
     """
 
     kind: Literal["full", "causal", "prefix", "memory"]
     window: int | None = None
+    alibi_heads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Attention:
     """Multi-head attention with `groups` key/value heads: MHA (groups = heads), GQA, or MQA (groups = 1).
 
     `scale` multiplies q·k; None stands for 1/sqrt(head_dim), 1.0 switches scaling off. `qk_norm` norms each head's q
-    and k before they are turned (Henry et al. 2020).
+    and k before the rotation (Henry et al. 2020).
     """
 
     heads: int
@@ -119,6 +121,9 @@ class Attention:
         if self.heads < 1 or self.groups < 1 or self.heads % self.groups:
             raise QkvError("attention: {groups} key/value groups do not divide {heads} heads", groups=self.groups,
                            heads=self.heads)
+        if self.mask.alibi_heads not in (None, self.heads):
+            raise QkvError("attention: ALiBi has slopes for {alibi_heads} heads, expected {heads}",
+                           alibi_heads=self.mask.alibi_heads, heads=self.heads)
         if self.rotary and (self.rotary.dim % 2 or self.rotary.dim * self.rotary.axes > self.head_dim):
             raise QkvError("attention: rotary dim {dim} must be even and at most head_dim {head_dim}",
                            dim=self.rotary.dim, head_dim=self.head_dim)
@@ -158,12 +163,12 @@ class Ffn:
 
 @dataclass(frozen=True)
 class Experts:
-    """Feed-forward networks side by side, of which a router picks `top_k` for each token (Shazeer et al. 2017).
+    """A mixture of feed-forward networks, of which a router picks `top_k` for each token (Shazeer et al. 2017).
 
-    `score` turns the router's logits into weights; `weights` says whether the chosen ones are made to sum to 1 before
+    `score` turns the router's logits into weights; `weights` says whether the chosen ones are scaled to sum to 1 before
     `scale`. A `balance` of "bias" adds a stored number per expert to the scores that choose, not to the weights (Wang
-    et al. 2024). Experts may lie in `groups`, of which the best `topk_groups` stay open: by their best score, or by
-    the sum of their best two. `shared` reads every token beside them, through a sigmoid gate where `shared_gate`.
+    et al. 2024). Experts may form `groups`, of which the best `topk_groups` stay open: by their best score, or by
+    the sum of their best two. `shared` computes every token as well, through a sigmoid gate where `shared_gate`.
     """
 
     num_experts: int
@@ -199,7 +204,7 @@ class Block:
     """One layer. Each sub-layer f computes sum(x + out(f(in(x)))); an absent norm is the identity.
 
     pre-norm fills `norm_in`, post-norm (2017) fills `norm_sum`, sandwich-norm fills `norm_in` and `norm_out`. The last
-    sub-layer is `ffn`, or `moe` where experts share the work. A `deepnorm` residual adds to what the sub-layer reads,
+    sub-layer is `ffn`, or `moe` for a mixture of experts. A `deepnorm` residual adds to what the sub-layer reads,
     scaled: residual_scale·in(x) + f(in(x)) (DeepNorm, Wang et al. 2022, with the norm moved to the next sub-layer).
     """
 
@@ -248,7 +253,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Dense:
-    """A square layer that a state passes before an output projection: linear, activation, norm."""
+    """A square layer before an output projection: linear, activation, norm."""
 
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
     norm: Norm | None = None
@@ -280,7 +285,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Init:
-    """First weights: `xavier` (Glorot & Bengio 2010) with embeddings N(0, 1/width), or `normal` N(0, std).
+    """Initial weights: `xavier` (Glorot & Bengio 2010) with embeddings N(0, 1/width), or `normal` N(0, std).
 
     `depth_scaled` divides the matrices that write into the residual by sqrt(2 x layers) (Radford et al. 2019).
     """
@@ -288,6 +293,9 @@ class Init:
     kind: Literal["xavier", "normal"] = "normal"
     std: float = 0.02
     depth_scaled: bool = False
+
+
+Architecture = Literal["encoder-decoder", "encoder", "causal decoder", "prefix decoder"]
 
 
 @dataclass(frozen=True)
@@ -315,6 +323,25 @@ class Spec:
         stack = self.decoder or self.encoder
         assert stack is not None
         return stack
+
+    @property
+    def architecture(self) -> Architecture:
+        """Which kind of Transformer this is; a prefix decoder sees its whole prompt at once."""
+        if self.decoder is None:
+            return "encoder"
+        if self.encoder:
+            return "encoder-decoder"
+        prefix = any(block.attn.mask.kind == "prefix" for block in self.decoder.blocks)
+        return "prefix decoder" if prefix else "causal decoder"
+
+    @property
+    def fills_blanks(self) -> bool:
+        """Whether the decoder's words take the place of a blank in its prompt (Du et al. 2022), by two positions."""
+        if self.decoder is None:
+            return False
+        rotaries = [getattr(block.attn, "rotary", None) for block in self.decoder.blocks]
+        counted = self.decoder.positions is not None and self.decoder.positions.blanks == "counted"
+        return counted or any(rotary is not None and rotary.axes == 2 for rotary in rotaries)
 
     @property
     def has_blocks(self) -> bool:

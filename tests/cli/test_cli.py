@@ -19,7 +19,7 @@ import qkv
 from qkv import cli
 from qkv.cli import VERBS, main
 from qkv.cli.common import Arriving, batches, choose, plain
-from qkv.cli.usage import chinese
+from qkv.cli.usage import said_by_click
 from qkv.errors import QkvError
 
 
@@ -271,7 +271,7 @@ def raising(error: BaseException) -> Any:
 
 
 class NotFinite(QkvError):
-    code = 3
+    exit_code = 3
 
 
 @pytest.mark.parametrize(
@@ -472,4 +472,4 @@ USAGE_WORDS = {"Invalid", "Missing", "such", "valid", "requires", "Got", "range"
     ("Something else.", "Something else."),
 ])  # fmt: skip
 def test_what_click_says_is_known(said: str, zh: str) -> None:
-    assert chinese(said).replace(" ", "") == zh.replace(" ", "")
+    assert said_by_click(said, "zh").replace(" ", "") == zh.replace(" ", "")

@@ -12,7 +12,7 @@ import pytest
 from qkv.data import download
 from qkv.data.download import File, Set
 from qkv.data.text_files import read_raw_lines
-from qkv.errors import Note
+from qkv.messages import Message
 from qkv.paths import bundled_dir
 from qkv.training import recipes
 
@@ -78,8 +78,8 @@ def test_every_finding_is_told_in_chinese(capsys):
         assert "expected" not in told, line
     code, out, _ = run(capsys, "data", "get", "--lang", "zh")
     assert (code, out.count("许可："), "许可：公有领域" in out) == (0, len(download.list_sets()), True)
-    assert all(re.search("[一-鿿]{2}", one.about.zh) for one in download.list_sets().values())
-    assert all(re.search("[一-鿿]{2}", about.zh) and "中文：" not in about.zh for about in recipes.about().values())
+    assert all(re.search("[一-鿿]{2}", one.about.to("zh")) for one in download.list_sets().values())
+    assert all(re.search("[一-鿿]{2}", about.to("zh")) for about in recipes.describe_recipes().values())
 
 
 @pytest.mark.skipif(not (bundled_dir() / "demo-lm").is_dir(), reason="demo-lm is not bundled")
@@ -98,7 +98,7 @@ def test_get_lists_sets_and_says_where_they_lie(capsys, monkeypatch, here):
     assert "licence: CC BY 2.0 FR" in out
     assert set(json.loads(run(capsys, "data", "get", "--json")[1])) == set(download.list_sets())
     sha = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
-    one = Set(Note("words"), Note("free"), (File("a/h", "x/h", 5, sha),))
+    one = Set(Message("words"), Message("free"), (File("a/h", "x/h", 5, sha),))
     monkeypatch.setattr(download, "list_sets", lambda: {"s": one})
     (here / "d" / "x").mkdir(parents=True)
     (here / "d" / "x" / ".h.part").write_text("hello", encoding="utf-8")  # fetched before; only to be checked

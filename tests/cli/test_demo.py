@@ -13,7 +13,7 @@ from qkv.cli.common import Common, Talk
 from qkv.errors import QkvError
 from qkv.explore import record, server
 from qkv.training import recipes
-from qkv.training.probes import watched
+from qkv.training.probes import records
 
 EVENT = {"kind": "step", "step": 1, "loss": 2.0}
 
@@ -140,7 +140,7 @@ def test_the_page_is_the_live_one_recorded_with_what_the_acts_measured(
         return "<!doctype html>"
 
     monkeypatch.setattr(record, "record", record_of)
-    monkeypatch.setattr(watched, "Watched", lambda directory: f"records of {directory}")
+    monkeypatch.setattr(records, "ProbeLog", lambda directory: f"records of {directory}")
     common = Common(talk=Talk("zh"))
     model = common.model("demo")
     result = {"directory": "runs/demo", "exact_match": 0.91, "cache_milliseconds": [[8, 1.0, 2.0]]}

@@ -17,7 +17,7 @@ from qkv.model import Model
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.tasks.types import SpecialTokens
 from qkv.training import checkpoint
-from qkv.training.probes import watched
+from qkv.training.probes import records
 
 WORDS = ["<pad>", "</s>", *"书和茶都在桌上我看完了它。", *"abcdefghijklmnopqrst"]
 
@@ -25,7 +25,7 @@ WORDS = ["<pad>", "</s>", *"书和茶都在桌上我看完了它。", *"abcdefgh
 class Letters:
     mask_id, stream, unk_id = None, None, 0
 
-    def unknown(self, text: str) -> list[str]:
+    def find_unknown(self, text: str) -> list[str]:
         return []
 
     def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:
@@ -157,8 +157,8 @@ def test_a_step_of_a_run_brings_its_weights_back(
 
 
 def test_the_page_of_a_run_begins_with_its_watched_sentences(tmp_path: Path) -> None:
-    index = {"format": watched.FORMAT, "texts": ["我昨天喝了茶。"], "steps": []}
-    watched.write(tmp_path / watched.FOLDER / "index.json", index)
+    index = {"format": records.FORMAT, "texts": ["我昨天喝了茶。"], "steps": []}
+    records.write_json(tmp_path / records.FOLDER / "index.json", index)
     assert look.examples(str(tmp_path)) == ("我昨天喝了茶。",)
     assert look.examples("demo")[0] == "书和茶都在桌上，我看完了它。"
     assert len(look.examples("gpt2")) == 2

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from qkv.core import masks
 from qkv.core.masks import REASONS, MaskContext, build_mask, find_reasons
-from qkv.spec import Mask
+from qkv.errors import QkvError
+from qkv.spec import Attention, Mask
 
 
 def why(rule: Mask, q: int, k: int, real: bool, same: bool, free: int) -> str:
@@ -94,3 +95,32 @@ def test_a_window_that_is_one_too_wide_is_found(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(masks, "find_blocked", wide)
     with pytest.raises(AssertionError):
         test_every_cell_is_as_a_loop_says.hypothesis.inner_test(Mask("causal", 2), 5, 0, 1, False, False, False)
+
+
+@pytest.mark.parametrize("heads", [1, 4, 6])
+@pytest.mark.parametrize("past", [0, 3])
+def test_alibi_lowers_scores_by_slope_times_distance(heads: int, past: int) -> None:
+    slopes = {1: [2**-8], 4: [2**-2, 2**-4, 2**-6, 2**-8], 6: [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]}[heads]
+    at = MaskContext(torch.arange(past, past + 5), torch.arange(past + 5), torch.ones(2, past + 5).tril(past).bool())
+    plain = build_mask(Mask("causal", 4), at)
+    bias = build_mask(Mask("causal", 4, heads), at).bias
+    assert bias is not None
+    assert plain.bias is not None
+    for h, slope in enumerate(slopes):
+        for i in range(5):
+            for k in range(past + 5):
+                expected = -slope * abs(past + i - k) + plain.bias[:, 0, i, k]
+                assert torch.equal(bias[:, h, i, k], expected)
+
+
+def test_alibi_alone_masks_the_future_of_a_square() -> None:
+    at = MaskContext(torch.arange(4), torch.arange(4))
+    bias = build_mask(Mask("causal", alibi_heads=2), at).bias
+    assert bias is not None
+    assert bias.shape == (1, 2, 4, 4)
+    assert bool(((bias > -1) == torch.ones(4, 4, dtype=torch.bool).tril()).all())
+
+
+def test_alibi_has_a_slope_for_every_head() -> None:
+    with pytest.raises(QkvError, match="slopes for 3 heads"):
+        Attention(heads=4, groups=4, head_dim=8, mask=Mask("causal", alibi_heads=3))

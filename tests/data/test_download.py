@@ -13,7 +13,8 @@ import pytest
 
 from qkv.data import download
 from qkv.data.download import File, Set, fetch_set
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.paths import cache_dir
 
 PLAIN = b"".join(b"%d lines of text\n" % i for i in range(20_000))
@@ -60,7 +61,7 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Shelf]]:
     known = hashlib.sha256(PLAIN).hexdigest()
     files = (File("a/plain.txt", "x/plain.txt", len(PLAIN), known),
              File("a/packed.txt.gz", "x/packed.txt", len(PACKED), known))  # fmt: skip
-    small, one = (Set(Note(""), Note(""), some) for some in (files, files[:1]))
+    small, one = (Set(Message(), Message(), some) for some in (files, files[:1]))
     monkeypatch.setattr(download, "list_sets", lambda: {"small": small, "one": one})
     yield Shelf
     server.shutdown()

@@ -82,7 +82,7 @@ def test_its_faults_are_told_with_the_row_or_the_name(tmp_path: Path) -> None:
 def test_a_run_learns_from_one(tmp_path: Path) -> None:
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "books")
     (tmp_path / "run.toml").write_text(
-        f"[data]\ndataset = \"books\"\nkeys = {json.dumps(KEYS)}\n[tokenizer]\nkind = \"char\"\n", encoding="utf-8"
+        f'[data]\ndataset = "books"\nkeys = {json.dumps(KEYS)}\n[tokenizer]\nkind = "char"\n', encoding="utf-8"
     )
     done = recipes.train(recipes.configure(tmp_path / "run.toml", smoke=True), device="cpu")
     assert done.outcome.steps == 6

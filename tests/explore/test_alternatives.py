@@ -12,12 +12,13 @@ import torch
 
 import qkv
 from qkv.explore.alternatives import Branch, walked
+from qkv.messages import Message
 
 UP, DOWN, RIGHT, LEFT = "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D"
 
 
-def english(zh: str, en: str) -> str:
-    return en
+def english(template: str, **fields: object) -> str:
+    return Message(template, **fields)
 
 
 def typed(*keys: str) -> Iterator[str]:

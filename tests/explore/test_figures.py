@@ -15,6 +15,7 @@ from qkv.cli import main
 from qkv.errors import QkvError
 from qkv.explore import figures
 from qkv.explore.tables import traced
+from qkv.messages import Message
 from qkv.plots import figure
 from qkv.tasks.types import SpecialTokens
 
@@ -94,7 +95,7 @@ def test_every_weight_of_a_block_has_its_box() -> None:
     for name in ("demo-lm", "demo", "demo-moe"):
         model = qkv.load(name)
         t = traced(model, "我看完了那本书。" if name != "demo-lm" else TEXT, ["walk"], {})
-        told = words(figures.draw_block(figures.Scene(model, t, 0, 0, lambda zh, en: en)))
+        told = words(figures.draw_block(figures.Scene(model, t, 0, 0, Message)))
         stack = model.core.encoder if model.encoder_decoder else model.core.decoder
         for weight in dict(stack.layers[0].named_parameters()):  # type: ignore[union-attr]
             assert weight.endswith("bias") or f"{weight.removesuffix('.weight')}\n" in told
@@ -104,7 +105,7 @@ def drawn(model: qkv.Model) -> Any:
     """The first layer of a model that read three tokens."""
     with model.trace(save=["walk"]) as t, torch.no_grad():
         model(torch.tensor([[3, 4, 5]]))
-    return figures.draw_block(figures.Scene(model, t, 0, 0, lambda zh, en: en))
+    return figures.draw_block(figures.Scene(model, t, 0, 0, Message))
 
 
 def sides(fig: Any) -> list[tuple[float, float]]:
@@ -146,7 +147,7 @@ def test_a_layer_without_a_residual_has_no_line() -> None:
 @pytest.mark.parametrize("name", ["demo-lm", "demo", "demo-bert"])
 def test_a_vector_is_followed_from_layer_to_layer(name: str) -> None:
     model, text = qkv.load(name), TEXT if name == "demo-lm" else "我看完了那本书。"
-    fig = figures.make_figures(model, [text], word=1, say=lambda zh, en: en)[NAMES[4]]
+    fig = figures.make_figures(model, [text], word=1, say=Message)[NAMES[4]]
     t = traced(model, text, ["walk"], {})
     side = "encoder." if model.encoder_decoder else ""
     layers = len((model.spec.encoder or model.spec.stack).blocks)
@@ -164,7 +165,7 @@ def test_a_vector_is_followed_from_layer_to_layer(name: str) -> None:
 
 def test_each_text_is_a_row_and_wrong_input_is_named() -> None:
     lm = qkv.load("demo-lm")
-    made = figures.make_figures(lm, [TEXT, "Twinkle"], say=lambda zh, en: en)
+    made = figures.make_figures(lm, [TEXT, "Twinkle"], say=Message)
     assert len(made[NAMES[0]].axes) == 8
     assert "text 2 head 4" in words(made[NAMES[0]])
     assert len(figures.make_figures(zoo_model("cloze"), ["abc"])) == len(figures.make_figures(lm, ["One"])) == 5

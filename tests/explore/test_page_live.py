@@ -14,7 +14,7 @@ from support import browsing
 import qkv
 from qkv.explore import server
 from qkv.training import recipes
-from qkv.training.probes.watched import FOLDER, WISHED, Watched
+from qkv.training.probes.records import FOLDER, REQUESTS_FILE, ProbeLog
 
 SENTENCE = "我爱喝茶。"
 
@@ -30,7 +30,7 @@ def learning(folder: Path) -> Iterator[tuple[server.Page, threading.Thread]]:
     def hear(event: dict[str, Any]) -> None:
         desk.events.send(event)
         until = time.monotonic() + 120
-        while event["kind"] == "watch" and not (folder / FOLDER / WISHED).is_file() and time.monotonic() < until:
+        while event["kind"] == "watch" and not (folder / FOLDER / REQUESTS_FILE).is_file() and time.monotonic() < until:
             time.sleep(0.05)
 
     page = server.Page(desk)
@@ -40,7 +40,7 @@ def learning(folder: Path) -> Iterator[tuple[server.Page, threading.Thread]]:
     try:
         yield page, thread
     finally:
-        (folder / FOLDER / WISHED).touch()  # it need not wait any more
+        (folder / FOLDER / REQUESTS_FILE).touch()  # it need not wait any more
         thread.join(300)
         page.stop()
 
@@ -53,15 +53,15 @@ def test_a_sentence_asked_for_in_training_is_in_the_next_record(tmp_path: Path) 
     with learning(folder) as (page, thread):
         seen = browsing.browsed("wish.mjs", page.url, SENTENCE, timeout=300)
         thread.join(300)
-    w = Watched(folder)
-    assert w.wishes == (SENTENCE,)
-    having = [step for step in w.steps if SENTENCE in [row["text"] for row in w.at(step).json["texts"]]]
+    w = ProbeLog(folder)
+    assert w.requests == (SENTENCE,)
+    having = [step for step in w.steps if SENTENCE in [row["text"] for row in w.read(step).json["texts"]]]
     assert having == [step for step in w.steps if step >= having[0]] != []  # every record since it was asked for
     assert 0 < having[0] < 12
     assert SENTENCE not in w.index["texts"]  # the run's own texts are others
-    record = w.at(seen["step"]).json["texts"]
+    record = w.read(seen["step"]).json["texts"]
     row = next(row for row in record if row["text"] == SENTENCE)
     assert seen["step"] in having
     assert seen["output"] == (row["output"] or "—")
     assert seen["text"] == SENTENCE
-    assert seen["shape"] == list(w.at(seen["step"])[f"texts.{record.index(row)}.alignment"].shape)
+    assert seen["shape"] == list(w.read(seen["step"])[f"texts.{record.index(row)}.alignment"].shape)

@@ -13,7 +13,7 @@ from qkv.explore import server
 from qkv.explore.question import Shelf
 from qkv.training import recipes
 from qkv.training.probes import recorder
-from qkv.training.probes.watched import Watched
+from qkv.training.probes.records import ProbeLog
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {
@@ -30,7 +30,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder.Recorder, "due", lambda self, step, seconds, total: True)
+        patch.setattr(recorder.Recorder, "is_due", lambda self, step, seconds, total: True)
         recipes.train(run_of("marian"), out=folder / "toy", device="cpu")
     return folder
 
@@ -58,7 +58,7 @@ def test_pictures_beams_copied_states_and_wishes(watched: Path, tmp_path: Path) 
         numbers = browsing.browsed("tools.mjs", page.url, str(tmp_path))
     assert len(numbers) >= 12
     assert browsing.wrong(numbers, page.desk.shelf) == []
-    assert Watched(watched / "toy").wishes == ("我爱 茶。",)
+    assert ProbeLog(watched / "toy").requests == ("我爱 茶。",)
 
 
 @pytest.mark.nightly

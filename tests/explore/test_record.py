@@ -17,7 +17,7 @@ from qkv.explore import record, replay
 from qkv.explore.answers import answer, panels
 from qkv.explore.question import Cut, Question, ask
 from qkv.model import Model
-from qkv.training.probes.watched import Watched
+from qkv.training.probes.records import ProbeLog
 
 INDEX = """<!doctype html>
 <html lang="en"><head>
@@ -119,7 +119,7 @@ def test_a_weight_is_in_bytes() -> None:
 def test_some_steps_are_recorded_the_first_and_the_last_among_them(tmp_path: Path) -> None:
     count = 3 * record.STEPS + 2
     run = long_run(tmp_path, count)
-    w, key = Watched(run), replay.key(run)
+    w, key = ProbeLog(run), replay.key(run)
     book = record.training(w)
     kept = [int(path.rpartition("/")[2]) for path in book if "/step/" in path]
     assert len(kept) <= record.STEPS + 1
@@ -135,12 +135,12 @@ def test_a_long_curve_is_thinned_and_a_run_has_one_name(tmp_path: Path) -> None:
     events = [{"kind": "step", "step": n, "loss": 1.0} for n in range(2 * replay.POINTS + 1)]
     events += [{"kind": "evaluation", "step": 1, "loss": 0.5}]
     (run / "train" / "log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events), encoding="utf-8")
-    found = replay.steps(Watched(run))
+    found = replay.steps(ProbeLog(run))
     assert found.keys["loss"][:2] == [[0, 1.0], [3, 1.0]]
     assert len(found.keys["loss"]) <= replay.POINTS
     assert found.keys["evaluations"] == [{"step": 1, "loss": 0.5}]
     assert found.arrays["moved"].dtype == torch.int32
-    at = replay.step(Watched(run), "1")
+    at = replay.step(ProbeLog(run), "1")
     assert {n: x.dtype for n, x in at.arrays.items()}["teacher.mask"] == torch.uint8
     assert replay.key(run) == replay.key(run / ".." / run.name)
 

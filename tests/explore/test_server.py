@@ -26,7 +26,7 @@ from qkv.errors import QkvError
 from qkv.explore import replay, server
 from qkv.explore.server import Desk, Events, app
 from qkv.model import Model
-from qkv.training.probes.watched import Watched
+from qkv.training.probes.records import ProbeLog
 
 PORT, TOKEN = 8123, "secret"
 HERE = f"http://127.0.0.1:{PORT}"
@@ -441,7 +441,7 @@ def test_a_text_is_asked_for_while_a_run_learns(lm: Model, tmp_path: Path) -> No
     browser = Browser(desk_of(lm, watched=tmp_path))
     name = browser.get("/api/watch").json["runs"][0]["run"]
     assert browser.post(f"/api/watch/{name}/texts", {"text": " 我爱  茶。"}).json["texts"] == ["我爱 茶。"]
-    assert Watched(run).wishes == ("我爱 茶。",)
+    assert ProbeLog(run).requests == ("我爱 茶。",)
     assert "1 to 120 characters" in browser.post(f"/api/watch/{name}/texts", {"text": "x" * 121}).error
     assert browser.post("/api/watch/w0/texts", {"text": "x"}).status == 404
     assert browser.post(f"/api/watch/{name}/words", {"text": "x"}).status == 404

@@ -130,7 +130,7 @@ def test_saved_by_the_name_of_its_family_its_config_is_read_again(pair, tmp_path
 
 def test_transformers_loads_what_we_save_and_agrees(pair, tmp_path, record, request):
     oracle, model = pair
-    model.config = None  # as for a model that we built; an elder family may say the same, so this one is named
+    model.config = None  # as for a model that we built; a parent family may say the same, so this one is named
     model.save(tmp_path / "ours", family=request.node.callspec.params["pair"][0])
     again = type(oracle).from_pretrained(tmp_path / "ours").eval()
     at = oracles.batch(oracle, 0)

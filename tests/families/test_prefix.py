@@ -321,7 +321,7 @@ def test_saved_under_the_release_names_and_read_again(model, tmp_path, record):
     record("glm_blank", "saves", True)
 
 
-def test_one_key_tells_it_from_the_younger_family_of_the_same_type():
+def test_one_key_tells_it_from_the_later_family_of_the_same_type():
     assert model_dir.family_of_config(CONFIG, "config.json") is glm_blank
     assert model_dir.family_of_config({"model_type": "glm"}, "config.json") is model_dir.modules()["glm"]
     with pytest.raises(QkvError, match="did you mean 'glm'"):

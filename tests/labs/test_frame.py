@@ -18,6 +18,7 @@ from qkv import labs
 from qkv.errors import QkvError
 from qkv.labs import lab, page
 from qkv.labs.lab import Plot, Runs, Verdict
+from qkv.messages import Given, Message
 from qkv.plots import figure, html, terminal
 
 BLIND = labs.find("order-blind")
@@ -41,7 +42,7 @@ def test_a_lab_computes_on_one_thread_unless_it_is_about_speed():
     try:
         for kind, threads in (("exact", 1), ("speed", 2)):
             one = dataclasses.replace(
-                BLIND, kind=kind, run=run, judge=lambda runs: Verdict("shown", ("", ""), 0.0, (0.0, 0.0))
+                BLIND, kind=kind, run=run, judge=lambda runs: Verdict("shown", Message(), 0.0, (0.0, 0.0))
             )
             assert lab.perform("x", one, seeds=(0,)).numbers == ({"threads": threads},)
             assert torch.get_num_threads() == 2
@@ -83,22 +84,21 @@ def test_ctrl_c_ends_the_processes_of_all_seeds(tmp_path):
 
 def result(value, word="shown", spread=0.0):
     numbers = tuple({"accuracy": value + d} for d in (0.0, spread / 2, spread))
-    return lab.Result("x", (0, 1, 2), 1, numbers, Verdict(word, ("", ""), value, (value, value)), 1.0)
+    return lab.Result("x", (0, 1, 2), 1, numbers, Verdict(word, Message(), value, (value, value)), 1.0)
 
 
 def test_a_run_agrees_with_an_earlier_one_within_its_spread():
-    one = dataclasses.replace(BLIND, kind="trained", rows={"accuracy": ("正确率", "accuracy")})
+    one = dataclasses.replace(BLIND, kind="trained", rows={"accuracy": Message("accuracy")})
     kept = result(0.5, spread=0.1)
     assert lab.differences(one, kept, kept) == []
     assert lab.differences(one, kept, result(0.65)) == []
-    assert lab.differences(one, kept, result(0.75)) == [
-        ("正确率：0.75，原来 0.5 … 0.6", "accuracy: 0.75, was 0.5 … 0.6")
-    ]
+    (said,) = lab.differences(one, kept, result(0.75))
+    assert (said, said.to("zh")) == ("accuracy: 0.75, was 0.5 … 0.6", "正确率：0.75，原来 0.5 … 0.6")
     assert lab.differences(one, result(1.0), result(0.99)) == []
     assert len(lab.differences(one, result(1.0), result(0.9))) == 1
-    assert lab.differences(one, kept, result(0.55, "refuted"))[0][1] == "verdict: refuted, was shown"
-    other = dataclasses.replace(one, rows={"loss": ("损失", "loss")})
-    assert lab.differences(other, kept, kept) == [("损失：原来没有", "loss: was not there")]
+    assert lab.differences(one, kept, result(0.55, "refuted"))[0] == "verdict: refuted, was shown"
+    other = dataclasses.replace(one, rows={"loss": Message("loss")})
+    assert lab.differences(other, kept, kept) == ["loss: was not there"]
     fast = dataclasses.replace(one, kind="speed")
     assert lab.differences(fast, kept, result(9.0)) == []
 
@@ -111,7 +111,7 @@ def test_a_result_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(lab, "sync", full)
+    monkeypatch.setattr(lab, "fsync_path", full)
     with pytest.raises(QkvError, match="No space left"):
         lab.write(BLIND, result(0.9), tmp_path / "new")
     assert file.read_bytes() == before
@@ -132,9 +132,11 @@ def test_a_png_is_written_without_a_display(tmp_path):
 
 
 def test_a_published_figure_stands_beside_ours(tmp_path):
-    theirs = Plot("bars", ("他们", "theirs"), ["a"], {"s": [3.0]}, source=("图 1", "their Figure 1"),
-                  names={"a": ("甲", "first")})  # fmt: skip
-    ours = Plot("lines", ("我们", "ours"), [1.0, 2.0], {"s": [0.0, 1.0]}, names={"s": ("线", "line")}, beside=theirs)
+    theirs = Plot("bars", Given({"zh": "他们", "en": "theirs"}), ["a"], {"s": [3.0]},
+                  source=Given({"zh": "图 1", "en": "their Figure 1"}),
+                  names={"a": Message("first")})  # fmt: skip
+    ours = Plot("lines", Given({"zh": "我们", "en": "ours"}), [1.0, 2.0], {"s": [0.0, 1.0]},
+                names={"s": Message("line")}, beside=theirs)
     found = dataclasses.replace(BLIND, plot=lambda runs: ours, rows={})
     drawn = page.make_forms(found, Runs(({},)), "en")
     lines = [click.unstyle(line) for form in drawn for line in terminal.render(form)]

@@ -21,6 +21,7 @@ from qkv.core.model import Block, Stack, Transformer
 from qkv.errors import QkvError
 from qkv.labs import lab, page, tiny
 from qkv.labs.lab import Runs
+from qkv.messages import Message
 from qkv.plots import html, terminal
 
 FOLDER = Path(labs.__file__).parent
@@ -162,7 +163,7 @@ def test_pictures_and_pages_are_drawn_in_both_languages(ran, tmp_path):
         drawn = page.make_forms(found, runs, lang)
         lines = [click.unstyle(line) for line in terminal.render(drawn[0])]
         assert len(lines) > 2
-        assert page.pick(found.plot(runs).title, lang) == lines[0]
+        assert found.plot(runs).title.to(lang) == lines[0]
         written = page.write_page(found, result, lang)
         assert all(html.render(form) in written for form in drawn)
         assert page.write_verdict(result, lang).split("[")[0].strip()[:12] in written
@@ -217,12 +218,12 @@ def test_a_private_import_is_caught():
 def test_a_lab_says_everything_in_two_languages(name):
     found = LABS[name]
     for words in (found.claim, found.who, found.measured, found.chance, found.expected, *found.rows.values()):
-        zh, en = words
+        zh, en = words.to("zh"), words
         assert sum("一" <= c <= "鿿" for c in en) < 0.2 * len(en)  # 它 may be quoted in English
         assert zh
         assert en
     kept = labs.saved(name)
-    assert kept is None or kept["claim"] == list(found.claim)
+    assert kept is None or kept["claim"] == [found.claim.to("zh"), found.claim]
 
 
 def test_an_unknown_lab_names_the_nearest():
@@ -286,5 +287,5 @@ def test_a_page_needs_no_matplotlib_but_a_png_does(monkeypatch, tmp_path):
 
 
 def test_numbers_that_are_not_finite_are_still_drawn():
-    plot = lab.Plot("bars", ("", "t"), ["a", "b"], {"s": [math.nan, 1.0]})
+    plot = lab.Plot("bars", Message("t"), ["a", "b"], {"s": [math.nan, 1.0]})
     assert "nan" in "\n".join(terminal.render(page.make_form(plot, {}, "en")))

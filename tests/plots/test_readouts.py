@@ -13,6 +13,7 @@ import torch
 import qkv
 from qkv.errors import QkvError
 from qkv.lens import parts, readout, words
+from qkv.messages import Given
 from qkv.plots import figure, forms, html
 from qkv.plots.forms import Bars, Drawn, Grid, Lines, Table
 from qkv.plots.text import number
@@ -108,7 +109,7 @@ def test_what_is_drawn_is_what_the_readout_says(found: dict[str, Drawn]) -> None
     sums, _ = pushed.forms()
     assert isinstance(sums, Bars)
     assert abs(sum(sums.series[""]) - pushed.logit) < 1e-4
-    assert pushed.goal in sums.title[1]
+    assert pushed.goal in sums.title
     near = found["neighbours"]
     assert isinstance(near, words.Nears)
     assert number(near[0].cosine, 4) in near._repr_html_()
@@ -120,13 +121,13 @@ def test_what_is_drawn_is_what_the_readout_says(found: dict[str, Drawn]) -> None
 
 
 def test_words_of_the_text_cannot_become_html(found: dict[str, Drawn]) -> None:
-    table = html.render(Table(("<i>", "<i>"), [["<b>", "&"], ["x", "<script>"]]))
+    table = html.render(Table("<i>", [["<b>", "&"], ["x", "<script>"]]))
     assert "<i>" not in table
     assert "<script>" not in table
-    for form in (Bars(("", ""), ["<b>"], [1.0]), Lines(("", ""), ["<b>", "c"], {"<b>": [1.0, 2.0]}),
+    for form in (Bars("", ["<b>"], [1.0]), Lines("", ["<b>", "c"], {"<b>": [1.0, 2.0]}),
                  Bars("<b>", ["x"], {"<b>": [1.0], "<b>c": [2.0]}, "<b>", x_label="<b>", y_label="<b>"),
                  Lines("<b>", (), {"<b>": [(1.0, 2.0)]}, "<b>", x_label="<b>", y_label="<b>"),
-                 Grid(("", ""), ["<b>"], ["<b>"], torch.ones(1, 1), [["<b>"]])):  # fmt: skip
+                 Grid("", ["<b>"], ["<b>"], torch.ones(1, 1), [["<b>"]])):  # fmt: skip
         assert "<b>" not in html.render(form)
 
 
@@ -160,22 +161,22 @@ class Pictures(Drawn):
 def test_a_very_large_grid_shows_its_end_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     size = forms.MAX_CELLS + 6
     names = [f"w{i}" for i in range(size)]
-    shown = html.render(Grid(("", ""), names, names, torch.eye(size)))
+    shown = html.render(Grid("", names, names, torch.eye(size)))
     assert f"the last {forms.MAX_CELLS} of {size} × {size}" in shown
     assert f">w{size - 1}<" in shown
     assert ">w5<" not in shown
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(figure, "find_chinese", lambda: ["DejaVu Sans"])
-    (ax,) = Pictures(Grid(("题", "title"), names, names, torch.eye(size))).plot().axes
+    (ax,) = Pictures(Grid(Given({"zh": "题", "en": "title"}), names, names, torch.eye(size))).plot().axes
     assert len(ax.get_yticks()) == forms.MAX_CELLS
     told = (
         f"题（最后 {forms.MAX_CELLS} 个，全部 {size} × {size}）\ntitle (the last {forms.MAX_CELLS} of {size} × {size})"
     )
     assert ax.get_title(loc="left") == told
-    (whole,) = Pictures(Grid(("题", "title"), names[:3], names[:3], torch.eye(3))).plot().axes
+    (whole,) = Pictures(Grid(Given({"zh": "题", "en": "title"}), names[:3], names[:3], torch.eye(3))).plot().axes
     assert whole.get_title(loc="left") == "题\ntitle"
     monkeypatch.setattr(figure, "find_chinese", list)
-    (bare,) = Pictures(Grid(("题", "title"), names[:3], names[:3], torch.eye(3))).plot().axes
+    (bare,) = Pictures(Grid(Given({"zh": "题", "en": "title"}), names[:3], names[:3], torch.eye(3))).plot().axes
     assert bare.get_title(loc="left") == "title", "no Chinese font is installed"
 
 

@@ -1,4 +1,4 @@
-"""transformers' own models at drawn shapes: LLaMA's younger relatives."""
+"""transformers' own models at drawn shapes: families derived from LLaMA."""
 
 import random
 from typing import Any

@@ -136,6 +136,13 @@ def stretched() -> Spec:
     return Spec(97, Stack(48, tuple(map(block, kinds)), final_norm=Norm("rms", 1e-6)), head=Head("untied"))
 
 
+def alibi() -> Spec:
+    """A decoder with ALiBi for positions, grouped keys and normed embeddings."""
+    attn = Attention(6, 3, 16, Mask("causal", alibi_heads=6), True, True)
+    block = Block(attn, Ffn(80, "gelu_tanh", bias=True), norm_in=Norm("layer"))
+    return Spec(97, Stack(48, (block,) * 2, embed_norm=Norm("layer"), final_norm=Norm("layer")))
+
+
 def experts() -> Spec:
     """A decoder of experts: soft scores over eight, two of them chosen, and a shared one behind a gate."""
     attn = Attention(4, 2, 16, Mask("causal"), True, rotary=Rotary(16))
@@ -176,7 +183,7 @@ def two_words() -> Spec:
 ALL = {
     "seq2seq": seq2seq, "gqa": gqa, "window": lambda: gqa(window=3), "learned": learned, "parallel": parallel,
     "bare": bare, "encoder": encoder, "relative": relative, "cloze": cloze, "blanks": blanks, "stretched": stretched,
-    "two_words": two_words, "carried": carried, "experts": experts, "latent": latent, "mixed": mixed,
+    "alibi": alibi, "two_words": two_words, "carried": carried, "experts": experts, "latent": latent, "mixed": mixed,
     "dropout": lambda: seq2seq(dropout=0.1),
 }  # fmt: skip
 

@@ -133,7 +133,7 @@ def test_pairs_are_wanted_where_a_source_is_read_and_a_bad_one_is_named(tmp_path
     long = PAIRS + "你\t" + "cat " * 8 + "\n"
     with pytest.raises(QkvError, match=r"p.tsv:5: a text has 33 tokens, and the model reads at most 16") as error:
         model.eval(ppl=put(tmp_path, "p.tsv", long))
-    assert error.value.zh.endswith("；请缩短或分开")
+    assert error.value.message.to("zh").endswith("；请缩短或分开")
 
 
 @pytest.mark.skipif(not (bundled_dir() / "demo-moe").is_dir(), reason="demo-moe is not bundled")

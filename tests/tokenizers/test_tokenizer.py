@@ -7,7 +7,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models
 
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.tokenizers import backends
 from qkv.tokenizers.tokenizer import Spelling, Tokenizer, load
 from qkv.tokenizers.vocabulary import train
@@ -69,9 +70,9 @@ def test_a_decoder_that_is_not_understood_is_asked_itself(monkeypatch: pytest.Mo
 
 def test_a_panic_of_the_backend_is_an_error_for_people() -> None:
     panic = type("PanicException", (BaseException,), {})
-    with pytest.raises(QkvError, match=r"cannot read.*boom"), backends.guard_panics(Note("cannot read", zh="读不了")):
+    with pytest.raises(QkvError, match=r"cannot read.*boom"), backends.guard_panics(Message("cannot read")):
         raise panic("boom")
-    with pytest.raises(KeyboardInterrupt), backends.guard_panics(Note("cannot read", zh="读不了")):
+    with pytest.raises(KeyboardInterrupt), backends.guard_panics(Message("cannot read")):
         raise KeyboardInterrupt
     with pytest.raises(QkvError, match="half of a character"):
         fallback().encode("\ud800")

@@ -16,11 +16,11 @@ from qkv.data import collate
 from qkv.data.collate import IGNORED, Batch, duplicate_rows
 from qkv.errors import QkvError
 from qkv.training import assemble, crossentropy, loop, losses
+from qkv.training.losses import step_loss
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
-from qkv.training.step_loss import step_loss
 
 V, PAD = 40, 0
 
@@ -109,7 +109,7 @@ def test_loss_and_gradients_are_the_slow_loops(
     made: Callable[[], Transformer], batch: Callable[[], Batch], smoothing: float
 ) -> None:
     core, b = made(), batch()
-    loss, _ = step_loss(core, b, smoothing=smoothing, agree=5.0, drop=drop())
+    loss, _ = step_loss(core, b, smoothing=smoothing, rdrop=5.0, drop=drop())
     slow = slowly(core, b, 5.0, smoothing)
     assert float(loss.detach()) == pytest.approx(float(slow.detach()), rel=1e-5)
     assert float(slow.detach()) > 1.005 * float(slowly(core, b, 0.0, smoothing).detach())  # the two passes do differ
@@ -122,7 +122,7 @@ def test_loss_and_gradients_are_the_slow_loops(
 
 @pytest.mark.parametrize("fault", ["one way", "no gradient", "of other words"])
 def test_a_pull_that_is_wrong_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = crossentropy.pull
+    right = crossentropy.add_rdrop_gradient
 
     def wrong(p: Tensor, logits: Tensor, agree: float) -> Tensor:
         if fault == "one way":
@@ -136,7 +136,7 @@ def test_a_pull_that_is_wrong_is_found(fault: str, monkeypatch: pytest.MonkeyPat
         p[turned] = other
         return differ
 
-    monkeypatch.setattr(crossentropy, "pull", wrong)
+    monkeypatch.setattr(crossentropy, "add_rdrop_gradient", wrong)
     with pytest.raises(AssertionError):
         test_loss_and_gradients_are_the_slow_loops(translator, pairs, 0.1)
 
@@ -147,7 +147,7 @@ def test_chunks_of_rows_pair_the_two_passes(monkeypatch: pytest.MonkeyPatch) -> 
     head = torch.nn.Linear(16, 4_000)
     hidden = torch.randn(2 * many, 16, generator=g, requires_grad=True)
     labels = torch.randint(4_000, (many,), generator=g).repeat(2)
-    found = crossentropy.linear_cross_entropy(hidden, head, labels, agree=2.0)
+    found = crossentropy.linear_cross_entropy(hidden, head, labels, rdrop=2.0)
     logits = head(hidden)
     one, two = logits.log_softmax(-1).chunk(2)
     apart = F.kl_div(one, two, log_target=True, reduction="sum") + F.kl_div(two, one, log_target=True, reduction="sum")
@@ -164,7 +164,7 @@ def test_chunks_of_weighted_rows_pair_the_two_passes(monkeypatch: pytest.MonkeyP
     labels, weight = (torch.randint(4_000, (many,), generator=g).repeat(2), torch.rand(many, generator=g).repeat(2))
 
     def checked() -> None:
-        found = losses.weighed(hidden, head, labels, weight, smoothing=0.0, agree=2.0)
+        found = losses.weighted_cross_entropy(hidden, head, labels, weight, smoothing=0.0, rdrop=2.0)
         one, two = head(hidden).log_softmax(-1).chunk(2)
         gap = (one.exp() * (one - two) + two.exp() * (two - one)).sum(-1)
         slow = (F.cross_entropy(head(hidden), labels, reduction="none") * weight).sum() + (gap * weight[:many]).sum()
@@ -172,8 +172,10 @@ def test_chunks_of_weighted_rows_pair_the_two_passes(monkeypatch: pytest.MonkeyP
         assert torch.allclose(*(torch.autograd.grad(x, hidden)[0] for x in (found, slow)), atol=1e-5)
 
     checked()
-    right = losses.apart
-    monkeypatch.setattr(losses, "apart", lambda logits, agree, counts=1.0: right(logits, agree))  # a fault: unweighted
+    right = losses.rdrop_kl
+    monkeypatch.setattr(
+        losses, "rdrop_kl", lambda logits, agree, counts=1.0: right(logits, agree)
+    )  # a fault: unweighted
     with pytest.raises(AssertionError):
         checked()
 
@@ -183,7 +185,7 @@ def test_without_dropout_both_passes_agree(
     made: Callable[[], Transformer], batch: Callable[[], Batch], smoothing: float
 ) -> None:
     core, b = made(), batch()
-    with_it, without = (step_loss(core, b, smoothing=smoothing, agree=agree)[0].detach() for agree in (5.0, 0.0))
+    with_it, without = (step_loss(core, b, smoothing=smoothing, rdrop=agree)[0].detach() for agree in (5.0, 0.0))
     assert float(with_it) == pytest.approx(float(without), rel=1e-5)
 
 
@@ -192,7 +194,7 @@ def test_experts_are_evened_out_over_both_passes() -> None:
     core = Transformer(shape.spec(V))
     initialise(core, 0)
     b = collate.collate_prefixes(list(zip(rows(0), rows(1), strict=True)), pad=PAD, start=(1,))
-    (two, loads), (one, alone) = (step_loss(core, b, even=0.5, agree=agree) for agree in (5.0, 0.0))
+    (two, loads), (one, alone) = (step_loss(core, b, aux_loss_weight=0.5, rdrop=agree) for agree in (5.0, 0.0))
     assert float(two.detach()) == pytest.approx(float(one.detach()), rel=1e-5)
     assert loads is not None
     assert alone is not None
@@ -213,23 +215,23 @@ def run_of(family: str, **shape: float) -> Run:
     return Run(
         "agree", partial(Splits, lines, lines[:6], lines[:6]),
         replace(Shape(family, width=32, layers=1, heads=2, ffn=32, context=16), **shape),  # type: ignore[arg-type]
-        Vocabulary("split", 60), Settings(steps=3, agree=2.0, precision="fp32"),
+        Vocabulary("split", 60), Settings(steps=3, rdrop=2.0, precision="fp32"),
     )  # fmt: skip
 
 
 def test_a_model_without_dropout_is_refused() -> None:
-    with pytest.raises(QkvError, match=r"training\.agree=2\.0: two passes of a model without dropout agree already"):
+    with pytest.raises(QkvError, match=r"training\.rdrop=2\.0: two passes of a model without dropout agree already"):
         assemble.assemble(run_of("marian", dropout=0.0), device="cpu")
     for family, drops in (("marian", {"dropout": 0.0, "attention_dropout": 0.1}), ("lstm", {})):
         assert assemble.assemble(run_of(family, **drops), device="cpu").plan
-    with pytest.raises(QkvError, match=r"training\.agree: found -1"):
-        Settings(agree=-1.0)
+    with pytest.raises(QkvError, match=r"training\.rdrop: found -1"):
+        Settings(rdrop=-1.0)
 
 
 def test_a_run_learns_with_it_and_repeats_itself() -> None:
     def ended(agree: float) -> dict[str, Tensor]:
         run = run_of("marian")
-        a = assemble.assemble(replace(run, training=replace(run.training, agree=agree)), device="cpu")
+        a = assemble.assemble(replace(run, training=replace(run.training, rdrop=agree)), device="cpu")
         loop.train(a.model.core, a.plan, a.run.training)
         return dict(a.model.core.state_dict())
 

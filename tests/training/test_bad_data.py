@@ -9,7 +9,7 @@ from qkv.data.check import check
 from qkv.errors import QkvError
 from qkv.training import recipes
 from qkv.training.data_files import Data
-from qkv.training.splits import shared
+from qkv.training.splits import find_data_file
 
 ROWS = [(f"one {i}", f"eins {i}") for i in range(40)]
 
@@ -60,7 +60,7 @@ def test_a_first_row_that_names_the_columns_is_told(tmp_path: Path) -> None:
     first, second = Data(tsv=("a.tsv", "b.tsv"), valid_file="v.tsv").splits(tmp_path).notes
     assert "a.tsv:2: Text | label: looks like the names of the columns" in first
     assert "v.tsv:1:" in second
-    assert "请删去这一行" in first.zh
+    assert "请删去这一行" in first.to("zh")
     assert Data(tsv="b.tsv").splits(tmp_path).notes == ()
     (tmp_path / "c.tsv").write_text("text 30\tclass\nlabel\tgood\n" + rows, encoding="utf-8")
     assert Data(tsv="c.tsv").splits(tmp_path).notes == ()
@@ -74,7 +74,7 @@ def test_a_held_out_source_that_is_trained_on_with_another_target_is_told(tmp_pa
     (note,) = data(tmp_path, **files).splits(tmp_path).notes
     assert note.startswith("2 of 4 held-out pairs have a source that is trained on too, beside something else (")
     assert f"{ROWS[3][0]!r}: held out 'another', trained on {ROWS[3][1]!r}" in note
-    assert "2 对的源文" in note.zh
+    assert "2 对的源文" in note.to("zh")
     (note,) = data(tmp_path, apart="target", **files).splits(tmp_path).notes
     assert note.startswith("1 of 4 held-out pairs have a target that is trained on too")
     assert data(tmp_path).splits(tmp_path).notes == ()  # what the hash holds out shares no source
@@ -112,13 +112,13 @@ def test_recipes_find_what_was_fetched_and_say_how_to_fetch_it(tmp_path: Path, m
     monkeypatch.setenv("QKV_DATA", str(tmp_path / "none"))
     monkeypatch.setenv("QKV_CACHE", str(tmp_path / "cache"))
     with pytest.raises(QkvError, match=r"no such file\. qkv data get tinyshakespeare fetches it; or set QKV_DATA"):
-        shared("lm", "tinyshakespeare", "input.txt")
+        find_data_file("lm", "tinyshakespeare", "input.txt")
     with pytest.raises(QkvError, match=r"no such file\. Set QKV_DATA"):
-        shared("lm", "other", "input.txt")
+        find_data_file("lm", "other", "input.txt")
     path = tmp_path / "cache" / "data" / "lm" / "tinyshakespeare" / "input.txt"
     path.parent.mkdir(parents=True)
     path.write_text("x", encoding="utf-8")
-    assert shared("lm", "tinyshakespeare", "input.txt") == path
+    assert find_data_file("lm", "tinyshakespeare", "input.txt") == path
 
 
 def test_rows_that_are_all_alike_leave_nothing_to_train_on(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from qkv.data import collate
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
 from qkv.training import loop, losses
+from qkv.training.losses import measure, step_loss
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
-from qkv.training.step_loss import measure, step_loss
 
 V = 30
 
@@ -40,7 +40,7 @@ def test_a_batch_without_labels_contributes_nothing_and_is_never_nan(family: str
     assert batch.tokens == 0
     for smoothing, agree in ((0.0, 0.0), (0.1, 0.0), (0.1, 2.0)):
         core.zero_grad(set_to_none=True)
-        loss, _ = step_loss(core, batch, smoothing=smoothing, agree=agree)
+        loss, _ = step_loss(core, batch, smoothing=smoothing, rdrop=agree)
         loss.backward()
         assert float(loss.detach()) == 0.0
         assert all(p.grad is None or bool((p.grad == 0).all()) for p in core.parameters())
@@ -100,7 +100,7 @@ def test_the_label_of_a_text_out_of_range_is_told(wrong: int) -> None:
 
 
 def test_the_guard_is_what_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "within", lambda *given: None)
+    monkeypatch.setattr(losses, "check_label_range", lambda *given: None)
     with pytest.raises(IndexError):
         test_the_label_of_a_text_out_of_range_is_told(3)
 

@@ -16,7 +16,7 @@ from qkv import hub
 from qkv.cli import main
 from qkv.devices import parse_device
 from qkv.errors import QkvError
-from qkv.training import assemble, own_data, recipes, session
+from qkv.training import assemble, evaluation, own_data, recipes, session
 from qkv.training.compatibility import fits
 
 SMALL = ["model.width=16", "model.layers=1", "model.ffn=32", "model.heads=2", "tokenizer.size=300", "training.steps=2"]
@@ -71,9 +71,7 @@ def test_what_fits_leaves_room_to_begin(name: str, margin: int) -> None:
      (["training.metric=label_accuracy"], "gives no 'label_accuracy'"),
      (["training.metric=bleu", "check.sentences=0"], "gives no 'bleu'")],
 )  # fmt: skip
-def test_a_metric_that_no_evaluation_gives_is_named_before_any_write(
-    words: list[str], said: str, here: Path
-) -> None:
+def test_a_metric_that_no_evaluation_gives_is_named_before_any_write(words: list[str], said: str, here: Path) -> None:
     with pytest.raises(QkvError, match=said):
         recipes.train("a.tsv", overrides=[*SMALL, *words], out=here / "r", device="cpu")
     assert not (here / "r").exists()
@@ -107,7 +105,7 @@ def test_a_prompt_that_cannot_be_continued_is_told(prompt: str, here: Path) -> N
 @pytest.mark.parametrize(
     "word",
     ["training.lr=nan", "training.lr=-1", "training.lr=inf", "training.betas=[1.5,2]", "training.betas=[nan,0.9]",
-     "training.clip=nan", "training.agree=nan", "training.weight_decay=nan", "training.spike=nan",
+     "training.clip=nan", "training.rdrop=nan", "training.weight_decay=nan", "training.spike=nan",
      "training.seconds=inf", "training.ema=1", "training.evaluate_every=-2", "training.save_every=-1",
      "training.threads=-1", "training.threads=99999", "data.valid=-3", "data.test=-1", "data.columns=[-1,0]",
      "data.columns=[0,0]", "training.seed=99999999999999999999999", "model.width=0", "model.heads=0", "model.ffn=-1",
@@ -269,7 +267,7 @@ def test_steps_that_were_asked_for_are_recorded_without_any_others(here: Path) -
 
 def test_a_start_that_was_cut_off_is_a_run_and_begins_anew(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as m:
-        m.setattr(session.log, "record", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        m.setattr(session.log, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             recipes.train("a.tsv", overrides=SMALL, out=here / "r", device="cpu")
     assert recipes.train("a.tsv", overrides=SMALL, out=here / "r", device="cpu").outcome.steps == 2
@@ -323,7 +321,7 @@ def test_a_test_text_of_which_nothing_can_be_judged_is_told(here: Path) -> None:
     how = [*SMALL, "data.test_file=last.txt", "model.family=bert"]
     a = assemble.assemble(recipes.configure("book.txt", how), device="cpu")
     assert "the test text is too short for this objective: it will not be judged" in a.plan.notes
-    assert assemble.test(a) == ({}, [])
+    assert evaluation.evaluate_test(a) == ({}, [])
 
 
 def test_a_warm_up_longer_than_the_run_is_told(here: Path) -> None:

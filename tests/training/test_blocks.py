@@ -17,10 +17,11 @@ from qkv.core.step import active_tracer
 from qkv.data import collate
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.training import loop
+from qkv.training import step as stepping
 from qkv.training.blocks import Blocks
+from qkv.training.losses import step_loss
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
-from qkv.training.step_loss import step_loss
 
 # the compiler asks each tensor for its gradient, and hides the warning itself where warnings are no errors
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -89,9 +90,7 @@ def _fresh() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("kind", "most"), [("speaker", 2), ("translator", 4)])
-def test_compiled_blocks_learn_the_same_from_two_graphs_a_kind_at_most(
-    kind: str, most: int
-) -> None:
+def test_compiled_blocks_learn_the_same_from_two_graphs_a_kind_at_most(kind: str, most: int) -> None:
     core, graphs = core_of(kind), Graphs()
     way = Blocks(core, Settings(compile="blocks"), CPU, backend=graphs)  # type: ignore[arg-type]
     for length in (16, 16, 11, 13):
@@ -174,9 +173,9 @@ def test_a_run_with_fast_blocks_ends_where_a_plain_one_does(
 ) -> None:
     how = {"compile": "blocks"} if compiled else {}
     how |= {"recompute": "blocks"} if recomputed else {}
-    monkeypatch.setattr(loop, "Blocks", functools.partial(Blocks, backend="eager"))
-    true: Callable[..., Any] = loop.make_dropout
-    monkeypatch.setattr(loop, "make_dropout", lambda *key, **_: true(*key, traceable=True))
+    monkeypatch.setattr(stepping, "Blocks", functools.partial(Blocks, backend="eager"))
+    true: Callable[..., Any] = stepping.make_dropout
+    monkeypatch.setattr(stepping, "make_dropout", lambda *key, **_: true(*key, traceable=True))
     plan = Plan(lambda _: [9, 14, 11], lambda length: batch_of("speaker", length))
     base = Settings(steps=4, lr=1e-3, precision="fp32", clip=1.0)
     ends = []

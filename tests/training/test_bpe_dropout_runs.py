@@ -10,7 +10,7 @@ import torch
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
 from qkv.training import assemble, recipes
-from qkv.training.objectives import base as objectives
+from qkv.training.objectives import augment
 from qkv.training.own_data import from_toml
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
@@ -52,7 +52,7 @@ def test_no_dropout_is_the_run_as_it_was_and_held_out_pairs_stay_as_cut() -> Non
     assert plain.model.tokenizer is not None
     assert sorted(rows_of(plain, 0)) == sorted(plain.model.tokenizer.encode_batch([s for s, _ in ROWS[:32]]))
     assert plain.plan.identity["tokenizer"] == {"kind": "bpe", "size": 300}, "what older checkpoints say"
-    assert cut.plan.identity["tokenizer"] == {"kind": "bpe", "size": 300, "dropout": 0.5}
+    assert cut.plan.identity["tokenizer"] == {"kind": "bpe", "size": 300, "bpe_dropout": 0.5}
     for one, two in zip(plain.valid, cut.valid, strict=True):
         assert one.source is not None
         assert two.source is not None
@@ -85,7 +85,7 @@ def test_state_that_is_consumed_would_be_caught(monkeypatch: pytest.MonkeyPatch)
     import numpy as np
 
     chance = np.random.default_rng(0)
-    monkeypatch.setattr(objectives, "make_generator", lambda **key: chance)
+    monkeypatch.setattr(augment, "make_generator", lambda **key: chance)
     a, b = (assemble.assemble(run_of(), device="cpu") for _ in "ab")
     assert rows_of(a, 0) != rows_of(b, 0)
 
@@ -144,7 +144,7 @@ def test_a_text_is_cut_by_seed_and_epoch_and_stays_the_text() -> None:
     a = assemble.assemble(other("text"), device="cpu")
     tokenizer = a.model.tokenizer
     assert tokenizer is not None
-    one, two = (objectives.recut_text(other("text", seed=seed), tokenizer, STORY) for seed in (0, 1))
+    one, two = (augment.recut_text(other("text", seed=seed), tokenizer, STORY) for seed in (0, 1))
     ids = [one(0).tolist(), one(1).tolist(), two(0).tolist(), tokenizer.encode(STORY, special=False)]
     assert len({tuple(row) for row in ids}) == 4
     assert {tokenizer.decode(row) for row in ids} == {STORY}
@@ -164,8 +164,8 @@ def test_a_resumed_language_model_repeats_its_cuts(tmp_path: Path) -> None:
 def test_what_is_not_cut_anew_or_no_share_is_refused(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match=r"dropout=0\.5: these texts are not cut anew.*it goes with pairs, text, labels"):
         assemble.assemble(dataclasses.replace(other("text"), objective="documents"), device="cpu")
-    with pytest.raises(QkvError, match=r"tokenizer\.dropout: found 1\.5, expected a share from 0 to 1"):
-        Vocabulary(dropout=1.5)
+    with pytest.raises(QkvError, match=r"tokenizer\.bpe_dropout: found 1\.5, expected a share from 0 to 1"):
+        Vocabulary(bpe_dropout=1.5)
     with pytest.raises(QkvError, match=r"nowhere.*no such file"):
         Vocabulary("split", merges=str(tmp_path / "nowhere")).ranks()
 
@@ -173,7 +173,7 @@ def test_what_is_not_cut_anew_or_no_share_is_refused(tmp_path: Path) -> None:
 def test_a_toml_file_names_the_merges_beside_it(tmp_path: Path) -> None:
     (tmp_path / "code").write_text("#version: 0.2\ne s\nes t</w>\n", encoding="utf-8")
     (tmp_path / "a.toml").write_text(
-        '[data]\ntsv = "a.tsv"\n[tokenizer]\nkind = "split"\nmerges = "code"\ndropout = 0.1\n', encoding="utf-8"
+        '[data]\ntsv = "a.tsv"\n[tokenizer]\nkind = "split"\nmerges = "code"\nbpe_dropout = 0.1\n', encoding="utf-8"
     )
     assert from_toml(tmp_path / "a.toml").tokenizer.ranks() == {("e", "s"): 2, ("es", "t</w>"): 3}
 
@@ -270,8 +270,8 @@ def test_each_batch_of_each_epoch_has_draws_of_its_own() -> None:
 
 
 def test_words_that_are_not_read_and_sampled_ones_are_refused_together() -> None:
-    with pytest.raises(QkvError, match=r"training\.sampled: the model guesses from true words.*take one of them away"):
-        assemble.assemble(run_of(0.0, word_dropout=0.1, sampled=0.1), device="cpu")
+    with pytest.raises(QkvError, match=r"training\.scheduled_sampling: the model guesses from true words"):
+        assemble.assemble(run_of(0.0, word_dropout=0.1, scheduled_sampling=0.1), device="cpu")
 
 
 def test_pairs_without_a_token_for_the_unknown_are_refused() -> None:
@@ -280,4 +280,4 @@ def test_pairs_without_a_token_for_the_unknown_are_refused() -> None:
     assert a.model.tokenizer is not None
     a.model.tokenizer.roles.pop("unk")
     with pytest.raises(QkvError, match=r"word_dropout=0\.3: the vocabulary has no token for the unknown"):
-        a.objective.batches(run, a.splits, a.model)
+        a.objective.plan(run, a.splits, a.model)

@@ -25,7 +25,7 @@ def trained(folder: Path | None, settings: Settings, *, stop: int = 0, **how: An
 
 
 def notes(folder: Path) -> str:
-    return "\n".join(e["text"] for e in log.events(folder / "train" / "log.jsonl") if e["kind"] == "note")
+    return "\n".join(e["text"] for e in log.read_events(folder / "train" / "log.jsonl") if e["kind"] == "note")
 
 
 @pytest.mark.parametrize(("first", "then"), [("bf16", "fp32"), ("fp32", "bf16")])
@@ -67,6 +67,7 @@ def test_snapshots_stay_until_no_checkpoint_names_them(tmp_path: Path) -> None:
 
 def stopping(after: int) -> Any:
     """An evaluation that is killed at the first one after a step."""
+
     def evaluate(core: Transformer, step: int) -> dict[str, Any]:
         if step > after:
             raise KeyboardInterrupt

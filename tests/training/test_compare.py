@@ -45,7 +45,7 @@ def test_settings_that_a_base_overrules_are_none_of_the_run(tmp_path: Path) -> N
     folder = a_run(tmp_path, "one")
     said = {"model": {"width": 256, "context": 64}, "tokenizer": {"size": 8000, "dropout": 0.1}, "base": "demo"}
     (folder / "train" / "run.json").write_text(json.dumps(said), encoding="utf-8")
-    assert compare.read(folder).settings == {"model.context": 64, "tokenizer.dropout": 0.1, "base": "demo"}
+    assert compare.read(folder).settings == {"model.context": 64, "tokenizer.bpe_dropout": 0.1, "base": "demo"}
 
 
 def test_a_run_in_numbers(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_metric_that_is_drawn(tmp_path: Path) -> None:
 
 def test_json_is_written_whole_or_not_at_all_and_knows_no_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "a.json"
-    log.whole(path, {"loss": math.nan, "rows": [1.5, -math.inf], "word": "书"})
+    log.write_json_line(path, {"loss": math.nan, "rows": [1.5, -math.inf], "word": "书"})
     assert json.loads(path.read_text(encoding="utf-8")) == {"loss": None, "rows": [1.5, None], "word": "书"}
 
     def full(*given: object) -> None:
@@ -164,7 +164,7 @@ def test_json_is_written_whole_or_not_at_all_and_knows_no_nan(tmp_path: Path, mo
 
     monkeypatch.setattr(log, "sync", full)
     with pytest.raises(OSError, match="No space"):
-        log.whole(path, {"loss": 2.0})
+        log.write_json_line(path, {"loss": 2.0})
     assert json.loads(path.read_text(encoding="utf-8"))["loss"] is None
     assert [p.name for p in path.parent.iterdir()] == ["a.json"]
 

@@ -11,13 +11,15 @@ import torch
 import qkv
 from qkv.core.model import build_step
 from qkv.core.step import Inputs
-from qkv.data import corrupt, shards
+from qkv.data import collate, corrupt, shards
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.tokenizers.vocabulary import train
 from qkv.training import assemble, recipes
-from qkv.training.objectives import corruption
+from qkv.training.objectives import denoise
+from qkv.training.objectives.blanks import BLANK_ENDS as PIECE
+from qkv.training.objectives.spans import SENTINELS
 from qkv.training.own_data import from_toml
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
@@ -72,7 +74,7 @@ def restored(objective: str) -> None:
 
 
 def spanned(t: Any, source: list[int], row: list[int], labels: list[int], *_: Any) -> list[int]:
-    marks = {t.id(mark) for mark in corruption.SENTINELS}
+    marks = {t.id(mark) for mark in SENTINELS}
     assert source[-1] == labels[-1] == t.eos_id
     spans, now = dict[int, list[int]](), -1
     for x in labels[:-1]:
@@ -99,7 +101,7 @@ def denoised(t: Any, source: list[int], row: list[int], labels: list[int], *_: A
 
 
 def filled(t: Any, source: list[int], row: list[int], labels: list[int], b: Batch, i: int) -> list[int]:
-    start, end = (t.id(mark) for mark in corruption.PIECE)
+    start, end = (t.id(mark) for mark in PIECE)
     assert b.prefix is not None
     assert b.blank is not None
     prefix = int(b.prefix[i])
@@ -205,14 +207,14 @@ def test_shards_of_too_few_tokens_for_holes_are_told(tmp_path: Path) -> None:
 
 
 def test_blanks_that_all_stand_in_one_place_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = corruption.collate.collate_blanks
+    right = collate.collate_blanks
 
     def first(rows: Any, *, pad: int) -> Batch:
         b = right(rows, pad=pad)
         assert b.blank is not None
         return dataclasses.replace(b, blank=b.blank.amax(1))
 
-    monkeypatch.setattr(corruption.collate, "collate_blanks", first)
+    monkeypatch.setattr(collate, "collate_blanks", first)
     with pytest.raises((AssertionError, KeyError)):
         restored("blanks")
 
@@ -227,7 +229,7 @@ def test_sentences_are_permuted_and_stay_whole(monkeypatch: pytest.MonkeyPatch) 
         assert b.source is not None
         for source, target in zip(b.source.tolist(), b.labels.tolist(), strict=True):
             assert sorted(source) == sorted(target)
-            assert all(within(source, part) for part in corruption.sentences(target[:-1], frozenset([stop or 0])))
+            assert all(within(source, part) for part in denoise.split_sentences(target[:-1], frozenset([stop or 0])))
             moved += source != target
     assert moved
 
@@ -244,14 +246,14 @@ def test_a_run_goes_on_bit_for_bit_with_other_holes_in_each_epoch(objective: str
     a, first = made(objective)
     second = [a.plan.make(key) for key in a.plan.order(1)]
     assert not all(torch.equal(x.target, y.target) for x, y in zip(first, second, strict=True))
-    held = [a.held(a.splits.valid) for _ in range(2)]
+    held = [a.hold_out(a.splits.valid) for _ in range(2)]
     assert all(torch.equal(x.labels, y.labels) for x, y in zip(*held, strict=True))
 
 
 @pytest.mark.parametrize(
     ("objective", "family", "match"),
     [
-        ("spans", "gpt2", "needs a model of kind encoder-decoder; this one is: decoder"),
+        ("spans", "gpt2", "needs a model of kind encoder-decoder; this one is: causal decoder"),
         ("span", "t5", "objective: found 'span'; did you mean 'spans'"),
         ("pairs", "marian", "objective 'pairs' takes pairs, found plain text; for these there are: text, documents"),
         ("blanks", "llama", "needs a model of kind prefix decoder"),

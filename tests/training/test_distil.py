@@ -46,6 +46,7 @@ def lines(name: str) -> list[str]:
 
 def backwards(model: Any) -> Any:
     """A stand-in for a model of the other direction: it upper-cases what it reads, and so shows what that was."""
+
     def translate(texts: list[str], **how: Any) -> list[Result]:
         said = [t.upper() for t in texts]
         return [Result(t, model.tokenizer.encode(t, special=False), [], "stop", {}) for t in said]
@@ -82,7 +83,7 @@ def test_files_keep_their_form_and_the_other_side(
     write(Teacher(backwards(model), writes=writes), data, Path("out"))
     want = [(a, a.upper()) if writes == "target" else (b.upper(), b) for a, b in PAIRS]
     assert lines(f"out/{data.name}") == [pair(a, b) for a, b in want]
-    again = [row for _, row in next(data.each()).rows(Path("out"), distil.sources.BadRowPolicy())]
+    again = [row for _, row in next(data.split_files()).read_rows(Path("out"), distil.BadRowPolicy())]
     assert again == want
 
 
@@ -156,10 +157,11 @@ def test_a_model_of_the_other_direction_is_doubted_at_once_and_once_a_file(
 def test_likeness_is_of_the_best_text_and_leaves_out_what_was_not_written() -> None:
     given = [("abc def", "ABC DEF"), ("ghi", "GHI"), ("xyz", "XYZ")]
     found = [[("abc def", "ABC DEF"), ("abc def", "nothing")], [], [("xyz", "XYZ")]]
-    assert distil.alike(given, found, "target") == (pytest.approx(100.0), pytest.approx(0.0))
+    assert distil.compare_pairs(given, found, "target") == (pytest.approx(100.0), pytest.approx(0.0))
     turned = [[(b, a) for a, b in many] for many in found]
-    assert distil.alike([(b, a) for a, b in given], turned, "source") == (pytest.approx(100.0), pytest.approx(0.0))
-    assert distil.alike(given, [[], [], []], "target") == (0.0, 0.0)
+    back = [(b, a) for a, b in given]
+    assert distil.compare_pairs(back, turned, "source") == (pytest.approx(100.0), pytest.approx(0.0))
+    assert distil.compare_pairs(given, [[], [], []], "target") == (0.0, 0.0)
 
 
 def test_cut_text_is_written_as_it_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

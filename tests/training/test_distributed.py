@@ -23,9 +23,11 @@ from qkv.cli import train as cli_train
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
-from qkv.errors import Note, QkvError
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
-from qkv.training import checkpoint, distributed, log, loop
+from qkv.training import checkpoint, control, distributed, log, loop
+from qkv.training import step as stepping
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
 
@@ -33,7 +35,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals to another proc
 WORDS, EACH = 29, 9  # 9 micro-batches an epoch: the last step of 4 has 1 of them, and the second process none
 BASE = Settings(
     steps=7, accumulate=4, lr=3e-3, schedule="constant", precision="fp32", log_every=1, threads=1,
-    smoothing=0.1, clip=0.5, eps=1e-6,
+    label_smoothing=0.1, clip=0.5, eps=1e-6,
 )  # fmt: skip
 
 
@@ -76,7 +78,7 @@ def run(
     folder: Path, settings: Settings, *, drop: float = 0.0, resume: bool = False, fault: str = "", stop: int = 0
 ) -> None:
     """One rank's part of a run; its last weights are written under its number, for they must be the same."""
-    ranks, told = distributed.here(), list[dict[str, Any]]()
+    ranks, told = distributed.current_ranks(), list[dict[str, Any]]()
     folder.mkdir(parents=True, exist_ok=True)
     core = core_of(drop, seed=ranks.rank)  # other first weights on each rank: the first one's count
     kill = {"signal": signal.SIGTERM, "killed": signal.SIGKILL}.get(fault) if ranks.rank == 1 else None
@@ -91,7 +93,7 @@ def run(
         try:
             end = loop.train(core, plan(), settings, directory=folder, resume=resume, stop=halt, report=told.append,
                              evaluate=measured if ranks.first else None)  # fmt: skip
-        except (loop.Interrupted, QkvError) as error:
+        except (control.Interrupted, QkvError) as error:
             (folder / f"{ranks.rank}.error").write_text(f"{getattr(error, 'code', 2)} {error}", encoding="utf-8")
             return
         except KeyError as error:
@@ -103,26 +105,26 @@ def run(
 def broken(patch: pytest.MonkeyPatch, fault: str, ranks: distributed.Ranks) -> None:
     """A deliberate mistake put into this rank."""
     if fault == "own tokens":  # at least one: a step without any moves nothing, and the other rank would wait
-        total = distributed.Ranks.total
+        total = distributed.Ranks.all_reduce_sum
         own = lambda self, n: [max(1, n[0]), n[1]] if len(n) == 2 else total(self, n)  # noqa: E731
-        patch.setattr(distributed.Ranks, "total", own)
+        patch.setattr(distributed.Ranks, "all_reduce_sum", own)
     if fault == "own loads":
-        total = distributed.Ranks.total
-        patch.setattr(distributed.Ranks, "total", lambda self, n: list(n) if len(n) == 8 else total(self, n))
+        total = distributed.Ranks.all_reduce_sum
+        patch.setattr(distributed.Ranks, "all_reduce_sum", lambda self, n: list(n) if len(n) == 8 else total(self, n))
     if fault == "same micro-batch":
-        patch.setattr(loop, "range", lambda rank, n, size: range(0, n, size), raising=False)
+        patch.setattr(stepping, "range", lambda rank, n, size: range(0, n, size), raising=False)
     if fault == "full" and ranks.first:
         patch.setattr(checkpoint, "save_file", full)
     if fault == "unmeasured" and ranks.first:
         patch.setattr(sys.modules[__name__], "measured", lambda core, step: {}["loss"])
     if fault in ("nan", "nan once") and ranks.rank == 1:
-        true, calls = loop.step_loss, itertools.count()
+        true, calls = stepping.step_loss, itertools.count()
 
         def spoilt(*a: Any, **k: Any) -> Any:
             loss, busy = true(*a, **k)
             return (loss * float("nan") if fault == "nan" or next(calls) == 2 else loss), busy
 
-        patch.setattr(loop, "step_loss", spoilt)
+        patch.setattr(stepping, "step_loss", spoilt)
 
 
 def full(*given: Any, **how: Any) -> None:
@@ -138,7 +140,7 @@ KEPT = {"evaluate_every": 3, "average": 2}
 RUNS: list[tuple[str, Settings, dict[str, Any]]] = [
     ("drop 0.0", half(), {}),
     ("drop 0.2", half(), {"drop": 0.2}),
-    ("agree", half(agree=2.0), {"drop": 0.2}),
+    ("agree", half(rdrop=2.0), {"drop": 0.2}),
     ("own tokens", half(), {"fault": "own tokens"}),
     ("same micro-batch", half(), {"fault": "same micro-batch"}),
     ("own loads", half(), {"fault": "own loads"}),
@@ -158,7 +160,7 @@ RUNS: list[tuple[str, Settings, dict[str, Any]]] = [
 
 def ranked(folder: str) -> None:
     """All runs, one after the other, in this process as one of two."""
-    with distributed.joined("cpu"):
+    with distributed.join_ranks("cpu"):
         for name, settings, how in RUNS:
             run(Path(folder) / name, settings, **how)
 
@@ -171,7 +173,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     own = [str(Path(__file__).parent), *(p for p in sys.path if p)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(own), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
     environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    command = [sys.executable, "-c", "import sys, test_parallel as t; t.ranked(sys.argv[1])", str(folder)]
+    command = [sys.executable, "-c", "import sys, test_distributed as t; t.ranked(sys.argv[1])", str(folder)]
     children = [subprocess.Popen(command, env={**environ, "RANK": str(r)}, stderr=subprocess.PIPE) for r in range(2)]
     said = [child.communicate(timeout=300)[1].decode() for child in children]
     assert [child.returncode for child in children] == [0, -signal.SIGKILL], said
@@ -200,7 +202,7 @@ def test_two_processes_are_one_and_only_the_first_writes(two: Path, tmp_path: Pa
     assert gap(alone, checkpoint.weights(core_of(drop))) > 1e-3  # it learnt
     assert checkpoint.read(both / "1.weights")[1] == {"why": "steps", "told": 0}
     mine, theirs = (
-        [e["loss"] for e in log.events(folder / "train" / "log.jsonl") if e["kind"] == "step"]
+        [e["loss"] for e in log.read_events(folder / "train" / "log.jsonl") if e["kind"] == "step"]
         for folder in (tmp_path, both)
     )
     assert theirs == pytest.approx(mine, abs=1e-6)
@@ -208,23 +210,21 @@ def test_two_processes_are_one_and_only_the_first_writes(two: Path, tmp_path: Pa
 
 
 def test_two_dropouts_that_shall_agree_are_the_same_ones_in_two_processes(two: Path, tmp_path: Path) -> None:
-    alone, both = one(tmp_path, dataclasses.replace(BASE, agree=2.0), drop=0.2), two / "agree"
+    alone, both = one(tmp_path, dataclasses.replace(BASE, rdrop=2.0), drop=0.2), two / "agree"
     assert gap(weights(both, 0), weights(both, 1)) == 0
     assert gap(alone, weights(both)) < 1e-6
     assert gap(alone, weights(two / "drop 0.2")) > 1e-4
 
 
 @pytest.mark.parametrize("fault", ["own tokens", "same micro-batch"])
-def test_a_rank_that_divides_by_its_tokens_or_repeats_another_is_caught(
-    two: Path, tmp_path: Path, fault: str
-) -> None:
+def test_a_rank_that_divides_by_its_tokens_or_repeats_another_is_caught(two: Path, tmp_path: Path, fault: str) -> None:
     assert gap(one(tmp_path), weights(two / fault)) > 1e-4
 
 
 def test_routers_that_are_steered_by_their_own_rank_s_loads_are_caught(two: Path) -> None:
     bias = "decoder.layers.1.moe.bias"
     sound, broken = (weights(two / run, 1)[bias] for run in ("drop 0.0", "own loads"))
-    assert 0 < float(sound.abs().max()) <= BASE.steps * BASE.steer * 1.0001
+    assert 0 < float(sound.abs().max()) <= BASE.steps * BASE.moe_bias_lr * 1.0001
     assert not torch.equal(sound, broken)
 
 
@@ -254,7 +254,7 @@ def test_such_a_step_is_skipped_by_both_where_one_may_skip(two: Path) -> None:
     assert sorted(f.name for f in (folder / "train" / "bad_batches").iterdir()) == [
         "step-2.0.safetensors", "step-2.1.safetensors"
     ]  # fmt: skip
-    losses = [e["loss"] for e in log.events(folder / "train" / "log.jsonl") if e["kind"] == "step"]
+    losses = [e["loss"] for e in log.read_events(folder / "train" / "log.jsonl") if e["kind"] == "step"]
     assert losses[1] is None  # told as it was
     assert len(losses) == BASE.steps
 
@@ -263,7 +263,7 @@ def test_both_go_back_to_the_checkpoint_where_one_finds_a_bad_number(two: Path) 
     folder = two / "back"
     assert gap(weights(folder, 0), weights(folder, 1)) == 0
     assert gap(weights(folder), weights(two / "nan once")) > 1e-4
-    told = [e["text"] for e in log.events(folder / "train" / "log.jsonl") if e["kind"] == "note"]
+    told = [e["text"] for e in log.read_events(folder / "train" / "log.jsonl") if e["kind"] == "note"]
     assert sum("back to step 0, past these batches" in text for text in told) == 1
 
 
@@ -285,25 +285,27 @@ def test_a_process_that_dies_ends_the_others_with_a_word(two: Path) -> None:
 
 
 def test_processes_with_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed.Ranks, "most", lambda self, numbers: [max(n, 7.0) for n in numbers])
+    monkeypatch.setattr(distributed.Ranks, "all_reduce_max", lambda self, numbers: [max(n, 7.0) for n in numbers])
     with pytest.raises(QkvError, match="the 2 processes differ in data") as found:
-        distributed.Ranks(0, 2).alike(Note("data", zh="数据"), "rows 40")
-    assert "2 个进程的数据不同" in found.value.zh
+        distributed.Ranks(0, 2).assert_same(Message("data"), "rows 40")
+    assert "2 个进程的数据不同" in found.value.message.to("zh")
 
 
-CHILD = "from qkv.training import parallel\nwith parallel.joined('cpu') as r:\n    r.total([1])\n    "
+CHILD = (
+    "from qkv.training import distributed\nwith distributed.join_ranks('cpu') as r:\n    r.all_reduce_sum([1])\n    "
+)
 
 
 def test_processes_end_with_the_first_and_an_early_end_names_its_cause() -> None:
-    with distributed.started(2, [sys.executable, "-c", CHILD], device="cpu") as ranks:
+    with distributed.start_ranks(2, [sys.executable, "-c", CHILD], device="cpu") as ranks:
         assert (ranks, ranks.total([1.0])) == (distributed.Ranks(0, 2), [2.0])
-    assert distributed.here() == distributed.Ranks()
+    assert distributed.current_ranks() == distributed.Ranks()
     fail = CHILD + "import sys; print('no such file', file=sys.stderr); sys.exit(2)"
     with pytest.raises(distributed.Lost, match="process 1 ended with code 2: no such file") as error:  # noqa: PT012, SIM117
-        with distributed.started(2, [sys.executable, "-c", fail], device="cpu") as ranks:
+        with distributed.start_ranks(2, [sys.executable, "-c", fail], device="cpu") as ranks:
             ranks.total([1.0])
             ranks.total([1.0])
-    assert error.value.code == 2
+    assert error.value.exit_code == 2
 
 
 def test_the_other_processes_run_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +320,7 @@ def test_the_other_processes_run_the_same_command(tmp_path: Path, monkeypatch: p
         heard.append((run.training, run.model, out, resume, kept, common.device, common.threads))
         return 0
 
-    monkeypatch.setattr(distributed, "started", started)
+    monkeypatch.setattr(distributed, "start_ranks", started)
     monkeypatch.setattr(cli_train, "learn", learn)
     words = ["train", "demo", "training.lr=0.5", "--seed", "3", "--smoke", "--out", str(tmp_path), "--resume", "auto"]
     before = torch.get_num_threads()

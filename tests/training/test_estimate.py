@@ -13,7 +13,8 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Spec, Stack, Table
-from qkv.training import bad_steps, checkpoint, estimate, loop
+from qkv.training import checkpoint, estimate, loop
+from qkv.training import step as stepping
 from qkv.training.estimate import Estimate
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
@@ -38,14 +39,14 @@ def plan() -> Plan:
 
 def found(patch: pytest.MonkeyPatch, settings: Settings = SETTINGS, **how: Any) -> tuple[Estimate, list[int]]:
     """An estimate by a clock on which each batch takes as many seconds as it has tokens, and the batches met."""
-    core, now, met, true = core_of(), [0.0], list[int](), loop.step_loss
+    core, now, met, true = core_of(), [0.0], list[int](), stepping.step_loss
 
     def slow(core: Transformer, batch: collate.Batch, **k: Any) -> Any:
         now[0] += batch.tokens
         met.append(batch.target.shape[1])
         return true(core, batch, **k)
 
-    patch.setattr(loop, "step_loss", slow)
+    patch.setattr(stepping, "step_loss", slow)
     patch.setattr(loop, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
     before = {n: t.clone() for n, t in checkpoint.weights(core).items()}
     out = estimate.estimate(core, plan(), settings, **how)
@@ -64,8 +65,8 @@ def test_an_estimate_says_what_a_run_will_take(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_shapes_that_count_alike_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = estimate.shaped
-    monkeypatch.setattr(estimate, "shaped", lambda keys, plan: [(key, 1) for key, _ in true(keys, plan)])
+    true = estimate.find_shapes
+    monkeypatch.setattr(estimate, "find_shapes", lambda keys, plan: [(key, 1) for key, _ in true(keys, plan)])
     got, _ = found(monkeypatch)
     assert got.seconds_per_step != pytest.approx(2 * sum(WIDTHS) / len(WIDTHS), rel=0.1)
 
@@ -82,13 +83,13 @@ def test_a_run_that_would_go_back_to_checkpoints_can_be_estimated() -> None:
 
 
 def test_what_the_run_would_skip_as_a_spike_ends_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    true, spiked = bad_steps.fault, list[float]()
+    true, spiked = stepping.find_fault, list[float]()
 
     def fault(*given: Any, spike: float) -> str:
         spiked.append(spike)
         return true(*given, spike=spike)
 
-    monkeypatch.setattr(bad_steps, "fault", fault)
+    monkeypatch.setattr(loop, "find_fault", fault)
     estimate.estimate(core_of(), plan(), dataclasses.replace(SETTINGS, on_bad_step="skip", spike=3.0))
     assert set(spiked) == {0.0}
 
@@ -102,7 +103,7 @@ def test_adapters_cost_what_adapters_cost() -> None:
 
 def test_the_peak_is_the_highest_that_the_process_had_less_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     core, heights = core_of(), iter([10**9, 3 * 10**9])
-    monkeypatch.setattr(estimate, "highest", lambda core: next(heights))
+    monkeypatch.setattr(estimate, "peak_memory", lambda core: next(heights))
     own = sum(t.nbytes for t in (*core.parameters(), *core.buffers()))
     assert estimate.estimate(core, plan(), SETTINGS).peak_bytes == 3 * 10**9 - own
 
@@ -115,7 +116,7 @@ def test_a_long_epoch_is_looked_at_evenly(monkeypatch: pytest.MonkeyPatch) -> No
         return collate.collate_windows(torch.full((1, 4 + key % 3), 1))
 
     keys: Sequence[int] = range(10 * estimate.LOOKED + 1)
-    counts = estimate.shaped(keys, Plan(lambda epoch: keys, make))
+    counts = estimate.find_shapes(keys, Plan(lambda epoch: keys, make))
     assert len(seen) <= estimate.LOOKED
     assert seen[-1] > 9 * estimate.LOOKED
     assert sum(count for _, count in counts) == len(seen)

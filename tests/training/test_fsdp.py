@@ -18,10 +18,9 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.errors import QkvError
-from qkv.training import checkpoint, distributed, fsdp, log, loop
+from qkv.training import checkpoint, control, distributed, fsdp, log, loop
 from qkv.training.plan import Plan
-from qkv.training.probes.recorder import Recorder
-from qkv.training.probes.watched import Watching
+from qkv.training.probes.recorder import ProbeSettings, Recorder
 from qkv.training.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -34,7 +33,7 @@ KEPT = {"evaluate_every": 3, "average": 2}
 RUNS: list[tuple[str, Settings, dict[str, Any]]] = [
     ("sharded", SHARD, {}),
     ("dropped", p.half(shard=True, **KEPT), {"drop": 0.2}),
-    ("agreed", p.half(shard=True, agree=2.0, **KEPT), {"drop": 0.2}),
+    ("agreed", p.half(shard=True, rdrop=2.0, **KEPT), {"drop": 0.2}),
     ("single", SHARD, {"single": True}),
     ("low", p.half(shard=True, precision="bf16"), {"single": True}),
     ("mean instead of sum", SHARD, {"fault": "mean"}),
@@ -76,7 +75,7 @@ def run(
     single: bool = False,
 ) -> None:  # fmt: skip
     """One rank's part of a run; its last weights, or its error, are written under its number."""
-    ranks = distributed.here()
+    ranks = distributed.current_ranks()
     folder.mkdir(parents=True, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         if fault == "mean":
@@ -84,7 +83,7 @@ def run(
 
             patch.setattr(FSDPModule, "set_gradient_divide_factor", lambda self, factor: None)
         if fault == "full first" and ranks.first:
-            patch.setattr(log, "whole", p.full)
+            patch.setattr(log, "write_json_line", p.full)
         if fault == "full second" and not ranks.first:
             from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
@@ -95,11 +94,11 @@ def run(
         try:
             core = made(drop, seed=ranks.rank)
             core = core.float() if single else core
-            eye = Recorder({}, Watching(steps=(1,)), {}) if ranks.first and stop else None
-            loop.train(core, plan(drop), settings, directory=folder, resume=resume, watch=eye,
+            eye = Recorder({}, ProbeSettings(steps=(1,)), {}) if ranks.first and stop else None
+            loop.train(core, plan(drop), settings, directory=folder, resume=resume, recorder=eye,
                        stop=lambda step: step == (stop or -1),
                        evaluate=p.measured if ranks.first else None)  # fmt: skip
-        except (loop.Interrupted, QkvError) as error:
+        except (control.Interrupted, QkvError) as error:
             (folder / f"{ranks.rank}.error").write_text(f"{getattr(error, 'code', 2)} {error}", encoding="utf-8")
             return
     checkpoint.write(folder / f"{ranks.rank}.weights", checkpoint.weights(core), {})
@@ -108,7 +107,7 @@ def run(
 def ranked(folder: str) -> None:
     """All runs of one rank, which torchrun's variables describe."""
     torch.set_num_threads(1)
-    with distributed.joined("cpu"):
+    with distributed.join_ranks("cpu"):
         for name, settings, how in RUNS:
             run(Path(folder) / name, settings, **how)
 
@@ -121,7 +120,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     own = [str(Path(__file__).parent), *(path for path in sys.path if path)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(own), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
     environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    command = [sys.executable, "-W", "error", "-c", "import sys, test_shard as t; t.ranked(sys.argv[1])", str(folder)]
+    command = [sys.executable, "-W", "error", "-c", "import sys, test_fsdp as t; t.ranked(sys.argv[1])", str(folder)]
     children = [subprocess.Popen(command, env={**environ, "RANK": str(r)}, stderr=subprocess.PIPE) for r in range(2)]
     said = [child.communicate(timeout=300)[1].decode() for child in children]
     assert [child.returncode for child in children] == [0, 0], said
@@ -147,7 +146,7 @@ def test_an_encoder_decoder_with_dropout_and_an_average_too(two: Path, tmp_path:
 
 
 def test_two_dropouts_that_shall_agree_too(two: Path, tmp_path: Path) -> None:
-    alone = one(tmp_path, dataclasses.replace(p.BASE, agree=2.0, **KEPT), drop=0.2)
+    alone = one(tmp_path, dataclasses.replace(p.BASE, rdrop=2.0, **KEPT), drop=0.2)
     assert p.gap(alone, p.weights(two / "agreed")) < 1e-6
     assert p.gap(alone, p.weights(two / "dropped")) > 1e-4
 
@@ -213,13 +212,15 @@ def test_what_needs_whole_weights_is_refused(two: Path) -> None:
     said = (two / "ema" / "1.error").read_text(encoding="utf-8")
     assert "training.shard does not go with training.ema" in said
     with pytest.raises(QkvError, match=r"training\.optimizer=muon"):
-        fsdp.fit(Settings(optimizer="muon"), Transformer(translator()))
+        fsdp.refuse_unsupported(Settings(optimizer="muon"), Transformer(translator()))
     with pytest.raises(QkvError, match="an LSTM has no blocks"):
-        fsdp.fit(Settings(), build_core(lstm_spec(50, width=16, attention="none", context=64)))
+        fsdp.refuse_unsupported(Settings(), build_core(lstm_spec(50, width=16, attention="none", context=64)))
 
 
 def test_what_cannot_be_watched_is_told(two: Path) -> None:
-    told = [event["text"] for event in log.events(two / "begun" / "train" / "log.jsonl") if event["kind"] == "note"]
+    told = [
+        event["text"] for event in log.read_events(two / "begun" / "train" / "log.jsonl") if event["kind"] == "note"
+    ]
     assert any(text.startswith("watch: nothing is recorded") for text in told)
     assert not (two / "begun" / "train" / "watch").exists()
     assert (two / "from one file" / "train" / "watch").exists()  # whose first part was not sharded
@@ -238,14 +239,14 @@ def test_all_of_a_checkpoint_is_on_the_disk_before_it_has_its_name(
 ) -> None:
     acts: list[tuple[str, Path]] = []
     for module in (fsdp, log):
-        true = module.sync
-        monkeypatch.setattr(module, "sync", lambda path, true=true: acts.append(("sync", path)) or true(path))
+        true = module.fsync_path
+        monkeypatch.setattr(module, "fsync_path", lambda path, true=true: acts.append(("sync", path)) or true(path))
     rename = os.replace
     monkeypatch.setattr(fsdp.os, "replace", lambda a, b: acts.append(("name", Path(b))) or rename(a, b))
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         tensors = {f"weight:{n}": w for n, w in checkpoint.weights(made(0.0)).items()}
-        fsdp.write(tmp_path / "last.json", tensors, {"progress": {"step": 3}}, distributed.here())
+        fsdp.write_parts(tmp_path / "last.json", tensors, {"progress": {"step": 3}}, distributed.current_ranks())
     finally:
         dist.destroy_process_group()
     place = tmp_path / "last-3"
@@ -263,17 +264,17 @@ def test_a_checkpoint_that_cannot_be_named_leaves_the_one_before_it(
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         core = made(0.0)
-        pointer, ranks = tmp_path / "last.json", distributed.here()
+        pointer, ranks = tmp_path / "last.json", distributed.current_ranks()
 
         def saved(step: int) -> None:
             tensors = {f"weight:{n}": t + step for n, t in checkpoint.weights(core).items()}
-            fsdp.write(pointer, tensors, {"progress": {"step": step}}, ranks)
+            fsdp.write_parts(pointer, tensors, {"progress": {"step": step}}, ranks)
 
         saved(1)
-        monkeypatch.setattr(log, "whole", p.full)
+        monkeypatch.setattr(log, "write_json_line", p.full)
         with pytest.raises(QkvError, match=r"No space left on device.*the checkpoint before it is whole"):
             saved(2)
-        tensors, state = fsdp.read(pointer, core)
+        tensors, state = fsdp.read_parts(pointer, core)
         assert state["progress"]["step"] == 1
         assert all(torch.equal(tensors[f"weight:{n}"], t + 1) for n, t in checkpoint.weights(core).items())
         monkeypatch.undo()

@@ -12,14 +12,15 @@ from qkv.cli import main
 from qkv.core.step import Inputs
 from qkv.data import collate
 from qkv.errors import QkvError
-from qkv.training import assemble, losses, precision, recipes
-from qkv.training.objectives import tuning
-from qkv.training.objectives.base import How
+from qkv.tasks.task_format import SEPARATOR as MARK
+from qkv.training import assemble, losses, machine, recipes
+from qkv.training.losses import step_loss
+from qkv.training.objectives import OBJECTIVES
+from qkv.training.objectives.base import Decoding
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
-from qkv.training.step_loss import step_loss
 
 COLD, HOT = ("snow ice winter", "frost ice north"), ("sun fire summer", "sand sun south")
 ALIKE = [(f"{a} ||| {b}", "alike" if (a in COLD) == (b in COLD) else "other") for a in COLD + HOT for b in COLD + HOT]
@@ -60,7 +61,7 @@ def test_a_toy_set_is_learnt_by_heart_and_answered(objective: str, family: str) 
     assert trained.test["exact_match"] == 1.0  # as answered, source by source
     assert trained.outcome.metrics["loss"] < 0.05
     rows = ROWS[objective]
-    asked = [tuple(text.split(tuning.MARK)) for text, _ in rows]  # and by the verb's way, beside recipes
+    asked = [tuple(text.split(MARK)) for text, _ in rows]  # and by the verb's way, beside recipes
     said = [v.label for v in trained.model.classify(asked, both=objective == "similarity")]
     assert said == [label for _, label in rows]
 
@@ -107,14 +108,14 @@ def test_which_text_comes_first_changes_no_judgement() -> None:
     a, _ = ready("similarity", "openai_gpt")
     texts = [text for text, _ in ALIKE]
     turned = [" ||| ".join(reversed(text.split(" ||| "))) for text in texts]
-    assert tuning.decided(a.model, texts, How(), rows_of=tuning.swapped) == tuning.decided(
-        a.model, turned, How(), rows_of=tuning.swapped
+    assert OBJECTIVES["similarity"].answer(a.model, texts, Decoding()) == OBJECTIVES["similarity"].answer(
+        a.model, turned, Decoding()
     )
 
 
 def test_a_piece_of_a_batch_keeps_questions_whole() -> None:
     _, batches = ready("choice", "bert")
-    piece = precision.part(batches[0], 4)
+    piece = machine.take_rows(batches[0], 4)
     assert piece.classes is not None
     assert (len(piece.target), len(piece.classes)) == (3, 1)
 
@@ -154,7 +155,7 @@ def test_the_verbs_ask_what_was_learnt(
     objective: str, family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipes.train(run_of(objective, family, **BY_HEART), out=tmp_path, device="cpu")
-    tabbed = [(label, text.replace(tuning.MARK, "\t")) for text, label in ROWS[objective]]
+    tabbed = [(label, text.replace(MARK, "\t")) for text, label in ROWS[objective]]
     for label, text in tabbed[:4]:
         assert main(["classify", str(tmp_path), text, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)

@@ -23,11 +23,14 @@ from qkv.data import collate
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
-from qkv.training import checkpoint, log, loop
-from qkv.training.bad_steps import NonFinite
+from qkv.training import checkpoint, control, log, loop
+from qkv.training import step as stepping
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
-from qkv.training.settings import Settings
+from qkv.training.run import Run, override_run
+from qkv.training.settings import RENAMED, Settings
+from qkv.training.splits import Splits
+from qkv.training.step import NonFinite
 
 VOCABULARY = 31
 
@@ -123,7 +126,7 @@ def test_layers_learn_by_onednn_where_it_is_faster_and_to_the_same_weights(
 def after(split: int, steps: int = 6) -> dict[str, torch.Tensor]:
     """Weights after training with 32 rows a step in `split` micro-batches."""
     core = core_of(translator()).double()
-    settings = dataclasses.replace(BASE, steps=steps, accumulate=split, smoothing=0.1, clip=1.0, eps=1e-6)
+    settings = dataclasses.replace(BASE, steps=steps, accumulate=split, label_smoothing=0.1, clip=1.0, eps=1e-6)
     loop.train(core, plan_of(reversals(64), 32 // split), settings)
     return values(core)
 
@@ -137,9 +140,9 @@ def test_splitting_a_step_into_micro_batches_changes_nothing() -> None:
 
 
 def test_a_loss_divided_by_each_micro_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, true_loss = after(1), loop.step_loss
+    whole, true_loss = after(1), stepping.step_loss
     wrong = lambda core, batch, **k: (true_loss(core, batch, **k)[0] / batch.tokens, None)  # noqa: E731
-    monkeypatch.setattr(loop, "step_loss", wrong)
+    monkeypatch.setattr(stepping, "step_loss", wrong)
     assert gap(whole, after(4)) > 1e-4
 
 
@@ -153,7 +156,9 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(spec: Spec, tmp
     if spec.encoder is None:
         rows = torch.randint(0, VOCABULARY, (56, 9), generator=torch.Generator().manual_seed(1))
         plan = Plan(plan.order, lambda key: collate.collate_windows(rows[list(key)]), {"rows": 56})
-    settings = dataclasses.replace(BASE, steps=13, accumulate=3, average=2, evaluate_every=3, smoothing=0.1, clip=0.5)
+    settings = dataclasses.replace(
+        BASE, steps=13, accumulate=3, average=2, evaluate_every=3, label_smoothing=0.1, clip=0.5
+    )
     whole = core_of(spec)
     one = loop.train(whole, plan, settings, directory=tmp_path / "a", evaluate=rising)
     first = core_of(spec)
@@ -166,14 +171,16 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(spec: Spec, tmp
     assert one.weights == "average"
     ends = [checkpoint.read(tmp_path / d / "train/last.safetensors") for d in "ab"]
     assert same(ends[0][0], ends[1][0])  # weights and both moments
-    losses = [[e["loss"] for e in log.events(tmp_path / d / "train/log.jsonl") if e["kind"] == "step"] for d in "ab"]
+    losses = [
+        [e["loss"] for e in log.read_events(tmp_path / d / "train/log.jsonl") if e["kind"] == "step"] for d in "ab"
+    ]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 13
 
 
 def test_dropout_from_consumed_state_would_be_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    true, calls = loop.make_dropout, iter(range(1000))
-    monkeypatch.setattr(loop, "make_dropout", lambda *key, **how: true(next(calls), **how))
+    true, calls = stepping.make_dropout, iter(range(1000))
+    monkeypatch.setattr(stepping, "make_dropout", lambda *key, **how: true(next(calls), **how))
     plan, settings = plan_of(reversals(56), 4), dataclasses.replace(BASE, steps=6)
     whole = core_of(translator(0.2))
     loop.train(whole, plan, settings)
@@ -226,7 +233,7 @@ def test_not_a_number_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path:
 
     with pytest.raises(NonFinite, match=r"loss nan at step 6 \(epoch 0, batch 5.*last good checkpoint is") as e:
         loop.train(core, plan, settings, directory=tmp_path, stop=poison)
-    assert e.value.code == 3
+    assert e.value.exit_code == 3
     tensors, state = checkpoint.read(tmp_path / "train/last.safetensors")
     assert state["progress"]["step"] == 4
     assert all(torch.equal(tensors[f"weight:{n}"], t) for n, t in good.items())
@@ -311,7 +318,7 @@ CHILD = """
     sys.path[:0] = [{tests!r}]
     from pathlib import Path
     import dataclasses, test_loop as t
-    from qkv.training import loop
+    from qkv.training import control, loop
     t.torch.set_num_threads(1)
     if hasattr(t.signal, "SIGHUP"):  # the tests themselves may run under nohup
         t.signal.signal(t.signal.SIGHUP, t.signal.SIG_IGN if "deaf" in sys.argv else t.signal.SIG_DFL)
@@ -323,7 +330,7 @@ CHILD = """
     settings = dataclasses.replace(t.BASE, steps=int(sys.argv[2]))
     try:
         loop.train(core, t.plan_of(t.reversals()), settings, directory=sys.argv[1], stop=slow, resume=True)
-    except loop.Interrupted as e:
+    except control.Interrupted as e:
         sys.exit(e.code)
 """
 
@@ -406,19 +413,19 @@ def test_for_half_a_second_a_second_signal_counts_as_the_first(monkeypatch: pyte
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, lambda number, frame: others.append(number))
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(control, "time", SimpleNamespace(perf_counter=lambda: now[0], sleep=sleep))
     try:
-        with loop.signals() as caught:
+        with control.catch_signals() as caught:
             later(0.0)
             later(0.2)
         assert caught == [signal.SIGINT]
         assert not others
         assert slept == [pytest.approx(0.3)]
-        with loop.signals() as caught:
+        with control.catch_signals() as caught:
             pass
         assert not caught
         assert len(slept) == 1  # nothing to wait for
-        with loop.signals() as caught:
+        with control.catch_signals() as caught:
             later(0.0)
             later(0.6)
             assert others == [signal.SIGINT]
@@ -437,3 +444,28 @@ def test_a_hangup_that_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
         child.send_signal(signal.SIGTERM)
         child.stdout.read()
         assert child.wait(60) == 128 + signal.SIGTERM
+
+
+def test_a_checkpoint_with_the_keys_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    told, plan = list[str](), plan_of(reversals())
+    plan = dataclasses.replace(plan, identity={**plan.identity, "tokenizer": {"bpe_dropout": 0.1}})
+    settings = dataclasses.replace(BASE, steps=4, label_smoothing=0.1, rdrop=0.5)
+    loop.train(core_of(translator()), plan, settings, directory=tmp_path, stop=lambda step: step == 2)
+    path = tmp_path / "train" / "last.safetensors"
+    tensors, state = checkpoint.read(path)
+    state["identity"]["data"]["tokenizer"] = {"dropout": 0.1}
+    old = {new.partition(".")[2]: key.partition(".")[2] for key, new in RENAMED.items() if key.startswith("training.")}
+    state["settings"] = {old.get(key, key): value for key, value in state["settings"].items()} | {"outputs": "all"}
+    assert {"agree", "smoothing", "balance"} <= state["settings"].keys()
+    checkpoint.write(path, tensors, state)
+    core = core_of(translator())
+    loop.train(core, plan, settings, directory=tmp_path, resume=True, report=lambda e: told.append(e.get("text", "")))
+    assert any("resumed after step 2" in text for text in told)
+    assert not any("settings" in text for text in told)
+
+
+@pytest.mark.parametrize(("word", "new"), [(f"{old}=1", new) for old, new in RENAMED.items()])
+def test_a_key_of_an_earlier_version_is_told_its_new_name(word: str, new: str) -> None:
+    run = Run("any", lambda: Splits((), ()))
+    with pytest.raises(QkvError, match=f"this key is called {new} now"):
+        override_run(run, [word])

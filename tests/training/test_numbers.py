@@ -13,7 +13,7 @@ import torch
 
 import qkv
 from qkv.training import recipes
-from qkv.training.run import Check, Run, Vocabulary, configured
+from qkv.training.run import Check, Run, Vocabulary, override_run
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
@@ -28,9 +28,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe"])
-def test_bits_a_character_count_characters_and_not_tokens(
-    bench: Any, kind: Any, tmp_path: Path
-) -> None:
+def test_bits_a_character_count_characters_and_not_tokens(bench: Any, kind: Any, tmp_path: Path) -> None:
     text = "却说宋江，黛玉却说。" * 12
     run = Run(
         "novel", lambda: Splits(text, text[:40]), Shape("gpt2", width=16, layers=1, heads=2, ffn=32, context=64),
@@ -51,7 +49,7 @@ def test_bits_a_character_count_characters_and_not_tokens(
     assert found["bits_per_character"] == pytest.approx(bits / 40, rel=1e-4)
     assert [prompt for prompt, _ in found["samples"]] == ["却说"]
     assert bench.changes(run, tmp_path) == []
-    assert bench.changes(configured(run, ["model.width=8"]), tmp_path) == ["model.width=16"], "what the run had"
+    assert bench.changes(override_run(run, ["model.width=8"]), tmp_path) == ["model.width=16"], "what the run had"
     assert 0 < found["cpu_seconds"] < time.process_time() - began + 0.1, "of this run, not of the process so far"
 
 

@@ -98,7 +98,7 @@ def test_a_memory_that_is_not_brought_back_is_found(
 # -- Muon -------------------------------------------------------------------------------------------------------------
 
 
-def stepped(make: Callable[..., Any] = optim.make) -> dict[str, torch.Tensor]:
+def stepped(make: Callable[..., Any] = optim.make_optimizer) -> dict[str, torch.Tensor]:
     """How each weight moved in one step, over rate · 0.2 · √(longer side): Muon leaves singular values near 1."""
     core = core_of()
     optimizer = make(core, dataclasses.replace(BASE, optimizer="muon", weight_decay=0.0))
@@ -185,8 +185,8 @@ def test_a_pile_holds_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_weight_has_one_memory_and_decay_spares_norms_and_embeddings(kind: Any) -> None:
     core = core_of()
-    made = optim.make(core, dataclasses.replace(BASE, optimizer=kind, weight_decay=0.1))
-    known = set(optim.memories(core, made))
+    made = optim.make_optimizer(core, dataclasses.replace(BASE, optimizer=kind, weight_decay=0.1))
+    known = set(optim.optimizer_states(core, made))
     assert {name for name, _ in core.named_parameters()} == known
     spared = {id(p) for group in made.param_groups if not group["weight_decay"] for p in group["params"]}
     for name, p in core.named_parameters():
@@ -200,7 +200,7 @@ def test_every_weight_has_one_memory_and_decay_spares_norms_and_embeddings(kind:
 def test_clipping_scales_all_gradients_alike_and_tells_the_norm_before(largest: float) -> None:
     weights = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3,), (2, 2), (1,))]  # the last has no gradient
     weights[0].grad, weights[1].grad = torch.tensor([1.0, 2.0, 2.0]), torch.full((2, 2), 2.0)  # norms 3 and 4
-    assert float(optim.clip(weights, largest)) == pytest.approx(5.0)
+    assert float(optim.clip_gradients(weights, largest)) == pytest.approx(5.0)
     by = min(1.0, largest / 5) if largest else 1.0
     assert torch.allclose(weights[0].grad, by * torch.tensor([1.0, 2.0, 2.0]), rtol=1e-4)
     assert torch.allclose(weights[1].grad, by * torch.full((2, 2), 2.0), rtol=1e-4)

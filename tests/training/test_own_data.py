@@ -119,9 +119,12 @@ def test_files_say_what_they_are(
     assert (run.data, run.objective, run.model.family, run.model.layers) == (data, objective, family, 2)
     assert run.name == Path(files[0]).stem
     small = recipes.configure(files[0], files[1:], smoke=True)
-    assert assemble.assemble(small, device="cpu").objective is compatibility.OBJECTIVES[
-        objective or {"marian": "pairs", "gpt2": "chat" if data.messages else "text"}[family]
-    ]
+    assert (
+        assemble.assemble(small, device="cpu").objective
+        is compatibility.OBJECTIVES[
+            objective or {"marian": "pairs", "gpt2": "chat" if data.messages else "text"}[family]
+        ]
+    )
 
 
 def test_keys_that_are_typed_say_which_texts_are_pairs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

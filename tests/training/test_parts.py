@@ -22,7 +22,7 @@ from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.options import parse_assignments, replace_from_dict
 from qkv.spec import Attention, Block, Ffn, Mask, Norm, Spec, Stack
-from qkv.training import checkpoint, crossentropy, log, loop, losses, optim, precision, schedule
+from qkv.training import checkpoint, crossentropy, log, loop, losses, machine, optim, schedule
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
 
@@ -52,7 +52,7 @@ def test_a_schedule_follows_its_formula(kind: Any, step: int, expected: float) -
     s = dataclasses.replace(RATE, schedule=kind, floor=0.1, decay=0.2)
     if kind == "noam":
         s = dataclasses.replace(s, lr=1.0, warmup=4000)
-    assert schedule.rate(s, step, total=10_000, width=512) == pytest.approx(expected, rel=1e-12)
+    assert schedule.learning_rate(s, step, total=10_000, width=512) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_warm_up_that_meets_the_decay_does_not_jump() -> None:
@@ -65,7 +65,7 @@ def test_a_warm_up_that_meets_the_decay_does_not_jump() -> None:
 @given(st.sampled_from(["noam", "inverse", "cosine", "wsd", "constant"]), st.integers(0, 50), st.integers(1, 200))
 def test_every_schedule_is_positive_and_below_its_peak(kind: Any, warmup: int, step: int) -> None:
     s = Settings(lr=1.0, warmup=warmup, schedule=kind, floor=0.1)
-    assert 0 < schedule.rate(s, step, total=100, width=1) <= 1.0 + 1e-12
+    assert 0 < schedule.learning_rate(s, step, total=100, width=1) <= 1.0 + 1e-12
 
 
 def by_hand(core: Transformer, batch: collate.Batch, eps: float) -> float:
@@ -102,7 +102,7 @@ def test_the_loss_by_onednn_and_its_gradients_are_what_they_are_in_fp64(
     eps: float, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onednn_linear, "wide", lambda: True)
-    monkeypatch.setattr(crossentropy, "at_once", lambda *_: 40)  # three chunks
+    monkeypatch.setattr(crossentropy, "chunk_rows", lambda *_: 40)  # three chunks
     torch.manual_seed(1)
     head, hidden, labels = torch.nn.Linear(64, 700, bias=bias), torch.randn(100, 64), torch.randint(0, 700, (100,))
     found = list[tuple[torch.Tensor, ...]]()
@@ -119,7 +119,7 @@ def test_the_loss_by_onednn_and_its_gradients_are_what_they_are_in_fp64(
 
 def test_weight_decay_spares_norms_biases_and_embeddings() -> None:
     core = small()
-    groups = optim.make(core, Settings(optimizer="adamw", weight_decay=0.1)).param_groups
+    groups = optim.make_optimizer(core, Settings(optimizer="adamw", weight_decay=0.1)).param_groups
     decayed = {id(p) for p in groups[0]["params"]}
     names = {n for n, p in core.named_parameters() if id(p) in decayed}
     parts = ("attn.q", "attn.k", "attn.v", "attn.out", "ffn.up", "ffn.down")
@@ -130,7 +130,7 @@ def test_weight_decay_spares_norms_biases_and_embeddings() -> None:
 
 def test_adam_makes_the_papers_step() -> None:
     core, s = small(), Settings(lr=0.1, betas=(0.9, 0.98), eps=1e-9)
-    optimizer, p = optim.make(core, s), core.decoder.final_norm.weight
+    optimizer, p = optim.make_optimizer(core, s), core.decoder.final_norm.weight
     before, m, v = p.detach().clone().double(), 0.0, 0.0
     for t in (1, 2, 3):
         g = torch.full_like(p, 0.5 * t)
@@ -144,9 +144,9 @@ def test_adam_makes_the_papers_step() -> None:
 def test_clipping_keeps_the_direction_and_gives_the_norm_before() -> None:
     p = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))]
     p[0].grad, p[1].grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
-    assert float(optim.clip(p, 1.0)) == pytest.approx(5.0)
+    assert float(optim.clip_gradients(p, 1.0)) == pytest.approx(5.0)
     assert p[0].grad.tolist() == pytest.approx([0.6, 0.0], abs=1e-5)
-    assert float(optim.clip(p, 0.0)) == pytest.approx(1.0, abs=1e-5)
+    assert float(optim.clip_gradients(p, 0.0)) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_settings_from_words_and_their_errors() -> None:
@@ -155,7 +155,7 @@ def test_settings_from_words_and_their_errors() -> None:
     assert (s.lr, s.betas, s.schedule, s.clip) == (1e-3, (0.9, 0.95), "wsd", 1.0)
     for words, match in (
         (["warmpu=3"], "did you mean 'warmup'"), (["schedule=wsb"], "did you mean 'wsd'"), (["tokens=0"], "1 or more"),
-        (["steps=many"], "a whole number"), (["steps=true"], "a whole number"), (["smoothing=2"], "a share"),
+        (["steps=many"], "a whole number"), (["steps=true"], "a whole number"), (["label_smoothing=2"], "a share"),
         (["lr"], "key=value"),
     ):  # fmt: skip
         with pytest.raises(QkvError, match=match):
@@ -168,48 +168,48 @@ def test_the_probe_measures_changes_nothing_and_an_order_is_obeyed(monkeypatch: 
         collate.collate_windows(torch.randint(0, 23, (8, 9), generator=torch.Generator().manual_seed(2))),
     )
     before = {n: p.detach().clone() for n, p in core.named_parameters()}
-    assert precision.choose("bf16", core, batch) == ("bf16", None)
-    name, gain = precision.choose("auto", core, batch)
+    assert machine.measure_precision("bf16", core, batch) == ("bf16", None)
+    name, gain = machine.measure_precision("auto", core, batch)
     assert gain is not None
-    assert name == ("bf16" if gain >= precision.WORTH else "fp32")
+    assert name == ("bf16" if gain >= machine.WORTH else "fp32")
     assert all(torch.equal(before[n], p) and p.grad is None for n, p in core.named_parameters())
-    monkeypatch.setattr(precision, "passed", lambda core, batch, low: 1.0 if low else 2.0)
-    assert precision.choose("auto", core, batch) == ("bf16", 2.0)
+    monkeypatch.setattr(machine, "time_pass", lambda core, batch, low: 1.0 if low else 2.0)
+    assert machine.measure_precision("auto", core, batch) == ("bf16", 2.0)
 
 
 def test_a_log_survives_a_half_line_and_holds_no_nan(tmp_path: Path) -> None:
     path, heard = tmp_path / "log.jsonl", list[log.Event]()
-    tell = log.reporter(path, heard.append)
+    tell = log.open_log(path, heard.append)
     for step in (1, 2, 3):
         tell({"kind": "step", "step": step, "loss": math.nan})
     with path.open("a", encoding="utf-8") as file:
         file.write('{"kind": "st')
-    assert [e["loss"] for e in log.events(path)] == [None] * 3
-    log.cut(path, 2)
+    assert [e["loss"] for e in log.read_events(path)] == [None] * 3
+    log.truncate(path, 2)
     assert [json.loads(line)["step"] for line in path.read_text(encoding="utf-8").splitlines()] == [1, 2]
     assert len(heard) == 3
 
 
 def test_a_log_keeps_what_a_crash_or_a_text_may_hold(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    tell = log.reporter(path, None)
+    tell = log.open_log(path, None)
     said = ["a\u2028b", "c\x85d", "e\rf\u2029", "书"]
     for step, text in enumerate(said, 1):
         tell({"kind": "note", "step": step, "text": text})
     whole = path.read_bytes()
     path.write_bytes(whole + '{"kind": "note", "text": "书'.encode()[:-1])  # cut within a letter
-    assert [e["text"] for e in log.events(path)] == said
-    log.cut(path, 9)
+    assert [e["text"] for e in log.read_events(path)] == said
+    log.truncate(path, 9)
     assert path.read_bytes() == whole
-    log.cut(path, 3)
-    assert [e["text"] for e in log.events(path)] == said[:3]
+    log.truncate(path, 3)
+    assert [e["text"] for e in log.read_events(path)] == said[:3]
 
 
 @pytest.mark.parametrize("act", ["fsync_path", "replace"])
 def test_a_log_that_cannot_be_cut_is_as_it_was(act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log.jsonl"
     for step in (1, 2):
-        log.reporter(path, None)({"kind": "step", "step": step})
+        log.open_log(path, None)({"kind": "step", "step": step})
     before = path.read_bytes()
 
     def full(*given: object) -> None:
@@ -217,19 +217,19 @@ def test_a_log_that_cannot_be_cut_is_as_it_was(act: str, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(log if act == "fsync_path" else log.os, act, full)
     with pytest.raises(QkvError, match=r"log\.jsonl: could not be written \(.*No space left on device\); what"):
-        log.cut(path, 1)
+        log.truncate(path, 1)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["log.jsonl"]
 
 
 def test_a_log_whose_folder_is_gone_or_cannot_be_made_is_told(tmp_path: Path) -> None:
-    tell = log.reporter(tmp_path / "run" / "log.jsonl", None)
+    tell = log.open_log(tmp_path / "run" / "log.jsonl", None)
     shutil.rmtree(tmp_path / "run")
     with pytest.raises(QkvError, match=r"log\.jsonl: could not be written .*No such file.*--resume auto"):
         tell({"kind": "step", "step": 1})
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(QkvError, match="could not be written"):
-        log.reporter(tmp_path / "file" / "log.jsonl", None)
+        log.open_log(tmp_path / "file" / "log.jsonl", None)
 
 
 def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
@@ -238,10 +238,10 @@ def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path: Path) ->
     for name in (*left, *kept):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    checkpoint.Store(tmp_path, {}).sweep()
+    checkpoint.Store(tmp_path, {}).remove_partial()
     assert sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()) == sorted(kept)
-    checkpoint.Store(None, {}).sweep()
-    checkpoint.Store(tmp_path / "none", {}).sweep()
+    checkpoint.Store(None, {}).remove_partial()
+    checkpoint.Store(tmp_path / "none", {}).remove_partial()
 
 
 def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
@@ -278,17 +278,17 @@ def test_threads_that_hinder_each_other_are_measured_and_left_as_they_were(monke
         asked.append((now[0], len(batch.target)))
         return 3.0 * now[0]
 
-    monkeypatch.setattr(precision, "passed", passed)
-    assert (precision.slower(core, batch, low=True), asked) == (1.0, [])
+    monkeypatch.setattr(machine, "time_pass", passed)
+    assert (machine.compare_threads(core, batch, low=True), asked) == (1.0, [])
     now[0] = 2
-    assert (precision.slower(core, batch, low=True), now, set(asked)) == (2.0, [2], {(1, 2), (2, 2)})
+    assert (machine.compare_threads(core, batch, low=True), now, set(asked)) == (2.0, [2], {(1, 2), (2, 2)})
 
     def broken(*_: Any) -> float:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(precision, "passed", broken)
+    monkeypatch.setattr(machine, "time_pass", broken)
     with pytest.raises(RuntimeError):
-        precision.slower(core, batch, low=True)
+        machine.compare_threads(core, batch, low=True)
     assert now == [2]
 
 
@@ -296,7 +296,7 @@ def test_threads_that_hinder_each_other_are_measured_and_left_as_they_were(monke
 def test_a_run_says_where_one_thread_is_faster(monkeypatch: pytest.MonkeyPatch, times: float, told: bool) -> None:
     batch = collate.collate_windows(torch.randint(0, 23, (8, 9), generator=torch.Generator().manual_seed(2)))
     events: list[dict[str, Any]] = []
-    monkeypatch.setattr(precision, "slower", lambda *_, **__: times)
+    monkeypatch.setattr(machine, "compare_threads", lambda *_, **__: times)
     settings = Settings(steps=1, warmup=0, precision="fp32")
     loop.train(small(), Plan(lambda epoch: [0], lambda key: batch), settings, report=events.append)
     notes = [event["text"] for event in events if event["kind"] == "note" and "--threads 1" in event["text"]]

@@ -23,15 +23,15 @@ from qkv.plots.forms import Table
 from qkv.plots.text import text
 from qkv.training import assemble, checkpoint, recipes
 from qkv.training.losses import mean_loss
-from qkv.training.probes import recorder, watching
-from qkv.training.probes.watched import Watched, Watching
-from qkv.training.run import Check, Run, Vocabulary, configured
+from qkv.training.probes import readings, recorder, records
+from qkv.training.probes.records import ProbeLog
+from qkv.training.run import Check, ProbeSettings, Run, Vocabulary, override_run
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
-WATCH = Watching(times=4, share=1.0, words=("two", "six"), longest=6)
+WATCH = ProbeSettings(times=4, share=1.0, words=("two", "six"), longest=6)
 KINDS = {"marian": "encoder-decoder", "llama": "decoder", "bert": "encoder", "prefix": "prefix"}
 
 
@@ -54,7 +54,7 @@ def run_of(family: str, *changes: str) -> Run:
     settings = Settings(steps=6, tokens=128, lr=5e-3, warmup=2, precision="fp32", evaluate_every=6)
     check = Check(sentences=2, prompts=("one two", "six"), longest=4)
     run = Run(family, lambda: splits(family), shape, Vocabulary("word", 50), settings, check, watch=WATCH)
-    return configured(run, changes)
+    return override_run(run, changes)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def made(family: str) -> Path:
         folder = tmp_path_factory.mktemp(family)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(recorder.Recorder, "due", lambda self, step, seconds, total: True)  # no clock decides
+            patch.setattr(recorder.Recorder, "is_due", lambda self, step, seconds, total: True)  # no clock decides
             recipes.train(run_of(family), out=folder, device="cpu")
         return folder
 
@@ -76,18 +76,18 @@ def then(folder: Path, step: int) -> qkv.Model:
     """The model as it was after a step."""
     model = qkv.load(folder, device="cpu")
     model.special = dataclasses.replace(model.special, forbid=tuple({model.special.start} - {None}))  # as in training
-    checkpoint.fill(model.core, Watched(folder).weights(step))
+    checkpoint.fill(model.core, ProbeLog(folder).weights(step))
     return model
 
 
 @pytest.mark.parametrize("family", KINDS)
 def test_a_record_is_what_the_model_said_then(family: str, runs: Any) -> None:
     folder = runs(family)
-    w = Watched(folder)
+    w = ProbeLog(folder)
     assert w.index["kind"] == KINDS[family]
     assert w.steps == list(range(7))
     for step in (w.kept[0], w.kept[-1]):
-        r, model = w.at(step), then(folder, step)
+        r, model = w.read(step), then(folder, step)
         for i, said in enumerate(r.json["texts"]):
             text, parts = said["text"], {n.split(".")[-1] for n in r.names if n.startswith(f"texts.{i}.attention")}
             if family == "bert":
@@ -116,14 +116,14 @@ def test_a_record_is_what_the_model_said_then(family: str, runs: Any) -> None:
 @pytest.mark.parametrize("family", KINDS)
 def test_the_table_of_teacher_forcing_is_the_loss(family: str, runs: Any) -> None:
     folder = runs(family)
-    w = Watched(folder)
-    r, model = w.at(w.kept[-1]), then(folder, w.kept[-1])
+    w = ProbeLog(folder)
+    r, model = w.read(w.kept[-1]), then(folder, w.kept[-1])
     a = assemble.assemble(run_of(family), directory=folder, device="cpu")
-    batch = watching.example(a, w.index["texts"])
+    batch = readings.choose_example(a, w.index["texts"])
     rows = r.json["teacher"]["rows"]
     assert len(rows) == batch.target.shape[1]
     assert [row["counted"] for row in rows] == (batch.labels[0] != IGNORED).tolist()
-    without = batch if batch.classes is None else watching.replace(batch, classes=None, tokens=batch.tokens - 1)
+    without = batch if batch.classes is None else readings.replace(batch, classes=None, tokens=batch.tokens - 1)
     assert r.json["teacher"]["loss"] == pytest.approx(mean_loss(model.core, [without]), rel=1e-4)
     for row in (row for row in rows if row["counted"]):
         assert row["p"] == pytest.approx(torch.tensor(-row["loss"]).exp().item(), abs=1e-5)
@@ -143,8 +143,8 @@ def test_the_table_of_teacher_forcing_is_the_loss(family: str, runs: Any) -> Non
 
 def test_words_keep_their_vectors_and_neighbours(runs: Any) -> None:
     folder = runs("marian")
-    w = Watched(folder)
-    model, r = then(folder, w.kept[-1]), w.at(w.kept[-1])
+    w = ProbeLog(folder)
+    model, r = then(folder, w.kept[-1]), w.read(w.kept[-1])
     for i, said in enumerate(r.json["words"]):
         near = words.neighbours(model.core, model.tokenizer, WATCH.words[i], 8, side="source")
         assert [n["text"] for n in said["near"]] == [n.piece for n in near]
@@ -158,7 +158,7 @@ def test_only_the_first_row_is_kept_without_its_padding() -> None:
     from qkv.data import collate
 
     batch = collate.collate_pairs([([5, 6, 2], [7, 2]), ([5, 6, 7, 8, 2], [9, 9, 9, 2])], pad=0, start=1)
-    one = watching.only(batch)
+    one = readings.first_row(batch)
     assert (one.source.tolist(), one.target.tolist(), one.labels.tolist()) == ([[5, 6, 2]], [[1, 7]], [[7, 2]])  # type: ignore[union-attr]
     assert one.tokens == 2
 
@@ -171,23 +171,23 @@ def test_a_word_that_the_vocabulary_lacks_is_named(tmp_path: Path) -> None:
 def test_a_toml_file_says_what_is_watched(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[data]\ntext = "t"\n[watch]\ntimes = 5\nwords = ["two"]\n', encoding="utf-8")
     found = recipes.configure(tmp_path / "a.toml", ["watch.share=0.2"])
-    assert found.watch == Watching(times=5, words=("two",), share=0.2)
+    assert found.watch == ProbeSettings(times=5, words=("two",), share=0.2)
 
 
 def test_watch_is_a_keyword_too(tmp_path: Path) -> None:
     run = run_of("marian", "watch.times=0", "training.steps=2")
     recipes.train(run, out=tmp_path / "a", device="cpu")
     with pytest.raises(QkvError, match="recorded nothing"):
-        Watched(tmp_path / "a")
+        ProbeLog(tmp_path / "a")
     recipes.train(run, out=tmp_path / "b", device="cpu", watch=2)
-    assert Watched(tmp_path / "b").steps[0] == 0
+    assert ProbeLog(tmp_path / "b").steps[0] == 0
     assert json.loads((tmp_path / "b/train/run.json").read_text(encoding="utf-8"))["watch"]["times"] == 2
 
 
 @pytest.mark.parametrize(("family", "lang"), [("marian", "en"), ("llama", "zh"), ("bert", "en"), ("prefix", "zh")])
 def test_any_step_opens_in_the_terminal(family: str, lang: str, runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     folder = runs(family)
-    step = Watched(folder).kept[-1]
+    step = ProbeLog(folder).kept[-1]
     assert cli.main(["look", str(folder), "--step", str(step), "--lang", lang]) == 0
     told = capsys.readouterr().out
     for word in ("W_Q", "FFN", "■", "two:"):
@@ -200,14 +200,14 @@ def test_any_step_opens_in_the_terminal(family: str, lang: str, runs: Any, capsy
     assert ("第" in told) == (lang == "zh")
     assert cli.main(["look", str(folder), "--step", str(step), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["step"], found["arrays"]["matrices.update"]) == (step, [len(Watched(folder).index["matrices"])])
+    assert (found["step"], found["arrays"]["matrices.update"]) == (step, [len(ProbeLog(folder).index["matrices"])])
 
 
 def test_what_moved_and_what_did_not_is_one_table(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     folder = runs("marian")
     assert cli.main(["look", str(folder), "--moved", "0", "1", "--lang", "en"]) == 0
     told = capsys.readouterr().out
-    count = len(Watched(folder).index["matrices"])
+    count = len(ProbeLog(folder).index["matrices"])
     assert f"a forward pass at step 0: 0 of {count} tensors changed" in told
     assert "from step 0 to step 1" in told
     assert cli.main(["look", str(folder), "--moved", "0", "1", "--json"]) == 0
@@ -218,17 +218,16 @@ def test_what_moved_and_what_did_not_is_one_table(runs: Any, capsys: pytest.Capt
 
 
 def test_a_forward_pass_that_writes_to_weights_is_caught(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qkv.explore import watched
 
     folder = runs("marian")
-    model, true = qkv.load(folder, device="cpu"), watched.losses.states
+    model, true = qkv.load(folder, device="cpu"), records.states
 
     def writing(core: Any, batch: Any) -> Any:
         core.embed.weight.data[3] += 1e-3
         return true(core, batch)
 
-    monkeypatch.setattr(watched.losses, "states", writing)
-    assert watched.forward_moves(model.core)[0] == 1
+    monkeypatch.setattr(records, "states", writing)
+    assert records.count_forward_changes(model.core)[0] == 1
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])  # GPT-2's adapters of q, k and v are stored as one
@@ -239,15 +238,15 @@ def test_adapters_of_any_step_are_looked_at_beside_their_base(
     words = ["training.lora.rank=2", 'training.lora.targets=["*.attn.*"]', 'training.lora.also=["*final_norm*"]']
     adapting = dataclasses.replace(run_of(family, *words, "training.lr=0.1"), base=str(base))
     recipes.train(adapting, out=folder, device="cpu")
-    first, last = Watched(folder).kept[0], Watched(folder).kept[-1]
+    first, last = ProbeLog(folder).kept[0], ProbeLog(folder).kept[-1]
     said = {step: hub.load_step(folder, step, device="cpu") for step in (first, last)}
     begun = qkv.load(base, device="cpu")
     rows = torch.tensor([begun.ids("one two three")])
     assert torch.equal(said[first](rows).logits, begun(rows).logits), "adapters begin as nothing"
     assert not torch.allclose(said[last](rows).logits, begun(rows).logits, atol=1e-3)
-    for name, tensor in Watched(folder).weights(last).items():
+    for name, tensor in ProbeLog(folder).weights(last).items():
         if name.endswith(".a"):
-            path, b = name[:-2], Watched(folder).weights(last)[f"{name[:-2]}.b"]
+            path, b = name[:-2], ProbeLog(folder).weights(last)[f"{name[:-2]}.b"]
             moved = said[last].core.get_submodule(path).weight - begun.core.get_submodule(path).weight
             assert torch.allclose(moved, 8.0 * b @ tensor, atol=1e-5)  # alpha 16 by rank 2
     assert cli.main(["look", str(folder), "--step", str(last), "one two", "-n", "4", "--json"]) == 0
@@ -257,8 +256,8 @@ def test_adapters_of_any_step_are_looked_at_beside_their_base(
     found = json.loads(capsys.readouterr().out)
     assert found["forward"] == 0
     assert {m["name"].rpartition(".")[2] for m in found["moved"] if "norm" not in m["name"]} == {"a", "b"}
-    norm = next(n for n in Watched(folder).weights(last) if "final_norm" in n)
-    assert torch.equal(said[last].core.get_parameter(norm), Watched(folder).weights(last)[norm])
+    norm = next(n for n in ProbeLog(folder).weights(last) if "final_norm" in n)
+    assert torch.equal(said[last].core.get_parameter(norm), ProbeLog(folder).weights(last)[norm])
     assert not torch.equal(said[last].core.get_parameter(norm), begun.core.get_parameter(norm))
 
 
@@ -286,44 +285,44 @@ def test_a_step_that_is_not_there_is_told(
 
 def test_a_text_is_read_by_the_model_of_that_step(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     folder = runs("marian")
-    for step in (0, Watched(folder).kept[-1]):
+    for step in (0, ProbeLog(folder).kept[-1]):
         assert cli.main(["look", str(folder), "--step", str(step), "one two", "-n", "6", "--json"]) == 0
         said = json.loads(capsys.readouterr().out)["scenes"][0]["output"]
         assert said == then(folder, step).translate("one two", max_new_tokens=6).text
 
 
 def test_a_text_asked_for_while_it_learns_is_watched_from_then_on(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(recorder.Recorder, "due", lambda self, step, seconds, total: True)
+    monkeypatch.setattr(recorder.Recorder, "is_due", lambda self, step, seconds, total: True)
 
     def hear(event: dict[str, Any]) -> None:
         if event["kind"] == "watch" and event["step"] == 2:
-            w = Watched(tmp_path)
+            w = ProbeLog(tmp_path)
             for text in ("one " * 30, w.index["texts"][0], "three  one nine"):  # too long to read, watched anyway, new
-                w.wish(text)
+                w.request_text(text)
 
     recipes.train(run_of("marian"), out=tmp_path, device="cpu", report=hear)
-    w = Watched(tmp_path)
-    then = {n: [row["text"] for row in w.at(n).json["texts"]] for n in w.steps}
+    w = ProbeLog(tmp_path)
+    then = {n: [row["text"] for row in w.read(n).json["texts"]] for n in w.steps}
     plain = list(w.index["texts"])
     assert [then[n] for n in (0, 1, 2)] == [plain] * 3
     new = [text for text in then[3] if text not in plain]
     assert new == ["three one nine"]
     assert then[3] == then[6]
-    row = next(row for row in w.at(6).json["texts"] if row["text"] == new[0])
+    row = next(row for row in w.read(6).json["texts"] if row["text"] == new[0])
     assert row["unknown"] == ["nine"]
-    assert f"texts.{then[6].index(new[0])}.alignment" in w.at(6).names
+    assert f"texts.{then[6].index(new[0])}.alignment" in w.read(6).names
 
 
 def test_a_wish_that_cannot_be_is_told_and_the_oldest_goes(tmp_path: Path, runs: Any) -> None:
-    w = Watched(runs("marian"))
+    w = ProbeLog(runs("marian"))
     for wanted in ("", " \n", "x" * 121):
         with pytest.raises(QkvError, match="1 to 120 characters"):
-            w.wish(wanted)
+            w.request_text(wanted)
     for wanted in ("one", "two", "one", "three", "four"):
-        w.wish(wanted)
-    assert w.wishes == ("four", "three", "one")
+        w.request_text(wanted)
+    assert w.requests == ("four", "three", "one")
     (w.folder / "wishes.json").write_text("{", encoding="utf-8")
-    assert w.wishes == ()
+    assert w.requests == ()
 
 
 @pytest.mark.parametrize(
@@ -336,13 +335,13 @@ def test_a_wish_that_cannot_be_is_told_and_the_oldest_goes(tmp_path: Path, runs:
 )
 def test_what_cannot_be_watched_is_told_before_step_1(setting: str, told: str) -> None:
     with pytest.raises(QkvError, match=re.escape(told)):
-        watching.recorder(assemble.assemble(run_of("marian", setting), device="cpu"))
+        readings.make_recorder(assemble.assemble(run_of("marian", setting), device="cpu"))
 
 
 def test_texts_of_validation_that_are_too_long_are_not_watched() -> None:
     long = [("one " * 31, "two"), ("one two", "two one")]
     run = dataclasses.replace(run_of("marian"), splits=lambda: Splits(splits("marian").train, long, ()))
-    found = watching.recorder(assemble.assemble(run, device="cpu"))
+    found = readings.make_recorder(assemble.assemble(run, device="cpu"))
     assert found is not None
     assert found.about["texts"] == ["one two"]
 

@@ -5,7 +5,6 @@ average, the losses and the outcome are equal to the last bit.
 """
 
 import dataclasses
-import importlib
 import json
 import math
 import random
@@ -21,8 +20,9 @@ import torch
 
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
-from qkv.training import assemble, bad_steps, checkpoint, log, loop, recipes, step_loss
-from qkv.training.objectives.base import THIN
+from qkv.training import assemble, checkpoint, log, loop, losses, recipes
+from qkv.training import step as stepping
+from qkv.training.objectives import augment
 from qkv.training.plan import Plan
 from qkv.training.run import Run, Vocabulary
 from qkv.training.shape import Shape
@@ -33,11 +33,12 @@ import test_bpe_dropout_runs as cuts
 import test_trust as t
 import test_tuning as tuning
 
-BASE = dataclasses.replace(t.BASE, steps=9, accumulate=2, smoothing=0.1, clip=0.5, evaluate_every=4)
+BASE = dataclasses.replace(t.BASE, steps=9, accumulate=2, label_smoothing=0.1, clip=0.5, evaluate_every=4)
 STOPS = (3, 5, 7)  # an epoch has 5 steps, the last of them a short one
 WAYS: dict[str, dict[str, Any]] = {
-    "plain": {}, "averages": {"ema": 0.9, "average": 2, "evaluate_every": 2}, "agree": {"agree": 2.0},
-    "sampled": {"sampled": 0.5, "sampled_ramp": 9}, "all": {"agree": 1.0, "sampled": 0.5, "ema": 0.9},
+    "plain": {}, "averages": {"ema": 0.9, "average": 2, "evaluate_every": 2}, "agree": {"rdrop": 2.0},
+    "sampled": {"scheduled_sampling": 0.5, "scheduled_sampling_ramp": 9},
+    "all": {"rdrop": 1.0, "scheduled_sampling": 0.5, "ema": 0.9},
     "recompute": {"recompute": "blocks"}, "bf16": {"precision": "bf16"}, "muon": {"optimizer": "muon"},
     "adafactor": {"optimizer": "adafactor"}, "wsd": {"schedule": "wsd", "warmup": 3, "floor": 0.1},
     "spikes": {"spike": 3.0, "on_bad_step": "skip"},
@@ -47,8 +48,8 @@ OFTEN = ("plain", "averages", "all", "bf16", "spikes")  # with every test; the o
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bad_steps, "ENOUGH", 3)  # steps from which one may be called a spike
-    monkeypatch.setattr(bad_steps, "ROW", 99)  # however many follow one another
+    monkeypatch.setattr(stepping, "ENOUGH", 3)  # steps from which one may be called a spike
+    monkeypatch.setattr(stepping, "ROW", 99)  # however many follow one another
 
 
 def some(every: Iterable[Any], often: Container[Any]) -> list[Any]:
@@ -69,7 +70,7 @@ def plan(objective: str, family: str) -> Plan:
 
 def poisoned(core: Any, batch: Any, **how: Any) -> Any:
     """The loss, which some batches make a spike."""
-    loss, busy = step_loss.step_loss(core, batch, **how)
+    loss, busy = losses.step_loss(core, batch, **how)
     return loss * (9 if odd(batch) else 1), busy
 
 
@@ -85,7 +86,7 @@ def ended(folder: Path, objective: str, family: str, *stops: int, **how: Any) ->
         core = t.learner(objective, family, 0.2, seed=part)
         with pytest.MonkeyPatch.context() as patch:
             if "spike" in how:
-                patch.setattr(loop, "step_loss", poisoned)
+                patch.setattr(stepping, "step_loss", poisoned)
             end = loop.train(core, plan(objective, family), dataclasses.replace(BASE, **how), directory=folder,
                              evaluate=t.measured, resume=True, stop=lambda step, stop=stop: step == stop)  # fmt: skip
     assert end is not None
@@ -93,7 +94,7 @@ def ended(folder: Path, objective: str, family: str, *stops: int, **how: Any) ->
     left, state = checkpoint.read(folder / "train" / "last.safetensors")
     place = {key: value for key, value in state["progress"].items() if key != "seconds"}
     left |= {f"end:{name}": w for name, w in checkpoint.weights(core).items()}
-    told = [e for e in log.events(folder / "train" / "log.jsonl") if e["kind"] in ("step", "evaluation")]
+    told = [e for e in log.read_events(folder / "train" / "log.jsonl") if e["kind"] in ("step", "evaluation")]
     told = [e for e in told if "weights" not in e]  # each part ends with evaluations of its own
     said = [(e["kind"], e["step"], e["loss"], e.get("lr"), e.get("gradient"), e.get("loads")) for e in told]
     how_it_ended = (end.loss, end.metrics, end.weights, end.tokens, end.epochs, end.skipped)
@@ -125,7 +126,7 @@ def test_a_run_goes_on_bit_for_bit_by_any_settings(way: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("objective", "family"), some(t.MATRIX, t.AGREE[1:]))
 def test_every_family_goes_on_with_two_dropouts_bit_for_bit(objective: str, family: str, tmp_path: Path) -> None:
-    check(tmp_path, objective, family, agree=2.0, ema=0.9)
+    check(tmp_path, objective, family, rdrop=2.0, ema=0.9)
 
 
 # not the optimiser's step of each weight: where a checkpoint lacks it, the run's own stands in
@@ -168,7 +169,7 @@ def test_learning_neither_asks_nor_moves_the_chance_of_others(objective: str, fa
         random.seed(seed)
         core = t.learner(objective, family, 0.2)
         before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
-        settings = dataclasses.replace(BASE, agree=1.0, steps=3)
+        settings = dataclasses.replace(BASE, rdrop=1.0, steps=3)
         loop.train(core, plan(objective, family), settings, directory=tmp_path / str(seed), evaluate=t.measured)
         after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
         assert torch.equal(before[0], after[0])
@@ -186,9 +187,9 @@ def talking(objective: str, **training: Any) -> Run:
 
 
 def cut(objective: str, **training: Any) -> Run:
-    how = {"agree": 2.0, "accumulate": 2, "tokens": 128, **training}
+    how = {"rdrop": 2.0, "accumulate": 2, "tokens": 128, **training}
     if objective == "pairs":
-        return cuts.run_of(0.3, ema=0.9, **({"sampled": 0.3} | how))
+        return cuts.run_of(0.3, ema=0.9, **({"scheduled_sampling": 0.3} | how))
     if objective != "text":
         how["word_dropout"] = 0.3
     return cuts.other(objective, 0.3, **how)
@@ -197,7 +198,7 @@ def cut(objective: str, **training: Any) -> Run:
 RECIPES: dict[str, Callable[..., Run]] = {
     **{objective: lambda objective=objective, **how: cut(objective, **how)
        for objective in ("pairs", "text", "labels", "similarity", "choice")},
-    "blurred pairs": lambda **how: cut("pairs", sampled=0.0, word_dropout=0.3, **how),
+    "blurred pairs": lambda **how: cut("pairs", scheduled_sampling=0.0, word_dropout=0.3, **how),
     **{objective: lambda objective=objective, **how: talking(objective, **how) for objective in ("documents", "chat")},
 }  # fmt: skip
 
@@ -219,20 +220,21 @@ def test_a_recipe_with_all_its_dropouts_goes_on_bit_for_bit(objective: str, tmp_
     assert again.outcome.loss == whole.outcome.loss
 
 
-@pytest.mark.parametrize(("place", "objective"), [("tuning", "labels"), ("objectives", "blurred pairs")])
+@pytest.mark.parametrize("objective", ["labels", "blurred pairs"])
 def test_words_left_out_by_consumed_chance_would_be_found(
-    place: str, objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = importlib.import_module(f"qkv.training.{place}")
-    draw, chance = code.make_generator, np.random.default_rng(0)
-    monkeypatch.setattr(code, "make_generator", lambda **key: chance if key["seed"] == THIN else draw(**key))
+    draw, chance = augment.make_generator, np.random.default_rng(0)
+    monkeypatch.setattr(
+        augment, "make_generator", lambda **key: chance if key["seed"] == augment.WORD_STREAM else draw(**key)
+    )
     with pytest.raises(AssertionError):
         test_a_recipe_with_all_its_dropouts_goes_on_bit_for_bit(objective, tmp_path)
 
 
 def test_what_is_kept_of_a_run_is_whole_and_strict_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "result.json"
-    log.record(path, {"loss": math.nan, "in": Path("a"), "also": [1.5, (math.inf,)]})
+    log.write_json(path, {"loss": math.nan, "in": Path("a"), "also": [1.5, (math.inf,)]})
     told = path.read_text(encoding="utf-8")
     assert json.loads(told) == {"loss": None, "in": "a", "also": [1.5, [None]]}
 
@@ -241,7 +243,7 @@ def test_what_is_kept_of_a_run_is_whole_and_strict_json(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(log, "sync", full)
     with pytest.raises(QkvError, match=r"result\.json: could not be written"):
-        log.record(path, {"loss": 1.0})
+        log.write_json(path, {"loss": 1.0})
     assert path.read_text(encoding="utf-8") == told
     assert [p.name for p in path.parent.iterdir()] == ["result.json"]
 

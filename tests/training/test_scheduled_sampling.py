@@ -58,7 +58,7 @@ kinds = pytest.mark.parametrize("kind", BATCHES)
 @kinds
 def test_only_own_guesses_come_in_and_only_where_a_true_word_was_learnt(kind: str) -> None:
     core, batch = core_of(kind), BATCHES[kind]
-    new = scheduled_sampling.mixed(core, batch, 0.5, 0, 0, 0, 0)
+    new = scheduled_sampling.replace_inputs(core, batch, 0.5, 0, 0, 0, 0)
     guess = core.head(states(core, batch)).argmax(-1)
     changed = new.target != batch.target
     assert bool(changed.any())
@@ -76,16 +76,16 @@ def test_the_share_is_what_was_asked_for(kind: str) -> None:
     places = int((there[:, :-1] & there[:, 1:]).sum())
     for part in (0.25, 0.75):
         drawn = [
-            int((scheduled_sampling.mixed(core, batch, part, 0, 0, n, 0).target != batch.target).sum())
+            int((scheduled_sampling.replace_inputs(core, batch, part, 0, 0, n, 0).target != batch.target).sum())
             for n in range(40)
         ]  # a guess that is right changes nothing, so a little less
         assert 0.8 * part < sum(drawn) / len(drawn) / places <= part + 0.05
-    assert scheduled_sampling.mixed(core, batch, 0.0, 0) is batch
+    assert scheduled_sampling.replace_inputs(core, batch, 0.0, 0) is batch
 
 
 def test_the_coins_are_a_function_of_the_key() -> None:
     core, batch = core_of(), BATCHES["causal"]
-    draw = lambda *key: scheduled_sampling.mixed(core, batch, 0.5, *key).target  # noqa: E731
+    draw = lambda *key: scheduled_sampling.replace_inputs(core, batch, 0.5, *key).target  # noqa: E731
     assert torch.equal(draw(0, 1, 2, 3), draw(0, 1, 2, 3))
     for other in ((1, 1, 2, 3), (0, 2, 2, 3), (0, 1, 3, 3), (0, 1, 2, 4)):
         assert not torch.equal(draw(0, 1, 2, 3), draw(*other))
@@ -93,24 +93,26 @@ def test_the_coins_are_a_function_of_the_key() -> None:
 
 def test_the_coins_are_not_those_of_the_dropout_of_the_same_step() -> None:
     shape, key = torch.Size((40, 40)), (0, 1, 2, 3)
-    mine = scheduled_sampling.coins(shape, 0.5, *key, device=torch.device("cpu"))
+    mine = scheduled_sampling.draw_cells(shape, 0.5, *key, device=torch.device("cpu"))
     dropped = make_dropout(*key, device=torch.device("cpu"))(torch.ones(shape), 0.5) == 0
     assert 0.4 < float((mine == dropped).float().mean()) < 0.6
 
 
 def test_a_share_of_all_is_nearly_all() -> None:
-    coins = scheduled_sampling.coins(torch.Size((100, 100)), 1.0, 5, device=torch.device("cpu"))
+    coins = scheduled_sampling.draw_cells(torch.Size((100, 100)), 1.0, 5, device=torch.device("cpu"))
     assert float(coins.float().mean()) > 0.98
 
 
 def test_the_share_grows_in_a_line() -> None:
-    shares = [scheduled_sampling.share(n, most=0.4, ramp=4) for n in (0, 1, 2, 4, 9)]
+    shares = [scheduled_sampling.sampling_share(n, most=0.4, ramp=4) for n in (0, 1, 2, 4, 9)]
     assert shares == pytest.approx([0, 0.1, 0.2, 0.4, 0.4])
-    assert scheduled_sampling.share(0, most=0.4, ramp=0) == 0.4
+    assert scheduled_sampling.sampling_share(0, most=0.4, ramp=0) == 0.4
 
 
 PLAN = Plan(lambda epoch: [0, 1, 2], lambda key: BATCHES["both"], {})
-BASE = Settings(steps=7, lr=1e-2, schedule="constant", precision="fp32", sampled=0.5, sampled_ramp=4)
+BASE = Settings(
+    steps=7, lr=1e-2, schedule="constant", precision="fp32", scheduled_sampling=0.5, scheduled_sampling_ramp=4
+)
 
 
 def weights(settings: Settings, directory: Path | None = None, resume: bool = False) -> list[torch.Tensor]:
@@ -125,22 +127,22 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
 
 
 def test_coins_of_consumed_state_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduled_sampling, "coins", lambda shape, part, *key, device: torch.rand(shape) < part)
+    monkeypatch.setattr(scheduled_sampling, "draw_cells", lambda shape, part, *key, device: torch.rand(shape) < part)
     with pytest.raises(AssertionError):
         test_a_resumed_run_is_the_uninterrupted_one(tmp_path)
 
 
 def test_it_changes_what_is_learnt() -> None:
-    assert not all(map(torch.equal, weights(BASE), weights(dataclasses.replace(BASE, sampled=0.0))))
+    assert not all(map(torch.equal, weights(BASE), weights(dataclasses.replace(BASE, scheduled_sampling=0.0))))
 
 
 def test_an_encoder_that_guesses_hidden_words_is_refused() -> None:
     rows = [([4, 5, 6, 2], [IGNORED, 7, 8, IGNORED])]
     with pytest.raises(QkvError, match="hidden words"):
-        scheduled_sampling.mixed(core_of("full"), collate.collate_masked(rows, pad=0), 0.5, 0)
+        scheduled_sampling.replace_inputs(core_of("full"), collate.collate_masked(rows, pad=0), 0.5, 0)
 
 
-@pytest.mark.parametrize(("key", "value"), [("sampled", 1.5), ("sampled_ramp", -1)])
+@pytest.mark.parametrize(("key", "value"), [("scheduled_sampling", 1.5), ("scheduled_sampling_ramp", -1)])
 def test_shares_that_are_none_are_refused(key: str, value: float) -> None:
     with pytest.raises(QkvError, match=key):
         Settings(**{key: value})  # type: ignore[arg-type]

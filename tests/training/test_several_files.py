@@ -81,7 +81,7 @@ FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "pairs": ({"source": [f"{OURS}.a", f"{THEIRS}.a"], "target": [f"{OURS}.b", f"{THEIRS}.b"]}, []),
     "tsv": ({"tsv": [f"{OURS}.tsv", f"{THEIRS}.tsv"]}, []),
     "jsonl": ({"jsonl": [f"{OURS}.jsonl", f"{THEIRS}.jsonl"], "keys": ["prompt", "completion"]}, []),
-    "recut": ({"tsv": [f"{OURS}.tsv", f"{THEIRS}.tsv"]}, ["tokenizer.dropout=0.1"]),
+    "recut": ({"tsv": [f"{OURS}.tsv", f"{THEIRS}.tsv"]}, ["tokenizer.bpe_dropout=0.1"]),
     "prefix": ({"tsv": [f"{OURS}.tsv", f"{THEIRS}.tsv"]}, ["model.family=prefix", "objective=prefixes"]),
     "labels": ({"tsv": [f"{OURS}-labels.tsv", f"{THEIRS}-labels.tsv"]}, ["model.family=bert", "objective=labels"]),
     "thinned": ({"tsv": [f"{OURS}-labels.tsv", f"{THEIRS}-labels.tsv"]},

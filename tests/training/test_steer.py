@@ -11,11 +11,12 @@ from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
 from qkv.training import checkpoint, load_balancing, loop
+from qkv.training import step as stepping
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
 
 V = 31
-BASE = Settings(steps=6, lr=3e-3, schedule="constant", precision="fp32", threads=1, balance=0.0, steer=1e-2)
+BASE = Settings(steps=6, lr=3e-3, schedule="constant", precision="fp32", threads=1, moe_aux_loss=0.0, moe_bias_lr=1e-2)
 
 
 def core_of(seed: int = 0) -> Transformer:
@@ -59,13 +60,13 @@ def run(core: Transformer, split: int, **how: object) -> list[torch.Tensor]:
 
 def test_each_step_moves_each_bias_by_its_rate_against_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[torch.Tensor] = []
-    right = load_balancing.steer
+    right = load_balancing.move_router_biases
 
     def steer(core: Transformer, loads: torch.Tensor, *, rate: float) -> None:
         heard.append(loads.clone())
         right(core, loads, rate=rate)
 
-    monkeypatch.setattr(loop, "steer", steer)
+    monkeypatch.setattr(stepping, "move_router_biases", steer)
     found = run(core_of(), 2)
     before = torch.zeros_like(found[0])
     for after, loads in zip(found, heard, strict=False):  # nobody looks after the last step
@@ -83,7 +84,7 @@ def test_however_a_step_is_split_the_biases_move_alike() -> None:
 
 
 def test_loads_of_the_last_micro_batch_alone_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = loop.step_loss
+    right = stepping.step_loss
     count = iter(range(10_000))
 
     def last(*given: object, **how: object) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -91,7 +92,7 @@ def test_loads_of_the_last_micro_batch_alone_are_found(monkeypatch: pytest.Monke
         return total, loads if next(count) % 4 == 3 else None
 
     whole = run(core_of(), 1)[-1]
-    monkeypatch.setattr(loop, "step_loss", last)
+    monkeypatch.setattr(stepping, "step_loss", last)
     assert not torch.equal(whole, run(core_of(), 4)[-1])
 
 

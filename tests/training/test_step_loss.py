@@ -15,9 +15,10 @@ from qkv.data.collate import IGNORED, Batch
 from qkv.spec import Dense, Labels, Spec
 from qkv.training import load_balancing as balances
 from qkv.training import losses
-from qkv.training import step_loss as objectives
+from qkv.training import losses as objectives
+from qkv.training.load_balancing import measure_imbalance
+from qkv.training.losses import measure, step_loss
 from qkv.training.shape import Shape
-from qkv.training.step_loss import busiest, measure, step_loss
 
 V, PAD, CLS, SEP, MASK = 40, 0, 1, 2, 3
 MARKS = corrupt.TokenIds(MASK, frozenset({PAD, CLS, SEP, MASK}), V)
@@ -106,7 +107,7 @@ def test_one_batch_is_learnt_by_heart(core: Callable[[], Transformer], batch: Ca
     model, b = core(), batch()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(120):
-        loss, _ = step_loss(model, b, even=0.01)
+        loss, _ = step_loss(model, b, aux_loss_weight=0.01)
         (loss / b.tokens).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -168,10 +169,10 @@ def routes(core: Transformer, batch: Batch) -> list[tuple[Tensor, Tensor]]:
 def test_the_balance_is_counted_once_for_each_token_and_leaves_padding_out() -> None:
     core, b = decoder(), prefixed()
     plain, loads = step_loss(core, b)
-    with_it, _ = step_loss(core, b, even=0.5)
+    with_it, _ = step_loss(core, b, aux_loss_weight=0.5)
     per_layer = routes(core, b)
     assert len(per_layer) == 2
-    want = sum(balances.balance(logits, index, 4).item() for logits, index in per_layer) / 2
+    want = sum(balances.balance_loss(logits, index, 4).item() for logits, index in per_layer) / 2
     assert (with_it - plain).item() == pytest.approx(0.5 * want * b.tokens, rel=1e-4)
     assert loads is not None
     assert b.target_real is not None
@@ -179,8 +180,8 @@ def test_the_balance_is_counted_once_for_each_token_and_leaves_padding_out() -> 
 
 
 def test_padding_that_is_counted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = objectives.decisions
-    monkeypatch.setattr(objectives, "decisions", lambda r, batch: right(r, replace(batch, target_real=None)))
+    right = objectives.collect_decisions
+    monkeypatch.setattr(objectives, "collect_decisions", lambda r, batch: right(r, replace(batch, target_real=None)))
     with pytest.raises(AssertionError):
         test_the_balance_is_counted_once_for_each_token_and_leaves_padding_out()
 
@@ -194,12 +195,12 @@ def evened(even: float) -> float:
     optimizer = torch.optim.Adam([layer.moe.router.weight for layer in core.decoder.layers], lr=3e-2)
     loads = None
     for _ in range(60):
-        loss, loads = step_loss(core, b, even=even)
+        loss, loads = step_loss(core, b, aux_loss_weight=even)
         (loss / b.tokens).backward()
         optimizer.step()
         optimizer.zero_grad()
     assert loads is not None
-    return busiest(loads)
+    return measure_imbalance(loads)
 
 
 def test_a_strong_balance_evens_the_experts_out() -> None:
@@ -224,4 +225,4 @@ def test_who_listened_before_still_hears_and_nothing_stays_behind() -> None:
     assert active_tracer.get() is ear
     active_tracer.reset(token)
     assert {"resid_in", "logits", "index", "z"} <= ear.names
-    assert busiest(torch.tensor([[2.0, 2.0], [3.0, 1.0]])) == 1.5
+    assert measure_imbalance(torch.tensor([[2.0, 2.0], [3.0, 1.0]])) == 1.5

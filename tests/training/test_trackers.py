@@ -24,7 +24,7 @@ EVENTS: list[log.Event] = [
 
 
 def test_only_numbers_go_out_under_the_names_that_trackers_group_by() -> None:
-    found = [trackers.numbers(event) for event in EVENTS]
+    found = [trackers.collect_numbers(event) for event in EVENTS]
     assert found == [
         {}, {"train/loss": 2.5, "train/lr": 1e-3, "train/tokens_per_second": 50.0},
         {"valid/loss": 2.0, "valid/bleu": 7.5}, {}, {"valid/loss": 1.5}, {},
@@ -41,7 +41,7 @@ def test_tensorboard_reads_what_a_run_said(tmp_path: Path, capsys: pytest.Captur
     assert main([*words, "--device", "cpu", "--quiet"]) == 0
     read = EventAccumulator(str(tmp_path / "run" / "train" / "tensorboard"))
     read.Reload()
-    steps = [e for e in log.events(tmp_path / "run" / "train" / "log.jsonl") if e["kind"] == "step"]
+    steps = [e for e in log.read_events(tmp_path / "run" / "train" / "log.jsonl") if e["kind"] == "step"]
     assert [(s.step, s.value) for s in read.Scalars("train/loss")] == [
         (e["step"], pytest.approx(e["loss"], rel=1e-6)) for e in steps
     ]
@@ -60,7 +60,7 @@ def test_libraries_with_the_calls_of_wandb_are_told_and_closed(
     monkeypatch.setitem(sys.modules, library, made)  # type: ignore[arg-type]
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     said: list[log.Event] = []
-    report = trackers.told([None, said.append, trackers.opened(library, tmp_path / "mine")])
+    report = trackers.join_reports([None, said.append, trackers.open_tracker(library, tmp_path / "mine")])
     (tmp_path / "mine" / "train").mkdir(parents=True)
     told = {"name": "x", "training": {"lr": 0.5, "lora": {"rank": 8}}}
     (tmp_path / "mine" / "train" / "run.json").write_text(json.dumps(told), encoding="utf-8")
@@ -71,13 +71,13 @@ def test_libraries_with_the_calls_of_wandb_are_told_and_closed(
     opening = heard.pop(0)
     again = {key: opening.pop(key) for key in ("id", "resume") if key in opening}
     assert opening == {"project": "qkv", "name": "mine", "config": config}
-    counted = [e for e in EVENTS if trackers.numbers(e)]
-    assert heard == [*((e["step"], trackers.numbers(e)) for e in counted), "finish"]
+    counted = [e for e in EVENTS if trackers.collect_numbers(e)]
+    assert heard == [*((e["step"], trackers.collect_numbers(e)) for e in counted), "finish"]
     for other in (tmp_path / "mine", tmp_path / "other"):  # the same run goes on, another one does not
         heard.clear()
         (other / "train").mkdir(parents=True, exist_ok=True)
         (other / "train" / "run.json").write_text(json.dumps(told), encoding="utf-8")
-        trackers.opened(library, other)(EVENTS[1])
+        trackers.open_tracker(library, other)(EVENTS[1])
         if library == "wandb":
             assert (heard[0]["id"] == again["id"]) == (other.name == "mine")
             assert heard[0]["resume"] == again["resume"] == "allow"
@@ -91,7 +91,7 @@ def test_what_a_resumed_run_says_again_stands_once_in_tensorboard(tmp_path: Path
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
     for steps in ((10, 20, 30), (20, 30, 40)):  # stopped after 30, resumed from 10
-        report = trackers.opened("tensorboard", tmp_path)
+        report = trackers.open_tracker("tensorboard", tmp_path)
         for step in steps:
             report({"kind": "step", "step": step, "loss": float(step + steps[0])})
         report({"kind": "end", "step": steps[-1]})
@@ -104,14 +104,14 @@ def test_another_package_brings_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     heard: list[Any] = []
     point = types.SimpleNamespace(name="paper", load=lambda: lambda directory: heard.append(directory) or heard.append)
     monkeypatch.setattr(trackers, "entry_points", lambda *, group: [point] if group == "qkv.track" else [])
-    trackers.opened("paper", tmp_path)(EVENTS[0])
+    trackers.open_tracker("paper", tmp_path)(EVENTS[0])
     assert heard == [tmp_path, EVENTS[0]]
     with pytest.raises(QkvError, match=r"no such tracker; did you mean 'paper'\? \(known: paper, tensorboard"):
-        trackers.opened("papper", tmp_path)
+        trackers.open_tracker("papper", tmp_path)
 
 
 def test_what_is_not_installed_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # type: ignore[arg-type]
     with pytest.raises(QkvError, match=r"--track wandb: .*pip install wandb"):
-        trackers.opened("wandb", tmp_path)
-    assert EntryPoint("x", "qkv.training.trackers:tensorboard", trackers.GROUP).load() is trackers.tensorboard
+        trackers.open_tracker("wandb", tmp_path)
+    assert EntryPoint("x", "qkv.training.trackers:open_tensorboard", trackers.GROUP).load() is trackers.open_tensorboard

@@ -31,7 +31,8 @@ from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
 from qkv.training import checkpoint, fsdp, log, loop, losses, optim
-from qkv.training.compatibility import OBJECTIVES, architecture
+from qkv.training import step as stepping
+from qkv.training.compatibility import OBJECTIVES
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
 from qkv.training.shape import DROPLESS, LACKS, Shape
@@ -45,7 +46,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "marian": {}, "t5": {}, "bart": {}, "lstm": {}, "lstm-attention": {}, "gpt2": {}, "llama": {"groups": 1},
     "openai_gpt": {}, "bert": {}, "glm_blank": {}, "prefix": {"groups": 1},
     "experts": {"family": "prefix", "groups": 1, "experts": 4, "ffn": 16},
-    "mixtral": {"family": "llama", "groups": 1, "experts": 4, "ffn": 16, "steered": True},
+    "mixtral": {"family": "llama", "groups": 1, "experts": 4, "ffn": 16, "moe_bias": True},
 }  # fmt: skip
 TRANSLATES, SPEAKS = ("marian", "t5", "bart", "lstm", "lstm-attention"), ("gpt2", "llama", "openai_gpt", "mixtral")
 JUDGES = ("openai_gpt", "bert", "gpt2", "llama")
@@ -138,7 +139,7 @@ def side_by_side(rows: list[list[int]], *, silent: int, width: int | None) -> Ba
 
 def test_the_matrix_holds_every_family_with_every_objective_it_can_learn() -> None:
     families = [f for f in typing.get_args(typing.get_type_hints(Shape)["family"]) if f]
-    kinds = {family: architecture(shape_of(family).spec(V)) for family in families}
+    kinds = {family: shape_of(family).spec(V).architecture for family in families}
     able = {(name, f) for name, o in OBJECTIVES.items() for f, kind in kinds.items() if kind in o.models}
     assert able == {(name, f) for name, f in MATRIX if f in kinds}
     assert {name for name, _ in able} == set(OBJECTIVES)
@@ -148,7 +149,7 @@ def learnt(objective: str, family: str, drop: float = 0.0, **how: Any) -> tuple[
     """The loss of a batch before and after it was learnt by heart."""
     core, batch = learner(objective, family, drop), batch_of(objective, texts(4), family=family)
     rate = 1e-2 if family == "t5" else 5e-3  # its first weights are small
-    settings = dataclasses.replace(BASE, steps=250, lr=rate, warmup=20, schedule="cosine", balance=0.0, **how)
+    settings = dataclasses.replace(BASE, steps=250, lr=rate, warmup=20, schedule="cosine", moe_aux_loss=0.0, **how)
     before = losses.mean_loss(core, [batch])
     loop.train(core, Plan(lambda epoch: [0], lambda key: batch), settings)
     return before, losses.mean_loss(core, [batch])
@@ -170,7 +171,7 @@ def test_every_family_learns_a_batch_of_every_objective_by_heart(objective: str,
     ("objective", "family"), [pytest.param(*m, marks=() if m in AGREE else pytest.mark.nightly) for m in MATRIX]
 )
 def test_it_is_learnt_by_heart_with_two_dropouts_that_shall_agree_too(objective: str, family: str) -> None:
-    before, after = learnt(objective, family, drop=0.1, agree=1.0)
+    before, after = learnt(objective, family, drop=0.1, rdrop=1.0)
     assert after < 0.1 * before + (0.2 if objective in SAYS else 0.05)
 
 
@@ -184,7 +185,7 @@ def split(objective: str, family: str, count: int, **how: Any) -> tuple[dict[str
     keys = [tuple(range(i, i + each)) for i in range(0, 32, each)]
     plan = Plan(lambda epoch: keys, lambda key: batch_of(objective, [rows[i] for i in key], family=family))
     core = learner(objective, family).double()
-    settings = dataclasses.replace(BASE, steps=4, smoothing=0.1, clip=1.0, eps=1e-6, balance=0.0, **how)
+    settings = dataclasses.replace(BASE, steps=4, label_smoothing=0.1, clip=1.0, eps=1e-6, moe_aux_loss=0.0, **how)
     end = loop.train(core, plan, dataclasses.replace(settings, accumulate=count))
     return {n: t.clone() for n, t in checkpoint.weights(core).items()}, end.loss
 
@@ -210,22 +211,22 @@ def test_1x8_is_2x4_is_8x1(objective: str, family: str) -> None:
 def test_two_passes_without_dropout_are_one_however_a_step_is_split(objective: str, family: str) -> None:
     one, loss = split(objective, family, 1)
     for count in (1, 8):
-        two, theirs = split(objective, family, count, agree=2.0)
+        two, theirs = split(objective, family, count, rdrop=2.0)
         assert gap(one, two) < 1e-6
         assert theirs == pytest.approx(loss, rel=1e-5)
 
 
 def test_a_mean_of_means_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, right = split("spans", "t5", 1)[0], loop.step_loss
+    whole, right = split("spans", "t5", 1)[0], stepping.step_loss
     wrong = lambda core, batch, **how: (right(core, batch, **how)[0] / batch.tokens, None)  # noqa: E731
-    monkeypatch.setattr(loop, "step_loss", wrong)
+    monkeypatch.setattr(stepping, "step_loss", wrong)
     assert gap(whole, split("spans", "t5", 8)[0]) > 1e-4
 
 
 def test_two_passes_that_are_not_halved_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = loop.step_loss
-    wrong = lambda core, batch, **how: (right(core, batch, **how)[0] * (2 if how["agree"] else 1), None)  # noqa: E731
-    monkeypatch.setattr(loop, "step_loss", wrong)
+    right = stepping.step_loss
+    wrong = lambda core, batch, **how: (right(core, batch, **how)[0] * (2 if how["rdrop"] else 1), None)  # noqa: E731
+    monkeypatch.setattr(stepping, "step_loss", wrong)
     with pytest.raises(AssertionError):
         test_two_passes_without_dropout_are_one_however_a_step_is_split("labels", "bert")
 
@@ -254,11 +255,14 @@ def plan() -> Plan:
     return Plan(order, lambda key: batch_of("pairs", [rows[i] for i in key]), {"rows": len(rows)})
 
 
-LONG = dataclasses.replace(BASE, steps=40, accumulate=3, smoothing=0.1, clip=0.5, ema=0.9, average=2, evaluate_every=4,
-                           save_every=1, optimizer="adamw", weight_decay=0.1)  # fmt: skip
+LONG = dataclasses.replace(BASE, steps=40, accumulate=3, label_smoothing=0.1, clip=0.5, ema=0.9, average=2,
+                           evaluate_every=4, save_every=1, optimizer="adamw", weight_decay=0.1)  # fmt: skip
 
 
-RUNS = {"plain": LONG, "agree": dataclasses.replace(LONG, agree=1.0, sampled=0.3, sampled_ramp=20)}
+RUNS = {
+    "plain": LONG,
+    "agree": dataclasses.replace(LONG, rdrop=1.0, scheduled_sampling=0.3, scheduled_sampling_ramp=20),
+}
 
 
 def measured(core: Transformer, step: int) -> dict[str, Any]:
@@ -322,7 +326,7 @@ def test_a_run_killed_at_random_moments_is_the_uninterrupted_one(kills: int, run
         one, two = (checkpoint.read(tmp_path / d / name)[0] for d in "ab")
         assert one.keys() == two.keys()
         assert all(torch.equal(one[n], two[n]) for n in one), name
-    seen = [[(e["step"], e["loss"]) for e in log.events(tmp_path / d / "train/log.jsonl") if e["kind"] == "step"]
+    seen = [[(e["step"], e["loss"]) for e in log.read_events(tmp_path / d / "train/log.jsonl") if e["kind"] == "step"]
             for d in "ab"]  # fmt: skip
     assert seen[0] == seen[1]
     assert [step for step, _ in seen[0]] == list(range(1, 41))
@@ -333,7 +337,6 @@ def test_a_run_killed_at_random_moments_is_the_uninterrupted_one(kills: int, run
 
 def state(fill: float) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     return {"weight:x": torch.full((4000,), fill), "exp_avg:x": torch.full((4000,), -fill)}, {"fill": fill}
-
 
 
 @contextmanager
@@ -369,7 +372,7 @@ def faulty(at: int, fault: Callable[[], None]) -> Iterator[list[str]]:
         patch.setattr(checkpoint, "save_file", around("save_file", checkpoint.save_file))
         for module in (checkpoint, log, fsdp):
             patch.setattr(module, "sync", around("sync", module.sync))
-        patch.setattr(log, "line", around("line", log.line))
+        patch.setattr(log, "to_json_line", around("line", log.to_json_line))
         patch.setattr(checkpoint.os, "replace", around("replace", os.replace))
         yield acts
 
@@ -493,7 +496,7 @@ def test_struck_at_any_write_a_run_goes_on_as_if_nothing_had_happened(
         assert then == 0
         found = checkpoint.read(place / "end.safetensors")[0]
         assert all(torch.equal(found[n], want[n]) for n in want), at
-        steps = [e["step"] for e in log.events(place / "train/log.jsonl") if e["kind"] == "step"]
+        steps = [e["step"] for e in log.read_events(place / "train/log.jsonl") if e["kind"] == "step"]
         assert steps == [1, 2, 3, 4], at
         assert not [p.name for p in (place / "train").rglob(".*")], "nothing half written is left"
 
@@ -516,23 +519,23 @@ def one_part(folder: str, before: str, after: str, fault: str) -> None:
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
             ranks = Ranks(0, 1)
         store = checkpoint.Store(place, {"spec": 1}, ranks=ranks)
-        store.save(core, optim.make(core, BASE), checkpoint.Progress(step=step), BASE)
+        store.save(core, optim.make_optimizer(core, BASE), checkpoint.Progress(step=step), BASE)
 
     def over(place: Path, at: int) -> None:
         written = HuggingFaceStorageWriter.write_data
         with faulty(at, full if fault == "full" else kill), pytest.MonkeyPatch.context() as patch:
 
             def data(self: Any, *given: Any) -> Any:
-                log.line({})  # before and after it
+                log.to_json_line({})  # before and after it
                 found = written(self, *given)
-                log.line({})
+                log.to_json_line({})
                 return found
 
             patch.setattr(HuggingFaceStorageWriter, "write_data", data)
             freeing = ((Path, "unlink"), (shutil, "rmtree")) if fault == "killed" else ()  # it needs no room
             for owner, name in ((Path, "mkdir"), *freeing):
                 true = getattr(owner, name)
-                patch.setattr(owner, name, lambda *a, true=true, **k: log.line({}) and true(*a, **k))
+                patch.setattr(owner, name, lambda *a, true=true, **k: log.to_json_line({}) and true(*a, **k))
             save(place, after, 2)
 
     for at in range(1, 90):

@@ -15,14 +15,14 @@ from qkv.errors import QkvError
 from qkv.tokenizers.vocabulary import train as vocabulary
 from qkv.training import assemble, compatibility, losses, recipes
 from qkv.training.data_files import Data, talk_rows
-from qkv.training.objectives import tuning
-from qkv.training.objectives.base import named as base_named
+from qkv.training.losses import step_loss
+from qkv.training.objectives import chat as objectives
+from qkv.training.objectives.base import Decoding, classify_sources
 from qkv.training.own_data import OWN_LABELS, from_files, from_toml
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Lora, Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
-from qkv.training.step_loss import step_loss
 
 GOOD, BAD = ("good", "great", "fine", "warm"), ("bad", "awful", "poor", "cold")
 ROWS = [(" ".join((GOOD if i % 2 else BAD)[(i // 2 + j) % 4] for j in range(2 + i % 5)), "up" if i % 2 else "down")
@@ -81,9 +81,9 @@ def test_the_loss_is_that_of_the_labels_and_a_share_of_the_words(family: str, sh
 
 
 def test_words_that_are_all_counted_alike_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = losses.weighed
+    right = losses.weighted_cross_entropy
     even = lambda h, head, labels, w, **how: right(h, head, labels, w * 0 + w.mean(), **how)  # noqa: E731
-    monkeypatch.setattr(losses, "weighed", even)
+    monkeypatch.setattr(losses, "weighted_cross_entropy", even)
     with pytest.raises(AssertionError):
         test_the_loss_is_that_of_the_labels_and_a_share_of_the_words("openai_gpt", 0.5)
 
@@ -92,7 +92,7 @@ def test_the_gradient_of_weighted_words_is_that_of_plain_pytorch() -> None:
     g = torch.Generator().manual_seed(0)
     hidden, weight = torch.randn(7, 5, generator=g, requires_grad=True), torch.rand(7, generator=g)
     head, labels = torch.nn.Linear(5, 11), torch.randint(0, 11, (7,), generator=g)
-    got = losses.weighed(hidden, head, labels, weight, smoothing=0.1)
+    got = losses.weighted_cross_entropy(hidden, head, labels, weight, smoothing=0.1)
     mine = torch.autograd.grad(got, [hidden, head.weight, head.bias])
     each = torch.nn.functional.cross_entropy(head(hidden), labels, reduction="none", label_smoothing=0.1)
     theirs = torch.autograd.grad((each * weight).sum(), [hidden, head.weight, head.bias])
@@ -120,7 +120,7 @@ def test_a_decoder_reads_texts_between_end_symbols_that_long_ones_keep() -> None
         last = there.sum(1) - 1
         assert bool((b.target.gather(1, last[:, None]) == t.eos_id).all())
         assert b.target.shape[1] <= 48
-    assert len(base_named(a.model, ["good " * 100, "bad"], assemble.How())) == 2  # judged as they were learnt
+    assert len(classify_sources(a.model, ["good " * 100, "bad"], Decoding())) == 2  # judged as they were learnt
 
 
 # -- from one run to the next -----------------------------------------------------------------------------------------
@@ -201,15 +201,18 @@ def test_a_vocabulary_made_for_something_else_is_refused(tmp_path: Path) -> None
     (tmp_path / "bare").mkdir()
     whole = ("<pad>", "</s>", "<unk>")
     vocabulary([" ".join(GOOD)] * 9, kind="bpe", size=270, specials=whole).save(tmp_path / "open")
-    for objective, name, told in (("labels", "text", "made for something else, that vocabulary lacks <pad>$"),
-                                  ("text", "labels", "made for something else, it ends every text with </s>"),
-                                  ("text", "bare", "no tokenizer there"), ("text", "un/known", "no such directory")):
+    for objective, name, told in (
+        ("labels", "text", "made for something else, that vocabulary lacks <pad>$"),
+        ("text", "labels", "made for something else, it ends every text with </s>"),
+        ("text", "bare", "no tokenizer there"),
+        ("text", "un/known", "no such directory"),
+    ):
         with pytest.raises(QkvError, match=told):
             assemble.assemble(of(objective, tmp_path / name), device="cpu")
     with pytest.raises(QkvError, match="this run's vocabulary is the base's"):
         assemble.assemble(of("text", tmp_path / "text", base=str(tmp_path / "text")), device="cpu")
     with pytest.raises(QkvError, match="it ends no text with </s>"):
-        assemble.taken(str(tmp_path / "open"), whole, "eos")
+        assemble.borrow_tokenizer(str(tmp_path / "open"), whole, "eos")
     for name in ("labels", "open"):  # texts with labels get their ends in any case
         found = assemble.assemble(of("labels", tmp_path / name), device="cpu").model.tokenizer
         assert found is not None
@@ -305,7 +308,7 @@ def check_answers() -> None:
     t = a.model.tokenizer
     assert t is not None
     for n, talk in enumerate(TALKS):
-        ids, labels = tuning.talk_row(t, talk, n)
+        ids, labels = objectives.encode_talk(t, talk, n)
         turns = spoken(labels)
         answers = [m["content"] for m in talk if m["role"] == "assistant"]
         assert [t.decode(turn) for turn in turns] == answers
@@ -318,8 +321,10 @@ def test_only_what_the_assistant_says_is_learnt() -> None:
 
 
 def test_a_label_for_the_user_s_words_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = tuning.talk_row
-    monkeypatch.setattr(tuning, "talk_row", lambda t, talk, n: (right(t, talk, n)[0], [*right(t, talk, n)[0][1:], 5]))
+    right = objectives.encode_talk
+    monkeypatch.setattr(
+        objectives, "encode_talk", lambda t, talk, n: (right(t, talk, n)[0], [*right(t, talk, n)[0][1:], 5])
+    )
     with pytest.raises(AssertionError):
         check_answers()
 
@@ -334,7 +339,7 @@ def test_a_template_of_its_own_is_followed_up_to_its_own_end_mark() -> None:
     marks = ("<|im_start|>", "<|im_end|>", "<unk>")
     t = vocabulary(["user assistant say good"] * 3, kind="bpe", size=300, specials=marks)
     t.config["chat_template"] = CHATML
-    _, labels = tuning.talk_row(t, TALKS[0], 1)
+    _, labels = objectives.encode_talk(t, TALKS[0], 1)
     assert [t.decode(turn, special=True) for turn in spoken(labels)] == ["good good<|im_end|>", "good<|im_end|>"]
 
 
@@ -342,7 +347,7 @@ def test_a_template_that_rewrites_earlier_turns_is_told() -> None:
     t = vocabulary(["user assistant say good"] * 3, kind="bpe", size=300, specials=("</s>", "<unk>"))
     t.config["chat_template"] = "{% for m in messages %}{% if loop.last %}last {% endif %}{{ m.content }}\n{% endfor %}"
     with pytest.raises(QkvError, match="conversation 3, message 2: the chat template writes this turn otherwise"):
-        tuning.talk_row(t, TALKS[0], 3)
+        objectives.encode_talk(t, TALKS[0], 3)
 
 
 def test_a_conversation_is_learnt_and_the_saved_model_answers(tmp_path: Path) -> None:
@@ -360,7 +365,8 @@ def test_what_is_longer_than_the_context_is_counted_and_told() -> None:
     a = assemble.assemble(run, device="cpu")
     assert a.plan.notes == ("1 of 9 conversations are longer than the context of 48: their ends are left out",)
     assert sum(a.plan.make(k).tokens for k in a.plan.order(0)) == sum(
-        sum(x != IGNORED for x in tuning.talk_row(a.model.tokenizer, talk, 0)[1]) for talk in TALKS  # type: ignore[arg-type]
+        sum(x != IGNORED for x in objectives.encode_talk(a.model.tokenizer, talk, 0)[1])
+        for talk in TALKS  # type: ignore[arg-type]
     )
 
 
@@ -400,7 +406,7 @@ def test_text_in_parts_is_learnt_as_one_text(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text(f"{answer(parts)}\n", encoding="utf-8")
     ((_, talk),) = talk_rows(tmp_path / "t.jsonl")
     assert talk == ({"role": "user", "content": "x"}, {"role": "assistant", "content": "one two"})
-    assert tuning.questions([talk])[0][1] == "one two"
+    assert objectives.split_last_answers([talk])[0][1] == "one two"
 
 
 def test_a_toml_file_trains_on_conversations_and_on_labels(tmp_path: Path) -> None:
@@ -463,11 +469,11 @@ def test_muon_without_matrices_is_told(tmp_path: Path) -> None:
 
 
 def test_settings_that_do_nothing_are_named() -> None:
-    a, _ = ready("labels", "bert", balance=0.5, auxiliary=0.1, decay=0.7, floor=0.1, schedule="constant")
+    a, _ = ready("labels", "bert", moe_aux_loss=0.5, auxiliary=0.1, decay=0.7, floor=0.1, schedule="constant")
     assert told(a, "of no use in this run: ").partition(": ")[2].split(", ") == [
-        "training.balance", "training.auxiliary", "training.floor", "training.decay"]  # fmt: skip
-    other, _ = ready("labels", "bert", optimizer="adafactor", eps=1e-6, betas=(0.8, 0.9), steer=0.01)
-    assert told(other, "of no use in this run: ").endswith(": training.steer, training.betas, training.eps")
+        "training.moe_aux_loss", "training.auxiliary", "training.floor", "training.decay"]  # fmt: skip
+    other, _ = ready("labels", "bert", optimizer="adafactor", eps=1e-6, betas=(0.8, 0.9), moe_bias_lr=0.01)
+    assert told(other, "of no use in this run: ").endswith(": training.moe_bias_lr, training.betas, training.eps")
     heeded, _ = ready("labels", "openai_gpt", auxiliary=0.1, decay=0.7, floor=0.1, schedule="wsd")
     assert not told(heeded, "of no use")
 
@@ -480,8 +486,8 @@ def test_a_number_of_test_rows_that_nothing_holds_out_is_named(data: Data, idle:
     model = qkv.build(run_of("labels").model.spec(64))
     splits = Splits("a", "b") if data.text else Splits(ROWS[:-6], ROWS[-6:])
     objective = compatibility.OBJECTIVES["text" if data.text else "labels"]
-    said = compatibility.idle(dataclasses.replace(run_of("labels"), data=data), splits, objective, model)
-    assert (said == ("of no use in this run: data.test",)) is idle
+    said = compatibility.note_idle_settings(dataclasses.replace(run_of("labels"), data=data), splits, objective, model)
+    assert (said == ["of no use in this run: data.test"]) is idle
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -490,7 +496,7 @@ def test_no_recipe_has_settings_that_do_nothing(name: str) -> None:
     objective = compatibility.OBJECTIVES[made.objective or compatibility.USUAL[made.model.family]]
     train: Any = "" if objective.data.startswith("plain text") else []
     model = qkv.build(made.model.spec(64))
-    assert not compatibility.idle(made, Splits(train, train), objective, model)
+    assert not compatibility.note_idle_settings(made, Splits(train, train), objective, model)
 
 
 def test_a_second_column_of_few_texts_asks_whether_they_are_labels() -> None:

@@ -12,9 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from qkv.adapt import onednn_linear
 from qkv.data import collate
-from qkv.training import loop, utilization
+from qkv.training import loop, machine
+from qkv.training.checkpoint import Progress
+from qkv.training.losses import step_loss
 from qkv.training.shape import Shape
-from qkv.training.step_loss import step_loss
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_loop import BASE, core_of, plan_of, reversals, translator
@@ -30,31 +31,31 @@ def test_operations_are_those_that_pytorch_counts(family: str, monkeypatch: pyte
     with FlopCounterMode(display=False) as counter:
         step_loss(core, batch)[0].backward()
     expected = pytest.approx(counter.get_total_flops(), rel=0.06)  # attention's triangle
-    assert utilization.Work(core.spec).of(batch) == expected
+    assert machine.Speed(core.spec).count(batch) == expected
 
 
 def test_padding_is_no_work() -> None:
-    work = utilization.Work(translator())
+    work = machine.Speed(translator())
     one = collate.collate_pairs([([3, 4, 2], [3, 2])], pad=0, start=1, shape=(8, 8))
     both = collate.collate_pairs([([3, 4, 2], [3, 2]), ([3, 2], [3, 4, 5, 2])], pad=0, start=1, shape=(8, 8))
-    assert work.of(both) == 3 * work.of(one)
+    assert work.count(both) == 3 * work.count(one)
 
 
 def test_the_share_is_work_by_seconds_by_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks, heard = iter(range(10_000)), list[dict[str, Any]]()
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(ticks) * 0.5))
-    monkeypatch.setattr(loop, "peak", lambda *what: 1e12)
+    monkeypatch.setattr(machine, "measure_peak", lambda *what: 1e12)
     plan = plan_of(reversals(200), 4)
     settings = dataclasses.replace(BASE, steps=6, log_every=3)
     loop.train(core_of(translator()), plan, settings, report=heard.append)
     steps = [e for e in heard if e["kind"] == "step"]
-    done = sum(utilization.Work(translator()).of(plan.make(key)) for key in plan.order(0)[3:6])
+    done = sum(machine.Speed(translator()).count(plan.make(key)) for key in plan.order(0)[3:6])
     assert steps[-1]["of_peak"] == pytest.approx(done / 1.5 / 1e12)
 
 
 def test_a_process_without_work_in_its_window_has_no_share(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = list[dict[str, Any]]()
-    monkeypatch.setattr(utilization.Work, "of", lambda self, batch: 0.0)
+    monkeypatch.setattr(machine.Speed, "count", lambda self, batch: 0.0)
     settings = dataclasses.replace(BASE, steps=1, log_every=1)
     loop.train(core_of(translator()), plan_of(reversals(8), 4), settings, report=heard.append)
     assert [e["of_peak"] for e in heard if e["kind"] == "step"] == [0.0]
@@ -62,11 +63,14 @@ def test_a_process_without_work_in_its_window_has_no_share(monkeypatch: pytest.M
 
 def test_a_peak_is_measured_at_first_and_anew_where_a_run_beats_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([100.0, 80.0, 300.0])
-    monkeypatch.setattr(loop, "peak", lambda *what: next(found))
-    run = loop.Loop(core_of(translator()), plan_of(reversals(8), 4), BASE, None, None, lambda _: None)
-    assert [run.peak(rate) for rate in (50.0, 60.0, 120.0, 90.0, 130.0)] == [100.0, 100.0, 120.0, 120.0, 300.0]
+    monkeypatch.setattr(machine, "measure_peak", lambda *what: next(found))
+    speed, at, shares = machine.Speed(translator()), Progress(), list[float]()
+    for rate in (50.0, 60.0, 120.0, 90.0, 130.0):
+        speed.operations, at.seconds = rate, at.seconds + 1.0
+        shares.append(speed.measure(at)["of_peak"])
+    assert shares == [0.5, 0.6, 1.0, 0.75, 130 / 300]
 
 
 def test_a_peak_is_that_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(utilization.SIDES, "cpu", 64)
-    assert 1e6 < utilization.peak("cpu", "fp32") < 1e15
+    monkeypatch.setitem(machine.SIDES, "cpu", 64)
+    assert 1e6 < machine.measure_peak("cpu", "fp32") < 1e15

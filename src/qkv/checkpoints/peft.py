@@ -18,6 +18,7 @@ from qkv.checkpoints import name_table, storage
 from qkv.checkpoints.model_dir import family_of_config, own_names
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
+from qkv.messages import Message
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BEFORE = "base_model.model."  # PEFT's own wrappers, in the name of every tensor
@@ -170,7 +171,7 @@ def read_adapters(
                 found = name_table.convert_in(tensors[key](), slot, [ours[o].shape[0] for o in slot.ours])
                 whole |= {names[id(ours[o])]: t for o, t in zip(slot.ours, found, strict=True)}
     if left or not any(".lora_A." in key for key in tensors):
-        whose = ", ".join(sorted(left)[:5]) or "any of it"
+        whose = ", ".join(sorted(left)[:5]) or Message("any of it")
         raise QkvError("{directory}: no module of this model takes {whose}; is {base_model_name_or_path!r} the model "
                        "that it was made for?", directory=directory / WEIGHTS, whose=whose,
                        base_model_name_or_path=stated.get("base_model_name_or_path"))

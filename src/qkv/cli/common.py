@@ -85,7 +85,7 @@ class Common:
             return
         from qkv.training import log
 
-        events = [e for e in log.events(run / "log.jsonl") if isinstance(e, dict)]
+        events = [e for e in log.read_events(run / "log.jsonl") if isinstance(e, dict)]
         judged = [e.get("step", 0) for e in events if e.get("kind") == "evaluation"]
         if not judged:
             self.note("{name}: its run has not come to an evaluation; these are the weights that it began with",

@@ -264,7 +264,7 @@ def trained(story: Story, target: Path, changes: Mapping[str, int | None], data:
     """Train the recipe with a live line; the model, and its translations of the test sentences."""
     from qkv.cli.train import shown
     from qkv.training import recipes
-    from qkv.training.loop import Interrupted
+    from qkv.training.control import Interrupted
 
     run = recipes.configure("demo", [f"{key}={value}" for key, value in changes.items() if value is not None])
     run = watching(story, run)
@@ -464,14 +464,14 @@ def write_page(story: Story, path: Path, models: Mapping[str, Any], proved: Any,
     """
     from qkv.explore import record
     from qkv.explore.question import Question
-    from qkv.training.probes.watched import Watched
+    from qkv.training.probes.records import ProbeLog
 
     (home, translator), (speaker, _) = models.items()
     pair = next((e for e in proved.edges if e.moved["written"]), proved.edges[0]).pair
     texts = [pair.zh_a, pair.zh_b, "我爱学习。", *([own] if own and not translator.tokenizer.find_unknown(own) else [])]
     asked = [*((home, Question(t)) for t in dict.fromkeys(texts)), (speaker, Question(PROMPT, max_new_tokens=12))]
     more = {home: {"facts": facts(story.result)}, speaker: {"timed": story.result["cache_milliseconds"]}}
-    run = Watched(story.result["directory"]) if "directory" in story.result else None
+    run = ProbeLog(story.result["directory"]) if "directory" in story.result else None
     made = record.record(asked, models, lang=story.common.talk.lang, watched=run, more=more)
     path.write_text(made, encoding="utf-8")
 

@@ -165,7 +165,7 @@ def one(common: Common, name: str, lab: "Lab", how: How) -> "Result":
         kept = labs.saved(name, how.out) or labs.saved(name)
         if kept is None:
             raise QkvError("{name}: no saved result; run it without --saved", name=name)
-        return from_json(kept, f"the saved result of {name}")
+        return from_json(kept, Message("the saved result of {name}", name=name))
     jobs = how.jobs or (min(how.seeds, how.cores) if lab.kind == "trained" else 1)
     if jobs > 1:
         common.note("{jobs} seeds at a time", jobs=jobs)
@@ -188,7 +188,7 @@ def compared(common: Common, lab: "Lab", result: "Result") -> bool:
     if kept is None:
         common.note("{name}: no result came with the package", name=result.name)
         return False
-    found = differences(lab, from_json(kept, f"the package's result of {result.name}"), result)
+    found = differences(lab, from_json(kept, Message("the package's result of {name}", name=result.name)), result)
     for said in found:
         common.note("  disagrees: {said}", said=said)
     if not found:
@@ -227,7 +227,7 @@ def everything(common: Common, names: list[str], html: Path) -> None:
     from qkv.labs.lab import from_json
 
     kept = [(labs.find(name), found) for name in names if (found := labs.saved(name))]
-    done = [(lab, from_json(found, f"the saved result of {found['name']}")) for lab, found in kept]
+    done = [(lab, from_json(found, Message("the saved result of {name}", name=found["name"]))) for lab, found in kept]
     html.write_text(page.write_pages(done, common.talk.lang), encoding="utf-8")
     common.note("page: {html}", html=html)
 

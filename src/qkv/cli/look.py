@@ -159,7 +159,7 @@ def pictured(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, 
 EXAMPLES = {
     "demo": ("书和茶都在桌上，我看完了它。", "书和茶都在桌上，我喝完了它。", "我看完了那本书。"),
     "demo-lm": ("One, two, buckle my", "Twinkle, twinkle, little"),
-    "demo-bert": ("我爱[MASK]。", "I finished reading the [MASK]."),
+    "demo-bert": Message("I finished reading the [MASK]."),
     "demo-moe": ("我看完了那本书。", "书和茶都在桌上，我喝完了它。"),
 }
 
@@ -174,11 +174,11 @@ def question(loaded: Any, line: str, how: dict[str, Any]) -> Any:
 
 def examples(name: str) -> tuple[str, ...]:
     """Sentences to begin with: those of a bundled model, those with which a run was watched, or any."""
-    from qkv.training.probes.watched import FOLDER, Watched
+    from qkv.training.probes.records import FOLDER, ProbeLog
 
     if name in EXAMPLES:
         return tuple(EXAMPLES[name])
-    known = tuple(Watched(name).index["texts"]) if (Path(name) / FOLDER / "index.json").is_file() else ()
+    known = tuple(ProbeLog(name).index["texts"]) if (Path(name) / FOLDER / "index.json").is_file() else ()
     return known or ("The cat sat on the", "今天天气很")
 
 
@@ -235,9 +235,9 @@ def readouts(
 def recorded(common: Common, model: str, step: int, moved: tuple[int, int] | None) -> None:
     """What a run recorded of itself at a step, or what moved between two."""
     from qkv.explore import watched
-    from qkv.training.probes.watched import Watched
+    from qkv.training.probes.records import ProbeLog
 
-    run = Watched(model)
+    run = ProbeLog(model)
     if moved:
         loaded = common.past(model, moved[0])
         sheets, data = watched.moved(run, *moved, common.say, loaded.core, loaded.tokenizer, every=common.verbose)

@@ -69,7 +69,7 @@ def listed(common: Common) -> int:
     """The recipes, and what else there is to train on."""
     from qkv.training import recipes
 
-    known = recipes.about()
+    known = recipes.describe_recipes()
     if common.json:
         common.emit(known)
         return 0
@@ -86,10 +86,10 @@ def together(common: Common, processes: int, words: list[str]) -> Iterator[None]
 
     from qkv.training import distributed
 
-    threads = common.threads or max(1, distributed.cores() // processes)
+    threads = common.threads or max(1, distributed.count_cores() // processes)
     torch.set_num_threads(threads)
     own = ["train", "--quiet", f"--device={common.device}", f"--threads={threads}", *words]
-    with distributed.started(processes, [sys.executable, "-m", "qkv.cli", *own], device=common.device):
+    with distributed.start_ranks(processes, [sys.executable, "-m", "qkv.cli", *own], device=common.device):
         yield
 
 
@@ -98,13 +98,13 @@ def learn(
 ) -> int:  # fmt: skip
     """Train, and tell how it went."""
     from qkv.training import recipes, trackers
-    from qkv.training.loop import Interrupted
+    from qkv.training.control import Interrupted
 
     first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started
-    reports = [trackers.opened(name, out) for name in track] if first else []
+    reports = [trackers.open_tracker(name, out) for name in track] if first else []
     try:
         with shown(common) as live:
-            report = trackers.told([live, *reports]) if reports else live
+            report = trackers.join_reports([live, *reports]) if reports else live
             done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto")
     except Interrupted as stopped:
         common.note("saved; go on with --resume auto --out {out}", out=out)
@@ -278,7 +278,7 @@ def lines(event: dict[str, Any], say: Say = english) -> list[str]:
         return [f"{at}  {line(numbers)}{best}", *samples]
     if kind != "note":
         return []
-    return [say(getattr(event["text"], "zh", "") or event["text"], event["text"])]
+    return [say(event["text"])]
 
 
 def line(numbers: dict[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""Attention: who asks (q), who is asked (k), what is said (v). The maths of `attend` in the open; kernels.py beside it.
+"""Attention by queries, keys and values. `attend` is the formula written out; kernels.py has faster versions of it.
 
 Letters: B batch, T queries, S keys, D width, H heads, G key/value groups, K head dim, W value head dim.
 """
@@ -15,7 +15,7 @@ from qkv.core.step import Step
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al. 2017, 3.2), key/value heads shared as in Ainslie et al. 2023."""
+    """Multi-head attention (Vaswani et al. 2017, 3.2); heads may share keys and values (Ainslie et al. 2023)."""
 
     def __init__(self, s: spec.Attention, width: int, layer: int, path: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Attention(nn.Module):
         return step.tap(self, "out", self.out(z.transpose(1, 2).flatten(2)))  # B T D
 
     def split_heads(self, x: Tensor, heads: int) -> Tensor:
-        """The long vector of each position cut into its heads."""
+        """Each position's vector split into heads: [B, T, H K] -> [B, H, T, K]."""
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
     def project_kv(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
@@ -60,7 +60,7 @@ class Attention(nn.Module):
         return k, step.tap(self, "v", self.split_heads(self.v(x), s.groups))  # B G S K, B G S K
 
     def cross_attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step) -> Tensor:
-        """Attend over the memory; hypotheses of one source stand in one row, so its keys are never copied per beam."""
+        """Attend to the memory; the hypotheses of one source form one row, so that its keys are not copied."""
         rows, beams = k.shape[0], q.shape[0] // k.shape[0]
         q = q.unflatten(0, (rows, beams)).transpose(1, 2).flatten(2, 3)
         z = step.attend(q, k, v, step.mask[self.spec.mask], self, step)
@@ -68,7 +68,7 @@ class Attention(nn.Module):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention | Latent, step: Step) -> Tensor:
-    """softmax(q kᵀ · scale + mask) v, in the open (Vaswani et al. 2017, eq. 1): the oracle of every faster kernel."""
+    """softmax(q kᵀ · scale + mask) v, written out (Vaswani et al. 2017, eq. 1): the reference for every kernel."""
     s = at.spec
     if k.shape[1] < q.shape[1]:
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # B H S K

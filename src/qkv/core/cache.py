@@ -1,4 +1,4 @@
-"""The key/value cache of decoding. One interface; `append` returns what attend() reads.
+"""The key/value cache for decoding. `append` returns what attend() reads.
 
 A cache knows tensors and layer numbers only. `Cache` itself stores nothing: training and single passes use it.
 """
@@ -17,20 +17,20 @@ class Cache:
     length: int = 0
 
     def extend_mask(self, padding_mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
-        """The mask of all keys so far, given that of the new tokens: [B, T] -> [B, S]; None: no padding."""
+        """The padding mask of all keys so far, given that of the new tokens: [B, T] -> [B, S]; None: no padding."""
         return padding_mask
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> Pair:
-        """Store the new keys and values [B, G, T, K] of a layer; return all that it may read [B, G, S, K]."""
+        """Store the new keys and values [B, G, T, K] of a layer; return all that it reads [B, G, S, K]."""
         return k, v
 
     def get_or_compute(self, layer: int, make: Callable[[], Pair]) -> Pair:
-        """Keys and values of the memory, computed at the first call only."""
+        """Keys and values of the memory, computed only in the first call."""
         return make()
 
 
 class Static(Cache):
-    """Buffers written in place; they double when full, so a large enough `capacity` avoids copies.
+    """Buffers written in place, which double when full; a large enough `capacity` avoids copies.
 
     Rows are hypotheses or prompts; keys of the memory are stored once per source row.
     """
@@ -138,8 +138,8 @@ def take_rows(buffer: Tensor, rows: Tensor, filled: int) -> Tensor:
 
 
 def copy_rows(rows: Tensor, to: Tensor, source: Tensor) -> None:
-    """Row to[i] becomes what row source[i] was."""
+    """Copy row source[i] to row to[i]."""
     size = rows.shape[-1] * rows.element_size()
     if rows.device.type == "cpu" and size % 16 == 0 and len(to):
-        rows = rows.view(torch.complex128)  # the same bytes, moved 16 at a time: the kernel counts numbers, not bytes
+        rows = rows.view(torch.complex128)  # the same bytes, 16 at a time: the cost is per number
     rows.index_copy_(0, to, rows.index_select(0, source))

@@ -1,4 +1,4 @@
-"""Dropout as a function of where one is in training, never of consumed state; cheap on a CPU."""
+"""Dropout whose random numbers depend on a key (the place in training), not on earlier draws; cheap on a CPU."""
 
 import random
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def no_dropout(x: Tensor, p: float) -> Tensor:
 
 
 class DropoutFunction(torch.autograd.Function):
-    """x * kept * scale, keeping one byte per number for the way back."""
+    """x * kept * scale, saving one byte per number for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kept: Tensor, scale: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -31,21 +31,21 @@ class DropoutFunction(torch.autograd.Function):
 
 
 class StatefulDropout(Protocol):
-    """Dropout that draws: where its numbers stand is known, so that a block can be computed a second time alike."""
+    """Dropout whose random state can be saved, so that a block can be recomputed with the same numbers."""
 
     def __call__(self, x: Tensor, p: float, /) -> Tensor: ...
 
     def get_state(self) -> Tensor:
-        """Where the numbers stand."""
+        """The random state."""
         ...
 
     def set_state(self, to: Tensor) -> None:
-        """Draw from there again."""
+        """Continue from that random state."""
         ...
 
 
 class ByteDropout:
-    """One random byte a number, eight from each draw of a generator: the cheapest on a CPU."""
+    """One random byte per number, eight from each draw of a generator: the cheapest way on a CPU."""
 
     def __init__(self, state: int, device: torch.device | str) -> None:
         self.generator = torch.Generator(device).manual_seed(state)
@@ -67,20 +67,20 @@ class ByteDropout:
 
 
 class CounterDropout:
-    """A byte of the hash of a counter (splitmix64: Steele et al. 2014) for each number: tensor operations alone.
+    """One byte of a hashed counter (splitmix64: Steele et al. 2014) per number, by tensor operations only.
 
-    A compiler fuses them with what stands around, and a GPU never waits for a generator.
+    A compiler fuses them with their neighbours, and a GPU never waits for a generator.
     """
 
     def __init__(self, state: int, device: torch.device | str) -> None:
-        start = random.Random(state).getrandbits(63)  # neighbouring steps must not stand one call apart
+        start = random.Random(state).getrandbits(63)  # neighbouring steps must not overlap
         self.counter = torch.tensor(start, dtype=torch.int64, device=device)
 
     def __call__(self, x: Tensor, p: float) -> Tensor:
         cut = round(p * 256)
         if cut == 0:
             return x
-        self.counter.add_(0x1E3779B97F4A7C15)  # the next call's numbers lie far away
+        self.counter.add_(0x1E3779B97F4A7C15)  # the next call's numbers are far away
         h = torch.arange(x.numel(), device=x.device) + self.counter
         h = (h ^ (h >> 30)) * -0x40A7B892E31B1A47
         h = (h ^ (h >> 27)) * -0x6B2FB644ECCEEE15
@@ -97,7 +97,7 @@ class CounterDropout:
 def make_dropout(*key: int, device: torch.device | str = "cpu", traceable: bool = False) -> StatefulDropout:
     """Dropout (Srivastava et al. 2014) as a pure function of `key`, such as (seed, epoch, batch, micro-batch).
 
-    The rate is rounded to 1/256 and scaled exactly for it. Off the CPU, and where `traceable`, its numbers are hashed.
+    The rate is rounded to 1/256 and scaled exactly for it. Off the CPU, and where `traceable`, it hashes a counter.
     """
     state = 0
     for part in key:

@@ -1,4 +1,4 @@
-"""Experts: a feed-forward network in parts, of which a router picks a few for each token. `choose` routes, `work` acts.
+"""Mixture of experts: a router picks a few feed-forward networks for each token; `route` picks, `dispatch` computes.
 
 Letters: B batch, T queries, D width, F ffn, E experts, J chosen experts, N flat tokens.
 """
@@ -23,12 +23,12 @@ class ExpertLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(s.num_experts, out, width).normal_(0.0, width**-0.5))
 
     def forward(self) -> tuple[Tensor, ...]:
-        """Each expert's matrix [out, in]: cut once, so that the way back writes the whole gradient once."""
+        """Each expert's matrix [out, in]: split once, so that the backward pass writes the gradient once."""
         return self.weight.unbind()
 
 
 class Experts(nn.Module):
-    """Each token is read by the few experts that its router chooses (Shazeer et al. 2017), and by a shared one."""
+    """Each token goes to the few experts that the router chooses (Shazeer et al. 2017), and to a shared one."""
 
     bias: Tensor
 
@@ -63,13 +63,13 @@ class Experts(nn.Module):
         return step.tap(self, "out", out)  # B T D
 
     def dispatch(self, x: Tensor, index: Tensor, weight: Tensor, step: Step) -> Tensor:
-        """Each expert reads the tokens that chose it; what the experts say is weighted and summed in full precision."""
+        """Each expert computes the tokens that were routed to it; the weighted outputs are summed in at least fp32."""
         s = self.spec
         gates = self.gate() if s.expert.gated else ()
         ups, downs = self.up(), self.down()
         out = torch.zeros_like(x, dtype=weight.dtype)  # N D
         for e in active_experts(index, s.num_experts):
-            token, place = (index == e).nonzero(as_tuple=True)  # who chose e, and as which of its choices
+            token, place = (index == e).nonzero(as_tuple=True)  # tokens routed to e, and the rank of their choice
             mine = x[token]
             up = F.linear(mine, ups[e])
             if s.expert.gated:
@@ -84,10 +84,10 @@ class Experts(nn.Module):
 def fp32_linear(x: Tensor, weight: Tensor) -> Tensor:
     """x [..., D] times weight [E, D], [..., E], in at least 32 bits, under autocast too.
 
-    A router that rounds sends tokens elsewhere (Fedus et al. 2021, section 2.4).
+    Rounding in the router sends tokens to other experts (Fedus et al. 2021, section 2.4).
     """
     x, weight = to_fp32(x), to_fp32(weight)
-    if x.is_meta:  # nothing is computed, and autocast knows no such device
+    if x.is_meta:  # nothing is computed, and autocast does not support this device
         return F.linear(x, weight)
     with torch.autocast(x.device.type, enabled=False):
         return F.linear(x, weight)
@@ -102,7 +102,7 @@ def route(logits: Tensor, bias: Tensor | float, s: spec.Experts) -> tuple[Tensor
     """The chosen experts and their weights, both [..., J], from the router's logits [..., E].
 
     The best scores win (Shazeer et al. 2017), within the open groups (Liu et al. 2024, section 2.2.2); `bias`
-    helps to choose and weighs nothing (Wang et al. 2024).
+    changes the choice but not the weights (Wang et al. 2024).
     """
     score = logits.softmax(-1) if s.score == "softmax" else logits.sigmoid()
     choice = score + bias if s.balance == "bias" else score
@@ -127,5 +127,5 @@ def mask_closed_groups(choice: Tensor, s: spec.Experts) -> Tensor:
 
 
 def active_experts(index: Tensor, count: int) -> Iterable[int]:
-    """The experts that somebody chose, so that no other's weights are read; all of them where a graph is compiled."""
+    """The experts that some token chose, so that only their weights are read; all of them in a compiled graph."""
     return range(count) if torch.compiler.is_compiling() else index.unique().tolist()

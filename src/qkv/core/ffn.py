@@ -20,7 +20,7 @@ ACTIVATIONS = {
 
 
 class Ffn(nn.Module):
-    """Each position alone: up, activation (and gate), down."""
+    """Up, activation (times gate), down, for each position alone."""
 
     def __init__(self, s: spec.Ffn, width: int, path: str) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ def initialise(core: Transformer, seed: int = 0) -> None:
                     module.bias.zero_()
         generator.manual_seed(seed)
         for module in core.modules():
-            if draw := getattr(module, "draw_weights", None):  # a part that is not the core's
+            if draw := getattr(module, "draw_weights", None):  # a part from outside the core
                 draw(generator)
 
 

@@ -1,6 +1,6 @@
-"""Faster ways to do what attention.attend does: a table of kernels, each with the predicate under which it may run.
+"""Faster versions of attention.attend: a table of kernels, each with a predicate that says when it may run.
 
-No caller asks which one runs. tests/core/test_kernels.py holds every row to the open maths, for every mask.
+Callers do not choose. tests/core/test_kernels.py compares every kernel with the formula written out, under every mask.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from qkv.core.step import Step
 
 
 class Kernel(NamedTuple):
-    """A faster attend(): its name, when it may stand in, and itself."""
+    """A faster attend(): its name, when it may be used, and the function."""
 
     name: str
     fits: Callable[[Tensor, Tensor, Attention, Step], bool]
@@ -26,7 +26,7 @@ class Kernel(NamedTuple):
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
-    """PyTorch's fused attention: never writes the [T, S] scores to memory, reads shared key/value heads in place."""
+    """PyTorch's fused attention: never stores the [T, S] scores, reads shared key/value heads in place."""
     bias = None if mask.bias is None else mask.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)
     return F.scaled_dot_product_attention(
         q, k, v, bias, is_causal=mask.causal, scale=at.scale, enable_gqa=k.shape[1] < q.shape[1]
@@ -34,12 +34,12 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, st
 
 
 def has_no_dropout(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
-    """The fused kernel draws no dropout of ours, so it runs where the pattern is not dropped."""
+    """The fused kernel cannot apply our dropout, so it runs only where the pattern has none."""
     return at.spec.dropout == 0.0 or step.drop is no_dropout
 
 
 def gqa_decode(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
-    """The heads of a group as the queries of one head: shared keys and values are read once, as decoding wants it."""
+    """For one query: the heads of a group become queries of one head, so that shared keys and values are read once."""
     shape = (k.shape[1], -1)
     bias = None if mask.bias is None else mask.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)
     if bias is not None and bias.shape[1] > 1:
@@ -49,17 +49,17 @@ def gqa_decode(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attenti
 
 
 def is_gqa_decode(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
-    """A single query whose heads share keys, and nothing is dropped: the fused kernel alone would repeat the keys."""
+    """A single query whose heads share keys, without dropout; the fused kernel would repeat the keys."""
     return q.shape[2] == 1 and k.shape[1] < q.shape[1] and has_no_dropout(q, k, at, step)
 
 
 def small_matmul(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
-    """Two batched products round a softmax in fp32; heads that share a key stand side by side, so none is repeated.
+    """Two batched products around a softmax in fp32; heads that share a key are grouped, so that no key is repeated.
 
-    For short rows the way back is far faster than the fused one's.
+    For short rows its backward pass is far faster than the fused kernel's.
     """
     rows, heads, tokens, size = q.shape
-    score = (q * at.scale).reshape(rows, k.shape[1], -1, size) @ k.contiguous().mT  # a strided kᵀ is read at a crawl
+    score = (q * at.scale).reshape(rows, k.shape[1], -1, size) @ k.contiguous().mT  # a strided kᵀ is very slow
     score = score.view(rows, heads, tokens, -1).to(torch.promote_types(q.dtype, torch.float32))
     if mask.bias is not None:
         score = score + mask.bias
@@ -70,13 +70,13 @@ def small_matmul(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Atten
 
 
 def fits_small_matmul(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
-    """On a CPU, scores so few that writing them costs less than the fused kernel's bookkeeping."""
+    """On a CPU, so few scores that storing them costs less than the fused kernel's overhead."""
     if q.device.type != "cpu":
         return False
     if q.requires_grad:
-        return k.shape[2] <= 256  # bench/attention_training.py has the crossing
+        return k.shape[2] <= 256  # measured by bench/attention_training.py
     scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-    brief = q.shape[2] <= 256 and scores <= 1 << 22  # 512 queries at once: the fused one is twice as fast again
+    brief = q.shape[2] <= 256 and scores <= 1 << 22  # from 512 queries on the fused kernel is twice as fast
     return q.dtype == torch.bfloat16 and brief  # 2 to 10 times as fast (bench/attention_inference.py)
 
 
@@ -88,7 +88,7 @@ TABLE: tuple[Kernel, ...] = (
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
-    """The first kernel of the table that fits, else the maths in the open."""
+    """The first kernel of the table that fits, else the formula written out."""
     for kernel in TABLE:
         if kernel.fits(q, k, at, step):
             return kernel.run(q, k, v, mask, at, step)

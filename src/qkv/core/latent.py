@@ -1,6 +1,6 @@
 """Multi-head latent attention: keys and values from one small vector per position, the only thing that is cached.
 
-Same interface as attention.py. Two ways to the same numbers: `expanded` for many queries, `absorbed` for decoding.
+Same interface as attention.py. Two ways to the same result: `expand` for many queries, `attend_absorbed` for decoding.
 Letters: B batch, T queries, S keys, D width, H heads, K head dim, W value head dim, R latent rank, P rotary dims.
 """
 
@@ -56,7 +56,7 @@ class Latent(nn.Module):
         return step.tap(self, "out", self.out(z.transpose(1, 2).flatten(2)))  # B T D
 
     def project_q(self, x: Tensor) -> Tensor:
-        """Queries before they are turned, from the state or from a small vector of their own."""
+        """Queries before the rotation, from the state or from a low-rank vector of it."""
         s = self.spec
         if s.q_rank:
             q = self.q_up(self.q_norm(self.q_down(x)))
@@ -65,19 +65,19 @@ class Latent(nn.Module):
         return q.unflatten(-1, (s.heads, -1)).transpose(1, 2)  # B H T K
 
     def expand(self, latent: Tensor, k_rope: Tensor) -> tuple[Tensor, Tensor]:
-        """Each head's keys [B, H, S, K] and values [B, H, S, W] from the latents and the rotary key that all share."""
+        """Each head's keys [B, H, S, K] and values [B, H, S, W] from the latents and the shared rotary key."""
         s = self.spec
         both = self.kv_up(latent[:, 0]).unflatten(-1, (s.heads, -1)).transpose(1, 2)
         k, v = both.split((s.nope_head_dim, s.value_dim), -1)
         return torch.cat((k, k_rope.expand(-1, s.heads, -1, -1)), -1), v  # B H S K, B H S W
 
     def attend_absorbed(self, q: Tensor, latent: Tensor, k_rope: Tensor, step: Step) -> Tensor:
-        """The same without expanding: q goes down to the latents and what is found there up (ibid., 2.1.2)."""
+        """The same without expanding: q is projected down to the latents, the result up to values (ibid., 2.1.2)."""
         s = self.spec
         up_k, up_v = self.kv_up.weight.unflatten(0, (s.heads, -1)).split((s.nope_head_dim, s.value_dim), 1)
         plain, turned = q.split((s.nope_head_dim, s.rotary.dim), -1)
         q = torch.cat((plain @ up_k, turned), -1)  # B H T K
         k = torch.cat((latent, k_rope), -1)  # B G S K
-        # values as wide as keys: fused kernels want it, and nothing is copied; what the rotary numbers say is dropped
+        # values as wide as keys, as fused kernels need them, without a copy; the rotary part of the result is dropped
         z = step.attend(q, k, k, step.mask[s.mask], self, step)[..., : s.kv_rank]  # B H T R
         return z @ up_v.mT  # B H T W

@@ -1,4 +1,4 @@
-"""Which keys a query may attend to: each rule is a predicate over (query, key) with a reason that people can read."""
+"""Which keys a query may attend to: each rule is a predicate over (query, key) with a reason in words."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ REASONS = ("seen", "future", "padding", "window", "other document")
 
 @dataclass(frozen=True)
 class MaskContext:
-    """What the rules of a call are asked over: positions of queries and keys, padding, documents, the prefix's end."""
+    """What a mask depends on in one call: positions of queries and keys, padding, documents, the end of the prefix."""
 
     q_pos: Tensor  # T
     k_pos: Tensor  # S
@@ -24,7 +24,7 @@ class MaskContext:
 
 
 class AttentionBias(NamedTuple):
-    """What attend() adds to its scores: `bias` [B or 1, 1, T, S], or the square triangle (`causal`), or nothing."""
+    """What attend() adds to its scores: `bias` [B or 1, H or 1, T, S], the square triangle (`causal`), or nothing."""
 
     bias: Tensor | None
     causal: bool
@@ -48,6 +48,8 @@ def find_blocked(rule: spec.Mask, at: MaskContext) -> Iterator[tuple[str, Tensor
 
 def build_mask(rule: spec.Mask, at: MaskContext) -> AttentionBias:
     """The mask in the cheapest form that attend() can use; masked cells get the lowest finite fp32: no row is NaN."""
+    if rule.alibi_heads:
+        return add_position_bias(build_mask(spec.Mask(rule.kind, rule.window), at), compute_alibi(rule.alibi_heads, at))
     queries, keys = len(at.q_pos), len(at.k_pos)
     wide = rule.window is None or rule.window >= keys
     if at.padding_mask is None and at.document_ids is None and wide:
@@ -65,6 +67,13 @@ def build_mask(rule: spec.Mask, at: MaskContext) -> AttentionBias:
     return AttentionBias(bias[:, None], causal=False)
 
 
+def compute_alibi(heads: int, at: MaskContext) -> Tensor:
+    """ALiBi's bias [1, H, T, S] (Press et al. 2022, section 3): -2^(-8i/H) a token; for H no power of 2 as its code."""
+    n, i = 1 << heads.bit_length() - 1, torch.arange(1, heads + 1, device=at.k_pos.device)  # H
+    slope = 2.0 ** -torch.where(i <= n, 8 * i / n, 4 * (2 * (i - n) - 1) / n)  # H
+    return -slope[None, :, None, None] * (at.k_pos[None, :] - at.q_pos[:, None]).abs()  # B H T S
+
+
 def find_reasons(rule: spec.Mask, at: MaskContext) -> Tensor:
     """Why each cell is masked: uint8 [B or 1, T, S], an index into REASONS, 0 where seen; the first reason wins."""
     why = torch.zeros(1, len(at.q_pos), len(at.k_pos), dtype=torch.uint8, device=at.k_pos.device)
@@ -74,7 +83,7 @@ def find_reasons(rule: spec.Mask, at: MaskContext) -> Tensor:
 
 
 def add_position_bias(mask: AttentionBias, bias: Tensor) -> AttentionBias:
-    """A mask together with a bias for each distance [1, H, T, S], through which gradients flow."""
+    """The mask plus a position bias [1, H, T, S], through which gradients flow."""
     bias = bias if mask.bias is None else bias + mask.bias
     if mask.causal:
         low = torch.finfo(torch.float32).min

@@ -1,7 +1,7 @@
 """The one core, in reading order. Read bottom up: Transformer -> Stack -> Block -> Attention (attention.py), Ffn, Norm.
 
 Letters: B batch, T queries, S keys, D width, H heads, G key/value groups, K head dim, F ffn, V vocabulary, L layers.
-`step` travels beside x and is built once per call (step.py): positions, masks, cache, memory, dropout, taps.
+`step` is passed beside x and built once per call (step.py): positions, masks, cache, memory, dropout, taps.
 """
 
 from dataclasses import replace
@@ -142,7 +142,7 @@ class Dense(nn.Module):
 
 
 class Head(nn.Linear):
-    """The output projection where states are prepared for it first."""
+    """An output projection that transforms and scales the states first."""
 
     def __init__(self, s: spec.Head, width: int, vocabulary: int) -> None:
         super().__init__(width, vocabulary, bias=s.bias)
@@ -150,7 +150,7 @@ class Head(nn.Linear):
         self.dense = Dense(s.dense, width, "head.dense") if s.dense else nn.Identity()
 
     def prepare(self, x: Tensor) -> Tensor:
-        """What meets the vocabulary's matrix."""
+        """The states that are multiplied with the vocabulary's matrix."""
         s = self.spec
         return self.dense(x) * s.scale
 
@@ -213,7 +213,7 @@ class Transformer(nn.Module):
         return self.decoder if s.decoder else self.encoder
 
     def tie(self) -> None:
-        """Let the head speak with the embedding's own matrix (Press & Wolf 2017), where the spec says so."""
+        """Use the embedding's matrix in the head (Press & Wolf 2017), where the spec says so."""
         s = self.spec
         if s.head and s.head.kind == "tied":
             self.head.weight = self.embed.weight
@@ -222,7 +222,7 @@ class Transformer(nn.Module):
         self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
         mode: Mode = "train", drop: Drop = no_dropout, logits_to_keep: int = 0,
     ) -> Output:  # fmt: skip
-        """The one door: ids [B, T] to logits [B, T, V], or of the last `logits_to_keep` positions alone (0: of all)."""
+        """Ids [B, T] to logits [B, T, V] and states; `logits_to_keep` > 0 gives logits of the last positions only."""
         s = self.spec
         step = self.begin(ids, inputs, cache, mode=mode, drop=drop)
         x = self.run_stack(ids, step)  # B T D
@@ -247,7 +247,7 @@ class Transformer(nn.Module):
     def encode(
         self, source: Tensor, inputs: Inputs | None = None, *, mode: Mode = "train", drop: Drop = no_dropout
     ) -> Tensor:
-        """The encoder's states, which become the decoder's memory."""
+        """The encoder's states [B, S, D], which become the decoder's memory."""
         s = self.spec
         step = build_step(self.encoder, source, inputs, mode=mode, drop=drop)
         if s.sources:
@@ -258,7 +258,7 @@ class Transformer(nn.Module):
         self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
         mode: Mode = "train", drop: Drop = no_dropout,
     ) -> Step:  # fmt: skip
-        """The step of `run_stack`; an encoder-decoder reads its source first."""
+        """The step for `run_stack`; an encoder-decoder encodes its source first."""
         s = self.spec
         if s.encoder and s.decoder:
             inputs = read_source(self, inputs, mode, drop)
@@ -274,7 +274,7 @@ class Transformer(nn.Module):
 
 
 def read_source(core: Transformer, inputs: Inputs | None, mode: Mode, drop: Drop) -> Inputs | None:
-    """The inputs with the encoder's states as memory, where they have a source and no memory yet."""
+    """The inputs with the encoder's states as memory, where there is a source."""
     if inputs is None or inputs.source is None:
         return inputs
     memory = core.encode(inputs.source, Inputs(padding_mask=inputs.source_padding_mask), mode=mode, drop=drop)

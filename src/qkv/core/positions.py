@@ -1,4 +1,4 @@
-"""Where a token stands: sinusoids that are added, rotations that turn q and k, buckets of distances.
+"""Positions: sinusoids for the embedding, rotations of q and k, buckets of distances.
 
 Pure functions of the positions. Letters: B batch, T queries, S keys, H heads, K head dim, D width, P rotary dims.
 """
@@ -14,7 +14,7 @@ from qkv import spec
 
 
 class Positions(NamedTuple):
-    """Where each token stands: its position, its count within the blank that it fills (0 outside), its segment."""
+    """Each token's position, its count within the blank that it fills (0 outside), and its segment."""
 
     token: Tensor  # B T
     blank: Tensor  # B T
@@ -26,7 +26,7 @@ def resolve_positions(
 ) -> Positions:
     """The positions of tokens at `positions` [B, T]: those after a prefix [B] fill its blank (Du et al. 2022, 2.1).
 
-    Where they fill several blanks, `blank` [B, T] has each one's own, and -1 in the text.
+    Where they fill several blanks, `blank` [B, T] has each token's own, and -1 in the text.
     """
     nowhere = torch.zeros_like(positions)  # B T
     segment = nowhere if segments is None else segments  # B T
@@ -40,7 +40,7 @@ def resolve_positions(
 
 
 def position_in_run(groups: Tensor) -> Tensor:
-    """How many tokens of its run of equal numbers come before each token: [B, T] -> [B, T]."""
+    """Each token's position within its run of equal numbers: [B, T] -> [B, T]."""
     slots = torch.arange(groups.shape[1], device=groups.device).expand_as(groups)  # B T
     begins = torch.ones_like(groups, dtype=torch.bool)
     begins[:, 1:] = groups[:, 1:] != groups[:, :-1]
@@ -71,8 +71,8 @@ def compute_angles(positions: Tensor, s: spec.Rotary) -> tuple[Tensor, Tensor]:
 
 
 def scale_frequencies(exponent: Tensor, positions: Tensor, s: spec.Rotary, by: spec.Scaling) -> Tensor:
-    """The speed of each rotary pair when a model reads further than it was trained: exponents [P/2] -> speeds [P/2]."""
-    if by.kind == "dynamic":  # the base grows with the text, once that is longer than any seen in training
+    """The frequency of each rotary pair for texts longer than in training: exponents [P/2] -> frequencies [P/2]."""
+    if by.kind == "dynamic":  # the base grows with the text once it is longer than in training
         length = (positions.max() + 1).clamp_min(by.trained)
         stretch = by.factor * length / by.trained - (by.factor - 1)
         return 1.0 / (s.base * stretch ** (s.dim / (s.dim - 2))) ** exponent
@@ -93,7 +93,7 @@ def scale_frequencies(exponent: Tensor, positions: Tensor, s: spec.Rotary, by: s
 
 
 def yarn_correction_dim(turns: float, s: spec.Rotary, trained: int) -> float:
-    """Which rotary pair, counted in fractions, turns so many times over the positions trained on."""
+    """The index (a fraction) of the rotary pair that makes so many turns over the trained positions."""
     return s.dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(s.base))
 
 
@@ -113,7 +113,7 @@ def bucket_distances(start: int, tokens: int, s: spec.Relative, device: torch.de
 
 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor], s: spec.Rotary) -> Tensor:
-    """Turn the first P numbers of each head by its position's angles, the rest passes: [B, H, T, K] -> the same."""
+    """Rotate the first P numbers of each head by its position's angles, keep the rest: [B, H, T, K] -> the same."""
     cos, sin = turn[0].to(x.dtype), turn[1].to(x.dtype)
     if s.axes == 2:
         halves = zip(x.chunk(2, -1), cos.unbind(-2), sin.unbind(-2), strict=True)

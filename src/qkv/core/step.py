@@ -1,4 +1,4 @@
-"""What travels beside x through the forward pass; model.py builds it once per call (`build_step`)."""
+"""What is passed beside x through the forward pass; `build_step` in model.py makes it once per call."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -37,11 +37,11 @@ def pass_through(module: nn.Module, name: str, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the caller knows of the ids: padding (True = real token), documents, segments, a free prefix, a source.
+    """What goes with the ids: padding (True = real token), documents, segments, a free prefix, a source.
 
     `prefix_len` counts the real tokens of a free prefix; `blank_pos` is the position in it that the tokens after it
-    fill, or each token's own (-1: none). Positions start again with each document. An encoder-decoder is given its
-    `source`, or the `memory` that its encoder made of it.
+    fill, or each token's own (-1: none). Positions restart with each document. An encoder-decoder needs its
+    `source`, or the `memory` that its encoder made from it.
     """
 
     padding_mask: Tensor | None = None  # B T
@@ -69,7 +69,7 @@ class Step:
     tap: Tap = field(default=pass_through)
 
     def with_attention_bias(self, bias: Tensor) -> "Step":
-        """The step with a number for each distance [T, S, H] added to the scores within the sequence."""
+        """The step with a bias [T, S, H] added to the scores of self-attention."""
         bias = bias.float().permute(2, 0, 1)[None]  # B H T S
         own = {m: add_position_bias(at, bias) for m, at in self.mask.items() if m.kind != "memory"}
         return replace(self, mask=self.mask | own)

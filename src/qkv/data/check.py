@@ -3,6 +3,7 @@
 Files are read line by line; of each row only a hash of 8 bytes is kept, to find repeated ones. Next: sources.py.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -152,7 +153,7 @@ def survey(about: FileReport, options: Options) -> Iterator[Fault]:
             if options.tell and line.number % 10_000 == 0:
                 options.tell(path, line.number)
     except QkvError as error:
-        yield Fault(str(path), Trimmed(error.message, f"^{re.escape(str(path))}(?:: |\uff1a)"))
+        yield Fault(str(path), Trimmed(error.message, rf"^{re.escape(str(path))}(?:: |\uff1a)"))
         return
     about.characters, about.scripts = len(letters), count_scripts(letters)
     if about.lines == about.empty:

@@ -47,6 +47,12 @@ class Batch:
         """The tensors that have a row for each text, by name; for `classes` it may be a row for several."""
         return {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
 
+    def to(self, device: torch.device) -> "Batch":
+        """The batch with its tensors on a device; as it is where they are there already."""
+        if self.target.device == device:
+            return self
+        return replace(self, **{name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)})
+
 
 def duplicate_rows(batch: Batch) -> Batch:
     """The batch with all its rows once more below them."""
@@ -171,7 +177,7 @@ def add_labels(batch: Batch, classes: Sequence[int], *, orders: int = 1, choices
         QkvError: not one label for each text.
     """
     if len(classes) * orders * choices != len(batch.target):
-        each = f"{orders * choices} rows" if orders * choices > 1 else "one"
+        each = Message("{count} rows", count=orders * choices) if orders * choices > 1 else Message("one")
         raise QkvError("found {classes} labels for {target} texts, expected {each} each", classes=len(classes),
                        target=len(batch.target), each=each)
     known = torch.tensor(list(classes), dtype=torch.long)

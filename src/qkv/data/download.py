@@ -140,7 +140,8 @@ def download(file: File, url: str, part: Path, tell: Tell | None) -> None:
     except (URLError, HTTPException, TimeoutError, ConnectionError) as e:
         raise explain_unreachable(url, str(getattr(e, "reason", e)) or type(e).__name__, part) from None
     if have < file.size:
-        raise explain_unreachable(url, f"the connection ended after {have:,} of {file.size:,} bytes", part)
+        cut = Message("the connection ended after {have:,} of {size:,} bytes", have=have, size=file.size)
+        raise explain_unreachable(url, cut, part)
 
 
 def explain_unreachable(url: str, reason: str, part: Path) -> QkvError:
@@ -169,7 +170,7 @@ def store_file(file: File, url: str, part: Path, target: Path) -> None:
                 os.fsync(out.fileno())
         found = hash_file(aside)
     except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-        found = f"unknown, it is no whole gzip file ({e})"
+        found = Message("unknown, it is no whole gzip file ({e})", e=e)
     except OSError:
         aside.unlink()
         raise

@@ -82,7 +82,7 @@ class Query:
         """No key but these."""
         for key in self.said:
             if key not in known:
-                there = ", ".join(known) or "none"
+                there = ", ".join(known) or Message("none")
                 raise Refused("{key!r} is unknown{hint}; known: {there}", key=key, hint=nearest(key, known),
                               there=there)
 

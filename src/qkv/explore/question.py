@@ -31,7 +31,6 @@ from qkv.model import Model
 from qkv.sampling import Sampling
 from qkv.spec import Latent
 from qkv.tasks.generate import GenerateOptions, decode_options
-from qkv.uses import is_prefix_decoder
 
 FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")
 LIGHT = ("patterns", "lens", "routes")
@@ -190,11 +189,8 @@ class Run:
 
 def kind(model: Model) -> str:
     """encoder-decoder, encoder, prefix or decoder."""
-    if model.encoder_decoder:
-        return "encoder-decoder"
-    if model.spec.decoder is None:
-        return "encoder"
-    return "prefix" if is_prefix_decoder(model.spec) else "decoder"
+    short = {"prefix decoder": "prefix", "causal decoder": "decoder"}
+    return short.get(model.spec.architecture, model.spec.architecture)
 
 
 def ask(model: Model, question: Question, name: str = "model") -> Run:

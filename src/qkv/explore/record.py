@@ -21,7 +21,7 @@ from qkv.explore.meanings import whole_words
 from qkv.explore.question import Question, Run, ask, attentions, spoken
 from qkv.lens import where
 from qkv.model import Model
-from qkv.training.probes.watched import Watched
+from qkv.training.probes.records import ProbeLog
 
 STATIC = Path(__file__).parent / "static"
 LIMIT = 5_000_000  # bytes of the file
@@ -35,7 +35,7 @@ Asked = tuple[str, dict[str, str]]
 
 def record(
     asked: Sequence[tuple[str, Question]], models: Mapping[str, Model], *, lang: str = "en",
-    watched: Watched | None = None, more: Mapping[str, Mapping[str, Any]] | None = None, limit: int = LIMIT,
+    watched: ProbeLog | None = None, more: Mapping[str, Mapping[str, Any]] | None = None, limit: int = LIMIT,
 ) -> str:  # fmt: skip
     """One HTML file of at most `limit` bytes that shows these questions to these models, the first one first.
 
@@ -191,7 +191,7 @@ def opening(run: Run, parts: list[dict[str, Any]]) -> dict[str, str]:
     return {"part": part["part"], "layer": str(layer), "head": "0", "query": str(query), "key": str(best)}
 
 
-def training(w: Watched | None) -> dict[str, Answer]:
+def training(w: ProbeLog | None) -> dict[str, Answer]:
     """A watched run: its curve, and some of its steps."""
     if w is None:
         return {"watch": Answer({"runs": []})}

@@ -1,4 +1,4 @@
-"""What a run recorded of itself while it learnt, as answers of the page: training/probes/watched.py reads the records.
+"""What a run recorded of itself while it learnt, as answers of the page: training/probes/records.py reads the records.
 
 Letters: S recorded steps, N matrices, W watched words.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.explore.body import Answer
 from qkv.explore.question import Refused
 from qkv.training import log
-from qkv.training.probes.watched import FOLDER, Watched, runs
+from qkv.training.probes.records import FOLDER, ProbeLog, find_recorded_runs
 
 POINTS = 1000  # of a curve, at most
 NORMS = ("weight", "gradient", "update")
@@ -26,9 +26,9 @@ def key(directory: Path) -> str:
 
 def listed(folder: Path | None) -> Answer:
     """The watched runs in a folder, the one that recorded last at the end."""
-    directories = runs(folder) if folder and folder.is_dir() else []
-    found = [row(Watched(directory)) for directory in sorted(directories, key=recorded)]
-    return Answer({"runs": found, "line": f"qkv.training.probes.watched.runs({str(folder)!r})"})
+    directories = find_recorded_runs(folder) if folder and folder.is_dir() else []
+    found = [row(ProbeLog(directory)) for directory in sorted(directories, key=recorded)]
+    return Answer({"runs": found, "line": f"qkv.training.probes.records.find_recorded_runs({str(folder)!r})"})
 
 
 def recorded(directory: Path) -> float:
@@ -36,28 +36,28 @@ def recorded(directory: Path) -> float:
     return (directory / FOLDER / "index.json").stat().st_mtime
 
 
-def row(w: Watched) -> dict[str, Any]:
+def row(w: ProbeLog) -> dict[str, Any]:
     """A run in the list of runs."""
     return {"run": key(w.directory), "name": w.directory.name, "kind": w.index["kind"], "steps": len(w.steps),
             "last": max(w.steps, default=0), "texts": w.index["texts"], "words": w.index["words"]}  # fmt: skip
 
 
-def watched(folder: Path | None, name: str) -> Watched:
+def watched(folder: Path | None, name: str) -> ProbeLog:
     """The records of a run."""
-    for directory in runs(folder) if folder and folder.is_dir() else []:
+    for directory in find_recorded_runs(folder) if folder and folder.is_dir() else []:
         if key(directory) == name:
-            return Watched(directory)
+            return ProbeLog(directory)
     raise Refused("there is no watched run {name}; train with watch.times=40", status=404, name=name)
 
 
-def line(w: Watched) -> str:
+def line(w: ProbeLog) -> str:
     """The Python that opens the records."""
-    return f"qkv.training.probes.watched.Watched({str(w.directory)!r})"
+    return f"qkv.training.probes.records.ProbeLog({str(w.directory)!r})"
 
 
-def steps(w: Watched) -> Answer:
+def steps(w: ProbeLog) -> Answer:
     """The whole run: its recorded steps, its curve, the norms of every matrix and the ways of the words."""
-    told = log.events(w.directory / "train" / "log.jsonl")
+    told = log.read_events(w.directory / "train" / "log.jsonl")
     loss = [[e["step"], e["loss"]] for e in told if e.get("kind") == "step" and e.get("loss") is not None]
     scores = [{k: v for k, v in e.items() if isinstance(v, int | float)} for e in told if e.get("kind") == "evaluation"]
     arrays: dict[str, Tensor] = {n: w.series(f"matrices.{n}").float() for n in NORMS}
@@ -72,11 +72,11 @@ def steps(w: Watched) -> Answer:
     )  # fmt: skip
 
 
-def step(w: Watched, said: str) -> Answer:
+def step(w: ProbeLog, said: str) -> Answer:
     """What was recorded at one step; arrays in u8, i32 or f32 by their names."""
     if not said.isdigit():
         raise Refused("step: expected a whole number, found {said!r}", said=said)
-    r = w.at(int(said))
+    r = w.read(int(said))
     whole = {torch.uint8: torch.uint8, torch.int32: torch.int32, torch.int64: torch.int32, torch.bool: torch.uint8}
     arrays = {n: (x := r[n]).to(whole.get(x.dtype, torch.float32)) for n in r.names}
-    return Answer({**r.json, "line": f"{line(w)}.at({r.step}).json"}, arrays)
+    return Answer({**r.json, "line": f"{line(w)}.read({r.step}).json"}, arrays)

@@ -90,7 +90,7 @@ def continuation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict
     options = DecodeOptions(how.max_new_tokens or 12, how.eos, how.start, forbid=how.forbid)
     with Trace(core, save=["check", "lens"], tokenizer=tokenizer) as t:
         tokens = list(generate(core, [prompt], options=options)[0].tokens)
-    free = len(prompt) if any(m.kind == "prefix" for m in core.decoder.masks) else 0
+    free = len(prompt) if core.spec.architecture == "prefix decoder" else 0
     given = [*prompt, *how.start]  # a prefix decoder's text ends with what begins the answer
     case = Case((), (*given, *tokens), len(given), free) if tokens else None
     target = [*given, *tokens]

@@ -131,8 +131,8 @@ class Desk:
     def wish(self, run: str, body: Mapping[str, Any]) -> Answer:
         """A text that a run which learns is to be watched with from now on; those asked for so far."""
         found = replay.watched(self.watched, run)
-        found.wish(str(body.get("text") or ""))
-        return Answer({"texts": list(found.wishes)})
+        found.request_text(str(body.get("text") or ""))
+        return Answer({"texts": list(found.requests)})
 
     def watch(self, parts: list[str]) -> Answer:
         """What runs recorded while they learnt: all of them, one of them, one step of one."""

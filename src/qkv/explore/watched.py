@@ -1,6 +1,6 @@
 """A watched run as tables: one recorded step, and what moved between two. The command is `qkv look RUN --step N`.
 
-The records are read by training/probes/watched.py.
+The records are read by training/probes/records.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,7 @@ from qkv.explore.tables import list_guesses
 from qkv.messages import Message
 from qkv.plots.forms import Cell, Table
 from qkv.plots.text import bar, percent, text
-from qkv.training import losses
-from qkv.training.probes.watched import Moved, Record, Watched
+from qkv.training.probes.records import ProbeLog, Record, count_forward_changes, rank_word_changes
 
 Say = Callable[..., str]
 PARTS = (
@@ -34,9 +33,9 @@ PARTS = (
 )
 
 
-def step(w: Watched, number: int, say: Say, *, every: bool = False) -> tuple[list[Table], dict[str, Any]]:
+def step(w: ProbeLog, number: int, say: Say, *, every: bool = False) -> tuple[list[Table], dict[str, Any]]:
     """What was recorded at a step; `every` shows each matrix and not their kinds alone."""
-    r = w.at(number)
+    r = w.read(number)
     data = {**r.json, "arrays": {name: list(r[name].shape) for name in r.names}}
     sheets = [spoken(r, say)]
     for i, said in enumerate(r.json.get("texts", ())[:1]):
@@ -81,7 +80,7 @@ def near(said: dict[str, Any], say: Say) -> Table:
     return Table(f"{said['word']}: " + say("nearest then"), rows)
 
 
-def norms(w: Watched, r: Record, say: Say, *, every: bool) -> Table:
+def norms(w: ProbeLog, r: Record, say: Say, *, every: bool) -> Table:
     """The norms of the matrices, their gradients and this step's updates, joined by kind (root of summed squares)."""
     named = w.index["matrices"]
     values = torch.stack([r[f"matrices.{key}"].double() for key in ("weight", "gradient", "update")])  # 3 N
@@ -127,11 +126,11 @@ def taught(r: Record, say: Say) -> Table:
 
 
 def moved(
-    w: Watched, first: int, last: int, say: Say, core: Transformer, tokenizer: Any, *, every: bool = False
+    w: ProbeLog, first: int, last: int, say: Say, core: Transformer, tokenizer: Any, *, every: bool = False
 ) -> tuple[list[Table], dict[str, Any]]:  # fmt: skip
     """What moved between two steps and what did not: a forward pass moves nothing, measured on `core`, the first's."""
-    found = w.moved(first, last)
-    forward, count = forward_moves(core)
+    found = w.compare_weights(first, last)
+    forward, count = count_forward_changes(core)
     groups = [(m.name, [i]) for i, m in enumerate(found)] if every else grouped([m.part for m in found])
     words = (Message("matrices"), Message("rows moved"), Message("distance"), Message("of its norm"))
     rows = [[text(""), *(text(say(word)) for word in words), text("")]]
@@ -146,7 +145,7 @@ def moved(
     fixed = say("What does not move: the count and the shapes of the {found} matrices, the vocabulary, heads and "
                 "layers.", found=len(found))
     sheets = [still(forward, count, first, say), Table(title, rows, fixed)]
-    names = travelled(w, first, last, tokenizer, found)
+    names = rank_word_changes(w, first, last, tokenizer, found)
     if names:
         title = say("the words that went farthest and least")
         cells = [[text(word), text(f"{far:.3f}"), bar(far, names[0][1])] for word, far in names]
@@ -158,24 +157,3 @@ def still(forward: int, count: int, first: int, say: Say) -> Table:
     """The line about the forward pass."""
     return Table(say("a forward pass at step {first}: {forward} of {count} tensors changed", first=first,
                      forward=forward, count=count), [])
-
-
-@torch.no_grad()
-def forward_moves(core: Transformer) -> tuple[int, int]:
-    """How many weights differ after a forward pass, bit for bit, and of how many."""
-    before = {name: p.clone() for name, p in core.named_parameters()}
-    ids = torch.arange(min(8, core.spec.vocabulary), device=core.embed.weight.device)[None]
-    source = ids if core.spec.encoder and core.spec.decoder else None
-    losses.states(core, losses.Batch(ids, ids, source))
-    return sum(not torch.equal(p, before[name]) for name, p in core.named_parameters()), len(before)
-
-
-def travelled(w: Watched, first: int, last: int, tokenizer: Any, found: list[Moved]) -> list[tuple[str, float]]:
-    """The five words whose embeddings went farthest and the five that went least, by distance."""
-    name = next((m.name for m in found if m.part == "embedding"), None)
-    if name is None or tokenizer is None:
-        return []
-    old, new = (dict(w.each(n))[name].float() for n in (first, last))
-    far = (new - old).norm(dim=1)[: len(tokenizer)]
-    order = far.argsort(descending=True).tolist()
-    return [(tokenizer.pieces([i])[0].strip(), float(far[i])) for i in (*order[:5], *order[-5:])]

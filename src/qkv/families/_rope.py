@@ -1,4 +1,4 @@
-"""Rotary positions in the configs of LLaMA and its children: their base, and how longer texts slow them."""
+"""Rotary positions in the configs of LLaMA and the families derived from it: base and scaling."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ from qkv.families import Config
 from qkv.messages import Message
 from qkv.spec import Rotary, Scaling
 
-SCALINGS: dict[str, tuple[Any, dict[str, str]]] = {  # of each kind: our word for it, our fields by their keys
+SCALINGS: dict[str, tuple[Any, dict[str, str]]] = {  # by their kind: our kind, and their keys with our fields
     "default": ("", {}),
     "linear": ("linear", {"factor": "factor"}),
     "dynamic": ("dynamic", {"factor": "factor"}),
@@ -17,10 +17,10 @@ SCALINGS: dict[str, tuple[Any, dict[str, str]]] = {  # of each kind: our word fo
 OTHERS = "type|mscale(_all_dim)?|truncate|" + "|".join(key for _, keys in SCALINGS.values() for key in keys)
 
 
-def rotary(c: Config, dim: int, *, partial: bool = False) -> Rotary:
-    """The rotary part of a config: `rope_parameters` as today, or `rope_theta` with `rope_scaling` as before.
+def read_rotary(c: Config, dim: int, *, partial: bool = False) -> Rotary:
+    """The rotary part of a config: `rope_parameters` in new files, `rope_theta` with `rope_scaling` in old ones.
 
-    Raises for a kind of scaling that is none of SCALINGS, and for partly turned heads unless the family is `partial`.
+    Raises for a scaling that is not in SCALINGS, and for partly rotated heads unless `partial` allows them.
     """
     context, base = c.get("max_position_embeddings", 2048), c.get("rope_theta", None) or 10_000.0
     trained, share = c.get("original_max_position_embeddings", None), c.get("partial_rotary_factor", None)
@@ -33,18 +33,18 @@ def rotary(c: Config, dim: int, *, partial: bool = False) -> Rotary:
         raise rope.error("rope_type", kind, Message("one of {scalings}", scalings=", ".join(SCALINGS)))
     if share != 1 and not partial:
         raise rope.error("partial_rotary_factor", share, Message("1, as this family turns whole heads"))
-    slower = None if kind == "default" else scaling(rope, kind, context, trained)
+    slower = None if kind == "default" else read_scaling(rope, kind, context, trained)
     rope.finish((OTHERS,))
-    return Rotary(int(dim * share), float(base), scaling=slower)
+    return Rotary(int(dim * share), base=float(base), scaling=slower)
 
 
-def scaling(c: Config, kind: str, context: int, trained: int) -> Scaling:
-    """How a config slows the rotary angles down, with transformers' defaults; `trained` positions unless dynamic."""
+def read_scaling(c: Config, kind: str, context: int, trained: int) -> Scaling:
+    """The rotary scaling of a config, with transformers' defaults; dynamic starts at `context`, others at `trained`."""
     usual, whole = dict[str, float](), c.get("truncate", True)
     if kind == "yarn":
         over, under = c.get("mscale", None), c.get("mscale_all_dim", None)
         factor = c.get("factor", None) or context / trained
-        gain = sharper(factor, over) / sharper(factor, under) if over and under else sharper(factor, 1)
+        gain = yarn_mscale(factor, over) / yarn_mscale(factor, under) if over and under else yarn_mscale(factor, 1)
         usual = {"factor": factor, "beta_slow": 1, "beta_fast": 32, "attention_factor": gain}
     ours, keys = SCALINGS[kind]
     said = {field: float(c.get(key, None) or usual.get(key) or c[key]) for key, field in keys.items()}
@@ -52,12 +52,12 @@ def scaling(c: Config, kind: str, context: int, trained: int) -> Scaling:
     return Scaling(ours, trained=at, **said, whole="exact" if kind == "yarn" and not whole else "rounded")
 
 
-def sharper(factor: float, weight: float) -> float:
-    """The growth of cosine and sine that keeps scores over a longer text as peaked (Peng et al. 2023, section 3.4)."""
+def yarn_mscale(factor: float, weight: float) -> float:
+    """The factor on cosine and sine that keeps attention as peaked in longer texts (Peng et al. 2023, 3.4)."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def config(r: Rotary) -> dict[str, Any]:
+def write_rotary(r: Rotary) -> dict[str, Any]:
     """The `rope_parameters` of a rotary part."""
     kind = next(k for k, (ours, _) in SCALINGS.items() if ours == (r.scaling.kind if r.scaling else ""))
     said: dict[str, Any] = {"rope_type": kind, "rope_theta": r.base}

@@ -1,9 +1,9 @@
-"""BART: Marian with learned positions and normed embeddings (Lewis et al. 2019); mBART moves its norms before."""
+"""BART: Marian with learned positions and normed embeddings (Lewis et al. 2019); mBART is pre-norm."""
 
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, Preset, headed, labelled, marian, named_labels
+from qkv.families import Config, ConfigDefaults, count_labels, marian, name_labels, read_architecture
 from qkv.messages import Message
 from qkv.spec import Dense, Head, Init, Labels, Norm, Spec, Stack, Table
 
@@ -14,14 +14,14 @@ NAMED = {"bart": "Bart", "mbart": "MBart"}
 
 def spec(c: Config) -> Spec:
     """The spec that a BART or mBART config describes."""
-    s, kind = marian.spec(Preset(c, **SIZES["large"])), c.get("model_type", "bart")
+    s, kind = marian.spec(ConfigDefaults(c, **SIZES["large"])), c.get("model_type", "bart")
     before = kind == "mbart"
     for key, usual in (("normalize_before", before), ("add_final_layer_norm", before), ("tie_word_embeddings", True)):
         if c.get(key, usual) != usual:
             raise c.error(key, c[key],
                           Message("{usual} in a model of type {kind}", usual=str(usual).lower(), kind=kind))
 
-    norm, table = Norm("layer", 1e-5), Table("learned", c.get("max_position_embeddings", 1024), offset=2)
+    norm, table = Norm("layer", 1e-5), Table("learned", size=c.get("max_position_embeddings", 1024), offset=2)
 
     def stack(old: Stack | None) -> Stack:
         assert old
@@ -31,17 +31,17 @@ def spec(c: Config) -> Spec:
         return replace(old, positions=table, embed_norm=norm, blocks=(block,) * len(old.blocks), final_norm=norm)
 
     heads = {"ForConditionalGeneration": "words", "Model": "bare words", "ForSequenceClassification": "texts"}
-    said, labels = headed(c, {NAMED[kind] + name: head for name, head in heads.items()}), None
+    said, labels = read_architecture(c, {NAMED[kind] + name: head for name, head in heads.items()}), None
     if said == "texts":
         drop = c.get("classifier_dropout", 0.0) or 0.0
-        labels = Labels(labelled(c, 2 if before else 3), "last", Dense("tanh"), dropout=drop)
+        labels = Labels(count_labels(c, 2 if before else 3), token="last", dense=Dense("tanh"), dropout=drop)
     head = None if labels else Head("tied", bias=said == "words")
-    init = Init("normal", c.get("init_std", 0.02))
+    init = Init("normal", std=c.get("init_std", 0.02))
     return replace(s, decoder=stack(s.decoder), encoder=stack(s.encoder), head=head, init=init, labels=labels)
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The BART config of a spec; what BART cannot say comes back different and is found by comparing."""
+    """The BART config of a spec; reading it back shows what BART cannot express."""
     kind = "mbart" if s.decoder.final_norm else "bart"
     head = "ForSequenceClassification" if s.labels else "ForConditionalGeneration" if s.head.bias else "Model"
     said = marian.config(replace(s, head=s.head or Head()))
@@ -49,7 +49,7 @@ def config(s: Spec) -> dict[str, Any]:
         del said[key]
     said |= {"architectures": [NAMED[kind] + head], "model_type": kind, "init_std": s.init.std}
     if s.labels:
-        said |= {"id2label": named_labels(s.labels.count), "classifier_dropout": s.labels.dropout}
+        said |= {"id2label": name_labels(s.labels.count), "classifier_dropout": s.labels.dropout}
     return said
 
 

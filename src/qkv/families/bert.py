@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qkv.families import Config, Preset, gpt2, headed, labelled, named_labels
+from qkv.families import Config, ConfigDefaults, count_labels, gpt2, name_labels, read_architecture
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("bert",)
@@ -14,34 +14,33 @@ HEADS = {"BertForMaskedLM": "words", "BertForPreTraining": "words and pairs", "B
 
 def spec(c: Config) -> Spec:
     """The spec that a BERT config describes."""
-    c = Preset(c, **SIZES["base"])
+    c = ConfigDefaults(c, **SIZES["base"])
     width, heads = c["hidden_size"], c["num_attention_heads"]
     drop, norm = c.get("hidden_dropout_prob", 0.1), Norm("layer", c.get("layer_norm_eps", 1e-12))
     for key, usual in (("is_decoder", False), ("tie_word_embeddings", True), ("position_embedding_type", "absolute")):
         if c.get(key, usual) != usual:
             raise c.error(key, c[key], repr(usual))
-    attn = Attention(
-        heads, heads, width // heads, Mask("full"), True, True, dropout=c.get("attention_probs_dropout_prob", 0.1)
-    )
-    activation, kind, head, labels = c.choice("hidden_act", ACTIVATIONS, "gelu"), headed(c, HEADS), None, None
-    block = Block(attn, Ffn(c["intermediate_size"], activation, bias=True), norm_sum=norm, dropout=drop)
-    stack = Stack(
-        width, (block,) * c["num_hidden_layers"], Table("learned", c.get("max_position_embeddings", 512)),
-        embed_norm=norm, dropout=drop, segments=c.get("type_vocab_size", 2),
-    )  # fmt: skip
+    mask, dim, attn_drop = Mask("full"), width // heads, c.get("attention_probs_dropout_prob", 0.1)
+    attn = Attention(heads=heads, groups=heads, head_dim=dim, mask=mask, bias=True, out_bias=True, dropout=attn_drop)
+    activation, kind = c.choice("hidden_act", ACTIVATIONS, "gelu"), read_architecture(c, HEADS)
+    ffn = Ffn(width=c["intermediate_size"], activation=activation, bias=True)
+    blocks = (Block(attn, ffn, norm_sum=norm, dropout=drop),) * c["num_hidden_layers"]
+    table, segments = Table("learned", size=c.get("max_position_embeddings", 512)), c.get("type_vocab_size", 2)
+    stack = Stack(width=width, blocks=blocks, positions=table, embed_norm=norm, dropout=drop, segments=segments)
+    head = labels = None
     if "words" in kind:
         head = Head("tied", bias=True, dense=Dense(activation, norm))
     if kind == "words and pairs":
         labels = Labels(2, dense=Dense("tanh"))
     if kind == "texts":
         given = c.get("classifier_dropout", None)
-        labels = Labels(labelled(c), dense=Dense("tanh"), dropout=drop if given is None else given)
-    init = Init("normal", c.get("initializer_range", 0.02))
-    return Spec(c["vocab_size"], encoder=stack, head=head, init=init, labels=labels)
+        labels = Labels(count_labels(c), dense=Dense("tanh"), dropout=drop if given is None else given)
+    init = Init("normal", std=c.get("initializer_range", 0.02))
+    return Spec(vocabulary=c["vocab_size"], encoder=stack, head=head, init=init, labels=labels)
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The BERT config of a spec; what BERT cannot say comes back different and is found by comparing."""
+    """The BERT config of a spec; reading it back shows what BERT cannot express."""
     stack, block = s.encoder, s.encoder.blocks[0]
     kind = ("words and pairs" if s.labels else "words") if s.head else "texts" if s.labels else "none"
     said = {
@@ -61,7 +60,7 @@ def config(s: Spec) -> dict[str, Any]:
         "layer_norm_eps": block.norm_sum.eps,
     }
     if kind == "texts":
-        said |= {"id2label": named_labels(s.labels.count), "classifier_dropout": s.labels.dropout}
+        said |= {"id2label": name_labels(s.labels.count), "classifier_dropout": s.labels.dropout}
     return said
 
 
@@ -94,7 +93,7 @@ labels.dense.linear         bert.pooler.dense
 labels.out                  cls.seq_relationship                              with:head
 labels.out                  classifier                                        without:head
 """ + "\n".join(
-    f"{ours}.{part} {theirs}.{part}|{theirs}.{old}"  # the first checkpoints called them gamma and beta
+    f"{ours}.{part} {theirs}.{part}|{theirs}.{old}"  # early checkpoints call them gamma and beta
     for ours, theirs in NORMS.items() for part, old in (("weight", "gamma"), ("bias", "beta"))
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""ChatGLM-6B: fills its blank as GLM does, by rotary positions on two axes; the normed state is what is carried on."""
+"""ChatGLM-6B: fills a blank as GLM does, with rotary positions on two axes and DeepNorm residuals."""
 
 from typing import Any
 
@@ -16,16 +16,18 @@ def spec(c: Config) -> Spec:
                       Message("true: of this type only ChatGLM-6B is read, no later one"))
     width, heads, layers = c["hidden_size"], c["num_attention_heads"], c["num_layers"]
     dim, norm = width // heads, Norm("layer", c.get("layernorm_epsilon", 1e-5))
-    attn = Attention(heads, heads, dim, Mask("prefix"), True, True, rotary=Rotary(dim // 2, axes=2))
-    ffn = Ffn(c.get("inner_hidden_size", 16_384), "gelu_tanh", bias=True)
+    mask, turn = Mask("prefix"), Rotary(dim // 2, axes=2)
+    attn = Attention(heads=heads, groups=heads, head_dim=dim, mask=mask, bias=True, out_bias=True, rotary=turn)
+    ffn = Ffn(width=c.get("inner_hidden_size", 16_384), activation="gelu_tanh", bias=True)
     block = Block(attn, ffn, norm_in=norm, residual="deepnorm", residual_scale=(2 * layers) ** 0.5)
-    stack = Stack(width, (block,) * layers, final_norm=norm, context=c.get("max_sequence_length", 2048))
-    # unless told otherwise transformers ties the head, of which the release stores a second copy
-    return Spec(c["vocab_size"], stack, head=Head("tied" if c.get("tie_word_embeddings", True) else "untied"))
+    stack = Stack(width=width, blocks=(block,) * layers, final_norm=norm, context=c.get("max_sequence_length", 2048))
+    # transformers ties the head by default; the release stores a second copy of it
+    head = Head("tied" if c.get("tie_word_embeddings", True) else "untied")
+    return Spec(vocabulary=c["vocab_size"], decoder=stack, head=head)
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The ChatGLM config of a spec; what ChatGLM cannot say comes back different and is found by comparing."""
+    """The ChatGLM config of a spec; reading it back shows what ChatGLM cannot express."""
     stack, block = s.stack, s.stack.blocks[0]
     return {
         "architectures": ["ChatGLMModel"],
@@ -60,6 +62,6 @@ head                     lm_head
 """
 
 IGNORE = {
-    "gmask_token_id": "an id, for who writes prompts",
+    "gmask_token_id": "an id that prompts use",
     r"transformer\.layers\.[0-9]+\.attention\.rotary_emb\.inv_freq": "rotary frequencies, computed",
 }

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, Preset, _rope, llama
+from qkv.families import Config, ConfigDefaults, _rope, llama
 from qkv.messages import Message
 from qkv.spec import Attention, Block, Experts, Ffn, Latent, Mask, Norm, Spec
 
@@ -32,51 +32,57 @@ SCORES = {"noaux_tc": "sigmoid", "greedy": "softmax", "group_limited_greedy": "s
 def spec(c: Config) -> Spec:
     """The spec that a DeepSeek config describes."""
     defaults = c.choice("model_type", {"deepseek_v3": V3, "deepseek_v2": V2}, TYPES[0])
-    c = Preset(c, **defaults, head_dim=c.get("qk_rope_head_dim", 64))
+    c = ConfigDefaults(c, **defaults, head_dim=c.get("qk_rope_head_dim", 64))
     base = llama.spec(c)
     block: Any = base.stack.blocks[0]
     usual, wide = block.attn, block.ffn
     turn = replace(usual.rotary, pairs="interleaved" if c["rope_interleave"] else "half")
     attn = Latent(
-        usual.heads, c["q_lora_rank"] or None, c["kv_lora_rank"], c["qk_nope_head_dim"], c["v_head_dim"],
-        Mask("causal"), turn, Norm("rms", 1e-6), usual.bias, dropout=usual.dropout,
+        heads=usual.heads, q_rank=c["q_lora_rank"] or None, kv_rank=c["kv_lora_rank"],
+        nope_head_dim=c["qk_nope_head_dim"], value_dim=c["v_head_dim"], mask=Mask("causal"), rotary=turn,
+        norm=Norm("rms", 1e-6), bias=usual.bias, dropout=usual.dropout,
     )  # fmt: skip  # the norms of the latents take no epsilon from the config
     weight = (c.part("rope_scaling") or c.part("rope_parameters")).get("mscale_all_dim", None)
-    if turn.scaling and weight:  # yarn sharpens the whole dot product, not the rotary numbers alone
-        by = _rope.sharper(turn.scaling.factor, weight)
+    if turn.scaling and weight:  # yarn scales the whole dot product, not the rotary part alone
+        by = _rope.yarn_mscale(turn.scaling.factor, weight)
         attn = replace(attn, scale=(attn.nope_head_dim + turn.dim) ** -0.5 * by * by)
     if c["moe_layer_freq"] != 1:
         raise c.error("moe_layer_freq", c["moe_layer_freq"],
                       Message("1: experts in every layer after the dense ones"))
-    moe, first = experts(c, wide), c["first_k_dense_replace"]
-    return llama.each(base, lambda i, b: replace(b, attn=attn, **({} if i < first else {"ffn": None, "moe": moe})))
+    first, sparse = c["first_k_dense_replace"], {"ffn": None, "moe": read_experts(c, wide)}
+    return llama.map_blocks(base, lambda i, b: replace(b, attn=attn, **({} if i < first else sparse)))
 
 
-def experts(c: Config, wide: Ffn) -> Experts:
-    """Sigmoid scores, a balancing bias and groups by their best two (V3); softmax and groups by their best (V2)."""
+def read_experts(c: Config, wide: Ffn) -> Experts:
+    """V3: sigmoid scores, balancing bias, groups ranked by their best two; V2: softmax, groups ranked by their best."""
     method, summed = c["topk_method"], c["norm_topk_prob"]
     score, v3 = c.choice("topk_method", SCORES), method == "noaux_tc"
     if c["scoring_func"] != score or (summed and not v3):
-        raise c.error("topk_method", method,
-                      Message("one that goes with {scoring_func} and norm_topk_prob {summed}", scoring_func=c["scoring_func"],
-                      summed=summed))
+        wanted = Message("one that goes with {scoring_func} and norm_topk_prob {summed}",
+                         scoring_func=c["scoring_func"], summed=summed)
+        raise c.error("topk_method", method, wanted)
     one, shared = replace(wide, width=c["moe_intermediate_size"], bias=False), c["n_shared_experts"] or 0
-    groups = (1, 1) if method == "greedy" else (c["n_group"], c["topk_group"])
+    groups, topk_groups = (1, 1) if method == "greedy" else (c["n_group"], c["topk_group"])
     return Experts(
-        c["n_routed_experts"], c["num_experts_per_tok"], one, score, "sum to one" if summed else "as scored",
-        float(c["routed_scaling_factor"]), "bias" if v3 else "none", *groups, "best two" if v3 else "best",
-        replace(wide, width=one.width * shared) if shared else None,
+        num_experts=c["n_routed_experts"], top_k=c["num_experts_per_tok"], expert=one, score=score,
+        weights="sum to one" if summed else "as scored", scale=float(c["routed_scaling_factor"]),
+        balance="bias" if v3 else "none", groups=groups, topk_groups=topk_groups,
+        group_score="best two" if v3 else "best",
+        shared=replace(wide, width=one.width * shared) if shared else None,
     )  # fmt: skip
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The DeepSeek config of a spec; what it cannot say comes back different and is found by comparing."""
+    """The DeepSeek config of a spec; reading it back shows what it cannot express."""
     last: Any = s.stack.blocks[-1]
     attn, moe, turn = last.attn, last.moe, last.attn.rotary
     dense, v3 = [b.ffn for b in s.stack.blocks if b.ffn], moe.balance == "bias"
-    usual = Attention(attn.heads, attn.heads, turn.dim, attn.mask, attn.bias, rotary=turn, dropout=attn.dropout)
+    usual = Attention(
+        heads=attn.heads, groups=attn.heads, head_dim=turn.dim, mask=attn.mask, bias=attn.bias, rotary=turn,
+        dropout=attn.dropout,
+    )  # fmt: skip
     plain = Block(usual, dense[0] if dense else moe.shared or moe.expert, norm_in=last.norm_in)
-    said = llama.config(llama.each(s, lambda *_: plain), "DeepseekV3" if v3 else "DeepseekV2")
+    said = llama.config(llama.map_blocks(s, lambda *_: plain), "DeepseekV3" if v3 else "DeepseekV2")
     if attn.scale and turn.scaling:
         by = (attn.scale * (attn.nope_head_dim + turn.dim) ** 0.5) ** 0.5
         said["rope_parameters"]["mscale_all_dim"] = round((by - 1) / (0.1 * math.log(turn.scaling.factor)), 9)
@@ -94,7 +100,7 @@ def config(s: Spec) -> dict[str, Any]:
 
 
 def size(weight: float, **own: Any) -> dict[str, Any]:
-    """A released model; yarn stretches 4096 trained positions to 40 times as many."""
+    """A released model; yarn extends the 4096 trained positions 40 times."""
     yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 40.0, "original_max_position_embeddings": 4096}
     return own | {"max_position_embeddings": 163_840, "rope_parameters": {**yarn, "mscale": weight,
                   "mscale_all_dim": weight, "beta_fast": 32, "beta_slow": 1}}  # fmt: skip
@@ -125,9 +131,9 @@ layers.*.moe.shared.{{gate,up,down}}     [model.]layers.*.mlp.shared_experts.{{g
 
 IGNORE = llama.IGNORE | {
     "qk_head_dim": "the sum of two dimensions that are read",
-    "n_group|topk_group": "what a greedy router leaves unread",
+    "n_group|topk_group": "a greedy router ignores them",
     "ep_size": "how it was trained in parallel",
     "aux_loss_alpha|seq_aux": "a loss of training",
-    "num_nextn_predict_layers|num_mtp_layers": "layers that guess further ahead, for training and for speculation",
-    r"model\.layers\.61\..*": "such a layer of the released V3, whose own 61 come before it",
+    "num_nextn_predict_layers|num_mtp_layers": "layers that predict further ahead, for training and speculation",
+    r"model\.layers\.61\..*": "such a layer of the released V3, after its own 61",
 }

@@ -1,9 +1,9 @@
-"""GLM-4: LLaMA that turns half of each head, neighbours paired; GLM-4-0414 norms what each sub-layer says, too."""
+"""GLM-4: LLaMA with interleaved rotary positions on half of each head; 4-0414 also norms each sub-layer's output."""
 
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, Preset, llama
+from qkv.families import Config, ConfigDefaults, llama
 from qkv.spec import Block, Spec
 
 TYPES = ("glm", "glm4")
@@ -20,11 +20,11 @@ def spec(c: Config) -> Spec:
         attn = replace(b.attn, out_bias=False, rotary=replace(turn, pairs="interleaved"))
         return replace(b, attn=attn, norm_out=b.norm_in if sandwich else None)
 
-    return llama.each(llama.spec(Preset(c, **USUAL), partial=True), block)
+    return llama.map_blocks(llama.spec(ConfigDefaults(c, **USUAL), partial=True), block)
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The GLM-4 config of a spec; what GLM-4 cannot say comes back different and is found by comparing."""
+    """The GLM-4 config of a spec; reading it back shows what GLM-4 cannot express."""
     attn: Any = s.stack.blocks[0].attn
     said = llama.config(s, "Glm4" if s.stack.blocks[0].norm_out else "Glm")
     said["rope_parameters"] |= {"partial_rotary_factor": attn.rotary.dim / attn.head_dim}

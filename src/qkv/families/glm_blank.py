@@ -1,8 +1,8 @@
-"""GLM (Du et al. 2022): fills a blank in its prompt, which it sees whole; positions count the text and the blank."""
+"""GLM (Du et al. 2022): fills a blank in its prompt, which is a free prefix; positions count the text and the blank."""
 
 from typing import Any
 
-from qkv.families import Config, headed
+from qkv.families import Config, read_architecture
 from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Spec, Stack, Table
 
@@ -12,21 +12,23 @@ HEADS = {"GLMForConditionalGeneration": "words", "GLMModel": "words", "GLMForMul
 
 def spec(c: Config) -> Spec:
     """The spec that a config of GLM-10B's kind describes."""
-    width, heads, _ = c["hidden_size"], c["num_attention_heads"], headed(c, HEADS)
+    width, heads, _ = c["hidden_size"], c["num_attention_heads"], read_architecture(c, HEADS)
     if not c.get("block_position_encoding", True):
         raise c.error("block_position_encoding", False, Message("true"))
     norm, drop = Norm("layer", c.get("layernorm_epsilon", 1e-5)), c.get("output_dropout_prob", 0.1)
     attn_drop = c.get("attention_dropout_prob", 0.1)
-    attn = Attention(heads, heads, width // heads, Mask("prefix"), True, True, dropout=attn_drop)
-    block = Block(attn, Ffn(4 * width, "gelu_tanh", bias=True), norm_in=norm, dropout=drop)
-    positions = Table("learned", c.get("max_sequence_length", 512) + 1, blanks="counted")
+    mask, dim = Mask("prefix"), width // heads
+    attn = Attention(heads=heads, groups=heads, head_dim=dim, mask=mask, bias=True, out_bias=True, dropout=attn_drop)
+    block = Block(attn, Ffn(width=4 * width, activation="gelu_tanh", bias=True), norm_in=norm, dropout=drop)
+    positions = Table("learned", size=c.get("max_sequence_length", 512) + 1, blanks="counted")
     drop = c.get("embedding_dropout_prob", 0.1)
-    stack = Stack(width, (block,) * c["num_layers"], positions, final_norm=norm, dropout=drop)
-    return Spec(c["vocab_size"], stack, head=Head("tied"), init=Init("normal", c.get("initializer_range", 0.02), True))
+    stack = Stack(width=width, blocks=(block,) * c["num_layers"], positions=positions, final_norm=norm, dropout=drop)
+    init = Init("normal", std=c.get("initializer_range", 0.02), depth_scaled=True)
+    return Spec(vocabulary=c["vocab_size"], decoder=stack, head=Head("tied"), init=init)
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The config of a spec as GLM-10B's; what it cannot say comes back different and is found by comparing."""
+    """The config of a spec as GLM-10B's; reading it back shows what it cannot express."""
     stack, block = s.stack, s.stack.blocks[0]
     return {
         "architectures": ["GLMForConditionalGeneration"],
@@ -76,9 +78,9 @@ NAMES = "\n".join(  # some releases put glm. before every name
 )
 
 IGNORE = {
-    "attention_scale": "scores are divided and multiplied by it: the same sum, kinder to fp16",
+    "attention_scale": "scores are divided and multiplied by it: the same result, safer in fp16",
     "checkpoint_(activations|num_layers)|parallel_output|use_scaled_init_for_output_weights": "how it was trained",
-    "spell_(func|length)|pool_token": "for heads that are not read",
-    "max_memory_length": "how much of an earlier text may be kept; a single text has none",
+    "spell_(func|length)|pool_token": "for heads that we do not load",
+    "max_memory_length": "how much of an earlier text is kept; a single text has none",
     "bad_words_id": "how to generate",
 }

@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, pre-norm LayerNorm, one fused q/k/v stored in x out, tied head."""
+"""GPT-2: learned positions, pre-norm LayerNorm, fused q/k/v, matrices stored as [in, out], tied head."""
 
 from typing import Any
 
@@ -14,20 +14,22 @@ def spec(c: Config) -> Spec:
     """The spec that a GPT-2 config describes."""
     width, heads = c["n_embd"], c["n_head"]
     norm, drop = Norm("layer", c.get("layer_norm_epsilon", 1e-5)), c.get("resid_pdrop", 0.1)
-    scale = None if c.get("scale_attn_weights", True) else 1.0
     attn = Attention(
-        heads, heads, width // heads, Mask("causal"), True, True, scale, dropout=c.get("attn_pdrop", 0.1)
-    )
-    ffn = Ffn(c.get("n_inner", None) or 4 * width, c.choice("activation_function", ACTIVATIONS, "gelu_new"), bias=True)
+        heads=heads, groups=heads, head_dim=width // heads, mask=Mask("causal"), bias=True, out_bias=True,
+        scale=None if c.get("scale_attn_weights", True) else 1.0, dropout=c.get("attn_pdrop", 0.1),
+    )  # fmt: skip
+    activation = c.choice("activation_function", ACTIVATIONS, "gelu_new")
+    ffn = Ffn(width=c.get("n_inner", None) or 4 * width, activation=activation, bias=True)
     block = Block(attn, ffn, norm_in=norm, dropout=drop)
-    positions, early = Table("learned", c["n_positions"]), c.get("embd_pdrop", 0.1)
-    stack = Stack(width, (block,) * c["n_layer"], positions, final_norm=norm, dropout=early)
+    positions, early = Table("learned", size=c["n_positions"]), c.get("embd_pdrop", 0.1)
+    stack = Stack(width=width, blocks=(block,) * c["n_layer"], positions=positions, final_norm=norm, dropout=early)
     head = Head("tied" if c.get("tie_word_embeddings", True) else "untied")
-    return Spec(c["vocab_size"], stack, head=head, init=Init("normal", c.get("initializer_range", 0.02), True))
+    init = Init("normal", std=c.get("initializer_range", 0.02), depth_scaled=True)
+    return Spec(vocabulary=c["vocab_size"], decoder=stack, head=head, init=init)
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The GPT-2 config of a spec; what GPT-2 cannot say comes back different and is found by comparing."""
+    """The GPT-2 config of a spec; reading it back shows what GPT-2 cannot express."""
     stack, block = s.decoder, s.decoder.blocks[0]
     return {
         "architectures": ["GPT2LMHeadModel"],

@@ -1,4 +1,4 @@
-"""GPT-3 as its paper tells it: GPT-2 whose layers alternate between dense and locally banded attention.
+"""GPT-3 as in its paper: GPT-2 whose layers alternate between dense and locally banded attention.
 
 No checkpoint exists, so what we train of it is saved under our own type. Source: Brown et al. 2020, section 2.1.
 """
@@ -15,18 +15,18 @@ UNPUBLISHED = f"GPT-3's paper does not tell how wide its local bands are; {BAND}
 
 
 def spec(c: Config) -> Spec:
-    """The spec of a row of table 2.1; every second layer, the second first, sees only the newest `band` keys."""
+    """The spec of a row of table 2.1; layers 1, 3, 5… see only the newest `band` keys."""
     width, heads, dim = c["d_model"], c["n_heads"], c["d_head"]
-    dense = Attention(heads, heads, dim, Mask("causal"), True, True)
-    banded = replace(dense, mask=Mask("causal", c.get("band", BAND)))
-    norm, ffn = Norm("layer"), Ffn(c.get("d_ff", 4 * width), "gelu_tanh", bias=True)
+    dense = Attention(heads=heads, groups=heads, head_dim=dim, mask=Mask("causal"), bias=True, out_bias=True)
+    banded = replace(dense, mask=Mask("causal", window=c.get("band", BAND)))
+    norm, ffn = Norm("layer"), Ffn(width=c.get("d_ff", 4 * width), activation="gelu_tanh", bias=True)
     blocks = tuple(Block(banded if i % 2 else dense, ffn, norm_in=norm) for i in range(c["n_layers"]))
-    stack = Stack(width, blocks, Table("learned", c.get("n_ctx", 2048)), final_norm=norm)
-    return Spec(c.get("vocab_size", 50_257), stack, init=Init("normal", 0.02, depth_scaled=True))
+    stack = Stack(width=width, blocks=blocks, positions=Table("learned", size=c.get("n_ctx", 2048)), final_norm=norm)
+    return Spec(vocabulary=c.get("vocab_size", 50_257), decoder=stack, init=Init("normal", std=0.02, depth_scaled=True))
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """Our own type with the spec in it, and beside it the table's letters, by which a spec is known as GPT-3's."""
+    """Our own format: the spec, and the paper's numbers, by which a GPT-3 is recognised."""
     blocks: Any = s.decoder.blocks
     return {
         "model_type": "qkv",
@@ -48,7 +48,7 @@ def size(layers: int, width: int, heads: int, dim: int) -> dict[str, Any]:
 
 
 # Two rows are odd. The table prints 24 heads of 128 for 1.3b, which would make 1.5 billion parameters; 16 heads make
-# the 1.3 billion that it states. For 13b it prints a width of 5140 beside 40 heads of 128, and so it stands here.
+# the 1.3 billion that it states. For 13b it prints a width of 5140 beside 40 heads of 128, and we keep that.
 SIZES = {
     "175b": size(96, 12_288, 96, 128),
     "125m": size(12, 768, 12, 64),

@@ -1,4 +1,4 @@
-"""GPT-Neo: GPT-2 with unscaled scores, no bias on q, k and v, and every other layer seeing only the newest keys."""
+"""GPT-Neo: GPT-2 with unscaled scores, no bias on q, k and v, and a window in every other layer."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,26 +15,29 @@ ALTERNATING: list[Any] = [[["global", "local"], 12]]
 def spec(c: Config) -> Spec:
     """The spec that a GPT-Neo config describes."""
     width, heads, drop = c.get("hidden_size", 2048), c.get("num_heads", 16), c.get("resid_dropout", 0.0)
-    masks = {"global": Mask("causal"), "local": Mask("causal", c.get("window_size", 256))}
+    masks = {"global": Mask("causal"), "local": Mask("causal", window=c.get("window_size", 256))}
     kinds = [kind for group, times in c.get("attention_types", None) or ALTERNATING for kind in group * times]
     if len(kinds) != c.get("num_layers", 24) or not masks.keys() >= set(kinds):
         raise c.error("attention_types", kinds,
                       Message("'global' or 'local' for each of {num_layers} layers",
                       num_layers=c.get("num_layers", 24)))
     norm, ffn = Norm("layer", c.get("layer_norm_epsilon", 1e-5)), c.get("intermediate_size", None) or 4 * width
-    attn = Attention(heads, heads, width // heads, masks["global"], out_bias=True, scale=1.0)  # no 1/sqrt(head dim)
-    attn = replace(attn, dropout=c.get("attention_dropout", 0.0))
+    attn = Attention(
+        heads=heads, groups=heads, head_dim=width // heads, mask=masks["global"], out_bias=True,
+        scale=1.0, dropout=c.get("attention_dropout", 0.0),
+    )  # fmt: skip  # no 1/sqrt(head_dim)
     activation = c.choice("activation_function", gpt2.ACTIVATIONS, "gelu_new")
-    block = Block(attn, Ffn(ffn, activation, bias=True), norm_in=norm, dropout=drop)
+    block = Block(attn, Ffn(width=ffn, activation=activation, bias=True), norm_in=norm, dropout=drop)
     blocks = tuple(replace(block, attn=replace(attn, mask=masks[kind])) for kind in kinds)
-    positions = Table("learned", c.get("max_position_embeddings", 2048))
-    stack = Stack(width, blocks, positions, final_norm=norm, dropout=c.get("embed_dropout", 0.0))
+    positions = Table("learned", size=c.get("max_position_embeddings", 2048))
+    stack = Stack(width=width, blocks=blocks, positions=positions, final_norm=norm, dropout=c.get("embed_dropout", 0.0))
     head = Head("tied" if c.get("tie_word_embeddings", True) else "untied")
-    return Spec(c.get("vocab_size", 50257), stack, head=head, init=Init("normal", c.get("initializer_range", 0.02)))
+    init = Init("normal", std=c.get("initializer_range", 0.02))
+    return Spec(vocabulary=c.get("vocab_size", 50257), decoder=stack, head=head, init=init)
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The GPT-Neo config of a spec; what GPT-Neo cannot say comes back different and is found by comparing."""
+    """The GPT-Neo config of a spec; reading it back shows what GPT-Neo cannot express."""
     said, windows = gpt2.config(s), [b.attn.mask.window for b in s.decoder.blocks]
     kinds = ["global" if window is None else "local" for window in windows]
     return {

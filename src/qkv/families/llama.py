@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, _rope, labelled, named_labels
+from qkv.families import Config, _rope, count_labels, name_labels
 from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack
 
@@ -14,26 +14,29 @@ ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_ta
 
 
 def spec(c: Config, *, partial: bool = False) -> Spec:
-    """The spec that a LLaMA config describes; for younger families `partial` allows heads that are partly turned."""
+    """The spec that a LLaMA config describes; derived families may allow partly rotated heads (`partial`)."""
     width, heads, bias = c["hidden_size"], c["num_attention_heads"], c.get("attention_bias", False)
     dim = c.get("head_dim", None) or width // heads
-    groups, drop = c.get("num_key_value_heads", None) or heads, c.get("attention_dropout", 0.0) or 0.0
-    turn = _rope.rotary(c, dim, partial=partial)
-    attn = Attention(heads, groups, dim, Mask("causal"), bias, bias, rotary=turn, dropout=drop)
+    groups, turn = c.get("num_key_value_heads", None) or heads, _rope.read_rotary(c, dim, partial=partial)
+    attn = Attention(
+        heads=heads, groups=groups, head_dim=dim, mask=Mask("causal"), bias=bias, out_bias=bias, rotary=turn,
+        dropout=c.get("attention_dropout", 0.0) or 0.0,
+    )  # fmt: skip
     activation = c.choice("hidden_act", ACTIVATIONS, "silu")
-    ffn = Ffn(c["intermediate_size"], activation, gated=True, bias=c.get("mlp_bias", False))
+    ffn = Ffn(width=c["intermediate_size"], activation=activation, gated=True, bias=c.get("mlp_bias", False))
     norm = Norm("rms", c.get("rms_norm_eps", 1e-6))
     blocks = (Block(attn, ffn, norm_in=norm),) * c["num_hidden_layers"]
-    stack = Stack(width, blocks, final_norm=norm, context=c.get("max_position_embeddings", 2048))
-    head, labels = speaks(c)
-    return Spec(c["vocab_size"], stack, head=head, init=Init("normal", c.get("initializer_range", 0.02)), labels=labels)
+    stack = Stack(width=width, blocks=blocks, final_norm=norm, context=c.get("max_position_embeddings", 2048))
+    head, labels = read_heads(c)
+    init = Init("normal", std=c.get("initializer_range", 0.02))
+    return Spec(vocabulary=c["vocab_size"], decoder=stack, head=head, init=init, labels=labels)
 
 
-def speaks(c: Config) -> tuple[Head | None, Labels | None]:
-    """What the last states become, by `architectures`: tokens, labels from the last token, or nothing."""
+def read_heads(c: Config) -> tuple[Head | None, Labels | None]:
+    """The head and the labels by `architectures`: tokens, labels from the last token, or neither."""
     kind = (c.get("architectures", None) or ["ForCausalLM"])[0]
     head = Head("tied" if c.get("tie_word_embeddings", False) else "untied")
-    labels = Labels(labelled(c), "last", bias=False)
+    labels = Labels(count_labels(c), token="last", bias=False)
     for ending, found in {"ForCausalLM": (head, None), "ForSequenceClassification": (None, labels)}.items():
         if kind.endswith(ending):
             return found
@@ -44,9 +47,9 @@ def speaks(c: Config) -> tuple[Head | None, Labels | None]:
 
 
 def config(s: Spec, name: str = "Llama") -> dict[str, Any]:
-    """The LLaMA config of a spec; what LLaMA cannot say comes back different and is found by comparing."""
+    """The LLaMA config of a spec; reading it back shows what LLaMA cannot express."""
     stack, block = s.stack, s.stack.blocks[0]
-    attn: Any = block.attn  # of another kind in other families: then this fails, and they try elsewhere
+    attn: Any = block.attn  # another kind of attention fails here, and the caller tries the next family
     ending = "ForCausalLM" if s.head else "ForSequenceClassification" if s.labels else "Model"
     return {
         "architectures": [name + ending],
@@ -61,18 +64,18 @@ def config(s: Spec, name: str = "Llama") -> dict[str, Any]:
         "hidden_act": {v: k for k, v in reversed(ACTIVATIONS.items())}[block.ffn.activation],
         "max_position_embeddings": stack.longest,
         "rms_norm_eps": block.norm_in.eps,
-        "rope_parameters": _rope.config(attn.rotary),
+        "rope_parameters": _rope.write_rotary(attn.rotary),
         "attention_bias": attn.bias,
         "attention_dropout": attn.dropout,
         "mlp_bias": block.ffn.bias,
         "initializer_range": s.init.std,
         "tie_word_embeddings": bool(s.head) and s.head.kind == "tied",
-        **({"id2label": named_labels(s.labels.count)} if s.labels else {}),
+        **({"id2label": name_labels(s.labels.count)} if s.labels else {}),
     }
 
 
-def each(s: Spec, change: Callable[[int, Block], Block]) -> Spec:
-    """The spec with every block changed: what a younger family says of itself."""
+def map_blocks(s: Spec, change: Callable[[int, Block], Block]) -> Spec:
+    """The spec with `change(i, block)` in place of every block: how derived families differ."""
     blocks = tuple(change(i, b) for i, b in enumerate(s.stack.blocks))
     return replace(s, decoder=replace(s.stack, blocks=blocks))
 

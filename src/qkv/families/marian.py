@@ -7,39 +7,43 @@ from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Spec, Stack,
 
 TYPES = ("marian",)
 TOKENS = {"marian": "pair"}
-ALSO = ("transformer",)  # what the paper calls it
+ALSO = ("transformer",)  # another name for it
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 
 
 def spec(c: Config) -> Spec:
     """The spec that a Marian config describes."""
     width, norm, drop = c["d_model"], Norm("layer", 1e-5), c.get("dropout", 0.1)
-    positions = Table("sinusoid", c.get("max_position_embeddings", 1024), "half")
+    positions = Table("sinusoid", size=c.get("max_position_embeddings", 1024), layout="half")
     scale = width**0.5 if c.get("scale_embedding", False) else 1.0
 
     def attention(heads: int, kind: Literal["full", "causal", "memory"]) -> Attention:
         return Attention(
-            heads, heads, width // heads, Mask(kind), bias=True, out_bias=True, dropout=c.get("attention_dropout", 0.0)
-        )
+            heads=heads, groups=heads, head_dim=width // heads, mask=Mask(kind), bias=True, out_bias=True,
+            dropout=c.get("attention_dropout", 0.0),
+        )  # fmt: skip
 
     def stack(side: str, mask: Literal["full", "causal"], cross: bool) -> Stack:
         heads = c[f"{side}_attention_heads"]
         activation = c.choice("activation_function", ACTIVATIONS)
-        ffn = Ffn(c[f"{side}_ffn_dim"], activation, bias=True, dropout=c.get("activation_dropout", 0.0))
+        inner_drop = c.get("activation_dropout", 0.0)
+        ffn = Ffn(width=c[f"{side}_ffn_dim"], activation=activation, bias=True, dropout=inner_drop)
         memory = attention(heads, "memory") if cross else None
-        block = Block(attention(heads, mask), ffn, memory, norm_sum=norm, dropout=drop)
-        return Stack(width, (block,) * c[f"{side}_layers"], positions, scale, dropout=drop)
+        block = Block(attention(heads, mask), ffn, cross=memory, norm_sum=norm, dropout=drop)
+        blocks = (block,) * c[f"{side}_layers"]
+        return Stack(width=width, blocks=blocks, positions=positions, embed_scale=scale, dropout=drop)
 
     shared = c.get("share_encoder_decoder_embeddings", True)
     sources = c["vocab_size"]
     target = c.get("decoder_vocab_size", None) or sources
     head = Head("tied" if c.get("tie_word_embeddings", True) else "untied", bias=True)
     decoder, encoder = stack("decoder", "causal", True), stack("encoder", "full", False)
-    return Spec(target, decoder, encoder, head, None if shared else sources, Init("xavier"))
+    own = None if shared else sources
+    return Spec(vocabulary=target, decoder=decoder, encoder=encoder, head=head, sources=own, init=Init("xavier"))
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The Marian config of a spec; what Marian cannot say comes back different and is found by comparing."""
+    """The Marian config of a spec; reading it back shows what Marian cannot express."""
     decoder, encoder = s.decoder.blocks[0], s.encoder.blocks[0]
     activation = {v: k for k, v in reversed(ACTIVATIONS.items())}[decoder.ffn.activation]
     return {

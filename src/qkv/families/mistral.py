@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, Preset, llama
+from qkv.families import Config, ConfigDefaults, llama
 from qkv.spec import Mask, Spec
 
 TYPES = ("mistral",)
@@ -12,13 +12,13 @@ TOKENS = {"mistral": "sentence"}
 
 def spec(c: Config) -> Spec:
     """The spec that a Mistral config describes."""
-    mask = Mask("causal", c.get("sliding_window", 4096))
-    s = llama.spec(Preset(c, num_key_value_heads=8, max_position_embeddings=131_072))
-    return llama.each(s, lambda _, b: replace(b, attn=replace(b.attn, mask=mask)))
+    mask = Mask("causal", window=c.get("sliding_window", 4096))
+    s = llama.spec(ConfigDefaults(c, num_key_value_heads=8, max_position_embeddings=131_072))
+    return llama.map_blocks(s, lambda _, b: replace(b, attn=replace(b.attn, mask=mask)))
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The Mistral config of a spec; what Mistral cannot say comes back different and is found by comparing."""
+    """The Mistral config of a spec; reading it back shows what Mistral cannot express."""
     said = llama.config(s, "Mistral") | {"sliding_window": s.stack.blocks[0].attn.mask.window}
     return {k: v for k, v in said.items() if k not in ("attention_bias", "mlp_bias")}
 

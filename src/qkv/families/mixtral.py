@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, Preset, llama
+from qkv.families import Config, ConfigDefaults, llama
 from qkv.spec import Experts, Mask, Spec
 
 TYPES = ("mixtral",)
@@ -13,18 +13,18 @@ DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_n
 
 def spec(c: Config) -> Spec:
     """The spec that a Mixtral config describes."""
-    base = llama.spec(Preset(c, **DEFAULTS))
+    base = llama.spec(ConfigDefaults(c, **DEFAULTS))
     attn, ffn = base.stack.blocks[0].attn, base.stack.blocks[0].ffn
     assert ffn
-    moe = Experts(c.get("num_local_experts", 8), c.get("num_experts_per_tok", 2), ffn)
-    attn = replace(attn, mask=Mask("causal", c.get("sliding_window", None)))
-    return llama.each(base, lambda _, b: replace(b, attn=attn, ffn=None, moe=moe))
+    moe = Experts(num_experts=c.get("num_local_experts", 8), top_k=c.get("num_experts_per_tok", 2), expert=ffn)
+    attn = replace(attn, mask=Mask("causal", window=c.get("sliding_window", None)))
+    return llama.map_blocks(base, lambda _, b: replace(b, attn=attn, ffn=None, moe=moe))
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The Mixtral config of a spec; what Mixtral cannot say comes back different and is found by comparing."""
+    """The Mixtral config of a spec; reading it back shows what Mixtral cannot express."""
     moe, mask = s.stack.blocks[0].moe, s.stack.blocks[0].attn.mask
-    said = llama.config(llama.each(s, lambda _, b: replace(b, ffn=moe.expert, moe=None)), "Mixtral")
+    said = llama.config(llama.map_blocks(s, lambda _, b: replace(b, ffn=moe.expert, moe=None)), "Mixtral")
     del said["attention_bias"], said["mlp_bias"]
     own = {"num_local_experts": moe.num_experts, "num_experts_per_tok": moe.top_k, "sliding_window": mask.window}
     return said | own

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qkv.families import Config, Preset, gpt2, headed, labelled, named_labels
+from qkv.families import Config, ConfigDefaults, count_labels, gpt2, name_labels, read_architecture
 from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
 
@@ -16,30 +16,31 @@ SUMMARY = {"summary_use_proj": True, "summary_proj_to_labels": True, "summary_ac
 
 def spec(c: Config) -> Spec:
     """The spec that a GPT-1 config describes."""
-    c = Preset(c, **SIZES["117m"])
+    c = ConfigDefaults(c, **SIZES["117m"])
     width, heads, drop = c["n_embd"], c["n_head"], c.get("resid_pdrop", 0.1)
     if not c.get("tie_word_embeddings", True):
-        raise c.error("tie_word_embeddings", False, Message("true: GPT-1 speaks with its embedding"))
-    attn = Attention(heads, heads, width // heads, Mask("causal"), True, True, dropout=c.get("attn_pdrop", 0.1))
-    ffn = Ffn(4 * width, c.choice("afn", ACTIVATIONS, "gelu"), bias=True)
+        raise c.error("tie_word_embeddings", False, Message("true: the head of GPT-1 is its embedding"))
+    mask, dim, attn_drop = Mask("causal"), width // heads, c.get("attn_pdrop", 0.1)
+    attn = Attention(heads=heads, groups=heads, head_dim=dim, mask=mask, bias=True, out_bias=True, dropout=attn_drop)
+    ffn = Ffn(width=4 * width, activation=c.choice("afn", ACTIVATIONS, "gelu"), bias=True)
     block = Block(attn, ffn, norm_sum=Norm("layer", c.get("layer_norm_epsilon", 1e-5)), dropout=drop)
-    table = Table("learned", c.get("n_positions", 512))
-    stack = Stack(width, (block,) * c["n_layer"], table, dropout=c.get("embd_pdrop", 0.1))
-    kind, labels = headed(c, HEADS), None
+    table = Table("learned", size=c.get("n_positions", 512))
+    stack = Stack(width=width, blocks=(block,) * c["n_layer"], positions=table, dropout=c.get("embd_pdrop", 0.1))
+    kind, labels = read_architecture(c, HEADS), None
     if kind == "texts":
-        labels = Labels(labelled(c), "last", bias=False)
+        labels = Labels(count_labels(c), token="last", bias=False)
     if kind == "choices":
         token = c.choice("summary_type", {"cls_index": "last", "last": "last", "first": "first"}, "cls_index")
         for key in SUMMARY:
             if c.get(key, SUMMARY[key]) != SUMMARY[key]:
                 raise c.error(key, c[key], repr(SUMMARY[key]))
-        labels = Labels(1, token, dropout=c.get("summary_first_dropout", 0.1))
-    head, init = None if kind == "texts" else Head(), Init("normal", c.get("initializer_range", 0.02))
-    return Spec(c["vocab_size"], stack, head=head, init=init, labels=labels)
+        labels = Labels(1, token=token, dropout=c.get("summary_first_dropout", 0.1))
+    head, init = None if kind == "texts" else Head(), Init("normal", std=c.get("initializer_range", 0.02))
+    return Spec(vocabulary=c["vocab_size"], decoder=stack, head=head, init=init, labels=labels)
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The GPT-1 config of a spec; what GPT-1 cannot say comes back different and is found by comparing."""
+    """The GPT-1 config of a spec; reading it back shows what GPT-1 cannot express."""
     block, kind = s.decoder.blocks[0], "words" if not s.labels else "choices" if s.head else "texts"
     said = {
         "architectures": [next(name for name, k in HEADS.items() if k == kind)],
@@ -57,7 +58,7 @@ def config(s: Spec) -> dict[str, Any]:
         "initializer_range": s.init.std,
     }
     if s.labels:
-        said |= {"id2label": named_labels(s.labels.count), "summary_first_dropout": s.labels.dropout}
+        said |= {"id2label": name_labels(s.labels.count), "summary_first_dropout": s.labels.dropout}
         said["summary_type"] = "cls_index" if s.labels.token == "last" else "first"
     return said
 

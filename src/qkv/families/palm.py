@@ -1,4 +1,4 @@
-"""PaLM as its paper tells it: one key/value head, attention beside SwiGLU, rotary positions, no bias anywhere.
+"""PaLM as in its paper: one key/value head, attention beside SwiGLU, rotary positions, no bias anywhere.
 
 No checkpoint exists, so what we train of it is saved under our own type. Source: Chowdhery et al. 2022, section 2.
 """
@@ -14,15 +14,18 @@ TYPES = ("palm",)
 def spec(c: Config) -> Spec:
     """The spec of a row of table 1. The two norms of the parallel formula have a weight each."""
     width, dim = c["d_model"], c.get("d_head", 256)
-    attn = Attention(c["n_heads"], 1, dim, Mask("causal"), rotary=Rotary(dim, pairs="interleaved"))
+    turn = Rotary(dim, pairs="interleaved")
+    attn = Attention(heads=c["n_heads"], groups=1, head_dim=dim, mask=Mask("causal"), rotary=turn)
     norm = Norm("unbiased", 1e-6)
-    block = Block(attn, Ffn(c.get("d_ff", 4 * width), "silu", gated=True), norm_in=norm, residual="parallel")
-    stack = Stack(width, (block,) * c["n_layers"], final_norm=norm, context=c.get("n_ctx", 2048))
-    return Spec(c.get("vocab_size", 256_000), stack, head=Head("tied", scale=width**-0.5))  # section 5 scales logits
+    ffn = Ffn(width=c.get("d_ff", 4 * width), activation="silu", gated=True)
+    block = Block(attn, ffn, norm_in=norm, residual="parallel")
+    stack = Stack(width=width, blocks=(block,) * c["n_layers"], final_norm=norm, context=c.get("n_ctx", 2048))
+    head = Head("tied", scale=width**-0.5)  # section 5 scales logits
+    return Spec(vocabulary=c.get("vocab_size", 256_000), decoder=stack, head=head)
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """Our own type with the spec in it, and beside it the table's letters, by which a spec is known as PaLM's."""
+    """Our own format: the spec, and the paper's numbers, by which a PaLM is recognised."""
     block: Any = s.decoder.blocks[0]
     return {
         "model_type": "qkv",

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, Preset, llama
+from qkv.families import Config, ConfigDefaults, llama
 from qkv.messages import Message
 from qkv.spec import Block, Mask, Spec
 
@@ -13,12 +13,12 @@ TOKENS = {"qwen2": "bytes-nfc"}
 
 def spec(c: Config) -> Spec:
     """The spec that a Qwen2 config describes."""
-    s = windows(c, llama.spec(Preset(c, num_key_value_heads=32, max_position_embeddings=32_768)))
-    return llama.each(s, lambda _, b: replace(b, attn=replace(b.attn, bias=True, out_bias=False)))
+    s = add_windows(c, llama.spec(ConfigDefaults(c, num_key_value_heads=32, max_position_embeddings=32_768)))
+    return llama.map_blocks(s, lambda _, b: replace(b, attn=replace(b.attn, bias=True, out_bias=False)))
 
 
-def windows(c: Config, s: Spec) -> Spec:
-    """The spec with a window where `layer_types` says so, else from layer `max_window_layers` on, if it is used."""
+def add_windows(c: Config, s: Spec) -> Spec:
+    """The spec with windows as `layer_types` says, or from layer `max_window_layers` on where `use_sliding_window`."""
     window = c.get("sliding_window", 4096)
     size = window if c.get("use_sliding_window", False) else None
     first, kinds = c.get("max_window_layers", 28), c.get("layer_types", None)
@@ -27,19 +27,19 @@ def windows(c: Config, s: Spec) -> Spec:
     if len(kinds) != len(s.stack.blocks):
         raise c.error("layer_types", f"{len(kinds)} kinds",
                       Message("one for each of {blocks} layers", blocks=len(s.stack.blocks)))
-    known = {"full_attention": Mask("causal"), "sliding_attention": Mask("causal", size)}
+    known = {"full_attention": Mask("causal"), "sliding_attention": Mask("causal", window=size)}
 
-    def seen(i: int, b: Block) -> Block:
+    def change_mask(i: int, b: Block) -> Block:
         if kinds[i] not in known or (kinds[i] == "sliding_attention" and not size):
             raise c.error("layer_types", kinds[i],
                           Message("full_attention, or sliding_attention with use_sliding_window"))
         return replace(b, attn=replace(b.attn, mask=known[kinds[i]]))
 
-    return llama.each(s, seen)
+    return llama.map_blocks(s, change_mask)
 
 
 def config(s: Spec, name: str = "Qwen2") -> dict[str, Any]:
-    """The Qwen2 config of a spec; what Qwen2 cannot say comes back different and is found by comparing."""
+    """The Qwen2 config of a spec; reading it back shows what Qwen2 cannot express."""
     said = {k: v for k, v in llama.config(s, name).items() if k not in ("attention_bias", "mlp_bias")}
     sizes = [b.attn.mask.window for b in s.stack.blocks]
     said["layer_types"] = ["sliding_attention" if w else "full_attention" for w in sizes]

@@ -1,9 +1,9 @@
-"""Qwen2-MoE: LLaMA with q/k/v biases and many small experts, and a shared one behind a gate of its own."""
+"""Qwen2-MoE: LLaMA with q/k/v biases and many small experts, and a shared one with its own gate."""
 
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, Preset, llama
+from qkv.families import Config, ConfigDefaults, llama
 from qkv.spec import Experts, Ffn, Mask, Spec
 
 TYPES = ("qwen2_moe",)
@@ -13,38 +13,39 @@ DEFAULTS = {"intermediate_size": 5632, "max_position_embeddings": 32_768, "num_k
 
 def spec(c: Config) -> Spec:
     """The spec that a Qwen2-MoE config describes."""
-    base = llama.spec(Preset(c, **DEFAULTS))
+    base = llama.spec(ConfigDefaults(c, **DEFAULTS))
     attn, ffn = base.stack.blocks[0].attn, base.stack.blocks[0].ffn
     assert ffn
     attn = replace(attn, bias=c.get("qkv_bias", True), out_bias=False)
     shared = replace(ffn, width=c.get("shared_expert_intermediate_size", 5632))
-    moe = replace(experts(c, ffn, (60, 4, 1408)), shared=shared, shared_gate=True)
+    moe = replace(read_experts(c, ffn, (60, 4, 1408)), shared=shared, shared_gate=True)
     given, most = c.get("layer_types", None), c.get("max_window_layers", 28)
     kinds = given or ["sliding_attention" if i % 2 == 0 and i < most else "" for i in range(len(base.stack.blocks))]
     window = c.get("sliding_window", 4096)
-    near = Mask("causal", window) if c.get("use_sliding_window", False) else attn.mask
+    near = Mask("causal", window=window) if c.get("use_sliding_window", False) else attn.mask
     masks = [near if kind == "sliding_attention" else attn.mask for kind in kinds]
-    return llama.each(sparse(c, base, moe), lambda i, b: replace(b, attn=replace(attn, mask=masks[i])))
+    return llama.map_blocks(add_experts(c, base, moe), lambda i, b: replace(b, attn=replace(attn, mask=masks[i])))
 
 
-def experts(c: Config, ffn: Ffn | None, defaults: tuple[int, int, int]) -> Experts:
+def read_experts(c: Config, ffn: Ffn | None, defaults: tuple[int, int, int]) -> Experts:
     """The experts of a config; `defaults` are their count, how many are chosen, and their width."""
-    count, also = c.get("num_experts", None), c.get("num_local_experts", None)  # today's files may say both
+    count, also = c.get("num_experts", None), c.get("num_local_experts", None)  # new files may have both
     assert ffn
     expert = replace(ffn, width=c.get("moe_intermediate_size", defaults[2]))
     weights = "sum to one" if c.get("norm_topk_prob", False) else "as scored"
-    return Experts(count or also or defaults[0], c.get("num_experts_per_tok", defaults[1]), expert, weights=weights)
+    count, top_k = count or also or defaults[0], c.get("num_experts_per_tok", defaults[1])
+    return Experts(num_experts=count, top_k=top_k, expert=expert, weights=weights)
 
 
-def sparse(c: Config, base: Spec, moe: Experts) -> Spec:
-    """The spec with experts in every n-th layer but those that the config names as dense."""
+def add_experts(c: Config, base: Spec, moe: Experts) -> Spec:
+    """The spec with experts in every n-th layer, except in those that the config lists as dense."""
     nth, dense = c.get("decoder_sparse_step", 1), c.get("mlp_only_layers", None) or []
-    return llama.each(base, lambda i, b: b if i in dense or (i + 1) % nth else replace(b, ffn=None, moe=moe))
+    return llama.map_blocks(base, lambda i, b: b if i in dense or (i + 1) % nth else replace(b, ffn=None, moe=moe))
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The Qwen2-MoE config of a spec; what it cannot say comes back different and is found by comparing."""
-    windows, said = [b.attn.mask.window for b in s.stack.blocks], common(s, "Qwen2Moe")
+    """The Qwen2-MoE config of a spec; reading it back shows what it cannot express."""
+    windows, said = [b.attn.mask.window for b in s.stack.blocks], common_config(s, "Qwen2Moe")
     del said["attention_bias"]
     return said | {
         "model_type": "qwen2_moe",
@@ -56,11 +57,11 @@ def config(s: Spec) -> dict[str, Any]:
     }
 
 
-def common(s: Spec, name: str) -> dict[str, Any]:
-    """What the formats with small experts say alike."""
+def common_config(s: Spec, name: str) -> dict[str, Any]:
+    """The part of the config that all Qwen MoE formats share."""
     moe, dense = next(b.moe for b in s.stack.blocks if b.moe), [b.ffn for b in s.stack.blocks if b.ffn]
     ffn = dense[0] if dense else moe.expert
-    said = llama.config(llama.each(s, lambda _, b: replace(b, ffn=ffn, moe=None)), name)
+    said = llama.config(llama.map_blocks(s, lambda _, b: replace(b, ffn=ffn, moe=None)), name)
     del said["mlp_bias"]
     return said | {
         "num_experts": moe.num_experts,
@@ -72,15 +73,15 @@ def common(s: Spec, name: str) -> dict[str, Any]:
     }
 
 
-def small(count: int, chosen: int, width: int) -> dict[str, Any]:
+def expert_size(count: int, chosen: int, width: int) -> dict[str, Any]:
     """The experts of a released model (model cards), and what all releases share."""
     return {"num_experts": count, "num_experts_per_tok": chosen, "moe_intermediate_size": width,
             "vocab_size": 151_936, "rope_theta": 1e6}  # fmt: skip
 
 
 SIZES = {
-    "a2.7b": llama.size(2048, 24, 16, 5632, context=8192, **small(60, 4, 1408)),
-    "a14b": llama.size(3584, 28, 28, 18944, groups=4, context=131_072, **small(64, 8, 2560))
+    "a2.7b": llama.size(2048, 24, 16, 5632, context=8192, **expert_size(60, 4, 1408)),
+    "a14b": llama.size(3584, 28, 28, 18944, groups=4, context=131_072, **expert_size(64, 8, 2560))
     | {"shared_expert_intermediate_size": 20_480},
 }
 

@@ -1,9 +1,9 @@
-"""Qwen3: Qwen2 without its biases, and each head's q and k normed before they are turned (Yang et al. 2025)."""
+"""Qwen3: Qwen2 without its biases, and each head's q and k normed before the rotation (Yang et al. 2025)."""
 
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, Preset, llama, qwen2
+from qkv.families import Config, ConfigDefaults, llama, qwen2
 from qkv.spec import Spec
 
 TYPES = ("qwen3",)
@@ -12,12 +12,12 @@ TOKENS = {"qwen3": "bytes-nfc"}
 
 def spec(c: Config) -> Spec:
     """The spec that a Qwen3 config describes."""
-    s = llama.spec(Preset(c, num_key_value_heads=32, head_dim=128, max_position_embeddings=32_768))
-    return qwen2.windows(c, llama.each(s, lambda _, b: replace(b, attn=replace(b.attn, qk_norm=b.norm_in))))
+    s = llama.spec(ConfigDefaults(c, num_key_value_heads=32, head_dim=128, max_position_embeddings=32_768))
+    return qwen2.add_windows(c, llama.map_blocks(s, lambda _, b: replace(b, attn=replace(b.attn, qk_norm=b.norm_in))))
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The Qwen3 config of a spec; what Qwen3 cannot say comes back different and is found by comparing."""
+    """The Qwen3 config of a spec; reading it back shows what Qwen3 cannot express."""
     return qwen2.config(s, "Qwen3") | {"attention_bias": s.stack.blocks[0].attn.bias}
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, Preset, llama, qwen2_moe
+from qkv.families import Config, ConfigDefaults, llama, qwen2_moe
 from qkv.spec import Mask, Spec
 
 TYPES = ("qwen3_moe",)
@@ -13,24 +13,24 @@ DEFAULTS = {"intermediate_size": 6144, "max_position_embeddings": 32_768, "num_k
 
 def spec(c: Config) -> Spec:
     """The spec that a Qwen3-MoE config describes."""
-    base = llama.spec(Preset(c, **DEFAULTS))
+    base = llama.spec(ConfigDefaults(c, **DEFAULTS))
     window = c.get("sliding_window", 4096)
-    mask = Mask("causal", window if c.get("use_sliding_window", False) else None)
-    moe, norm = qwen2_moe.experts(c, base.stack.blocks[0].ffn, (128, 8, 768)), base.stack.final_norm
+    mask = Mask("causal", window=window if c.get("use_sliding_window", False) else None)
+    moe, norm = qwen2_moe.read_experts(c, base.stack.blocks[0].ffn, (128, 8, 768)), base.stack.final_norm
     attn = replace(base.stack.blocks[0].attn, mask=mask, qk_norm=norm)
-    return llama.each(qwen2_moe.sparse(c, base, moe), lambda _, b: replace(b, attn=attn))
+    return llama.map_blocks(qwen2_moe.add_experts(c, base, moe), lambda _, b: replace(b, attn=attn))
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The Qwen3-MoE config of a spec; what it cannot say comes back different and is found by comparing."""
+    """The Qwen3-MoE config of a spec; reading it back shows what it cannot express."""
     window = s.stack.blocks[0].attn.mask.window
     own = {"model_type": "qwen3_moe", "sliding_window": window, "use_sliding_window": window is not None}
-    return qwen2_moe.common(s, "Qwen3Moe") | own
+    return qwen2_moe.common_config(s, "Qwen3Moe") | own
 
 
 def size(width: int, layers: int, heads: int, ffn: int, expert: int) -> dict[str, Any]:
     """One of the released models (Yang et al. 2025, table 2), all with 128 experts."""
-    own = qwen2_moe.small(128, 8, expert) | {"head_dim": 128, "norm_topk_prob": True}
+    own = qwen2_moe.expert_size(128, 8, expert) | {"head_dim": 128, "norm_topk_prob": True}
     return llama.size(width, layers, heads, ffn, groups=4, context=40_960, **own)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from qkv.families import Config, headed
+from qkv.families import Config, read_architecture
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Relative, Spec, Stack
 
 TYPES = ("t5", "mt5")
@@ -23,30 +23,32 @@ def spec(c: Config) -> Spec:
     usual = "gated-gelu" if multilingual else "relu"
     activation = c.choice("dense_act_fn", ACTIVATIONS, c.choice("feed_forward_proj", PROJECTIONS, usual))
     gated = c.get("is_gated_act", c.get("feed_forward_proj", usual).startswith("gated-"))
-    ffn = Ffn(c["d_ff"], activation, gated, dropout=drop)
-    reach = c.get("relative_attention_num_buckets", 32), c.get("relative_attention_max_distance", 128)
+    ffn = Ffn(width=c["d_ff"], activation=activation, gated=gated, dropout=drop)
+    buckets = c.get("relative_attention_num_buckets", 32)
+    distance = c.get("relative_attention_max_distance", 128)
 
     def attention(kind: Literal["full", "causal", "memory"]) -> Attention:
-        return Attention(heads, heads, c["d_kv"], Mask(kind), scale=1.0, dropout=drop)  # T5 does not scale its scores
+        # T5 does not scale its scores
+        return Attention(heads=heads, groups=heads, head_dim=c["d_kv"], mask=Mask(kind), scale=1.0, dropout=drop)
 
     def stack(block: Block, layers: int, direction: Literal["both", "past"]) -> Stack:
-        relative = Relative(*reach, heads, direction)
-        return Stack(width, (block,) * layers, final_norm=norm, dropout=drop, relative=relative)
+        relative = Relative(buckets=buckets, distance=distance, heads=heads, direction=direction)
+        return Stack(width=width, blocks=(block,) * layers, final_norm=norm, dropout=drop, relative=relative)
 
-    what, layers = headed(c, HEADS), c["num_layers"]
+    what, layers = read_architecture(c, HEADS), c["num_layers"]
     encoder = stack(Block(attention("full"), ffn, norm_in=norm, dropout=drop), layers, "both")
-    block = Block(attention("causal"), ffn, attention("memory"), norm_in=norm, dropout=drop)
+    block = Block(attention("causal"), ffn, cross=attention("memory"), norm_in=norm, dropout=drop)
     decoder = stack(block, c.get("num_decoder_layers", None) or layers, "past")
-    # 1.0 ties and scales its head, 1.1 does neither; today's files say that both are tied, and the scale apart
+    # 1.0 ties and scales its head, 1.1 does neither; new files call both tied and give the scale separately
     tied = c.get("scale_decoder_outputs", c.get("tie_word_embeddings", True) is not False) and not multilingual
     head = Head("tied", scale=width**-0.5) if tied else Head("untied")
     if what == "encoder":
-        return Spec(c["vocab_size"], encoder=encoder, head=None)
-    return Spec(c["vocab_size"], decoder, encoder, head if what == "head" else None)
+        return Spec(vocabulary=c["vocab_size"], encoder=encoder, head=None)
+    return Spec(vocabulary=c["vocab_size"], decoder=decoder, encoder=encoder, head=head if what == "head" else None)
 
 
 def config(s: Spec) -> dict[str, Any]:
-    """The T5 config of a spec; what T5 cannot say comes back different and is found by comparing."""
+    """The T5 config of a spec; reading it back shows what T5 cannot express."""
     block: Any = s.encoder.blocks[0]
     activation = {v: k for k, v in ACTIVATIONS.items()}[block.ffn.activation]
     feed = f"gated-{activation}".replace("gelu_new", "gelu") if block.ffn.gated else activation
@@ -100,7 +102,7 @@ ENCODER = """
 @layers.*.ffn.down        encoder.block.*.layer.1.DenseReluDense.wo
 @final_norm               encoder.final_layer_norm
 """
-BOTH = ENCODER.replace("@", "encoder.")  # an encoder alone goes by its paths without the prefix
+BOTH = ENCODER.replace("@", "encoder.")  # the paths of an encoder alone have no prefix
 NAMES = f"""
 embed                     shared|encoder.embed_tokens|decoder.embed_tokens
 {ENCODER.replace("@", "")}{BOTH}{BOTH.replace("encoder.", "decoder.").replace("layer.1.", "layer.2.")}
@@ -111,7 +113,7 @@ head                      lm_head|shared
 
 IGNORE = {
     "initializer_factor": "first weights only",
-    "n_positions": "how long its texts were in training; distances have no end",
+    "n_positions": "the length of texts in training; relative distances have no limit",
     "(en|de)coder.embed_tokens.weight": "the shared embedding once more",
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "never used, transformers skips it too",
 }

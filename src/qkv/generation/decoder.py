@@ -16,7 +16,6 @@ from qkv.core.model import Transformer
 from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.generation.sequence import DecodeOptions
-from qkv.uses import fills_blanks, is_prefix_decoder
 
 
 class Decoder:
@@ -65,12 +64,12 @@ class Decoder:
             prompts = [options.start] * len(prompts)
         if options.cache:
             self.cache = Static(len(core.decoder.layers), capacity=max(map(len, prompts)) + room)
-        if is_prefix_decoder(core.spec):
+        if core.spec.architecture == "prefix decoder":
             if options.chunk:
                 raise QkvError("chunk: a free prefix sees itself whole, and cannot be read in chunks; leave chunk "
                                "out")
             self.inputs = Inputs(prefix_len=torch.tensor([len(p) for p in prompts], device=self.device))
-            if fills_blanks(core.spec):
+            if core.spec.fills_blanks:
                 places = torch.tensor(find_blanks(prompts, options.blanks), device=self.device)
                 self.inputs = replace(self.inputs, blank_pos=places)
             prompts = [[*p, *options.start] for p in prompts]
@@ -191,7 +190,7 @@ def count_new_tokens(core: Transformer, prompts: Seq[Seq[int]], options: DecodeO
         if not options.start:
             raise QkvError("start: an encoder-decoder's target begins with a start id, and none was given")
     context = min((c for c in (options.context, spec.context) if c), default=None)
-    start = options.start if is_prefix_decoder(spec) else ()
+    start = options.start if spec.architecture == "prefix decoder" else ()
     written = [options.start] * len(prompts) if spec.encoder else [[*p, *start] for p in prompts]
     check_prompts(written[:1] if spec.encoder else written, spec.vocabulary, context,
                   "start" if spec.encoder else "prompt")  # fmt: skip

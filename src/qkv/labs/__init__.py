@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PUBLIC: Mapping[str, tuple[str, ...]] = {  # module: the names that a lab may take from it, () for all
     "qkv": (),
+    "qkv.messages": (),
     "qkv.spec": (),
     "qkv.cost": (),
     "qkv.sampling": (),

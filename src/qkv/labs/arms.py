@@ -113,7 +113,7 @@ def learn(
     """Train in the library's own loop on the batch of each step, in fp32; the seconds that its steps took."""
     plan = Plan(lambda epoch: range(epoch * steps, (epoch + 1) * steps), make)
     how = Settings(steps=steps, lr=lr, schedule="wsd", warmup=50, decay=0.6, clip=1.0, precision="fp32", log_every=50,
-                   sampled=sampled, sampled_ramp=steps // 2)  # fmt: skip
+                   scheduled_sampling=sampled, scheduled_sampling_ramp=steps // 2)  # fmt: skip
     report = lambda e: tell(f"step {e['step']} of {steps}, loss {e['loss']:.3f}") if e["kind"] == "step" else None  # noqa: E731
     return train(model.core, plan, how, report=report).seconds
 

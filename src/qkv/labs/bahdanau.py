@@ -66,7 +66,7 @@ def plot(runs: Runs) -> Plot:
     return Plot("grid", Message("LSTM with attention: where each English word looks (Chinese in pinyin)"), READ, rows)
 
 
-NAMES = {"lstm": ("LSTM", "LSTM"), "attention": Message("LSTM + attention"), "transformer": ("Transformer", "Transformer")}
+NAMES = {"lstm": Message("LSTM"), "attention": Message("LSTM + attention"), "transformer": Message("Transformer")}
 LAB = Lab(
     "trained",
     Message("Attention freed translation by RNNs from the bottleneck of one vector, however long the "

@@ -63,7 +63,7 @@ def judge(runs: Runs) -> Verdict:
 
 NAMES = {**{f"silent{n}": Message("silent, {n} permutations", n=n) for n in (3, 4, 5, 8)}, "aloud8": Message(
     "aloud, 8 permutations"),
-         "aloud": Message("aloud"), "silent": Message("silent")}
+         "aloud": Message("said aloud"), "silent": Message("silent")}
 
 
 def plot(runs: Runs) -> Plot:

@@ -89,7 +89,7 @@ def plot(runs: Runs) -> Plot:
 
 
 NAMES = {"plain_half": Message("half trained"), "sampled_half": Message("half trained, sampled"),
-         "plain_whole": Message("trained"), "sampled_whole": Message("trained, sampled")}
+         "plain_whole": Message("fully trained"), "sampled_whole": Message("trained, sampled")}
 SAID = {"true": Message("behind true words"), "own": Message("behind its own"), "harm": Message(
     "lost after one wrong word")}
 LAB = Lab(

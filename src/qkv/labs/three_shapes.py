@@ -101,7 +101,7 @@ LAB = Lab(
     Message("Translation: trained, less than 0.05 apart, half trained some lead. Gaps: the left alone is far behind; "
             "shown all first, the causal model makes up most of it."),
     {**{f"{shape}_{stage}": Message("{text}, {what}", text=text,
-                                    what=Message("half trained") if stage == 'half' else Message("trained"))
+                                    what=Message("half trained") if stage == "half" else Message("fully trained"))
         for shape, text in NAMES.items() for stage in ("half", "whole")},
      **{f"{shape}_sentences": Message("{text}, whole sentences", text=text) for shape, text in NAMES.items()},
      "encoder": Message("gaps: encoder"), "left": Message("gaps: causal, the left alone"), "shown": Message(

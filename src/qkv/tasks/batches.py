@@ -13,7 +13,6 @@ from qkv.core.step import Inputs
 from qkv.data.collate import pad_with_mask
 from qkv.errors import QkvError
 from qkv.generation.decoder import batch_by_length
-from qkv.uses import is_prefix_decoder
 
 Row = Sequence[int]
 BATCH_TOKENS = 4096  # read in one pass, padding included
@@ -31,7 +30,7 @@ def prepare_batch(
     stack = core.encoder if core.spec.encoder else core.decoder
     check_length(ids.shape[1], stack)
     kinds = None if segments is None else pad_with_mask(segments, ids.device)[0]
-    prefix = real.sum(1) if is_prefix_decoder(core.spec) else None
+    prefix = real.sum(1) if core.spec.architecture == "prefix decoder" else None
     return ids, Inputs(padding_mask=real, segments=kinds, prefix_len=prefix)
 
 

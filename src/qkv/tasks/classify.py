@@ -11,6 +11,7 @@ from torch import Tensor
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.tasks import task_format
 from qkv.tasks.batches import Row, map_batches, prepare_batch
 from qkv.tasks.types import Model, as_list, check_not_empty, is_text_tuple
@@ -46,7 +47,7 @@ def ensemble_classify(models: Sequence[Model], texts: Sequence[Any], *, both: bo
     """
     for other in models[1:]:
         if set(other.labels) != set(models[0].labels) or is_multiple_choice(other) != is_multiple_choice(models[0]):
-            one, two = (", ".join(m.labels) or "none" for m in (models[0], other))
+            one, two = (", ".join(m.labels) or Message("none") for m in (models[0], other))
             raise QkvError("ensemble: the models have other labels ({one}; {two}); train them on the same ones",
                            one=one, two=two)
     found = [label_probabilities(model, texts, both=both) for model in models]

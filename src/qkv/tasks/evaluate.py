@@ -20,12 +20,12 @@ from qkv.data.labels import read_labelled_rows
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message, join
 from qkv.tasks.classify import classify, is_multiple_choice, split_line
+from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import generate
 from qkv.tasks.score import logprob
 from qkv.tasks.special_tokens import with_end
 from qkv.tasks.translate import translate
 from qkv.tasks.types import Model
-from qkv.uses import is_prefix_decoder, kind
 
 Tokenize = Literal["auto", "13a", "none", "zh", "char", "intl"]
 Tell = Callable[[int, int], None]  # how much is done, of how much
@@ -201,9 +201,9 @@ def evaluate_perplexity(
     """
     core = model.core
     if core.spec.decoder is None or core.spec.head is None:
-        what = kind(core.spec)
+        what = describe_use(core.spec)
         raise QkvError("ppl needs a decoder that says words; this is {what}", what=what)
-    if (core.spec.encoder or is_prefix_decoder(core.spec)) and (core.spec.encoder or path.suffix.lower() == ".tsv"):
+    if core.spec.encoder or (core.spec.architecture == "prefix decoder" and path.suffix.lower() == ".tsv"):
         if window or stride:
             raise QkvError("ppl: a pair is read whole; leave window and stride away")
         return evaluate_pairs(model, path, tell)

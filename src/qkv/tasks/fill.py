@@ -6,8 +6,8 @@ from torch import Tensor
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.tasks.batches import Row, last_states, prepare_batch
+from qkv.tasks.describe import describe_use
 from qkv.tasks.types import Model
-from qkv.uses import kind
 
 
 def fill(model: Model, text: str, *, top: int) -> list[list[tuple[str, float]]]:
@@ -17,7 +17,7 @@ def fill(model: Model, text: str, *, top: int) -> list[list[tuple[str, float]]]:
     tokenizer = model.tokenizer
     if tokenizer is None or tokenizer.mask_id is None:
         raise QkvError("fill needs a model that was trained on masked words, and this one's tokenizer has no mask "
-                       "token; it is {kind}", kind=kind(model.spec))
+                       "token; it is {kind}", kind=describe_use(model.spec))
     probs = fill_ids(model.core, model.ids(text), tokenizer.mask_id)
     best = probs.topk(min(top, probs.shape[-1]))
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -32,7 +32,8 @@ def fill_ids(core: Transformer, ids: Row, mask: int) -> Tensor:
         QkvError: the model has no encoder with a head, or the text holds no mask.
     """
     if core.spec.decoder or core.spec.head is None:
-        raise QkvError("fill needs an encoder that says words; this is {kind}", kind=kind(core.spec))
+        raise QkvError("fill needs an encoder that says words; this is {kind}",
+                       kind=describe_use(core.spec))
     places = [i for i, token in enumerate(ids) if token == mask]
     if not places:
         raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is "

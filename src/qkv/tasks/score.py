@@ -9,9 +9,9 @@ from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.decoder import find_blanks
 from qkv.tasks.batches import Row, check_length, last_states, prepare_batch
+from qkv.tasks.describe import describe_use
 from qkv.tasks.special_tokens import blank_ids, start_ids, with_blank, with_end
 from qkv.tasks.types import Model, as_list, is_text_tuple
-from qkv.uses import fills_blanks, is_prefix_decoder, kind
 
 
 def score(model: Model, text: Any) -> Any:
@@ -32,10 +32,10 @@ def logprob(model: Model, text: Any) -> float:
         raise QkvError("score: found {text} texts in a tuple, expected two: the second is scored after the first",
                        text=len(text))
     source, target = map(model.ids, text)
-    if model.encoder_decoder or is_prefix_decoder(model.spec):
+    if model.spec.architecture in ("encoder-decoder", "prefix decoder"):
         blanks = blank_ids(model)
         source, target = with_blank(source, blanks), with_end(model, text[1])
-        place = find_blanks([source], blanks)[0] if fills_blanks(model.spec) else None
+        place = find_blanks([source], blanks)[0] if model.spec.fills_blanks else None
         return logprob_of_ids(model.core, target, source, start=start_ids(model), blank=place)
     if all(isinstance(part, str) for part in text) and (both := model.ids("".join(text)))[: len(source)] == source:
         target = both[len(source) :]  # a text is cut into tokens as one
@@ -56,11 +56,12 @@ def logprob_of_ids(
     """
     spec = core.spec
     if spec.decoder is None or spec.head is None:
-        raise QkvError("score needs a decoder that says words; this is {kind}", kind=kind(spec))
+        raise QkvError("score needs a decoder that says words; this is {kind}",
+                       kind=describe_use(spec))
     inputs, device = Inputs(), core.embed.weight.device
     if spec.encoder:
         inputs, source = Inputs(memory=last_states(core, *prepare_batch(core, [source]))), ()
-    elif source and is_prefix_decoder(spec):
+    elif source and spec.architecture == "prefix decoder":
         place = None if blank is None else torch.tensor([blank], device=device)
         inputs = Inputs(prefix_len=torch.tensor([len(source)], device=device), blank_pos=place)
     elif not source:

@@ -9,7 +9,6 @@ from qkv.errors import QkvError
 from qkv.spec import Spec
 from qkv.tasks.types import Model, SpecialTokens
 from qkv.tokenizers.tokenizer import Tokenizer
-from qkv.uses import fills_blanks, is_prefix_decoder
 
 BLANK_ENDS = ("<|startofpiece|>", "<|endofpiece|>")  # begin and end the words of a blank, as GLM calls them
 BLANK_TOKENS = ("[gMASK]", "[MASK]", "[sMASK]", "<mask>")  # stand for words to be filled in; the first for an end
@@ -47,11 +46,11 @@ def load_special_tokens(directory: Path, config: Mapping[str, Any], tokenizer: T
 def default_special_tokens(spec: Spec, tokenizer: Tokenizer) -> SpecialTokens:
     """The special tokens of a new model with this tokenizer."""
     eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
-    start = tokenizer.bos_id if is_prefix_decoder(spec) else None
+    start = tokenizer.bos_id if spec.architecture == "prefix decoder" else None
     if spec.encoder and spec.decoder:
         start = tokenizer.pad_id
     piece = [i for token in BLANK_ENDS if (i := tokenizer.id(token)) is not None]
-    if fills_blanks(spec) and len(piece) == len(BLANK_ENDS):
+    if spec.fills_blanks and len(piece) == len(BLANK_ENDS):
         start, eos = piece[0], (piece[1],)
     return SpecialTokens(tokenizer.bos_id, eos, tokenizer.pad_id, start, () if start is None else (start,))
 
@@ -64,7 +63,7 @@ def start_ids(model: Model) -> tuple[int, ...]:
     """
     special = model.special
     if not model.encoder_decoder:
-        return () if special.start is None or not is_prefix_decoder(model.spec) else (special.start,)
+        return () if special.start is None or model.spec.architecture != "prefix decoder" else (special.start,)
     if special.start is None:
         raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
     return (special.start,) if special.forced is None else (special.start, special.forced)
@@ -72,7 +71,7 @@ def start_ids(model: Model) -> tuple[int, ...]:
 
 def blank_ids(model: Model) -> tuple[int, ...]:
     """The ids of tokens that stand for words to be filled in, where the model writes into such blanks."""
-    if not fills_blanks(model.spec) or model.tokenizer is None:
+    if not model.spec.fills_blanks or model.tokenizer is None:
         return ()
     return tuple(i for name in BLANK_TOKENS if (i := model.tokenizer.id(name)) is not None)
 
@@ -86,6 +85,6 @@ def with_end(model: Model, target: str | list[int]) -> list[int]:
     """The ids of a target with its end token; ids stay as they are."""
     if not isinstance(target, str) or model.tokenizer is None:
         return model.ids(target)
-    piece = model.tokenizer.id(BLANK_ENDS[1]) if fills_blanks(model.spec) else None
+    piece = model.tokenizer.id(BLANK_ENDS[1]) if model.spec.fills_blanks else None
     end = model.special.eos[:1] if piece is None else (piece,)
     return [*model.tokenizer.encode(target, special=False), *end]

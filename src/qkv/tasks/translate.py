@@ -15,10 +15,10 @@ from qkv.generation.decoder import batch_by_length
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens.trace import Trace
 from qkv.messages import Message
+from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import result_of
 from qkv.tasks.special_tokens import start_ids
 from qkv.tasks.types import Model, Result, as_list
-from qkv.uses import kind
 
 
 def translate(
@@ -36,7 +36,8 @@ def translate(
     for rows in batch_by_length(ids, batch_tokens):
         found = search_translations([model, *ensemble], [ids[r] for r in rows], search, options)
         for r, hypotheses in zip(rows, found, strict=True):
-            unknown = tuple(model.tokenizer.find_unknown(texts[r])) if model.tokenizer and isinstance(texts[r], str) else ()
+            tokenizer, line = model.tokenizer, texts[r]
+            unknown = tuple(tokenizer.find_unknown(line)) if tokenizer and isinstance(line, str) else ()
             result = result_of(model, hypotheses, unknown)
             results[r] = replace(result, alignment=align_tokens(model, ids[r], result.tokens)) if align else result
     return [results[r] for r in range(len(ids))] if many else results[0]
@@ -45,7 +46,7 @@ def translate(
 def check_sources(model: Model, texts: Sequence[Any]) -> None:
     """QkvError for a model that does not translate, or for the first text that is empty."""
     if not model.encoder_decoder:
-        what = kind(model.spec)
+        what = describe_use(model.spec)
         raise QkvError("translate needs an encoder and a decoder; this is {what}", what=what)
     for n, line in enumerate(texts):
         if isinstance(line, str) and not line.strip():

@@ -231,7 +231,7 @@ class BpeDropout:
         found = self.tokenizer.id(piece)
         if found is None:
             raise QkvError("the vocabulary of {tokenizer} tokens lacks {piece!r}, which dropout makes; give it more "
-                           "room (tokenizer.size), or take tokenizer.dropout=0", tokenizer=len(self.tokenizer),
+                           "room (tokenizer.size), or take tokenizer.bpe_dropout=0", tokenizer=len(self.tokenizer),
                            piece=piece)
         self.ids[symbol] = found
         return found

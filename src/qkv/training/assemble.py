@@ -1,10 +1,7 @@
-"""From a run's description to what the loop takes: vocabulary, batches, metrics. Next: session.py."""
+"""From a run's description to what the loop takes: data, vocabulary, model, batches. Next: evaluation.py."""
 
-import math
-import re
-import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
@@ -15,18 +12,14 @@ import torch
 
 from qkv import hub
 from qkv.adapt import lora
-from qkv.baselines.ngrams import count_ngrams
 from qkv.checkpoints.locate import locate
-from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
 from qkv.devices import parse_device
 from qkv.errors import QkvError
-from qkv.generation.decoder import batch_by_length
 from qkv.messages import Message
 from qkv.model import Model
 from qkv.spec import Spec, as_json
 from qkv.tasks import task_format
-from qkv.tasks.evaluate import choose_tokenization
 from qkv.tokenizers import tokenizer as text
 from qkv.tokenizers import vocabulary
 from qkv.tokenizers.bpe_dropout import join_parts as whole_words
@@ -34,13 +27,11 @@ from qkv.tokenizers.bpe_dropout import list_pieces, spell
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.vocabulary import NAMES
 from qkv.training import compatibility
-from qkv.training.compatibility import asked, fits
-from qkv.training.loop import Evaluate
-from qkv.training.objectives import base, tuning
-from qkv.training.objectives.base import Batches, Held, How, Objective
-from qkv.training.plan import Plan, placed
+from qkv.training.objectives import base, chat
+from qkv.training.objectives.base import Batches, HoldOut, Objective
+from qkv.training.plan import Plan
 from qkv.training.run import Run
-from qkv.training.shape import labelling
+from qkv.training.shape import label_head
 from qkv.training.splits import Splits
 
 
@@ -53,55 +44,71 @@ class Assembly:
     splits: Splits
     model: Model
     plan: Plan
-    held: Held
+    hold_out: HoldOut
     valid: Batches
+    family: str | None = None  # that can say the spec of a new model, so that nothing needs to look for it
+
+    def save(self, directory: Path) -> None:
+        """Write the model as it is now."""
+        self.model.save(directory, family=self.family)
 
 
 def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -> Assembly:
     """Read the data, make (or load from the run's directory) the vocabulary, build the model or go on from its base."""
-    splits = read(run)
+    splits = read_splits(run)
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
-    notes = compatibility.overruled(run, begun)
-    if run.tokenizer.of and (begun or isinstance(splits.train, Mixture)):
-        whose = Message("that of the token shards")
-        whose = Message("the base's ({base})", base=run.base) if begun else whose
-        raise QkvError("tokenizer.of={of}: this run's vocabulary is {whose}; take tokenizer.of away",
-                       of=run.tokenizer.of, whose=whose)
+    notes = compatibility.note_overruled(run, splits, begun)
     if begun is not None:
         context = min(run.model.context, begun.spec.context or run.model.context)
         run = replace(run, model=replace(run.model, context=context))
-    objective = compatibility.objective_of(run, splits, begun)
+    objective = compatibility.choose_objective(run, splits, begun)
     tokenizer = text.load(directory) if directory and directory.is_dir() else None
-    tokenizer = tokenizer or (begun.tokenizer if begun else tokenizer_of(run, splits, objective))
+    tokenizer = tokenizer or (begun.tokenizer if begun else make_tokenizer(run, splits, objective))
+    model = build_model(run, splits, objective, begun, tokenizer)
+    compatibility.refuse_misfits(run, splits, objective, model)
+    if run.training.lora.rank:
+        attach_adapters(model, run)
+    model.core.to(parse_device(device)).train()
+    plan, hold_out = objective.plan(run, splits, model)
+    valid = hold_out(splits.valid)
+    compatibility.refuse_unjudged(run, splits, objective, model, valid)
+    notes = (*plan.notes, *notes, *compatibility.collect_notes(run, splits, objective, model, hold_out))
+    mix = {} if splits.often is None else {"often": run_lengths(splits.often.round(6).tolist())}
+    who = {**plan.identity, **mix, **identify_frozen(model.core)}
+    plan = replace(plan, identity=who, judged=checksum_batches(valid), notes=notes)
+    family = None if begun or model.config else run.model.saved_as
+    return Assembly(run, objective, splits, model, plan, hold_out, valid, family)
+
+
+def build_model(
+    run: Run, splits: Splits, objective: Objective, begun: Model | None, tokenizer: Tokenizer | None
+) -> Model:
+    """A new model of the run's shape, or its base, with an output for labels where it learns them."""
     if tokenizer is None:
         raise QkvError("base {base!r} has no tokenizer to read text with", base=run.base)
     judged = objective.answers == "labels" and splits.kind == "pairs"
     labels: list[str] = sorted({label for _, label in splits.train}) if judged else []  # type: ignore[union-attr]
     if begun and set(begun.labels) == set(labels):  # what its outputs stand for
         labels = list(begun.labels)
-    labels = [task_format.RIGHT] if objective is tuning.CHOICES else labels  # one logit an answer
+    labels = [task_format.RIGHT] if objective.name == "choice" else labels  # one logit an answer
     if begun:
-        model = grown(begun, run, len(labels), words=objective not in tuning.JUDGING)
+        model = add_labels(begun, run, len(labels), words=not objective.labels_texts)
     else:
-        spec = run.model.spec(len(tokenizer), labels=len(labels))
-        model = hub.build(spec, seed=run.training.seed, tokenizer=tokenizer)
-    model.tokenizer = ready(tokenizer, objective, model.spec)
-    compatibility.refuse_misfits(run, splits, objective, model)
+        model = hub.build(
+            run.model.spec(len(tokenizer), labels=len(labels)), seed=run.training.seed, tokenizer=tokenizer
+        )
+    if objective.labels_texts and model.spec.decoder:
+        tokenizer = vocabulary.frame_texts(tokenizer)
+    if objective.name == "chat" and not tokenizer.config.get("chat_template"):
+        tokenizer.config["chat_template"] = chat.TEMPLATE
+    model.tokenizer = tokenizer
     if labels:
-        model.config = named(model.spec, labels) | ({"both_orders": True} if objective is tuning.SIMILAR else {})
-    if run.training.lora.rank:
-        adapt(model, run)
-    model.core.to(parse_device(device)).train()
-    plan, held = objective.batches(run, splits, model)
-    valid = held(splits.valid)
-    compatibility.refuse_unjudged(run, splits, objective, model, valid)
-    notes = (*plan.notes, *notes, *compatibility.told(run, splits, objective, model, held))
-    mix = {} if splits.often is None else {"often": counted_alike(splits.often.round(6).tolist())}
-    plan = replace(plan, identity={**plan.identity, **mix, **frozen(model.core)}, judged=number_of(valid), notes=notes)
-    return Assembly(run, objective, splits, model, plan, held, valid)
+        both = {"both_orders": True} if objective.name == "similarity" else {}
+        model.config = label_config(model.spec, labels) | both
+    return model
 
 
-def read(run: Run) -> Splits:
+def read_splits(run: Run) -> Splits:
     """The data of a run; QkvError where there is nothing to learn from, or nothing to judge by."""
     splits = run.splits()
     if splits.train and splits.valid:
@@ -114,29 +121,29 @@ def read(run: Run) -> Splits:
                    "different ones needs a file for each purpose", name=run.name, lacking=lacking)
 
 
-def counted_alike(numbers: Sequence[float]) -> list[list[float]]:
+def run_lengths(numbers: Sequence[float]) -> list[list[float]]:
     """[how many, which] of numbers that follow one another and are alike."""
     return [[len(list(some)), number] for number, some in groupby(numbers)]
 
 
-def number_of(batches: Batches) -> int:
+def checksum_batches(batches: Batches) -> int:
     """A checksum of all that batches hold."""
     tensors = (t for batch in batches for t in vars(batch).values() if isinstance(t, torch.Tensor))
     return reduce(lambda n, t: zlib.crc32(t.contiguous().numpy().tobytes(), n), tensors, 0)
 
 
-def grown(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
+def add_labels(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
     """A trained model, with a new output for labels where there are some; without `words` an encoder says none."""
     if not labels:
         return begun
     spec, drop = begun.spec, begun.spec.stack.blocks[0].dropout
     head = spec.head if words or spec.decoder else None
-    spec = replace(spec, head=head, labels=labelling(spec, labels, drop))
+    spec = replace(spec, head=head, labels=label_head(spec, labels, drop))
     core = hub.copy_matching_weights(begun.core, spec, run.training.seed)
-    return Model(core, begun.tokenizer, begun.special, named(spec, ()), begun.generation_config)
+    return Model(core, begun.tokenizer, begun.special, label_config(spec, ()), begun.generation_config)
 
 
-def adapt(model: Model, run: Run) -> None:
+def attach_adapters(model: Model, run: Run) -> None:
     """Put adapters on a model, and freeze the rest; QkvError without a base, as there is nothing to stand beside."""
     if not run.base:
         raise QkvError("training.lora: an adapter stands beside a trained model; say which: base = a directory or "
@@ -145,7 +152,7 @@ def adapt(model: Model, run: Run) -> None:
     lora.attach(model.core, run.training.lora, seed=run.training.seed)
 
 
-def frozen(core: torch.nn.Module) -> dict[str, Any]:
+def identify_frozen(core: torch.nn.Module) -> dict[str, Any]:
     """What tells the weights that do not learn, and are in no checkpoint, from others'."""
     crc = 0
     for p in (p for p in core.parameters() if not p.requires_grad):
@@ -153,30 +160,21 @@ def frozen(core: torch.nn.Module) -> dict[str, Any]:
     return {"frozen weights": crc} if crc else {}
 
 
-def ready(tokenizer: Tokenizer, objective: Objective, spec: Any) -> Tokenizer:
-    """The tokenizer as the objective needs it: texts framed for labels, a chat template for conversations."""
-    if objective in tuning.JUDGING and spec.decoder:
-        return vocabulary.frame_texts(tokenizer)
-    if objective is tuning.TALKS and not tokenizer.config.get("chat_template"):
-        tokenizer.config["chat_template"] = tuning.TALKING
-    return tokenizer
-
-
-def named(spec: Spec, labels: Sequence[str]) -> dict[str, Any]:
+def label_config(spec: Spec, labels: Sequence[str]) -> dict[str, Any]:
     """The config of a model whose labels have names."""
     numbers = {label: i for i, label in enumerate(labels)}
     names = {str(i): label for label, i in numbers.items()}
     return {"model_type": "qkv", "spec": as_json(spec), "id2label": names, "label2id": numbers}
 
 
-def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
+def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
     """The vocabulary of the training data, one for both languages, with the special tokens that the objective needs."""
-    how: dict[str, Any] = {"specials": objective.specials, "template": objective.template}
-    if objective in tuning.JUDGING and run.model.family == "bert":
-        how = {"specials": base.BERT, "template": "cls"}
+    how: dict[str, Any] = {"specials": objective.special_tokens, "template": objective.template}
+    if objective.labels_texts and run.model.family == "bert":
+        how = {"specials": base.BERT_TOKENS, "template": "cls"}
     if run.tokenizer.of:
-        framed = how["template"] == "none" and objective in tuning.JUDGING  # ready() puts ends around texts
-        return taken(run.tokenizer.of, how["specials"], "framed" if framed else how["template"])
+        framed = how["template"] == "none" and objective.labels_texts  # build_model() puts ends around texts
+        return borrow_tokenizer(run.tokenizer.of, how["specials"], "framed" if framed else how["template"])
     if isinstance(splits.train, Mixture):
         found = text.load(splits.train.shards[0].folder)
         if found is None:
@@ -190,7 +188,7 @@ def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
     else:
         sides = (0,) if objective.answers == "labels" else (0, 1)
         texts = (pair[side] for pair in splits.train for side in sides)
-    if run.tokenizer.dropout and (ranks := run.tokenizer.ranks()):
+    if run.tokenizer.bpe_dropout and (ranks := run.tokenizer.ranks()):
         texts = list(texts)
         words = list_pieces((word for one in texts for word in whole_words(one)), ranks)
         texts.append(" ".join(map(spell, words)))  # each piece that dropout makes is known
@@ -199,7 +197,7 @@ def tokenizer_of(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
     return vocabulary.train(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]
 
 
-def taken(name: str, specials: Sequence[str], template: str) -> Tokenizer:
+def borrow_tokenizer(name: str, specials: Sequence[str], template: str) -> Tokenizer:
     """The vocabulary of another model, for an objective that needs such special tokens and such ends of texts.
 
     Raises:
@@ -221,147 +219,3 @@ def taken(name: str, specials: Sequence[str], template: str) -> Tokenizer:
     if template == "none" and ended:
         raise QkvError("{other} it ends every text with {what}", other=other, what=what)
     return found
-
-
-def judge(a: Assembly, directory: Path | None) -> Evaluate:
-    """What is measured at each evaluation: loss, and BLEU of greedy translations or a continued text.
-
-    The run's directory holds a loadable model from the first evaluation on.
-    """
-    valid = [placed(batch, a.model.device) for batch in a.valid]
-    longest = 8 + max(batch.labels.shape[1] for batch in valid)  # a young model does not know when to stop
-    c = a.run.check
-
-    def evaluate(core: Transformer, step: int) -> dict[str, Any]:
-        found = a.objective.measure(core, valid)
-        if directory is not None:
-            a.model.save(directory)
-        if isinstance(a.splits.valid, str | Mixture):
-            prompts = c.prompts if a.objective.answers == "texts" else ()
-            texts = a.objective.reply(a.model, prompts, How(longest=c.longest)) if prompts else []
-            return found | {"samples": [list(s) for s in zip(prompts, texts, strict=True)]}
-        pairs = asked(a.splits.valid)[: c.sentences]
-        if not pairs:
-            return found
-        said = replies(a, [p for p, _ in pairs], How(longest=longest))
-        rows = [(p if isinstance(p, str) else p[-1]["content"], t) for p, t in pairs]
-        shown = [[joined(t, c.joint) for t in (*row, hyp)] for row, hyp in zip(rows, said, strict=True)]
-        return found | judged(a, [t for _, t in pairs], said) | {"samples": shown[: c.samples]}
-
-    return evaluate
-
-
-def replies(a: Assembly, sources: Sequence[Any], how: How) -> list[str]:
-    """The model's answers; nothing to a source that leaves no room for one."""
-    short = [n for n, source in enumerate(sources) if a.objective.answers == "labels" or fits(a.model, source)]
-    said = dict(zip(short, a.objective.reply(a.model, [sources[n] for n in short], how), strict=True)) if short else {}
-    return [said.get(n, "") for n in range(len(sources))]
-
-
-def judged(a: Assembly, references: Sequence[str], said: Sequence[str]) -> dict[str, Any]:
-    """What answers are worth: for texts BLEU and the share that equals its reference, for labels the share alone."""
-    if a.objective.answers == "labels":
-        return {"exact_match": round(sum(x == y for x, y in zip(said, references, strict=True)) / len(references), 4)}
-    return score(a.run, references, said)
-
-
-def score(run: Run, references: Sequence[str], said: Sequence[str]) -> dict[str, Any]:
-    """BLEU with sacrebleu's signature, and the share of translations that equal their reference."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    c = run.check
-    references = [joined(r, c.joint) for r in references]
-    cut = choose_tokenization(references) if c.tokenize == "auto" else c.tokenize
-    metric = BLEU(tokenize=cut, lowercase=c.lowercase, force=True)
-    bleu = metric.corpus_score(list(said), [references]).score
-    exact = sum(a.strip() == b.strip() for a, b in zip(said, references, strict=True)) / len(references)
-    return {"bleu": round(bleu, 2), "exact_match": round(exact, 4), "signature": str(metric.get_signature())}
-
-
-def joined(line: str, joint: str) -> str:
-    """A line whose words were cut into parts, whole again."""
-    return re.sub(f"{re.escape(joint.rstrip())}( |$)", "", line) if joint else line
-
-
-def test(a: Assembly) -> tuple[dict[str, Any], list[str]]:
-    """The numbers of the test split with the run's beam, and the answers; nothing where there is none."""
-    if not a.splits.test:
-        return {}, []
-    held = [placed(batch, a.model.device) for batch in a.held(a.splits.test)]
-    if isinstance(a.splits.test, str | Mixture):
-        return a.objective.measure(a.model.core, held) if held else {}, []
-    c, pairs = a.run.check, asked(a.splits.test)
-    said = replies(a, [s for s, _ in pairs], How(c.beam, c.length_penalty))
-    return a.objective.measure(a.model.core, held) | judged(a, [t for _, t in pairs], said), said
-
-
-def rehearsal(a: Assembly) -> Callable[[Transformer], float]:
-    """Does once what evaluation and test do most at a time, and gives the seconds that one evaluation would take.
-
-    Answers are taken to be about as long as the true ones: those of a young model go on for ever.
-    """
-    valid = [placed(batch, a.model.device) for batch in a.valid]
-    pairs = [] if isinstance(a.splits.valid, str | Mixture) else asked(a.splits.valid)
-    tests = [] if isinstance(a.splits.test, str | Mixture) else asked(a.splits.test)
-
-    def rehearse(core: Transformer) -> float:
-        start = time.perf_counter()
-        a.objective.measure(core, valid)
-        seconds = time.perf_counter() - start
-        c, sentences = a.run.check, min(len(pairs), a.run.check.sentences)
-        if not pairs and c.prompts and a.objective.answers == "texts":
-            return seconds + answering(a, [(p, "") for p in c.prompts], How(longest=c.longest))
-        for rows, beam, share in ((pairs[:sentences], 1, 1.0), (tests, c.beam, 0.0)):
-            some = many(a, rows)
-            if some:
-                seconds += answering(a, some, How(beam, c.length_penalty)) * share * len(rows) / len(some)
-        if tests:
-            a.objective.measure(core, [placed(batch, a.model.device) for batch in a.held(a.splits.test)])
-        return seconds
-
-    return rehearse
-
-
-def many(a: Assembly, rows: Sequence[tuple[Any, str]]) -> list[tuple[Any, str]]:
-    """The batch with the most rows among those in which a model answers `rows`."""
-    rows = [row for row in rows if a.objective.answers == "labels" or fits(a.model, row[0])]
-    ids = [a.model.ids(asks) if isinstance(asks, str) else a.model.conversation(asks) for asks, _ in rows]
-    boxes = batch_by_length(ids, 2048)
-    return [rows[i] for i in max(boxes, key=len)] if boxes else []
-
-
-def answering(a: Assembly, rows: Sequence[tuple[Any, str]], how: How) -> float:
-    """The seconds of answering some sources, judged too."""
-    start = time.perf_counter()
-    if how.longest is None:
-        tokenizer = base.tokenizer_for(a.model)
-        how = replace(how, longest=8 + max(len(tokenizer.encode(said, special=False)) for _, said in rows))
-    said = a.objective.reply(a.model, [asks for asks, _ in rows], how)
-    if any(true for _, true in rows):
-        judged(a, [true for _, true in rows], said)
-    return time.perf_counter() - start
-
-
-def ngrams(a: Assembly, *, order: int = 3) -> dict[str, Any]:
-    """What an n-gram model of the same tokens is worth: counted on an epoch of the run's own batches, judged on its
-    validation; loss per token in nats and perplexity. Of pairs it knows the target side alone.
-    """
-    plan, s = a.plan, a.run.training
-    if s.word_dropout:  # whole texts are counted, as whole ones are judged
-        plan, _ = a.objective.batches(replace(a.run, training=replace(s, word_dropout=0.0)), a.splits, a.model)
-    batches = (plan.make(key) for key in plan.order(0))
-    model = count_ngrams(batches, order=order, vocabulary=a.model.spec.vocabulary)
-    loss = model.loss(a.valid)
-    return {"order": order, "loss": loss, "perplexity": math.exp(loss)}
-
-
-def beside(a: Assembly) -> dict[str, Any]:
-    """What the n-gram model is worth that `check.ngrams` asks for; nothing where it asks for none."""
-    return ngrams(a, order=a.run.check.ngrams) if a.run.check.ngrams else {}
-
-
-def counted(found: dict[str, Any]) -> Message:
-    """What `beside` found, in words."""
-    order, loss, perplexity = found["order"], f"{found['loss']:.3f}", f"{found['perplexity']:.2f}"
-    return Message("n-grams of order {order}, counted on the same tokens: validation loss {loss}, perplexity "
-                   "{perplexity}", order=order, loss=loss, perplexity=perplexity)

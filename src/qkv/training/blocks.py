@@ -29,7 +29,7 @@ class Blocks:
             if self.compiles and not block.spec.moe:  # routers are listened to, and a graph hears nothing
                 run = torch.compile(run, backend=backend)
             if settings.recompute == "blocks":
-                run = again(run)
+                run = recompute_block(run)
             if run != block.forward:
                 self.fast[block] = run
 
@@ -46,13 +46,13 @@ class Blocks:
                 del block.forward
 
 
-def again(run: Forward) -> Forward:
+def recompute_block(run: Forward) -> Forward:
     """`run`, of which only its input is kept; on the way back it is made again, its dropout too (Chen et al. 2016)."""
 
-    def once(x: Tensor, step: Step) -> Tensor:
+    def call_block(x: Tensor, step: Step) -> Tensor:
         marks: list[Tensor] = []
 
-        def alike(x: Tensor) -> Tensor:
+        def replay_dropout(x: Tensor) -> Tensor:
             if step.drop is not no_dropout:
                 if marks:
                     step.drop.set_state(marks[0])  # type: ignore[attr-defined]
@@ -60,6 +60,6 @@ def again(run: Forward) -> Forward:
                     marks.append(step.drop.get_state())  # type: ignore[attr-defined]
             return run(x, step)
 
-        return checkpoint(alike, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+        return checkpoint(replay_dropout, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
 
-    return once
+    return call_block

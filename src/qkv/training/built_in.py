@@ -6,7 +6,7 @@ from qkv.data import sources
 from qkv.data.corpus import Pair, load_corpus, load_text
 from qkv.errors import QkvError
 from qkv.training.splits import Pair as Row
-from qkv.training.splits import Splits, shared, text_splits
+from qkv.training.splits import Splits, find_data_file, text_splits
 
 SENTIMENT = {"0": "negative", "1": "positive"}
 
@@ -51,7 +51,7 @@ def read_sst2() -> Splits:
 
 def read_sst2_rows(split: str) -> Iterator[Row]:
     """The sentences of a file with their labels, which stand before them."""
-    path = shared("cls", "sentconv", f"stsa.binary.{split}")
+    path = find_data_file("cls", "sentconv", f"stsa.binary.{split}")
     for number, line in enumerate(sources.read_lines(path), 1):
         label, _, text = line.partition(" ")
         if label not in SENTIMENT:

@@ -31,6 +31,7 @@ from qkv.messages import Message
 from qkv.spec import Spec, as_json, from_json
 from qkv.training import fsdp, log, optim
 from qkv.training.distributed import Ranks
+from qkv.training.settings import rename_keys
 
 HALF = re.compile(r"\..+\.(safetensors|jsonl?)\.\d+")  # a file while it is written, by the process of that number
 
@@ -56,7 +57,7 @@ class Progress:
     loss: float | None = None  # of the last step
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """What a bit-for-bit repetition depends on besides the code."""
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "") or torch.backends.cpu.get_cpu_capability()
     return {"torch": torch.__version__, "threads": torch.get_num_threads(), "isa": isa, "processor": platform.machine()}
@@ -72,14 +73,17 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = {name: t.detach().contiguous().cpu() for name, t in tensors.items()}
-        said = json.dumps(log.finite(state))
+        said = json.dumps(log.replace_nonfinite(state))
         save_file(whole, str(aside), metadata={"state": said, "crc32": checksum(whole, said)})
         fsync_path(aside)
         os.replace(aside, path)
         fsync_path(path.parent)
     except (OSError, SafetensorError) as e:
-        kept = Message("the checkpoint before it is whole") if path.exists() else Message(
-            "there was none before it")
+        kept = (
+            Message("the checkpoint before it is whole")
+            if path.exists()
+            else Message("there was none before it")
+        )
         raise QkvError("{path}: could not be saved ({e}); {kept}. Make room (or name an --out that can be written) "
                        "and run again with --resume auto", path=path, e=e, kept=kept) from e
     finally:
@@ -102,7 +106,7 @@ class Store:
         found = [self.folder / name for name in ("last.safetensors", "last.json")] if self.folder else []
         return max((path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime, default=None)
 
-    def sweep(self) -> None:
+    def remove_partial(self) -> None:
         """Remove what runs that were killed in the midst of writing left beside their files."""
         for path in [*self.folder.rglob(".*")] if self.folder else []:
             if path.is_file() and HALF.fullmatch(path.name):
@@ -118,17 +122,18 @@ class Store:
             return
         tensors = {f"weight:{name}": t for name, t in weights(core).items()}
         tensors |= {f"mean:{name}": t for name, t in (mean.values if mean else {}).items()}
-        for name, (state, _) in optim.memories(core, optimizer).items():
+        for name, (state, _) in optim.optimizer_states(core, optimizer).items():
             tensors |= {f"{key}:{name}": t for key, t in state.items() if isinstance(t, Tensor)}
-        state = {"progress": vars(progress), "identity": self.identity, "machine": machine()}
+        state = {"progress": vars(progress), "identity": self.identity, "machine": describe_machine()}
         state |= {"settings": dataclasses.asdict(settings), "judged": self.judged}
         one, parts = self.folder / "last.safetensors", self.folder / "last.json"
         if self.ranks:
-            fsdp.write(parts, tensors, state, self.ranks)
+            fsdp.write_parts(parts, tensors, state, self.ranks)
             one.unlink(missing_ok=True)
         else:
             write(one, tensors, state)
-            fsdp.forget(parts)
+            if parts.is_file() or any(self.folder.glob("last-*")):
+                fsdp.delete_parts(parts)
 
     def resume(
         self, core: nn.Module, optimizer: Any, settings: Any, mean: optim.Mean | None = None
@@ -140,14 +145,16 @@ class Store:
         """
         assert self.last is not None
         if self.last.suffix == ".json":
-            tensors, state = fsdp.read(self.last, core)
+            tensors, state = fsdp.read_parts(self.last, core)
         else:
             tensors, state = read(self.last)
             own = dict((*core.named_parameters(), *core.named_buffers()))
-            tensors = {n: fsdp.like(own.get(n.partition(":")[2], t), t) for n, t in tensors.items()}
+            tensors = {n: fsdp.cut_like(own.get(n.partition(":")[2], t), t) for n, t in tensors.items()}
         before = state["identity"]
         if "spec" in before:  # an earlier version's words for the same spec
             before["spec"] = as_json(from_json(Spec | LSTMSpec, before["spec"]))
+        if "tokenizer" in (data := before.get("data", {})):
+            data["tokenizer"] = rename_keys("tokenizer", data["tokenizer"])
         wrong = list(differences(before, self.identity))
         if wrong:
             raise QkvError("{last}: this checkpoint is of another run: {wrong}. Give another --out to start anew",
@@ -159,13 +166,14 @@ class Store:
             mean.values = {name: t.to(mean.live[name].device, copy=True) for name, t in begun.items()}
         notes: list[str] = []
         then, now = state["settings"].get("optimizer", settings.optimizer), settings.optimizer
-        if remembers(then) == remembers(now):
-            recall(core, optimizer, tensors, progress.step)
+        if memory_kind(then) == memory_kind(now):
+            restore_optimizer(core, optimizer, tensors, progress.step)
         else:
             notes.append(Message("what {then} remembers of each weight is of no use to {now}, which begins anew",
                                  then=then, now=now))
-        changed = list(differences(state["settings"], json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
-        moved = list(differences(state["machine"], machine(), "machine"))
+        before = rename_keys("training", state["settings"])
+        changed = list(differences(before, json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
+        moved = list(differences(state["machine"], describe_machine(), "machine"))
         notes += [Message("not a bit-for-bit repetition: {d}", d=d) for d in changed + moved]
         if None not in (self.judged, then := state.get("judged")) and then != self.judged:
             progress.best, progress.stale = None, 0  # it won on other data
@@ -180,7 +188,7 @@ class Store:
         else:
             write(self.folder / f"{name}.safetensors", weights(core), state)
 
-    def kept(self, name: str) -> Tensors:
+    def load_kept(self, name: str) -> Tensors:
         """The weights kept under a name."""
         return self.memory[name] if self.folder is None else read(self.folder / f"{name}.safetensors")[0]
 
@@ -194,24 +202,24 @@ class Store:
         """The mean of the weights kept under some names, summed in fp64 one file at a time."""
         total: Tensors = {}
         for name in names:
-            for key, tensor in self.kept(name).items():
+            for key, tensor in self.load_kept(name).items():
                 total[key] = total[key] + tensor.double() if key in total else tensor.double()
         return {key: (t / len(names)).float() for key, t in total.items()}
 
 
-def remembers(optimizer: str) -> str:
+def memory_kind(optimizer: str) -> str:
     """The kind of memory that an optimiser has of each weight; Adam and AdamW have the same."""
     return "adam" if optimizer == "adamw" else optimizer
 
 
-def recall(core: nn.Module, optimizer: Any, tensors: Tensors, step: int) -> None:
+def restore_optimizer(core: nn.Module, optimizer: Any, tensors: Tensors, step: int) -> None:
     """Give the optimiser what a checkpoint remembers of each weight."""
     device = next(core.parameters()).device
     kept: dict[str, Tensors] = {}
     for place, t in tensors.items():
         key, _, name = place.partition(":")
         kept.setdefault(name, {})[key] = t
-    for name, (memory, fused) in optim.memories(core, optimizer).items():
+    for name, (memory, fused) in optim.optimizer_states(core, optimizer).items():
         own = {key: t for key, t in kept.get(name, {}).items() if key not in ("weight", "mean")}
         if own:  # a weight that no gradient has met yet has none
             if "exp_avg" in own:  # the first checkpoints did not count the steps of each weight
@@ -228,9 +236,9 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
         for i, (a, b) in enumerate(zip(old, new, strict=True)):
             yield from differences(a, b, f"{where}[{i}]")
     elif old != new:
-        yield f"{where}: was {_short(old)}, now {_short(new)}"
+        yield f"{where}: was {quote_json(old)}, now {quote_json(new)}"
 
 
-def _short(value: Any) -> str:
+def quote_json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from qkv.errors import QkvError, nearest
 from qkv.training import log
+from qkv.training.settings import RENAMED
 
 Points = list[tuple[float, float]]
 AXES = ("steps", "seconds")
@@ -84,16 +85,16 @@ def find(folder: Path) -> list[Path]:
 
 def read(directory: Path, name: str = "") -> Summary:
     """The summary of the run in a directory; a log that a crash cut off is read up to there."""
-    events = [e for e in log.events(directory / LOG) if isinstance(e, dict) and "kind" in e]
+    events = [e for e in log.read_events(directory / LOG) if isinstance(e, dict) and "kind" in e]
     steps = [e for e in events if e["kind"] == "step"]
     ends = [e for e in events if e["kind"] == "end"]
     last = max((e.get("step", 0) for e in events), default=0)
     end = ends[-1] if ends and ends[-1].get("step", 0) == last else {}
     seconds = end.get("seconds") or (steps[-1].get("seconds", 0.0) if steps else 0.0)
     tokens = end.get("tokens") or saved_tokens(directory)
-    settings = heeded(dict(leaves(kept(directory / "train" / "run.json"))))
+    settings = effective_settings(dict(leaves(read_json_object(directory / "train" / "run.json"))))
     metric = str(settings.get("training.metric", "loss"))
-    test = kept(directory / "train" / "result.json").get("test")
+    test = read_json_object(directory / "train" / "result.json").get("test")
     reached = test.get(metric) if end and isinstance(test, Mapping) else None  # of what ended; a resumed run goes on
     bests = [e for e in events if e["kind"] == "evaluation" and e.get("best") and number(e.get(metric))]
     bests += [metrics] if number((metrics := end.get("metrics") or {}).get(metric)) else []  # of the weights it kept
@@ -109,7 +110,7 @@ def read(directory: Path, name: str = "") -> Summary:
     )  # fmt: skip
 
 
-def kept(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """A JSON object that a run wrote; an empty one where it is not there or broken."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -124,10 +125,10 @@ def leaves(value: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any
         if isinstance(inner, Mapping):
             yield from leaves(inner, f"{where}{key}.")
         elif where or key not in ("name", "notes"):
-            yield f"{where}{key}", inner
+            yield RENAMED.get(f"{where}{key}", f"{where}{key}"), inner
 
 
-def heeded(settings: dict[str, Any]) -> dict[str, Any]:
+def effective_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings that a run went by: one with a base has that model's shape and vocabulary, but a context."""
     if not settings.get("base"):
         return settings

@@ -15,37 +15,32 @@ from qkv.model import Model
 from qkv.spec import as_json
 from qkv.training import optim
 from qkv.training.data_files import Data
-from qkv.training.objectives import base, corruption, tuning
-from qkv.training.objectives.base import Batches, Held, Objective
-from qkv.training.plan import placed
+from qkv.training.objectives import OBJECTIVES
+from qkv.training.objectives.base import Batches, HoldOut, Objective
+from qkv.training.objectives.chat import split_last_answers
+from qkv.training.objectives.spans import SENTINELS
 from qkv.training.run import Check, Run, Vocabulary
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
 
-OBJECTIVES = {
-    "pairs": base.PAIRS, "text": base.TEXT, "documents": tuning.DOCUMENTS, "masked": corruption.MASKS,
-    "denoise": corruption.NOISE, "blanks": corruption.BLANKS,
-    "prefixes": corruption.CONTINUATIONS, "spans": corruption.SPANS,
-    "labels": tuning.LABELS, "similarity": tuning.SIMILAR, "choice": tuning.CHOICES, "chat": tuning.TALKS,
-}  # fmt: skip
 USUAL = {
     "marian": "pairs", "gpt2": "text", "llama": "text", "openai_gpt": "text", "bert": "masked", "prefix": "prefixes",
     "t5": "spans", "bart": "denoise", "glm_blank": "blanks", "lstm": "pairs", "lstm-attention": "pairs",
 }  # fmt: skip
-LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "decoder": "text"}
+LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "causal decoder": "text"}
 
 
-def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
+def choose_objective(run: Run, splits: Splits, begun: Model | None) -> Objective:
     """What the run learns: what it says, else what such data and such a model usually mean.
 
     Raises:
         QkvError: no such objective, or one that takes other data.
     """
-    kind = architecture(begun.spec) if begun else ""
+    kind = begun.spec.architecture if begun else ""
     usual = LEARNS[kind] if begun else USUAL[run.model.family]
     if begun and kind == "encoder-decoder" and splits.kind in ("plain text", "token shards"):
-        usual = restored(begun)
+        usual = guess_reconstruction(begun)
     name = run.objective or ("chat" if splits.kind == "conversations" else usual)
     if name not in OBJECTIVES:
         hint, known = nearest(name, OBJECTIVES), ", ".join(OBJECTIVES)
@@ -57,16 +52,17 @@ def objective_of(run: Run, splits: Splits, begun: Model | None) -> Objective:
     if run.objective or begun:
         whose = Message("; for these and this base ({kind})", kind=kind) if kind else Message(
             "; for these")
-        raise QkvError("objective {name!r} takes {named}, found {named2}{whose} there are: {fit}; say objective = one "
-                       "of them", name=name, named=named(OBJECTIVES[name].data), named2=named(splits.kind), whose=whose,
+        raise QkvError("objective {name!r} takes {name_kinds}, found {name_kinds2}{whose} there are: {fit}; say "
+                       "objective = one of them", name=name, name_kinds=name_kinds(OBJECTIVES[name].data),
+                       name_kinds2=name_kinds(splits.kind), whose=whose,
                        fit=", ".join(fit) or Message("none"))
     families = ", ".join(repr(family) for family, usual in USUAL.items() if usual in fit)
-    raise QkvError("model.family {family!r} does not fit {named}; these do: {families}; or say what it shall learn: "
-                   "objective = one of {fit}", family=run.model.family, named=named(splits.kind), families=families,
-                   fit=", ".join(fit))
+    raise QkvError("model.family {family!r} does not fit {name_kinds}; these do: {families}; or say what it shall "
+                   "learn: objective = one of {fit}", family=run.model.family, name_kinds=name_kinds(splits.kind),
+                   families=families, fit=", ".join(fit))
 
 
-def named(kinds: str) -> Message:
+def name_kinds(kinds: str) -> Message:
     """The names of kinds of data, such as "pairs or conversations"."""
     names = {"pairs": Message("pairs"), "plain text": Message("plain text"), "token shards": Message(
         "token shards"),
@@ -74,52 +70,42 @@ def named(kinds: str) -> Message:
     return join(" or ", [names[kind] for kind in kinds.split(" or ")])
 
 
-def restored(begun: Model) -> str:
+def guess_reconstruction(begun: Model) -> str:
     """What an encoder-decoder learns from plain text: what its vocabulary has marks for."""
     tokenizer = begun.tokenizer
-    if tokenizer is not None and tokenizer.id(corruption.SENTINELS[0]) is not None:
+    if tokenizer is not None and tokenizer.id(SENTINELS[0]) is not None:
         return "spans"
     return "pairs" if tokenizer is None or tokenizer.mask_id is None else "denoise"
 
 
-def architecture(spec: Any) -> str:
-    """What kind of Transformer a spec describes."""
-    if spec.encoder and spec.decoder:
-        return "encoder-decoder"
-    if spec.encoder:
-        return "encoder"
-    return "prefix decoder" if spec.decoder.blocks[0].attn.mask.kind == "prefix" else "decoder"
-
-
 def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
     """QkvError where a setting would not be heeded, or does not go with the objective, the model or another setting."""
-    if run.tokenizer.dropout and (not objective.recuts or isinstance(splits.train, Mixture)):
-        what = Message("token shards are cut already") if objective.recuts else (
+    if run.tokenizer.bpe_dropout and (not objective.bpe_dropout or isinstance(splits.train, Mixture)):
+        what = Message("token shards are cut already") if objective.bpe_dropout else (
             Message("these texts are not cut anew"))
-        fit = ", ".join(name for name, o in OBJECTIVES.items() if o.recuts)
-        raise QkvError("tokenizer.dropout={dropout}: {what}; take it away (it goes with {fit})",
-                       dropout=run.tokenizer.dropout, what=what, fit=fit)
-    if run.training.word_dropout and objective not in (base.PAIRS, *tuning.JUDGING):
+        fit = ", ".join(name for name, o in OBJECTIVES.items() if o.bpe_dropout)
+        raise QkvError("tokenizer.bpe_dropout={bpe_dropout}: {what}; take it away (it goes with {fit})",
+                       bpe_dropout=run.tokenizer.bpe_dropout, what=what, fit=fit)
+    if run.training.word_dropout and not (objective.name == "pairs" or objective.labels_texts):
         raise QkvError("training.word_dropout={word_dropout}: words are left out of labelled texts and of pairs "
                        "alone; take it away", word_dropout=run.training.word_dropout)
-    if run.training.word_dropout and run.training.sampled:
-        raise QkvError("training.sampled: the model guesses from true words, which training.word_dropout makes "
-                       "unknown; take one of them away")
-    if run.training.agree and not drops(as_json(model.spec)):
-        raise QkvError("training.agree={agree}: two passes of a model without dropout agree already; give it some "
-                       "(model.dropout=0.1), or take agree away", agree=run.training.agree)
-    if architecture(model.spec) not in objective.models:
+    if run.training.word_dropout and run.training.scheduled_sampling:
+        raise QkvError("training.scheduled_sampling: the model guesses from true words, which training.word_dropout "
+                       "makes unknown; take one of them away")
+    if run.training.rdrop and not has_dropout(as_json(model.spec)):
+        raise QkvError("training.rdrop={rdrop}: two passes of a model without dropout agree already; give it some "
+                       "(model.dropout=0.1), or take rdrop away", rdrop=run.training.rdrop)
+    if model.spec.architecture not in objective.models:
         fit = " or ".join(objective.models)
-        name = next(name for name, known in OBJECTIVES.items() if known is objective)
         raise QkvError("{name}: objective {name2!r} needs a model of kind {fit}; this one is: {architecture}",
-                       name=run.name, name2=name, fit=fit, architecture=architecture(model.spec))
+                       name=run.name, name2=objective.name, fit=fit, architecture=model.spec.architecture)
 
 
-def drops(part: Any) -> bool:
+def has_dropout(part: Any) -> bool:
     """Whether a spec, as JSON, has a dropout above zero anywhere."""
     if isinstance(part, dict):
-        return any((key == "dropout" and bool(value)) or drops(value) for key, value in part.items())
-    return isinstance(part, list) and any(map(drops, part))
+        return any((key == "dropout" and bool(value)) or has_dropout(value) for key, value in part.items())
+    return isinstance(part, list) and any(map(has_dropout, part))
 
 
 def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model, valid: Batches) -> None:
@@ -135,10 +121,10 @@ def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model
                            context=run.model.context)
     if not valid or run.training.metric == "loss":
         return
-    known = [*objective.measure(model.core, [placed(valid[0], model.device)])]
+    known = [*objective.measure(model.core, [valid[0].to(model.device)])]
     if not textual and run.check.sentences:
         known += ["exact_match"] if objective.answers == "labels" else ["bleu", "exact_match"]
-    run.training.better(dict.fromkeys(known, 0.0), None)
+    run.training.is_better(dict.fromkeys(known, 0.0), None)
 
 
 def fits(model: Model, source: Any) -> bool:
@@ -148,56 +134,63 @@ def fits(model: Model, source: Any) -> bool:
     return context is None or len(ids) + (0 if model.encoder_decoder else 2) <= context
 
 
-def overruled(run: Run, begun: Model | None) -> tuple[str, ...]:
-    """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it."""
+def note_overruled(run: Run, splits: Splits, begun: Model | None) -> tuple[str, ...]:
+    """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it.
+
+    Raises:
+        QkvError: another's vocabulary is named, and the base or the data have theirs.
+    """
     own, cut = replace(run.model, context=Shape.context, family=Shape.family) != Shape(), run.tokenizer
-    room = begun.spec.context if begun else None
+    if cut.of and (begun or isinstance(splits.train, Mixture)):
+        whose = Message("that of the token shards")
+        whose = Message("the base's ({base})", base=run.base) if begun else whose
+        raise QkvError("tokenizer.of={of}: this run's vocabulary is {whose}; take tokenizer.of away", of=cut.of,
+                       whose=whose)
+    room, whose = begun.spec.context if begun else None, run.base or cut.of
     told = list[Message]()
     if run.base and own:
         told.append(Message("the model is that of {base}: of [model] only context is heeded", base=run.base))
     if room and Shape.context != run.model.context > room:
-        told.append(Message("model.context={context}: {base} reads {room} tokens at most, as do rows now",
-                            context=run.model.context, base=run.base, room=room))
-    if run.base and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
-        told.append(Message("the vocabulary is that of {base}: kind and size in [tokenizer] are not heeded",
-                            base=run.base))
-    if cut.of and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
-        told.append(Message("the vocabulary is that of {of}: kind and size in [tokenizer] are not heeded",
-                            of=cut.of))
+        told.append(
+            Message("model.context={context}: {base} reads {room} tokens at most, as do rows now",
+                    context=run.model.context, base=run.base, room=room)
+        )
+    if whose and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
+        told.append(Message("the vocabulary is that of {whose}: kind and size in [tokenizer] are not heeded",
+                            whose=whose))
     return tuple(told)
 
 
-def told(run: Run, splits: Splits, objective: Objective, model: Model, held: Held) -> tuple[str, ...]:
+def collect_notes(run: Run, splits: Splits, objective: Objective, model: Model, hold_out: HoldOut) -> tuple[str, ...]:
     """Everything that is said of how data, model and settings go together, before step 1."""
-    labelled = objective.answers == "labels" and splits.kind == "pairs" and objective is not tuning.CHOICES
-    return (
-        *(strange(splits, model.labels) if labelled else ()), *unanswered(run, splits, objective, model),
-        *alike(run, splits, objective), *idle(run, splits, objective, model), *replaced(run, model),
-        *(untested(splits, held(splits.test)) if isinstance(splits.test, str) else ()),
-    )  # fmt: skip
+    notes: list[str] = []
+    if splits.kind == "pairs" and objective.answers == "labels" and objective.name != "choice":
+        notes += note_unknown_labels(splits, model.labels)
+    if objective.answers == "texts" and not isinstance(splits.valid, str | Mixture):
+        notes += note_unanswerable(run, splits, model)
+    if splits.kind == "pairs" and not run.objective and (objective.answers == "texts" or objective.name == "masked"):
+        notes += note_label_like(splits)
+    notes += note_idle_settings(run, splits, objective, model)
+    if isinstance(splits.test, str) and splits.test and not hold_out(splits.test):
+        notes.append(Message("the test text is too short for this objective: it will not be judged"))
+    return tuple(notes)
 
 
-def replaced(run: Run, model: Model) -> tuple[str, ...]:
-    """What is said where Muon finds nothing that it could take."""
-    if run.training.optimizer != "muon" or optim.matrices_of(model.core):
-        return ()
-    return (Message("training.optimizer=muon: no matrix of a layer learns here, so AdamW takes all weights"),)
-
-
-def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
+def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Model) -> list[str]:
     """What is said of settings that differ from the defaults and do nothing in this run; nothing without any."""
     s, check, data = run.training, run.check, run.data or Data()
     textual = isinstance(splits.train, str | Mixture)
     experts = any(block.moe for block in model.spec.stack.blocks)
     steered = any(block.moe and block.moe.balance == "bias" for block in model.spec.stack.blocks)
     adam = s.optimizer != "adafactor"
-    worded = objective in tuning.JUDGING and model.spec.decoder and model.spec.head
+    worded = objective.labels_texts and model.spec.decoder and model.spec.head
     falls = s.schedule in ("cosine", "linear", "wsd")
     rows = not textual and not data.corpus
     sure = rows and not data.messages
     heeded = {
-        "training.balance": experts, "training.steer": steered, "training.auxiliary": worded, "training.floor": falls,
-        "training.decay": s.schedule == "wsd", "training.sampled_ramp": s.sampled, "check.prompts": textual,
+        "training.moe_aux_loss": experts, "training.moe_bias_lr": steered, "training.auxiliary": worded,
+        "training.floor": falls, "training.decay": s.schedule == "wsd", "check.prompts": textual,
+        "training.scheduled_sampling_ramp": s.scheduled_sampling,
         "training.betas": adam, "training.eps": adam,
         "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
         "data.overlap": rows, "data.valid": rows, "data.test": rows and not data.dataset,
@@ -210,15 +203,17 @@ def idle(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[
         part, key = name.split(".")
         own, usual = (getattr(one, key) for one in parts[part])
         found += [name] if not used and own != usual else []
-    if not found:
-        return ()
-    return (Message("of no use in this run: {found}", found=", ".join(found)),)
+    notes: list[str] = []
+    if found:
+        notes.append(Message("of no use in this run: {found}", found=", ".join(found)))
+    if s.optimizer == "muon" and not optim.hidden_matrices(model.core):
+        notes.append(Message("training.optimizer=muon: no matrix of a layer learns here, so AdamW takes all "
+                             "weights"))
+    return notes
 
 
-def alike(run: Run, splits: Splits, objective: Objective) -> tuple[str, ...]:
+def note_label_like(splits: Splits) -> tuple[str, ...]:
     """What is said of pairs whose second side looks like labels, where nobody said what is to be learnt."""
-    if run.objective or splits.kind != "pairs" or (objective.answers == "labels" and objective is not corruption.MASKS):
-        return ()
     sides = Counter(side for _, side in splits.train)  # type: ignore[misc]
     if len(sides) > 20 or len(splits.train) < 20 * len(sides):
         return ()
@@ -227,7 +222,7 @@ def alike(run: Run, splits: Splits, objective: Objective) -> tuple[str, ...]:
                     "objective=labels", sides=len(sides), some=some),)
 
 
-def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
+def note_unknown_labels(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
     """What is said about held-out texts whose label no training text has; nothing without any."""
     found = Counter(label for part in (splits.valid, splits.test) for _, label in part if label not in labels)  # type: ignore[misc]
     if len(labels) == 1:
@@ -241,18 +236,9 @@ def strange(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
     return (told,)
 
 
-def untested(splits: Splits, held: Batches) -> tuple[str, ...]:
-    """What is said about a test text of which nothing can be judged; nothing otherwise."""
-    if not splits.test or held:
-        return ()
-    return (Message("the test text is too short for this objective: it will not be judged"),)
-
-
-def unanswered(run: Run, splits: Splits, objective: Objective, model: Model) -> tuple[str, ...]:
+def note_unanswerable(run: Run, splits: Splits, model: Model) -> tuple[str, ...]:
     """What is said about held-out sources that are too long to be answered; nothing without any."""
-    if objective.answers == "labels" or isinstance(splits.valid, str | Mixture):
-        return ()
-    rows = [*asked(splits.valid)[: run.check.sentences], *asked(splits.test)]
+    rows = [*split_questions(splits.valid)[: run.check.sentences], *split_questions(splits.test)]
     over = sum(not fits(model, source) for source, _ in rows)
     room = run.model.context
     told = Message("{over:,} of {rows:,} held-out sources do not fit into the context of {room} tokens: they count as "
@@ -260,6 +246,6 @@ def unanswered(run: Run, splits: Splits, objective: Objective, model: Model) -> 
     return (told,) if over else ()
 
 
-def asked(rows: Any) -> list[tuple[Any, str]]:
+def split_questions(rows: Any) -> list[tuple[Any, str]]:
     """What a model is asked and what it should answer: pairs as they are, conversations up to their last answer."""
-    return tuning.questions(rows) if rows and isinstance(rows[0][0], dict) else list(rows)
+    return split_last_answers(rows) if rows and isinstance(rows[0][0], dict) else list(rows)

@@ -14,24 +14,24 @@ from qkv.adapt.onednn_linear import multiply
 class LinearCrossEntropy(torch.autograd.Function):
     """Sum over rows of (1 - ε)·(-log p(label)) + ε·mean over the vocabulary of (-log p) (Szegedy et al. 2016, 7).
 
-    With `agree`, what `pull` adds for two passes that differ.
+    With `rdrop`, what `add_rdrop_gradient` adds for two passes that differ.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, agree: float
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rdrop: float
     ) -> Tensor:  # fmt: skip
         with torch.autocast(hidden.device.type, enabled=False):
             w = weight.detach().to(hidden.dtype)
             b = None if bias is None else bias.detach().to(hidden.dtype)
-            if agree:  # the two passes over a word stand side by side
+            if rdrop:  # the two passes over a word stand side by side
                 hidden, labels = (x.view(2, -1, *x.shape[1:]).transpose(0, 1).flatten(0, 1) for x in (hidden, labels))
             dh, dw = [], torch.zeros_like(weight, dtype=torch.float32)
             db = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
             total = torch.zeros((), dtype=torch.float64, device=hidden.device)
             sums = w.float().sum(0)
             level = 0.0 if b is None else b.float().mean()
-            rows = 2 * -(-at_once(hidden, len(w)) // 2)
+            rows = 2 * -(-chunk_rows(hidden, len(w)) // 2)
             # dw is as large as the vocabulary's matrix, and adding it up dear: one product for four chunks
             pile = rows * (4 if hidden.device.type == "cpu" else 1)
             for hs, ls in zip(hidden.split(pile), labels.split(pile), strict=True):
@@ -44,15 +44,15 @@ class LinearCrossEntropy(torch.autograd.Function):
                     mass = said - p.gather(1, label[:, None])[:, 0].float().clamp_min(1e-30).log()
                     spread = h.float() @ sums / len(w) + level  # the mean logit, from D numbers and not from V
                     total += (mass - (1 - smoothing) * said - smoothing * spread).sum().double()
-                    if agree:
-                        total += pull(p, logits, agree).double()
+                    if rdrop:
+                        total += add_rdrop_gradient(p, logits, rdrop).double()
                     dh.append(multiply(p, w.T))
                 dw += multiply(ps.T, hs.T)
                 if db is not None:
                     db += ps.sum(0)
             # the gradient is p - smoothing / V - (1 - smoothing) at the label; its two last terms never touch N V
             back = torch.cat(dh).sub_((smoothing / len(w)) * sums).sub_((1 - smoothing) * w[labels])
-            if agree:
+            if rdrop:
                 back = back.unflatten(0, (-1, 2)).transpose(0, 1).flatten(0, 1)
             dw -= (smoothing / len(w)) * hidden.float().sum(0)
             dw.index_add_(0, labels, hidden.float(), alpha=smoothing - 1)
@@ -68,19 +68,19 @@ class LinearCrossEntropy(torch.autograd.Function):
         return dh * grad, dw * grad, None if db is None else db * grad, None, None, None
 
 
-def at_once(hidden: Tensor, vocabulary: int) -> int:
+def chunk_rows(hidden: Tensor, vocabulary: int) -> int:
     """The rows whose logits exist at the same time."""
     # 10 MB of fp32 logits stay in a CPU's cache; a GPU wants few large products (1 GB)
     return max(1, (2_500_000 if hidden.device.type == "cpu" else 1 << 28) // vocabulary)
 
 
-def likeliest(hidden: Tensor, head: torch.nn.Module, vocabulary: int) -> Tensor:
+def predict_tokens(hidden: Tensor, head: torch.nn.Module, vocabulary: int) -> Tensor:
     """The likeliest word [N] after each of `hidden` [N, D], a chunk of rows at a time."""
-    return torch.cat([head(part).argmax(-1) for part in hidden.split(at_once(hidden, vocabulary))])
+    return torch.cat([head(part).argmax(-1) for part in hidden.split(chunk_rows(hidden, vocabulary))])
 
 
-def pull(p: Tensor, logits: Tensor, agree: float) -> Tensor:
-    """The sum of agree/2 · (KL(p1 | p2) + KL(p2 | p1)); its gradient at the logits is added to `p` in place.
+def add_rdrop_gradient(p: Tensor, logits: Tensor, rdrop: float) -> Tensor:
+    """The sum of rdrop/2 · (KL(p1 | p2) + KL(p2 | p1)); its gradient at the logits is added to `p` in place.
 
     Rows 0, 2, 4 of p [N, V] are one pass's probabilities, the row after each the other's (Liang et al. 2021, equation
     2). The logits are used up.
@@ -89,25 +89,26 @@ def pull(p: Tensor, logits: Tensor, agree: float) -> Tensor:
     ratio, gap = high.sub_(low), one - two  # log(p1 / p2), but for a constant a row that its mean takes away
     means = [torch.linalg.vecdot(q, ratio)[:, None] for q in (one, two)]
     left, right = (torch.addcmul(gap, q, ratio - mean) for q, mean in zip((one, two), means, strict=True))
-    one.add_(left, alpha=agree / 2)
-    two.sub_(right, alpha=agree / 2)
-    return agree / 2 * (means[0].float() - means[1].float()).sum()
+    one.add_(left, alpha=rdrop / 2)
+    two.sub_(right, alpha=rdrop / 2)
+    return rdrop / 2 * (means[0].float() - means[1].float()).sum()
 
 
 def linear_cross_entropy(
-    hidden: Tensor, head: torch.nn.Linear, labels: Tensor, *, smoothing: float = 0.0, agree: float = 0.0
+    hidden: Tensor, head: torch.nn.Linear, labels: Tensor, *, smoothing: float = 0.0, rdrop: float = 0.0
 ) -> Tensor:  # fmt: skip
     """The summed, label-smoothed cross-entropy of `head(hidden)` [N, D] against `labels` [N], without its logits.
 
-    With `agree` the rows are two passes over the same words, one after the other, and differing costs (see `pull`).
+    With `rdrop` the rows are two passes over the same words, one after the other; differing costs (see
+    `add_rdrop_gradient`).
     """
     weight, bias = head.weight, head.bias
     if not torch.is_grad_enabled():
-        rows, total = at_once(hidden, len(weight)), torch.zeros((), device=hidden.device)
+        rows, total = chunk_rows(hidden, len(weight)), torch.zeros((), device=hidden.device)
         for part, label in zip(hidden.split(rows), labels.split(rows), strict=True):
             logits = torch.nn.functional.linear(part, weight, bias).float()  # it is prepared already
             total += torch.nn.functional.cross_entropy(logits, label, reduction="sum", label_smoothing=smoothing)
         return total
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-    return LinearCrossEntropy.apply(hidden, weight, bias, labels, smoothing, agree)  # type: ignore[no-any-return]
+    return LinearCrossEntropy.apply(hidden, weight, bias, labels, smoothing, rdrop)  # type: ignore[no-any-return]

@@ -20,7 +20,7 @@ from qkv.errors import QkvError, nearest
 from qkv.messages import Message, join
 from qkv.options import NOT_NEGATIVE, check_range, validate
 from qkv.training import built_in
-from qkv.training.splits import Splits, Talk, held_out, shared, text_splits
+from qkv.training.splits import Splits, Talk, find_data_file, held_out, text_splits
 
 Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
 
@@ -76,7 +76,7 @@ class Data:
         kinds = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset", "corpus")
         named = [k for k in kinds if getattr(self, k)]
         if len(named) != 1 or bool(self.source) != bool(self.target):
-            found = ", ".join(named) or "none"
+            found = ", ".join(named) or Message("none")
             raise QkvError("data: found {found}, expected one of: source and target, {kinds}", found=found,
                            kinds=", ".join(kinds[1:]))
         if len(self.keys) != 2 and not (self.dataset and len(self.keys) == 1):
@@ -86,16 +86,16 @@ class Data:
         if self.corpus:
             return built_in.READERS[self.corpus]()
         if self.shards:
-            return self.mixed(folder)
+            return self.read_shards(folder)
         self.refuse_weights()
         with BadRowPolicy(self.on_bad_row, folder / self.quarantine) as policy:
             if self.dataset:
-                return self.tabled(folder, policy)
+                return self.read_dataset(folder, policy)
             if self.text:
-                return self.of_texts(folder, policy)
-            return self.of_rows(folder, policy)
+                return self.read_texts(folder, policy)
+            return self.read_row_files(folder, policy)
 
-    def of_texts(self, folder: Path, policy: BadRowPolicy) -> Splits:
+    def read_texts(self, folder: Path, policy: BadRowPolicy) -> Splits:
         """Plain texts with a blank line between; without `valid_file` the last tenth of each is held out."""
         texts = [plain_text(folder / name, policy) for name in self.text]
         valid, test = (plain_text(folder / one, policy) if one else "" for one in (self.valid_file, self.test_file))
@@ -110,22 +110,22 @@ class Data:
         train, held = ("\n\n".join(map(str, part)) for part in zip(*((s.train, s.valid) for s in both), strict=True))
         return Splits(train, held, test, notes)
 
-    def of_rows(self, folder: Path, policy: BadRowPolicy) -> Splits:
+    def read_row_files(self, folder: Path, policy: BadRowPolicy) -> Splits:
         """Pairs or conversations; some are held out by their hash where no file is named, with all their copies."""
-        sets: list[list[Any]] = [[row for _, row in one.rows(folder, policy)] for one in self.each()]
-        test, valid = self.named(folder, "test", policy), self.named(folder, "valid", policy)
+        sets: list[list[Any]] = [[row for _, row in one.read_rows(folder, policy)] for one in self.split_files()]
+        test, valid = self.read_split(folder, "test", policy), self.read_split(folder, "valid", policy)
         held = [*(test or ()), *(valid or ())]
-        sets, said = self.unseen(sets, held, self.places(folder))
-        said = (*self.titles(folder), *said, *self.asked_before(sets, held))
+        sets, said = self.remove_held_out(sets, held, self.locate_splits(folder))
+        said = (*self.note_headers(folder), *said, *self.note_shared_sides(sets, held))
         if test is None:
-            sets, test = self.parted(sets, self.test)
+            sets, test = self.hold_out_rows(sets, self.test)
         if valid is None:
-            sets, valid = self.parted(sets, self.valid)
+            sets, valid = self.hold_out_rows(sets, self.valid)
         rows, notes = [row for rows in sets for row in rows], (*policy.notes, *said)
         if not self.weights:
             return Splits(rows, valid, test, notes)
-        names, sizes = [one.name for one in self.each()], [len(some) for some in sets]
-        each = times(names, sizes, self.weights)
+        names, sizes = [one.name for one in self.split_files()], [len(some) for some in sets]
+        each = repeat_rows(names, sizes, self.weights)
         told = [Message("{name}: {size:,} rows, each {n:.3g} times", name=name, size=size, n=n)
                 for name, size, n in zip(names, sizes, each, strict=True)]
         mixed = Message("in an epoch {told}", told=join("; ", told))
@@ -141,7 +141,7 @@ class Data:
         if self.text or self.dataset:
             raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of "
                            "texts")
-        count = len(list(self.each()))
+        count = len(list(self.split_files()))
         if len(self.weights) != count or not all(math.isfinite(w) and w > 0 for w in self.weights):
             raise QkvError("data.weights: found {weights} for {count} sets of rows, expected as many numbers above 0",
                            weights=list(self.weights), count=count)
@@ -166,14 +166,14 @@ class Data:
         """The first file of rows."""
         return next(iter((*self.source, *self.tsv, *self.jsonl, *self.messages)))
 
-    def each(self) -> "Iterator[Data]":
+    def split_files(self) -> "Iterator[Data]":
         """The same data with one file of rows each."""
         if self.source:
             return (replace(self, source=a, target=b) for a, b in zip(self.source, self.target, strict=True))
         kind = next(k for k in ("tsv", "jsonl", "messages") if getattr(self, k))
         return (replace(self, **{kind: name}) for name in getattr(self, kind))
 
-    def parted(self, sets: list[list[Any]], count: int) -> tuple[list[list[Any]], list[Any]]:
+    def hold_out_rows(self, sets: list[list[Any]], count: int) -> tuple[list[list[Any]], list[Any]]:
         """(what stays of each set, held out): chosen by the hash of one side of a pair, or of a whole conversation."""
         side = 1 if self.apart == "target" else 0
 
@@ -189,22 +189,22 @@ class Data:
         return stay, [row for _, (_, row) in held]
 
     @property
-    def textual(self) -> bool:
+    def is_text(self) -> bool:
         """Whether a language model learns these data, and not pairs."""
         return bool(self.text or self.shards or self.corpus == "demo_text" or (self.dataset and len(self.keys) == 1))
 
-    def mixed(self, folder: Path) -> Splits:
+    def read_shards(self, folder: Path) -> Splits:
         """The shards; without `valid_file`, another folder, the end of each is held out: a tenth, or 200,000 tokens."""
         whole = Mixture(tuple(shards.read_shard(folder / name, verify=True) for name in self.shards), self.weights)
         named = [name for name in (self.valid_file, self.test_file) if name]
         found = {name: Mixture((shards.read_shard(folder / name, verify=True),)) for name in named}
-        notes = tuple(note for name, held in found.items() for note in flattering(name, whole, held))
+        notes = tuple(note for name, held in found.items() for note in note_familiar(name, whole, held))
         test = found.get(self.test_file, ())
         if self.valid_file:
             return Splits(whole, found[self.valid_file], test, notes)
         return Splits(*whole.split(share=0.1, most=200_000), test, notes)
 
-    def tabled(self, folder: Path, policy: BadRowPolicy) -> Splits:
+    def read_dataset(self, folder: Path, policy: BadRowPolicy) -> Splits:
         """The splits of a dataset: train, and validation and test where it has them."""
         local = folder / self.dataset
         found = hf_datasets.open_dataset(str(local) if local.exists() else self.dataset)
@@ -215,22 +215,22 @@ class Data:
         rows = {part: list(hf_datasets.read_rows(found[part], self.keys, name=name, policy=policy))
                 for part, name in names.items()}  # fmt: skip
         train, valid, test = ([row for _, row in rows.get(part, ())] for part in PARTS)
-        if self.textual:
+        if self.is_text:
             whole, some, last = ("\n\n".join(t for (t,) in part) for part in (train, valid, test))
             split = Splits(whole, some) if some else text_splits(whole, share=0.1)
             return replace(split, test=last, notes=tuple(policy.notes))
 
-        def placed(*parts: str) -> Placed:
+        def locate_rows(*parts: str) -> Placed:
             return ((f"{names[part]}, row {n}", row) for part in parts for n, row in rows.get(part, ()))
 
         held = [*test, *valid]
-        sets, said = self.unseen([train], held, (placed("train"), placed("validation", "test")))
-        notes = (*policy.notes, *said, *self.asked_before(sets, held))
+        sets, said = self.remove_held_out([train], held, (locate_rows("train"), locate_rows("validation", "test")))
+        notes = (*policy.notes, *said, *self.note_shared_sides(sets, held))
         if not valid:
-            sets, valid = self.parted(sets, self.valid)
+            sets, valid = self.hold_out_rows(sets, self.valid)
         return Splits(sets[0], valid, test, notes)
 
-    def rows(self, folder: Path, policy: BadRowPolicy) -> Iterator[tuple[int, Any]]:
+    def read_rows(self, folder: Path, policy: BadRowPolicy) -> Iterator[tuple[int, Any]]:
         """The pairs or conversations of the first file, each with its line."""
         place = folder / self.name
         if self.messages:
@@ -241,16 +241,18 @@ class Data:
             return sources.read_tsv_rows(place, self.columns, policy=policy)
         return sources.read_jsonl_rows(place, (self.keys[0], self.keys[1]), policy=policy)
 
-    def places(self, folder: Path) -> tuple[Placed, Placed]:
+    def locate_splits(self, folder: Path) -> tuple[Placed, Placed]:
         """The rows of training and those held out in files of their own, each with its file and line; read again."""
         policy = BadRowPolicy("skip")
 
-        def placed(parts: "Iterable[Data | None]") -> Placed:
-            return ((f"{folder / one.name}:{n}", row) for one in parts if one for n, row in one.rows(folder, policy))
+        def locate_rows(parts: "Iterable[Data | None]") -> Placed:
+            return (
+                (f"{folder / one.name}:{n}", row) for one in parts if one for n, row in one.read_rows(folder, policy)
+            )
 
-        return placed(self.each()), placed(self.apart_from(which) for which in ("valid", "test"))
+        return locate_rows(self.split_files()), locate_rows(self.files_of_split(which) for which in ("valid", "test"))
 
-    def unseen(
+    def remove_held_out(
         self, sets: list[list[Any]], held: Sequence[Any], places: tuple[Placed, Placed]
     ) -> tuple[list[list[Any]], tuple[str, ...]]:
         """The training rows that are not held out too, or all of them where `overlap` says so; and what is said.
@@ -261,22 +263,22 @@ class Data:
         count = sum(repr(row) in known for rows in sets for row in rows) if known else 0
         if not count:
             return sets, ()
-        said = self.seen_twice(*places, known, count)
+        said = self.describe_overlap(*places, known, count)
         if self.overlap == "keep":
             return sets, (said,)
         return [[row for row in rows if repr(row) not in known] for rows in sets], (said,)
 
-    def titles(self, folder: Path) -> Iterator[Message]:
+    def note_headers(self, folder: Path) -> Iterator[Message]:
         """A note of each TSV file whose first row seems to name its columns."""
-        for one in (*self.each(), self.apart_from("valid"), self.apart_from("test")):
+        for one in (*self.split_files(), self.files_of_split("valid"), self.files_of_split("test")):
             if not one or not one.tsv:
                 continue
-            line, row = next(one.rows(folder, BadRowPolicy("skip")), (0, ("",)))
+            line, row = next(one.read_rows(folder, BadRowPolicy("skip")), (0, ("",)))
             if sources.is_header(row):
                 yield Message("{folder}:{line}: {row}: {named}", folder=folder / one.name, line=line,
                               row=" | ".join(row), named=NAMED)
 
-    def asked_before(self, sets: list[list[Any]], held: Sequence[Any]) -> tuple[Message, ...]:
+    def note_shared_sides(self, sets: list[list[Any]], held: Sequence[Any]) -> tuple[Message, ...]:
         """A note of held-out pairs of which training has one side, with something else beside it."""
         if self.messages or not held:
             return ()
@@ -286,12 +288,12 @@ class Data:
         if not found:
             return ()
         what = Message("target") if side else Message("source")
-        one, two = (shortened(row[1 - side]) for row in (found[0], other[found[0][side]]))
-        some = f"{shortened(found[0][side])}: held out {one}, trained on {two}"
+        one, two = (quote_text(row[1 - side]) for row in (found[0], other[found[0][side]]))
+        some = f"{quote_text(found[0][side])}: held out {one}, trained on {two}"
         return (Message("{found:,} of {held:,} held-out pairs have a {what} that is trained on too, beside something "
                         "else ({some})", found=len(found), held=len(held), what=what, some=some),)
 
-    def seen_twice(self, train: Placed, apart: Placed, known: set[str], count: int) -> str:
+    def describe_overlap(self, train: Placed, apart: Placed, known: set[str], count: int) -> str:
         """What is said about held-out rows in training: a note, or an error with both lines."""
         place, row = next((place, row) for place, row in train if repr(row) in known)
         held = next(place for place, other in apart if other == row)
@@ -305,12 +307,12 @@ class Data:
         return Message("{said}; {what}", said=said,
                        what=Message("left out of training") if drop else Message("trained on all the same"))
 
-    def named(self, folder: Path, which: str, policy: BadRowPolicy) -> list[Any] | None:
+    def read_split(self, folder: Path, which: str, policy: BadRowPolicy) -> list[Any] | None:
         """The rows of a split that has files of its own."""
-        apart = self.apart_from(which)
-        return [row for _, row in apart.rows(folder, policy)] if apart else None
+        apart = self.files_of_split(which)
+        return [row for _, row in apart.read_rows(folder, policy)] if apart else None
 
-    def apart_from(self, which: str) -> "Data | None":
+    def files_of_split(self, which: str) -> "Data | None":
         """The same kind of data in the files of a split of its own; None where no file is named."""
         one, two, file = (getattr(self, f"{which}_{part}") for part in ("source", "target", "file"))
         if file and self.source:
@@ -329,19 +331,19 @@ def read_shared(data: Data) -> Splits:
     """The splits of a recipe's data: each file lies here, or under QKV_DATA, or where `qkv data get` put it."""
 
     def find(name: str) -> str:
-        return name if not name or Path(name).is_file() else str(shared(*Path(name).parts))
+        return name if not name or Path(name).is_file() else str(find_data_file(*Path(name).parts))
 
     held = [f"{which}_{part}" for which in ("valid", "test") for part in ("source", "target", "file")]
     files: dict[str, Any] = {key: tuple(map(find, getattr(data, key))) for key in FILES}
     return replace(data, **files, **{key: find(getattr(data, key)) for key in held}).splits(Path())
 
 
-def shortened(text: str) -> str:
+def quote_text(text: str) -> str:
     """A text as it is quoted in a line."""
     return repr(text if len(text) <= 40 else f"{text[:39]}…")
 
 
-def flattering(name: str, training: Mixture, held: Mixture) -> tuple[Message, ...]:
+def note_familiar(name: str, training: Mixture, held: Mixture) -> tuple[Message, ...]:
     """A note of held-out shards of which much stands in the training shards too."""
     count, of, place = count_familiar(training, held)
     if count <= LEAK * of:
@@ -355,7 +357,7 @@ PARTS = ("train", "validation", "test")  # of a dataset
 FILES = ("source", "target", "tsv", "jsonl", "text", "messages")  # one name is a list of one
 
 
-def times(names: Sequence[str], sizes: Sequence[int], weights: Sequence[float]) -> list[float]:
+def repeat_rows(names: Sequence[str], sizes: Sequence[int], weights: Sequence[float]) -> list[float]:
     """How often a row of each set comes in an epoch, which has as many rows as all sets together.
 
     Raises:
@@ -389,7 +391,7 @@ def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tup
 def talk_of(item: Mapping[str, Any], place: str) -> Talk:
     """The conversation that a line of JSON holds; QkvError as `talk_rows` says."""
     if "messages" not in item:
-        found = ", ".join(item) or "none"
+        found = ", ".join(item) or Message("none")
         hint = nearest("messages", item)
         raise QkvError("{place}: no key 'messages'{hint} (found: {found})", place=place, hint=hint,
                        found=found)
@@ -397,7 +399,9 @@ def talk_of(item: Mapping[str, Any], place: str) -> Talk:
         talk = tuple(check_messages(item["messages"]))
     except QkvError as e:
         raise QkvError("{place}: {e}", place=place, e=e) from None
-    talk = tuple({**m, "content": spoken(m, f"{place}: message {n} of {len(talk)}")} for n, m in enumerate(talk, 1))
+    talk = tuple(
+        {**m, "content": message_text(m, f"{place}: message {n} of {len(talk)}")} for n, m in enumerate(talk, 1)
+    )
     if not any(m["role"] == "assistant" for m in talk):
         found = ", ".join(dict.fromkeys(repr(m["role"]) for m in talk))
         raise QkvError("{place}: no message has the role 'assistant', so there is no answer to learn from (found: "
@@ -405,7 +409,7 @@ def talk_of(item: Mapping[str, Any], place: str) -> Talk:
     return talk
 
 
-def spoken(message: Mapping[str, Any], where: str) -> str:
+def message_text(message: Mapping[str, Any], where: str) -> str:
     """What a message says: its content, or the text of its parts one behind the other; QkvError where it is none."""
     content, parts = message.get("content"), list[str]()
     for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:

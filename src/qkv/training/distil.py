@@ -90,13 +90,13 @@ def write(
     """
     sets = free(data, out)
     with BadRowPolicy(data.on_bad_row, out / data.quarantine) as policy:
-        whole = [[row for _, row in one.rows(Path(), policy)] for one in sets]
+        whole = [[row for _, row in one.read_rows(Path(), policy)] for one in sets]
     done, made = 0, list[Made]()
     for one, rows in zip(sets, whole, strict=True):
         pairs, without, left = list[Pair](), 0, iter(rows)
         while some := list(islice(left, BATCH)):
             found = teacher.pairs(some)
-            own, read = alike(some, found, teacher.writes) if doubt and not pairs else (0.0, 0.0)
+            own, read = compare_pairs(some, found, teacher.writes) if doubt and not pairs else (0.0, 0.0)
             if doubt and read > own:
                 doubt(one.name, own, read)
             pairs += [pair for many in found for pair in many]
@@ -118,9 +118,9 @@ def free(data: Data, out: Path) -> list[Data]:
     Raises:
         QkvError: data of another kind, or a file that would be written over.
     """
-    if data.textual or data.messages or data.dataset:
+    if data.is_text or data.messages or data.dataset:
         raise QkvError("expected pairs: TSV, JSON lines with two texts, or two parallel files")
-    sets = list(data.each())
+    sets = list(data.split_files())
     goal = [place for one in sets for place in places(one, out)]
     for place in goal:
         if goal.count(place) > 1:
@@ -131,7 +131,7 @@ def free(data: Data, out: Path) -> list[Data]:
     return sets
 
 
-def alike(given: Sequence[Pair], found: Sequence[Sequence[Pair]], side: str) -> tuple[float, float]:
+def compare_pairs(given: Sequence[Pair], found: Sequence[Sequence[Pair]], side: str) -> tuple[float, float]:
     """chrF (Popović 2015) of the best text of each pair: with the pair's own, with what was read."""
     from sacrebleu.metrics.chrf import CHRF
 
@@ -151,7 +151,7 @@ def put(one: Data, pairs: Sequence[Pair], out: Path) -> None:
     """Pairs in the form of the file that they were made of: its columns or its keys, and nothing else."""
     if one.source:
         for side, place in enumerate(places(one, out)):
-            log.put(place, "".join(f"{pair[side]}\n" for pair in pairs))
+            log.write_text_file(place, "".join(f"{pair[side]}\n" for pair in pairs))
         return
     (place,) = places(one, out)
     if one.tsv:
@@ -159,4 +159,4 @@ def put(one: Data, pairs: Sequence[Pair], out: Path) -> None:
         rows = ("\t".join({a: x, b: y}.get(n, "") for n in range(max(a, b) + 1)) for x, y in pairs)
     else:
         rows = (json.dumps(dict(zip(one.keys, pair, strict=True)), ensure_ascii=False) for pair in pairs)
-    log.put(place, "".join(f"{row}\n" for row in rows))
+    log.write_text_file(place, "".join(f"{row}\n" for row in rows))

@@ -26,7 +26,7 @@ PATIENCE = timedelta(hours=6)  # ranks wait this long for one that evaluates; a 
 GRACE = 20  # seconds in which the other processes should end by themselves, on a busy machine too; nothing is lost then
 WORDS = 2000  # bytes of an error that another rank hears of
 NEEDED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")  # what torchrun tells each process
-GONE = "another process of this run ended before its time"
+GONE = Message("another process of this run ended before its time")
 
 
 class Lost(QkvError):
@@ -47,28 +47,28 @@ class Ranks:
         """Whether this rank writes, reports and evaluates."""
         return self.rank == 0
 
-    def total(self, numbers: Sequence[float]) -> list[float]:
+    def all_reduce_sum(self, numbers: Sequence[float]) -> list[float]:
         """Each number summed over the ranks."""
-        return self.reduced(numbers, dist.ReduceOp.SUM)
+        return self.all_reduce(numbers, dist.ReduceOp.SUM)
 
-    def most(self, numbers: Sequence[float]) -> list[float]:
+    def all_reduce_max(self, numbers: Sequence[float]) -> list[float]:
         """The largest of each number over the ranks."""
-        return self.reduced(numbers, dist.ReduceOp.MAX)
+        return self.all_reduce(numbers, dist.ReduceOp.MAX)
 
-    def word(self, *numbers: float) -> list[float]:
+    def broadcast_numbers(self, *numbers: float) -> list[float]:
         """The first rank's numbers, on all ranks."""
-        return self.most(numbers if self.first else [-float("inf")] * len(numbers))
+        return self.all_reduce_max(numbers if self.first else [-float("inf")] * len(numbers))
 
-    def reduced(self, numbers: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
+    def all_reduce(self, numbers: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
         """Numbers reduced over the ranks in fp64, on the CPU whatever the model is on."""
         if self.size == 1:
             return list(numbers)
         both = torch.tensor(numbers, dtype=torch.float64)
-        with peers():
+        with watch_peers():
             dist.all_reduce(both, operation)
         return both.tolist()
 
-    def gradients(self, weights: Sequence[nn.Parameter], loss: float) -> float:
+    def all_reduce_gradients(self, weights: Sequence[nn.Parameter], loss: float) -> float:
         """Sum all gradients over the ranks, in place, and give the sum of their losses.
 
         A NaN or an infinity anywhere spoils the sums everywhere, so all ranks find it in the same step.
@@ -77,36 +77,39 @@ class Ranks:
         # encode and hidden), gains nothing where the cores are busy, and it gives zeros to weights that met no token
         if self.size == 1:
             return loss
-        loss, *counts = self.total([loss, *(p.grad is not None for p in weights)])
+        loss, *counts = self.all_reduce_sum([loss, *(p.grad is not None for p in weights)])
         met = [p for p, count in zip(weights, counts, strict=True) if count]
         for dtype in dict.fromkeys(p.dtype for p in met):
             of = [p for p in met if p.dtype == dtype]
             flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in of])
-            with peers():
+            with watch_peers():
                 dist.all_reduce(flat)
             for p, part in zip(of, flat.split([p.numel() for p in of]), strict=True):
                 p.grad = part.view_as(p)
         return loss
 
-    def spread(self, core: nn.Module) -> None:
+    def broadcast(self, core: nn.Module) -> None:
         """Give all ranks the first one's weights and buffers."""
         if self.size > 1:
-            with peers(), torch.no_grad():
+            with watch_peers(), torch.no_grad():
                 for tensor in (*core.parameters(), *core.buffers()):
                     dist.broadcast(tensor.detach(), 0)
 
-    def alike(self, what: Message, value: str) -> None:
+    def assert_same(self, what: Message, value: str) -> None:
         """Raise a QkvError on all ranks unless they hold the same value."""
         sign = zlib.crc32(value.encode())
-        high, low = self.most([sign, -sign])
+        high, low = self.all_reduce_max([sign, -sign])
         if high != -low:
             raise QkvError("training: the {size} processes differ in {what} (here, process {rank}: {value}); give all "
                            "the same files, folder and settings", size=self.size, what=what, rank=self.rank,
                            value=value[:200])
 
     @contextmanager
-    def agreed(self) -> Iterator[None]:
+    def barrier_on_error(self) -> Iterator[None]:
         """What the first rank does while the others wait, or all do: an error of one is raised on all, in its words."""
+        if self.size == 1:
+            yield
+            return
         error: Exception | None = None
         try:
             yield
@@ -114,17 +117,19 @@ class Ranks:
             raise
         except Exception as e:
             error = e
-        failed = self.size - int(self.most([self.size - self.rank if error else 0])[0])  # the first that did; or `size`
+        failed = self.size - int(
+            self.all_reduce_max([self.size - self.rank if error else 0])[0]
+        )  # the first that did; or `size`
         if failed < self.size:
             what = str(error) if isinstance(error, QkvError) else f"process {failed}: {type(error).__name__}: {error}"
             own = what.encode()[:WORDS] if self.rank == failed else b""
-            said = bytes(map(int, self.total([*own, *[0] * (WORDS - len(own))]))).rstrip(b"\0")
+            said = bytes(map(int, self.all_reduce_sum([*own, *[0] * (WORDS - len(own))]))).rstrip(b"\0")
             told = said.decode("utf-8", "ignore")  # the language of the first that failed
             raise error or QkvError(told)
 
 
 @contextmanager
-def peers() -> Iterator[None]:
+def watch_peers() -> Iterator[None]:
     """Turns the failure of a collective into Lost."""
     try:
         yield
@@ -132,26 +137,26 @@ def peers() -> Iterator[None]:
         raise Lost("training: {gone} ({e}); --resume auto goes on", gone=GONE, e=str(e).splitlines()[0][:120]) from e
 
 
-def here() -> Ranks:
+def current_ranks() -> Ranks:
     """The ranks of PyTorch's process group, or one alone."""
     on = dist.is_available() and dist.is_initialized()
     return Ranks(dist.get_rank(), dist.get_world_size()) if on else Ranks()
 
 
 @contextmanager
-def joined(device: str = "auto") -> Iterator[Ranks]:
+def join_ranks(device: str = "auto") -> Iterator[Ranks]:
     """Among the processes that torchrun started, each on its own GPU where there are any; else ranks as they are."""
-    if here().size > 1 or not all(key in os.environ for key in NEEDED) or os.environ["WORLD_SIZE"] == "1":
-        yield here()
+    if current_ranks().size > 1 or not all(key in os.environ for key in NEEDED) or os.environ["WORLD_SIZE"] == "1":
+        yield current_ranks()
         return
-    meet(device, int(os.environ.get("LOCAL_RANK", os.environ["RANK"])))
+    join_group(device, int(os.environ.get("LOCAL_RANK", os.environ["RANK"])))
     try:
-        yield here()
+        yield current_ranks()
     finally:
         dist.destroy_process_group()
 
 
-def meet(device: str, local: int, address: str = "env://", *, rank: int = -1, size: int = -1) -> None:
+def join_group(device: str, local: int, address: str = "env://", *, rank: int = -1, size: int = -1) -> None:
     """Wait for the other ranks, with the GPU numbered `local` where they compute on GPUs."""
     backend = "gloo"
     if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
@@ -162,13 +167,13 @@ def meet(device: str, local: int, address: str = "env://", *, rank: int = -1, si
         backend = "cpu:gloo,cuda:nccl"
     elif device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
         raise QkvError("training: several processes need CPUs or NVIDIA GPUs; add --device cpu")
-    with peers():
+    with watch_peers():
         dist.init_process_group(backend, address, timeout=PATIENCE, world_size=size, rank=rank)
 
 
 @contextmanager
-def started(count: int, command: Sequence[str], *, device: str = "auto") -> Iterator[Ranks]:
-    """This process as the first of `count` on this machine; the others run `command`, which must come to `joined`.
+def start_ranks(count: int, command: Sequence[str], *, device: str = "auto") -> Iterator[Ranks]:
+    """This process as the first of `count` on this machine; the others run `command`, which must come to `join_ranks`.
 
     Raises:
         Lost: one of them ended before its time; what it said last and its exit code are told.
@@ -187,18 +192,18 @@ def started(count: int, command: Sequence[str], *, device: str = "auto") -> Iter
                 stderr=file, start_new_session=True,
             )  # fmt: skip
             children.append(child)
-        meet(device, 0, f"tcp://127.0.0.1:{store.port}", rank=0, size=count)
-        yield here()
+        join_group(device, 0, f"tcp://127.0.0.1:{store.port}", rank=0, size=count)
+        yield current_ranks()
     except Lost as e:
-        leave(children)
-        raise first_cause(children, said) or e from e
+        leave_group(children)
+        raise find_cause(children, said) or e from e
     finally:
-        leave(children)
+        leave_group(children)
         for file in said:
             file.close()
 
 
-def leave(children: Iterable[subprocess.Popen[bytes]]) -> None:
+def leave_group(children: Iterable[subprocess.Popen[bytes]]) -> None:
     """End the process group, and the other processes that do not end by themselves then."""
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -210,7 +215,7 @@ def leave(children: Iterable[subprocess.Popen[bytes]]) -> None:
             child.wait()
 
 
-def first_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[bytes]]) -> Lost | None:
+def find_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[bytes]]) -> Lost | None:
     """What ended the process that did not merely lose the others, where there is one."""
     for rank, (child, file) in enumerate(zip(children, said, strict=True), 1):
         file.seek(0)
@@ -226,6 +231,6 @@ def first_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[b
     return None
 
 
-def cores() -> int:
+def count_cores() -> int:
     """The CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -58,17 +58,17 @@ def estimate(
     CPU's matrix kernels keep what they made for it. Time is the mean over shapes, each as often as an epoch has it.
     """
     memory.keep_freed()
-    before, own = highest(core), sum(t.nbytes for t in (*core.parameters(), *core.buffers()))
+    before, own = peak_memory(core), sum(t.nbytes for t in (*core.parameters(), *core.buffers()))
     keys, n = list(plan.order(0)), settings.accumulate
-    shapes = shaped(keys, plan)
+    shapes = find_shapes(keys, plan)
     chosen = [key for key, _ in shapes]
     order = [key for key in chosen * (1 + ROUNDS) + chosen[:1] for _ in range(n)]
-    told = dataclasses.replace(plan, order=lambda _: order)
+    short = dataclasses.replace(plan, order=lambda _: order)
     # nothing to go back to is kept, and odd batches follow one another here
     quiet = dataclasses.replace(settings, log_every=ENDLESS, on_bad_step="stop", spike=0.0)
-    run = Loop(copy.deepcopy(core), told, quiet, None, None, lambda _: None)
+    run = Loop(copy.deepcopy(core), short, quiet, None, None, lambda _: None)
     run.begin(False)
-    each, speed = timed(run, [count for _, count in shapes])
+    each, speed = time_steps(run, [count for _, count in shapes])
     evaluation = rehearse(run.core) if rehearse else 0.0
     run.step()  # the largest once more, as what an evaluation freed need not fit
     per_epoch = -(-len(keys) // n)
@@ -77,14 +77,15 @@ def estimate(
         total = min(total, max(1, math.ceil(settings.seconds / each)))
     count = total // (settings.evaluate_every or per_epoch)
     return Estimate(
-        parameters=sum(p.numel() for p in core.parameters()), trained_parameters=sum(p.numel() for p in run.weights),
-        steps=total, steps_per_epoch=per_epoch, peak_bytes=max(before, highest(core) - own), seconds_per_step=each,
+        parameters=sum(p.numel() for p in core.parameters()),
+        trained_parameters=sum(p.numel() for p in run.stepper.weights),
+        steps=total, steps_per_epoch=per_epoch, peak_bytes=max(before, peak_memory(core) - own), seconds_per_step=each,
         seconds=total * each, evaluations=count, evaluation_seconds=count * evaluation,
         tokens_per_second=speed, precision=run.at.precision,
     )  # fmt: skip
 
 
-def shaped(keys: Sequence[Any], plan: Plan) -> list[tuple[Any, int]]:
+def find_shapes(keys: Sequence[Any], plan: Plan) -> list[tuple[Any, int]]:
     """A batch of each shape that an epoch has and how many have it: the one with most tokens first, then by count."""
     found: dict[tuple[int, ...], list[Any]] = {}
     for key in keys[:: -(-len(keys) // LOOKED)]:
@@ -96,7 +97,7 @@ def shaped(keys: Sequence[Any], plan: Plan) -> list[tuple[Any, int]]:
     return [(found[sides][0], len(found[sides])) for sides in often[:SHAPES]]
 
 
-def timed(run: Loop, counts: Sequence[int]) -> tuple[float, float]:
+def time_steps(run: Loop, counts: Sequence[int]) -> tuple[float, float]:
     """Mean seconds of a step, and tokens a second, over the shapes of `run`, which an epoch has so often each."""
     for _ in counts:
         run.step()
@@ -115,7 +116,7 @@ def timed(run: Loop, counts: Sequence[int]) -> tuple[float, float]:
     return each, sum(n * t for n, t in zip(counts, tokens, strict=True)) / sum(counts) / each
 
 
-def highest(core: Transformer) -> int:
+def peak_memory(core: Transformer) -> int:
     """Bytes of the highest memory so far: of the GPU where the core is on one, else of the process; 0 if unknown."""
     if core.embed.weight.device.type == "cuda":
         return torch.cuda.max_memory_reserved(core.embed.weight.device)

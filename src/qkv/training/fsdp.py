@@ -25,13 +25,13 @@ from qkv.data.collate import Batch
 from qkv.errors import QkvError
 from qkv.messages import join
 from qkv.training import log
-from qkv.training.distributed import Ranks, peers
-from qkv.training.step_loss import step_loss
+from qkv.training.distributed import Ranks, watch_peers
+from qkv.training.losses import step_loss
 
 if TYPE_CHECKING:
     from qkv.training.settings import Settings
 
-ALONE = ("ema", "sampled")  # settings that need whole weights in each process
+ALONE = ("ema", "scheduled_sampling")  # settings that need whole weights in each process
 
 
 class Sharded(nn.Module):
@@ -42,7 +42,7 @@ class Sharded(nn.Module):
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         super().__init__()
-        fit(settings, core)
+        refuse_unsupported(settings, core)
         self.core = copy.deepcopy(core)
         mesh = init_device_mesh(core.embed.weight.device.type, (dist.get_world_size(),))
         blocks = [block for m in self.core.modules() if isinstance(m, Stack) for block in m.layers]
@@ -54,7 +54,7 @@ class Sharded(nn.Module):
                 part.set_force_sum_reduction_for_comms(True)  # gloo knows no other in fp32
 
     def forward(self, batch: Batch, **how: Any) -> tuple[Tensor, Tensor | None]:
-        """As objectives.step_loss; weights that met no token get zeros, for all processes must send the same."""
+        """As losses.step_loss; weights that met no token get zeros, for all processes must send the same."""
         loss, busy = step_loss(self.core, batch, **how)
         own = [p for p in self.core.parameters() if p.requires_grad and not is_part(p)]
         return loss + 0 * sum(p.sum() for p in own), busy
@@ -63,12 +63,12 @@ class Sharded(nn.Module):
     def gather(self, core: Transformer) -> None:
         """Put the whole weights and buffers into `core`; all processes call it."""
         mine = dict((*self.core.named_parameters(), *self.core.named_buffers()))
-        with peers():
+        with watch_peers():
             for name, tensor in (*core.named_parameters(), *core.named_buffers()):
-                tensor.copy_(whole(mine[name].detach()))
+                tensor.copy_(gather_tensor(mine[name].detach()))
 
 
-def fit(settings: "Settings", core: Transformer) -> None:
+def refuse_unsupported(settings: "Settings", core: Transformer) -> None:
     """Refuse what sharded weights cannot do yet."""
     if not core.spec.has_blocks:
         raise QkvError("training.shard: an LSTM has no blocks to part; leave it away, its weights stay whole")
@@ -86,12 +86,12 @@ def is_part(tensor: Tensor) -> bool:
     return isinstance(tensor, DTensor)
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gather_tensor(tensor: Tensor) -> Tensor:
     """All of a tensor of which each process has a part; a collective where that is so."""
     return tensor.full_tensor() if is_part(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def like(own: Tensor, tensor: Tensor) -> Tensor:
+def cut_like(own: Tensor, tensor: Tensor) -> Tensor:
     """A whole tensor cut as `own` is."""
     from torch.distributed.tensor import distribute_tensor
 
@@ -101,7 +101,7 @@ def like(own: Tensor, tensor: Tensor) -> Tensor:
     return distribute_tensor(tensor.to(own.device), place.device_mesh, place.placements, src_data_rank=None)
 
 
-def write(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any], ranks: Ranks) -> None:
+def write_parts(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any], ranks: Ranks) -> None:
     """A checkpoint as a folder, and the JSON file `pointer` that names it; whole or not at all.
 
     All processes call it. The old folder goes only after the new one is named.
@@ -114,27 +114,27 @@ def write(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
 
     place = pointer.with_name(f"{pointer.stem}-{state['progress']['step']}")
     aside = place.with_name(f".{place.name}")
-    with ranks.agreed(), unsaved(place):
+    with ranks.barrier_on_error(), explain_save_errors(place):
         if ranks.first:
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
-    with unsaved(place):  # PyTorch tells all processes of an error of one
+    with explain_save_errors(place):  # PyTorch tells all processes of an error of one
         dcp.save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
-    with ranks.agreed(), unsaved(place):
+    with ranks.barrier_on_error(), explain_save_errors(place):
         if ranks.first:
             for file in (*aside.iterdir(), aside):
                 fsync_path(file)
             shutil.rmtree(place, ignore_errors=True)
             os.replace(aside, place)
             files = {file.name: file.stat().st_size for file in place.iterdir()}
-            log.whole(pointer, {"folder": place.name, "files": files, **state})
+            log.write_json_line(pointer, {"folder": place.name, "files": files, **state})
             for old in pointer.parent.glob(f"{pointer.stem}-*"):
                 if old != place:
                     shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
-def unsaved(place: Path) -> Iterator[None]:
+def explain_save_errors(place: Path) -> Iterator[None]:
     """Says what a failure to write a checkpoint means, and what to do."""
     from torch.distributed.checkpoint import CheckpointException
 
@@ -146,14 +146,14 @@ def unsaved(place: Path) -> Iterator[None]:
                        "again with --resume auto", place=place, cause=str(cause)[:300]) from e
 
 
-def forget(pointer: Path) -> None:
+def delete_parts(pointer: Path) -> None:
     """Let go of a checkpoint and its folder, where there is one."""
     pointer.unlink(missing_ok=True)
     for old in pointer.parent.glob(f"{pointer.stem}-*"):
         shutil.rmtree(old, ignore_errors=True)
 
 
-def read(pointer: Path, core: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_parts(pointer: Path, core: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the JSON of a checkpoint; of what has a weight's shape, each process reads its part of `core`'s.
 
     Raises:

@@ -14,26 +14,26 @@ Event = dict[str, Any]  # always a "kind": step, evaluation, note, end; and the 
 Report = Callable[[Event], None]
 
 
-def finite(value: Any) -> Any:
+def replace_nonfinite(value: Any) -> Any:
     """A value as strict JSON holds it: NaN and infinity become null."""
     if isinstance(value, Mapping):
-        return {str(k): finite(v) for k, v in value.items()}
+        return {str(k): replace_nonfinite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
+        return [replace_nonfinite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def line(value: Any) -> str:
+def to_json_line(value: Any) -> str:
     """A value as one line of strict JSON."""
-    return json.dumps(finite(value), ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(replace_nonfinite(value), ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def whole(path: Path, value: Any) -> None:
+def write_json_line(path: Path, value: Any) -> None:
     """A value as a JSON file, whole or not at all."""
-    put(path, line(value))
+    write_text_file(path, to_json_line(value))
 
 
-def put(path: Path, text: str) -> None:
+def write_text_file(path: Path, text: str) -> None:
     """A text as a file, whole or not at all: written beside, flushed, then renamed over the old one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -46,7 +46,7 @@ def put(path: Path, text: str) -> None:
         aside.unlink(missing_ok=True)
 
 
-def reporter(path: Path | None, report: Report | None) -> Report:
+def open_log(path: Path | None, report: Report | None) -> Report:
     """A function that writes each event as a line of `path` and hands it to `report`.
 
     Raises:
@@ -56,28 +56,28 @@ def reporter(path: Path | None, report: Report | None) -> Report:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as e:
-            raise unwritten(path, e) from e
+            raise write_error(path, e) from e
 
-    def tell(event: Event) -> None:
+    def report_event(event: Event) -> None:
         if path is not None:
             try:
                 with path.open("a", encoding="utf-8") as file:
-                    file.write(line(event))
+                    file.write(to_json_line(event))
             except OSError as e:
-                raise unwritten(path, e) from e
+                raise write_error(path, e) from e
         if report is not None:
             report(event)
 
-    return tell
+    return report_event
 
 
-def unwritten(path: Path, error: OSError) -> QkvError:
+def write_error(path: Path, error: OSError) -> QkvError:
     """What to say about a log that cannot be written."""
     return QkvError("{path}: could not be written ({error}); what was saved before is whole. Make room (or name an "
                     "--out that can be written) and run again with --resume auto", path=path, error=error)
 
 
-def events(path: Path) -> list[Event]:
+def read_events(path: Path) -> list[Event]:
     """The events of a log; a half line, from a crash, is left out."""
     if not path.is_file():
         return []
@@ -90,23 +90,23 @@ def events(path: Path) -> list[Event]:
     return found
 
 
-def cut(path: Path, step: int) -> None:
+def truncate(path: Path, step: int) -> None:
     """Drop the events after `step`, and half lines: a resumed run tells them again.
 
     Raises:
         QkvError: the disk is full or not writable; the log is as it was.
     """
-    kept = "".join(line(e) for e in events(path) if e.get("step", 0) <= step)
+    kept = "".join(to_json_line(e) for e in read_events(path) if e.get("step", 0) <= step)
     try:
         if path.read_bytes() != kept.encode("utf-8"):
-            put(path, kept)
+            write_text_file(path, kept)
     except OSError as e:
-        raise unwritten(path, e) from e
+        raise write_error(path, e) from e
 
 
-def record(path: Path, value: dict[str, Any]) -> None:
+def write_json(path: Path, value: dict[str, Any]) -> None:
     """A JSON object into a file, whole or not at all; a number that is none becomes null."""
     try:
-        put(path, json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
+        write_text_file(path, json.dumps(replace_nonfinite(value), indent=2, ensure_ascii=False, default=str) + "\n")
     except OSError as e:
-        raise unwritten(path, e) from e
+        raise write_error(path, e) from e

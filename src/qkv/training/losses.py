@@ -1,4 +1,10 @@
-"""What training makes smaller: the summed cross-entropy of the counted tokens of a batch. Next: crossentropy.py."""
+"""What training makes smaller: cross-entropy of words and of texts, one step of any model, and what validation reports.
+
+The batch says what is learnt (data/collate.py): labels of words, of whole texts, or both. Next: crossentropy.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -8,32 +14,60 @@ from torch.utils.checkpoint import checkpoint
 from qkv.core.dropout import Drop, no_dropout
 from qkv.core.model import Head, Transformer, build_step
 from qkv.core.step import Inputs
-from qkv.data.collate import IGNORED, Batch
+from qkv.data.collate import IGNORED, Batch, duplicate_rows
 from qkv.errors import QkvError
 from qkv.messages import Message
-from qkv.training.crossentropy import linear_cross_entropy
+from qkv.training.crossentropy import linear_cross_entropy, predict_tokens
+from qkv.training.load_balancing import balance_loss, collect_decisions, listen_to_routers, measure_imbalance
+
+
+def step_loss(
+    core: Transformer, batch: Batch, *, smoothing: float = 0.0, aux_loss_weight: float = 0.0, rdrop: float = 0.0,
+    drop: Drop = no_dropout,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """(the loss summed over what is learnt, how many tokens chose each expert of each layer [L, E] or None).
+
+    With experts, `aux_loss_weight` times the loss that evens them out (Fedus et al. 2021, equation 4), mean over
+    layers, is added for each counted token; padding is left out of it. With `rdrop` the batch is read twice, and the
+    loss is half the sum of both plus what their predictions differ (see token_loss).
+    """
+    batch, passes = (duplicate_rows(batch), 2) if rdrop else (batch, 1)
+    if not any(block.moe for block in core.spec.stack.blocks):
+        return token_loss(core, batch, smoothing=smoothing, rdrop=rdrop, drop=drop) / passes, None
+    with listen_to_routers() as routes:
+        total = token_loss(core, batch, smoothing=smoothing, rdrop=rdrop, drop=drop)
+    logits, index, loads = collect_decisions(routes, batch)
+    if aux_loss_weight:
+        pulls = [balance_loss(one, of, logits.shape[-1]) for one, of in zip(logits, index, strict=True)]
+        total = total + aux_loss_weight * batch.tokens * torch.stack(pulls).mean()
+    return total / passes, loads
 
 
 def token_loss(
-    core: Transformer, batch: Batch, *, smoothing: float = 0.0, agree: float = 0.0, drop: Drop = no_dropout
+    core: Transformer, batch: Batch, *, smoothing: float = 0.0, rdrop: float = 0.0, drop: Drop = no_dropout
 ) -> Tensor:
     """The sum over counted tokens of (1 - ε)·(-log p) + ε·mean over the vocabulary of (-log p).
 
     Label smoothing is that of Szegedy et al. 2016, section 7: the label has its own share of ε (in fairseq it has not).
     It is a sum, to be divided once by the tokens of the whole step, so that splitting a step changes nothing.
 
-    With `agree` the batch stands twice in its rows (collate.duplicate_rows), under two draws of dropout, and agree/2
+    With `rdrop` the batch stands twice in its rows (collate.duplicate_rows), under two draws of dropout, and rdrop/2
     times the divergence of their predictions, both ways, is added (R-Drop: Liang et al. 2021, equation 3).
     """
-    return summed(core, states(core, batch, drop), batch, smoothing=smoothing, agree=agree, drop=drop)
+    return loss_from_states(core, states(core, batch, drop), batch, smoothing=smoothing, rdrop=rdrop, drop=drop)
 
 
-def summed(
-    core: Transformer, states: Tensor, batch: Batch, *, smoothing: float = 0.0, agree: float = 0.0,
+def loss_from_states(
+    core: Transformer,
+    states: Tensor,
+    batch: Batch,
+    *,
+    smoothing: float = 0.0,
+    rdrop: float = 0.0,
     drop: Drop = no_dropout,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The loss of a batch whose last `states` [B, T, D] are known: of its words, and of texts with a label."""
-    within(batch.labels, core.spec.vocabulary, "word")
+    check_label_range(batch.labels, core.spec.vocabulary, "word")
     hidden, labels = states.flatten(0, 1), batch.labels.flatten()  # N D, N
     weight = None if batch.weight is None else batch.weight.flatten()
     every = hidden.device.type != "cpu" and batch.classes is None and batch.tokens == len(labels)
@@ -47,18 +81,18 @@ def summed(
     if not len(labels):
         total = hidden.sum() * 0
     elif weight is None:
-        total = linear_cross_entropy(hidden, core.head, labels, smoothing=smoothing, agree=agree)
+        total = linear_cross_entropy(hidden, core.head, labels, smoothing=smoothing, rdrop=rdrop)
     else:
-        total = weighed(hidden, core.head, labels, weight, smoothing=smoothing, agree=agree)
-    return total if batch.classes is None else total + text_loss(core, states, batch, smoothing, agree, drop)
+        total = weighted_cross_entropy(hidden, core.head, labels, weight, smoothing=smoothing, rdrop=rdrop)
+    return total if batch.classes is None else total + text_loss(core, states, batch, smoothing, rdrop, drop)
 
 
-def weighed(
-    hidden: Tensor, head: nn.Linear, labels: Tensor, weight: Tensor, *, smoothing: float, agree: float = 0.0
+def weighted_cross_entropy(
+    hidden: Tensor, head: nn.Linear, labels: Tensor, weight: Tensor, *, smoothing: float, rdrop: float = 0.0
 ) -> Tensor:  # fmt: skip
     """The cross-entropy of `head(hidden)` [N, D] against `labels` [N], summed with a weight [N] for each.
 
-    The logits exist a chunk of rows at a time; on the way back they are made again. With `agree` the rows are two
+    The logits exist a chunk of rows at a time; on the way back they are made again. With `rdrop` the rows are two
     passes over the same words, one after the other.
     """
 
@@ -66,29 +100,29 @@ def weighed(
         h, label, counts = h.flatten(0, 1), label.flatten(), counts.flatten()
         logits = F.linear(h, head.weight, head.bias).float()
         total = (F.cross_entropy(logits, label, reduction="none", label_smoothing=smoothing) * counts).sum()
-        return total + apart(logits, agree, counts[: len(counts) // 2, None]) if agree else total
+        return total + rdrop_kl(logits, rdrop, counts[: len(counts) // 2, None]) if rdrop else total
 
-    passes = 2 if agree else 1
+    passes = 2 if rdrop else 1
     rows = max(1, 2_500_000 // len(head.weight) // passes)
     parts = (x.unflatten(0, (passes, -1)).split(rows, 1) for x in (hidden, labels, weight))
     return torch.stack([checkpoint(part, *chunk, use_reentrant=False) for chunk in zip(*parts, strict=True)]).sum()
 
 
-def apart(logits: Tensor, agree: float, counts: Tensor | float = 1.0) -> Tensor:
-    """agree / 2 times what the two halves of `logits` [2 N, V] differ by, both ways, summed with `counts` [N, 1]."""
+def rdrop_kl(logits: Tensor, rdrop: float, counts: Tensor | float = 1.0) -> Tensor:
+    """rdrop / 2 times what the two halves of `logits` [2 N, V] differ by, both ways, summed with `counts` [N, 1]."""
     one, two = logits.log_softmax(-1).chunk(2)
-    return agree / 2 * ((one.exp() - two.exp()) * (one - two) * counts).sum()  # KL(1 | 2) + KL(2 | 1)
+    return rdrop / 2 * ((one.exp() - two.exp()) * (one - two) * counts).sum()  # KL(1 | 2) + KL(2 | 1)
 
 
 def text_loss(
-    core: Transformer, states: Tensor, batch: Batch, smoothing: float = 0.0, agree: float = 0.0, drop: Drop = no_dropout
+    core: Transformer, states: Tensor, batch: Batch, smoothing: float = 0.0, rdrop: float = 0.0, drop: Drop = no_dropout
 ) -> Tensor:
     """The sum over labelled texts of -log p(label), from the last states [B, T, D]; see token_loss."""
     assert batch.classes is not None
     logits, classes = text_logits(core, states, batch, drop), batch.classes
-    within(classes[:, None], logits.shape[-1], "text")
+    check_label_range(classes[:, None], logits.shape[-1], "text")
     total = F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
-    return total + apart(logits[classes != IGNORED], agree) if agree else total
+    return total + rdrop_kl(logits[classes != IGNORED], rdrop) if rdrop else total
 
 
 def text_logits(core: Transformer, states: Tensor, batch: Batch, drop: Drop = no_dropout) -> Tensor:
@@ -104,7 +138,7 @@ def text_logits(core: Transformer, states: Tensor, batch: Batch, drop: Drop = no
     return logits.view(-1, batch.choices) if batch.choices > 1 else logits
 
 
-def within(labels: Tensor, count: int, what: str) -> None:
+def check_label_range(labels: Tensor, count: int, what: str) -> None:
     """Refuse labels [B, T] that are no number below `count`; on a GPU looking would wait, and torch asserts it itself.
 
     Raises:
@@ -144,3 +178,32 @@ def mean_loss(core: Transformer, batches: list[Batch], *, smoothing: float = 0.0
     """The loss per counted token over some batches, without dropout: what validation reports, in nats."""
     total = sum(float(token_loss(core, b, smoothing=smoothing)) for b in batches)
     return total / max(1, sum(b.tokens for b in batches))
+
+
+@torch.no_grad()
+def measure(core: Transformer, batches: Sequence[Batch]) -> dict[str, Any]:
+    """What validation reports: `loss` per counted token in nats, and the share of right guesses.
+
+    `accuracy` counts words (masked ones, or the next one given those before), `label_accuracy` the labels of texts;
+    with experts, `busiest` is how uneven their loads are (1 is aux_loss_weight).
+    """
+    total, counted = 0.0, 0
+    words, texts, loads = [0, 0], [0, 0], list[Tensor]()
+    for batch in batches:
+        with listen_to_routers() as routes:
+            hidden = states(core, batch)  # B T D
+        loads += [collect_decisions(routes, batch)[2]] if routes.heard else []
+        total, counted = total + float(loss_from_states(core, hidden, batch)), counted + batch.tokens
+        there = batch.labels != IGNORED
+        if bool(there.any()):
+            guesses = predict_tokens(hidden[there], core.head, core.spec.vocabulary)
+            words[0] += int((guesses == batch.labels[there]).sum())
+            words[1] += int(there.sum())
+        if batch.classes is not None:
+            guess = text_logits(core, hidden, batch).argmax(-1)
+            texts[0] += int((guess == batch.classes).sum())  # a label that training lacks is never right
+            texts[1] += len(batch.classes)
+    found: dict[str, Any] = {"loss": total / max(1, counted)}
+    for name, (right, of) in (("accuracy", words), ("label_accuracy", texts)):
+        found |= {name: right / of} if of else {}
+    return found | ({"busiest": measure_imbalance(torch.stack(loads).sum(0))} if loads else {})

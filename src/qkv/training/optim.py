@@ -22,7 +22,7 @@ def named_weights(core: nn.Module) -> dict[str, nn.Parameter]:
     return {n: p for n, p in core.named_parameters() if p.requires_grad}
 
 
-def make(core: nn.Module, s: Settings) -> "torch.optim.Optimizer | Together":
+def make_optimizer(core: nn.Module, s: Settings) -> "torch.optim.Optimizer | Together":
     """The optimiser of the settings (Kingma & Ba 2015; Loshchilov & Hutter 2019; Shazeer & Stern 2018).
 
     Weight decay spares norms, biases and embeddings. `muon` takes the matrices within the layers, those of experts one
@@ -33,20 +33,20 @@ def make(core: nn.Module, s: Settings) -> "torch.optim.Optimizer | Together":
     plain = [p for p in weights.values() if id(p) not in spared and p.ndim > 1]
     kept = [p for p in weights.values() if id(p) in spared or p.ndim <= 1]
     if s.optimizer != "muon":
-        return grouped(plain, kept, s)
-    inner = {id(p) for p in matrices_of(core)}
+        return group_weights(plain, kept, s)
+    inner = {id(p) for p in hidden_matrices(core)}
     matrices = [p for p in plain if id(p) in inner]
-    rest = grouped([p for p in plain if id(p) not in inner], kept, s)
+    rest = group_weights([p for p in plain if id(p) not in inner], kept, s)
     return Together([Muon(matrices, lr=s.lr, weight_decay=s.weight_decay), rest]) if matrices else rest
 
 
-def matrices_of(core: nn.Module) -> list[nn.Parameter]:
+def hidden_matrices(core: nn.Module) -> list[nn.Parameter]:
     """The matrices within the layers that learn, which Muon takes."""
     found = (m.weight for n, m in core.named_modules() if isinstance(m, nn.Linear | ExpertLinear) and "layers." in n)
     return [p for p in found if isinstance(p, nn.Parameter) and p.requires_grad]
 
 
-def grouped(plain: Sequence[nn.Parameter], kept: Sequence[nn.Parameter], s: Settings) -> torch.optim.Optimizer:
+def group_weights(plain: Sequence[nn.Parameter], kept: Sequence[nn.Parameter], s: Settings) -> torch.optim.Optimizer:
     """One of PyTorch's optimisers over weights with and without decay."""
     groups = [{"params": plain, "weight_decay": s.weight_decay}, {"params": kept, "weight_decay": 0.0}]
     groups = [g for g in groups if g["params"]]
@@ -79,7 +79,7 @@ class Together:
             one.zero_grad(set_to_none=set_to_none)
 
 
-def memories(core: nn.Module, optimizer: "torch.optim.Optimizer | Together") -> dict[str, tuple[State, bool]]:
+def optimizer_states(core: nn.Module, optimizer: "torch.optim.Optimizer | Together") -> dict[str, tuple[State, bool]]:
     """What the optimiser remembers of each weight by name, to be read and filled, and whether it is fused."""
     names = {p: n for n, p in named_weights(core).items()}
     found: dict[str, tuple[State, bool]] = {}
@@ -89,7 +89,7 @@ def memories(core: nn.Module, optimizer: "torch.optim.Optimizer | Together") -> 
     return found
 
 
-def clip(weights: list[nn.Parameter], largest: float) -> Tensor:
+def clip_gradients(weights: list[nn.Parameter], largest: float) -> Tensor:
     """Scale the gradients so that their joint norm is at most `largest` (0: leave them); gives the norm before."""
     grads = [p.grad for p in weights if p.grad is not None]
     norm = nn.utils.get_total_norm(grads)

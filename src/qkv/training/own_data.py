@@ -17,9 +17,8 @@ from qkv.hub import spec_of
 from qkv.messages import Message
 from qkv.options import replace_from_dict
 from qkv.training.built_in import list_words
-from qkv.training.compatibility import architecture
 from qkv.training.data_files import Data, read_shared
-from qkv.training.run import KINDS, PARTS, PLAIN, Run, asked, elsewhere, misplaced
+from qkv.training.run import KINDS, PARTS, PLAIN, Run, check_keys, parse_overrides, suggest_key
 from qkv.training.settings import Settings, refuse_old_key
 from qkv.training.shape import Shape
 
@@ -28,7 +27,15 @@ SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"
 KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
 
 OWN_PAIRS = Settings(
-    epochs=20, lr=1e-3, schedule="inverse", warmup=1000, smoothing=0.1, clip=1.0, metric="bleu", average=3, patience=5
+    epochs=20,
+    lr=1e-3,
+    schedule="inverse",
+    warmup=1000,
+    label_smoothing=0.1,
+    clip=1.0,
+    metric="bleu",
+    average=3,
+    patience=5,
 )
 OWN_TEXT = Settings(
     epochs=10, optimizer="adamw", lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, schedule="cosine", warmup=100,
@@ -68,11 +75,11 @@ def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) ->
         if key not in (*KINDS, *PLAIN):
             what = Message("table [{key}]", key=key) if isinstance(values[key], dict) else Message(
                 "key {key!r}", key=key)
-            hint, known = elsewhere(key), ", ".join((*KINDS, *PLAIN))
+            hint, known = suggest_key(key), ", ".join((*KINDS, *PLAIN))
             raise QkvError("{path}: unknown {what}{hint} (known: {known})", path=path, what=what, hint=hint,
                            known=known)
-    misplaced(values, f"{path}: ")
-    return described(values, words, path, Path() if recipe else path.parent, recipe=recipe)
+    check_keys(values, f"{path}: ")
+    return make_run(values, words, path, Path() if recipe else path.parent, recipe=recipe)
 
 
 def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
@@ -89,7 +96,7 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
                        "or JSON lines; write their rows in one form, all *.tsv or all *.jsonl, and pack texts beside "
                        "shards (qkv data pack)", names=", ".join(names))
     if kind == "jsonl":
-        values = lined(paths, asked(words, KINDS).get("data", {}))
+        values = describe_json_lines(paths, parse_overrides(words, KINDS).get("data", {}))
     elif kind in ("tsv", "shards") or (kind and len(paths) == 1):
         values = {"data": {kind: names}}
     elif len(paths) == 2:
@@ -97,10 +104,10 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     else:
         raise QkvError("{names}: found {paths} files, expected two parallel ones, one text, or some of TSV or JSON "
                        "lines; name others in a TOML file", names=", ".join(names), paths=len(paths))
-    return described(values, words, paths[0], Path())
+    return make_run(values, words, paths[0], Path())
 
 
-def lined(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
+def describe_json_lines(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
     """What files of JSON lines hold, by the keys of the first row: conversations, pairs, labelled texts, texts.
 
     Keys that `data`, which was typed, names are those of pairs. Where it lets bad rows pass, the first good one counts.
@@ -109,14 +116,14 @@ def lined(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
     found = sources.read_rows(path, parse_object, policy=BadRowPolicy("skip" if lenient else "error"))
     number, first = next(found)
     for row in chain([first], (row for _, row in found) if lenient else ()):
-        if values := keyed(row, [str(path) for path in paths], data.get("keys")):
+        if values := describe_row(row, [str(path) for path in paths], data.get("keys")):
             return values
     raise QkvError("{path}:{number}: found the keys {first}; which of them to learn from is said by "
                    "data.keys='[\"A\", \"B\"]'", path=path, number=number,
                    first=", ".join(first) or Message("none"))
 
 
-def keyed(row: Mapping[str, object], names: list[str], said: object) -> dict[str, Any]:
+def describe_row(row: Mapping[str, object], names: list[str], said: object) -> dict[str, Any]:
     """What files hold of which this is a row: the keys that were `said`, or those that it has; nothing if none."""
     if "messages" in row and not said:
         return {"data": {"messages": names}}
@@ -127,34 +134,32 @@ def keyed(row: Mapping[str, object], names: list[str], said: object) -> dict[str
     return values | ({"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {})
 
 
-def described(
-    values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path, *, recipe: bool = False
-) -> Run:
+def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path, *, recipe: bool = False) -> Run:
     """The run of nested `values`, those of a file, then of typed `words`; errors of the former name the file."""
-    typed = asked(words, PARTS if recipe else KINDS)
-    with told(path):
+    typed = parse_overrides(words, PARTS if recipe else KINDS)
+    with name_file_in_errors(path):
         data = replace_from_dict(Data(), values.get("data", {}), "data", refuse_old_key)
     data = replace_from_dict(data, typed.pop("data", {}), "data", refuse_old_key)
     said = {**{key: values[key] for key in PLAIN if key in values}, **typed}
     objective = str(said.get("objective", ""))
-    shape = Shape(family=FAMILIES.get(objective, "gpt2" if data.textual or data.messages else Shape.family))
-    usual = OWN_CHAT if data.messages else OWN_TEXT if data.textual else OWN_PAIRS
+    shape = Shape(family=FAMILIES.get(objective, "gpt2" if data.is_text or data.messages else Shape.family))
+    usual = OWN_CHAT if data.messages else OWN_TEXT if data.is_text else OWN_PAIRS
     usual = OWN.get(objective, usual)
-    if usual is OWN_PAIRS and hides([typed, values], shape.family, folder):
+    if usual is OWN_PAIRS and hides_words([typed, values], shape.family, folder):
         usual = replace(usual, metric="loss")  # words are guessed, nothing is translated
     read = partial(read_shared, data) if recipe else partial(data.splits, folder)
     known = list_words if data.corpus else None
     run = Run(path.stem, read, shape, training=usual, words=known, data=data)
     rest = {key: value for key, value in values.items() if key != "data"}
-    with told(path):
-        run = replace_from_dict(run, lasting(placed(rest, folder)), on_unknown=refuse_old_key)
+    with name_file_in_errors(path):
+        run = replace_from_dict(run, drop_default_epochs(resolve_paths(rest, folder)), on_unknown=refuse_old_key)
     own = values.get("training")
     chosen = isinstance(own, dict) and "epochs" in own  # the file's own epochs stay beside the steps that were typed
-    typed = placed(typed, folder)
-    return replace_from_dict(run, typed if chosen else lasting(typed), on_unknown=refuse_old_key)
+    typed = resolve_paths(typed, folder)
+    return replace_from_dict(run, typed if chosen else drop_default_epochs(typed), on_unknown=refuse_old_key)
 
 
-def hides(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:
+def hides_words(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:
     """Whether what was said, the stronger first, makes of pairs texts whose words are hidden and guessed."""
     base = next((str(part["base"]) for part in said if part.get("base")), "")
     models = [part["model"] for part in said if isinstance(part.get("model"), dict)]
@@ -162,13 +167,13 @@ def hides(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:
     objective = next((part["objective"] for part in said if "objective" in part), "")
     if base and not objective:
         try:
-            return architecture(spec_of(folder / base if (folder / base).is_dir() else base)) == "encoder"
+            return spec_of(folder / base if (folder / base).is_dir() else base).architecture == "encoder"
         except QkvError:  # told where it is loaded
             return False
     return objective == "masked" or (not objective and family == "bert")
 
 
-def placed(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+def resolve_paths(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The values with those that name something in `folder` made to point there."""
     base, cut = values.get("base"), values.get("tokenizer")
     if isinstance(base, str) and base and (folder / base).is_dir():
@@ -179,7 +184,7 @@ def placed(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     return values
 
 
-def lasting(values: dict[str, Any]) -> dict[str, Any]:
+def drop_default_epochs(values: dict[str, Any]) -> dict[str, Any]:
     """The values without the usual epochs where they have an end of their own."""
     training = values.get("training")
     if isinstance(training, dict) and {"steps", "seconds"} & training.keys():
@@ -188,7 +193,7 @@ def lasting(values: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def name_file_in_errors(path: Path) -> Iterator[None]:
     """Puts the file before what is wrong in it."""
     try:
         yield

@@ -1,12 +1,8 @@
 """What there is to train on. Next: loop.py, which trains on it, and estimate.py, which says what that will cost."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from qkv.data.collate import Batch
 
@@ -24,11 +20,3 @@ class Plan:
     identity: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what was left out, to be told before the run
     judged: int | None = None
-
-
-def placed(batch: Any, device: torch.device) -> Any:
-    """A batch with its tensors on a device; as it is where they are there already."""
-    if batch.target.device == device:
-        return batch
-    tensors = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
-    return dataclasses.replace(batch, **{k: t.to(device) for k, t in tensors.items() if isinstance(t, Tensor)})

@@ -20,10 +20,9 @@ from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, check_range, parse_as
 from qkv.tokenizers.bpe_dropout import Ranks, read_merges
 from qkv.tokenizers.vocabulary import Kind
 from qkv.training.data_files import Data
-from qkv.training.probes.watched import Watching
-from qkv.training.settings import Settings, refuse_old_key
+from qkv.training.settings import RENAMED, Settings, refuse_old_key
 from qkv.training.shape import Shape
-from qkv.training.splits import Splits, shared
+from qkv.training.splits import Splits, find_data_file
 
 
 @dataclass(frozen=True)
@@ -35,20 +34,20 @@ class Vocabulary:
 
     kind: Kind = "bpe"
     size: int = 8000
-    dropout: float = 0.0  # the paper's: 0.1, for Chinese and Japanese 0.6
+    bpe_dropout: float = 0.0  # the paper's: 0.1, for Chinese and Japanese 0.6
     of: str = ""  # the MODEL whose vocabulary this run has, such as another run's directory
     merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
 
     def __post_init__(self) -> None:
         validate("tokenizer", self)
-        if not 0 <= self.dropout <= 1:
-            raise QkvError("tokenizer.dropout: found {dropout}, expected {share}", dropout=self.dropout,
+        if not 0 <= self.bpe_dropout <= 1:
+            raise QkvError("tokenizer.bpe_dropout: found {bpe_dropout}, expected {share}", bpe_dropout=self.bpe_dropout,
                            share=SHARE)
 
     def ranks(self) -> Ranks | None:
         """The merges of the file; None where none is named, as a vocabulary of kind bpe has its own."""
         path = Path(self.merges)
-        return read_merges(path if path.is_file() else shared(*path.parts)) if self.merges else None
+        return read_merges(path if path.is_file() else find_data_file(*path.parts)) if self.merges else None
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,34 @@ class Check:
 
 
 @dataclass(frozen=True)
+class ProbeSettings:
+    """What a run records of itself: how often (0: never), over which texts and words, and what that may cost.
+
+    Without texts the first ones of validation are taken. The first weights and the last step are always recorded; what
+    lies between keeps within `share` of the training time that the run is expected to take.
+    """
+
+    times: int = 0
+    steps: tuple[int, ...] = ()  # recorded whatever they take
+    texts: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    share: float = 0.08
+    megabytes: int = 256  # of weights kept on disk, at steps spread evenly by ratio; 0: none
+    longest: int = 32  # tokens of a translation or sample
+
+    def __post_init__(self) -> None:
+        for key in ("times", "megabytes", "longest"):
+            if getattr(self, key) < (key == "longest"):
+                raise QkvError("watch.{key}: found {value}, expected {text} or more", key=key, value=getattr(self, key),
+                               text=int(key == "longest"))
+        if min(self.steps, default=1) < 1:
+            raise QkvError("watch.steps: found {steps}, expected steps from 1 on", steps=list(self.steps))
+        if not 0 < self.share <= 1:
+            raise QkvError("watch.share: found {share}, expected a share of the training time from 0 to 1",
+                           share=self.share)
+
+
+@dataclass(frozen=True)
 class Run:
     """A whole training run: what `qkv.train` takes.
 
@@ -90,7 +117,7 @@ class Run:
     training: Settings = field(default_factory=Settings)
     check: Check = field(default_factory=Check)
     words: Callable[[], Sequence[str]] | None = None  # of a tokenizer of kind lexicon
-    watch: Watching = field(default_factory=Watching)
+    watch: ProbeSettings = field(default_factory=ProbeSettings)
     objective: str = ""
     base: str = ""
     data: Data | None = None  # of a run over your own files (own.py): what `splits` reads
@@ -99,54 +126,63 @@ class Run:
 PLAIN = ("objective", "base")
 OWN = Message("; a recipe reads its own data, a TOML file names yours")
 PARTS = ("model", "tokenizer", "training", "check", "watch")
-KINDS = {"data": Data, "model": Shape, "tokenizer": Vocabulary, "training": Settings, "check": Check, "watch": Watching}
+KINDS = {
+    "data": Data,
+    "model": Shape,
+    "tokenizer": Vocabulary,
+    "training": Settings,
+    "check": Check,
+    "watch": ProbeSettings,
+}
 
 
-def asked(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
+def parse_overrides(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
     """`a.b=c` words as a nested mapping; of an unknown key the nearest is told, in whichever part it lies."""
     values, parts = parse_assignments(words), tuple(parts)
     for key, value in values.items():
         if key in PLAIN:
             continue
         if key not in parts:
-            hint = OWN if key == "data" else elsewhere(key, parts)
+            hint = OWN if key == "data" else suggest_key(key, parts)
             raise QkvError("{key}: unknown key{hint} (parts: {parts})", key=key, hint=hint,
                            parts=", ".join(parts))
         if not isinstance(value, dict):
             raise QkvError("{key}={value}: names a part, expected a key in it such as {key}.…=…", key=key,
                            value=value)
-    misplaced(values)
+    check_keys(values)
     return values
 
 
-def elsewhere(key: str, parts: Iterable[str] = KINDS) -> Message:
+def suggest_key(key: str, parts: Iterable[str] = KINDS) -> Message:
     """A hint of where a key belongs: its own place if any part has it, else the nearest name."""
     known = [*PLAIN, *(f"{part}.{f.name}" for part in parts for f in dataclasses.fields(KINDS[part]))]
     exact = [name for name in known if name.rpartition(".")[2] == key]
+    exact += [new for old, new in RENAMED.items() if old.rpartition(".")[2] == key]
     return meant(exact[0]) if exact else nearest(key, [*known, *parts])
 
 
-def misplaced(values: Mapping[str, Any], where: str = "") -> None:
+def check_keys(values: Mapping[str, Any], where: str = "") -> None:
     """QkvError for a key that its part lacks and another part, or none at all, has."""
     own = {part: [f.name for f in dataclasses.fields(kind)] for part, kind in KINDS.items()}
     every = {*PLAIN, *(name for names in own.values() for name in names)}
     for part, names in own.items():
         table = values.get(part)
         for key in table if isinstance(table, Mapping) else ():
-            if key in every and key not in names:
-                hint = elsewhere(key)
+            if key in every and key not in names and f"{part}.{key}" not in RENAMED:
+                hint = suggest_key(key)
                 raise QkvError("{where}{part}.{key}: unknown key{hint} (known: {names})", where=where, part=part,
                                key=key, hint=hint, names=", ".join(names))
 
 
-def configured(run: Run, words: Iterable[str]) -> Run:
+def override_run(run: Run, words: Iterable[str]) -> Run:
     """The run with `a.b=c` put in; QkvError for a key that there is not."""
-    return replace_from_dict(run, asked(words, PARTS), on_unknown=refuse_old_key)
+    return replace_from_dict(run, parse_overrides(words, PARTS), on_unknown=refuse_old_key)
 
 
-def shortened(run: Run) -> Run:
+def shrink_run(run: Run) -> Run:
     """The same run in seconds: a narrow model, a little of the data, a few steps; every part of it still works."""
-    def few() -> Splits:
+
+    def read_few() -> Splits:
         with dry_run():
             whole = run.splits()
         if isinstance(whole.train, Mixture):
@@ -162,7 +198,7 @@ def shortened(run: Run) -> Run:
     training = dataclasses.replace(run.training, steps=6, epochs=0, tokens=512, warmup=2, precision="fp32", **every)
     prompts = tuple(prompt.strip()[:20] for prompt in run.check.prompts)  # what fits into so short a context
     return dataclasses.replace(
-        run, splits=few, model=model, training=training,
+        run, splits=read_few, model=model, training=training,
         check=dataclasses.replace(run.check, sentences=4, longest=8, prompts=prompts),
         # so few rows need not know the words that are asked for
         watch=dataclasses.replace(run.watch, times=min(run.watch.times, 3), longest=8, texts=(), words=()),

@@ -1,4 +1,4 @@
-"""Learning rates: pure functions of the step, which counts from 1. `rate` picks one by the settings. Next: optim.py."""
+"""Learning rates: pure functions of the step, which counts from 1. The settings pick one. Next: optim.py."""
 
 import math
 
@@ -41,7 +41,7 @@ def constant(step: int, *, lr: float, warmup: int) -> float:
     return lr * min(1.0, step / max(warmup, 1))
 
 
-def rate(s: Settings, step: int, *, total: int, width: int) -> float:
+def learning_rate(s: Settings, step: int, *, total: int, width: int) -> float:
     """The learning rate of a step by the settings' schedule over `total` steps, for a model of `width`."""
     if s.schedule == "noam":
         return noam(step, lr=s.lr, warmup=s.warmup, width=width)

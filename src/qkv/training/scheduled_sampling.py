@@ -14,17 +14,17 @@ from qkv.core.dropout import make_dropout
 from qkv.core.model import Transformer
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
-from qkv.training.crossentropy import likeliest
+from qkv.training.crossentropy import predict_tokens
 from qkv.training.losses import states
 
 
-def share(step: int, *, most: float, ramp: int) -> float:
+def sampling_share(step: int, *, most: float, ramp: int) -> float:
     """The share of inputs that are guesses at a step, which counts from 0: a line up to `most` over `ramp` steps."""
     return most * min(1.0, step / ramp) if ramp else most
 
 
 @torch.no_grad()
-def mixed(core: Transformer, batch: Batch, part: float, *key: int) -> Batch:
+def replace_inputs(core: Transformer, batch: Batch, part: float, *key: int) -> Batch:
     """The batch with a `part` of its true inputs replaced by what the core guesses there (its likeliest word).
 
     Labels stay. Which inputs is a pure function of `key`, such as (seed, epoch, batch, micro-batch); the part is
@@ -38,16 +38,16 @@ def mixed(core: Transformer, batch: Batch, part: float, *key: int) -> Batch:
     there = batch.labels != IGNORED
     asked = there[:, :-1] & there[:, 1:]  # B T-1: the next input is this label's word
     if core.spec.decoder is None or not bool((batch.target[:, 1:] == batch.labels[:, :-1])[asked].all()):
-        raise QkvError("training.sampled: scheduled sampling replaces the next word's input; these batches ask for "
-                       "hidden words or labels. Leave it out")
-    chosen = asked & coins(asked.shape, part, *key, device=batch.target.device)
+        raise QkvError("training.scheduled_sampling: it replaces the next word's input; these batches ask for hidden "
+                       "words or labels. Leave it out")
+    chosen = asked & draw_cells(asked.shape, part, *key, device=batch.target.device)
     target = batch.target.clone()
     if bool(chosen.any()):
-        target[:, 1:][chosen] = likeliest(states(core, batch)[:, :-1][chosen], core.head, core.spec.vocabulary)
+        target[:, 1:][chosen] = predict_tokens(states(core, batch)[:, :-1][chosen], core.head, core.spec.vocabulary)
     return replace(batch, target=target)
 
 
-def coins(shape: torch.Size, part: float, *key: int, device: torch.device) -> Tensor:
+def draw_cells(shape: torch.Size, part: float, *key: int, device: torch.device) -> Tensor:
     """True for a `part` of the cells, a function of the key: what a dropout at that rate would drop."""
     drop = make_dropout(*key, 1, device=device)  # one number more than the dropout of the same step
     return drop(torch.ones(shape, device=device), min(part, 255 / 256)) == 0

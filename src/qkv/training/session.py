@@ -9,13 +9,12 @@ from typing import Any
 
 from qkv.errors import QkvError
 from qkv.model import Model
-from qkv.training import assemble as parts
-from qkv.training import checkpoint, lock, log, loop
-from qkv.training.assemble import Assembly
+from qkv.training import checkpoint, evaluation, lock, log, loop
+from qkv.training.assemble import Assembly, assemble
+from qkv.training.control import Interrupted, Outcome
 from qkv.training.distributed import Ranks
 from qkv.training.log import Report
-from qkv.training.loop import Outcome
-from qkv.training.probes import watching
+from qkv.training.probes import readings
 from qkv.training.run import PARTS, Run
 
 
@@ -30,49 +29,50 @@ class Trained:
     rank: int = 0  # of this process among those that train together; only the first has metrics and a test
 
 
-def train(
-    run: Run, directory: Path | None, device: str, report: Report | None, resume: bool, ranks: Ranks
-) -> Trained:
+def train(run: Run, directory: Path | None, device: str, report: Report | None, resume: bool, ranks: Ranks) -> Trained:
     """Train in this process, which is one of `ranks`."""
     going_on = bool(resume and directory and checkpoint.Store(directory / "train", {}).last)
     start = None if going_on else time.process_time()
-    a = parts.assemble(run, directory=directory if going_on else None, device=device)
+    a = assemble(run, directory=directory if going_on else None, device=device)
     if directory is not None and not going_on:
         refuse_others(directory)  # before the lock, which makes folders
     with lock.lock_directory(directory / "train") if directory and ranks.first else nullcontext():
         if directory is not None and not going_on:
-            begin(a, directory, first=ranks.first)
-        return learnt(a, directory, report, resume, ranks, start)
+            begin_directory(a, directory, first=ranks.first)
+        return train_assembly(a, directory, report, resume, ranks, start)
 
 
-def learnt(
+def train_assembly(
     a: Assembly, directory: Path | None, report: Report | None, resume: bool, ranks: Ranks, start: float | None
 ) -> Trained:
     """Train what was assembled, test it and keep what came of it; `start` is its processor time at first, if known."""
-    if report and ranks.first:
-        for text in (*a.splits.notes, *a.plan.notes):
-            report({"kind": "note", "step": 0, "text": text})
-    beside = parts.beside(a) if ranks.first else {}
-    if report and beside:
-        report({"kind": "note", "step": 0, "text": parts.counted(beside)})
-    evaluate = parts.judge(a, directory) if ranks.first else None
-    watch = watching.recorder(a) if directory and ranks.first else None
+    place = directory if ranks.first else None  # the first process alone writes
+    notes, ngrams = [*a.splits.notes, *a.plan.notes], dict[str, Any]()
+    if ranks.first and a.run.check.ngrams:
+        ngrams = evaluation.count_ngrams(a, order=a.run.check.ngrams)
+        notes.append(evaluation.describe_ngrams(ngrams))
+    for text in notes if report and ranks.first else ():
+        report({"kind": "note", "step": 0, "text": text})  # type: ignore[misc]
+    evaluate = evaluation.make_evaluation(a, directory) if ranks.first else None
+    recorder = readings.make_recorder(a) if place and (a.run.watch.times or a.run.watch.steps) else None
     try:
         outcome = loop.train(a.model.core, a.plan, a.run.training, directory=directory, evaluate=evaluate,
-                             report=report, resume=resume, watch=watch)  # fmt: skip
-    except loop.Interrupted:
-        state(a, directory, first=ranks.first)
+                             report=report, resume=resume, recorder=recorder)  # fmt: skip
+    except Interrupted:
+        if place:
+            write_settings(a, place)
         raise
-    state(a, directory, first=ranks.first)
+    if place:
+        write_settings(a, place)
     if not ranks.first:
         return Trained(a.model, outcome, {}, directory, ranks.rank)
-    numbers, said = parts.test(a)
+    numbers, said = evaluation.evaluate_test(a)
     if directory is not None:
-        a.model.save(directory)
+        a.save(directory)
         spent = None if start is None else round(time.process_time() - start, 1)  # of all threads of this process
         done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent}
-        done |= {"ngrams": beside} if beside else {}
-        log.record(directory / "train" / "result.json", done)
+        done |= {"ngrams": ngrams} if ngrams else {}
+        log.write_json(directory / "train" / "result.json", done)
         if said:
             (directory / "train" / "test.hyp").write_text("\n".join(said) + "\n", encoding="utf-8")
     return Trained(a.model, outcome, numbers, directory)
@@ -89,7 +89,7 @@ def refuse_others(directory: Path) -> None:
                        directory=directory)
 
 
-def begin(a: Assembly, directory: Path, *, first: bool = True) -> None:
+def begin_directory(a: Assembly, directory: Path, *, first: bool = True) -> None:
     """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
     refuse_others(directory)  # once more, now that no other process can begin here
     if checkpoint.Store(directory / "train", {}).last:
@@ -97,16 +97,16 @@ def begin(a: Assembly, directory: Path, *, first: bool = True) -> None:
                        directory=directory)
     if not first:
         return
-    state(a, directory)  # first, so that what is begun is known as a run, to other processes and to a second try
-    a.model.save(directory)
+    write_settings(
+        a, directory
+    )  # first, so that what is begun is known as a run, to other processes and to a second try
+    a.save(directory)
 
 
-def state(a: Assembly, directory: Path | None, *, first: bool = True) -> None:
+def write_settings(a: Assembly, directory: Path) -> None:
     """Write the settings beside the run: those that it begins with, or a resumed part, which may have others."""
-    if directory is None or not first:
-        return
     settings = {part: dataclasses.asdict(getattr(a.run, part)) for part in PARTS}
     settings |= {"objective": a.run.objective, "base": a.run.base}
     settings |= {"data": dataclasses.asdict(a.run.data)} if a.run.data else {}
     kept = {"name": a.run.name, "notes": [*a.splits.notes, *a.plan.notes], **settings}
-    log.record(directory / "train" / "run.json", kept)
+    log.write_json(directory / "train" / "run.json", kept)

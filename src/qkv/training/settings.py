@@ -11,8 +11,14 @@ from qkv.messages import Message
 from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, SHARE_BELOW_1, check_range, validate
 
 THREADS = 1024  # more end the process without a word
-# Keys of earlier versions: the new name, or for one that was removed what to do instead.
-RENAMED: dict[str, str] = {}
+# Keys of earlier versions: the new name, or for one that was removed what to do instead. Checkpoints and run.json that
+# have them are read all the same.
+RENAMED: dict[str, str] = {
+    "training.smoothing": "training.label_smoothing", "training.agree": "training.rdrop",
+    "training.sampled": "training.scheduled_sampling", "training.sampled_ramp": "training.scheduled_sampling_ramp",
+    "training.balance": "training.moe_aux_loss", "training.steer": "training.moe_bias_lr",
+    "tokenizer.dropout": "tokenizer.bpe_dropout", "model.chosen": "model.top_k", "model.steered": "model.moe_bias",
+}  # fmt: skip
 REMOVED: dict[str, Message] = {
     "training.outputs": Message("a translation is chosen among all words of the vocabulary; delete the key"),
 }
@@ -40,13 +46,15 @@ class Settings:
     clip: float = 0.0  # largest gradient norm
     on_bad_step: Literal["stop", "skip", "rewind"] = "stop"  # a loss or gradient that is no number, or a spike
     spike: float = 0.0  # so many standard deviations above the last 64 steps a loss or gradient is a spike; 0: never
-    smoothing: float = 0.0  # label smoothing
-    agree: float = 0.0  # each batch is read with two dropouts, and differing costs so much (R-Drop: Liang et al. 2021)
-    sampled: float = 0.0  # scheduled sampling: the share of true inputs that the model's own guesses replace at most
-    sampled_ramp: int = 0  # steps over which that share grows from none
+    label_smoothing: float = 0.0
+    rdrop: float = 0.0  # each batch is read with two dropouts, and differing costs so much (R-Drop: Liang et al. 2021)
+    scheduled_sampling: float = 0.0  # the share of true inputs that the model's own guesses replace at most
+    scheduled_sampling_ramp: int = 0  # steps over which that share grows from none
     word_dropout: float = 0.0  # the share of words left out of labelled texts (Iyyer et al. 2015), unknown in pairs
-    balance: float = 0.01  # how much of the loss evens out the experts, where there are any (Fedus et al. 2021, 2.2)
-    steer: float = 1e-3  # how far the bias of an expert moves in a step, where there is one (Wang et al. 2024)
+    moe_aux_loss: float = (
+        0.01  # how much of the loss evens out the experts, where there are any (Fedus et al. 2021, 2.2)
+    )
+    moe_bias_lr: float = 1e-3  # how far the bias of an expert moves in a step, where there is one (Wang et al. 2024)
     auxiliary: float = 0.5  # what the loss of words counts beside that of labels (Radford et al. 2018, equation 5)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "never", "blocks"] = "auto"  # torch.compile of the blocks; auto: on a GPU
@@ -68,12 +76,12 @@ class Settings:
             object.__setattr__(self, "epochs", 1)
         check_range("training", self, AT_LEAST_ONE, lambda n: n >= 1, "tokens", "accumulate", "log_every")
         check_range("training", self, NOT_NEGATIVE, lambda n: n >= 0, "steps", "epochs", "seconds", "patience",
-                "warmup", "lr", "clip", "average", "weight_decay", "balance", "steer", "auxiliary", "sampled_ramp",
-                "spike", "agree", "evaluate_every", "save_every")  # fmt: skip
+                    "warmup", "lr", "clip", "average", "weight_decay", "moe_aux_loss", "moe_bias_lr", "auxiliary",
+                "scheduled_sampling_ramp", "spike", "rdrop", "evaluate_every", "save_every")  # fmt: skip
         above = Message("a number above 0 (1e-8, say), as Adam divides by it")
         check_range("training", self, above, lambda n: n > 0, "eps")
-        check_range("training", self, SHARE, lambda n: 0 <= n <= 1, "smoothing", "decay", "floor",
-                "sampled")  # fmt: skip
+        check_range("training", self, SHARE, lambda n: 0 <= n <= 1, "label_smoothing", "decay", "floor",
+                "scheduled_sampling")  # fmt: skip
         check_range("training", self, SHARE_BELOW_1, lambda n: 0 <= n < 1, "ema", "word_dropout")
         usual = Message("0 (the usual) to {threads}", threads=THREADS)
         check_range("training", self, usual, lambda n: 0 <= n <= THREADS, "threads")
@@ -83,22 +91,22 @@ class Settings:
             raise QkvError("training.betas: found {betas}, expected two shares from 0 to below 1",
                            betas=list(self.betas))
 
-    def better(self, new: Mapping[str, Any], old: Mapping[str, Any] | None) -> bool:
+    def is_better(self, new: Mapping[str, Any], old: Mapping[str, Any] | None) -> bool:
         """Whether the metrics `new` beat `old` in the one that counts."""
         if self.metric not in new:
-            known = ", ".join(new) or "none"
+            known = ", ".join(new) or Message("none")
             hint = nearest(self.metric, new)
             raise QkvError("training.metric: evaluation gives no {metric!r}{hint} (it gives: {known})",
                            metric=self.metric, hint=hint, known=known)
         if old is None:
             return True
-        new_score, old_score = (worth(self.metric, m.get(self.metric)) for m in (new, old))
+        new_score, old_score = (score(self.metric, m.get(self.metric)) for m in (new, old))
         if new_score == old_score:  # BLEU is 0 at first, exact match 1 at last
-            return worth("loss", new.get("loss")) > worth("loss", old.get("loss"))
+            return score("loss", new.get("loss")) > score("loss", old.get("loss"))
         return new_score > old_score
 
 
-def worth(metric: str, value: float | None) -> float:
+def score(metric: str, value: float | None) -> float:
     """A metric as a number that is better when higher; what is no number is worst."""
     if value is None or math.isnan(value):
         return -math.inf
@@ -111,3 +119,9 @@ def refuse_old_key(name: str) -> None:
         raise QkvError("{name}: this key is called {new} now", name=name, new=new)
     if instead := REMOVED.get(name):
         raise QkvError("{name}: this key was removed: {instead}", name=name, instead=instead)
+
+
+def rename_keys(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a part of a run, as an earlier version may have written them, under the names of today."""
+    kept = {f"{part}.{key}": value for key, value in values.items() if f"{part}.{key}" not in REMOVED}
+    return {RENAMED.get(name, name).partition(".")[2]: value for name, value in kept.items()}

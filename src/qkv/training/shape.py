@@ -37,8 +37,10 @@ class Shape:
     groups: int = 0  # key/value heads of llama and prefix; 0: as many as heads
     ffn: int = 0  # the width within the feed-forward part; 0: four times `width`
     experts: int = 0  # of llama (which is Mixtral then) and prefix (with one more that reads every token); 0: dense
-    chosen: int = 2
-    steered: bool = False  # a bias of each expert, moved by training.steer, decides with its score (Wang et al. 2024)
+    top_k: int = 2
+    moe_bias: bool = (
+        False  # a bias of each expert, moved by training.moe_bias_lr, decides with its score (Wang et al. 2024)
+    )
     activation: str = ""  # in the family's own words; empty: its usual one
     dropout: float | None = None  # None: 0.1, where the family has any (see DROPLESS)
     attention_dropout: float = 0.0
@@ -47,7 +49,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         validate("model", self)
-        check_range("model", self, AT_LEAST_ONE, lambda n: n >= 1, "width", "layers", "heads", "context", "chosen")
+        check_range("model", self, AT_LEAST_ONE, lambda n: n >= 1, "width", "layers", "heads", "context", "top_k")
         check_range("model", self, NOT_NEGATIVE, lambda n: n >= 0, "groups", "experts", "ffn")
         drops = [key for key in ("dropout", "attention_dropout") if getattr(self, key) is not None]
         check_range("model", self, SHARE_BELOW_1, lambda n: 0 <= n < 1, *drops)
@@ -61,6 +63,13 @@ class Shape:
     def drop(self) -> float:
         """The dropout of states and embeddings, and before labels."""
         return 0.1 if self.dropout is None else self.dropout
+
+    @property
+    def saved_as(self) -> str | None:
+        """The Hugging Face family whose config says such a spec without labels; None where none does."""
+        if self.family in (*HEADLESS, "prefix") or self.moe_bias:
+            return None
+        return "mixtral" if self.family == "llama" and self.experts else self.family
 
     def spec(self, vocabulary: int, *, labels: int = 0) -> Spec:
         """The spec of such a model over a vocabulary and so many labels of texts.
@@ -90,9 +99,9 @@ class Shape:
         common = {"model_type": kind, "vocab_size": vocabulary}
         common |= {} if kind == "glm_blank" else {"tie_word_embeddings": self.tied}
         spec = spec_from_config(common | made, "model")
-        spec = prefixed(spec, self) if self.family == "prefix" else spec
-        spec = steered(spec) if self.steered else spec
-        return replace(spec, labels=labelling(spec, labels, self.drop)) if labels else spec
+        spec = make_prefix_decoder(spec, self) if self.family == "prefix" else spec
+        spec = add_router_bias(spec) if self.moe_bias else spec
+        return replace(spec, labels=label_head(spec, labels, self.drop)) if labels else spec
 
     def refuse_idle(self) -> None:
         """Refuse what this family would not heed."""
@@ -104,11 +113,12 @@ class Shape:
             raise QkvError("model.{idle}={value}: {family} does not heed it; take it away, or take a family that "
                            "does: {fit}", idle=idle, value=getattr(self, idle), family=self.family,
                            fit=", ".join(fit))
-        if self.steered and not self.experts:
-            raise QkvError("model.steered=true: there are no experts to steer; say how many: model.experts=8")
-        if self.chosen != Shape.chosen and not self.experts:
-            raise QkvError("model.chosen={chosen}: there are no experts to choose from; say how many: model.experts=8",
-                           chosen=self.chosen)
+        if self.moe_bias and not self.experts:
+            raise QkvError("model.moe_bias=true: there are no experts to steer; say how many: "
+                           "model.experts=8")
+        if self.top_k != Shape.top_k and not self.experts:
+            raise QkvError("model.top_k={top_k}: there are no experts to choose from; say how many: model.experts=8",
+                           top_k=self.top_k)
 
     def refuse_narrow(self) -> None:
         """Refuse a feed-forward part of another width than this family knows."""
@@ -156,7 +166,7 @@ class Shape:
                 "n_positions": self.context, "activation_function": self.activation or "gelu_new"}  # fmt: skip
 
     def llama(self) -> dict[str, Any]:
-        sparse = {"model_type": "mixtral", "num_local_experts": self.experts, "num_experts_per_tok": self.chosen}
+        sparse = {"model_type": "mixtral", "num_local_experts": self.experts, "num_experts_per_tok": self.top_k}
         return {"hidden_size": self.width, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
                 "num_key_value_heads": self.groups or self.heads, "intermediate_size": self.inner,
                 "hidden_act": self.activation or "silu", "max_position_embeddings": self.context,
@@ -164,14 +174,14 @@ class Shape:
                 **(sparse if self.experts and self.family == "llama" else {})}  # fmt: skip
 
 
-def labelling(spec: Spec, count: int, dropout: float) -> Labels:
+def label_head(spec: Spec, count: int, dropout: float) -> Labels:
     """What labels texts: an encoder by its first state (Devlin et al. 2018), a decoder by its last (GPT-1)."""
     if spec.decoder:
         return Labels(count, "last", bias=False, dropout=dropout)
     return Labels(count, dense=Dense("tanh"), dropout=dropout)
 
 
-def prefixed(spec: Spec, shape: Shape) -> Spec:
+def make_prefix_decoder(spec: Spec, shape: Shape) -> Spec:
     """The spec of a decoder that sees a prefix freely, with experts where the shape has some."""
 
     def block(b: Block) -> Block:
@@ -179,12 +189,12 @@ def prefixed(spec: Spec, shape: Shape) -> Spec:
         if not shape.experts:
             return b
         assert b.ffn is not None
-        return replace(b, ffn=None, moe=Experts(shape.experts, shape.chosen, b.ffn, shared=b.ffn))
+        return replace(b, ffn=None, moe=Experts(shape.experts, shape.top_k, b.ffn, shared=b.ffn))
 
     return replace(spec, decoder=replace(spec.stack, blocks=tuple(map(block, spec.stack.blocks))))
 
 
-def steered(spec: Spec) -> Spec:
+def add_router_bias(spec: Spec) -> Spec:
     """The spec with a bias of each expert that decides, with its score, which are chosen."""
 
     def block(b: Block) -> Block:

@@ -60,7 +60,7 @@ def text_splits(text: str, *, share: float) -> Splits:
     return Splits(text[:cut], text[cut:])
 
 
-def shared(*parts: str) -> Path:
+def find_data_file(*parts: str) -> Path:
     """A file of the folder of real data, or of what `qkv data get` fetched; QkvError says where it should lie."""
     path, fetched = data_dir().joinpath(*parts), (cache_dir() / "data").joinpath(*parts)
     if not path.is_file() and not fetched.is_file():

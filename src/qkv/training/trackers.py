@@ -13,14 +13,14 @@ from typing import Any
 from uuid import uuid4
 
 from qkv.errors import QkvError, nearest
-from qkv.training.compare import kept, leaves
-from qkv.training.log import Event, Report, put
+from qkv.training.compare import leaves, read_json_object
+from qkv.training.log import Event, Report, write_text_file
 
 GROUP = "qkv.track"
 Tracker = Callable[[Path], Report]
 
 
-def opened(name: str, directory: Path) -> Report:
+def open_tracker(name: str, directory: Path) -> Report:
     """The report of a tracker, for a run in a directory.
 
     Raises:
@@ -38,14 +38,14 @@ def opened(name: str, directory: Path) -> Report:
         raise QkvError("--track {name}: {e}; pip install {name}", name=name, e=e) from None
 
 
-def tensorboard(directory: Path) -> Report:
+def open_tensorboard(directory: Path) -> Report:
     """Files for `tensorboard --logdir DIRECTORY/train`; of a resumed run, what it says again stands once."""
     place, open_ = str(directory / "train" / "tensorboard"), import_module("torch.utils.tensorboard").SummaryWriter
     writer: Any = None
 
     def report(event: Event) -> None:
         nonlocal writer
-        found = numbers(event)
+        found = collect_numbers(event)
         if found and writer is None:
             writer = open_(place, purge_step=event["step"])
         for name, value in found.items():
@@ -56,41 +56,41 @@ def tensorboard(directory: Path) -> Report:
     return report
 
 
-def runs_of(library: str) -> Tracker:
+def tracker_of(library: str) -> Tracker:
     """A tracker by a library with the calls of W&B: init with the run's settings, log, finish."""
 
-    def begun(directory: Path) -> Report:
+    def open_library(directory: Path) -> Report:
         module, begins = import_module(library), True
 
         def report(event: Event) -> None:
             nonlocal begins
             if begins:  # only now the run has written its settings
-                said = dict(leaves(kept(directory / "train" / "run.json")))
+                said = dict(leaves(read_json_object(directory / "train" / "run.json")))
                 project = os.environ.get("WANDB_PROJECT", "qkv")
-                module.init(project=project, name=directory.name, config=said, **going_on(library, directory))
+                module.init(project=project, name=directory.name, config=said, **resume_options(library, directory))
             begins = False
-            if found := numbers(event):
+            if found := collect_numbers(event):
                 module.log(found, step=event["step"])
             if event["kind"] == "end":
                 module.finish()
 
         return report
 
-    return begun
+    return open_library
 
 
-def going_on(library: str, directory: Path) -> dict[str, str]:
+def resume_options(library: str, directory: Path) -> dict[str, str]:
     """What makes a library go on with a run that it knows: W&B knows runs by an id, trackio by their name."""
     path = directory / "train" / f"{library}.id"
     again = path.is_file()
     if not again:
-        put(path, uuid4().hex + "\n")
+        write_text_file(path, uuid4().hex + "\n")
     if library == "wandb":
         return {"id": path.read_text(encoding="utf-8").strip(), "resume": "allow"}
     return {"resume": "allow" if again else "never"}
 
 
-def numbers(event: Event) -> dict[str, float]:
+def collect_numbers(event: Event) -> dict[str, float]:
     """The numbers of an event under the names that trackers group by: train/loss, valid/bleu."""
     side = {"step": "train", "evaluation": "valid"}.get(event["kind"])
     never = ("kind", "step", "of", "eta", "best", "weights")
@@ -100,7 +100,7 @@ def numbers(event: Event) -> dict[str, float]:
             if key not in never and isinstance(value, int | float)}  # fmt: skip
 
 
-def told(reports: Sequence[Report | None]) -> Report:
+def join_reports(reports: Sequence[Report | None]) -> Report:
     """One report that tells all of them."""
 
     def report(event: Event) -> None:
@@ -110,4 +110,8 @@ def told(reports: Sequence[Report | None]) -> Report:
     return report
 
 
-OWN: dict[str, Tracker] = {"tensorboard": tensorboard, "wandb": runs_of("wandb"), "trackio": runs_of("trackio")}
+OWN: dict[str, Tracker] = {
+    "tensorboard": open_tensorboard,
+    "wandb": tracker_of("wandb"),
+    "trackio": tracker_of("trackio"),
+}

@@ -18,9 +18,9 @@ import qkv
 from qkv import cli, memory
 from qkv.errors import QkvError
 from qkv.paths import data_dir
-from qkv.training import assemble, log, recipes
+from qkv.training import assemble, evaluation, log, recipes
 from qkv.training.own_data import from_toml
-from qkv.training.run import Run, Vocabulary, configured, shortened
+from qkv.training.run import Run, Vocabulary, override_run, shrink_run
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits, held_out
@@ -48,7 +48,7 @@ def tiny(**training: object) -> Run:
     shape = Shape("marian", width=16, layers=1, heads=2, ffn=32, dropout=0.1, context=32)
     base = Settings(steps=6, tokens=64, warmup=2, precision="fp32", evaluate_every=2, metric="bleu", average=2)
     run = Run("tiny", lambda: Splits(data[:50], data[50:55], data[55:]), shape, Vocabulary("word", 50), base)
-    return configured(run, [f"training.{k}={v}" for k, v in training.items()])
+    return override_run(run, [f"training.{k}={v}" for k, v in training.items()])
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -104,25 +104,25 @@ def test_a_run_interrupted_in_a_recipe_goes_on_to_the_same_model(tmp_path: Path)
     assert whole.test == again.test
     with pytest.raises(QkvError, match="--resume auto"):
         recipes.train(tiny(), out=tmp_path / "a", device="cpu")
-    other = configured(tiny(), ["tokenizer.size=40"])
+    other = override_run(tiny(), ["tokenizer.size=40"])
     with pytest.raises(QkvError, match=r"tokenizer\.size: was 50, now 40"):
         recipes.train(other, out=tmp_path / "a", device="cpu", resume=True)
 
 
 @pytest.mark.parametrize("name", ["demo_bert", "demo_moe"])
 def test_masked_words_and_prefixes_go_on_bit_for_bit(name: str, tmp_path: Path) -> None:
-    whole = shortened(recipes.find(name))
+    whole = shrink_run(recipes.find(name))
     plain = ["training.schedule=constant", "training.tokens=4096", "training.evaluate_every=10"]
-    whole = configured(whole, ["training.steps=30", *plain])
+    whole = override_run(whole, ["training.steps=30", *plain])
     a = recipes.train(whole, out=tmp_path / "a", device="cpu")
-    recipes.train(configured(whole, ["training.steps=20"]), out=tmp_path / "b", device="cpu")
+    recipes.train(override_run(whole, ["training.steps=20"]), out=tmp_path / "b", device="cpu")
     b = recipes.train(whole, out=tmp_path / "b", device="cpu", resume=True)
     assert a.outcome.epochs > 2, "it goes on in another epoch, with other words hidden"
     assert a.outcome.loss == b.outcome.loss
     mine, theirs = dict(a.model.core.named_parameters()), dict(b.model.core.named_parameters())
     assert all((mine[n] == theirs[n]).all() for n in mine)
     assert a.test == b.test
-    steps = [e for e in log.events(tmp_path / "a/train/log.jsonl") if e["kind"] == "step"]
+    steps = [e for e in log.read_events(tmp_path / "a/train/log.jsonl") if e["kind"] == "step"]
     assert ("loads" in steps[0]) == (name == "demo_moe")
 
 
@@ -225,7 +225,7 @@ def test_files_of_unequal_length_and_bad_bytes_are_told_by_line(tmp_path: Path) 
 )  # fmt: skip
 def test_an_unknown_override_names_the_nearest(words: list[str], match: str) -> None:
     with pytest.raises(QkvError, match=match):
-        configured(tiny(), words)
+        override_run(tiny(), words)
 
 
 @pytest.mark.parametrize("family", ["llama", "prefix"])
@@ -234,8 +234,8 @@ def test_dropout_that_would_do_nothing_is_refused(family: str) -> None:
     told = rf"model\.dropout=0\.2: {family} has no dropout of states.*say model\.dropout=0, or .*: marian, gpt2, bert"
     for run in (tiny(), recipes.find("shakespeare"), recipes.find("demo_moe")):
         with pytest.raises(QkvError, match=told):
-            configured(run, words).model.spec(100)
-    silent = configured(recipes.find("shakespeare"), [f"model.family={family}"]).model
+            override_run(run, words).model.spec(100)
+    silent = override_run(recipes.find("shakespeare"), [f"model.family={family}"]).model
     assert silent.spec(100) == Shape(family, width=128, layers=4, heads=4, ffn=512, context=64).spec(100)  # type: ignore[arg-type]
 
 
@@ -254,17 +254,17 @@ def test_dropout_that_nobody_names_is_a_tenth_where_there_is_any() -> None:
         ("gpt2", "groups=2", r"model\.groups=2: gpt2 does not heed it.*: llama, prefix$"),
         ("lstm", "activation=relu", r"lstm does not.*: marian, gpt2, llama, bert, prefix, t5, bart, openai_gpt$"),
         ("glm_blank", "activation=relu", "glm_blank does not heed it"),
-        ("llama", "steered=true", "there are no experts to steer"),
-        ("llama", "chosen=1", "there are no experts to choose from"),
+        ("llama", "moe_bias=true", "there are no experts to steer"),
+        ("llama", "top_k=1", "there are no experts to choose from"),
         ("t5", "attention_dropout=0.1", "t5 does not heed it"),
     ],
 )
 def test_what_a_family_would_not_heed_is_refused(family: str, word: str, told: str) -> None:
     with pytest.raises(QkvError, match=told):
-        configured(tiny(), [f"model.family={family}", "model.dropout=0", f"model.{word}"]).model.spec(100)
+        override_run(tiny(), [f"model.family={family}", "model.dropout=0", f"model.{word}"]).model.spec(100)
 
 
-CHANGES = {"width": 96, "layers": 3, "heads": 2, "groups": 1, "ffn": 128, "experts": 4, "chosen": 1, "steered": True,
+CHANGES = {"width": 96, "layers": 3, "heads": 2, "groups": 1, "ffn": 128, "experts": 4, "top_k": 1, "moe_bias": True,
            "activation": "relu", "dropout": 0.3, "attention_dropout": 0.2, "context": 80, "tied": False}  # fmt: skip
 # an LSTM's heads, and a context that bounds the data alone
 UNUSED = {*product(("lstm", "lstm-attention"), ("heads", "ffn")), ("t5", "context")}
@@ -273,7 +273,7 @@ UNUSED = {*product(("lstm", "lstm-attention"), ("heads", "ffn")), ("t5", "contex
 @pytest.mark.parametrize("key", CHANGES)
 @pytest.mark.parametrize("family", get_args(get_type_hints(Shape)["family"]))
 def test_each_key_of_a_model_is_heeded_or_refused(family: str, key: str) -> None:
-    sparse = family in ("llama", "prefix") and key in ("chosen", "steered")
+    sparse = family in ("llama", "prefix") and key in ("top_k", "moe_bias")
     base = Shape(family, 64, 2, 4, ffn=256, experts=8 if sparse else 0, dropout=0.0, context=64)  # type: ignore[arg-type]
     plain = base.spec(100)
     values = ["relu", "gelu"] if key == "activation" else [CHANGES[key]]
@@ -295,12 +295,12 @@ def test_the_feed_forward_part_is_four_times_as_wide_where_nobody_says(family: s
 
 
 def test_a_llama_with_experts_is_a_mixtral_and_a_bias_may_steer_them(tmp_path: Path) -> None:
-    words = ["model.family=llama", "model.experts=4", "training.steer=0.01"]
+    words = ["model.family=llama", "model.experts=4", "training.moe_bias_lr=0.01"]
     run = recipes.configure("demo_lm", [*words, "training.precision=fp32"], smoke=True)
     plain = recipes.train(run, out=tmp_path / "a", device="cpu")
     said = json.loads((tmp_path / "a" / "config.json").read_text(encoding="utf-8"))
     assert (said["model_type"], said["num_local_experts"], said["num_experts_per_tok"]) == ("mixtral", 4, 2)
-    moved = recipes.train(configured(run, ["model.steered=true", "training.balance=0"]), device="cpu")
+    moved = recipes.train(override_run(run, ["model.moe_bias=true", "training.moe_aux_loss=0"]), device="cpu")
     for made, count in ((plain, 0), (moved, 2)):
         biases = [b for name, b in made.model.core.named_buffers() if name.endswith("moe.bias")]
         assert len(biases) == count
@@ -336,7 +336,7 @@ def test_each_epoch_masks_other_words_and_validation_always_the_same() -> None:
     epochs = [[a.plan.make(key) for key in a.plan.order(e)] for e in (0, 1, 1)]
     asked = [{tuple(row.tolist()) for b in e for row in b.labels} for e in epochs]
     assert asked[1] == asked[2] != asked[0]
-    again = a.held(a.splits.valid)
+    again = a.hold_out(a.splits.valid)
     assert all((x.target == y.target).all() for x, y in zip(a.valid, again, strict=True))
     tokenizer = a.model.tokenizer
     assert tokenizer is not None
@@ -346,11 +346,11 @@ def test_each_epoch_masks_other_words_and_validation_always_the_same() -> None:
 
 
 def test_a_score_joins_the_parts_of_words_and_counts_exact_matches() -> None:
-    run = configured(tiny(), ['check.joint="@@ "', "check.tokenize=none"])
-    found = assemble.score(run, ["ein baum@@ wo@@ lle tuch da", "x y"], ["ein baumwolle tuch da", "x z"])
+    run = override_run(tiny(), ['check.joint="@@ "', "check.tokenize=none"])
+    found = evaluation.score_translations(run, ["ein baum@@ wo@@ lle tuch da", "x y"], ["ein baumwolle tuch da", "x z"])
     assert found["exact_match"] == 0.5
     assert "tok:none" in found["signature"]
-    perfect = assemble.score(run, ["a b c d e"], ["a b c d e"])
+    perfect = evaluation.score_translations(run, ["a b c d e"], ["a b c d e"])
     assert perfect["bleu"] == pytest.approx(100.0)
 
 
@@ -362,7 +362,7 @@ def test_a_score_joins_the_parts_of_words_and_counts_exact_matches() -> None:
     ],
 )  # fmt: skip
 def test_bleu_cuts_references_by_their_script(references: list[str], words: list[str], cut: str) -> None:
-    found = assemble.score(configured(tiny(), words), references, references)
+    found = evaluation.score_translations(override_run(tiny(), words), references, references)
     assert f"tok:{cut}" in found["signature"]
 
 
@@ -412,9 +412,7 @@ def test_the_line_of_a_step_says_how_uneven_experts_are() -> None:
     assert "lr 1.00e-03  busiest expert 1.25 × its share  50 tokens/s" in lines(step | {"busiest": 1.25})[0]
 
 
-def test_the_lines_of_a_run_are_chinese_where_one_speaks_it(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_lines_of_a_run_are_chinese_where_one_speaks_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.main(["train", str(own(tmp_path)), "--smoke", "--device", "cpu", "--lang", "zh"]) == 0
     heard = capsys.readouterr().err
     assert re.search(r"第 \d+/\d+ 步  损失 [\d.]+  学习率 \S+  每秒 [\d,]+ 个词元，峰值的 \d+%  还需 [\d:]+", heard)
@@ -437,3 +435,15 @@ def test_a_smoke_run_asks_for_nothing_that_so_little_cannot_know(tmp_path: Path)
     run = recipes.configure("demo_lm", [*said, "watch.times=2"], smoke=True)
     assert (run.watch.words, run.watch.texts, run.check.prompts) == ((), (), ("one two one two one ",))
     recipes.train(run, out=tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("family", ["marian", "gpt2", "llama", "bert", "t5", "bart", "glm_blank", "openai_gpt"])
+@pytest.mark.parametrize("experts", [0, 4])
+def test_a_new_model_is_saved_as_the_family_that_its_shape_names(family: Any, experts: int, tmp_path: Path) -> None:
+    if experts and family != "llama":
+        return
+    shape = Shape(family, width=32, layers=2, heads=2, experts=experts)
+    model = qkv.build(shape.spec(100))
+    model.save(tmp_path / "named", family=shape.saved_as)
+    model.save(tmp_path / "found")
+    assert (tmp_path / "named/config.json").read_bytes() == (tmp_path / "found/config.json").read_bytes()

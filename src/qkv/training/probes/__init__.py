@@ -1,1 +1,1 @@
-"""Watching a model learn: what is asked (watching.py), recorded (recorder.py) and read back (watched.py)."""
+"""Watching a model learn: when (recorder.py), what is read of it (readings.py), and reading it back (records.py)."""

@@ -1,6 +1,7 @@
 """Records what a run looks like at chosen steps, without touching it: no weight, no gradient, no random number.
 
-loop.py calls `begin`, `before` and `after`; what is read at a step comes in as functions, and watch.py reads the files.
+loop.py calls `begin`, `prepare` and `after`; what is read at a step comes in as functions (readings.py), and records.py
+reads the files.
 """
 
 import json
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.training import checkpoint, log, optim
-from qkv.training.probes.watched import FORMAT, Watching, matrices, wishes, write
+from qkv.training.probes.records import FORMAT, describe_weights, read_requests, write_json
+from qkv.training.run import ProbeSettings
 
 Reading = tuple[Any, dict[str, Tensor]]  # JSON, and arrays by name
 Readings = Mapping[str, Callable[[], Reading]]
@@ -29,7 +31,7 @@ class Recorder:
     `about` stands in the index. The time it takes is counted, and kept within the share that the settings allow.
     """
 
-    def __init__(self, readings: Readings, settings: Watching, about: Mapping[str, Any]) -> None:
+    def __init__(self, readings: Readings, settings: ProbeSettings, about: Mapping[str, Any]) -> None:
         self.readings, self.settings, self.about = readings, settings, dict(about)
         self.index: dict[str, Any] = {}
         self.folder = Path()
@@ -40,26 +42,26 @@ class Recorder:
         self.gradients: list[float] = []
 
     @property
-    def wishes(self) -> tuple[str, ...]:
+    def requests(self) -> tuple[str, ...]:
         """The texts that somebody who watches the run asked for since it began."""
-        return wishes(self.folder)
+        return read_requests(self.folder)
 
     def begin(self, core: nn.Module, folder: Path, at: checkpoint.Progress) -> dict[str, Any] | None:
         """Take up what an earlier part of the run recorded up to here, or record the first weights: the event of it."""
         self.core, self.folder = core, folder / "watch"
-        rows = self.earlier(at.step) if at.step else []
+        rows = self.read_earlier(at.step) if at.step else []
         self.spent = sum(row["took"] for row in rows)
         self.last = rows[-1]["step"] if rows else -1
         self.made, self.cost = len(rows), self.spent / max(1, len(rows))
-        named = matrices(optim.named_weights(core))
+        named = describe_weights(optim.named_weights(core))
         self.index = {"format": FORMAT, **self.about, "matrices": named, "spent": self.spent, "steps": rows}
-        self.forget()
+        self.write_index()
         if at.step:
             return None
         self.pending = {"step": 0, "epoch": 0, "seconds": 0.0, "tokens": 0, "loss": None, "lr": None}
         return self.after()
 
-    def earlier(self, step: int) -> list[dict[str, Any]]:
+    def read_earlier(self, step: int) -> list[dict[str, Any]]:
         """The rows of the index that an earlier part of the run wrote, up to a step, if their files are there."""
         try:
             found = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
@@ -68,9 +70,9 @@ class Recorder:
         except (OSError, ValueError, KeyError):
             return []
 
-    def forget(self) -> None:
+    def write_index(self) -> None:
         """Write the index, then delete what it does not name: a run that resumes records those steps again."""
-        write(self.folder / "index.json", self.index)
+        write_json(self.folder / "index.json", self.index)
         named = {FILE.format(row["step"]) for row in self.index["steps"]}
         kept = {FILE.format(row["step"]) for row in self.index["steps"] if row["weights"]}
         for folder, names in ((self.folder, named), (self.folder / "weights", kept)):
@@ -78,12 +80,12 @@ class Recorder:
                 if path.name not in names:
                     path.unlink(missing_ok=True)
 
-    def before(self, moment: dict[str, Any], total: int, last: bool) -> None:
+    def prepare(self, moment: dict[str, Any], total: int, last: bool) -> None:
         """Before the optimiser's step that makes step `moment["step"]` of about `total`: keep what it will change.
 
         `last`: the run may end with it, which only `end` will know.
         """
-        start, due = time.perf_counter(), self.due(moment["step"], moment["seconds"], total)
+        start, due = time.perf_counter(), self.is_due(moment["step"], moment["seconds"], total)
         self.spare = moment if last and not due else None
         if not (due or last):
             return
@@ -93,7 +95,7 @@ class Recorder:
         self.copies = {n: p.detach().clone() for n, p in weights.items()}
         self.spent += time.perf_counter() - start
 
-    def due(self, step: int, seconds: float, total: int) -> bool:
+    def is_due(self, step: int, seconds: float, total: int) -> bool:
         """Whether a step is to be recorded: its turn has come, and what is allowed until then covers it."""
         if step in self.settings.steps:
             return True
@@ -111,7 +113,7 @@ class Recorder:
         return self.cost <= left and self.cost + ahead <= self.settings.share * whole - self.spent
 
     def after(self) -> dict[str, Any] | None:
-        """Record the step that `before` chose, if it did: the event that tells of it, a note where that failed."""
+        """Record the step that `prepare` chose, if it did: the event that tells of it, a note where that failed."""
         if self.pending is None:
             return None
         start, moment = time.perf_counter(), self.pending
@@ -138,25 +140,25 @@ class Recorder:
 
     def record(self, moment: dict[str, Any], start: float) -> dict[str, Any]:
         """Read everything and write it: arrays and JSON, then the weights, then the index that names them."""
-        step, arrays = moment["step"], self.changes()
+        step, arrays = moment["step"], self.measure_changes()
         said: dict[str, Any] = {**moment, "gradient": math.hypot(*self.gradients) if self.gradients else None}
         for name, reading in self.readings.items():
             said[name], found = reading()
             arrays |= {f"{name}.{key}": t for key, t in found.items()}
         said["took"] = time.perf_counter() - start
-        checkpoint.write(self.folder / FILE.format(step), arrays, log.finite(said))
-        kept = self.keep(step)
+        checkpoint.write(self.folder / FILE.format(step), arrays, log.replace_nonfinite(said))
+        kept = self.keep_weights(step)
         outputs = [text["output"] for text in said.get("texts", ())]
         keys = ("step", "epoch", "seconds", "tokens", "loss")
         row: dict[str, Any] = {k: said[k] for k in keys}
         row |= {"took": time.perf_counter() - start, "outputs": outputs, "weights": kept}
         self.index["steps"].append(row)
         self.index["spent"] = self.spent + row["took"]
-        self.thin()
-        self.forget()
+        self.drop_weights()
+        self.write_index()
         return {"kind": "watch", "step": step, "outputs": outputs, "took": row["took"]}
 
-    def changes(self) -> dict[str, Tensor]:
+    def measure_changes(self) -> dict[str, Tensor]:
         """The norm of every matrix, of its gradient and of this step's update, and how many rows the step moved."""
         weights = optim.named_weights(self.core)
         found: dict[str, list[float]] = {"weight": [], "gradient": self.gradients, "update": [], "moved": []}
@@ -169,7 +171,7 @@ class Recorder:
         kinds = {key: torch.int32 if key == "moved" else torch.float32 for key in found}
         return {f"matrices.{key}": torch.tensor(values, dtype=kinds[key]) for key, values in found.items()}
 
-    def keep(self, step: int) -> bool:
+    def keep_weights(self, step: int) -> bool:
         """Keep the weights of this step on disk; not at all where two of them would pass the limit."""
         weights = checkpoint.weights(self.core)
         self.size = sum(t.numel() * t.element_size() for t in weights.values())
@@ -178,7 +180,7 @@ class Recorder:
         checkpoint.write(self.folder / "weights" / FILE.format(step), weights, {"step": step})
         return True
 
-    def thin(self) -> None:
+    def drop_weights(self) -> None:
         """Let go of weights beyond the limit: of the step whose neighbours are nearest by ratio, never of the ends."""
         kept = [row for row in self.index["steps"] if row["weights"]]
         while len(kept) * self.size > self.settings.megabytes * 1e6:

@@ -13,8 +13,7 @@ from qkv.messages import Message
 if TYPE_CHECKING:
     from qkv.training.estimate import Estimate
     from qkv.training.log import Report
-    from qkv.training.probes.watched import Watching
-    from qkv.training.run import Run
+    from qkv.training.run import ProbeSettings, Run
     from qkv.training.session import Trained
 
 FOLDER = Path(__file__).parent
@@ -25,7 +24,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def about() -> dict[str, Message]:
+def describe_recipes() -> dict[str, Message]:
     """What each recipe says of itself, by name."""
     found = {name: tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")) for name in names()}
     return {name: Message(said["about"]) for name, said in found.items()}
@@ -40,11 +39,11 @@ def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
         QkvError: no such recipe or file; the nearest name is told. What data_files.py and run.py say of both.
     """
     from qkv.training import own_data
-    from qkv.training.run import Run, configured
+    from qkv.training.run import Run, override_run
 
     words = list(words)
     if isinstance(name, Run):
-        return configured(name, words)
+        return override_run(name, words) if words else name
     if str(name) in names():
         return own_data.from_toml(FOLDER / f"{name}.toml", words, recipe=True)
     path, more = Path(name), [word for word in words if "=" not in word]
@@ -63,19 +62,20 @@ def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
 
 def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smoke: bool = False) -> "Run":
     """The run that will run: the recipe, what was changed with `a.b=c`, cut down to seconds for `smoke`."""
-    from qkv.training.run import shortened
+    from qkv.training.run import shrink_run
 
     run = find(recipe, overrides)
-    return shortened(run) if smoke else run
+    return shrink_run(run) if smoke else run
 
 
 def train(
     recipe: "str | Path | Run", *, overrides: Iterable[str] = (), out: "str | Path | None" = None,
-    device: str = "auto", report: "Report | None" = None, resume: bool = False, watch: "Watching | int | None" = None,
+    device: str = "auto", report: "Report | None" = None, resume: bool = False,
+    watch: "ProbeSettings | int | None" = None,
 ) -> "Trained":  # fmt: skip
     """Train a recipe, a TOML file or a Run; with `out`, a model directory that also keeps the run in `out`/train.
 
-    `watch` says what the run records of itself while it learns, or how often; read it with training.watch.Watched.
+    `watch` says what the run records of itself while it learns, or how often; probes.records.ProbeLog reads it.
 
     Where torchrun started several processes, all train; the first one alone writes, and knows metrics and test.
 
@@ -89,7 +89,7 @@ def train(
     if watch is not None:
         watch = dataclasses.replace(run.watch, times=watch) if isinstance(watch, int) else watch
         run = dataclasses.replace(run, watch=watch)
-    with distributed.joined(device) as ranks:
+    with distributed.join_ranks(device) as ranks:
         return session.train(run, Path(out) if out else None, device, report, resume, ranks)
 
 
@@ -98,9 +98,9 @@ def estimate(recipe: "str | Path | Run", *, overrides: Iterable[str] = (), devic
 
     Memory is that of this process, so ask in a fresh one.
     """
-    from qkv.training import assemble as parts
+    from qkv.training import assemble, evaluation
     from qkv.training import estimate as estimates
 
     with dry_run():
-        a = parts.assemble(configure(recipe, overrides), device=device)
-    return estimates.estimate(a.model.core, a.plan, a.run.training, rehearse=parts.rehearsal(a))
+        a = assemble.assemble(configure(recipe, overrides), device=device)
+    return estimates.estimate(a.model.core, a.plan, a.run.training, rehearse=evaluation.make_rehearsal(a))

@@ -1,4 +1,4 @@
-"""What a watched run reads of its model at a step: its texts from the inside, its words, and one example as a table.
+"""What a recorded run reads of its model at a step: its texts from the inside, its words, and one example as a table.
 
 recorder.py decides when, and writes; the readouts are those of lens/. Letters: L layers, H heads, T positions,
 S source or key positions, W words, D width.
@@ -25,23 +25,19 @@ from qkv.tasks.fill import fill_ids
 from qkv.tasks.special_tokens import start_ids
 from qkv.training import losses
 from qkv.training.assemble import Assembly
-from qkv.training.plan import placed
 from qkv.training.probes.recorder import Reading, Recorder
-from qkv.uses import is_prefix_decoder
 
 TEXTS, EXAMPLE = 4, 32  # texts taken where none are named; positions of the example at most
 KINDS = {"encoder-decoder": "translation", "encoder": "filling"}
 
 
-def recorder(a: Assembly) -> Recorder | None:
-    """What records a run as its settings say; nothing where they name no moments.
+def make_recorder(a: Assembly) -> Recorder:
+    """What records a run as its settings say.
 
     Raises:
         QkvError: a word that the vocabulary lacks.
     """
     w, model = a.run.watch, a.model
-    if not (w.times or w.steps):
-        return None
     made = model.tokenizer
     assert made is not None  # assemble() gave it one
     for word in w.words:
@@ -53,39 +49,39 @@ def recorder(a: Assembly) -> Recorder | None:
     valid = a.splits.valid
     texts = w.texts or (a.run.check.prompts if isinstance(valid, str | Mixture) else tuple(s for s, _ in valid[:40]))
     for text in w.texts:
-        if not allowed(model, [text], ()):
+        if not readable_texts(model, [text], ()):
             size = len(model.ids(text))
-            raise QkvError("watch.texts: {text!r} has {size} tokens, expected 1 to {room}: what is written needs "
-                           "room, too", text=text[:40], size=size, room=room(model))
-    texts = w.texts or allowed(model, texts, ())[:TEXTS]
-    about = {"kind": kind_of(model), "texts": list(texts), "words": list(w.words)}
-    batch = example(a, texts)
+            raise QkvError("watch.texts: {text!r} has {size} tokens, expected 1 to {text_limit}: what is written "
+                           "needs room, too", text=text[:40], size=size, text_limit=text_limit(model))
+    texts = w.texts or readable_texts(model, texts, ())[:TEXTS]
+    about = {"kind": kind_of_model(model), "texts": list(texts), "words": list(w.words)}
+    batch = choose_example(a, texts)
     readings: dict[str, Callable[[], Reading]] = {
-        "words": partial(placed_words, model, w.words),
-        "teacher": partial(teacher, model, batch),
+        "words": partial(read_words, model, w.words),
+        "teacher": partial(read_teacher, model, batch),
     }
     found = Recorder(readings, w, about)
-    readings["texts"] = lambda: looked(model, [*texts, *allowed(model, found.wishes, texts)], w.longest)
+    readings["texts"] = lambda: read_texts(model, [*texts, *readable_texts(model, found.requests, texts)], w.longest)
     return found
 
 
-def kind_of(model: Model) -> str:
+def kind_of_model(model: Model) -> str:
     """The architecture of a model."""
     if model.encoder_decoder:
         return "encoder-decoder"
-    return "prefix" if is_prefix_decoder(model.spec) else "decoder" if model.spec.decoder else "encoder"
+    return "prefix" if model.spec.architecture == "prefix decoder" else "decoder" if model.spec.decoder else "encoder"
 
 
-def example(a: Assembly, texts: Sequence[str]) -> Batch:
+def choose_example(a: Assembly, texts: Sequence[str]) -> Batch:
     """One example to learn from, always the same: that of the first text where validation has it, else its first."""
     valid = a.splits.valid
     if isinstance(valid, str | Mixture):
-        return only(a.valid[0], EXAMPLE)
+        return first_row(a.valid[0], EXAMPLE)
     chosen = next((pair for pair in valid if texts and pair[0] == texts[0]), valid[0])
-    return only(placed(a.held([chosen])[0], a.model.device))
+    return first_row(a.hold_out([chosen])[0].to(a.model.device))
 
 
-def only(batch: Batch, most: int = 10**6) -> Batch:
+def first_row(batch: Batch, most: int = 10**6) -> Batch:
     """The first row of a batch without its padding, its first `most` positions."""
     sizes = {"target": batch.target_real, "source": batch.source_real}
     ends = {side: None if real is None else int(real[0].sum()) for side, real in sizes.items()}
@@ -96,30 +92,32 @@ def only(batch: Batch, most: int = 10**6) -> Batch:
     return replace(batch, **found, tokens=int((found["labels"] != IGNORED).sum()))
 
 
-def allowed(model: Model, wishes: Sequence[str], texts: Sequence[str]) -> list[str]:
+def readable_texts(model: Model, requests: Sequence[str], texts: Sequence[str]) -> list[str]:
     """The texts asked for that are not watched anyway, and that the model can read."""
-    return [text for text in wishes if text not in texts and text.strip() and len(model.ids(text)) <= room(model)]
+    return [
+        text for text in requests if text not in texts and text.strip() and len(model.ids(text)) <= text_limit(model)
+    ]
 
 
-def room(model: Model) -> int:
+def text_limit(model: Model) -> int:
     """The longest text that a record may begin with, in tokens: what is written needs room."""
     reads = (model.spec.encoder or model.spec.stack).longest
     return min(n for n in (model.spec.context, reads, 256) if n) - 2
 
 
-def looked(model: Model, texts: Sequence[str], longest: int) -> Reading:
+def read_texts(model: Model, texts: Sequence[str], longest: int) -> Reading:
     """What the model says of each text, with its attention, alignment and guesses by layer."""
     rows, arrays = list[dict[str, Any]](), dict[str, Tensor]()
-    for i, (text, said) in enumerate(zip(texts, spoken(model, texts, longest), strict=True)):
-        row, found = inside(model, text, said)
+    for i, (text, said) in enumerate(zip(texts, answer_texts(model, texts, longest), strict=True)):
+        row, found = read_inside(model, text, said)
         rows.append(row)
         arrays |= {f"{i}.{name}": t for name, t in found.items()}
     return rows, arrays
 
 
-def spoken(model: Model, texts: Sequence[str], longest: int) -> list[Any]:
+def answer_texts(model: Model, texts: Sequence[str], longest: int) -> list[Any]:
     """The greedy answers of a model to texts; an encoder says nothing."""
-    if kind_of(model) == "encoder":
+    if kind_of_model(model) == "encoder":
         return [None] * len(texts)
     if model.encoder_decoder:
         return model.translate(list(texts), beam=1, max_new_tokens=longest)
@@ -127,15 +125,16 @@ def spoken(model: Model, texts: Sequence[str], longest: int) -> list[Any]:
 
 
 @torch.inference_mode()
-def inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """One text with what was written after it, read once more in one pass that is listened to."""
-    made, special, kind = model.tokenizer, model.special, kind_of(model)
+    made, special, kind = model.tokenizer, model.special, kind_of_model(model)
     assert made is not None
     ids, both = model.ids(text), model.encoder_decoder
     given = [*start_ids(model)] if both else [*ids, *(start_ids(model) if kind == "prefix" else ())]
     read = [*given, *said.tokens[:-1]] if said else ids
     rows = torch.tensor([read], device=model.device)
-    row = {"text": text, "output": said.text if said else filled(model, ids), "kind": KINDS.get(kind, "continuation"),
+    output = said.text if said else fill_or_label(model, ids)
+    row = {"text": text, "output": output, "kind": KINDS.get(kind, "continuation"),
            "source": made.pieces(ids) if both else None, "target": made.pieces(read), "prompt": len(given),
            "unknown": list(made.find_unknown(text)), "layer": None,
            "chances": [math.exp(p) for p in said.logprobs] if said else []}  # fmt: skip
@@ -147,23 +146,23 @@ def inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dict[str
         else:
             model(rows, prefix=torch.tensor([len(ids)], device=model.device) if kind == "prefix" else None)
     parts: list[readout.Part] = ["encoder", "decoder", "cross"] if both else [kind if kind == "encoder" else "decoder"]
-    arrays = {f"attention.{p}": weights(t, p) for p in parts}
+    arrays = {f"attention.{p}": attention_bytes(t, p) for p in parts}
     if model.spec.head:
         masks = [token == made.mask_id for token in read] if kind == "encoder" else None
-        row |= guesses(t, made, len(given), masks)
+        row |= read_guesses(t, made, len(given), masks)
     if both:
         found = readout.alignment(t, source=len(ids) - (ids[-1] in special.eos))
         row["layer"], arrays["alignment"] = found.layer, found.weight.float()
     return row, arrays
 
 
-def weights(t: Trace, part: readout.Part) -> Tensor:
+def attention_bytes(t: Trace, part: readout.Part) -> Tensor:
     """The attention of a part as bytes [L, H, T, S]: 255 is all of it."""
     found = torch.stack([t[f"{path}.pattern"][0] for path in readout.layers(t, part)])
     return (found.float() * 255).round().to(torch.uint8)
 
 
-def guesses(t: Trace, tokenizer: Any, prompt: int, masks: list[bool] | None) -> dict[str, Any]:
+def read_guesses(t: Trace, tokenizer: Any, prompt: int, masks: list[bool] | None) -> dict[str, Any]:
     """The three likeliest next tokens after each layer at each position; an encoder's count where a word is hidden."""
     found = readout.lens(t, top=3, prompt=prompt)
     cells = [
@@ -175,7 +174,7 @@ def guesses(t: Trace, tokenizer: Any, prompt: int, masks: list[bool] | None) -> 
     return {"layers": layers, "used": masks or list(found.used), "cells": cells}
 
 
-def filled(model: Model, ids: list[int]) -> str:
+def fill_or_label(model: Model, ids: list[int]) -> str:
     """What an encoder makes of a text: the likeliest words for its masks, or its label, or nothing."""
     made = model.tokenizer
     assert made is not None
@@ -184,7 +183,7 @@ def filled(model: Model, ids: list[int]) -> str:
     return model.classify(ids).label if model.labels else ""
 
 
-def placed_words(model: Model, wanted: Sequence[str]) -> Reading:
+def read_words(model: Model, wanted: Sequence[str]) -> Reading:
     """The vectors of words [W, D], their cosines [W, W], and the nearest tokens of each."""
     if not wanted:
         return [], {}
@@ -198,7 +197,7 @@ def placed_words(model: Model, wanted: Sequence[str]) -> Reading:
 
 
 @torch.inference_mode()
-def teacher(model: Model, batch: Batch) -> Reading:
+def read_teacher(model: Model, batch: Batch) -> Reading:
     """Teacher forcing as a table: at each position the input, the label, P(label), the loss, and what it would say.
 
     `mask` [T, T] is 1 where a position may look.
@@ -213,9 +212,9 @@ def teacher(model: Model, batch: Batch) -> Reading:
         counted = label != IGNORED
         said = float(logprobs[i, label]) if counted else None
         rows.append({
-            "position": i, "input": piece(made, token), "label": piece(made, label) if counted else "",
+            "position": i, "input": show_token(made, token), "label": show_token(made, label) if counted else "",
             "counted": counted, "p": None if said is None else round(math.exp(said), 6),
-            "loss": None if said is None else round(-said, 6), "guess": piece(made, int(best.indices[i])),
+            "loss": None if said is None else round(-said, 6), "guess": show_token(made, int(best.indices[i])),
             "chance": round(float(best.values[i].exp()), 6),
         })  # fmt: skip
     lost = [row["loss"] for row in rows if row["counted"]]
@@ -225,6 +224,6 @@ def teacher(model: Model, batch: Batch) -> Reading:
     return found, {} if not model.spec.has_blocks else {"mask": (mask(t).cells == 0).to(torch.uint8)}
 
 
-def piece(tokenizer: Any, token: int) -> str:
+def show_token(tokenizer: Any, token: int) -> str:
     """A token as people read it."""
     return tokenizer.pieces([token])[0]

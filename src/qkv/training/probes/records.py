@@ -1,4 +1,4 @@
-"""A watched run: what it recorded of itself at chosen steps while it learnt, read lazily. recorder.py writes it.
+"""What a run recorded of itself at chosen steps while it learnt, read lazily. recorder.py writes it.
 
 A record holds arrays and JSON in one safetensors file; `index.json` names the records and the matrices.
 Letters: S recorded steps, N matrices, W watched words, D width.
@@ -15,14 +15,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from qkv.core.model import Transformer
+from qkv.data.collate import Batch
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.training import log
+from qkv.training.losses import states
 
 FOLDER = Path("train", "watch")
 FORMAT = 1
 NO_WEIGHTS = Message("no weights were kept")
-WISHED, WISHES, LONGEST_WISH = "wishes.json", 3, 120  # a file, texts in it, characters of a text
+REQUESTS_FILE, REQUESTS, LONGEST_REQUEST = "wishes.json", 3, 120  # a file, texts in it, characters of a text
 PARTS = {
     "attn.q": "W_Q", "attn.k": "W_K", "attn.v": "W_V", "attn.out": "W_O", "cross.q": "W_Q", "cross.k": "W_K",
     "cross.v": "W_V", "cross.out": "W_O", "embed": "embedding", "source_embed": "embedding", "moe.router": "router",
@@ -30,35 +33,7 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class Watching:
-    """What a run records of itself: how often (0: never), over which texts and words, and what that may cost.
-
-    Without texts the first ones of validation are taken. The first weights and the last step are always recorded; what
-    lies between keeps within `share` of the training time that the run is expected to take.
-    """
-
-    times: int = 0
-    steps: tuple[int, ...] = ()  # recorded whatever they take
-    texts: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    share: float = 0.08
-    megabytes: int = 256  # of weights kept on disk, at steps spread evenly by ratio; 0: none
-    longest: int = 32  # tokens of a translation or sample
-
-    def __post_init__(self) -> None:
-        for key in ("times", "megabytes", "longest"):
-            if getattr(self, key) < (key == "longest"):
-                raise QkvError("watch.{key}: found {value}, expected {text} or more", key=key, value=getattr(self, key),
-                               text=int(key == "longest"))
-        if min(self.steps, default=1) < 1:
-            raise QkvError("watch.steps: found {steps}, expected steps from 1 on", steps=list(self.steps))
-        if not 0 < self.share <= 1:
-            raise QkvError("watch.share: found {share}, expected a share of the training time from 0 to 1",
-                           share=self.share)
-
-
-@dataclass(frozen=True)
-class Moved:
+class WeightChange:
     """How far a matrix went between two steps: rows that are others bit for bit, the distance and the norm before."""
 
     name: str
@@ -69,7 +44,7 @@ class Moved:
     norm: float
 
 
-def part_of(name: str) -> str:
+def kind_of_weight(name: str) -> str:
     """What a weight is, by its name: W_Q … W_O, FFN, embedding, position, head, router, experts, norm, bias, other."""
     path, _, kind = name.rpartition(".")
     short = ".".join(path.split(".")[-2:]) if "layers." in path else path
@@ -84,46 +59,46 @@ def part_of(name: str) -> str:
     return next((part for key, part in within if key in f"{path}."), "other")
 
 
-def matrices(weights: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+def describe_weights(weights: Mapping[str, Tensor]) -> list[dict[str, Any]]:
     """What the index says of each weight, in the order of the arrays `matrices.*`."""
     found: list[dict[str, Any]] = []
     for name, p in weights.items():
         words = name.split(".")
         layer = int(words[words.index("layers") + 1]) if "layers" in words else None
         stack = words[0] if words[0] in ("encoder", "decoder") else ""
-        place = {"part": part_of(name), "stack": stack, "layer": layer, "cross": ".cross." in name}
+        place = {"part": kind_of_weight(name), "stack": stack, "layer": layer, "cross": ".cross." in name}
         found.append({"name": name, **place, "rows": p.shape[0], "columns": p.numel() // max(1, p.shape[0])})
     return found
 
 
-def runs(folder: Path | str) -> list[Path]:
+def find_recorded_runs(folder: Path | str) -> list[Path]:
     """The directories of watched runs: the folder itself or those below it, by name."""
     return sorted(path.parents[2] for path in Path(folder).rglob(str(FOLDER / "index.json")))
 
 
-def wishes(folder: Path) -> tuple[str, ...]:
+def read_requests(folder: Path) -> tuple[str, ...]:
     """The texts asked for in a folder of records; none where the file is not there or not whole."""
     try:
-        found = json.loads((folder / WISHED).read_text(encoding="utf-8"))["texts"]
-        return tuple(str(text) for text in found[:WISHES])
+        found = json.loads((folder / REQUESTS_FILE).read_text(encoding="utf-8"))["texts"]
+        return tuple(str(text) for text in found[:REQUESTS])
     except (OSError, ValueError, KeyError, TypeError):
         return ()
 
 
-def write(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """A JSON object as a file, whole or not at all.
 
     Raises:
         QkvError: the disk is full or not writable.
     """
     try:
-        log.whole(path, value)
+        log.write_json_line(path, value)
     except OSError as e:
         raise QkvError("{path}: could not be written ({e})", path=path, e=e) from e
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Any]:
+def open_record(path: Path) -> Iterator[Any]:
     """A safetensors file while it is read; a QkvError where it is broken or gone."""
     try:
         with safe_open(str(path), framework="pt") as file:
@@ -142,7 +117,7 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with opened(path) as file:
+        with open_record(path) as file:
             self.json: dict[str, Any] = json.loads((file.metadata() or {}).get("state", ""))
             self.names = tuple(file.keys())
         self.step = int(self.json["step"])
@@ -151,11 +126,11 @@ class Record:
         if name not in self.names:
             raise QkvError("step {step} has no array {name!r} (it has: {names})", step=self.step, name=name,
                            names=", ".join(self.names))
-        with opened(self.path) as file:
+        with open_record(self.path) as file:
             return file.get_tensor(name)
 
 
-class Watched:
+class ProbeLog:
     """The records of a run's directory; only the index is read until one is asked for.
 
     Raises:
@@ -191,48 +166,48 @@ class Watched:
         """The steps whose weights were kept."""
         return [row["step"] for row in self.index["steps"] if row["weights"]]
 
-    def nearest(self, step: int, among: list[int] | None = None) -> int:
+    def nearest_step(self, step: int, among: list[int] | None = None) -> int:
         """The recorded step nearest to a number."""
         return min(self.steps if among is None else among, key=lambda n: abs(n - step))
 
     @property
-    def wishes(self) -> tuple[str, ...]:
+    def requests(self) -> tuple[str, ...]:
         """The texts that readers of the run asked for while it learns: the next record is the first to have them."""
-        return wishes(self.folder)
+        return read_requests(self.folder)
 
-    def wish(self, text: str) -> None:
-        """Ask for one more text, the first of them; the oldest wish beyond WISHES goes.
+    def request_text(self, text: str) -> None:
+        """Ask for one more text, the first of them; the oldest one beyond REQUESTS goes.
 
         Raises:
-            QkvError: no text, or one longer than LONGEST_WISH characters.
+            QkvError: no text, or one longer than LONGEST_REQUEST characters.
         """
         text = " ".join(text.split())
-        if not 0 < len(text) <= LONGEST_WISH:
-            raise QkvError("a text to watch has 1 to {longest_wish} characters, found {text}",
-                           longest_wish=LONGEST_WISH, text=len(text))
-        kept = [w for w in self.wishes if w != text][: WISHES - 1]
-        write(self.folder / WISHED, {"texts": [text, *kept]})
+        if not 0 < len(text) <= LONGEST_REQUEST:
+            raise QkvError("a text to watch has 1 to {longest_request} characters, found {text}",
+                           longest_request=LONGEST_REQUEST, text=len(text))
+        kept = [w for w in self.requests if w != text][: REQUESTS - 1]
+        write_json(self.folder / REQUESTS_FILE, {"texts": [text, *kept]})
 
-    def at(self, step: int) -> Record:
+    def read(self, step: int) -> Record:
         """What was recorded at a step."""
-        self.must(step, self.steps, Message("nothing was recorded"))
+        self.check_step(step, self.steps, Message("nothing was recorded"))
         return Record(self.folder / f"{step:06}.safetensors")
 
-    def must(self, step: int, known: list[int], lack: Message) -> None:
+    def check_step(self, step: int, known: list[int], lack: Message) -> None:
         """A QkvError where a step is not among those known."""
         if step not in known:
-            near = ", ".join(map(str, sorted(sorted(known, key=lambda n: abs(n - step))[:5]))) or "none"
+            near = ", ".join(map(str, sorted(sorted(known, key=lambda n: abs(n - step))[:5]))) or Message("none")
             raise QkvError("{directory}: {lack} at step {step} (the nearest: {near})", directory=self.directory,
                            lack=lack, step=step, near=near)
 
     def weights(self, step: int) -> dict[str, Tensor]:
         """All weights after a step."""
-        return dict(self.each(step))
+        return dict(self.iterate_weights(step))
 
-    def each(self, step: int) -> Iterator[tuple[str, Tensor]]:
+    def iterate_weights(self, step: int) -> Iterator[tuple[str, Tensor]]:
         """The weights after a step, one at a time."""
-        self.must(step, self.kept, NO_WEIGHTS)
-        with opened(self.folder / "weights" / f"{step:06}.safetensors") as file:
+        self.check_step(step, self.kept, NO_WEIGHTS)
+        with open_record(self.folder / "weights" / f"{step:06}.safetensors") as file:
             for name in file.keys():  # noqa: SIM118  not a mapping
                 yield name, file.get_tensor(name)
 
@@ -246,8 +221,8 @@ class Watched:
 
     def array(self, step: int, name: str) -> Tensor:
         """One array of a recorded step."""
-        with opened(self.folder / f"{step:06}.safetensors") as file:
-            return file.get_tensor(name) if name in file.keys() else self.at(step)[name]  # noqa: SIM118
+        with open_record(self.folder / f"{step:06}.safetensors") as file:
+            return file.get_tensor(name) if name in file.keys() else self.read(step)[name]  # noqa: SIM118
 
     def paths(self) -> Tensor:
         """The way of the watched words over the steps [S, W, 2]: their vectors in their two main directions.
@@ -262,13 +237,36 @@ class Watched:
         ways = rows @ axes[:2].mT
         return torch.nn.functional.pad(ways, (0, 2 - ways.shape[1])).view(*states.shape[:2], 2).float()
 
-    def moved(self, first: int, last: int) -> list[Moved]:
+    def compare_weights(self, first: int, last: int) -> list[WeightChange]:
         """What moved between two steps, matrix by matrix in the order of the index; both need their weights."""
-        self.must(first, self.kept, NO_WEIGHTS)
-        before, found = self.weights(first), dict[str, Moved]()
-        for name, now in self.each(last):
+        self.check_step(first, self.kept, NO_WEIGHTS)
+        before, found = self.weights(first), dict[str, WeightChange]()
+        for name, now in self.iterate_weights(last):
             old = before[name]
             others = (now != old).reshape(len(old), -1).any(1)
             distance, norm = float((now - old).float().norm()), float(old.float().norm())
-            found[name] = Moved(name, part_of(name), len(old), int(others.sum()), distance, norm)
+            found[name] = WeightChange(name, kind_of_weight(name), len(old), int(others.sum()), distance, norm)
         return [found[m["name"]] for m in self.index["matrices"] if m["name"] in found]
+
+
+@torch.no_grad()
+def count_forward_changes(core: Transformer) -> tuple[int, int]:
+    """How many weights differ after a forward pass, bit for bit, and of how many."""
+    before = {name: p.clone() for name, p in core.named_parameters()}
+    ids = torch.arange(min(8, core.spec.vocabulary), device=core.embed.weight.device)[None]
+    source = ids if core.spec.encoder and core.spec.decoder else None
+    states(core, Batch(ids, ids, source))
+    return sum(not torch.equal(p, before[name]) for name, p in core.named_parameters()), len(before)
+
+
+def rank_word_changes(
+    w: ProbeLog, first: int, last: int, tokenizer: Any, found: list[WeightChange]
+) -> list[tuple[str, float]]:
+    """The five words whose embeddings went farthest and the five that went least, by distance."""
+    name = next((m.name for m in found if m.part == "embedding"), None)
+    if name is None or tokenizer is None:
+        return []
+    old, new = (w.weights(n)[name].float() for n in (first, last))
+    far = (new - old).norm(dim=1)[: len(tokenizer)]
+    order = far.argsort(descending=True).tolist()
+    return [(tokenizer.pieces([i])[0].strip(), float(far[i])) for i in (*order[:5], *order[-5:])]

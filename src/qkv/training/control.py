@@ -1,0 +1,106 @@
+"""When and how a run ends: its own limits, a signal, or another process. Next: loop.py, which asks after every step."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qkv.training.checkpoint import Progress
+from qkv.training.distributed import Ranks
+from qkv.training.settings import Settings
+
+DOUBLE_SIGNAL_SECONDS = 0.5
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+REASONS = ("", "steps", "epochs", "seconds", "patience", "stop")
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the run after a whole step; `code` is what the shell expects (128 + the signal)."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: why (steps, epochs, seconds, patience, stop), after how much, and which weights the core has."""
+
+    why: str
+    steps: int
+    epochs: float
+    tokens: int
+    seconds: float
+    loss: float
+    weights: str  # last, best, average or ema
+    metrics: dict[str, Any]  # of those weights
+    precision: str
+    empty: int = 0  # micro-batches in which nothing was to be learnt
+    skipped: int = 0  # steps without an update, as their numbers were bad
+
+
+def find_stop_reason(at: Progress, s: Settings) -> str:
+    """Why the run is over, or the empty string."""
+    reached = {"steps": at.step, "epochs": at.epoch, "seconds": at.seconds, "patience": at.stale}
+    return next((why for why, value in reached.items() if 0 < getattr(s, why) <= value), "")
+
+
+def sync_stop_reason(why: str, at: Progress, caught: Sequence[int], ranks: Ranks) -> tuple[str, int]:
+    """What all processes do next: why the first one ends the run, and a signal that any of them caught (or 0)."""
+    if ranks.size == 1:
+        return why, caught[0] if caught else 0
+    end, at.seconds = ranks.broadcast_numbers(REASONS.index(why), at.seconds)  # the rate may depend on the seconds
+    return REASONS[int(end)], int(ranks.all_reduce_max(caught[:1] or [0])[0])
+
+
+@contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """That many CPU threads, and as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def catch_signals() -> Iterator[list[int]]:
+    """A list that the first of SIGNALS is written into; a second one ends the process as ever.
+
+    What comes within DOUBLE_SIGNAL_SECONDS is the first once more: terminals and those who start processes both send
+    it. So nobody else hears it until they are over, however soon all was saved. A SIGHUP that is ignored, as `nohup`
+    has it, stays so.
+    """
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    before = {n: signal.getsignal(n) for n in SIGNALS}
+    before = {n: h for n, h in before.items() if h is not signal.SIG_IGN or n in (signal.SIGINT, signal.SIGTERM)}
+    when = 0.0
+
+    def handle(number: int, frame: object) -> None:
+        nonlocal when
+        if not caught:
+            caught.append(number)
+            when = time.perf_counter()
+        elif time.perf_counter() - when > DOUBLE_SIGNAL_SECONDS:
+            for n, handler in before.items():
+                signal.signal(n, handler)
+            signal.raise_signal(number)
+
+    for n in before:
+        signal.signal(n, handle)
+    try:
+        yield caught
+    finally:
+        if caught:
+            time.sleep(max(0.0, when + DOUBLE_SIGNAL_SECONDS - time.perf_counter()))
+        for n, handler in before.items():
+            signal.signal(n, handler)

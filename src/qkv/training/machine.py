@@ -1,0 +1,147 @@
+"""What this machine does best, measured and never assumed: bf16 or fp32, all threads or one, the peak of its products.
+
+Matrix products alone mislead about bf16: they may be four times as fast while the casts around them eat the gain.
+"""
+
+import dataclasses
+import time
+
+import torch
+from torch import nn
+
+from qkv import cost
+from qkv.adapt.onednn_linear import multiply
+from qkv.core.dropout import make_dropout
+from qkv.core.model import Transformer
+from qkv.data.collate import Batch
+from qkv.messages import Message
+from qkv.spec import Spec
+from qkv.training.checkpoint import Progress
+from qkv.training.distributed import Ranks
+from qkv.training.losses import token_loss
+
+CROWDED = 1.2  # how much longer all threads take than one where it is told
+WORTH = 1.1  # how much faster bf16 must be to be chosen: its rounding is not free
+GRAIN = 32  # lengths are rounded up to so many: few of them are counted
+SIDES = {"cpu": 1024, "cuda": 8192}  # of the matrices that are multiplied
+ROUNDS = 5
+
+
+def choose_precision(wanted: str, core: Transformer, batch: Batch, ranks: Ranks) -> tuple[str, Message]:
+    """The precision of a run, the same for all processes, and what is said of it."""
+    found, gain = measure_precision(wanted, core, batch)
+    if ranks.size > 1:
+        found = "bf16" if ranks.broadcast_numbers(found == "bf16") == [1] else "fp32"
+    measured = Message(" (a pass in bf16 is {gain:.2f} times as fast here)", gain=gain) if gain else Message()
+    return found, Message("precision {found}{measured}", found=found, measured=measured)
+
+
+def measure_precision(wanted: str, core: Transformer, batch: Batch, *, rounds: int = 2) -> tuple[str, float | None]:
+    """`wanted`, or for `auto` the faster of fp32 and bf16 autocast, and by how much bf16 is faster (about a second).
+
+    The core's weights stay as they are and its gradients are dropped.
+    """
+    if wanted != "auto":
+        return wanted, None
+    part = take_rows(batch, max(1, len(batch.target) // 4))
+    times = {True: float("inf"), False: float("inf")}
+    for _ in range(1 + rounds):  # in turn, so that a neighbour's work slows both; the first round warms up
+        for low in times:
+            times[low] = min(times[low], time_pass(core, part, low))
+    gain = times[False] / times[True]
+    return ("bf16" if gain >= WORTH else "fp32"), gain
+
+
+def warn_oversubscribed(core: Transformer, batch: Batch, precision: str, ranks: Ranks) -> list[Message]:
+    """What is said where the threads of this process hinder each other; nothing where they do not."""
+    alone = ranks.size == 1  # other processes are meant to share the cores
+    times = compare_threads(core, batch, low=precision == "bf16") if alone else 1.0
+    if times < CROWDED:
+        return []
+    count = torch.get_num_threads()
+    return [Message("{count} threads take {times:.1f} times as long as one here: is something else using the cores, "
+                    "or the model too small to share? --threads 1 is faster now", count=count, times=times)]
+
+
+def compare_threads(core: Transformer, batch: Batch, *, low: bool) -> float:
+    """How many times as long as one CPU thread all of them take: above 1 where others use the cores, or there is little
+    to share.
+    """
+    count = torch.get_num_threads()
+    if count == 1 or core.embed.weight.device.type != "cpu":
+        return 1.0
+    part = take_rows(batch, max(1, len(batch.target) // 8))
+    times = {1: float("inf"), count: float("inf")}
+    try:
+        for _ in range(2):
+            for threads in times:
+                torch.set_num_threads(threads)
+                times[threads] = min(times[threads], time_pass(core, part, low))
+    finally:
+        torch.set_num_threads(count)
+    return times[count] / times[1]
+
+
+def time_pass(core: Transformer, batch: Batch, low: bool) -> float:
+    """The seconds of one forward and backward pass, in bf16 autocast where `low`."""
+    device, start = core.embed.weight.device, time.perf_counter()
+    with torch.autocast(device.type, torch.bfloat16, enabled=low):
+        loss = token_loss(core, batch, drop=make_dropout(0, device=device))
+    loss.backward()
+    float(loss.detach())  # waits for the device
+    spent = time.perf_counter() - start
+    nn.Module.zero_grad(core, set_to_none=True)
+    return spent
+
+
+def take_rows(batch: Batch, rows: int) -> Batch:
+    """About the first rows of a batch: all those of a text, or none."""
+    each = batch.orders * batch.choices
+    texts = max(1, rows // each)
+    cut = {k: t[: texts if k == "classes" else texts * each] for k, t in batch.rows.items()}
+    return dataclasses.replace(batch, **cut)
+
+
+class Speed:
+    """How fast a run goes: tokens a second, and its share of what this machine's matrix products reach.
+
+    The floating-point operations of a training step are three times those forward, for what is real and not padding;
+    an encoder is taken to read as many tokens as the decoder writes, and what is computed again is not counted.
+    """
+
+    def __init__(self, spec: Spec, device: str = "cpu") -> None:
+        self.cost, self.by_length, self.device = cost.count(spec), dict[int, int](), device
+        self.operations, self.peak, self.shown = 0.0, 0.0, (0, 0.0)  # since it was shown, at (tokens, seconds)
+
+    def count(self, batch: Batch) -> float:
+        """The operations of one forward and backward pass."""
+        rows, length = batch.target.shape
+        real = rows * length if batch.target_real is None else int(batch.target_real.sum())
+        whole = min(-(-length // GRAIN) * GRAIN, self.cost.spec.context or 1 << 30)
+        if whole not in self.by_length:
+            self.by_length[whole] = self.cost.flops_per_token(whole).prefill
+        return 3.0 * real * self.by_length[whole]
+
+    def measure(self, at: Progress) -> dict[str, float]:
+        """What an event says of the speed since the last one."""
+        tokens, seconds = self.shown
+        spent = max(at.seconds - seconds, 1e-9)
+        rate = self.operations / spent
+        if rate > self.peak:  # at first, and where something else had the machine when it was measured
+            self.peak = max(rate, measure_peak(self.device, at.precision))
+        self.shown, self.operations = (at.tokens, at.seconds), 0.0
+        share = rate / self.peak if rate else 0.0
+        return {"tokens_per_second": (at.tokens - tokens) / spent, "seconds": at.seconds, "of_peak": share}
+
+
+def measure_peak(device: str, precision: str) -> float:
+    """Operations a second of one large matrix product in fp32 or bf16: the best of some, about 0.1 s."""
+    side = SIDES.get(device, 2048)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a = torch.full((side, side), 0.5, device=device, dtype=dtype)
+    best = float("inf")
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        float(multiply(a, a)[0, 0])  # waits for the device
+        best = min(best, time.perf_counter() - start)
+    return 2 * side**3 / best

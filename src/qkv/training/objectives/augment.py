@@ -1,0 +1,111 @@
+"""Texts that are others in each epoch: cut into other tokens (BPE-dropout), or without some of their words."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from qkv.data import bucket, collate
+from qkv.data.order import make_generator
+from qkv.errors import QkvError
+from qkv.tokenizers.bpe_dropout import BpeDropout, Trials
+from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.training.objectives.base import Rows, special_ids
+from qkv.training.plan import Plan
+from qkv.training.run import Run
+from qkv.training.settings import Settings
+
+RECUT_STREAM = 0x6375_7473  # draws of cuts are another stream than those of order: seed ^ RECUT_STREAM
+WORD_STREAM = 0x7468_696E  # and so are those of words left out
+
+
+def plan_by_epoch(
+    rows_of: Callable[[int], Any], boxes_of: Callable[[Any], bucket.Buckets],
+    maker: Callable[[Any, bucket.Buckets], Callable[[Any], collate.Batch]], who: dict[str, Any],
+) -> Plan:  # fmt: skip
+    """A plan whose rows, and so their buckets, are others in each epoch; two epochs are kept at a time."""
+
+    @lru_cache(maxsize=2)
+    def cut_epoch(epoch: int) -> tuple[Any, bucket.Buckets]:
+        rows = rows_of(epoch)
+        return rows, boxes_of(rows)
+
+    def order(epoch: int) -> Sequence[tuple[int, tuple[int, ...]]]:
+        return [(epoch, key) for key in cut_epoch(epoch)[1].batches(epoch)]
+
+    return Plan(order, lambda key: maker(*cut_epoch(key[0]))(key[1]), who)
+
+
+def recut_items(
+    run: Run, tokenizer: Tokenizer, items: Sequence[Sequence[str]], usual: Sequence[Rows], longest: int
+) -> Callable[[int], list[Rows]]:
+    """The texts of each item as an epoch cuts them: item i of epoch e is a function of (seed, e, i) and of no more.
+
+    An item with a text whose new cut is longer than `longest` keeps its `usual` cuts.
+    """
+    recut, share = BpeDropout(tokenizer, run.tokenizer.ranks()), run.tokenizer.bpe_dropout
+    seed, parts = run.training.seed ^ RECUT_STREAM, iter(recut.read([text for item in items for text in item]))
+    read = [[next(parts) for _ in item] for item in items]
+
+    def cuts(epoch: int) -> list[Rows]:
+        found: list[Rows] = []
+        for i, item in enumerate(read):
+            trials = Trials(make_generator(seed=seed, epoch=epoch, index=i), share)
+            new = tuple(recut.ids_of(text, trials) for text in item)
+            found.append(new if max(map(len, new)) <= longest else usual[i])
+        return found
+
+    return cuts
+
+
+def recut_text(run: Run, tokenizer: Tokenizer, text: str) -> Callable[[int], np.ndarray]:
+    """The ids of a text as an epoch cuts it, a function of (seed, epoch); dropout makes it longer, never shorter."""
+    recut = BpeDropout(tokenizer, run.tokenizer.ranks())
+    (read,) = recut.read([text])
+
+    @lru_cache(maxsize=2)
+    def cuts(epoch: int) -> np.ndarray:
+        draws = make_generator(seed=run.training.seed ^ RECUT_STREAM, epoch=epoch, index=0)
+        return np.array(recut.ids_of(read, Trials(draws, run.tokenizer.bpe_dropout)), dtype=np.int32)
+
+    return cuts
+
+
+def mask_words(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
+    """The plan with some of the words that are read made unknown: batch k of epoch e by a draw of (seed, e, k)."""
+    if not s.word_dropout:
+        return plan
+    kept, unknown = sorted(special_ids(tokenizer)), tokenizer.unk_id
+    if unknown is None:
+        raise QkvError("training.word_dropout={word_dropout}: the vocabulary has no token for the unknown to put in a "
+                       "word's place; take it away", word_dropout=s.word_dropout)
+
+    def order(epoch: int) -> Sequence[tuple[int, int, Any]]:
+        return [(epoch, number, key) for number, key in enumerate(plan.order(epoch))]
+
+    def make_batch(place: tuple[int, int, Any]) -> collate.Batch:
+        epoch, number, key = place
+        draws = make_generator(seed=s.seed ^ WORD_STREAM, epoch=epoch, index=number)
+        return collate.apply_word_dropout(plan.make(key), share=s.word_dropout, unknown=unknown, kept=kept, draws=draws)
+
+    return dataclasses.replace(plan, order=order, make=make_batch)
+
+
+def remove_words(rows: list[Rows], *, tokenizer: Tokenizer, share: float, seed: int, epoch: int) -> list[Rows]:
+    """Texts without some of their words, each left out with the probability `share`: a function of (seed, epoch).
+
+    Special tokens stay, and so does a text of which no word would.
+    """
+    if not share:
+        return rows
+    draws = make_generator(seed=seed ^ WORD_STREAM, epoch=epoch, index=0)
+    special = special_ids(tokenizer) - {tokenizer.unk_id}
+
+    def shorten(row: list[int]) -> list[int]:
+        kept = [i for i, drawn in zip(row, draws.random(len(row)).tolist(), strict=True)
+                if drawn >= share or i in special]  # fmt: skip
+        return kept if any(i not in special for i in kept) else row
+
+    return [tuple(map(shorten, many)) for many in rows]

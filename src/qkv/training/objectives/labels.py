@@ -1,0 +1,161 @@
+"""Labels of texts: a class for each; a decoder learns the words of the texts beside them.
+
+similarity.py and choice.py make several rows of a text, which share a label; the way into batches is this one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from qkv.data import bucket, collate
+from qkv.data.collate import IGNORED
+from qkv.errors import QkvError
+from qkv.messages import Message
+from qkv.model import Model
+from qkv.tasks.task_format import SEPARATOR
+from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.training.losses import states, text_logits
+from qkv.training.objectives import augment, base
+from qkv.training.objectives.base import Batches, Decoding, HoldOut, Objective, Rows
+from qkv.training.plan import Plan
+from qkv.training.run import Run
+from qkv.training.splits import Pair, Splits
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The rows that a text becomes; where they are several, `shares` is the field of Batch that says how many."""
+
+    rows_of: Callable[[str], list[str]] = lambda text: [text]
+    shares: str = ""
+
+    def split(self, text: str, each: int, known: Mapping[str, int], label: str) -> list[str]:
+        """The rows of a text.
+
+        Raises:
+            QkvError: they are not as many as of the first text, or the label is none of the choices.
+        """
+        rows = self.rows_of(text)
+        choices = self.shares == "choices"
+        if len(rows) != each or (self.shares == "orders" and SEPARATOR not in text) or (choices and each < 2):
+            parts = Message("two texts")
+            if self.shares != "orders":
+                parts = Message("a question and {each} answers", each=max(each, 2))
+            raise QkvError("{text!r}: expected {parts} with {separator} between", text=text[:60], parts=parts,
+                           separator=SEPARATOR.strip())
+        if choices and label not in known:
+            raise QkvError("{text!r}: found the label {label!r}, expected the number of the right answer, 0 to {each}",
+                           text=text[:60], label=label, each=each - 1)
+        return rows
+
+
+@dataclass(frozen=True)
+class Labeller:
+    """Texts and labels on their way into batches; a text becomes `each` rows, whose words count `share` of a label."""
+
+    run: Run
+    tokenizer: Tokenizer
+    layout: Layout
+    each: int
+    known: Mapping[str, int]
+    share: float
+
+    def encode_texts(self, pairs: Sequence[Pair]) -> tuple[list[list[str]], list[Rows], list[int], list[int]]:
+        """Of (text, label) pairs the rows as texts and as ids, the numbers of the labels, and the rows' true lengths.
+
+        A label that training lacks counts as none.
+        """
+        each = self.each
+        texts = [self.layout.split(text, each, self.known, label) for text, label in pairs]
+        whole = self.tokenizer.encode_batch([row for many in texts for row in many])
+        ids = base.truncate_rows(whole, self.run.model.context)
+        rows: list[Rows] = [tuple(ids[i : i + each]) for i in range(0, len(ids), each)]
+        return texts, rows, [self.known.get(name, IGNORED) for _, name in pairs], list(map(len, whole))
+
+    def bucket_texts(self, rows: list[Rows], often: np.ndarray | None = None) -> bucket.Buckets:
+        """Batches of texts of like length."""
+        s, longest = self.run.training, [max(map(len, many)) for many in rows]
+        room = max(s.tokens // self.each, self.run.model.context + 4)
+        return bucket.Buckets([(n, n) for n in longest], tokens=room, seed=s.seed, often=often)
+
+    def maker(self, rows: list[Rows], boxes: bucket.Buckets, classes: list[int]) -> Callable[[Any], collate.Batch]:
+        """What makes a batch of the texts of a key."""
+        shares: dict[str, Any] = {self.layout.shares: self.each} if self.layout.shares else {}
+
+        def make_batch(key: tuple[int, ...]) -> collate.Batch:
+            # a box may be a little wider than the table of positions is long
+            width = min(boxes.shape(key)[2], self.run.model.context)
+            made = collate_texts(self.tokenizer, [row for i in key for row in rows[i]], self.share, width)
+            return collate.add_labels(made, [classes[i] for i in key], **shares)
+
+        return make_batch
+
+    def hold_out(self, pairs: Sequence[Pair]) -> Batches:
+        """The batches of held-out texts."""
+        _, rows, classes, _ = self.encode_texts(pairs)
+        boxes = self.bucket_texts(rows)
+        return tuple(map(self.maker(rows, boxes, classes), boxes.batches(0)))
+
+
+def plan_labels(run: Run, splits: Splits, model: Model, *, layout: Layout = Layout()) -> tuple[Plan, HoldOut]:
+    """Texts and their labels; a decoder learns its texts' words too, as much as `training.auxiliary` says.
+
+    Radford et al. 2018, section 3.2, equation 5; an encoder learns labels alone (Devlin et al. 2018, section 3.2).
+    `layout` gives the rows that a text becomes (their section 3.3), as many of each.
+    """
+    tokenizer, s, context = base.tokenizer_for(model), run.training, run.model.context
+    each = len(layout.rows_of(splits.train[0][0]))  # type: ignore[index]
+    names = map(str, range(each)) if layout.shares == "choices" else model.labels
+    known = {name: i for i, name in enumerate(names)}
+    share = s.auxiliary / max(1, each) if model.spec.decoder and model.spec.head else 0.0
+    labeller = Labeller(run, tokenizer, layout, each, known, share)
+    texts, rows, classes, lengths = labeller.encode_texts(splits.train)  # type: ignore[arg-type]
+    who = base.identify(run, base.flatten_ids(row for many in rows for row in many), classes)
+    notes = base.note_long_rows(lengths, context, ends=True)
+    if run.tokenizer.bpe_dropout or s.word_dropout:
+        recut = augment.recut_items(run, tokenizer, texts, rows, context) if run.tokenizer.bpe_dropout else None
+        remove = partial(augment.remove_words, tokenizer=tokenizer, share=s.word_dropout, seed=s.seed)
+        plan = augment.plan_by_epoch(
+            lambda epoch: remove(recut(epoch) if recut else rows, epoch=epoch),
+            partial(labeller.bucket_texts, often=splits.often), partial(labeller.maker, classes=classes), who,
+        )  # fmt: skip
+        return replace(plan, notes=notes), labeller.hold_out
+    boxes = labeller.bucket_texts(rows, splits.often)
+    return Plan(boxes.batches, labeller.maker(rows, boxes, classes), who, notes), labeller.hold_out
+
+
+def collate_texts(tokenizer: Tokenizer, rows: list[list[int]], share: float, width: int | None) -> collate.Batch:
+    """Rows of ids as a batch in which no word is learnt, or each by its share."""
+    pad = tokenizer.pad_id or 0
+    if share:
+        return collate.collate_labelled_text(rows, pad=pad, share=share, width=width)
+    silent = [(row, [IGNORED] * len(row)) for row in rows]
+    return collate.collate_masked(silent, pad=pad, width=width, separator=tokenizer.sep_id)
+
+
+@torch.inference_mode()
+def judge_rows(model: Model, sources: Sequence[str], how: Decoding, *, layout: Layout) -> list[str]:
+    """The label of each text that becomes several rows, or the number of the answer to each question."""
+    tokenizer, said = base.tokenizer_for(model), list[str]()
+    for text in sources:
+        ids = base.truncate_rows(tokenizer.encode_batch(layout.rows_of(text)), model.spec.context)
+        shares: dict[str, Any] = {layout.shares: len(ids)}
+        batch = replace(collate_texts(tokenizer, ids, 0.0, None), **shares).to(model.device)
+        best = int(text_logits(model.core, states(model.core, batch), batch).argmax())
+        said.append(str(best) if layout.shares == "choices" else model.labels[best])
+    return said
+
+
+def objective_of_labels(name: str, layout: Layout | None = None) -> Objective:
+    """An objective that learns the labels of texts, whose rows are laid out in some way."""
+    plan = partial(plan_labels, layout=layout) if layout else plan_labels
+    answer = partial(judge_rows, layout=layout) if layout else base.classify_sources
+    return Objective(name, "pairs", base.END_TOKENS, "none", plan, answer, ("encoder", "causal decoder"), "labels",
+                     bpe_dropout=True, labels_texts=True)  # fmt: skip
+
+
+LABELS = objective_of_labels("labels")
