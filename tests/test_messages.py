@@ -23,7 +23,7 @@ SENTENCES = {
     "training": {"built_in"},
     "cli": {"classify", "demo", "embed", "fill", "look", "translate"},
     "explore": {"guesses", "meanings", "record", "scenes"},
-    "data": {"encodings", "sources"}, "tokenizers": {"vocabulary"}, "objectives": {"corruption"}, "tasks": {"evaluate"},
+    "data": {"encodings", "sources"}, "tokenizers": {"vocabulary"}, "objectives": {"denoise"}, "tasks": {"evaluate"},
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Which keys a query may attend to: each rule is a predicate over (query, key) with a reason in words."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -69,7 +70,7 @@ def build_mask(rule: spec.Mask, at: MaskContext) -> AttentionBias:
 
 def compute_alibi(heads: int, at: MaskContext) -> Tensor:
     """ALiBi's bias [1, H, T, S] (Press et al. 2022, section 3): -2^(-8i/H) a token; for H no power of 2 as its code."""
-    n, i = 1 << heads.bit_length() - 1, torch.arange(1, heads + 1, device=at.k_pos.device)  # H
+    n, i = 2 ** int(math.log2(heads)), torch.arange(1, heads + 1, device=at.k_pos.device)  # H
     slope = 2.0 ** -torch.where(i <= n, 8 * i / n, 4 * (2 * (i - n) - 1) / n)  # H
     return -slope[None, :, None, None] * (at.k_pos[None, :] - at.q_pos[:, None]).abs()  # B H T S
 
