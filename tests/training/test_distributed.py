@@ -94,7 +94,8 @@ def run(
             end = loop.train(core, plan(), settings, directory=folder, resume=resume, stop=halt, report=told.append,
                              evaluate=measured if ranks.first else None)  # fmt: skip
         except (control.Interrupted, QkvError) as error:
-            (folder / f"{ranks.rank}.error").write_text(f"{getattr(error, 'exit_code', 0) or getattr(error, 'code', 0) or 2} {error}", encoding="utf-8")
+            code = getattr(error, "exit_code", 0) or getattr(error, "code", 0) or 2
+            (folder / f"{ranks.rank}.error").write_text(f"{code} {error}", encoding="utf-8")
             return
         except KeyError as error:
             (folder / f"{ranks.rank}.error").write_text(f"KeyError {error}", encoding="utf-8")
