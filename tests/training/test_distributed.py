@@ -298,13 +298,13 @@ CHILD = (
 
 def test_processes_end_with_the_first_and_an_early_end_names_its_cause() -> None:
     with distributed.start_ranks(2, [sys.executable, "-c", CHILD], device="cpu") as ranks:
-        assert (ranks, ranks.total([1.0])) == (distributed.Ranks(0, 2), [2.0])
+        assert (ranks, ranks.all_reduce_sum([1.0])) == (distributed.Ranks(0, 2), [2.0])
     assert distributed.current_ranks() == distributed.Ranks()
     fail = CHILD + "import sys; print('no such file', file=sys.stderr); sys.exit(2)"
     with pytest.raises(distributed.Lost, match="process 1 ended with code 2: no such file") as error:  # noqa: PT012, SIM117
         with distributed.start_ranks(2, [sys.executable, "-c", fail], device="cpu") as ranks:
-            ranks.total([1.0])
-            ranks.total([1.0])
+            ranks.all_reduce_sum([1.0])
+            ranks.all_reduce_sum([1.0])
     assert error.value.exit_code == 2
 
 
@@ -338,6 +338,6 @@ def test_the_other_processes_run_the_same_command(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("said", ["error: the disk is full\nrun again", "错误： the disk is full\n加 --debug 再运行"])
 def test_what_ended_another_process_is_told_in_any_language(said: str) -> None:
     child = types.SimpleNamespace(returncode=2)
-    found = distributed.first_cause([child], [io.BytesIO(said.encode())])  # type: ignore[list-item]
+    found = distributed.find_cause([child], [io.BytesIO(said.encode())])  # type: ignore[list-item]
     assert "process 1 ended with code 2" in str(found)
     assert "the disk is full" in str(found)
