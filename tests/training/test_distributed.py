@@ -94,7 +94,8 @@ def run(
             end = loop.train(core, plan(), settings, directory=folder, resume=resume, stop=halt, report=told.append,
                              evaluate=measured if ranks.first else None)  # fmt: skip
         except (control.Interrupted, QkvError) as error:
-            (folder / f"{ranks.rank}.error").write_text(f"{getattr(error, 'code', 2)} {error}", encoding="utf-8")
+            code = getattr(error, "exit_code", 0) or getattr(error, "code", 0) or 2
+            (folder / f"{ranks.rank}.error").write_text(f"{code} {error}", encoding="utf-8")
             return
         except KeyError as error:
             (folder / f"{ranks.rank}.error").write_text(f"KeyError {error}", encoding="utf-8")
@@ -287,8 +288,8 @@ def test_a_process_that_dies_ends_the_others_with_a_word(two: Path) -> None:
 def test_processes_with_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed.Ranks, "all_reduce_max", lambda self, numbers: [max(n, 7.0) for n in numbers])
     with pytest.raises(QkvError, match="the 2 processes differ in data") as found:
-        distributed.Ranks(0, 2).assert_same(Message("data"), "rows 40")
-    assert "2 个进程的数据不同" in found.value.message.to("zh")
+        distributed.Ranks(0, 2).assert_same(Message("data, model or checkpoint"), "rows 40")
+    assert "2 个进程的数据、模型或检查点不同" in found.value.message.to("zh")
 
 
 CHILD = (
