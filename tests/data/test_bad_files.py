@@ -103,7 +103,7 @@ def test_a_file_that_is_none_is_named_whatever_becomes_of_bad_rows(
     kind: str, content: bytes, told: str, policy: str, tmp_path: Path
 ) -> None:
     if kind == "parallel" and content.isspace():
-        told = r":1: the target is empty" if policy == "error" else r"a\.tgt has 3, expected as many"
+        told = r":1: the target is empty" if policy == "error" else r"a\.tgt has 3, expected the same number"
         with pytest.raises(QkvError, match=told):
             data(tmp_path, kind, content, f'on_bad_row = "{policy}"')
         return

@@ -67,7 +67,7 @@ def test_held_out_rows_in_training_are_told_by_row(library: list[Any], tmp_path:
     sys.modules["datasets"].load_dataset = lambda *_: splits  # type: ignore[attr-defined]
     data = Data(dataset="d", keys=("q", "a"), on_bad_row="skip")
     told = r"d/train, row 5: this pair is held out too \(d/test, row 1\); 2 training rows are"
-    with pytest.raises(QkvError, match=rf"{told}: the evaluation would flatter"):
+    with pytest.raises(QkvError, match=rf"{told}: the evaluation would look too good"):
         data.splits(tmp_path)
     found = dataclasses.replace(data, overlap="drop").splits(tmp_path)
     assert (len(found.train), found.valid, len(found.test)) == (18, [("q 30", "a 30")], 3)  # type: ignore[arg-type]

@@ -152,7 +152,7 @@ def test_merges_and_vocabularies_that_do_not_fit_are_told(code: Path, tmp_path: 
     with pytest.raises(QkvError, match=r"old:3: found 'e s t', expected two pieces"):
         read_merges(old)
     texts = ["lo@@ w@@ est ne@@ w@@ est"]
-    with pytest.raises(QkvError, match=r"2 of 2 words, such as 'lowest', are cut otherwise than by these merges"):
+    with pytest.raises(QkvError, match=r"2 of 2 words, such as 'lowest', are split differently by these merges"):
         BpeDropout(train(texts, kind="split"), read_merges(code)).read(texts)
     recut, texts = jointed(code)
     with pytest.raises(QkvError, match=r"the vocabulary of \d+ tokens lacks .*tokenizer\.size"):

@@ -247,7 +247,7 @@ def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path: Path) ->
 def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
     path.write_bytes(b"\x10\0\0\0\0\0\0\0not json at all")
-    with pytest.raises(QkvError, match="not a whole checkpoint"):
+    with pytest.raises(QkvError, match="not a complete checkpoint"):
         checkpoint.read(path)
     with pytest.raises(QkvError, match=r"it lacks decoder"):
         checkpoint.fill(small(), {})

@@ -75,7 +75,7 @@ class Reader:
         set_keys = {k: v for k, v in left.items() if v}
         if set_keys:
             keys = "; ".join(f"{k} = {v!r}{nearest(k, self.read)}" for k, v in set_keys.items())
-            raise QkvError("{where}: keys that we do not read and that may change the model: {keys}. Remove them, or "
+            raise QkvError("{where}: keys that are not read and that may change the model: {keys}. Remove them, or "
                            "list them in the family's IGNORE with the reason why they are harmless", where=self.where,
                            keys=keys)
         return sorted(left)

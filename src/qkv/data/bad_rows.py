@@ -39,7 +39,7 @@ class BadRowPolicy:
             raise QkvError("on_bad_row: found {action!r}{hint} (known: {known})", action=self.action, hint=hint,
                            known=", ".join(known))
         if self.action == "quarantine" and self.aside is None:
-            raise QkvError("on_bad_row: a quarantine needs a file to put bad rows into")
+            raise QkvError("on_bad_row: quarantine needs a file for the bad rows")
         if self.action == "quarantine" and DRY_RUN.get():
             self.action = "skip"
 
@@ -74,7 +74,7 @@ class BadRowPolicy:
     def notes(self) -> list[Message]:
         """One sentence for each file that lost rows."""
         kept = self.action == "quarantine"
-        where = Message(", put into {aside}", aside=self.aside) if kept else ""
+        where = Message(", written to {aside}", aside=self.aside) if kept else ""
         return [Message("{n} bad row(s) left out{where}; the first: {first}", n=n, where=where,
                         first=self.first[name])
                 for name, n in self.dropped.items()]
@@ -102,7 +102,7 @@ def refuse_overwrite(aside: Path) -> None:
     except (OSError, ValueError):
         earlier = False
     if not earlier:
-        raise QkvError("{aside}: is no quarantine of ours and would be written over; name another file: "
+        raise QkvError("{aside}: exists and is not a quarantine file, so it is not overwritten; name another file: "
                        "data.quarantine=FILE", aside=aside)
 
 

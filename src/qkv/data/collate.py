@@ -111,7 +111,7 @@ def collate_pairs(
     """
     for i, (source, target) in enumerate(pairs_ids):
         if not source or not target:
-            raise QkvError("pair {i} of the batch has an empty {what}: even that needs its end symbol", i=i,
+            raise QkvError("pair {i} of the batch has an empty {what}: it needs at least its end symbol", i=i,
                            what=Message("target") if source else Message("source"))
     sources, targets = [s for s, _ in pairs_ids], [t for _, t in pairs_ids]
     wide, long = shape or (None, None)

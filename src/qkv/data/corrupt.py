@@ -79,13 +79,13 @@ def corrupt_spans(
         QkvError: a text of less than two ids, or more spans than there are sentinels.
     """
     if len(ids) < 2:
-        raise QkvError("spans: found a text of {ids} ids, expected at least 2: one to lose and one to keep",
+        raise QkvError("spans: found a text of {ids} ids, expected at least 2: one to hide and one to keep",
                        ids=len(ids))
     chance = draw.begin()
     lost = min(max(round(share * len(ids)), 1), len(ids) - 1)
     count = min(max(round(lost / mean), 1), len(ids) - lost)
     if count >= len(sentinels):
-        raise QkvError("spans: {count} spans need {count2} sentinels, and there are {sentinels}", count=count,
+        raise QkvError("spans: {count} spans need {count2} sentinels, found {sentinels}", count=count,
                        count2=count + 1, sentinels=len(sentinels))
     kept, gone = split_total(len(ids) - lost, count, chance), split_total(lost, count, chance)
     source, target, at = list[int](), list[int](), 0
@@ -185,7 +185,7 @@ def split_prefix(ids: Sequence[int], draw: Draw) -> tuple[list[int], list[int]]:
         QkvError: a text of less than two ids.
     """
     if len(ids) < 2:
-        raise QkvError("divided: found a text of {ids} ids, expected at least 2: one to see and one to say",
+        raise QkvError("divided: found a text of {ids} ids, expected at least 2: one to read and one to predict",
                        ids=len(ids))
     at = int(draw.begin().integers(1, len(ids)))
     return list(ids[:at]), list(ids[at:])

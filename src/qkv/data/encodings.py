@@ -15,7 +15,7 @@ def describe_encoding(raw: bytes, bad: int, wide: int) -> Message:
     if looks:
         how = f"iconv -f {looks} -t UTF-8"
         return Message("not UTF-8, looks like {looks}: {how}", looks=looks, how=how)
-    return Message("not UTF-8, nor text in another encoding")
+    return Message("neither UTF-8 nor text in another known encoding")
 
 
 def guess_encoding(raw: bytes) -> str:

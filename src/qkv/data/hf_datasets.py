@@ -83,6 +83,6 @@ def get_text(row: Mapping[str, Any], path: str, place: str) -> str:
     """The text of a row under a path of keys; a `label` may be a whole number, or true or false."""
     found = to_string(look_up(row, path, place), path, place)
     if not found.strip():
-        raise QkvError("{place}: key {path!r} is empty; mend the row, or leave such rows out: on_bad_row", place=place,
+        raise QkvError("{place}: key {path!r} is empty; fix the row, or skip such rows with on_bad_row", place=place,
                        path=path)
     return found

@@ -18,7 +18,8 @@ def parse_object(text: str, place: str) -> dict[str, object]:
         raise QkvError("{place}: found a JSON {kind}, expected an object", place=place,
                        kind=type(item).__name__)
     if "\\ud" in text.lower() and any("\ud800" <= c <= "\udfff" for c in json.dumps(item, ensure_ascii=False)):
-        raise QkvError("{place}: holds half of a character (a lone \\ud800 to \\udfff), which no text can hold",
+        raise QkvError('{place}: contains half of a character (an unpaired \\ud800 to \\udfff), which is not valid '
+                       "text",
                        place=place)
     return cast("dict[str, object]", item)
 

@@ -34,8 +34,8 @@ def read_labelled_rows(
                                text=text[:40])
             first = text.partition("\t")[0].strip()
             if is_label(first, labels) and not is_label(label.strip(), labels):
-                raise QkvError("{place}: the label {first!r} stands before its text; put it behind, as training reads "
-                               "it: text TAB label", place=place, first=first)
+                raise QkvError("{place}: the label {first!r} comes before its text; put it after the text, as "
+                               "training reads it: text TAB label", place=place, first=first)
         refuse_blank_side((said, label), place, place, ("text", "label"))
         return said, parse_label(label.strip(), labels, place)
 

@@ -88,7 +88,7 @@ def write_shard(
             flush_file(file)
         os.replace(aside, folder)
     except OSError as e:
-        raise QkvError("{folder}: could not be written ({e}); nothing is left of it", folder=folder, e=e) from e
+        raise QkvError("{folder}: could not be written ({e}); nothing was kept", folder=folder, e=e) from e
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return Shard(folder, index, 0, tokens)
@@ -121,7 +121,7 @@ def read_shard(folder: Path, *, verify: bool = False) -> Shard:
         size = (folder / "tokens.bin").stat().st_size
         kind, tokens = np.dtype(index["dtype"]), int(index["tokens"])
     except (OSError, ValueError, KeyError, TypeError) as e:
-        raise QkvError("{folder}: no token shard ({kind}: {e}); `qkv data pack` makes one", folder=folder,
+        raise QkvError("{folder}: not a token shard ({kind}: {e}); `qkv data pack` makes one", folder=folder,
                        kind=type(e).__name__, e=e) from None
     if index.get("format") != FORMAT:
         raise QkvError("{folder}/index.json: found format {format!r}, expected {format2!r}", folder=folder,
@@ -135,7 +135,7 @@ def read_shard(folder: Path, *, verify: bool = False) -> Shard:
         for at in range(0, tokens, WORDS):
             sign.update(ids[at : at + WORDS].tobytes())
         if sign.hexdigest() != index["sha256"]:
-            raise QkvError("{folder}/tokens.bin: its SHA-256 is not the one of its index; pack it again",
+            raise QkvError("{folder}/tokens.bin: its SHA-256 differs from the one in its index; pack it again",
                            folder=folder)
     return shard
 
@@ -154,7 +154,7 @@ class Mixture:
         makers = {(s.index["vocabulary"], s.index.get("tokenizer")) for s in self.shards}
         if len(makers) > 1:
             names = ", ".join(str(s.folder) for s in self.shards)
-            raise QkvError("{names}: these shards are of different tokenizers; pack all with the same --model",
+            raise QkvError("{names}: these shards were made with different tokenizers; pack all with the same --model",
                            names=names)
 
     def __len__(self) -> int:

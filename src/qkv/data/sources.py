@@ -157,8 +157,8 @@ def explain_unequal(one: tuple[Path, int], two: tuple[Path, int], first: int) ->
         if not count:
             return explain_empty(path)
     longer = one[0] if one[1] > two[1] else two[0]
-    return QkvError("{one} has {one2} lines and {two} has {two2}, expected as many: {longer}:{first} is the first "
-                    "line without a partner", one=one[0], one2=one[1], two=two[0], two2=two[1], longer=longer,
+    return QkvError("{one} has {one2} lines and {two} has {two2}, expected the same number: {longer}:{first} is the "
+                    "first line without a partner", one=one[0], one2=one[1], two=two[0], two2=two[1], longer=longer,
                     first=first)
 
 
@@ -167,7 +167,7 @@ def refuse_blank_side(pair: Pair, one: str, two: str, names: tuple[str, str] = (
     for text, name, place in zip(pair, names, (one, two), strict=True):
         if not text.strip():
             beside = "" if one == two else Message(" beside {two}", two=two if place == one else one)
-            raise QkvError("{place}: the {name} is empty{beside}; mend the row, or leave such rows out: on_bad_row",
+            raise QkvError("{place}: the {name} is empty{beside}; fix the row, or skip such rows with on_bad_row",
                            place=place, name=name, beside=beside)
     return pair
 

@@ -135,7 +135,7 @@ def decode_line(path: Path, line: Line) -> str:
 def refuse_returns(path: Path, text: str) -> None:
     """QkvError for a text without line ends that has carriage returns within: so old Macs and some tables end lines."""
     if (lines := text.strip("\r").count("\r")) > 0:
-        raise QkvError("{path}: {lines:,} lines that end with a carriage return alone; convert it to line feeds (tr "
+        raise QkvError("{path}: {lines:,} lines that end with only a carriage return; convert them to line feeds (tr "
                        "'\\r' '\\n')", path=path, lines=lines + 1)
 
 

@@ -225,10 +225,10 @@ def beam(
     """
     if options.stop_strings:
         found = repr(options.stop_strings)
-        raise QkvError("beam search: it does not look for stop strings {found}; stop at ids, or generate",
+        raise QkvError("beam search: stop strings {found} are not supported; stop at ids, or use generate",
                        found=found)
     if not options.cache:
-        raise QkvError("beam search: it runs with the cache only; leave cache=False out, or generate instead")
+        raise QkvError("beam search: it needs the cache; remove cache=False, or use generate")
     cores = (core, *ensemble)
     limits = list(map(min, zip(*(count_new_tokens(one, prompts, options) for one in cores), strict=True)))
     if 0 in limits:

@@ -66,8 +66,7 @@ class Decoder:
             self.cache = Static(len(core.decoder.layers), capacity=max(map(len, prompts)) + room)
         if core.spec.architecture == "prefix decoder":
             if options.chunk:
-                raise QkvError("chunk: a free prefix sees itself whole, and cannot be read in chunks; leave chunk "
-                               "out")
+                raise QkvError("chunk: a bidirectional prefix cannot be read in chunks; remove chunk")
             self.inputs = Inputs(prefix_len=torch.tensor([len(p) for p in prompts], device=self.device))
             if core.spec.fills_blanks:
                 places = torch.tensor(find_blanks(prompts, options.blanks), device=self.device)
@@ -158,8 +157,8 @@ def find_blanks(prompts: Seq[Seq[int]], blanks: tuple[int, ...]) -> list[int]:
     for i, prompt in enumerate(prompts):
         place = next((at for at, token in enumerate(prompt) if token in blanks), None)
         if place is None:
-            raise QkvError("prompt {i}: it holds no blank (one of the ids {blanks}), and this model writes into "
-                           "blanks; put one, such as [MASK] or [gMASK], where the new text belongs", i=i,
+            raise QkvError("prompt {i}: it contains no blank (one of the ids {blanks}), and this model fills blanks; "
+                           "put one, such as [MASK] or [gMASK], where the new text belongs", i=i,
                            blanks=list(blanks))
         found.append(place)
     return found
@@ -182,8 +181,8 @@ def count_new_tokens(core: Transformer, prompts: Seq[Seq[int]], options: DecodeO
     """How many tokens each row may write at most, after checking that every prompt can be read."""
     spec = core.spec
     if spec.decoder is None or spec.head is None:
-        raise QkvError("generation: this model has no decoder that speaks; it can embed, classify or fill, not "
-                       "write")
+        raise QkvError("generation: this model has no decoder with an output head; it can embed, classify or fill, "
+                       "but not generate")
     if spec.encoder:
         longest = spec.encoder.positions.size if spec.encoder.positions else None
         check_prompts(prompts, spec.sources or spec.vocabulary, longest)
@@ -200,8 +199,7 @@ def count_new_tokens(core: Transformer, prompts: Seq[Seq[int]], options: DecodeO
         bounds = [options.max_new_tokens or usual, None if context is None else context - len(row)]
         known = [b for b in bounds if b is not None]
         if not known:
-            raise QkvError("limits: the positions never end, so a row might not; give max_new_tokens or "
-                           "context")
+            raise QkvError("limits: positions are unlimited, so a row might never end; give max_new_tokens or context")
         found.append(min(known))
     return found
 

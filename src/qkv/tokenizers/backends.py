@@ -65,7 +65,7 @@ def find(directory: Path) -> FoundTokenizer | None:
             if missing:
                 raise QkvError("{directory}: found {there}, expected {missing} beside it", directory=directory,
                                there=join(" and ", there), missing=join(" and ", missing))
-            with guard_panics(Message("{directory}: does not read as a tokenizer",
+            with guard_panics(Message("{directory}: cannot be read as a tokenizer",
                                       directory=directory / names[0])):
                 return add_extra_tokens(directory, make(directory, *names))
     if stated is not None:
@@ -94,7 +94,7 @@ def kind_of(directory: Path) -> tuple[str | None, Kind | None]:
     known = [f"{name}Tokenizer" for name in CLASSES]
     if name not in CLASSES and not (directory / "tokenizer.json").is_file():
         raise QkvError("{directory}: tokenizer_class {stated!r} is not known{hint} (known: {known}); a tokenizer.json "
-                       "beside it would do, which transformers' save_pretrained writes", directory=directory,
+                       "beside it would also work, which transformers' save_pretrained writes", directory=directory,
                        stated=stated, hint=nearest(stated, known), known=", ".join(known))
     return stated, CLASSES.get(name, "json")
 
@@ -210,8 +210,8 @@ def add_extra_tokens(directory: Path, found: FoundTokenizer) -> FoundTokenizer:
         add = found.backend.add_special_tokens if token.special else found.backend.add_tokens
         add([token])
         if (got := found.backend.token_to_id(token.content)) != i:
-            raise QkvError("{directory}: the added token {content!r} is said to have the id {i}, but the vocabulary "
-                           "of {get_vocab_size} tokens gives it {got}; do the files belong together?",
+            raise QkvError("{directory}: the added token {content!r} is listed with the id {i}, but the vocabulary of "
+                           "{get_vocab_size} tokens gives it {got}; do the files belong together?",
                            directory=directory, content=token.content, i=i,
                            get_vocab_size=found.backend.get_vocab_size(), got=got)
     more = found.config.get("additional_special_tokens") or found.config.get("extra_special_tokens") or []

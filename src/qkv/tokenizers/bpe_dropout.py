@@ -31,7 +31,7 @@ def read_merges(path: Path) -> Ranks:
     try:
         first, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
     except OSError as e:
-        raise QkvError("{path}: no merges to cut words by ({strerror})", path=path, strerror=e.strerror) from None
+        raise QkvError("{path}: no merges could be read ({strerror})", path=path, strerror=e.strerror) from None
     if first.strip() != "#version: 0.2":
         raise QkvError("{path}:1: found {first!r}, expected '#version: 0.2', as subword-nmt writes it", path=path,
                        first=first[:40])
@@ -117,7 +117,7 @@ class BpeDropout:
             model = json.loads(tokenizer.backend.to_str())["model"]
         if ranks is None:
             if model["type"] != "BPE" or model.get("continuing_subword_prefix"):
-                raise QkvError("a vocabulary of kind {type_} has no merges that dropout could leave out: take "
+                raise QkvError("a vocabulary of kind {type_} has no merges for dropout to skip: use "
                                "tokenizer.kind=bpe, or kind split with tokenizer.merges=FILE",
                                type_=model["type"])
             pairs = (row.split(" ") if isinstance(row, str) else row for row in model["merges"])
@@ -140,7 +140,7 @@ class BpeDropout:
             return read
         other = [word for word, known in self.usual.items() if known is None]
         if 2 * len(other) > len(self.usual):
-            raise QkvError("{other} of {usual} words, such as {other2!r}, are cut otherwise than by these merges; do "
+            raise QkvError("{other} of {usual} words, such as {other2!r}, are split differently by these merges; do "
                            "they belong to this text?", other=len(other), usual=len(self.usual),
                            other2=other[0])
         for piece in list_pieces((word for word, known in self.usual.items() if known), self.ranks):
@@ -230,8 +230,8 @@ class BpeDropout:
         piece = self.spell(symbol)
         found = self.tokenizer.id(piece)
         if found is None:
-            raise QkvError("the vocabulary of {tokenizer} tokens lacks {piece!r}, which dropout makes; give it more "
-                           "room (tokenizer.size), or take tokenizer.bpe_dropout=0", tokenizer=len(self.tokenizer),
+            raise QkvError("the vocabulary of {tokenizer} tokens lacks {piece!r}, which dropout produces; raise "
+                           "tokenizer.size, or set tokenizer.bpe_dropout=0", tokenizer=len(self.tokenizer),
                            piece=piece)
         self.ids[symbol] = found
         return found

@@ -123,7 +123,7 @@ class Tokenizer:
         backend = self._target if side == "target" and self._target is not None else self.backend
         for text in texts:
             if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-                raise QkvError("{text!a}: holds bytes that are no UTF-8, or half of a character",
+                raise QkvError("{text!a}: contains bytes that are not UTF-8, or half of a character",
                                text=text[:40])
         with guard_panics(UNREAD):
             if self._numbers is None:
@@ -162,7 +162,7 @@ class Tokenizer:
         size = len(self)
         kept = [i for i in ids if 0 <= i < size and (special or i not in self._special)]
         if self._spelling is None:
-            with guard_panics(Message("the tokenizer cannot spell these ids")):
+            with guard_panics(Message("the tokenizer cannot decode these ids")):
                 return self.backend.decode(kept, skip_special_tokens=False)
         text = b"".join(self._spelling.spell(self.token(i)) for i in kept).decode("utf-8", "replace")
         return text.removeprefix(" ") if self._spelling.lead else text
@@ -216,7 +216,8 @@ class Tokenizer:
             token, top = max(self.backend.get_vocab().items(), key=lambda item: item[1], default=("", -1))
         if top >= vocabulary:
             raise QkvError("the tokenizer does not fit the model: it has {it} tokens (the last, {token!r}, is id "
-                           "{top}), the embedding has {vocabulary} rows; are both from one checkpoint?", it=len(self),
+                           "{top}), the embedding has {vocabulary} rows; are both from the same "
+                           "checkpoint?", it=len(self),
                            token=token, top=top, vocabulary=vocabulary)
 
     def save(self, directory: str | Path) -> None:

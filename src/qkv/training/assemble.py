@@ -114,11 +114,10 @@ def read_splits(run: Run) -> Splits:
     if splits.train and splits.valid:
         return splits
     if splits.train and run.data and not run.data.valid:
-        raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no file of them is named "
-                       "either")
+        raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no validation file is named either")
     lacking = Message("validate with") if splits.train else Message("train on")
-    raise QkvError("{name}: no data to {lacking}; rows with one and the same text are kept together, so a set of few "
-                   "different ones needs a file for each purpose", name=run.name, lacking=lacking)
+    raise QkvError("{name}: no data to {lacking}; rows with the same text are kept together, so a set of few "
+                   "different texts needs a file for each purpose", name=run.name, lacking=lacking)
 
 
 def run_lengths(numbers: Sequence[float]) -> list[list[float]]:
@@ -146,8 +145,7 @@ def add_labels(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
 def attach_adapters(model: Model, run: Run) -> None:
     """Put adapters on a model, and freeze the rest; QkvError without a base, as there is nothing to stand beside."""
     if not run.base:
-        raise QkvError("training.lora: an adapter stands beside a trained model; say which: base = a directory or "
-                       "name")
+        raise QkvError("training.lora: an adapter needs a trained model; name it: base = a directory or name")
     model.base = run.base
     lora.attach(model.core, run.training.lora, seed=run.training.seed)
 

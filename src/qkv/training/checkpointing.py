@@ -45,7 +45,7 @@ class Checkpointing:
         """
         at, s, store, stepper, notes = self.at, self.settings, self.store, self.stepper, list[str]()
         if store.last and not resume:
-            raise QkvError("{last}: a run lies here; go on with --resume auto or give another --out",
+            raise QkvError("{last}: there is a run here already; continue it with --resume auto, or give another --out",
                            last=store.last)
         if s.on_bad_step == "rewind" and not store.folder:
             raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back "
@@ -60,7 +60,7 @@ class Checkpointing:
             self.saved = at.step
             notes = [Message("resumed after step {step}", step=at.step)]
             if why := find_stop_reason(at, s):
-                notes += [Message("nothing is left to do: training.{why} ended this run; say another to go on",
+                notes += [Message("nothing is left to do: training.{why} ended this run; set another value to continue",
                                   why=why)]
             notes += differences
         if stepper.ranks.size > 1:

@@ -155,10 +155,10 @@ class Data:
         if not key:
             return
         file = f"{key.partition('_')[0]}_file"
-        instead = Message("take it away, or name {file}", file=file)
+        instead = Message("remove it, or name {file}", file=file)
         if kind in ("dataset", "corpus"):
-            instead = Message("take it away: a data set has splits of its own, validation and test")
-        raise QkvError("data.{key}: found {value!r}, which is not read beside {kind}; {instead}", key=key,
+            instead = Message("remove it: a data set has splits of its own, validation and test")
+        raise QkvError("data.{key}: found {value!r}, which is not used with {kind}; {instead}", key=key,
                        value=getattr(self, key), kind=kind, instead=instead)
 
     @property
@@ -290,8 +290,8 @@ class Data:
         what = Message("target") if side else Message("source")
         one, two = (quote_text(row[1 - side]) for row in (found[0], other[found[0][side]]))
         some = f"{quote_text(found[0][side])}: held out {one}, trained on {two}"
-        return (Message("{found:,} of {held:,} held-out pairs have a {what} that is trained on too, beside something "
-                        "else ({some})", found=len(found), held=len(held), what=what, some=some),)
+        return (Message("{found:,} of {held:,} held-out pairs have a {what} that also occurs in training, with a "
+                        "different partner ({some})", found=len(found), held=len(held), what=what, some=some),)
 
     def describe_overlap(self, train: Placed, apart: Placed, known: set[str], count: int) -> str:
         """What is said about held-out rows in training: a note, or an error with both lines."""
@@ -301,11 +301,11 @@ class Data:
         said = Message("{place}: this {what} is held out too ({held}); {count} training rows are", place=place,
                        what=what, held=held, count=count)
         if self.overlap == "error":
-            raise QkvError('{said}: the evaluation would flatter the model. overlap = "drop" leaves them out of '
-                           'training, overlap = "keep" trains on them all the same', said=said)
+            raise QkvError('{said}: the evaluation would look too good. overlap = "drop" removes them from training, '
+                           'overlap = "keep" trains on them anyway', said=said)
         drop = self.overlap == "drop"
         return Message("{said}; {what}", said=said,
-                       what=Message("left out of training") if drop else Message("trained on all the same"))
+                       what=Message("left out of training") if drop else Message("trained on anyway"))
 
     def read_split(self, folder: Path, which: str, policy: BadRowPolicy) -> list[Any] | None:
         """The rows of a split that has files of its own."""
@@ -348,8 +348,8 @@ def note_familiar(name: str, training: Mixture, held: Mixture) -> tuple[Message,
     count, of, place = count_familiar(training, held)
     if count <= LEAK * of:
         return ()
-    return (Message("{name}: {count:,} of {of:,} held-out runs of {run} tokens stand in training too, the first at "
-                    "{place}: the evaluation flatters the model", name=name, count=count, of=of, run=RUN,
+    return (Message("{name}: {count:,} of {of:,} held-out runs of {run} tokens also occur in training, the first at "
+                    "{place}: the evaluation looks too good", name=name, count=count, of=of, run=RUN,
                     place=place),)
 
 
@@ -415,11 +415,11 @@ def message_text(message: Mapping[str, Any], where: str) -> str:
     for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
         kind, text = (part.get("type"), part.get("text")) if isinstance(part, Mapping) else (type(part).__name__, None)
         if kind != "text" or not isinstance(text, str):
-            raise QkvError('{where}: found a part of type {kind!r}, expected {{"type": "text", "text": …}}; mend the '
-                           "row, or leave such rows out: on_bad_row", where=where, kind=kind)
+            raise QkvError('{where}: found a part of type {kind!r}, expected {{"type": "text", "text": …}}; fix the '
+                           "row, or skip such rows with on_bad_row", where=where, kind=kind)
         parts.append(text)
     if not (text := "".join(parts)).strip():
-        calls = Message("; what it calls (tool_calls) is not learnt") if message.get("tool_calls") else ""
-        raise QkvError("{where}, of {role!r}, is empty{calls}; mend the row, or leave such rows out: on_bad_row",
+        calls = Message("; its tool calls (tool_calls) are not trained on") if message.get("tool_calls") else ""
+        raise QkvError("{where}, of {role!r}, is empty{calls}; fix the row, or skip such rows with on_bad_row",
                        where=where, role=message["role"], calls=calls)
     return text

@@ -105,8 +105,8 @@ def write(
             if tell is not None:
                 tell(done, sum(map(len, whole)))
         if not pairs:
-            raise QkvError("{name}: of {rows:,} texts the model ended no translation; is it trained well enough, and "
-                           "of this direction?", name=one.name, rows=len(rows))
+            raise QkvError("{name}: the model finished no translation of {rows:,} texts; is it trained well enough, "
+                           "and for this direction?", name=one.name, rows=len(rows))
         put(one, pairs, out)
         made.append(Made(places(one, out), len(rows), len(pairs), without))
     return made
@@ -124,7 +124,7 @@ def free(data: Data, out: Path) -> list[Data]:
     goal = [place for one in sets for place in places(one, out)]
     for place in goal:
         if goal.count(place) > 1:
-            raise QkvError("{place}: two of the files would be written there; give them names of their own",
+            raise QkvError("{place}: two of the files would be written there; give them different names",
                            place=place)
         if place.exists():
             raise QkvError("{place}: exists already; remove it or give another --out", place=place)

@@ -26,7 +26,7 @@ PATIENCE = timedelta(hours=6)  # ranks wait this long for one that evaluates; a 
 GRACE = 20  # seconds in which the other processes should end by themselves, on a busy machine too; nothing is lost then
 WORDS = 2000  # bytes of an error that another rank hears of
 NEEDED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")  # what torchrun tells each process
-GONE = Message("another process of this run ended before its time")
+GONE = Message("another process of this run ended early")
 
 
 class Lost(QkvError):
@@ -134,7 +134,7 @@ def watch_peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as e:
-        raise Lost("training: {gone} ({e}); --resume auto goes on", gone=GONE, e=str(e).splitlines()[0][:120]) from e
+        raise Lost("training: {gone} ({e}); --resume auto continues", gone=GONE, e=str(e).splitlines()[0][:120]) from e
 
 
 def current_ranks() -> Ranks:
@@ -161,7 +161,7 @@ def join_group(device: str, local: int, address: str = "env://", *, rank: int = 
     backend = "gloo"
     if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
         if local >= torch.cuda.device_count():
-            raise QkvError("training: process {local} finds {device_count} GPUs here; start one a GPU", local=local,
+            raise QkvError("training: process {local} finds {device_count} GPUs here; start one per GPU", local=local,
                            device_count=torch.cuda.device_count())
         torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl"
@@ -223,8 +223,9 @@ def find_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[by
         if child.returncode and GONE not in text:
             code = child.returncode if child.returncode > 0 else 128 - child.returncode
             lines = text.splitlines() or ["it said nothing"]
-            said_last = next((line for line in lines if line.startswith(("error:", Message("error:").to("zh")))), lines[-1])
-            error = Lost("training: process {rank} ended with code {exit}: {said_last}; --resume auto goes on",
+            errors = ("error:", Message("error:").to("zh"))
+            said_last = next((line for line in lines if line.startswith(errors)), lines[-1])
+            error = Lost("training: process {rank} ended with code {exit}: {said_last}; --resume auto continues",
                          rank=rank, exit=code, said_last=said_last[:300])
             error.exit_code = code
             return error

@@ -71,11 +71,11 @@ class Sharded(nn.Module):
 def refuse_unsupported(settings: "Settings", core: Transformer) -> None:
     """Refuse what sharded weights cannot do yet."""
     if not core.spec.has_blocks:
-        raise QkvError("training.shard: an LSTM has no blocks to part; leave it away, its weights stay whole")
+        raise QkvError("training.shard: an LSTM has no blocks to shard; remove it")
     asked = [f"training.{key}" for key in ALONE if getattr(settings, key)]
     asked += [] if settings.optimizer in ("adam", "adamw") else [f"training.optimizer={settings.optimizer}"]
     if asked:
-        raise QkvError("training.shard does not go with {asked} yet: leave one of them away",
+        raise QkvError("training.shard does not work with {asked} yet: remove one of them",
                        asked=join(", ", asked))
 
 
@@ -142,7 +142,7 @@ def explain_save_errors(place: Path) -> Iterator[None]:
         yield
     except (OSError, CheckpointException) as e:
         cause = min(e.failures.items())[1][0] if isinstance(e, CheckpointException) else e
-        raise QkvError("{place}: could not be saved ({cause}); the checkpoint before it is whole. Make room and run "
+        raise QkvError("{place}: could not be saved ({cause}); the previous checkpoint is intact. Make room and run "
                        "again with --resume auto", place=place, cause=str(cause)[:300]) from e
 
 
@@ -184,5 +184,6 @@ def read_parts(pointer: Path, core: nn.Module) -> tuple[dict[str, Tensor], dict[
             dcp.load(found, storage_reader=reader, no_dist=not dist.is_initialized())
         return found, state
     except (OSError, ValueError, KeyError, dcp.CheckpointException) as e:
-        raise QkvError("{pointer}: not a whole checkpoint of a run ({e}); delete it to start anew", pointer=pointer,
+        raise QkvError("{pointer}: not a complete checkpoint of a run ({e}); delete it to start a new "
+                       "run", pointer=pointer,
                        e=str(e)[:300]) from e

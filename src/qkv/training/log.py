@@ -73,7 +73,7 @@ def open_log(path: Path | None, report: Report | None) -> Report:
 
 def write_error(path: Path, error: OSError) -> QkvError:
     """What to say about a log that cannot be written."""
-    return QkvError("{path}: could not be written ({error}); what was saved before is whole. Make room (or name an "
+    return QkvError("{path}: could not be written ({error}); what was saved before is intact. Make room (or name an "
                     "--out that can be written) and run again with --resume auto", path=path, error=error)
 
 

@@ -99,10 +99,10 @@ class Loop:
         self.stepper.speed.shown = (at.tokens, at.seconds)
         if self.recorder and self.stepper.shards:  # parts of a matrix say little of it
             self.recorder = None
-            notes.append(Message("watch: nothing is recorded, as training.shard parts the weights"))
+            notes.append(Message("watch: nothing is recorded, because training.shard splits the weights"))
         if at.step < s.warmup and self.total() <= s.warmup:
-            notes.append(Message("training.warmup={warmup} is as long as the run ({total} steps) or longer: its rate "
-                                 "only rises", warmup=s.warmup, total=self.total()))
+            notes.append(Message("training.warmup={warmup} is as long as the run ({total} steps) or longer: the "
+                                 "learning rate only rises", warmup=s.warmup, total=self.total()))
         for text in notes:
             self.note(text)
         if self.recorder and self.log and (event := self.recorder.begin(self.core, self.log.parent, at)):
@@ -176,7 +176,7 @@ class Loop:
         rank = self.stepper.ranks.rank
         what, aside = handle_bad_step(wrong, norm, keys, made.batches, at, s, checkpoints.store, rank)
         if s.on_bad_step == "skip":
-            self.note(Message("{what}: the update is left out{aside}", what=what, aside=aside))
+            self.note(Message("{what}: the update is skipped{aside}", what=what, aside=aside))
             return False
         checkpoints.rewind()
         if self.log:

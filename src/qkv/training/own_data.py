@@ -93,7 +93,7 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     kind = next(iter(kinds)) if len(kinds) == 1 else ""
     if len(kinds) > 1 and kinds & {"tsv", "jsonl", "shards"}:
         raise QkvError("{names}: found files of different kinds, expected two parallel ones, one text, or some of TSV "
-                       "or JSON lines; write their rows in one form, all *.tsv or all *.jsonl, and pack texts beside "
+                       "or JSON lines; use one format for all rows, *.tsv or *.jsonl, and pack texts that go with "
                        "shards (qkv data pack)", names=", ".join(names))
     if kind == "jsonl":
         values = describe_json_lines(paths, parse_overrides(words, KINDS).get("data", {}))
@@ -118,8 +118,8 @@ def describe_json_lines(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[
     for row in chain([first], (row for _, row in found) if lenient else ()):
         if values := describe_row(row, [str(path) for path in paths], data.get("keys")):
             return values
-    raise QkvError("{path}:{number}: found the keys {first}; which of them to learn from is said by "
-                   "data.keys='[\"A\", \"B\"]'", path=path, number=number,
+    raise QkvError("{path}:{number}: found the keys {first}; name those to learn from: data.keys='[\"A\", "
+                   "\"B\"]'", path=path, number=number,
                    first=", ".join(first) or Message("none"))
 
 

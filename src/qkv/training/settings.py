@@ -78,12 +78,12 @@ class Settings:
         check_range("training", self, NOT_NEGATIVE, lambda n: n >= 0, "steps", "epochs", "seconds", "patience",
                     "warmup", "lr", "clip", "average", "weight_decay", "moe_aux_loss", "moe_bias_lr", "auxiliary",
                 "scheduled_sampling_ramp", "spike", "rdrop", "evaluate_every", "save_every")  # fmt: skip
-        above = Message("a number above 0 (1e-8, say), as Adam divides by it")
+        above = Message("a number above 0, such as 1e-8: Adam divides by it")
         check_range("training", self, above, lambda n: n > 0, "eps")
         check_range("training", self, SHARE, lambda n: 0 <= n <= 1, "label_smoothing", "decay", "floor",
                 "scheduled_sampling")  # fmt: skip
         check_range("training", self, SHARE_BELOW_1, lambda n: 0 <= n < 1, "ema", "word_dropout")
-        usual = Message("0 (the usual) to {threads}", threads=THREADS)
+        usual = Message("0 (the default) to {threads}", threads=THREADS)
         check_range("training", self, usual, lambda n: 0 <= n <= THREADS, "threads")
         whole = Message("a whole number of at most 63 bits")
         check_range("training", self, whole, lambda n: abs(n) < 1 << 63, "seed")

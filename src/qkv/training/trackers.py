@@ -29,7 +29,7 @@ def open_tracker(name: str, directory: Path) -> Report:
     others = {point.name: point for point in entry_points(group=GROUP)}
     known = sorted({*OWN, *others})
     if name not in known:
-        raise QkvError("--track {name}: no such tracker{hint} (known: {known}; a package brings others by the entry "
+        raise QkvError("--track {name}: no such tracker{hint} (known: {known}; a package can add others by the entry "
                        "points of {group})", name=name, hint=nearest(name, known), known=", ".join(known),
                        group=GROUP)
     try:

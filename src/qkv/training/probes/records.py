@@ -104,7 +104,7 @@ def open_record(path: Path) -> Iterator[Any]:
         with safe_open(str(path), framework="pt") as file:
             yield file
     except (OSError, SafetensorError, json.JSONDecodeError) as e:
-        raise QkvError("{path}: not a whole record of a run ({e}); was it deleted, or the disk full?", path=path,
+        raise QkvError("{path}: not a complete record of a run ({e}); was it deleted, or the disk full?", path=path,
                        e=e) from None
 
 
@@ -147,7 +147,7 @@ class ProbeLog:
         try:
             found = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
         except OSError:
-            raise QkvError("{directory}: this run recorded nothing while it learnt; train with watch.times=40, such "
+            raise QkvError("{directory}: this run recorded nothing during training; train with watch.times=40, such "
                            "as qkv train demo watch.times=40", directory=self.directory) from None
         except ValueError as e:
             raise QkvError("{folder}: not JSON ({e})", folder=self.folder / "index.json", e=e) from None
