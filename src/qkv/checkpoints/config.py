@@ -65,7 +65,7 @@ class Reader:
                         expected=expected)
 
     def list_unread(self, ignore: Iterable[str] = ()) -> dict[str, Any]:
-        """What nobody read and nobody explained, with its values."""
+        """Keys that were neither read nor explained, with their values."""
         known = [HOUSEKEEPING, *(re.compile(p) for p in ignore)]
         return {k: v for k, v in self.values.items() if k not in self.read and not any(p.fullmatch(k) for p in known)}
 

@@ -56,7 +56,7 @@ def read_checkpoint(path: Path) -> tuple[Tensors, dict[str, Any]]:
 
 
 def checksum(tensors: Mapping[str, Tensor], said: str) -> str:
-    """A number of all that a checkpoint holds: what a disk or a copy spoils is told, not learnt from."""
+    """A checksum of all that a checkpoint holds: corruption by a disk or a copy is found, not trained on."""
     found = zlib.crc32(said.encode("utf-8"))
     for name in sorted(tensors):
         found = zlib.crc32(name.encode("utf-8"), found)

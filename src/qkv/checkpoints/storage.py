@@ -157,7 +157,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """One safetensors file, readable by whom the umask allows: the library itself would keep it from everybody else."""
+    """One safetensors file, readable as the umask allows: the library itself would make it private."""
     path.touch()
     mode = path.stat().st_mode
     save_file(tensors, path, metadata={"format": "pt"})

@@ -40,7 +40,7 @@ out                 out_proj
 
 
 def attention_spec(module: nn.MultiheadAttention, sight: Sight = "full") -> spec.Attention:
-    """The spec of an nn.MultiheadAttention; `sight` is what PyTorch is told by a mask at every call.
+    """The spec of an nn.MultiheadAttention; `sight` is what PyTorch gets as a mask at every call.
 
     Raises:
         QkvError: keys or values of another width than the queries, or the rows that `add_bias_kv` and the like add.

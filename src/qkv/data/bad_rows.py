@@ -1,4 +1,4 @@
-"""What becomes of bad rows: an error, left out, or put aside into a file."""
+"""How bad rows are treated: an error, skipped, or written to a quarantine file."""
 
 import base64
 import json
@@ -20,10 +20,10 @@ Action = Literal["error", "skip", "quarantine"]
 
 @dataclass
 class BadRowPolicy:
-    """What becomes of bad rows: the first one is an error, or each is left out, or put aside into a file.
+    """How bad rows are treated: the first is an error, or each is skipped, or written to a quarantine file.
 
     Used in a `with` block; the file, JSON lines of {file, line, why, text}, is there when the block ends, and no other
-    than before where it ends with an error. Rows that are no UTF-8 are kept in base64 too, so that nothing is lost.
+    than before if it ends with an error. Rows that are not UTF-8 are also kept in base64, so that nothing is lost.
     """
 
     action: Action = "error"
@@ -91,7 +91,7 @@ def dry_run() -> Iterator[None]:
 
 
 def refuse_overwrite(aside: Path) -> None:
-    """QkvError where something else than an earlier quarantine, or an empty file, lies."""
+    """QkvError if the file is neither an earlier quarantine nor empty."""
     try:
         with aside.open("rb") as file:
             line = file.readline()

@@ -22,7 +22,7 @@ from qkv.messages import Message, Trimmed
 
 Kind = Literal["auto", "text", "tsv", "jsonl", "parallel"]
 ReadTalk = Callable[[Mapping[str, object], str], Sequence[Mapping[str, object]]]  # (row, place) -> messages
-HUGE = 1 << 20  # bytes from which a line is told of
+HUGE = 1 << 20  # bytes from which a line is reported
 NAMED = Message("looks like column names but is read as a row; remove the line")
 KEYS = (("source", "target"), ("prompt", "completion"), ("label", "text"), ("text",))
 
@@ -105,7 +105,7 @@ def check(training: Sequence[Path], held: Sequence[Path] = (), options: Options 
 
 
 def detect_kind(unit: Sequence[Path], kind: Kind) -> str:
-    """What files are, by their names where nobody said it."""
+    """The kind of files, from their names if it is not given."""
     if len(unit) > 1:
         return "parallel"
     ends = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -113,7 +113,7 @@ def detect_kind(unit: Sequence[Path], kind: Kind) -> str:
 
 
 def group_files(paths: Sequence[Path], kind: Kind, *, apart: bool = False) -> list[tuple[Path, ...]]:
-    """Files one by one, or two by two where they are parallel; with `apart`, *.txt are none of these."""
+    """Files one by one, or in pairs if they are parallel; with `apart`, *.txt are not parallel."""
     alone = (".tsv", *sources.JSON, *((".txt",) if apart else ()))
     two = len(paths) == 2 and not any(p.suffix.lower() in alone for p in paths)
     if kind == "parallel" or (kind == "auto" and two):
@@ -125,7 +125,7 @@ def group_files(paths: Sequence[Path], kind: Kind, *, apart: bool = False) -> li
 
 
 def survey(about: FileReport, options: Options) -> Iterator[Fault]:
-    """Fill in what a file is as bytes and lines, and tell what is odd about it; faults of rows are found later."""
+    """Fill in bytes and lines of a file and report what is odd about it; faults of rows are found later."""
     path, letters = about.path, Counter[str]()
     wide = bad = huge = returns = lost = 0
     first = {"bad": Line(0, b"", 0, b"", 0), "huge": Line(0, b"", 0, b"", 0)}
@@ -264,7 +264,7 @@ class JsonTexts:
 
 
 def find_leaks(training: Path, held: Path) -> tuple[str, ...]:
-    """What is said about a held-out text of which much stands in the training text too; nothing where little does."""
+    """The note about a held-out text of which much also occurs in the training text; empty if little does."""
     one, two = (read_contents((path,), [FileReport(path, detect_kind((path,), "auto"))], [], Options(keys=("text",)))
                 for path in (training, held))  # fmt: skip
     found = judge_overlap(next(find_overlaps(one, two)))

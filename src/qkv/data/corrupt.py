@@ -1,4 +1,4 @@
-"""Text with something missing, to be learnt from: masked words, spans, infilling, blanks, a prefix. Pure functions.
+"""Corrupted text to learn from: masked words, spans, infilling, blanks, a prefix. Pure functions.
 
 Every draw is a function of (seed, epoch, index) alone: text `index` is spoilt alike in every run of that epoch, and in
 no other batch's way. Ids go in and come out as lists; what belongs into a batch is collate.py's. Next: collate.py.
@@ -45,7 +45,7 @@ class TokenIds:
 
     @cached_property
     def words(self) -> NDArray[np.int64]:
-        """The ids that are no special ones: a random word is one of them."""
+        """The ids that are not special tokens: a random word is one of them."""
         return np.setdiff1d(np.arange(self.vocabulary), [*self.special, self.mask])
 
 
@@ -73,7 +73,7 @@ def corrupt_spans(
     """(text with a sentinel in the place of each span, each span after its sentinel and one more sentinel to end).
 
     About `share` of the ids are lost, in spans of `mean` on average (Raffel et al. 2020, sections 3.1.4 and 3.3.4); the
-    lengths of spans and of what lies between are drawn alike from all that sum up, and text comes before the first.
+    lengths of spans and of the gaps are drawn uniformly from all that sum up, and text comes before the first.
 
     Raises:
         QkvError: a text of less than two ids, or more spans than there are sentinels.

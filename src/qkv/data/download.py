@@ -1,7 +1,7 @@
 """Public data sets by name: fixed addresses, hashes, licences. `fetch_set` caches one, whole or not at all.
 
 `QKV_DATA_URL` names a mirror to use instead of BASE, `QKV_CACHE` the folder (paths.py); below `data` in it the files
-lie as recipes look for them. A download that broke off goes on where it was.
+lie as recipes look for them. An interrupted download continues where it stopped.
 """
 
 import gzip
@@ -30,7 +30,7 @@ Tell = Callable[[str, int, int], None]  # the file, bytes so far, bytes in all
 
 @dataclass(frozen=True)
 class File:
-    """One file: its path below the base, its place in the folder, bytes that are sent, SHA-256 of what lies there."""
+    """One file: its path below the base, its place in the folder, bytes that are sent, SHA-256 of the stored file."""
 
     url: str
     path: str

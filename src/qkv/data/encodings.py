@@ -7,7 +7,7 @@ from qkv.messages import Message
 
 
 def describe_encoding(raw: bytes, bad: int, wide: int) -> Message:
-    """What is said of `bad` lines that are not UTF-8, the first of them `raw`, beside `wide` that are beyond ASCII."""
+    """The message about `bad` lines that are not UTF-8, the first of them `raw`, beside `wide` lines beyond ASCII."""
     looks = guess_encoding(raw)
     if wide:
         return Message("mixed encodings: {wide} lines are UTF-8 beyond ASCII, and {bad} are not; the first of these "

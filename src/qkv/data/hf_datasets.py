@@ -64,7 +64,7 @@ def read_rows(
     policy, features = policy or BadRowPolicy(), getattr(table, "features", None) or {}
     classes = {key: names for key in keys if (names := getattr(features.get(key), "names", None))}
     for number, row in enumerate(table):
-        named = {key: dict(enumerate(names)).get(row[key]) for key, names in classes.items()}  # -1 is none
+        named = {key: dict(enumerate(names)).get(row[key]) for key, names in classes.items()}  # -1 means no label
         try:
             found = tuple(get_text({**row, **named}, key, f"{name}, row {number}") for key in keys)
         except QkvError as error:

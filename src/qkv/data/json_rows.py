@@ -29,7 +29,7 @@ def get_string(item: Mapping[str, object], key: str, place: str) -> str:
 
 
 def look_up(item: Mapping[str, object], path: str, place: str) -> object:
-    """What lies under a key, or under a path of keys with dots between; QkvError where there is none."""
+    """The value of a key, or of a path of keys with dots between; QkvError if it is missing."""
     if path in item:
         return item[path]
     value: object = item

@@ -14,7 +14,7 @@ def read_labelled_rows(
 ) -> Iterator[tuple[int, Pair]]:
     """(text, label) of each line, and the line: `text TAB label`, or JSON lines with "label" and "text" (*.jsonl).
 
-    The label stands in the last column, behind a text that may hold tabs: one of `labels` by name, or its number from 0
+    The label is in the last column, after a text that may contain tabs: one of `labels` by name, or its number from 0
     where none is named so.
 
     Raises:

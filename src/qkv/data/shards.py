@@ -40,7 +40,7 @@ class Shard:
 
     @property
     def ids(self) -> NDArray[np.integer]:
-        """The ids, mapped; mapped anew at each call, so that a Shard has no open file."""
+        """The ids, memory-mapped at each call, so that a Shard keeps no file open."""
         whole = np.memmap(self.folder / "tokens.bin", dtype=self.index["dtype"], mode="r")
         return whole[self.start : self.end]
 
@@ -55,7 +55,7 @@ def write_shard(
     """Documents of ids as a shard, whole or not at all: written beside, flushed, then renamed.
 
     Each document is written as it is, with the symbol that ends it where it has one. `save` puts the tokenizer into a
-    folder; its hash goes into the index, so that shards of different tokenizers are told apart.
+    folder; its hash goes into the index, so that shards of different tokenizers can be distinguished.
 
     Raises:
         QkvError: the folder exists, there is no id, or one is not below `vocabulary`.
@@ -113,7 +113,7 @@ def read_shard(folder: Path, *, verify: bool = False) -> Shard:
     """The shard of a folder; `verify` reads every id and compares the hash.
 
     Raises:
-        QkvError: no index, one of another format, a size that it does not tell, or another hash.
+        QkvError: no index, one of another format, a size that differs from it, or another hash.
     """
     folder = Path(folder)
     try:
@@ -173,7 +173,7 @@ class Mixture:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells these data from others, without reading them."""
+        """What identifies these data, without reading them."""
         parts = [[s.index["sha256"], s.start, s.end] for s in self.shards]
         return {"ids": len(self), "shards": parts, "weights": [round(float(w), 9) for w in self.shares]}
 

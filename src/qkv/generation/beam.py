@@ -75,7 +75,7 @@ class Beams:
     history: Tensor  # BM T, the running sums
 
     def hypothesis(self, row: int, search: Search, ended: tuple[int, float] | None = None) -> Hypothesis:
-        """The live row as it stands, or ended by a token with the sum that it then has."""
+        """The live row unchanged, or ended by a token with the sum that it then has."""
         tokens, sums = self.tokens[row].tolist(), self.history[row].tolist()
         if ended:
             tokens, sums = [*tokens, ended[0]], [*sums, ended[1]]
@@ -103,7 +103,7 @@ class BeamSearch:
         sums, parents, tokens = self.rank_candidates(logits)  # B C
         ends = torch.isin(tokens, self.eos)  # B C
         self.collect(sums, parents, tokens, ends)
-        # the likeliest that do not end go on, in their order
+        # the likeliest that do not end continue, in order
         live = ends.int().sort(dim=-1, stable=True).indices[:, : self.search.beams]  # B M
         sums, parents, tokens = sums.gather(1, live), parents.gather(1, live), tokens.gather(1, live)
         sums = sums.masked_fill(ends.gather(1, live), -math.inf)

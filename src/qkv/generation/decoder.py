@@ -22,7 +22,7 @@ class Decoder:
     """The decoder of a core and what it has read so far, for the rows of a batch.
 
     `prefill` takes the prompts, `decode` one token per row; both give logits [B, V] of the last position, and only that
-    position goes through the head. `select_rows` says which rows go on.
+    position goes through the head. `select_rows` chooses the rows that continue.
     """
 
     def __init__(self, core: Transformer, options: DecodeOptions) -> None:
@@ -36,7 +36,7 @@ class Decoder:
     def encode(self, sources: Seq[Seq[int]]) -> None:
         """Read the sources of an encoder-decoder, right-padded."""
         ids, real = pad_rows(sources, "right", self.device)
-        # on a CPU padding costs as much as words; whoever listens hears one pass
+        # on a CPU padding costs as much as words; a tracer sees one pass
         apart = self.device.type == "cpu" and active_tracer.get() is None
         groups = batch_by_length(sources, 4 * ids.shape[1]) if apart else []
         if len(groups) < 2:

@@ -145,9 +145,9 @@ def has_task_tokens(model: Model) -> bool:
 
 
 def split_line(model: Model, line: str, *, both: bool = False) -> str | tuple[str, ...]:
-    """A line as `classify` takes it: a tab parts texts that belong together, where the model tells them apart.
+    """A line as `classify` takes it: a tab separates texts that belong together, if the model distinguishes them.
 
-    Where the model learnt to compare, the separator of its training rows parts them, too.
+    If the model learnt to compare, the separator of its training rows separates them too.
     """
     choice, pairs = is_multiple_choice(model), needs_both_orders(model)
     apart = both or pairs or model.spec.stack.segments or has_task_tokens(model) or choice

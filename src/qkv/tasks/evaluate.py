@@ -106,7 +106,7 @@ def evaluate(
 
 
 def choose_evaluation(asked: dict[str, Any], how: dict[str, Any]) -> str:
-    """The one evaluation that is asked for; anything but one, and what is no file, is a QkvError."""
+    """The one evaluation requested; none or several, or something that is not a file, is a QkvError."""
     named = [name for name, value in asked.items() if value is not None]
     if len(named) != 1:
         odd = "".join(f" (and {key}={value!r:.40}{nearest(key, asked)})" for key, value in [*how.items()][:1])
@@ -235,7 +235,7 @@ def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perple
     """The perplexity of the targets of a file of pairs, each after its source.
 
     Raises:
-        QkvError: another file than *.tsv; a row that is no pair, or too long (file and line).
+        QkvError: a file that is not *.tsv; a row that is not a pair, or too long (file and line).
     """
     if path.suffix.lower() != ".tsv":
         raise QkvError("{path}: this model predicts a text from its source; expected lines of source TAB target in a "
@@ -261,7 +261,7 @@ def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perple
 
 
 def check_finite(total: float) -> None:
-    """QkvError for a loss that is no number."""
+    """QkvError for a loss that is not finite."""
     if not math.isfinite(total):
         raise QkvError("ppl: the model's loss is not a finite number; `qkv check` scans its weights")
 

@@ -52,7 +52,7 @@ class GenerateOptions:
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling of a generation_config.json, with the defaults that the format defines; greedy where it says so."""
+    """The sampling of a generation_config.json, with the defaults that the format defines; greedy if it says so."""
     if not generation_config.get("do_sample", False):
         return {}
     usual = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}

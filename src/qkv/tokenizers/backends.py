@@ -101,7 +101,7 @@ def kind_of(directory: Path) -> tuple[str | None, Kind | None]:
 
 @contextmanager
 def guard_panics(what: Message) -> Iterator[None]:
-    """Turn what the backend throws into one error; its panics are no Exceptions and would end the process."""
+    """Turn what the backend raises into one error; its panics are not Exceptions and would end the process."""
     try:
         yield
     except QkvError:
@@ -160,7 +160,7 @@ USUAL = {
 
 
 def _kind_of_names(names: Mapping[str, int]) -> Kind:
-    """What the tokens themselves tell: marked ends of words, or the two symbols that frame a text."""
+    """What the tokens themselves reveal: marked ends of words, or the two symbols that frame a text."""
     if sum(name.endswith("</w>") for name in names) > len(names) // 10:
         return "words"
     return "bytes-framed" if {"<s>", "</s>"} <= names.keys() and END not in names else "bytes"
@@ -353,7 +353,7 @@ def templates(directory: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, empty where there is no file.
+    """The object in a JSON file, empty if there is no file.
 
     Raises:
         QkvError: it is not JSON, or not an object.

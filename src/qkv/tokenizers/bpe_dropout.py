@@ -26,7 +26,7 @@ def read_merges(path: Path) -> Ranks:
     """The merges of a file that subword-nmt wrote, the first one to be made first.
 
     Raises:
-        QkvError: no such file, another version, or a line that is no pair.
+        QkvError: no such file, another version, or a line that is not a pair.
     """
     try:
         first, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
@@ -102,7 +102,7 @@ def draw_gaps(generator: np.random.Generator, share: float) -> Iterator[int]:
 
 
 class BpeDropout:
-    """Cuts the words of texts anew: at each step the best merge is made of those that are not left out.
+    """Splits the words of texts again: at each step the best merge that is not skipped is made.
 
     Nothing more is merged when all that are possible are left out (algorithm 1 of the paper). A vocabulary of kind
     `bpe` has merges of its own; for text that is cut with @@ already, `ranks` has them, see `read_merges`.
@@ -148,7 +148,7 @@ class BpeDropout:
         return read
 
     def parts(self, text: str, found: tokenizers.Encoding) -> Iterator[Word | int]:
-        """The words of one text, and the ids of what is none."""
+        """The words of one text, and the ids between them."""
         held: list[tuple[int, str]] = []  # ids and pieces of the word in hand
         last: int | None = None
         rows = zip(found.ids, found.tokens, found.word_ids, found.offsets, strict=True)
@@ -210,7 +210,7 @@ class BpeDropout:
         return [i for _, i in sorted(ranked)]
 
     def ids_of(self, read: Iterable[Word | int], trials: Trials) -> list[int]:
-        """The ids of a text that was read, its words cut anew."""
+        """The ids of a text that was read, its words split again."""
         found: list[int] = []
         for part in read:
             if isinstance(part, int):

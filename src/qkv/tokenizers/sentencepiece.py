@@ -36,7 +36,7 @@ class Pieces:
 
     @property
     def roles(self) -> dict[str, str]:
-        """The special pieces by their role, as far as their usual names tell it."""
+        """The special pieces by their role, as far as it follows from their usual names."""
         usual = {"<s>": "bos", "</s>": "eos", "<pad>": "pad", "<mask>": "mask", "[CLS]": "cls", "[SEP]": "sep"}
         found = {usual[p]: p for p, t in zip(self.pieces, self.types, strict=True) if t == CONTROL and p in usual}
         return {**found, "unk": self.pieces[self.unknown]}

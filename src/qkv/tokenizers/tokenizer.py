@@ -1,6 +1,6 @@
 """Text to ids and back: one wrapper round the `tokenizers` library, whatever the vocabulary is made of.
 
-Next: `files.py` builds the backend from what lies in a model's directory, `train.py` from text.
+Next: `backends.py` builds the backend from a model's directory, `vocabulary.py` from text.
 """
 
 import codecs
@@ -97,7 +97,7 @@ class Tokenizer:
         return None if token is None else self.id(token)
 
     def id(self, token: str) -> int | None:
-        """The id of a token, None where there is no such token."""
+        """The id of a token, None if there is no such token."""
         return self.backend.token_to_id(token) if self._numbers is None else self._numbers.get(token)
 
     def token(self, id: int) -> str:  # noqa: A002
@@ -265,7 +265,7 @@ class Stream:
         if t._spelling is None:  # pyright: ignore[reportPrivateUsage]
             self._ids += [] if id is None else [id]
             text = t.decode(self._ids)
-            # What neighbours decide (a space, a joint) may still change; only what stays is said.
+            # What depends on neighbours (a space, a joint) may still change; only what is final is returned.
             new = text[len(self._said) :] if text.startswith(self._said) else ""
             new = new if final else new.rstrip(" \ufffd")
             self._said += new

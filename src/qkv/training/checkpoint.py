@@ -49,7 +49,7 @@ class Progress:
     stale: int = 0  # evaluations since then
     snapshots: list[int] = field(default_factory=list)
     precision: str = ""
-    empty: int = 0  # micro-batches in which nothing was to be learnt
+    empty: int = 0  # micro-batches without labels
     skipped: int = 0  # bad steps, whose update was left out
     row: int = 0  # of them the last ones, without a good one between
     back: int = 0  # times that the run went back to its last checkpoint
@@ -102,7 +102,7 @@ class Store:
 
     @property
     def last(self) -> Path | None:
-        """The newest checkpoint, where there is one."""
+        """The newest checkpoint, if there is one."""
         found = [self.folder / name for name in ("last.safetensors", "last.json")] if self.folder else []
         return max((path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime, default=None)
 
@@ -117,7 +117,7 @@ class Store:
     def save(
         self, core: nn.Module, optimizer: Any, progress: Progress, settings: Any, mean: optim.Mean | None = None
     ) -> None:
-        """Write all that the run needs to go on as if nothing had happened."""
+        """Write everything that the run needs to resume exactly."""
         if self.folder is None:
             return
         tensors = {f"weight:{name}": t for name, t in weights(core).items()}

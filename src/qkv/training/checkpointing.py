@@ -38,7 +38,7 @@ class Checkpointing:
         self.mean = optim.Mean(checkpoint.weights(core), settings.ema) if settings.ema else None
 
     def begin(self, resume: bool) -> list[str]:
-        """Go on from the last checkpoint, where there is one, with the same state on all processes; notes on both.
+        """Resume from the last checkpoint, if there is one, with the same state on all processes; notes on both.
 
         Raises:
             QkvError: the folder holds a run that is not resumed, or another one, or the processes differ.
@@ -101,7 +101,7 @@ class Checkpointing:
             found = self.evaluate(core, at.step)
             better = s.is_better(found, at.best)
             self.report({"kind": "evaluation", "step": at.step, "epoch": at.epoch, **found, "best": better})
-            warm = at.step > s.warmup  # before, no evaluation tells what the run will come to
+            warm = at.step > s.warmup  # before that, an evaluation says little about the run
             at.stale = 0 if better else at.stale + warm
             if better:
                 numbers = {k: v for k, v in found.items() if isinstance(v, int | float | str)}

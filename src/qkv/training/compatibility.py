@@ -1,6 +1,6 @@
-"""Whether the parts of a run go together: what it learns of such data, what is refused, what is told of the rest.
+"""Whether the parts of a run fit together: what it learns from its data, what is refused, and notes on the rest.
 
-All of it before step 1, so that nothing that was learnt is lost to it. Next: assemble.py.
+All of it happens before step 1, so that no training is lost to it. Next: assemble.py.
 """
 
 from collections import Counter
@@ -79,7 +79,7 @@ def guess_reconstruction(begun: Model) -> str:
 
 
 def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
-    """QkvError where a setting would not be heeded, or does not go with the objective, the model or another setting."""
+    """QkvError if a setting would be ignored, or does not fit the objective, the model or another setting."""
     if run.tokenizer.bpe_dropout and (not objective.bpe_dropout or isinstance(splits.train, Mixture)):
         what = Message("token shards are tokenized already") if objective.bpe_dropout else (
             Message("these texts are tokenized only once"))
@@ -135,7 +135,7 @@ def fits(model: Model, source: Any) -> bool:
 
 
 def note_overruled(run: Run, splits: Splits, begun: Model | None) -> tuple[str, ...]:
-    """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it.
+    """Notes on settings that a base, or the vocabulary of another model, overrides.
 
     Raises:
         QkvError: another's vocabulary is named, and the base or the data have theirs.
@@ -162,7 +162,7 @@ def note_overruled(run: Run, splits: Splits, begun: Model | None) -> tuple[str, 
 
 
 def collect_notes(run: Run, splits: Splits, objective: Objective, model: Model, hold_out: HoldOut) -> tuple[str, ...]:
-    """Everything that is said of how data, model and settings go together, before step 1."""
+    """All notes on how data, model and settings fit together, before step 1."""
     notes: list[str] = []
     if splits.kind == "pairs" and objective.answers == "labels" and objective.name != "choice":
         notes += note_unknown_labels(splits, model.labels)
@@ -177,7 +177,7 @@ def collect_notes(run: Run, splits: Splits, objective: Objective, model: Model, 
 
 
 def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Model) -> list[str]:
-    """What is said of settings that differ from the defaults and do nothing in this run; nothing without any."""
+    """The note on settings that differ from the defaults and have no effect in this run; empty without any."""
     s, check, data = run.training, run.check, run.data or Data()
     textual = isinstance(splits.train, str | Mixture)
     experts = any(block.moe for block in model.spec.stack.blocks)
@@ -213,7 +213,7 @@ def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Mo
 
 
 def note_label_like(splits: Splits) -> tuple[str, ...]:
-    """What is said of pairs whose second side looks like labels, where nobody said what is to be learnt."""
+    """The note on pairs whose second side looks like labels, if no objective was given."""
     sides = Counter(side for _, side in splits.train)  # type: ignore[misc]
     if len(sides) > 20 or len(splits.train) < 20 * len(sides):
         return ()
@@ -223,7 +223,7 @@ def note_label_like(splits: Splits) -> tuple[str, ...]:
 
 
 def note_unknown_labels(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
-    """What is said about held-out texts whose label no training text has; nothing without any."""
+    """The note on held-out texts whose label no training text has; empty without any."""
     found = Counter(label for part in (splits.valid, splits.test) for _, label in part if label not in labels)  # type: ignore[misc]
     if len(labels) == 1:
         return (Message("all training texts have one label, {labels!r}: there is nothing to distinguish",
@@ -237,7 +237,7 @@ def note_unknown_labels(splits: Splits, labels: Sequence[str]) -> tuple[str, ...
 
 
 def note_unanswerable(run: Run, splits: Splits, model: Model) -> tuple[str, ...]:
-    """What is said about held-out sources that are too long to be answered; nothing without any."""
+    """The note on held-out sources that are too long to be answered; empty without any."""
     rows = [*split_questions(splits.valid)[: run.check.sentences], *split_questions(splits.test)]
     over = sum(not fits(model, source) for source, _ in rows)
     room = run.model.context

@@ -19,9 +19,9 @@ from qkv.training import log
 from qkv.training.data_files import Data
 from qkv.training.splits import Pair
 
-BROKEN = "\ufffd"  # what decoding puts where bytes are no character
-FEW = 200  # pairs tell whether a model is of this direction
-BATCH = 2000  # pairs at a time: enough that those of like length are many, and few enough to see it go on
+BROKEN = "\ufffd"  # what decoding writes for bytes that are not a character
+FEW = 200  # pairs that show whether a model is of this direction
+BATCH = 2000  # pairs at a time: enough to sort by length, few enough to show progress
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def write(
 ) -> list[Made]:  # fmt: skip
     """For each file of pairs one of the same name in `out`; each is whole or not there.
 
-    `tell` hears (read, all). `doubt` hears (file, chrF with the pairs' own side, chrF with what was read) as soon as
+    `tell` gets (read, all). `doubt` gets (file, chrF with the pairs' own side, chrF with what was read) as soon as
     what is written is more like what was read, as that of a model of the other direction is.
 
     Raises:

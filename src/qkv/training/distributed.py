@@ -25,7 +25,7 @@ from qkv.messages import Message
 PATIENCE = timedelta(hours=6)  # ranks wait this long for one that evaluates; a rank that dies is noticed at once
 GRACE = 20  # seconds in which the other processes should end by themselves, on a busy machine too; nothing is lost then
 WORDS = 2000  # bytes of an error that another rank hears of
-NEEDED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")  # what torchrun tells each process
+NEEDED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")  # what torchrun passes to each process
 GONE = Message("another process of this run ended early")
 
 
@@ -145,7 +145,7 @@ def current_ranks() -> Ranks:
 
 @contextmanager
 def join_ranks(device: str = "auto") -> Iterator[Ranks]:
-    """Among the processes that torchrun started, each on its own GPU where there are any; else ranks as they are."""
+    """Among the processes that torchrun started, each on its own GPU if there are any."""
     if current_ranks().size > 1 or not all(key in os.environ for key in NEEDED) or os.environ["WORLD_SIZE"] == "1":
         yield current_ranks()
         return
@@ -176,7 +176,7 @@ def start_ranks(count: int, command: Sequence[str], *, device: str = "auto") -> 
     """This process as the first of `count` on this machine; the others run `command`, which must come to `join_ranks`.
 
     Raises:
-        Lost: one of them ended before its time; what it said last and its exit code are told.
+        Lost: one of them ended early; the error has its last output and its exit code.
     """
     # it takes a free port now; the process group below finds it there, as both are "multi-tenant"
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
@@ -186,7 +186,7 @@ def start_ranks(count: int, command: Sequence[str], *, device: str = "auto") -> 
     try:
         for rank, file in enumerate(said, 1):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
-            # in a session of its own: Ctrl-C reaches the first rank alone, which tells the others after the step
+            # in a separate session: Ctrl-C reaches only the first rank, which informs the others after the step
             child = subprocess.Popen(
                 command, env={**os.environ, **address, **own}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=file, start_new_session=True,
@@ -216,7 +216,7 @@ def leave_group(children: Iterable[subprocess.Popen[bytes]]) -> None:
 
 
 def find_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[bytes]]) -> Lost | None:
-    """What ended the process that did not merely lose the others, where there is one."""
+    """The error of the process that failed itself, if there is one."""
     for rank, (child, file) in enumerate(zip(children, said, strict=True), 1):
         file.seek(0)
         text = file.read().decode("utf-8", "replace").strip()

@@ -1,7 +1,7 @@
 """Each process keeps a part of every weight, gradient and optimiser state: PyTorch's FSDP2 around the loss.
 
 Its checkpoints are PyTorch's distributed ones in safetensors, a file a process, read on any number of processes. Only
-the plan of who writes what travels between the processes as pickle, as PyTorch sends it; on disk there is none.
+the plan of who writes what travels between the processes as pickle, as PyTorch sends it; on disk nothing is pickled.
 Next: loop.py.
 """
 
@@ -118,7 +118,7 @@ def write_parts(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str
         if ranks.first:
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
-    with explain_save_errors(place):  # PyTorch tells all processes of an error of one
+    with explain_save_errors(place):  # PyTorch reports an error of one process to all
         dcp.save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
     with ranks.barrier_on_error(), explain_save_errors(place):
         if ranks.first:
@@ -147,7 +147,7 @@ def explain_save_errors(place: Path) -> Iterator[None]:
 
 
 def delete_parts(pointer: Path) -> None:
-    """Let go of a checkpoint and its folder, where there is one."""
+    """Delete a checkpoint and its folder, if there is one."""
     pointer.unlink(missing_ok=True)
     for old in pointer.parent.glob(f"{pointer.stem}-*"):
         shutil.rmtree(old, ignore_errors=True)

@@ -35,7 +35,7 @@ def train(
 ) -> Outcome:  # fmt: skip
     """Train `core` in place; without `directory` nothing is written.
 
-    `resume` goes on from the directory's last checkpoint where there is one. `recorder` records the run in it.
+    `resume` continues from the directory's last checkpoint if there is one. `recorder` records the run in it.
 
     Raises:
         NonFinite: a loss or gradient is not a number, or a spike, and such steps are not skipped or too many.
@@ -170,7 +170,7 @@ class Loop:
         return out or step == self.total() or (judged and 0 < s.patience <= at.stale + 1)
 
     def skip(self, wrong: str, norm: float, keys: Sequence[Any], made: Gradients) -> bool:
-        """Drop the gradients of a bad step and go on, or back to the last checkpoint: whether it went back."""
+        """Drop the gradients of a bad step and continue, or return to the last checkpoint: whether it did."""
         at, s, checkpoints = self.at, self.settings, self.checkpoints
         self.stepper.optimizer.zero_grad(set_to_none=True)
         rank = self.stepper.ranks.rank
@@ -208,7 +208,7 @@ class Loop:
             start = time.perf_counter()
             at.epoch, at.done = at.epoch + 1, 0
             self.order = self.groups(at.epoch)
-            at.seconds += time.perf_counter() - start  # cutting words anew is a part of training
+            at.seconds += time.perf_counter() - start  # splitting words again is a part of training
         if at.step == self.checkpoints.saved:  # it went back: nothing is new since then
             return
         if self.recorder and (event := self.recorder.after()):

@@ -1,4 +1,4 @@
-"""One run from start to end: assembled, trained, tested and kept in a directory that can go on later."""
+"""One run from start to end: assembled, trained, tested and saved to a directory from which it can resume."""
 
 import dataclasses
 import time

@@ -74,7 +74,7 @@ class Shape:
     def spec(self, vocabulary: int, *, labels: int = 0) -> Spec:
         """The spec of such a model over a vocabulary and so many labels of texts.
 
-        Hugging Face can load what comes of all but `prefix`, `glm_blank` and the LSTMs, where they have no labels.
+        Hugging Face can load the result, except for `prefix`, `glm_blank` and the LSTMs, if it has no labels.
 
         Raises:
             QkvError: sizes that the family cannot have, or a dropout where it has none.
@@ -104,7 +104,7 @@ class Shape:
         return replace(spec, labels=label_head(spec, labels, self.drop)) if labels else spec
 
     def refuse_idle(self) -> None:
-        """Refuse what this family would not heed."""
+        """Refuse what this family would ignore."""
         lacks = (*LACKS.get(self.family, ()), *(() if self.family in SHARING else ("groups", "experts")))
         idle = next((key for key in lacks if getattr(self, key) != getattr(Shape, key)), None)
         if idle:

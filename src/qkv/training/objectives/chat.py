@@ -1,4 +1,4 @@
-"""Conversations: as the model's chat template writes them, packed; only what an assistant says is learnt."""
+"""Conversations: as the model's chat template writes them, packed; only the assistant's messages are learnt."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ TEMPLATE = (
 
 
 def plan_chat(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
-    """Conversations as the model's chat template writes them, packed; only what an assistant says is learnt."""
+    """Conversations as the model's chat template writes them, packed; only the assistant's messages are learnt."""
     tokenizer, context = tokenizer_for(model), run.model.context
 
     def encode_talks(talks: Any) -> list[Row]:

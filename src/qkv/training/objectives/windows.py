@@ -1,4 +1,4 @@
-"""Windows of one long text or of token shards, drawn anew for each step; what an objective hides in them is its own.
+"""Windows of one long text or of token shards, drawn again for each step; what an objective hides in them is its own.
 
 A draw is a function of (seed, step, row), so that a resumed run repeats it. text.py learns them as they are.
 """
@@ -121,7 +121,7 @@ class Corruption:
 
 
 def end_ids(tokenizer: Tokenizer) -> list[int]:
-    """The end symbol, where there is one."""
+    """The end symbol, if there is one."""
     return [] if tokenizer.eos_id is None else [tokenizer.eos_id]
 
 

@@ -1,4 +1,4 @@
-"""What a run recorded of itself at chosen steps while it learnt, read lazily. recorder.py writes it.
+"""What a run recorded of itself at chosen steps of training, read lazily. recorder.py writes it.
 
 A record holds arrays and JSON in one safetensors file; `index.json` names the records and the matrices.
 Letters: S recorded steps, N matrices, W watched words, D width.
@@ -109,10 +109,10 @@ def open_record(path: Path) -> Iterator[Any]:
 
 
 class Record:
-    """What was recorded at one step: `json`, and arrays by name, each read when it is asked for.
+    """What was recorded at one step: `json`, and arrays by name, each read on access.
 
     Raises:
-        QkvError: an array that this record has not; its names are told.
+        QkvError: an array that this record lacks; the error names those that it has.
     """
 
     def __init__(self, path: Path) -> None:
@@ -131,10 +131,10 @@ class Record:
 
 
 class ProbeLog:
-    """The records of a run's directory; only the index is read until one is asked for.
+    """The records of a run's directory; only the index is read until one is accessed.
 
     Raises:
-        QkvError: nothing was recorded there, or no record of a step; the nearest steps are told.
+        QkvError: nothing was recorded there, or no record of a step; the error names the nearest steps.
     """
 
     def __init__(self, directory: Path | str) -> None:
@@ -143,7 +143,7 @@ class ProbeLog:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the index again: a run that goes on adds to it."""
+        """Read the index again: a running run adds to it."""
         try:
             found = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
         except OSError:
