@@ -261,7 +261,7 @@ def test_a_recipe_trains_saves_and_translates(family: Any, tmp_path: Path) -> No
     assert result.finish_reason in ("stop", "length")
     if family == "lstm-attention":
         assert loaded.translate("one two", align=True).alignment.shape[0] == len(result.tokens)
-    with pytest.raises(QkvError, match="translates"):
+    with pytest.raises(QkvError, match="an LSTM baseline can translate"):
         loaded.generate("one")
 
 

@@ -172,7 +172,7 @@ def test_eval_writes_over_neither_source_nor_references(capsys):
         Path(name).write_text("a\n", encoding="utf-8")
         Path("deep").mkdir(exist_ok=True)
         code, _, err = run(capsys, "eval", "demo", "--bleu", "s.zh", "s.en", "--out", f"deep/../{name}")
-        assert (code, "is not overwritten" in err, Path(name).read_text(encoding="utf-8")) == (2, True, "a\n")
+        assert (code, "would be written over" in err, Path(name).read_text(encoding="utf-8")) == (2, True, "a\n")
         Path("s.en").write_text("a\n", encoding="utf-8")
 
 

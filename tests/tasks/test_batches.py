@@ -30,7 +30,7 @@ def test_a_prefix_decoder_reads_a_text_whole_but_scores_it_word_by_word():
 
 @pytest.mark.parametrize(("name", "act", "says"), [
     ("gqa", lambda m: m.classify([3, 4]), "no labels"),
-    ("gqa", lambda m: fill_ids(m.core, [3], 3), "encoder that says words; this is a decoder, which"),
+    ("gqa", lambda m: fill_ids(m.core, [3], 3), "encoder with an output head; this is a decoder, which"),
     ("cloze", lambda m: fill_ids(m.core, [3], 5), "no mask"),
     ("cloze", lambda m: m.translate("x"), "this is an encoder: use fill or embed, or classify"),
     ("gqa", lambda m: m.translate("x"), "which continues a text: use generate or score$"),

@@ -187,7 +187,7 @@ def test_a_changed_shard_is_found_before_it_is_learnt(here: Path) -> None:
 
 
 def test_a_device_that_is_not_there_and_a_place_that_cannot_be_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(QkvError, match=r"has \d such"):
+    with pytest.raises(QkvError, match=r"has \d of these"):
         parse_device("cuda:1" if torch.cuda.device_count() == 1 else "cuda:99")
     assert main(["train", "a.tsv", *SMALL, "--out", "/proc/none/r"]) == 2
     assert "this was not expected" not in capsys.readouterr().err

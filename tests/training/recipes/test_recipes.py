@@ -252,7 +252,7 @@ def test_dropout_that_nobody_names_is_a_tenth_where_there_is_any() -> None:
     [
         ("marian", "experts=4", r"model\.experts=4: marian ignores it.*: llama, prefix$"),
         ("gpt2", "groups=2", r"model\.groups=2: gpt2 ignores it.*: llama, prefix$"),
-        ("lstm", "activation=relu", r"lstm does not.*: marian, gpt2, llama, bert, prefix, t5, bart, openai_gpt$"),
+        ("lstm", "activation=relu", r"lstm ignores it.*: marian, gpt2, llama, bert, prefix, t5, bart, openai_gpt$"),
         ("glm_blank", "activation=relu", "glm_blank ignores it"),
         ("llama", "moe_bias=true", "there are no experts to balance"),
         ("llama", "top_k=1", "there are no experts to choose from"),
