@@ -15,7 +15,8 @@ def parse_device(name: str) -> torch.device:
         raise QkvError("unknown device {name!r} (known: auto, cpu, cuda, cuda:0, mps)", name=name) from None
     count = {"cuda": torch.cuda.device_count, "mps": torch.backends.mps.is_available}.get(device.type)
     if count and (device.index or 0) >= (there := int(count())):
-        raise QkvError("device {name!r}: this machine, or this build of PyTorch, has {there} such; take --device cpu",
+        raise QkvError("device {name!r}: this machine, or this build of PyTorch, has {there} of these; use --device "
+                       "cpu",
                        name=name, there=there)
     return device
 

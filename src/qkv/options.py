@@ -132,7 +132,7 @@ def parse_assignments(words: typing.Iterable[str]) -> dict[str, Any]:
         for parent in parents:
             inner = inner.setdefault(parent, {})
             if not isinstance(inner, dict):
-                raise QkvError("{word!r}: {parent} was given a value before, so it has no keys", word=word,
+                raise QkvError("{word!r}: {parent} already has a value, so it has no keys", word=word,
                                parent=parent)
         inner[key] = parse_value(text)
     return found

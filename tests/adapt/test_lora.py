@@ -122,9 +122,9 @@ def test_globs_choose_by_path_with_or_without_its_beginning() -> None:
     across = [f"decoder.layers.1.cross.{x}" for x in ("q", "k", "v", "out")]
     assert lora.chosen(core, ["decoder.layers.1.cross.*"]) == across
     assert len(lora.chosen(core, ["*"])) == len(every) == 2 * 6 + 2 * 10
-    with pytest.raises(QkvError, match=r"'\*.attn.query' fits no layer.*attn\.q"):
+    with pytest.raises(QkvError, match=r"'\*.attn.query' matches no layer.*attn\.q"):
         lora.chosen(core, ["*.attn.query"])
-    with pytest.raises(QkvError, match=r"lora.also: 'labels.wieght' fits no weight"):
+    with pytest.raises(QkvError, match=r"lora.also: 'labels.wieght' matches no weight"):
         lora.attach(core, Lora(2, also=("labels.wieght",)))
     lora.attach(core, Lora(2))  # that a model has no labels is no mistake
     with pytest.raises(QkvError, match="found rank -1"):
@@ -211,7 +211,7 @@ def test_another_rank_at_resume_and_a_base_that_is_gone_are_told(base: Path, tmp
     recipes.train(run_of(str(base), 2), out=tmp_path / "a", device="cpu")
     other = run_of(str(base), 3)
     wider = dataclasses.replace(other.training, lora=dataclasses.replace(other.training.lora, rank=7))
-    with pytest.raises(QkvError, match=r"of another training\.lora: .*\.q\.a was \[\d+, \d+\], now \[7, "):
+    with pytest.raises(QkvError, match=r"to another training\.lora: .*\.q\.a was \[\d+, \d+\], now \[7, "):
         recipes.train(dataclasses.replace(other, training=wider), out=tmp_path / "a", device="cpu", resume=True)
     config = tmp_path / "a" / "adapter_config.json"
     said = json.loads(config.read_text(encoding="utf-8")) | {"base_model_name_or_path": str(tmp_path / "gone")}
@@ -221,7 +221,7 @@ def test_another_rank_at_resume_and_a_base_that_is_gone_are_told(base: Path, tmp
 
 
 def test_without_a_base_there_is_nothing_to_adapt() -> None:
-    with pytest.raises(QkvError, match="an adapter stands beside a trained model; say which: base ="):
+    with pytest.raises(QkvError, match="an adapter needs a trained model; name it: base ="):
         recipes.train(run_of("", 3), device="cpu")
 
 

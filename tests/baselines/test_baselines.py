@@ -261,7 +261,7 @@ def test_a_recipe_trains_saves_and_translates(family: Any, tmp_path: Path) -> No
     assert result.finish_reason in ("stop", "length")
     if family == "lstm-attention":
         assert loaded.translate("one two", align=True).alignment.shape[0] == len(result.tokens)
-    with pytest.raises(QkvError, match="translates"):
+    with pytest.raises(QkvError, match="an LSTM baseline can translate"):
         loaded.generate("one")
 
 
@@ -414,7 +414,7 @@ def test_a_run_counts_ngrams_beside_it_and_keeps_what_they_are_worth(tmp_path: P
     hidden = dataclasses.replace(run, model=Shape("bert", width=16, layers=1, heads=2, ffn=16, context=16),
                                  splits=lambda: Splits([("a b", "1"), ("b a", "0")] * 4, [("a b", "1")]),
                                  tokenizer=Vocabulary("word", 40), objective="labels")  # fmt: skip
-    with pytest.raises(QkvError, match="n-grams guess the next word"):
+    with pytest.raises(QkvError, match="n-grams predict the next word"):
         recipes.train(hidden, device="cpu")
     with pytest.raises(QkvError, match=r"check\.ngrams: found -2, expected an order"):
         Check(ngrams=-2)

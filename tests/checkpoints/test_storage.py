@@ -83,7 +83,7 @@ def test_shards_are_written_and_read(saved, tmp_path):
     ("breaking", "said"),
     [
         (lambda p: (p / "model.safetensors").unlink(), "no model.safetensors"),
-        (lambda p: (p / "model.safetensors").write_bytes(b"\x10" * 100), "not a whole safetensors file"),
+        (lambda p: (p / "model.safetensors").write_bytes(b"\x10" * 100), "not a complete safetensors file"),
         (lambda p: (p / "config.json").write_text('{"model_type": "llama",\n oops}'), "line 2"),
         (lambda p: edit(p / "config.json", hidden_size=...), "hidden_size"),
         (lambda p: edit(p / "config.json", hidden_size=64), "found the shape"),
@@ -142,7 +142,7 @@ def test_a_full_disk_while_saving_leaves_the_old_checkpoint(saved, monkeypatch):
     for name in ("save_file", "write_json", "fsync_path"):
         with monkeypatch.context() as m:
             m.setattr(storage, name, full)
-            with pytest.raises(QkvError, match=r"No space.*still whole"):
+            with pytest.raises(QkvError, match=r"No space.*is unchanged"):
                 model.save(path)
         assert {p.name: p.read_bytes() for p in path.iterdir()} == before
         assert [p for p in path.parent.iterdir() if p != path] == []

@@ -162,7 +162,7 @@ def test_what_does_not_fit_is_named():
         torch_nn.attention_spec(nn.MultiheadAttention(WIDTH, HEADS, add_bias_kv=True))
     with pytest.raises(QkvError, match="expected relu or gelu"):
         torch_nn.model_spec(transformer(activation=torch.tanh), 11)
-    with pytest.raises(QkvError, match="module of your own"):
+    with pytest.raises(QkvError, match="custom module"):
         torch_nn.model_spec(nn.Transformer(WIDTH, HEADS, custom_encoder=nn.Identity()), 11)
     core = Transformer(torch_nn.model_spec(transformer(), 11))
     state = dict(transformer().state_dict())

@@ -179,4 +179,4 @@ def test_an_lstm_shows_its_alignment_and_says_what_else_there_is_not(capsys: pyt
         assert main(["look", "additive", "书", *ask, "--lang", "en"]) == 2
         assert f"{ask[0]}: an LSTM has no layers of attention" in capsys.readouterr().err
     assert main(["look", "none", "书", "--lang", "en"]) == 2
-    assert "by one vector" in capsys.readouterr().err
+    assert "into one vector" in capsys.readouterr().err

@@ -162,7 +162,7 @@ def test_a_tab_separates_a_pair_whose_texts_lie_in_two_segments(reads, monkeypat
 def test_a_model_without_segments_reads_no_pairs_and_a_tab_is_a_letter(capsys, tmp_path):
     made = train(TEXTS, kind="char", size=200, specials=SPECIALS, template="cls")
     model = hub.build(encoder(len(made), segments=0), tokenizer=made)
-    with pytest.raises(QkvError, match="reads no pairs"):
+    with pytest.raises(QkvError, match="cannot read pairs"):
         model.classify(("我", "你"))
     model.save(tmp_path)
     code, out, _ = run(capsys, "classify", str(tmp_path), "我\t你")
@@ -608,7 +608,7 @@ def test_several_models_classify_by_the_mean_of_their_probabilities(
     other = judge(tmp_path / "c", 7, TEXTS, {"0": "good", "1": "bad"})
     code, _, err = run(capsys, "classify", reads, "苹果", "--ensemble", other)
     assert code != 0
-    assert "the models have other labels (yes, no; good, bad)" in err
+    assert "the models have different labels (yes, no; good, bad)" in err
 
 
 # ---- what a stranger tried
@@ -674,7 +674,7 @@ def test_nothing_to_read_and_no_name_are_no_accident(
     model.save("here")
     monkeypatch.chdir("here")
     assert "the name of the model is empty" in run(capsys, "classify", "", "x")[2]
-    with pytest.raises(QkvError, match="bytes that are no UTF-8, or half of a character"):
+    with pytest.raises(QkvError, match="bytes that are not UTF-8, or half of a character"):
         model.classify("a\udcff")
     storage.write_json(Path("generation_config.json"), {"eos_token_id": "x"})
     code, _, err = run(capsys, "classify", ".", "x")

@@ -90,7 +90,7 @@ def test_a_bad_row_is_named_by_line_and_left_out_only_when_asked(
         data(tmp_path, kind, spoilt(kind, row, at=0))
     found = data(tmp_path, kind, spoilt(kind, row), 'on_bad_row = "quarantine"')
     assert kept(found) == 11
-    assert any("1 bad row(s) left out, put into" in note and f"{name}:3: " in note for note in found.notes)
+    assert any("1 bad row(s) left out, written to" in note and f"{name}:3: " in note for note in found.notes)
     aside = [json.loads(x) for x in (tmp_path / "quarantine.jsonl").read_text(encoding="utf-8").splitlines()]
     assert {x["line"] for x in aside} == {3}
     assert name in {Path(x["file"]).name for x in aside}
@@ -103,7 +103,7 @@ def test_a_file_that_is_none_is_named_whatever_becomes_of_bad_rows(
     kind: str, content: bytes, told: str, policy: str, tmp_path: Path
 ) -> None:
     if kind == "parallel" and content.isspace():
-        told = r":1: the target is empty" if policy == "error" else r"a\.tgt has 3, expected as many"
+        told = r":1: the target is empty" if policy == "error" else r"a\.tgt has 3, expected the same number"
         with pytest.raises(QkvError, match=told):
             data(tmp_path, kind, content, f'on_bad_row = "{policy}"')
         return

@@ -47,8 +47,8 @@ BROKEN = [
     ("c.jsonl", GOOD.encode() + b'{"source": "x"}\n', "c.jsonl:2: no key 'target' (found: source)"),
     ("f.jsonl", GOOD.encode() + b'{"source": "x", "target": 3}\n', "f.jsonl:2: key 'target' holds int, expected a str"),
     ("d.jsonl", GOOD.encode() + b'{"source": "x", "target": ""}\n', "d.jsonl:2: the target is empty"),
-    ("e.jsonl", b'{"a": 1}\n', "e.jsonl:1: found the keys a; say which hold text with --keys"),
-    ("cr.txt", b"a\rb\rc", "cr.txt: 3 lines that end with a carriage return alone; convert it to line feeds"),
+    ("e.jsonl", b'{"a": 1}\n', "e.jsonl:1: found the keys a; name those that hold text with --keys"),
+    ("cr.txt", b"a\rb\rc", "cr.txt: 3 lines that end with only a carriage return; convert them to line feeds"),
     ("huge.tsv", b"a\tb\n" + b"c" * checks.HUGE + b"\td\n", "huge.tsv:2: a line of 1,048,578 bytes"),
 ]  # fmt: skip
 
@@ -106,7 +106,7 @@ def test_parallel_files_are_rows_together(tmp_path: Path) -> None:
     assert [a.kind for a in check(texts, texts).files] == ["parallel"] * 4
     assert [a.kind for a in check(texts, texts, Options(kind="text")).files] == ["text"] * 4
     assert [a.kind for a in check(texts[:1], texts).files] == ["text"] * 3  # valid_file and test_file of a text
-    with pytest.raises(QkvError, match="come in twos"):
+    with pytest.raises(QkvError, match="come in pairs"):
         check([zh, en, short], options=Options(kind="parallel"))
 
 

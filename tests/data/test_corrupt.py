@@ -128,7 +128,7 @@ def test_every_way_to_cut_is_as_likely() -> None:
 
 
 def test_too_few_sentinels_and_too_short_a_text_are_told() -> None:
-    with pytest.raises(corrupt.QkvError, match="5 spans need 6 sentinels, and there are 3"):
+    with pytest.raises(corrupt.QkvError, match="5 spans need 6 sentinels, found 3"):
         corrupt.corrupt_spans(range(100), [100, 101, 102], Draw(0, 0, 0))
     for how in (
         lambda: corrupt.corrupt_spans([5], SENTINELS, Draw(0, 0, 0)),

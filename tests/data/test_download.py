@@ -90,7 +90,7 @@ def test_a_download_that_broke_off_goes_on(shelf: type[Shelf], tmp_path: Path, r
     shelf.cut, shelf.ranges = 1000, ranges
     file = download.list_sets()["small"].files[which]
     base = f"http://{shelf_address()}"
-    with pytest.raises(QkvError, match=r"1,000 bytes are kept, and the same command goes on"):
+    with pytest.raises(QkvError, match=r"1,000 bytes are kept; the same command continues"):
         download.fetch_file(file, tmp_path, base)
     assert not (tmp_path / file.path).exists()
     shelf.cut = None
@@ -108,7 +108,7 @@ def shelf_address() -> str:
 @pytest.mark.parametrize("name", ["/a/plain.txt", "/a/packed.txt.gz"])
 def test_other_bytes_are_refused_and_not_kept(shelf: type[Shelf], tmp_path: Path, name: str, change: Any) -> None:
     shelf.files[name] = change(shelf.files[name])
-    with pytest.raises(QkvError, match="other bytes than the known ones"):
+    with pytest.raises(QkvError, match="differs from the known one"):
         fetch_set("small", tmp_path)
     assert not (tmp_path / "x" / name.removeprefix("/a/").removesuffix(".gz")).exists()
     shelf.files |= {"/a/plain.txt": PLAIN, "/a/packed.txt.gz": PACKED}
@@ -118,7 +118,7 @@ def test_other_bytes_are_refused_and_not_kept(shelf: type[Shelf], tmp_path: Path
 def test_a_half_file_of_other_bytes_is_not_built_upon(shelf: type[Shelf], tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / ".plain.txt.part").write_bytes(b"\0" * 500)
-    with pytest.raises(QkvError, match="other bytes"):
+    with pytest.raises(QkvError, match="differs from the known one"):
         fetch_set("one", tmp_path)
     assert fetch_set("one", tmp_path)[0].read_bytes() == PLAIN
 

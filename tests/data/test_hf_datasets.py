@@ -67,23 +67,23 @@ def test_held_out_rows_in_training_are_told_by_row(library: list[Any], tmp_path:
     sys.modules["datasets"].load_dataset = lambda *_: splits  # type: ignore[attr-defined]
     data = Data(dataset="d", keys=("q", "a"), on_bad_row="skip")
     told = r"d/train, row 5: this pair is held out too \(d/test, row 1\); 2 training rows are"
-    with pytest.raises(QkvError, match=rf"{told}: the evaluation would flatter"):
+    with pytest.raises(QkvError, match=rf"{told}: the evaluation would look too good"):
         data.splits(tmp_path)
     found = dataclasses.replace(data, overlap="drop").splits(tmp_path)
     assert (len(found.train), found.valid, len(found.test)) == (18, [("q 30", "a 30")], 3)  # type: ignore[arg-type]
     assert re.search(rf"{told}; left out of training", found.notes[1])
-    assert found.notes[2].startswith("1 of 4 held-out pairs have a source that is trained on too")
+    assert found.notes[2].startswith("1 of 4 held-out pairs have a source that also occurs in training")
     assert len(dataclasses.replace(data, overlap="keep").splits(tmp_path).train) == 20  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (Data(dataset="x", valid_file="v.tsv"), "data.valid_file: found 'v.tsv', which is not read beside dataset"),
+        (Data(dataset="x", valid_file="v.tsv"), "data.valid_file: found 'v.tsv', which is not used with dataset"),
         (Data(dataset="x", test_source="a", test_target="b"), "data.test_source: .*: a data set has splits of its own"),
-        (Data(text="a.txt", valid_source="v"), "data.valid_source: .* read beside text; .*, or name valid_file"),
-        (Data(shards=("s",), test_target="v"), "data.test_target: .* not read beside shards"),
-        (Data(messages="m.jsonl", test_source="v"), "data.test_source: .* not read beside messages; .* name test_file"),
+        (Data(text="a.txt", valid_source="v"), "data.valid_source: .* used with text; .*, or name valid_file"),
+        (Data(shards=("s",), test_target="v"), "data.test_target: .* not used with shards"),
+        (Data(messages="m.jsonl", test_source="v"), "data.test_source: .* not used with messages; .* name test_file"),
     ],
 )
 def test_held_out_files_that_nobody_would_read_are_refused(data: Data, told: str, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_damaged_shard_is_told(tmp_path: Path) -> None:
     (tmp_path / "a" / "index.json").write_text(json.dumps({"format": "x", "dtype": "<u2", "tokens": 1000}))
     with pytest.raises(QkvError, match="found format 'x'"):
         shards.read_shard(tmp_path / "a")
-    with pytest.raises(QkvError, match="no token shard"):
+    with pytest.raises(QkvError, match="not a token shard"):
         shards.read_shard(tmp_path)
 
 

@@ -229,8 +229,8 @@ def test_labels_by_name_or_number(tmp_path: Path) -> None:
     [("a\t2", "label 2 is out of range: the 2 labels are 0 to 1"), ("a\t-1", "label -1 is out of range"),
      ("a\tyse", "unknown label 'yse'; did you mean 'yes'"), ("a yes", "no tab"), (" \tyes", "the text is empty"),
      ("a\t", "the label is empty"), ("a\t²", "unknown label"),
-     ("no\ta", "the label 'no' stands before its text; put it behind, as training reads it: text TAB label"),
-     ("1\ta\tb", "the label '1' stands before its text")],
+     ("no\ta", "the label 'no' comes before its text; put it after the text, as training reads it: text TAB label"),
+     ("1\ta\tb", "the label '1' comes before its text")],
 )  # fmt: skip
 def test_a_label_that_is_none_is_told_by_file_and_line(tmp_path: Path, line: str, told: str) -> None:
     path = put(tmp_path, "f.tsv", f"good\tyes\n{line}\n")
@@ -263,6 +263,6 @@ def test_nothing_is_lost_between_good_rows_and_quarantine(
 def test_lines_that_end_with_a_carriage_return_alone_are_told(tmp_path: Path, text: str) -> None:
     path = put(tmp_path, "f.tsv", text)
     for read in (read_tsv, read_document, read_jsonl):
-        with pytest.raises(QkvError, match=r"f\.tsv: 2 lines that end with a carriage return alone"):
+        with pytest.raises(QkvError, match=r"f\.tsv: 2 lines that end with only a carriage return"):
             read(path)
     assert read_document(put(tmp_path, "g", "a\rb\nc\r\n")) == "a\rb\nc\n"

@@ -300,7 +300,7 @@ def test_writing_into_a_blank_follows_the_slow_reading(model, cache):
 
 def test_a_prompt_without_a_blank_and_one_too_long_are_named(model):
     core, options = model[1].core, DecodeOptions(2, start=(START,), blanks=(MASK,))
-    with pytest.raises(QkvError, match="prompt 1: it holds no blank"):
+    with pytest.raises(QkvError, match="prompt 1: it contains no blank"):
         generate(core, [PREFIX, [1, 2]], options=options)
     with pytest.raises(QkvError, match="the context holds 41"):
         generate(core, [[MASK] * 41], options=options)

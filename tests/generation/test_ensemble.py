@@ -74,13 +74,13 @@ def test_models_that_do_not_belong_together_are_refused(models: list[Model]) -> 
     refused(lstm, "does not translate by beam search")
     with pytest.raises(QkvError, match="does not translate by beam search"):
         lstm.translate(TEXTS, ensemble=[one])
-    refused(Model(one.core, one.tokenizer, replace(one.special, eos=(5,))), "begin or end a text with other ids")
+    refused(Model(one.core, one.tokenizer, replace(one.special, eos=(5,))), "begin or end a text with different ids")
     count = one.spec.vocabulary
     larger = qkv.build(replace(one.spec, vocabulary=count + 8)).core
     refused(Model(larger, one.tokenizer, one.special), f"{count:,} tokens and {count + 8:,}")
     more: Any = SimpleNamespace(vocabulary={**one.tokenizer.vocabulary, "<more>": count})
-    refused(Model(one.core, more, one.special), f"'<more>' is unknown to the first, {count} to the other")
-    refused(Model(one.core, train(TEXTS, kind="word"), one.special), "vocabularies \\('.*' is [0-9]+ to the first, ")
+    refused(Model(one.core, more, one.special), f"'<more>' is unknown in the first, {count} in the other")
+    refused(Model(one.core, train(TEXTS, kind="word"), one.special), "vocabularies \\('.*' is [0-9]+ in the first, ")
 
 
 @needs_demo

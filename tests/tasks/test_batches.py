@@ -30,7 +30,7 @@ def test_a_prefix_decoder_reads_a_text_whole_but_scores_it_word_by_word():
 
 @pytest.mark.parametrize(("name", "act", "says"), [
     ("gqa", lambda m: m.classify([3, 4]), "no labels"),
-    ("gqa", lambda m: fill_ids(m.core, [3], 3), "encoder that says words; this is a decoder, which"),
+    ("gqa", lambda m: fill_ids(m.core, [3], 3), "encoder with an output head; this is a decoder, which"),
     ("cloze", lambda m: fill_ids(m.core, [3], 5), "no mask"),
     ("cloze", lambda m: m.translate("x"), "this is an encoder: use fill or embed, or classify"),
     ("gqa", lambda m: m.translate("x"), "which continues a text: use generate or score$"),
@@ -41,9 +41,9 @@ def test_a_prefix_decoder_reads_a_text_whole_but_scores_it_word_by_word():
     ("gqa", lambda m: m.score([[3, 4], 1.5]), "found 1.5 of type float"),
     ("gqa", lambda m: m(torch.tensor([3, 4])), r"ids: found \[2\] of int64.*ids\[None\]"),
     ("gqa", lambda m: m(torch.tensor([[0.5]])), r"ids: found \[1, 1\] of float32, expected whole numbers"),
-    ("encoder", lambda m: m.score([3, 4]), "a decoder that says words; this is an encoder"),
+    ("encoder", lambda m: m.score([3, 4]), "a decoder with an output head; this is an encoder"),
     ("seq2seq", lambda m: fill_ids(m.core, [3], 3), "this is an encoder-decoder: use translate"),
-    ("seq2seq", lambda m: m.eval(ppl="x"), "what this model says follows a source; expected lines of source TAB"),
+    ("seq2seq", lambda m: m.eval(ppl="x"), "this model predicts a text from its source; expected lines of source TAB"),
     ("gqa", lambda m: m.translate("x"), "this is a decoder, which continues"),
     ("gqa", lambda m: m.eval(foo=1), r"found none \(and foo=1\), expected one of bleu"),
     ("gqa", lambda m: m.eval(pp="x"), "did you mean 'ppl'"),

@@ -126,7 +126,7 @@ def test_pairs_are_wanted_where_a_source_is_read_and_a_bad_one_is_named(tmp_path
     model = translator()
     with pytest.raises(QkvError, match=r"p.txt: .* expected lines of source TAB target in a \*.tsv"):
         model.eval(ppl=put(tmp_path, "p.txt", PAIRS))
-    with pytest.raises(QkvError, match="a pair is read whole; leave window and stride away"):
+    with pytest.raises(QkvError, match="pairs are read whole; remove window and stride"):
         model.eval(ppl=put(tmp_path, "p.tsv", PAIRS), window=4)
     with pytest.raises(QkvError, match=r"p.tsv:5: found 1 column"):
         model.eval(ppl=put(tmp_path, "p.tsv", PAIRS + "你\n"), stride=None)
@@ -252,7 +252,7 @@ def test_a_source_longer_than_the_encoder_is_told_by_line(tmp_path: Path) -> Non
     source, target = put(tmp_path, "s", "我\n" + "我" * 40 + "\n"), put(tmp_path, "t", "a\nb\n")
     with pytest.raises(QkvError, match=r"s:2: 41 tokens, and the model reads at most 16"):
         translator().eval(bleu=(source, target))
-    with pytest.raises(QkvError, match="what this model says follows a source; expected lines of source TAB target"):
+    with pytest.raises(QkvError, match="this model predicts a text from its source; expected lines of source TAB"):
         translator().eval(ppl=source)
 
 

@@ -324,7 +324,7 @@ def test_added_tokens_and_their_ids(tmp_path: Path) -> None:
     assert (t.eos_id, t.id("<start>"), t.encode("the<end>")[-1]) == (size, size + 1, size)
     assert t.decode([size]) == ""
     write(tmp_path, added_tokens__json={"<end>": size + 5})
-    with pytest.raises(QkvError, match=rf"'<end>' is said to have the id {size + 5}.*gives it {size}"):
+    with pytest.raises(QkvError, match=rf"'<end>' is listed with the id {size + 5}.*gives it {size}"):
         load(tmp_path)
 
 

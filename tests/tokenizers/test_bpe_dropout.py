@@ -142,7 +142,7 @@ def test_the_rate_is_that_of_tokenizers_own_dropout(code: Path) -> None:
 def test_merges_and_vocabularies_that_do_not_fit_are_told(code: Path, tmp_path: Path) -> None:
     with pytest.raises(QkvError, match=r"WordLevel has no merges.*tokenizer\.merges=FILE"):
         BpeDropout(train(TEXTS, kind="split"))
-    with pytest.raises(QkvError, match=r"nowhere: no merges to cut words by"):
+    with pytest.raises(QkvError, match=r"nowhere: no merges could be read"):
         read_merges(tmp_path / "nowhere")
     old = tmp_path / "old"
     old.write_text("e s\n", encoding="utf-8")
@@ -152,7 +152,7 @@ def test_merges_and_vocabularies_that_do_not_fit_are_told(code: Path, tmp_path: 
     with pytest.raises(QkvError, match=r"old:3: found 'e s t', expected two pieces"):
         read_merges(old)
     texts = ["lo@@ w@@ est ne@@ w@@ est"]
-    with pytest.raises(QkvError, match=r"2 of 2 words, such as 'lowest', are cut otherwise than by these merges"):
+    with pytest.raises(QkvError, match=r"2 of 2 words, such as 'lowest', are split differently by these merges"):
         BpeDropout(train(texts, kind="split"), read_merges(code)).read(texts)
     recut, texts = jointed(code)
     with pytest.raises(QkvError, match=r"the vocabulary of \d+ tokens lacks .*tokenizer\.size"):

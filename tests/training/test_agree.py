@@ -220,7 +220,7 @@ def run_of(family: str, **shape: float) -> Run:
 
 
 def test_a_model_without_dropout_is_refused() -> None:
-    with pytest.raises(QkvError, match=r"training\.rdrop=2\.0: two passes of a model without dropout agree already"):
+    with pytest.raises(QkvError, match=r"training\.rdrop=2\.0: two passes of a model without dropout are equal"):
         assemble.assemble(run_of("marian", dropout=0.0), device="cpu")
     for family, drops in (("marian", {"dropout": 0.0, "attention_dropout": 0.1}), ("lstm", {})):
         assert assemble.assemble(run_of(family, **drops), device="cpu").plan

@@ -50,7 +50,7 @@ def test_held_out_text_in_training_is_told_with_both_lines(tmp_path: Path) -> No
     assert "2 training rows are; left out of training" in found.notes[0]
     found = data(tmp_path, overlap="keep", **files).splits(tmp_path)
     assert len(found.train) == 40
-    assert "all the same" in found.notes[0]
+    assert "trained on anyway" in found.notes[0]
 
 
 def test_a_first_row_that_names_the_columns_is_told(tmp_path: Path) -> None:
@@ -58,13 +58,13 @@ def test_a_first_row_that_names_the_columns_is_told(tmp_path: Path) -> None:
     for name, first in (("a.tsv", "\nText\tlabel\n"), ("b.tsv", ""), ("v.tsv", '"sentence"\tLabel \n')):
         (tmp_path / name).write_text(first + (rows if name != "v.tsv" else "new\tgood\n"), encoding="utf-8")
     first, second = Data(tsv=("a.tsv", "b.tsv"), valid_file="v.tsv").splits(tmp_path).notes
-    assert "a.tsv:2: Text | label: looks like the names of the columns" in first
+    assert "a.tsv:2: Text | label: looks like column names" in first
     assert "v.tsv:1:" in second
     assert "请删去这一行" in first.to("zh")
     assert Data(tsv="b.tsv").splits(tmp_path).notes == ()
     (tmp_path / "c.tsv").write_text("text 30\tclass\nlabel\tgood\n" + rows, encoding="utf-8")
     assert Data(tsv="c.tsv").splits(tmp_path).notes == ()
-    said = [f for f in check([tmp_path / "a.tsv"]).faults if "names of the columns" in f.text]
+    said = [f for f in check([tmp_path / "a.tsv"]).faults if "column names" in f.text]
     assert [(f.place, f.broken) for f in said] == [(f"{tmp_path / 'a.tsv'}:2", False)]
     assert not [f for f in check([tmp_path / "b.tsv"]).faults if "names" in f.text]
 
@@ -72,17 +72,17 @@ def test_a_first_row_that_names_the_columns_is_told(tmp_path: Path) -> None:
 def test_a_held_out_source_that_is_trained_on_with_another_target_is_told(tmp_path: Path) -> None:
     files = held(tmp_path, [("new", "neu"), (ROWS[3][0], "another"), (ROWS[5][0], "others"), ("old", ROWS[6][1])])
     (note,) = data(tmp_path, **files).splits(tmp_path).notes
-    assert note.startswith("2 of 4 held-out pairs have a source that is trained on too, beside something else (")
+    assert note.startswith("2 of 4 held-out pairs have a source that also occurs in training, with ")
     assert f"{ROWS[3][0]!r}: held out 'another', trained on {ROWS[3][1]!r}" in note
     assert "2 对的源文" in note.to("zh")
     (note,) = data(tmp_path, apart="target", **files).splits(tmp_path).notes
-    assert note.startswith("1 of 4 held-out pairs have a target that is trained on too")
+    assert note.startswith("1 of 4 held-out pairs have a target that also occurs in training")
     assert data(tmp_path).splits(tmp_path).notes == ()  # what the hash holds out shares no source
     alike = held(tmp_path, [("new", "neu"), ROWS[3]])
     (note,) = data(tmp_path, overlap="drop", **alike).splits(tmp_path).notes
     assert "left out of training" in note
     (note,) = data(tmp_path, overlap="keep", **alike).splits(tmp_path).notes
-    assert "trained on all the same" in note
+    assert "trained on anyway" in note
 
 
 def test_a_run_tells_its_notes_and_keeps_them(tmp_path: Path) -> None:
@@ -124,5 +124,5 @@ def test_recipes_find_what_was_fetched_and_say_how_to_fetch_it(tmp_path: Path, m
 def test_rows_that_are_all_alike_leave_nothing_to_train_on(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("ein haus\ta house\n" * 20, encoding="utf-8")
     (tmp_path / "a.toml").write_text('[data]\ntsv = "a.tsv"\nvalid = 3\n', encoding="utf-8")
-    with pytest.raises(QkvError, match=r"a: no data to train on; rows with one and the same text are kept together"):
+    with pytest.raises(QkvError, match=r"a: no data to train on; rows with the same text are kept together"):
         recipes.train(tmp_path / "a.toml", device="cpu")

@@ -120,7 +120,7 @@ def test_a_setting_that_cannot_be_is_named(word: str) -> None:
 
 
 def test_heads_divide_the_width_where_there_are_any() -> None:
-    with pytest.raises(QkvError, match="which 3 heads do not divide; take 18"):
+    with pytest.raises(QkvError, match="which 3 heads do not divide; use 18"):
         recipes.train("a.tsv", overrides=[*SMALL, "model.heads=3"], device="cpu")
     assert recipes.train("a.tsv", overrides=[*SMALL, "model.heads=3", "model.family=lstm"], device="cpu").outcome.steps
 
@@ -134,7 +134,7 @@ def test_a_model_that_is_no_run_is_not_written_over(here: Path) -> None:
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text("{}", encoding="utf-8")
     for words, out in (([], model), ([f"base={model}"], model), ([], adapter)):
-        with pytest.raises(QkvError, match="holds a model that is no run"):
+        with pytest.raises(QkvError, match="contains a model that is not a run"):
             recipes.train("t.txt", overrides=[*SMALL, *words], out=out, device="cpu")
         assert not (out / "train").exists()
     assert (model / "model.safetensors").read_bytes() == before
@@ -145,7 +145,7 @@ def test_a_quarantine_takes_no_other_file_s_place(here: Path, capsys: pytest.Cap
     before = (here / "b.tsv").read_bytes()
     words = ["train", "b.tsv", *SMALL, "data.on_bad_row=quarantine"]
     assert main([*words, "data.quarantine=b.tsv", "--out", "r"]) == 2
-    assert "is no quarantine of ours" in capsys.readouterr().err
+    assert "is not a quarantine file" in capsys.readouterr().err
     assert (here / "b.tsv").read_bytes() == before
     for out in ("r1", "r2"):  # an earlier quarantine is ours
         assert main([*words, "data.quarantine=q.jsonl", "--out", out]) == 0
@@ -155,7 +155,7 @@ def test_a_quarantine_takes_no_other_file_s_place(here: Path, capsys: pytest.Cap
 def test_half_of_a_character_is_a_bad_row(here: Path) -> None:
     rows = [json.dumps({"source": f"one {i}", "target": "x"}) for i in range(20)]
     (here / "s.jsonl").write_text("\n".join([*rows, '{"source": "a\\uD800", "target": "b"}']), encoding="utf-8")
-    with pytest.raises(QkvError, match=r"s\.jsonl:21: holds half of a character"):
+    with pytest.raises(QkvError, match=r"s\.jsonl:21: contains half of a character"):
         recipes.train("s.jsonl", overrides=SMALL, device="cpu")
     (here / "w.jsonl").write_text("\n".join([*rows, '{"source": "a\\ud83d\\ude00 \\\\ud800", "target": "b"}']))
     assert recipes.train("w.jsonl", overrides=SMALL, device="cpu").outcome.steps == 2
@@ -187,7 +187,7 @@ def test_a_changed_shard_is_found_before_it_is_learnt(here: Path) -> None:
 
 
 def test_a_device_that_is_not_there_and_a_place_that_cannot_be_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(QkvError, match=r"has \d such"):
+    with pytest.raises(QkvError, match=r"has \d of these"):
         parse_device("cuda:1" if torch.cuda.device_count() == 1 else "cuda:99")
     assert main(["train", "a.tsv", *SMALL, "--out", "/proc/none/r"]) == 2
     assert "this was not expected" not in capsys.readouterr().err
@@ -250,7 +250,7 @@ def test_a_spoilt_checkpoint_is_told_and_not_gone_on_with(part: str, here: Path)
     at = {"tensor": (header + len(whole)) // 2, "state": whole.index(b'\\"step\\": 2') + 10,
           "name": whole.index(b'"weight:') + 8}[part]  # fmt: skip
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-    with pytest.raises(QkvError, match="spoilt since it was saved"):
+    with pytest.raises(QkvError, match="corrupted since it was saved"):
         recipes.train("a.tsv", overrides=[*SMALL[:-1], "training.steps=4"], out=here / "r", device="cpu", resume=True)
     path.write_bytes(whole)
     words = [*SMALL[:-1], "training.steps=4"]
@@ -290,7 +290,7 @@ def test_a_dry_run_in_chinese_lines_its_columns_up(capsys: pytest.CaptureFixture
 def test_a_file_that_is_no_text_is_called_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "b.txt").write_bytes(bytes([3, 7, 255, 143, 65, 10]) * 40)
     (here / "w.txt").write_bytes("café au lait\n".encode("cp1252") * 40)
-    for name, said in (("b.txt", "nor text in another encoding"), ("w.txt", "looks like CP1252")):
+    for name, said in (("b.txt", "nor text in another known encoding"), ("w.txt", "looks like CP1252")):
         assert main(["data", "check", name]) == 1
         assert said in capsys.readouterr().out
     recipes.train("a.tsv", overrides=SMALL, out=here / "runs" / "r", device="cpu")

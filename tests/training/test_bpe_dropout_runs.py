@@ -162,7 +162,7 @@ def test_a_resumed_language_model_repeats_its_cuts(tmp_path: Path) -> None:
 
 
 def test_what_is_not_cut_anew_or_no_share_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(QkvError, match=r"dropout=0\.5: these texts are not cut anew.*it goes with pairs, text, labels"):
+    with pytest.raises(QkvError, match=r"dropout=0\.5: texts are tokenized only once.*works with pairs, text, labels"):
         assemble.assemble(dataclasses.replace(other("text"), objective="documents"), device="cpu")
     with pytest.raises(QkvError, match=r"tokenizer\.bpe_dropout: found 1\.5, expected a share from 0 to 1"):
         Vocabulary(bpe_dropout=1.5)
@@ -220,7 +220,7 @@ def test_a_text_with_words_left_out_keeps_their_order_and_its_label() -> None:
 
 
 def test_words_are_left_out_of_labelled_texts_and_pairs_alone() -> None:
-    with pytest.raises(QkvError, match=r"word_dropout=0\.1: words are left out of labelled texts and of pairs alone"):
+    with pytest.raises(QkvError, match=r"word_dropout=0\.1: it works only with labelled texts"):
         assemble.assemble(other("text", 0.0, word_dropout=0.1), device="cpu")
     with pytest.raises(QkvError, match=r"training\.word_dropout: found 1\.5, expected a share"):
         other("labels", word_dropout=1.5)
@@ -279,5 +279,5 @@ def test_pairs_without_a_token_for_the_unknown_are_refused() -> None:
     a = assemble.assemble(run, device="cpu")
     assert a.model.tokenizer is not None
     a.model.tokenizer.roles.pop("unk")
-    with pytest.raises(QkvError, match=r"word_dropout=0\.3: the vocabulary has no token for the unknown"):
+    with pytest.raises(QkvError, match=r"word_dropout=0\.3: the vocabulary has no unknown token"):
         a.objective.plan(run, a.splits, a.model)

@@ -202,7 +202,7 @@ def test_a_vocabulary_without_marks_gets_them_behind_its_own_tokens(objective: s
 def test_shards_of_too_few_tokens_for_holes_are_told(tmp_path: Path) -> None:
     bare = train([TEXT], kind="word", size=200, specials=("</s>", "<unk>"))
     whole = Splits(packed(TEXT, bare, tmp_path / "train"), packed("The old cat", bare, tmp_path / "valid"))
-    with pytest.raises(QkvError, match="windows of 3 ids are too short to lack some; found 3 ids of text"):
+    with pytest.raises(QkvError, match="windows of 3 ids are too short to hide some; found 3 ids of text"):
         assemble.assemble(dataclasses.replace(run_of("spans"), splits=lambda: whole), device="cpu")
 
 

@@ -127,7 +127,7 @@ def test_nothing_is_written_over_nor_begun_when_a_later_row_is_bad(model: Any, f
     with pytest.raises(QkvError, match="two of the files"):
         write(Teacher(model), Data(tsv=("p.tsv", "zh/p.tsv")), Path("new"))
     silent = SimpleNamespace(translate=lambda texts, **how: [Result("", [], [], "length", {}) for _ in texts])
-    with pytest.raises(QkvError, match=r"p\.tsv: of 3 texts the model ended no translation"):
+    with pytest.raises(QkvError, match=r"p\.tsv: the model finished no translation of 3 texts"):
         write(Teacher(silent), Data(tsv=("p.tsv",)), Path("new"))  # type: ignore[arg-type]
     assert not Path("new").exists()
     put("else.tsv", "我爱学习。\tI love learning.", "他喝茶。")

@@ -180,7 +180,7 @@ def test_both_go_back_to_their_part_of_a_checkpoint_and_stop_at_the_third(two: P
 def test_a_full_disk_of_one_process_stops_both_with_the_same_words(two: Path, name: str) -> None:
     one, other = ((two / name / f"{rank}.error").read_text(encoding="utf-8") for rank in range(2))
     assert one == other
-    assert "could not be saved ([Errno 28] No space left on device); the checkpoint before it is whole" in one
+    assert "could not be saved ([Errno 28] No space left on device); the previous checkpoint is intact" in one
 
 
 def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(two: Path) -> None:
@@ -211,7 +211,7 @@ def test_one_process_goes_on_from_two_and_two_from_one_file(two: Path, tmp_path:
 
 def test_what_needs_whole_weights_is_refused(two: Path) -> None:
     said = (two / "ema" / "1.error").read_text(encoding="utf-8")
-    assert "training.shard does not go with training.ema" in said
+    assert "training.shard does not work with training.ema" in said
     with pytest.raises(QkvError, match=r"training\.optimizer=muon"):
         fsdp.refuse_unsupported(Settings(optimizer="muon"), Transformer(translator()))
     with pytest.raises(QkvError, match="an LSTM has no blocks"):
@@ -232,7 +232,7 @@ def test_a_checkpoint_with_a_missing_part_is_refused(two: Path, tmp_path: Path) 
     next((tmp_path / "train").glob("last-*/*.safetensors")).unlink()
     run(tmp_path, p.BASE, resume=True)
     said = (tmp_path / "0.error").read_text(encoding="utf-8")
-    assert "not a whole checkpoint" in said
+    assert "not a complete checkpoint" in said
 
 
 def test_all_of_a_checkpoint_is_on_the_disk_before_it_has_its_name(
@@ -273,7 +273,7 @@ def test_a_checkpoint_that_cannot_be_named_leaves_the_one_before_it(
 
         saved(1)
         monkeypatch.setattr(log, "write_json_line", p.full)
-        with pytest.raises(QkvError, match=r"No space left on device.*the checkpoint before it is whole"):
+        with pytest.raises(QkvError, match=r"No space left on device.*the previous checkpoint is intact"):
             saved(2)
         tensors, state = fsdp.read_parts(pointer, core)
         assert state["progress"]["step"] == 1

@@ -250,7 +250,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyte
         true(tensors, path, metadata)
 
     monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(QkvError, match=r"No space left.*the checkpoint before it is whole"):
+    with pytest.raises(QkvError, match=r"No space left.*the previous checkpoint is intact"):
         loop.train(core_of(translator()), plan, settings, directory=tmp_path)
     assert [p.name for p in (tmp_path / "train").iterdir() if "last" in p.name] == ["last.safetensors"]
     monkeypatch.setattr(checkpoint, "save_file", true)

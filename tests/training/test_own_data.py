@@ -139,7 +139,7 @@ def test_keys_that_are_typed_say_which_texts_are_pairs(folder: Path, monkeypatch
 
 def test_a_bad_first_row_is_left_out_where_one_says_so(folder: Path) -> None:
     good = (folder / "labels.jsonl").read_text(encoding="utf-8")
-    for bad, told in (("{oops", r"bad\.jsonl:2: not JSON"), ('{"q": 1}', r"bad\.jsonl:2: found the keys q; which of")):
+    for bad, told in (("{oops", r"bad\.jsonl:2: not JSON"), ('{"q": 1}', r"bad\.jsonl:2: found the keys q; name")):
         (folder / "bad.jsonl").write_text(f"\n{bad}\n{good}", encoding="utf-8")
         with pytest.raises(QkvError, match=told):
             recipes.configure(folder / "bad.jsonl")
@@ -172,7 +172,7 @@ def test_of_json_lines_the_texts_are_read_with_a_blank_line_between(folder: Path
     [
         ("bok.txt", [], "did you mean 'book.txt'"),
         ("a.en", ["a.fr", "book.txt"], "found 3 files, expected two parallel ones"),
-        ("a.tsv", ["pairs.jsonl"], r"^a\.tsv, pairs\.jsonl: found files of different kinds, .*; write their rows in"),
+        ("a.tsv", ["pairs.jsonl"], r"^a\.tsv, pairs\.jsonl: found files of different kinds, .*; use one format"),
         ("a.en", ["a.tsv"], r"^a\.en, a\.tsv: found files of different kinds"),
         ("packed", ["book.txt"], r"^packed, book\.txt: found files of different kinds"),
         ("odd.jsonl", [], r"odd\.jsonl:1: found the keys zh, en"),

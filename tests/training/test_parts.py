@@ -247,14 +247,14 @@ def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path: Path) ->
 def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
     path.write_bytes(b"\x10\0\0\0\0\0\0\0not json at all")
-    with pytest.raises(QkvError, match="not a whole checkpoint"):
+    with pytest.raises(QkvError, match="not a complete checkpoint"):
         checkpoint.read(path)
     with pytest.raises(QkvError, match=r"it lacks decoder"):
         checkpoint.fill(small(), {})
     whole = checkpoint.weights(small())
     wide = whole | {"embed.weight": torch.zeros(3, 4), "more": torch.zeros(1)}
     shape = re.escape(str(list(whole["embed.weight"].shape)))
-    with pytest.raises(QkvError, match=rf"it has more besides; embed\.weight was \[3, 4\], now {shape}\. Give another"):
+    with pytest.raises(QkvError, match=rf"it has more in addition; embed\.weight was \[3, 4\], now {shape}\. Give another"):
         checkpoint.fill(small(), wide)
 
 

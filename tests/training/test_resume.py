@@ -286,7 +286,7 @@ def test_another_run_is_refused_with_what_differs(
     recipes.train(first, out=tmp_path, device="cpu")
     kept = (tmp_path / "train" / "last.safetensors").read_bytes()
     longer = dataclasses.replace(other, training=dataclasses.replace(other.training, steps=4))
-    with pytest.raises(QkvError, match=rf"last\.safetensors: this checkpoint is of another run: .*{told}"):
+    with pytest.raises(QkvError, match=rf"last\.safetensors: this checkpoint belongs to another run: .*{told}"):
         recipes.train(longer, out=tmp_path, device="cpu", resume=True)
     assert (tmp_path / "train" / "last.safetensors").read_bytes() == kept
 
@@ -351,7 +351,7 @@ def test_a_run_goes_on_with_other_held_out_data_and_says_so(changed: bool, tmp_p
     other = [(text, str(1 - int(label))) for text, label in ROWS[:5]] if changed else ROWS[:5]
     run = judged_by(other, steps=6)
     done = recipes.train(run, out=tmp_path, device="cpu", resume=True, report=lambda e: told.append(str(e.get("text"))))
-    assert any("the held-out data are not those of before" in text for text in told) is changed
+    assert any("the held-out data have changed" in text for text in told) is changed
     assert (done.outcome.metrics["loss"] > 0) is changed, "the best weights are chosen anew by what is held out now"
 
 

@@ -583,7 +583,7 @@ def test_a_disk_that_fills_up_in_the_midst_of_a_file_leaves_the_old_one(room: in
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write past the limit is an error then, as on a full disk
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
-        with pytest.raises(QkvError, match="the checkpoint before it is whole"):
+        with pytest.raises(QkvError, match="the previous checkpoint is intact"):
             checkpoint.write(path, *state(2.0))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -136,7 +136,7 @@ def test_a_run_begins_with_the_weights_and_the_words_of_its_base(tmp_path: Path)
     assert first.model.tokenizer is not None
     assert a.model.tokenizer.encode("good", special=False) == first.model.tokenizer.encode("good", special=False)
     assert a.plan.identity["base"] == str(tmp_path / "pre")
-    assert f"the model is that of {tmp_path / 'pre'}: of [model] only context is heeded" in a.plan.notes
+    assert f"the model is that of {tmp_path / 'pre'}: of [model], only context is used" in a.plan.notes
     bare = dataclasses.replace(run_of("labels", base=str(tmp_path / "pre")), model=Shape(context=48))
     assert not any("[model]" in note for note in assemble.assemble(bare, device="cpu").plan.notes)
     done = recipes.train(run_of("labels", base=str(tmp_path / "pre")), out=tmp_path / "fine", device="cpu")
@@ -189,10 +189,10 @@ def test_a_run_may_take_the_vocabulary_of_another(tmp_path: Path) -> None:
     assert again.vocabulary == first.vocabulary != own.vocabulary
     a = assemble.assemble(taking, directory=tmp_path / "again", device="cpu")
     assert a.plan.identity["tokenizer"] == {}  # where it lay is not what it is
-    told = f"the vocabulary is that of {tmp_path / 'first'}: kind and size in [tokenizer] are not heeded"
+    told = f"the vocabulary is that of {tmp_path / 'first'}: kind and size in [tokenizer] are ignored"
     assert told in a.plan.notes
     plain = dataclasses.replace(other, tokenizer=Vocabulary(of=str(tmp_path / "first")))
-    assert not any("not heeded" in note for note in assemble.assemble(plain, device="cpu").plan.notes)
+    assert not any("are ignored" in note for note in assemble.assemble(plain, device="cpu").plan.notes)
 
 
 def test_a_vocabulary_made_for_something_else_is_refused(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_a_template_of_its_own_is_followed_up_to_its_own_end_mark() -> None:
 def test_a_template_that_rewrites_earlier_turns_is_told() -> None:
     t = vocabulary(["user assistant say good"] * 3, kind="bpe", size=300, specials=("</s>", "<unk>"))
     t.config["chat_template"] = "{% for m in messages %}{% if loop.last %}last {% endif %}{{ m.content }}\n{% endfor %}"
-    with pytest.raises(QkvError, match="conversation 3, message 2: the chat template writes this turn otherwise"):
+    with pytest.raises(QkvError, match="conversation 3, message 2: the chat template writes this turn differently"):
         objectives.encode_talk(t, TALKS[0], 3)
 
 
@@ -387,9 +387,9 @@ def answer(content: Any, **more: Any) -> str:
          r"t\.jsonl:2: message 2 of 2: found a part of type 'image_url', expected"),
         (answer([{"type": "text"}]), r"t\.jsonl:2: message 2 of 2: found a part of type 'text', expected .*\"text\": "),
         (answer(["x"]), r"t\.jsonl:2: message 2 of 2: found a part of type 'str'"),
-        (answer([]), r"t\.jsonl:2: message 2 of 2, of 'assistant', is empty; mend"),
+        (answer([]), r"t\.jsonl:2: message 2 of 2, of 'assistant', is empty; fix"),
         (answer(None, tool_calls=[{"function": {"name": "f"}}]),
-         r"t\.jsonl:2: message 2 of 2, of 'assistant', is empty; what it calls"),
+         r"t\.jsonl:2: message 2 of 2, of 'assistant', is empty; its tool calls"),
         ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [1]}]}',
          r"t\.jsonl:2: message 2 of 2, of 'assistant', is empty"),
     ],
@@ -465,17 +465,17 @@ def test_muon_without_matrices_is_told(tmp_path: Path) -> None:
     for rank, says in ((0, False), (2, True)):
         run = run_of("labels", base=str(tmp_path / "pre"), optimizer="muon", lora=Lora(rank=rank))
         a = assemble.assemble(run, device="cpu")
-        assert bool(told(a, "training.optimizer=muon: no matrix of a layer learns here")) == says
+        assert bool(told(a, "training.optimizer=muon: no matrix of a layer is trained here")) == says
 
 
 def test_settings_that_do_nothing_are_named() -> None:
     a, _ = ready("labels", "bert", moe_aux_loss=0.5, auxiliary=0.1, decay=0.7, floor=0.1, schedule="constant")
-    assert told(a, "of no use in this run: ").partition(": ")[2].split(", ") == [
+    assert told(a, "these settings have no effect in this run: ").partition(": ")[2].split(", ") == [
         "training.moe_aux_loss", "training.auxiliary", "training.floor", "training.decay"]  # fmt: skip
     other, _ = ready("labels", "bert", optimizer="adafactor", eps=1e-6, betas=(0.8, 0.9), moe_bias_lr=0.01)
-    assert told(other, "of no use in this run: ").endswith(": training.moe_bias_lr, training.betas, training.eps")
+    assert told(other, "these settings have no effect").endswith(": training.moe_bias_lr, training.betas, training.eps")
     heeded, _ = ready("labels", "openai_gpt", auxiliary=0.1, decay=0.7, floor=0.1, schedule="wsd")
-    assert not told(heeded, "of no use")
+    assert not told(heeded, "no effect")
 
 
 @pytest.mark.parametrize(
@@ -487,7 +487,7 @@ def test_a_number_of_test_rows_that_nothing_holds_out_is_named(data: Data, idle:
     splits = Splits("a", "b") if data.text else Splits(ROWS[:-6], ROWS[-6:])
     objective = compatibility.OBJECTIVES["text" if data.text else "labels"]
     said = compatibility.note_idle_settings(dataclasses.replace(run_of("labels"), data=data), splits, objective, model)
-    assert (said == ["of no use in this run: data.test"]) is idle
+    assert (said == ["these settings have no effect in this run: data.test"]) is idle
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -546,5 +546,5 @@ def test_a_context_beyond_that_of_the_base_is_told(tmp_path: Path) -> None:
     run = run_of("text", base=str(saved("text", "gpt2", tmp_path)))
     wider = dataclasses.replace(run, model=dataclasses.replace(run.model, context=96))
     note = told(assemble.assemble(wider, device="cpu"), "model.context=96: ")
-    assert note.endswith("reads 48 tokens at most, as do rows now")
+    assert note.endswith("reads at most 48 tokens, so rows are limited to that")
     assert not told(assemble.assemble(run, device="cpu"), "model.context")

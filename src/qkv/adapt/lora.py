@@ -66,7 +66,7 @@ def chosen(core: nn.Module, targets: Sequence[str]) -> list[str]:
     for target, names in found.items():
         if not names:
             ends = sorted({n.partition("layers.")[2].partition(".")[2] for n in known})
-            raise QkvError("lora.targets: {target!r} fits no layer{hint} (in each block there are: {ends})",
+            raise QkvError("lora.targets: {target!r} matches no layer{hint} (in each block there are: {ends})",
                            target=target, hint=nearest(target.removeprefix("*."), ends), ends=", ".join(ends))
     every = {name for names in found.values() for name in names}
     return [name for name in known if name in every]
@@ -82,7 +82,7 @@ def attach(core: nn.Module, s: Lora, *, seed: int = 0) -> list[str]:
     known = dict(core.named_parameters())
     for glob in s.also if s.also != Lora.also else ():
         if not any(fnmatchcase(name, glob) for name in known):
-            raise QkvError("lora.also: {glob!r} fits no weight{hint}", glob=glob, hint=nearest(glob, known))
+            raise QkvError("lora.also: {glob!r} matches no weight{hint}", glob=glob, hint=nearest(glob, known))
     for name, p in core.named_parameters():
         p.requires_grad_(any(fnmatchcase(name, glob) for glob in s.also))
     for name in names:

@@ -215,8 +215,7 @@ def alignment(core: LSTMModel, source: Sequence[int], target: Sequence[int]) -> 
         QkvError: the core has no attention.
     """
     if core.spec.attention == "none":
-        raise QkvError("this LSTM knows its source by one vector; only one with attention has an alignment to "
-                       "show")
+        raise QkvError("this LSTM reads its source into one vector; only an LSTM with attention has an alignment")
     ids = torch.tensor([list(target)], device=core.embed.weight.device)
     step = begin_decoding(core, [source], ids)
     return core.lstm_decoder.unroll(core.embed(ids), core.lstm_decoder.initial_state(1, step), step)[1][0]

@@ -59,7 +59,7 @@ def count_ngrams(batches: Iterable[Batch], *, order: int, vocabulary: int) -> Ng
         raise QkvError("n-grams: found order {order}, expected 1 or more", order=order)
     grams = np.concatenate([extract_grams(batch, order, vocabulary) for batch in batches])
     if not len(grams):
-        raise QkvError("n-grams guess the next word; these batches ask for labels of texts alone")
+        raise QkvError("n-grams predict the next word; these batches have only labels of texts")
     words, history = grams[:, -1], np.zeros(len(grams), dtype=np.int64)
     tables, ids = [np.zeros(1, dtype=np.int64)], list[np.ndarray]()
     for k in range(order):
@@ -89,7 +89,7 @@ def extract_grams(batch: Batch, order: int, vocabulary: int) -> np.ndarray:
     target, labels = batch.target.cpu().numpy(), batch.labels.cpu().numpy()
     other = (target[:, 1:] != labels[:, :-1])[labels[:, :-1] != IGNORED][:1000]
     if len(other) and other.mean() > 0.5:
-        raise QkvError("n-grams guess the next word; these batches ask for hidden ones")
+        raise QkvError("n-grams predict the next word; these batches ask for hidden words")
     edge = np.full((len(target), order - 1), vocabulary)
     row = np.concatenate((edge, target), 1)
     windows = np.lib.stride_tricks.sliding_window_view(row, order, axis=1)[:, :, 1:]  # what the label follows

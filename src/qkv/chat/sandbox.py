@@ -93,8 +93,8 @@ def split_marked(marked: str) -> list[tuple[str, bool]]:
         if piece and not MARKS.fullmatch(piece):
             found.append((piece, depth == 0))
     if depth:
-        raise QkvError("the chat template cuts text of its own and of the messages apart; they cannot be told "
-                       "apart")
+        raise QkvError("the chat template cuts text in which its own words and those of the messages are mixed; which "
+                       "is whose can no longer be decided")
     return found
 
 
@@ -119,7 +119,7 @@ def render(source: str, typed: dict[str, Any], own: dict[str, Any], *, marked: b
         raise QkvError("the chat template does not parse, line {lineno}: {message}", lineno=e.lineno,
                        message=e.message) from None
     except RecursionError:
-        raise QkvError("the chat template calls itself without end") from None
+        raise QkvError("the chat template calls itself endlessly") from None
     except Exception as e:  # a template may fail in any way that Python code may
         raise QkvError("the chat template failed: {kind}: {e}", kind=type(e).__name__, e=e) from None
 
@@ -173,7 +173,7 @@ class Rewrite(NodeTransformer):
     def visit_NSRef(self, node: nodes.NSRef) -> nodes.Node:  # noqa: N802
         """Names that begin with an underscore lead out of the sandbox."""
         if node.attr.startswith("_"):
-            raise QkvError("the chat template, line {lineno}, sets {attr!r}; such names are not for it",
+            raise QkvError("the chat template, line {lineno}, sets {attr!r}; templates may not set such names",
                            lineno=node.lineno, attr=node.attr)
         return node
 
@@ -221,7 +221,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.steps -= 1
         self.room -= size
         if self.steps < 0 or time.monotonic() > self.deadline:
-            raise QkvError("the chat template was stopped after {steps} steps: does it loop without end?",
+            raise QkvError("the chat template was stopped after {steps} steps: does it loop endlessly?",
                            steps=STEPS - self.steps)
         if size > OUTPUT or self.room < 0:
             most = OUTPUT if self.room >= 0 else MADE
@@ -335,7 +335,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             self.spend(estimate_cost("format", left, right if isinstance(right, tuple) else (right,)))
         elif isinstance(left, int | float) and isinstance(right, int | float):
             if operator != "+" and (abs(left) > 2**31 or abs(right) > (64 if operator == "**" else 2**31)):
-                raise QkvError("the chat template calculates {left} {operator} {right}, which is too large for it",
+                raise QkvError("the chat template calculates {left} {operator} {right}, which is too large",
                                left=left, operator=operator, right=right)
         else:
             sizes = [len(v) if isinstance(v, str | list | tuple) else v for v in (left, right)]
@@ -374,7 +374,7 @@ def estimate_cost(name: str, owner: Any, args: tuple[Any, ...]) -> int:
 def make_namespace(*args: Any, **names: Any) -> Namespace:
     """What a template may change inside a loop."""
     if wrong := next((n for n in dict(*args, **names) if n.startswith("_")), None):
-        raise QkvError("the chat template names {wrong!r}; names that begin with an underscore are not for templates",
+        raise QkvError("the chat template names {wrong!r}; templates may not use names that begin with an underscore",
                        wrong=wrong)
     return Namespace(*args, **names)
 
@@ -387,5 +387,5 @@ def refuse(message: str) -> None:
 def format_now(form: str) -> str:
     """The present time, written in a form of strftime."""
     if len(form) > 100 or WIDE.search(form):
-        raise QkvError("the chat template asks for the time in a form that is too long")
+        raise QkvError("the chat template asks for the time in a format that is too long")
     return datetime.now().strftime(form)

@@ -138,5 +138,5 @@ def to_plain_data(value: Any, where: str) -> Any:
         return {to_plain_data(k, where): to_plain_data(v, where) for k, v in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [to_plain_data(v, where) for v in cast("list[Any]", value)]
-    raise QkvError("{where}: found a {kind}, expected what JSON can say", where=where,
+    raise QkvError("{where}: found a {kind}, expected a value that JSON can hold", where=where,
                    kind=type(value).__name__)

@@ -65,7 +65,7 @@ class Reader:
                         expected=expected)
 
     def list_unread(self, ignore: Iterable[str] = ()) -> dict[str, Any]:
-        """What nobody read and nobody explained, with its values."""
+        """Keys that were neither read nor explained, with their values."""
         known = [HOUSEKEEPING, *(re.compile(p) for p in ignore)]
         return {k: v for k, v in self.values.items() if k not in self.read and not any(p.fullmatch(k) for p in known)}
 
@@ -75,7 +75,7 @@ class Reader:
         set_keys = {k: v for k, v in left.items() if v}
         if set_keys:
             keys = "; ".join(f"{k} = {v!r}{nearest(k, self.read)}" for k, v in set_keys.items())
-            raise QkvError("{where}: keys that we do not read and that may change the model: {keys}. Remove them, or "
+            raise QkvError("{where}: keys that are not read and that may change the model: {keys}. Remove them, or "
                            "list them in the family's IGNORE with the reason why they are harmless", where=self.where,
                            keys=keys)
         return sorted(left)

@@ -1,4 +1,4 @@
-"""What lies in a model's directory, examined before anybody trusts it: hashes of files, numbers that are not finite."""
+"""A model's directory, examined before it is trusted: hashes of files, numbers that are not finite."""
 
 import hashlib
 from pathlib import Path

@@ -21,7 +21,8 @@ def locate(name: str | Path, revision: str | None = None, wanted: Sequence[str] 
         if (path / "config.json").is_file() or (path / peft.CONFIG).is_file():
             return path
         here = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
-        raise QkvError("{path}: no config.json in this directory (found: {here}); is it a model's or a run's?",
+        raise QkvError("{path}: no config.json in this directory (found: {here}); is it the directory of a model or a "
+                       "run?",
                        path=path, here=here)
     known = sorted(p.name for p in bundled.iterdir()) if bundled.is_dir() else []
     if str(name) in known:
@@ -45,6 +46,7 @@ def download_from_hub(name: str, revision: str | None, known: Sequence[str], wan
     except Exception as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         hint, here, why = nearest(name, known), ", ".join(known), f"{type(e).__name__}: {reason[:160]}"
-        raise QkvError("{name}: no such directory and no bundled model{hint} (bundled: {here}), and the hub did not "
-                       "give it ({why}). Check the name, and HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME; "
-                       "./{name} forces a path", name=name, hint=hint, here=here or Message("none"), why=why) from None
+        raise QkvError("{name}: no such directory and no bundled model{hint} (bundled: {here}), and it could not be "
+                       "loaded from the hub ({why}). Check the name, and HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and "
+                       "HF_HOME; ./{name} forces a "
+                       "path", name=name, hint=hint, here=here or Message("none"), why=why) from None

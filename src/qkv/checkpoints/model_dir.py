@@ -19,7 +19,7 @@ from qkv.families import modules
 from qkv.spec import Spec, as_json, from_json
 
 OWN = ("qkv", "lstm")  # types with the spec as JSON; lstm is what LSTMs were once written as
-SMALL = 200_000_000  # parameters up to which a CPU computes in fp32 unless told otherwise: exactness costs little there
+SMALL = 200_000_000  # parameters up to which a CPU computes in fp32 by default: exactness costs little there
 
 
 def family_of_config(config: Mapping[str, Any], where: object) -> ModuleType:
@@ -111,7 +111,7 @@ def load_core(
     family = None if config["model_type"] == "qkv" else family_of_config(config, directory)
     names, ignore = (family.NAMES, list(family.IGNORE)) if family else (own_names(core), [])
     try:
-        # once with shapes alone, so that a checkpoint that does not fit says so before any memory is taken
+        # first with shapes only, so that a checkpoint that does not fit fails before any memory is allocated
         shapes = {n: known[n] if n in known else get().shape for n, get in tensors.items()}
         empty = {n: partial(torch.empty, s, device="meta") for n, s in shapes.items()}
         name_table.load_tensors(core, names, empty, ignore)

@@ -145,10 +145,11 @@ def read_adapters(
                        peft_type=stated.get("peft_type"))
     refused = [f"{key} ({what})" for key, what in REFUSED.items() if stated.get(key)]
     if refused or stated.get("bias", "none") != "none":
-        raise QkvError("{where}: has what we do not read: {refused}; merge it with PEFT first", where=where,
+        raise QkvError("{where}: has settings that are not supported: {refused}; merge the adapter with PEFT "
+                       "first", where=where,
                        refused=", ".join(refused) or "bias")
     if not (directory / WEIGHTS).is_file():
-        raise QkvError("{directory}: no {weights}; adapters are read from safetensors alone", directory=directory,
+        raise QkvError("{directory}: no {weights}; adapters are read only from safetensors", directory=directory,
                        weights=WEIGHTS)
     tensors, parts, whole = storage.open_safetensors(directory / WEIGHTS), dict[str, Part](), dict[str, Tensor]()
     left, ours = set(tensors), name_table.named_tensors(core)
@@ -172,8 +173,8 @@ def read_adapters(
                 whole |= {names[id(ours[o])]: t for o, t in zip(slot.ours, found, strict=True)}
     if left or not any(".lora_A." in key for key in tensors):
         whose = ", ".join(sorted(left)[:5]) or Message("any of it")
-        raise QkvError("{directory}: no module of this model takes {whose}; is {base_model_name_or_path!r} the model "
-                       "that it was made for?", directory=directory / WEIGHTS, whose=whose,
+        raise QkvError("{directory}: no module of this model matches {whose}; is {base_model_name_or_path!r} the "
+                       "model that it was made for?", directory=directory / WEIGHTS, whose=whose,
                        base_model_name_or_path=stated.get("base_model_name_or_path"))
     return parts, whole
 

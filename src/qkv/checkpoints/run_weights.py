@@ -30,11 +30,11 @@ def fill_weights(core: nn.Module, values: Mapping[str, Tensor]) -> None:
         missing, extra = sorted(own.keys() - values.keys()), sorted(values.keys() - own.keys())
         lacks, besides = ", ".join(missing[:5]), ", ".join(extra[:5])
         found = [Message("it lacks {lacks}", lacks=lacks)] if missing else []
-        found += [Message("it has {besides} besides", besides=besides)] if extra else []
+        found += [Message("it has {besides} in addition", besides=besides)] if extra else []
         found += [Message("{n} was {shape}, now {shape2}", n=n, shape=list(values[n].shape),
                           shape2=list(own[n].shape)) for n in wrong[:5]]
-        raise QkvError("checkpoint: its weights are of another model, or of another training.lora: {found}. Give "
-                       "another --out to start anew", found=join("; ", found))
+        raise QkvError("checkpoint: its weights belong to another model, or to another training.lora: {found}. Give "
+                       "another --out to start a new run", found=join("; ", found))
     for name, tensor in own.items():
         tensor.copy_(values[name])
 
@@ -47,16 +47,16 @@ def read_checkpoint(path: Path) -> tuple[Tensors, dict[str, Any]]:
             state = json.loads(found.get("state", ""))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if found.get("crc32", now := checksum(tensors, found["state"])) != now:
-            raise QkvError("{path}: spoilt since it was saved (its checksum is another); go on from a copy, or delete "
-                           "it to start anew", path=path)
+            raise QkvError("{path}: corrupted since it was saved (its checksum differs); continue from a copy, or "
+                           "delete it to start a new run", path=path)
         return tensors, state
     except (OSError, SafetensorError, json.JSONDecodeError) as e:
-        raise QkvError("{path}: not a whole checkpoint of a run ({e}); delete it to start anew", path=path,
+        raise QkvError("{path}: not a complete checkpoint of a run ({e}); delete it to start a new run", path=path,
                        e=e) from None
 
 
 def checksum(tensors: Mapping[str, Tensor], said: str) -> str:
-    """A number of all that a checkpoint holds: what a disk or a copy spoils is told, not learnt from."""
+    """A checksum of all that a checkpoint holds: corruption by a disk or a copy is found, not trained on."""
     found = zlib.crc32(said.encode("utf-8"))
     for name in sorted(tensors):
         found = zlib.crc32(name.encode("utf-8"), found)

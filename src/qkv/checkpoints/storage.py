@@ -82,7 +82,8 @@ def open_safetensors(path: Path) -> Tensors:
     try:
         file = safe_open(str(path), framework="pt").__enter__()
     except (SafetensorError, OSError) as e:
-        raise QkvError("{path}: not a whole safetensors file ({e}); was the download or the copy complete?", path=path,
+        raise QkvError("{path}: not a complete safetensors file ({e}); was the download or the copy "
+                       "complete?", path=path,
                        e=e) from None
     return {name: lambda name=name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
@@ -92,7 +93,7 @@ def open_foreign(path: Path) -> Tensors:
     try:
         values = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as e:
-        raise QkvError("{path}: cannot be read as plain weights ({e}); ask for a safetensors file", path=path,
+        raise QkvError("{path}: cannot be read as plain weights ({e}); use a safetensors file", path=path,
                        e=str(e).splitlines()[0]) from None
     return {name: lambda t=t: t for name, t in values.items() if isinstance(t, Tensor)}
 
@@ -132,7 +133,7 @@ def replace_dir(directory: Path) -> Iterator[Path]:
         fsync_path(directory)
     except OSError as e:
         reason = e.strerror or str(e)
-        raise QkvError("{directory}: cannot be written ({reason}); what lay there before is still whole",
+        raise QkvError("{directory}: cannot be written ({reason}); what was there before is unchanged",
                        directory=directory, reason=reason) from e
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -156,7 +157,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """One safetensors file, readable by whom the umask allows: the library itself would keep it from everybody else."""
+    """One safetensors file, readable as the umask allows: the library itself would make it private."""
     path.touch()
     mode = path.stat().st_mode
     save_file(tensors, path, metadata={"format": "pt"})

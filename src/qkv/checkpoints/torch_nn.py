@@ -40,7 +40,7 @@ out                 out_proj
 
 
 def attention_spec(module: nn.MultiheadAttention, sight: Sight = "full") -> spec.Attention:
-    """The spec of an nn.MultiheadAttention; `sight` is what PyTorch is told by a mask at every call.
+    """The spec of an nn.MultiheadAttention; `sight` is what PyTorch gets as a mask at every call.
 
     Raises:
         QkvError: keys or values of another width than the queries, or the rows that `add_bias_kv` and the like add.
@@ -72,7 +72,7 @@ def model_spec(module: nn.Transformer, vocabulary: int, *, sources: int | None =
     """The spec of an nn.Transformer above an embedding of `vocabulary` tokens (or two, with `sources`), no head."""
     encoder, decoder = module.encoder, module.decoder
     if not (isinstance(encoder, nn.TransformerEncoder) and isinstance(decoder, nn.TransformerDecoder)):
-        raise QkvError("nn.Transformer: its encoder or decoder is a module of your own; expected PyTorch's")
+        raise QkvError("nn.Transformer: its encoder or decoder is a custom module, expected PyTorch's")
     return spec.Spec(vocabulary, stack_spec(decoder), stack_spec(encoder), head=None, sources=sources)
 
 
@@ -105,7 +105,7 @@ def block_spec(layer: Any, sight: Sight) -> spec.Block:
 def norm_spec(module: nn.Module) -> spec.Norm:
     """The spec of an nn.LayerNorm; one without weight is refused."""
     if not isinstance(module, nn.LayerNorm) or not module.elementwise_affine:
-        raise QkvError("nn.Transformer: found {module} for a norm, expected nn.LayerNorm with a weight",
+        raise QkvError("nn.Transformer: found {module} as a norm, expected nn.LayerNorm with a weight",
                        module=module)
     return spec.Norm("unbiased" if module.bias is None else "layer", module.eps)  # pyright: ignore[reportUnnecessaryComparison]
 

@@ -1,4 +1,4 @@
-"""What becomes of bad rows: an error, left out, or put aside into a file."""
+"""How bad rows are treated: an error, skipped, or written to a quarantine file."""
 
 import base64
 import json
@@ -20,10 +20,10 @@ Action = Literal["error", "skip", "quarantine"]
 
 @dataclass
 class BadRowPolicy:
-    """What becomes of bad rows: the first one is an error, or each is left out, or put aside into a file.
+    """How bad rows are treated: the first is an error, or each is skipped, or written to a quarantine file.
 
     Used in a `with` block; the file, JSON lines of {file, line, why, text}, is there when the block ends, and no other
-    than before where it ends with an error. Rows that are no UTF-8 are kept in base64 too, so that nothing is lost.
+    than before if it ends with an error. Rows that are not UTF-8 are also kept in base64, so that nothing is lost.
     """
 
     action: Action = "error"
@@ -39,7 +39,7 @@ class BadRowPolicy:
             raise QkvError("on_bad_row: found {action!r}{hint} (known: {known})", action=self.action, hint=hint,
                            known=", ".join(known))
         if self.action == "quarantine" and self.aside is None:
-            raise QkvError("on_bad_row: a quarantine needs a file to put bad rows into")
+            raise QkvError("on_bad_row: quarantine needs a file for the bad rows")
         if self.action == "quarantine" and DRY_RUN.get():
             self.action = "skip"
 
@@ -74,7 +74,7 @@ class BadRowPolicy:
     def notes(self) -> list[Message]:
         """One sentence for each file that lost rows."""
         kept = self.action == "quarantine"
-        where = Message(", put into {aside}", aside=self.aside) if kept else ""
+        where = Message(", written to {aside}", aside=self.aside) if kept else ""
         return [Message("{n} bad row(s) left out{where}; the first: {first}", n=n, where=where,
                         first=self.first[name])
                 for name, n in self.dropped.items()]
@@ -91,7 +91,7 @@ def dry_run() -> Iterator[None]:
 
 
 def refuse_overwrite(aside: Path) -> None:
-    """QkvError where something else than an earlier quarantine, or an empty file, lies."""
+    """QkvError if the file is neither an earlier quarantine nor empty."""
     try:
         with aside.open("rb") as file:
             line = file.readline()
@@ -102,7 +102,7 @@ def refuse_overwrite(aside: Path) -> None:
     except (OSError, ValueError):
         earlier = False
     if not earlier:
-        raise QkvError("{aside}: is no quarantine of ours and would be written over; name another file: "
+        raise QkvError("{aside}: exists and is not a quarantine file, so it is not overwritten; name another file: "
                        "data.quarantine=FILE", aside=aside)
 
 

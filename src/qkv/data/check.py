@@ -22,8 +22,8 @@ from qkv.messages import Message, Trimmed
 
 Kind = Literal["auto", "text", "tsv", "jsonl", "parallel"]
 ReadTalk = Callable[[Mapping[str, object], str], Sequence[Mapping[str, object]]]  # (row, place) -> messages
-HUGE = 1 << 20  # bytes from which a line is told of
-NAMED = Message("looks like the names of the columns, and is read as a row like any other; remove the line")
+HUGE = 1 << 20  # bytes from which a line is reported
+NAMED = Message("looks like column names but is read as a row; remove the line")
 KEYS = (("source", "target"), ("prompt", "completion"), ("label", "text"), ("text",))
 
 
@@ -105,7 +105,7 @@ def check(training: Sequence[Path], held: Sequence[Path] = (), options: Options 
 
 
 def detect_kind(unit: Sequence[Path], kind: Kind) -> str:
-    """What files are, by their names where nobody said it."""
+    """The kind of files, from their names if it is not given."""
     if len(unit) > 1:
         return "parallel"
     ends = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -113,19 +113,19 @@ def detect_kind(unit: Sequence[Path], kind: Kind) -> str:
 
 
 def group_files(paths: Sequence[Path], kind: Kind, *, apart: bool = False) -> list[tuple[Path, ...]]:
-    """Files one by one, or two by two where they are parallel; with `apart`, *.txt are none of these."""
+    """Files one by one, or in pairs if they are parallel; with `apart`, *.txt are not parallel."""
     alone = (".tsv", *sources.JSON, *((".txt",) if apart else ()))
     two = len(paths) == 2 and not any(p.suffix.lower() in alone for p in paths)
     if kind == "parallel" or (kind == "auto" and two):
         if len(paths) % 2:
-            raise QkvError("parallel files come in twos, source then target; found {paths}: {paths2} is alone",
+            raise QkvError("parallel files come in pairs, source then target; found {paths}: {paths2} has no partner",
                            paths=len(paths), paths2=paths[-1])
         return [(paths[i], paths[i + 1]) for i in range(0, len(paths), 2)]
     return [(path,) for path in paths]
 
 
 def survey(about: FileReport, options: Options) -> Iterator[Fault]:
-    """Fill in what a file is as bytes and lines, and tell what is odd about it; faults of rows are found later."""
+    """Fill in bytes and lines of a file and report what is odd about it; faults of rows are found later."""
     path, letters = about.path, Counter[str]()
     wide = bad = huge = returns = lost = 0
     first = {"bad": Line(0, b"", 0, b"", 0), "huge": Line(0, b"", 0, b"", 0)}
@@ -172,7 +172,7 @@ def find_oddities(about: FileReport, returns: int, lost: int) -> Iterator[Fault]
     """What is worth knowing about a file that can be read all the same."""
     place, known = str(about.path), about.lines - about.empty
     if about.mark:
-        text = Message("begins with a byte order mark; it is dropped")
+        text = Message("begins with a byte order mark, which is ignored")
         yield Fault(place, text, broken=False)
     if about.crlf:
         lf = about.lines - about.crlf if about.crlf < about.lines - 1 else 0
@@ -180,13 +180,13 @@ def find_oddities(about: FileReport, returns: int, lost: int) -> Iterator[Fault]
         text = Message("{crlf} lines end with CRLF{mixed}; both are read alike", crlf=about.crlf, mixed=mixed)
         yield Fault(place, text, about.crlf, broken=False)
     if returns:
-        text = Message("carriage returns within lines; an old Mac's file ends its lines so")
+        text = Message("carriage returns within lines; old Mac files end their lines this way")
         yield Fault(place, text, returns, broken=False)
     if lost:
-        text = Message("lines hold U+FFFD: text that was lost in an earlier conversion")
+        text = Message("lines contain U+FFFD: text lost in an earlier conversion")
         yield Fault(place, text, lost, broken=False)
     if about.kind != "text" and about.empty and known:
-        yield Fault(place, Message("blank lines; they are no rows"), about.empty, broken=False)
+        yield Fault(place, Message("blank lines, which are not rows"), about.empty, broken=False)
 
 
 def read_contents(unit: Sequence[Path], abouts: list[FileReport], faults: list[Fault], options: Options) -> RowHashes:
@@ -254,7 +254,7 @@ class JsonTexts:
             self.keys = next((keys for keys in KEYS if all(k in item for k in keys)), ())
             if not self.keys:
                 found = ", ".join(item)
-                raise QkvError("{place}: found the keys {found}; say which hold text with --keys", place=place,
+                raise QkvError("{place}: found the keys {found}; name those that hold text with --keys", place=place,
                                found=found or Message("none"))
         row = tuple(to_string(look_up(item, key, place), key, place) for key in self.keys)
         for key, value in zip(self.keys, row, strict=True):
@@ -264,9 +264,9 @@ class JsonTexts:
 
 
 def find_leaks(training: Path, held: Path) -> tuple[str, ...]:
-    """What is said about a held-out text of which much stands in the training text too; nothing where little does."""
+    """The note about a held-out text of which much also occurs in the training text; empty if little does."""
     one, two = (read_contents((path,), [FileReport(path, detect_kind((path,), "auto"))], [], Options(keys=("text",)))
                 for path in (training, held))  # fmt: skip
     found = judge_overlap(next(find_overlaps(one, two)))
-    said = Message("{place}: {text}: the evaluation flatters the model", place=found.place, text=found.text)
+    said = Message("{place}: {text}: the evaluation looks too good", place=found.place, text=found.text)
     return (said,) if found.broken and found.count else ()

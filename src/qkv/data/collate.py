@@ -23,7 +23,7 @@ class Batch:
     `documents` [B, T] numbers packed documents, `segments` [B, T] the texts of a pair; the first `prefix` [B] tokens
     are seen freely, and those after them fill the place `blank` ([B], or each token's own [B, T], -1 in the text).
     `classes` [B] label whole texts (-100: none); `weight` [B, T] is what each label of a word counts (None: 1).
-    Where a text stands in several `orders`, or a question has several `choices`, so many rows share one of `classes`.
+    If a text comes in several `orders`, or a question has several `choices`, that many rows share one of `classes`.
     `tokens` counts the labels with a loss, those of texts included; with weights the texts alone.
     """
 
@@ -65,7 +65,7 @@ def apply_word_dropout(
 ) -> Batch:
     """The batch with `unknown` in place of some of the words that are read, each with the probability `share`.
 
-    The ids `kept` stay, and so does every label: what is not read must still be said (Sennrich & Zhang 2019).
+    The ids `kept` stay, and so does every label: what is not read must still be predicted (Sennrich & Zhang 2019).
     """
 
     def read(ids: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ def collate_pairs(
     """
     for i, (source, target) in enumerate(pairs_ids):
         if not source or not target:
-            raise QkvError("pair {i} of the batch has an empty {what}: even that needs its end symbol", i=i,
+            raise QkvError("pair {i} of the batch has an empty {what}: it needs at least its end symbol", i=i,
                            what=Message("target") if source else Message("source"))
     sources, targets = [s for s, _ in pairs_ids], [t for _, t in pairs_ids]
     wide, long = shape or (None, None)
@@ -168,7 +168,7 @@ def collate_masked(
 
 
 def add_labels(batch: Batch, classes: Sequence[int], *, orders: int = 1, choices: int = 1) -> Batch:
-    """The batch with a label for each of its texts; -100 is none.
+    """The batch with a label for each of its texts; -100 means no label.
 
     With `orders` so many rows are one text; with `choices` they are the answers to one question, and the label says
     which of them is right.
@@ -189,7 +189,7 @@ def collate_prefixes(
     pairs_ids: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad: int, start: Sequence[int] = (),
     width: int | None = None,
 ) -> Batch:  # fmt: skip
-    """Pairs for a prefix decoder: what is given is seen freely and has no loss, what follows is learnt.
+    """Pairs for a prefix decoder: the source is a bidirectional prefix without loss, the target is learnt.
 
     `start` ids begin what follows; without them the last id that is given answers its first.
 

@@ -1,4 +1,4 @@
-"""Text with something missing, to be learnt from: masked words, spans, infilling, blanks, a prefix. Pure functions.
+"""Corrupted text to learn from: masked words, spans, infilling, blanks, a prefix. Pure functions.
 
 Every draw is a function of (seed, epoch, index) alone: text `index` is spoilt alike in every run of that epoch, and in
 no other batch's way. Ids go in and come out as lists; what belongs into a batch is collate.py's. Next: collate.py.
@@ -45,7 +45,7 @@ class TokenIds:
 
     @cached_property
     def words(self) -> NDArray[np.int64]:
-        """The ids that are no special ones: a random word is one of them."""
+        """The ids that are not special tokens: a random word is one of them."""
         return np.setdiff1d(np.arange(self.vocabulary), [*self.special, self.mask])
 
 
@@ -73,19 +73,19 @@ def corrupt_spans(
     """(text with a sentinel in the place of each span, each span after its sentinel and one more sentinel to end).
 
     About `share` of the ids are lost, in spans of `mean` on average (Raffel et al. 2020, sections 3.1.4 and 3.3.4); the
-    lengths of spans and of what lies between are drawn alike from all that sum up, and text comes before the first.
+    lengths of spans and of the gaps are drawn uniformly from all that sum up, and text comes before the first.
 
     Raises:
         QkvError: a text of less than two ids, or more spans than there are sentinels.
     """
     if len(ids) < 2:
-        raise QkvError("spans: found a text of {ids} ids, expected at least 2: one to lose and one to keep",
+        raise QkvError("spans: found a text of {ids} ids, expected at least 2: one to hide and one to keep",
                        ids=len(ids))
     chance = draw.begin()
     lost = min(max(round(share * len(ids)), 1), len(ids) - 1)
     count = min(max(round(lost / mean), 1), len(ids) - lost)
     if count >= len(sentinels):
-        raise QkvError("spans: {count} spans need {count2} sentinels, and there are {sentinels}", count=count,
+        raise QkvError("spans: {count} spans need {count2} sentinels, found {sentinels}", count=count,
                        count2=count + 1, sentinels=len(sentinels))
     kept, gone = split_total(len(ids) - lost, count, chance), split_total(lost, count, chance)
     source, target, at = list[int](), list[int](), 0
@@ -185,7 +185,7 @@ def split_prefix(ids: Sequence[int], draw: Draw) -> tuple[list[int], list[int]]:
         QkvError: a text of less than two ids.
     """
     if len(ids) < 2:
-        raise QkvError("divided: found a text of {ids} ids, expected at least 2: one to see and one to say",
+        raise QkvError("divided: found a text of {ids} ids, expected at least 2: one to read and one to predict",
                        ids=len(ids))
     at = int(draw.begin().integers(1, len(ids)))
     return list(ids[:at]), list(ids[at:])

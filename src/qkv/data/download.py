@@ -1,7 +1,7 @@
 """Public data sets by name: fixed addresses, hashes, licences. `fetch_set` caches one, whole or not at all.
 
 `QKV_DATA_URL` names a mirror to use instead of BASE, `QKV_CACHE` the folder (paths.py); below `data` in it the files
-lie as recipes look for them. A download that broke off goes on where it was.
+lie as recipes look for them. An interrupted download continues where it stopped.
 """
 
 import gzip
@@ -30,7 +30,7 @@ Tell = Callable[[str, int, int], None]  # the file, bytes so far, bytes in all
 
 @dataclass(frozen=True)
 class File:
-    """One file: its path below the base, its place in the folder, bytes that are sent, SHA-256 of what lies there."""
+    """One file: its path below the base, its place in the folder, bytes that are sent, SHA-256 of the stored file."""
 
     url: str
     path: str
@@ -147,7 +147,7 @@ def download(file: File, url: str, part: Path, tell: Tell | None) -> None:
 def explain_unreachable(url: str, reason: str, part: Path) -> QkvError:
     """What to say, and what to do, when an address does not answer."""
     host, kept = urlsplit(url).netloc, part.stat().st_size if part.is_file() else 0
-    rest = "" if not kept else Message(" {kept:,} bytes are kept, and the same command goes on behind them.",
+    rest = "" if not kept else Message(" {kept:,} bytes are kept; the same command continues from there.",
                                        kept=kept)
     return QkvError("{url}: could not be fetched ({reason}).{rest} Without a network: copy the folder {parent} from a "
                     "machine that has it. QKV_DATA_URL names a mirror of {host}, HTTPS_PROXY a proxy", url=url,
@@ -170,7 +170,7 @@ def store_file(file: File, url: str, part: Path, target: Path) -> None:
                 os.fsync(out.fileno())
         found = hash_file(aside)
     except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-        found = Message("unknown, it is no whole gzip file ({e})", e=e)
+        found = Message("unknown, not a complete gzip file ({e})", e=e)
     except OSError:
         aside.unlink()
         raise
@@ -180,8 +180,8 @@ def store_file(file: File, url: str, part: Path, target: Path) -> None:
         return
     aside.unlink()
     part.unlink(missing_ok=True)
-    raise QkvError("{url}: the SHA-256 of {name} is {found}, expected {sha256}: these are other bytes than the known "
-                   "ones, and were not kept. Try again; a mirror in QKV_DATA_URL must hold the same files", url=url,
+    raise QkvError("{url}: the SHA-256 of {name} is {found}, expected {sha256}: the file differs from the known one "
+                   "and was not kept. Try again; a mirror in QKV_DATA_URL must hold the same files", url=url,
                    name=target.name, found=found, sha256=file.sha256)
 
 

@@ -7,7 +7,7 @@ from qkv.messages import Message
 
 
 def describe_encoding(raw: bytes, bad: int, wide: int) -> Message:
-    """What is said of `bad` lines that are not UTF-8, the first of them `raw`, beside `wide` that are beyond ASCII."""
+    """The message about `bad` lines that are not UTF-8, the first of them `raw`, beside `wide` lines beyond ASCII."""
     looks = guess_encoding(raw)
     if wide:
         return Message("mixed encodings: {wide} lines are UTF-8 beyond ASCII, and {bad} are not; the first of these "
@@ -15,7 +15,7 @@ def describe_encoding(raw: bytes, bad: int, wide: int) -> Message:
     if looks:
         how = f"iconv -f {looks} -t UTF-8"
         return Message("not UTF-8, looks like {looks}: {how}", looks=looks, how=how)
-    return Message("not UTF-8, nor text in another encoding")
+    return Message("neither UTF-8 nor text in another known encoding")
 
 
 def guess_encoding(raw: bytes) -> str:

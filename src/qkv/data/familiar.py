@@ -1,4 +1,4 @@
-"""Whether held-out token ids stand in training too, told by runs of ids and without a place for more than a few."""
+"""Whether held-out token ids also occur in training, found by runs of ids in little memory."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ TABLE = 22  # bits of a number that say quickly that it is not asked for
 
 
 def count_familiar(training: Mixture, held: Mixture) -> tuple[int, int, str]:
-    """(held-out runs of RUN ids that stand in training, how many there are, where the first one found stands).
+    """(held-out runs of RUN ids that occur in training, how many there are, the place of the first one found).
 
     One pass over the training ids, a second or two for each hundred million of them.
     """

@@ -64,7 +64,7 @@ def read_rows(
     policy, features = policy or BadRowPolicy(), getattr(table, "features", None) or {}
     classes = {key: names for key in keys if (names := getattr(features.get(key), "names", None))}
     for number, row in enumerate(table):
-        named = {key: dict(enumerate(names)).get(row[key]) for key, names in classes.items()}  # -1 is none
+        named = {key: dict(enumerate(names)).get(row[key]) for key, names in classes.items()}  # -1 means no label
         try:
             found = tuple(get_text({**row, **named}, key, f"{name}, row {number}") for key in keys)
         except QkvError as error:
@@ -83,6 +83,6 @@ def get_text(row: Mapping[str, Any], path: str, place: str) -> str:
     """The text of a row under a path of keys; a `label` may be a whole number, or true or false."""
     found = to_string(look_up(row, path, place), path, place)
     if not found.strip():
-        raise QkvError("{place}: key {path!r} is empty; mend the row, or leave such rows out: on_bad_row", place=place,
+        raise QkvError("{place}: key {path!r} is empty; fix the row, or skip such rows with on_bad_row", place=place,
                        path=path)
     return found

@@ -18,7 +18,8 @@ def parse_object(text: str, place: str) -> dict[str, object]:
         raise QkvError("{place}: found a JSON {kind}, expected an object", place=place,
                        kind=type(item).__name__)
     if "\\ud" in text.lower() and any("\ud800" <= c <= "\udfff" for c in json.dumps(item, ensure_ascii=False)):
-        raise QkvError("{place}: holds half of a character (a lone \\ud800 to \\udfff), which no text can hold",
+        raise QkvError('{place}: contains half of a character (an unpaired \\ud800 to \\udfff), which is not valid '
+                       "text",
                        place=place)
     return cast("dict[str, object]", item)
 
@@ -28,7 +29,7 @@ def get_string(item: Mapping[str, object], key: str, place: str) -> str:
 
 
 def look_up(item: Mapping[str, object], path: str, place: str) -> object:
-    """What lies under a key, or under a path of keys with dots between; QkvError where there is none."""
+    """The value of a key, or of a path of keys with dots between; QkvError if it is missing."""
     if path in item:
         return item[path]
     value: object = item

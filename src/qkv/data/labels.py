@@ -14,7 +14,7 @@ def read_labelled_rows(
 ) -> Iterator[tuple[int, Pair]]:
     """(text, label) of each line, and the line: `text TAB label`, or JSON lines with "label" and "text" (*.jsonl).
 
-    The label stands in the last column, behind a text that may hold tabs: one of `labels` by name, or its number from 0
+    The label is in the last column, after a text that may contain tabs: one of `labels` by name, or its number from 0
     where none is named so.
 
     Raises:
@@ -34,8 +34,8 @@ def read_labelled_rows(
                                text=text[:40])
             first = text.partition("\t")[0].strip()
             if is_label(first, labels) and not is_label(label.strip(), labels):
-                raise QkvError("{place}: the label {first!r} stands before its text; put it behind, as training reads "
-                               "it: text TAB label", place=place, first=first)
+                raise QkvError("{place}: the label {first!r} comes before its text; put it after the text, as "
+                               "training reads it: text TAB label", place=place, first=first)
         refuse_blank_side((said, label), place, place, ("text", "label"))
         return said, parse_label(label.strip(), labels, place)
 

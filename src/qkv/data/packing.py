@@ -13,7 +13,7 @@ from qkv.errors import QkvError
 
 
 def draw_windows(ids: NDArray[np.integer] | Tensor, *, length: int, rows: int, seed: int, step: int) -> Tensor:
-    """Windows of `length + 1` ids (one more than is predicted), drawn anew for each step: -> [rows, length + 1] int64.
+    """Windows of `length + 1` ids (one more than is predicted), drawn again for each step: -> [rows, length + 1] int64.
 
     Raises:
         QkvError: the text is not longer than a window.
@@ -31,7 +31,7 @@ def draw_windows(ids: NDArray[np.integer] | Tensor, *, length: int, rows: int, s
 def pack_documents(documents: Sequence[Sequence[int]], length: int, *, pad: int = 0) -> tuple[Tensor, Tensor]:
     """Documents packed into rows, longest first, each where it fits best: ids and numbers, both [rows, length].
 
-    Padding has document number -1. A document longer than a row goes on in the next one under the same number.
+    Padding has document number -1. A document longer than a row continues in the next one under the same number.
     """
     parts = [(i, list(d[at : at + length])) for i, d in enumerate(documents) for at in range(0, len(d), length)]
     parts.sort(key=lambda part: -len(part[1]))

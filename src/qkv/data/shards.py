@@ -40,7 +40,7 @@ class Shard:
 
     @property
     def ids(self) -> NDArray[np.integer]:
-        """The ids, mapped; mapped anew at each call, so that a Shard has no open file."""
+        """The ids, memory-mapped at each call, so that a Shard keeps no file open."""
         whole = np.memmap(self.folder / "tokens.bin", dtype=self.index["dtype"], mode="r")
         return whole[self.start : self.end]
 
@@ -55,7 +55,7 @@ def write_shard(
     """Documents of ids as a shard, whole or not at all: written beside, flushed, then renamed.
 
     Each document is written as it is, with the symbol that ends it where it has one. `save` puts the tokenizer into a
-    folder; its hash goes into the index, so that shards of different tokenizers are told apart.
+    folder; its hash goes into the index, so that shards of different tokenizers can be distinguished.
 
     Raises:
         QkvError: the folder exists, there is no id, or one is not below `vocabulary`.
@@ -88,7 +88,7 @@ def write_shard(
             flush_file(file)
         os.replace(aside, folder)
     except OSError as e:
-        raise QkvError("{folder}: could not be written ({e}); nothing is left of it", folder=folder, e=e) from e
+        raise QkvError("{folder}: could not be written ({e}); nothing was kept", folder=folder, e=e) from e
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return Shard(folder, index, 0, tokens)
@@ -113,7 +113,7 @@ def read_shard(folder: Path, *, verify: bool = False) -> Shard:
     """The shard of a folder; `verify` reads every id and compares the hash.
 
     Raises:
-        QkvError: no index, one of another format, a size that it does not tell, or another hash.
+        QkvError: no index, one of another format, a size that differs from it, or another hash.
     """
     folder = Path(folder)
     try:
@@ -121,7 +121,7 @@ def read_shard(folder: Path, *, verify: bool = False) -> Shard:
         size = (folder / "tokens.bin").stat().st_size
         kind, tokens = np.dtype(index["dtype"]), int(index["tokens"])
     except (OSError, ValueError, KeyError, TypeError) as e:
-        raise QkvError("{folder}: no token shard ({kind}: {e}); `qkv data pack` makes one", folder=folder,
+        raise QkvError("{folder}: not a token shard ({kind}: {e}); `qkv data pack` makes one", folder=folder,
                        kind=type(e).__name__, e=e) from None
     if index.get("format") != FORMAT:
         raise QkvError("{folder}/index.json: found format {format!r}, expected {format2!r}", folder=folder,
@@ -135,7 +135,7 @@ def read_shard(folder: Path, *, verify: bool = False) -> Shard:
         for at in range(0, tokens, WORDS):
             sign.update(ids[at : at + WORDS].tobytes())
         if sign.hexdigest() != index["sha256"]:
-            raise QkvError("{folder}/tokens.bin: its SHA-256 is not the one of its index; pack it again",
+            raise QkvError("{folder}/tokens.bin: its SHA-256 differs from the one in its index; pack it again",
                            folder=folder)
     return shard
 
@@ -154,7 +154,7 @@ class Mixture:
         makers = {(s.index["vocabulary"], s.index.get("tokenizer")) for s in self.shards}
         if len(makers) > 1:
             names = ", ".join(str(s.folder) for s in self.shards)
-            raise QkvError("{names}: these shards are of different tokenizers; pack all with the same --model",
+            raise QkvError("{names}: these shards were made with different tokenizers; pack all with the same --model",
                            names=names)
 
     def __len__(self) -> int:
@@ -173,7 +173,7 @@ class Mixture:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells these data from others, without reading them."""
+        """What identifies these data, without reading them."""
         parts = [[s.index["sha256"], s.start, s.end] for s in self.shards]
         return {"ids": len(self), "shards": parts, "weights": [round(float(w), 9) for w in self.shares]}
 

@@ -1,4 +1,4 @@
-"""Text files as they come: parallel files, TSV, JSON lines, plain text; each fault is told by file and line.
+"""Text files as they come: parallel files, TSV, JSON lines, plain text; each fault is reported with file and line.
 
 Lines end with LF or CRLF, a byte order mark is dropped, and line numbers start at 1. Files are read line by line, and a
 `BadRowPolicy` says what becomes of a bad row. Next: check.py, which reports on files before they are trained on.
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def read_document(path: Path, *, policy: BadRowPolicy | None = None) -> str:
-    """The whole text of a file; bad lines are left out where a policy says so.
+    """The whole text of a file; bad lines are skipped if a policy says so.
 
     Raises:
         QkvError: no such file, an empty one, or bytes that are not UTF-8 (with line and byte offset).
@@ -56,7 +56,7 @@ def read_pieces(path: Path, key: str = "text") -> Iterator[tuple[str, bool]]:
     A file is a document; of JSON lines (*.jsonl) the text under `key` in each is one.
 
     Raises:
-        QkvError: a line that is no text or no such JSON, or nothing but blanks (with file and line).
+        QkvError: a line that is not text or not such JSON, or only blanks (with file and line).
     """
     if Path(path).suffix.lower() in JSON:
         for _, found in read_texts(path, key):
@@ -80,7 +80,7 @@ def read_texts(path: Path, key: str = "text", *, policy: BadRowPolicy | None = N
     """The string under `key` of each line's JSON object, and the line; blank lines are skipped.
 
     Raises:
-        QkvError: a line that is no JSON object, or has no string there.
+        QkvError: a line that is not a JSON object, or has no string there.
     """
     return read_rows(path, lambda text, place: get_string(parse_object(text, place), key, place), policy=policy)
 
@@ -127,8 +127,8 @@ def read_pair_rows(source: Path, target: Path, *, policy: BadRowPolicy | None = 
     """Line n of one file with line n of the other, and n; where both are blank there is no pair.
 
     Raises:
-        QkvError: a line that is no text or has an empty partner; files that differ in length (both counts, and the
-            first line without a partner), whatever the policy says: nobody knows which lines belong together.
+        QkvError: a line that is not text or has an empty partner; files that differ in length (both counts, and the
+            first line without a partner), whatever the policy says, since it is unknown which lines belong together.
     """
     source, target, policy, good = Path(source), Path(target), policy or BadRowPolicy(), 0
     one, two = read_raw_lines(source), read_raw_lines(target)
@@ -157,8 +157,8 @@ def explain_unequal(one: tuple[Path, int], two: tuple[Path, int], first: int) ->
         if not count:
             return explain_empty(path)
     longer = one[0] if one[1] > two[1] else two[0]
-    return QkvError("{one} has {one2} lines and {two} has {two2}, expected as many: {longer}:{first} is the first "
-                    "line without a partner", one=one[0], one2=one[1], two=two[0], two2=two[1], longer=longer,
+    return QkvError("{one} has {one2} lines and {two} has {two2}, expected the same number: {longer}:{first} is the "
+                    "first line without a partner", one=one[0], one2=one[1], two=two[0], two2=two[1], longer=longer,
                     first=first)
 
 
@@ -167,7 +167,7 @@ def refuse_blank_side(pair: Pair, one: str, two: str, names: tuple[str, str] = (
     for text, name, place in zip(pair, names, (one, two), strict=True):
         if not text.strip():
             beside = "" if one == two else Message(" beside {two}", two=two if place == one else one)
-            raise QkvError("{place}: the {name} is empty{beside}; mend the row, or leave such rows out: on_bad_row",
+            raise QkvError("{place}: the {name} is empty{beside}; fix the row, or skip such rows with on_bad_row",
                            place=place, name=name, beside=beside)
     return pair
 
@@ -221,7 +221,7 @@ def read_jsonl_rows(
     true or false; of a key within another the path has dots.
 
     Raises:
-        QkvError: a line that is no JSON object, or lacks a key, or holds something other than a string there, or an
+        QkvError: a line that is not a JSON object, or lacks a key, or holds something other than a string there, or an
             empty one.
     """
 

@@ -14,7 +14,7 @@ from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 
 LONGEST = 1 << 24  # bytes of one line; a longer one is no row of anything, and is never held in memory
-HEAD = 1 << 13  # bytes that tell text from what is none
+HEAD = 1 << 13  # bytes that distinguish text from other data
 MAGIC = {
     b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"%PDF": "PDF", b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG",
     b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard", b"SQLite format": "SQLite",
@@ -37,7 +37,7 @@ def open_text(path: Path) -> IO[bytes]:
     """A text file for reading, behind its byte order mark.
 
     Raises:
-        QkvError: no such file, a folder, UTF-16, or a file that is no text (gzip, zip, a program …).
+        QkvError: no such file, a folder, UTF-16, or a file that is not text (gzip, zip, a program …).
     """
     path = Path(path)
     try:
@@ -67,7 +67,7 @@ def explain_missing(path: Path, error: OSError) -> QkvError:
 
 
 def detect_format(head: bytes) -> Message:
-    """What the first bytes of a file are if they are no UTF-8 text: a format, UTF-16, binary data; else nothing."""
+    """What the first bytes of a file are if not UTF-8 text: a format, UTF-16, binary data; otherwise nothing."""
     nul = head.count(0)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or (
         len(head) > 8 and max(head[::2].count(0), head[1::2].count(0)) > len(head) * 0.3 and nul < len(head) * 0.6
@@ -135,7 +135,7 @@ def decode_line(path: Path, line: Line) -> str:
 def refuse_returns(path: Path, text: str) -> None:
     """QkvError for a text without line ends that has carriage returns within: so old Macs and some tables end lines."""
     if (lines := text.strip("\r").count("\r")) > 0:
-        raise QkvError("{path}: {lines:,} lines that end with a carriage return alone; convert it to line feeds (tr "
+        raise QkvError("{path}: {lines:,} lines that end with only a carriage return; convert them to line feeds (tr "
                        "'\\r' '\\n')", path=path, lines=lines + 1)
 
 

@@ -13,7 +13,7 @@ def spec(c: Config) -> Spec:
     """The spec that a ChatGLM-6B config describes."""
     if not c.get("position_encoding_2d", False):
         raise c.error("position_encoding_2d", False,
-                      Message("true: of this type only ChatGLM-6B is read, no later one"))
+                      Message("true: of this type, only ChatGLM-6B is supported, no later model"))
     width, heads, layers = c["hidden_size"], c["num_attention_heads"], c["num_layers"]
     dim, norm = width // heads, Norm("layer", c.get("layernorm_epsilon", 1e-5))
     mask, turn = Mask("prefix"), Rotary(dim // 2, axes=2)

@@ -58,7 +58,7 @@ def read_experts(c: Config, wide: Ffn) -> Experts:
     method, summed = c["topk_method"], c["norm_topk_prob"]
     score, v3 = c.choice("topk_method", SCORES), method == "noaux_tc"
     if c["scoring_func"] != score or (summed and not v3):
-        wanted = Message("one that goes with {scoring_func} and norm_topk_prob {summed}",
+        wanted = Message("one that matches {scoring_func} and norm_topk_prob {summed}",
                          scoring_func=c["scoring_func"], summed=summed)
         raise c.error("topk_method", method, wanted)
     one, shared = replace(wide, width=c["moe_intermediate_size"], bias=False), c["n_shared_experts"] or 0

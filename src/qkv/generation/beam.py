@@ -75,7 +75,7 @@ class Beams:
     history: Tensor  # BM T, the running sums
 
     def hypothesis(self, row: int, search: Search, ended: tuple[int, float] | None = None) -> Hypothesis:
-        """The live row as it stands, or ended by a token with the sum that it then has."""
+        """The live row unchanged, or ended by a token with the sum that it then has."""
         tokens, sums = self.tokens[row].tolist(), self.history[row].tolist()
         if ended:
             tokens, sums = [*tokens, ended[0]], [*sums, ended[1]]
@@ -103,7 +103,7 @@ class BeamSearch:
         sums, parents, tokens = self.rank_candidates(logits)  # B C
         ends = torch.isin(tokens, self.eos)  # B C
         self.collect(sums, parents, tokens, ends)
-        # the likeliest that do not end go on, in their order
+        # the likeliest that do not end continue, in order
         live = ends.int().sort(dim=-1, stable=True).indices[:, : self.search.beams]  # B M
         sums, parents, tokens = sums.gather(1, live), parents.gather(1, live), tokens.gather(1, live)
         sums = sums.masked_fill(ends.gather(1, live), -math.inf)
@@ -225,10 +225,10 @@ def beam(
     """
     if options.stop_strings:
         found = repr(options.stop_strings)
-        raise QkvError("beam search: it does not look for stop strings {found}; stop at ids, or generate",
+        raise QkvError("beam search: stop strings {found} are not supported; stop at ids, or use generate",
                        found=found)
     if not options.cache:
-        raise QkvError("beam search: it runs with the cache only; leave cache=False out, or generate instead")
+        raise QkvError("beam search: it needs the cache; remove cache=False, or use generate")
     cores = (core, *ensemble)
     limits = list(map(min, zip(*(count_new_tokens(one, prompts, options) for one in cores), strict=True)))
     if 0 in limits:

@@ -22,7 +22,7 @@ class Decoder:
     """The decoder of a core and what it has read so far, for the rows of a batch.
 
     `prefill` takes the prompts, `decode` one token per row; both give logits [B, V] of the last position, and only that
-    position goes through the head. `select_rows` says which rows go on.
+    position goes through the head. `select_rows` chooses the rows that continue.
     """
 
     def __init__(self, core: Transformer, options: DecodeOptions) -> None:
@@ -36,7 +36,7 @@ class Decoder:
     def encode(self, sources: Seq[Seq[int]]) -> None:
         """Read the sources of an encoder-decoder, right-padded."""
         ids, real = pad_rows(sources, "right", self.device)
-        # on a CPU padding costs as much as words; whoever listens hears one pass
+        # on a CPU padding costs as much as words; a tracer sees one pass
         apart = self.device.type == "cpu" and active_tracer.get() is None
         groups = batch_by_length(sources, 4 * ids.shape[1]) if apart else []
         if len(groups) < 2:
@@ -66,8 +66,7 @@ class Decoder:
             self.cache = Static(len(core.decoder.layers), capacity=max(map(len, prompts)) + room)
         if core.spec.architecture == "prefix decoder":
             if options.chunk:
-                raise QkvError("chunk: a free prefix sees itself whole, and cannot be read in chunks; leave chunk "
-                               "out")
+                raise QkvError("chunk: a bidirectional prefix cannot be read in chunks; remove chunk")
             self.inputs = Inputs(prefix_len=torch.tensor([len(p) for p in prompts], device=self.device))
             if core.spec.fills_blanks:
                 places = torch.tensor(find_blanks(prompts, options.blanks), device=self.device)
@@ -158,8 +157,8 @@ def find_blanks(prompts: Seq[Seq[int]], blanks: tuple[int, ...]) -> list[int]:
     for i, prompt in enumerate(prompts):
         place = next((at for at, token in enumerate(prompt) if token in blanks), None)
         if place is None:
-            raise QkvError("prompt {i}: it holds no blank (one of the ids {blanks}), and this model writes into "
-                           "blanks; put one, such as [MASK] or [gMASK], where the new text belongs", i=i,
+            raise QkvError("prompt {i}: it contains no blank (one of the ids {blanks}), and this model fills blanks; "
+                           "put one, such as [MASK] or [gMASK], where the new text belongs", i=i,
                            blanks=list(blanks))
         found.append(place)
     return found
@@ -182,8 +181,8 @@ def count_new_tokens(core: Transformer, prompts: Seq[Seq[int]], options: DecodeO
     """How many tokens each row may write at most, after checking that every prompt can be read."""
     spec = core.spec
     if spec.decoder is None or spec.head is None:
-        raise QkvError("generation: this model has no decoder that speaks; it can embed, classify or fill, not "
-                       "write")
+        raise QkvError("generation: this model has no decoder with an output head; it can embed, classify or fill, "
+                       "but not generate")
     if spec.encoder:
         longest = spec.encoder.positions.size if spec.encoder.positions else None
         check_prompts(prompts, spec.sources or spec.vocabulary, longest)
@@ -200,8 +199,7 @@ def count_new_tokens(core: Transformer, prompts: Seq[Seq[int]], options: DecodeO
         bounds = [options.max_new_tokens or usual, None if context is None else context - len(row)]
         known = [b for b in bounds if b is not None]
         if not known:
-            raise QkvError("limits: the positions never end, so a row might not; give max_new_tokens or "
-                           "context")
+            raise QkvError("limits: positions are unlimited, so a row might never end; give max_new_tokens or context")
         found.append(min(known))
     return found
 

@@ -93,7 +93,7 @@ class Batch:
         return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
 
     def drop_finished(self, tokens: Tensor) -> None:
-        """Finished rows leave the batch; the others go on with their tokens [B]."""
+        """Finished rows leave the batch; the others continue with their tokens [B]."""
         stay = [n for n, i in enumerate(self.live) if self.sequences[i].finish_reason is None]
         if len(stay) < len(self.live):
             self.live = [self.live[n] for n in stay]
@@ -131,7 +131,7 @@ def stream(
 ) -> Iterator[Event]:
     """As `generate`, but each token comes as an Event when it is chosen; a row's texts join to its final text.
 
-    Prompts are checked, and whoever listens to the core's taps is noted, at the call and not at the first event.
+    Prompts are checked, and the active tracer is noted, at the call and not at the first event.
     """
     batch = Batch(core, prompts, sampling, options)
     context = contextvars.copy_context()

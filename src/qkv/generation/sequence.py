@@ -54,8 +54,7 @@ class DecodeOptions:
             raise QkvError("chunk: found {chunk}, expected at least 1, or None for the whole prompt at once",
                            chunk=self.chunk)
         if "" in self.stop_strings:
-            raise QkvError("stop strings: found an empty string, which would end every text at once; leave it "
-                           "out")
+            raise QkvError("stop strings: found an empty string, which would end every text at once; remove it")
         if self.stop_strings and self.text_stream is None:
             raise QkvError("stop strings {stop_strings!r}: they need a tokenizer, and there is none; stop at ids",
                            stop_strings=self.stop_strings)

@@ -43,7 +43,7 @@ def check_length(tokens: int, stack: Stack) -> None:
 
 
 def last_states(core: Transformer, ids: Tensor, inputs: Inputs) -> Tensor:
-    """The last states of texts [B, T, D]: of the encoder where there is one, else of the decoder."""
+    """The last states of texts [B, T, D]: of the encoder if there is one, otherwise of the decoder."""
     return (core.encode if core.spec.encoder else core.hidden)(ids, inputs, mode="prefill")
 
 

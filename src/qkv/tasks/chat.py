@@ -23,6 +23,6 @@ def conversation_ids(model: Model, messages: str | Sequence[Turn]) -> list[int]:
     """
     template = templates.find_template(model.tokenizer) if model.tokenizer else None
     if template is None or model.tokenizer is None:
-        raise QkvError("this model has no chat template; it was not made to converse: use generate")
+        raise QkvError("this model has no chat template and is not a chat model: use generate")
     rows = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     return template.ids(model.tokenizer, rows)

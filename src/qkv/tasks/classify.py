@@ -48,7 +48,7 @@ def ensemble_classify(models: Sequence[Model], texts: Sequence[Any], *, both: bo
     for other in models[1:]:
         if set(other.labels) != set(models[0].labels) or is_multiple_choice(other) != is_multiple_choice(models[0]):
             one, two = (", ".join(m.labels) or Message("none") for m in (models[0], other))
-            raise QkvError("ensemble: the models have other labels ({one}; {two}); train them on the same ones",
+            raise QkvError("ensemble: the models have different labels ({one}; {two}); train them on the same ones",
                            one=one, two=two)
     found = [label_probabilities(model, texts, both=both) for model in models]
     return [Classification.of({name: sum(probs[name] for probs in each) / len(each) for name in each[0]})
@@ -81,13 +81,12 @@ def label_logits(
         QkvError: the model has no labels, a text is too long, or an encoder-decoder's start id is missing.
     """
     if core.spec.labels is None:
-        raise QkvError("this model has no labels: it was not made to classify; train one, or load a "
-                       "classifier")
+        raise QkvError("this model has no labels, so it cannot classify; train or load a classifier")
     ids, inputs = prepare_batch(core, rows, segments)
     if not (core.spec.encoder and core.spec.decoder):
         return core.classify(ids, inputs, mode="prefill").float()
     if start is None:
-        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
+        raise QkvError("this encoder-decoder has no decoder_start_token_id; add it to its config.json")
     target, mask = F.pad(ids[:, :-1], (1, 0), value=start), inputs.padding_mask
     both = Inputs(padding_mask=mask, source=ids, source_padding_mask=mask)
     return core.classify(target, both, mode="prefill").float()
@@ -123,8 +122,7 @@ def check_example(model: Model, texts: Sequence[Any], *, both: bool) -> None:
                        "this model's one logit says which answer fits best", texts=len(texts),
                        plural="s" * (len(texts) > 1))
     if needs_both_orders(model) and len(texts) == 1:
-        raise QkvError("found one text, expected two with a tab between them: this model says how a pair is "
-                       "related")
+        raise QkvError("found one text, expected two with a tab between them: this model labels pairs of texts")
     if both and len(texts) != 2:
         raise QkvError("both orders: expected a pair of texts, found {texts}", texts=len(texts))
 
@@ -147,9 +145,9 @@ def has_task_tokens(model: Model) -> bool:
 
 
 def split_line(model: Model, line: str, *, both: bool = False) -> str | tuple[str, ...]:
-    """A line as `classify` takes it: a tab parts texts that belong together, where the model tells them apart.
+    """A line as `classify` takes it: a tab separates texts that belong together, if the model distinguishes them.
 
-    Where the model learnt to compare, the separator of its training rows parts them, too.
+    If the model learnt to compare, the separator of its training rows separates them too.
     """
     choice, pairs = is_multiple_choice(model), needs_both_orders(model)
     apart = both or pairs or model.spec.stack.segments or has_task_tokens(model) or choice
@@ -166,8 +164,9 @@ def with_segments(model: Model, line: Any) -> tuple[list[int], list[int]]:
         return ids, [0] * len(ids)
     tokenizer = model.tokenizer
     if tokenizer is None or tokenizer.cls_id is None or tokenizer.sep_id is None or not model.spec.stack.segments:
-        raise QkvError("this model reads no pairs: that takes segments in the model, and a cls and a sep token in its "
-                       "tokenizer, or a decoder whose vocabulary has {task_tokens}; give a list for several texts",
+        raise QkvError("this model cannot read pairs: that needs segments in the model and a cls and a sep token in "
+                       "its tokenizer, or a decoder whose vocabulary has {task_tokens}; give a list for several "
+                       "texts",
                        task_tokens=", ".join(task_format.TASK_TOKENS))
     first, second = (tokenizer.encode(part, special=False) if isinstance(part, str) else part for part in line)
     ids, segments = task_format.format_pair(first, second, cls=tokenizer.cls_id, sep=tokenizer.sep_id)

@@ -11,7 +11,7 @@ def describe_use(spec: Spec) -> Message:
     if spec.head is None:
         verbs = "embed" if spec.labels is None else "classify"
         one = Message("an encoder") if spec.encoder else Message("a decoder")
-        return Message("{one} without a head for words: use {verbs}", one=one, verbs=verbs)
+        return Message("{one} without an output head: use {verbs}", one=one, verbs=verbs)
     also = Message("") if spec.labels is None else Message(", or classify")
     if spec.encoder:
         return Message("an encoder: use fill or embed{also}", also=also)

@@ -106,7 +106,7 @@ def evaluate(
 
 
 def choose_evaluation(asked: dict[str, Any], how: dict[str, Any]) -> str:
-    """The one evaluation that is asked for; anything but one, and what is no file, is a QkvError."""
+    """The one evaluation requested; none or several, or something that is not a file, is a QkvError."""
     named = [name for name, value in asked.items() if value is not None]
     if len(named) != 1:
         odd = "".join(f" (and {key}={value!r:.40}{nearest(key, asked)})" for key, value in [*how.items()][:1])
@@ -202,10 +202,10 @@ def evaluate_perplexity(
     core = model.core
     if core.spec.decoder is None or core.spec.head is None:
         what = describe_use(core.spec)
-        raise QkvError("ppl needs a decoder that says words; this is {what}", what=what)
+        raise QkvError("ppl needs a decoder with an output head; this is {what}", what=what)
     if core.spec.encoder or (core.spec.architecture == "prefix decoder" and path.suffix.lower() == ".tsv"):
         if window or stride:
-            raise QkvError("ppl: a pair is read whole; leave window and stride away")
+            raise QkvError("ppl: pairs are read whole; remove window and stride")
         return evaluate_pairs(model, path, tell)
     text = sources.read_document(path)
     ids = model.ids(text)
@@ -235,10 +235,11 @@ def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perple
     """The perplexity of the targets of a file of pairs, each after its source.
 
     Raises:
-        QkvError: another file than *.tsv; a row that is no pair, or too long (file and line).
+        QkvError: a file that is not *.tsv; a row that is not a pair, or too long (file and line).
     """
     if path.suffix.lower() != ".tsv":
-        raise QkvError("{path}: what this model says follows a source; expected lines of source TAB target in a *.tsv",
+        raise QkvError("{path}: this model predicts a text from its source; expected lines of source TAB target in a "
+                       "*.tsv",
                        path=path)
     rows = list(sources.read_tsv_rows(path))
     total, tokens = 0.0, 0
@@ -260,7 +261,7 @@ def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perple
 
 
 def check_finite(total: float) -> None:
-    """QkvError for a loss that is no number."""
+    """QkvError for a loss that is not finite."""
     if not math.isfinite(total):
         raise QkvError("ppl: the model's loss is not a finite number; `qkv check` scans its weights")
 
@@ -317,7 +318,7 @@ def evaluate_accuracy(model: Model, path: Path, *, tell: Tell | None = None, **h
     """
     names = tuple(map(str, range(MOST_ANSWERS))) if is_multiple_choice(model) else model.labels
     if not names:
-        raise QkvError("accuracy needs a model with labels: it was not made to classify")
+        raise QkvError("accuracy needs a model with labels; this one is not a classifier")
     numbers, rows = zip(*read_labelled_rows(path, names), strict=True)
     texts = [text for text, _ in rows]
     said = [""] * len(rows)

@@ -52,7 +52,7 @@ class GenerateOptions:
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling of a generation_config.json, with the defaults that the format defines; greedy where it says so."""
+    """The sampling of a generation_config.json, with the defaults that the format defines; greedy if it says so."""
     if not generation_config.get("do_sample", False):
         return {}
     usual = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
@@ -79,7 +79,7 @@ def stream(model: Model, prompt: Prompt, **given: Any) -> Iterator[str]:
 def decode_options(model: Model, options: GenerateOptions) -> DecodeOptions:
     """The options as generation/ takes them, with the special tokens and the tokenizer of the model."""
     if not model.spec.has_blocks:
-        raise QkvError("an LSTM baseline translates, or is measured; it does not continue texts")
+        raise QkvError("an LSTM baseline can translate and be evaluated; it cannot continue texts")
     special, tokenizer = model.special, model.tokenizer
     text_stream = None
     if tokenizer is not None:  # a translation continues no text: its prompt is the source
@@ -107,7 +107,7 @@ def continue_by_sampling(model: Model, prompts: Sequence[Prompt], options: Gener
 def continue_with_beams(model: Model, prompts: Sequence[Prompt], options: GenerateOptions) -> list[Result]:
     """Continue prompts with the likeliest texts that beams find."""
     if options.temperature or options.stop or not options.cache:
-        raise QkvError("beam: beams search for the best text; leave out temperature, stop and cache=False")
+        raise QkvError("beam: beam search looks for the most probable text; remove temperature, stop and cache=False")
     decode = decode_options(model, options)
     ids = [with_blank(model.ids(p), decode.blanks) for p in prompts]
     found = beam(model.core, ids, search=Search(options.beam, length_penalty=0.0), options=decode)

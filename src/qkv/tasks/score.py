@@ -25,8 +25,8 @@ def logprob(model: Model, text: Any) -> float:
     """The log-probability of a text after its first token, or of the second of two texts after the first."""
     if not isinstance(text, tuple) or all(isinstance(part, int) for part in text):
         if model.encoder_decoder:
-            raise QkvError("score: found one text, expected two: what an encoder-decoder says is scored after its "
-                           "source, (source, target); in a line a tab stands between them")
+            raise QkvError("score: found one text, expected two: an encoder-decoder scores a target given its source, "
+                           "(source, target); on a line, separate them with a tab")
         return logprob_of_ids(model.core, model.ids(text))
     if len(text) != 2:
         raise QkvError("score: found {text} texts in a tuple, expected two: the second is scored after the first",
@@ -56,7 +56,7 @@ def logprob_of_ids(
     """
     spec = core.spec
     if spec.decoder is None or spec.head is None:
-        raise QkvError("score needs a decoder that says words; this is {kind}",
+        raise QkvError("score needs a decoder with an output head; this is {kind}",
                        kind=describe_use(spec))
     inputs, device = Inputs(), core.embed.weight.device
     if spec.encoder:

@@ -65,7 +65,7 @@ def start_ids(model: Model) -> tuple[int, ...]:
     if not model.encoder_decoder:
         return () if special.start is None or model.spec.architecture != "prefix decoder" else (special.start,)
     if special.start is None:
-        raise QkvError("this encoder-decoder says no decoder_start_token_id; add it to its config.json")
+        raise QkvError("this encoder-decoder has no decoder_start_token_id; add it to its config.json")
     return (special.start,) if special.forced is None else (special.start, special.forced)
 
 

@@ -30,7 +30,7 @@ class TaskTokens:
 
     @staticmethod
     def of(tokenizer: Tokenizer, spelled: tuple[str, str, str] = TASK_TOKENS) -> "TaskTokens":
-        """The task tokens of a vocabulary; a missing one is a QkvError that says how to go on."""
+        """The task tokens of a vocabulary; a missing one is a QkvError that says what to do."""
         found = [tokenizer.id(token) for token in spelled]
         start, delimiter, extract = (-1 if i is None else i for i in found)
         if None in found:
@@ -124,7 +124,8 @@ def truncate(texts: Sequence[Ids], longest: int | None, added: int) -> list[Ids]
     if longest is None:
         return kept
     if longest - added < len(kept):
-        raise QkvError("a limit of {longest} ids leaves no room for {kept} texts beside {added} marks; raise it",
+        raise QkvError("a limit of {longest} ids leaves no room for {kept} texts beside {added} special tokens; raise "
+                       "it",
                        longest=longest, kept=len(kept), added=added)
     while sum(map(len, kept)) > longest - added:
         longer = max(range(len(kept)), key=lambda i: (len(kept[i]), i))

@@ -65,17 +65,17 @@ def check_ensemble(model: Model, other: Model) -> None:
             raise QkvError("ensemble: {each!r} does not translate by beam search, so it cannot be one of several",
                            each=each)
     if (model.special, start_ids(model)) != (other.special, start_ids(other)):
-        raise QkvError("ensemble: the models begin or end a text with other ids; were they trained alike?")
+        raise QkvError("ensemble: the models begin or end a text with different ids; were they trained alike?")
     ours, theirs = (m.tokenizer.vocabulary if m.tokenizer else {} for m in (model, other))
     if ours != theirs or model.spec.vocabulary != other.spec.vocabulary:
         odd = next((word for word in ours | theirs if ours.get(word) != theirs.get(word)), None)
         which = Message("{vocabulary:,} tokens and {vocabulary2:,}", vocabulary=model.spec.vocabulary,
                         vocabulary2=other.spec.vocabulary)
         if odd is not None:
-            which = Message("{odd!r} is {ours} to the first, {theirs} to the other", odd=odd,
+            which = Message("{odd!r} is {ours} in the first, {theirs} in the other", odd=odd,
                             ours=ours.get(odd, Message("unknown")),
                             theirs=theirs.get(odd, Message("unknown")))
-        raise QkvError("ensemble: the models have other vocabularies ({which}); train them with one tokenizer",
+        raise QkvError("ensemble: the models have different vocabularies ({which}); train them with one tokenizer",
                        which=which)
 
 
@@ -95,7 +95,7 @@ def translate_greedily(
     """The one translation of each source that an LSTM baseline gives."""
     if search.nbest > 1:
         raise QkvError("nbest: found {nbest}, but an LSTM baseline translates greedily and has one translation of a "
-                       "text; leave it out", nbest=search.nbest)
+                       "text; remove it", nbest=search.nbest)
     longest = options.max_new_tokens or min(core.spec.context or 512, 50 + 2 * max(map(len, sources)))
     found = lstm.translate(core, sources, start=options.start[0], ends=options.eos, longest=longest,
                                 forbid=options.forbid)  # fmt: skip

@@ -65,7 +65,7 @@ def find(directory: Path) -> FoundTokenizer | None:
             if missing:
                 raise QkvError("{directory}: found {there}, expected {missing} beside it", directory=directory,
                                there=join(" and ", there), missing=join(" and ", missing))
-            with guard_panics(Message("{directory}: does not read as a tokenizer",
+            with guard_panics(Message("{directory}: cannot be read as a tokenizer",
                                       directory=directory / names[0])):
                 return add_extra_tokens(directory, make(directory, *names))
     if stated is not None:
@@ -94,14 +94,14 @@ def kind_of(directory: Path) -> tuple[str | None, Kind | None]:
     known = [f"{name}Tokenizer" for name in CLASSES]
     if name not in CLASSES and not (directory / "tokenizer.json").is_file():
         raise QkvError("{directory}: tokenizer_class {stated!r} is not known{hint} (known: {known}); a tokenizer.json "
-                       "beside it would do, which transformers' save_pretrained writes", directory=directory,
+                       "beside it would also work, which transformers' save_pretrained writes", directory=directory,
                        stated=stated, hint=nearest(stated, known), known=", ".join(known))
     return stated, CLASSES.get(name, "json")
 
 
 @contextmanager
 def guard_panics(what: Message) -> Iterator[None]:
-    """Turn what the backend throws into one error; its panics are no Exceptions and would end the process."""
+    """Turn what the backend raises into one error; its panics are not Exceptions and would end the process."""
     try:
         yield
     except QkvError:
@@ -160,7 +160,7 @@ USUAL = {
 
 
 def _kind_of_names(names: Mapping[str, int]) -> Kind:
-    """What the tokens themselves tell: marked ends of words, or the two symbols that frame a text."""
+    """What the tokens themselves reveal: marked ends of words, or the two symbols that frame a text."""
     if sum(name.endswith("</w>") for name in names) > len(names) // 10:
         return "words"
     return "bytes-framed" if {"<s>", "</s>"} <= names.keys() and END not in names else "bytes"
@@ -210,8 +210,8 @@ def add_extra_tokens(directory: Path, found: FoundTokenizer) -> FoundTokenizer:
         add = found.backend.add_special_tokens if token.special else found.backend.add_tokens
         add([token])
         if (got := found.backend.token_to_id(token.content)) != i:
-            raise QkvError("{directory}: the added token {content!r} is said to have the id {i}, but the vocabulary "
-                           "of {get_vocab_size} tokens gives it {got}; do the files belong together?",
+            raise QkvError("{directory}: the added token {content!r} is listed with the id {i}, but the vocabulary of "
+                           "{get_vocab_size} tokens gives it {got}; do the files belong together?",
                            directory=directory, content=token.content, i=i,
                            get_vocab_size=found.backend.get_vocab_size(), got=got)
     more = found.config.get("additional_special_tokens") or found.config.get("extra_special_tokens") or []
@@ -353,7 +353,7 @@ def templates(directory: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, empty where there is no file.
+    """The object in a JSON file, empty if there is no file.
 
     Raises:
         QkvError: it is not JSON, or not an object.

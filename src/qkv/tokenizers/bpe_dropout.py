@@ -26,12 +26,12 @@ def read_merges(path: Path) -> Ranks:
     """The merges of a file that subword-nmt wrote, the first one to be made first.
 
     Raises:
-        QkvError: no such file, another version, or a line that is no pair.
+        QkvError: no such file, another version, or a line that is not a pair.
     """
     try:
         first, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
     except OSError as e:
-        raise QkvError("{path}: no merges to cut words by ({strerror})", path=path, strerror=e.strerror) from None
+        raise QkvError("{path}: no merges could be read ({strerror})", path=path, strerror=e.strerror) from None
     if first.strip() != "#version: 0.2":
         raise QkvError("{path}:1: found {first!r}, expected '#version: 0.2', as subword-nmt writes it", path=path,
                        first=first[:40])
@@ -102,7 +102,7 @@ def draw_gaps(generator: np.random.Generator, share: float) -> Iterator[int]:
 
 
 class BpeDropout:
-    """Cuts the words of texts anew: at each step the best merge is made of those that are not left out.
+    """Splits the words of texts again: at each step the best merge that is not skipped is made.
 
     Nothing more is merged when all that are possible are left out (algorithm 1 of the paper). A vocabulary of kind
     `bpe` has merges of its own; for text that is cut with @@ already, `ranks` has them, see `read_merges`.
@@ -117,7 +117,7 @@ class BpeDropout:
             model = json.loads(tokenizer.backend.to_str())["model"]
         if ranks is None:
             if model["type"] != "BPE" or model.get("continuing_subword_prefix"):
-                raise QkvError("a vocabulary of kind {type_} has no merges that dropout could leave out: take "
+                raise QkvError("a vocabulary of kind {type_} has no merges for dropout to skip: use "
                                "tokenizer.kind=bpe, or kind split with tokenizer.merges=FILE",
                                type_=model["type"])
             pairs = (row.split(" ") if isinstance(row, str) else row for row in model["merges"])
@@ -140,7 +140,7 @@ class BpeDropout:
             return read
         other = [word for word, known in self.usual.items() if known is None]
         if 2 * len(other) > len(self.usual):
-            raise QkvError("{other} of {usual} words, such as {other2!r}, are cut otherwise than by these merges; do "
+            raise QkvError("{other} of {usual} words, such as {other2!r}, are split differently by these merges; do "
                            "they belong to this text?", other=len(other), usual=len(self.usual),
                            other2=other[0])
         for piece in list_pieces((word for word, known in self.usual.items() if known), self.ranks):
@@ -148,7 +148,7 @@ class BpeDropout:
         return read
 
     def parts(self, text: str, found: tokenizers.Encoding) -> Iterator[Word | int]:
-        """The words of one text, and the ids of what is none."""
+        """The words of one text, and the ids between them."""
         held: list[tuple[int, str]] = []  # ids and pieces of the word in hand
         last: int | None = None
         rows = zip(found.ids, found.tokens, found.word_ids, found.offsets, strict=True)
@@ -210,7 +210,7 @@ class BpeDropout:
         return [i for _, i in sorted(ranked)]
 
     def ids_of(self, read: Iterable[Word | int], trials: Trials) -> list[int]:
-        """The ids of a text that was read, its words cut anew."""
+        """The ids of a text that was read, its words split again."""
         found: list[int] = []
         for part in read:
             if isinstance(part, int):
@@ -230,8 +230,8 @@ class BpeDropout:
         piece = self.spell(symbol)
         found = self.tokenizer.id(piece)
         if found is None:
-            raise QkvError("the vocabulary of {tokenizer} tokens lacks {piece!r}, which dropout makes; give it more "
-                           "room (tokenizer.size), or take tokenizer.bpe_dropout=0", tokenizer=len(self.tokenizer),
+            raise QkvError("the vocabulary of {tokenizer} tokens lacks {piece!r}, which dropout produces; raise "
+                           "tokenizer.size, or set tokenizer.bpe_dropout=0", tokenizer=len(self.tokenizer),
                            piece=piece)
         self.ids[symbol] = found
         return found

@@ -46,8 +46,7 @@ class ControlTokens:
         ids = self.backend.encode("".join(swapped), add_special_tokens=False).ids
         kept = set(self.ids.values()) - {self.unknown}
         if [i for i in ids if i in kept] != [i for i in expected if i in kept]:
-            raise QkvError("this tokenizer makes control tokens of ordinary text; it cannot keep what is typed "
-                           "apart")
+            raise QkvError("this tokenizer turns ordinary text into control tokens; it cannot keep the two apart")
         return ids
 
 

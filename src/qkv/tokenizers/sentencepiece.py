@@ -36,7 +36,7 @@ class Pieces:
 
     @property
     def roles(self) -> dict[str, str]:
-        """The special pieces by their role, as far as their usual names tell it."""
+        """The special pieces by their role, as far as it follows from their usual names."""
         usual = {"<s>": "bos", "</s>": "eos", "<pad>": "pad", "<mask>": "mask", "[CLS]": "cls", "[SEP]": "sep"}
         found = {usual[p]: p for p, t in zip(self.pieces, self.types, strict=True) if t == CONTROL and p in usual}
         return {**found, "unk": self.pieces[self.unknown]}
@@ -68,7 +68,7 @@ def _parse(data: bytes, path: Path) -> Pieces:
             part = dict(_fields(_bytes(value)))
             charsmap, prefix, collapse = _bytes(part.get(2, b"")), bool(part.get(3, 1)), bool(part.get(4, 1))
     if not any(t == UNKNOWN for _, _, t in pieces):
-        raise QkvError("{path}: found {pieces} pieces and none for the unknown: not a sentencepiece model, or cut "
+        raise QkvError("{path}: found {pieces} pieces and none for unknown text: not a sentencepiece model, or cut "
                        "short", path=path, pieces=len(pieces))
     if kind not in KINDS:
         raise QkvError("{path}: a sentencepiece model of kind {kind}, expected 1 (unigram) or 2 (BPE)", path=path,

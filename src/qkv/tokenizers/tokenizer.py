@@ -1,6 +1,6 @@
 """Text to ids and back: one wrapper round the `tokenizers` library, whatever the vocabulary is made of.
 
-Next: `files.py` builds the backend from what lies in a model's directory, `train.py` from text.
+Next: `backends.py` builds the backend from a model's directory, `vocabulary.py` from text.
 """
 
 import codecs
@@ -97,7 +97,7 @@ class Tokenizer:
         return None if token is None else self.id(token)
 
     def id(self, token: str) -> int | None:
-        """The id of a token, None where there is no such token."""
+        """The id of a token, None if there is no such token."""
         return self.backend.token_to_id(token) if self._numbers is None else self._numbers.get(token)
 
     def token(self, id: int) -> str:  # noqa: A002
@@ -123,7 +123,7 @@ class Tokenizer:
         backend = self._target if side == "target" and self._target is not None else self.backend
         for text in texts:
             if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-                raise QkvError("{text!a}: holds bytes that are no UTF-8, or half of a character",
+                raise QkvError("{text!a}: contains bytes that are not UTF-8, or half of a character",
                                text=text[:40])
         with guard_panics(UNREAD):
             if self._numbers is None:
@@ -162,7 +162,7 @@ class Tokenizer:
         size = len(self)
         kept = [i for i in ids if 0 <= i < size and (special or i not in self._special)]
         if self._spelling is None:
-            with guard_panics(Message("the tokenizer cannot spell these ids")):
+            with guard_panics(Message("the tokenizer cannot decode these ids")):
                 return self.backend.decode(kept, skip_special_tokens=False)
         text = b"".join(self._spelling.spell(self.token(i)) for i in kept).decode("utf-8", "replace")
         return text.removeprefix(" ") if self._spelling.lead else text
@@ -216,7 +216,8 @@ class Tokenizer:
             token, top = max(self.backend.get_vocab().items(), key=lambda item: item[1], default=("", -1))
         if top >= vocabulary:
             raise QkvError("the tokenizer does not fit the model: it has {it} tokens (the last, {token!r}, is id "
-                           "{top}), the embedding has {vocabulary} rows; are both from one checkpoint?", it=len(self),
+                           "{top}), the embedding has {vocabulary} rows; are both from the same "
+                           "checkpoint?", it=len(self),
                            token=token, top=top, vocabulary=vocabulary)
 
     def save(self, directory: str | Path) -> None:
@@ -264,7 +265,7 @@ class Stream:
         if t._spelling is None:  # pyright: ignore[reportPrivateUsage]
             self._ids += [] if id is None else [id]
             text = t.decode(self._ids)
-            # What neighbours decide (a space, a joint) may still change; only what stays is said.
+            # What depends on neighbours (a space, a joint) may still change; only what is final is returned.
             new = text[len(self._said) :] if text.startswith(self._said) else ""
             new = new if final else new.rstrip(" \ufffd")
             self._said += new

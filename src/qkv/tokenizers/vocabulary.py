@@ -43,7 +43,7 @@ def train(
     """
     roles = {NAMES[token]: token for token in specials if token in NAMES}
     if kind != "bpe" and "unk" not in roles:
-        raise QkvError("a vocabulary of kind {kind!r} needs a token for the unknown: add '<unk>' to specials "
+        raise QkvError("a vocabulary of kind {kind!r} needs a token for unknown text: add '<unk>' to specials "
                        "{specials}", kind=kind, specials=list(specials))
     missing = {"none": set[str](), "cls": {"cls", "sep"}}.get(template, {template}) - roles.keys()
     if missing:
@@ -159,7 +159,7 @@ def equip(tokenizer: Tokenizer, specials: Sequence[str], template: Template) -> 
         return tokenizer
     if tokenizer.files:
         what = Message("lacks {lacking}", lacking=", ".join(lacking[:5])) if lacking else Message("ends no text")
-        raise QkvError("this vocabulary {what}, and its files cannot be added to; take another one",
+        raise QkvError("this vocabulary {what}, and no tokens can be added to its files; use another one",
                        what=what)
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
     backend.add_special_tokens([AddedToken(token, normalized=False) for token in lacking])

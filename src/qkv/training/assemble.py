@@ -54,7 +54,7 @@ class Assembly:
 
 
 def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -> Assembly:
-    """Read the data, make (or load from the run's directory) the vocabulary, build the model or go on from its base."""
+    """Read the data, make (or load from the run's directory) the vocabulary, build the model or load its base."""
     splits = read_splits(run)
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
     notes = compatibility.note_overruled(run, splits, begun)
@@ -109,16 +109,15 @@ def build_model(
 
 
 def read_splits(run: Run) -> Splits:
-    """The data of a run; QkvError where there is nothing to learn from, or nothing to judge by."""
+    """The data of a run; QkvError if there is nothing to train or validate on."""
     splits = run.splits()
     if splits.train and splits.valid:
         return splits
     if splits.train and run.data and not run.data.valid:
-        raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no file of them is named "
-                       "either")
+        raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no validation file is named either")
     lacking = Message("validate with") if splits.train else Message("train on")
-    raise QkvError("{name}: no data to {lacking}; rows with one and the same text are kept together, so a set of few "
-                   "different ones needs a file for each purpose", name=run.name, lacking=lacking)
+    raise QkvError("{name}: no data to {lacking}; rows with the same text are kept together, so a set of few "
+                   "different texts needs a file for each purpose", name=run.name, lacking=lacking)
 
 
 def run_lengths(numbers: Sequence[float]) -> list[list[float]]:
@@ -133,7 +132,7 @@ def checksum_batches(batches: Batches) -> int:
 
 
 def add_labels(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
-    """A trained model, with a new output for labels where there are some; without `words` an encoder says none."""
+    """A trained model, with a new output for labels if there are any; without `words` an encoder has no word output."""
     if not labels:
         return begun
     spec, drop = begun.spec, begun.spec.stack.blocks[0].dropout
@@ -146,14 +145,13 @@ def add_labels(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
 def attach_adapters(model: Model, run: Run) -> None:
     """Put adapters on a model, and freeze the rest; QkvError without a base, as there is nothing to stand beside."""
     if not run.base:
-        raise QkvError("training.lora: an adapter stands beside a trained model; say which: base = a directory or "
-                       "name")
+        raise QkvError("training.lora: an adapter needs a trained model; name it: base = a directory or name")
     model.base = run.base
     lora.attach(model.core, run.training.lora, seed=run.training.seed)
 
 
 def identify_frozen(core: torch.nn.Module) -> dict[str, Any]:
-    """What tells the weights that do not learn, and are in no checkpoint, from others'."""
+    """What identifies the frozen weights, which are in no checkpoint."""
     crc = 0
     for p in (p for p in core.parameters() if not p.requires_grad):
         crc = zlib.crc32(p.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes(), crc)
@@ -201,7 +199,7 @@ def borrow_tokenizer(name: str, specials: Sequence[str], template: str) -> Token
     """The vocabulary of another model, for an objective that needs such special tokens and such ends of texts.
 
     Raises:
-        QkvError: there is none, or it was made for something else.
+        QkvError: it has no tokenizer, or one made for something else.
     """
     found = text.load(name if Path(name).is_dir() else locate(name))
     if found is None:

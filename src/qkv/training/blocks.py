@@ -19,7 +19,7 @@ Forward = Callable[[Tensor, Step], Tensor]
 
 
 class Blocks:
-    """What stands in for the forward pass of each block within `learning`, and nowhere else."""
+    """The replacement of each block's forward pass within `learning`, and nowhere else."""
 
     def __init__(self, core: nn.Module, settings: Settings, device: torch.device, backend: str = "inductor") -> None:
         self.compiles = settings.compile == "blocks" or (settings.compile == "auto" and device.type == "cuda")
@@ -35,7 +35,7 @@ class Blocks:
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Blocks run in their fast way within; where somebody listens to the taps, as they stand."""
+        """Within it blocks run in their fast way, unless something listens to the taps."""
         blocks = {} if active_tracer.get() else self.fast
         for block, run in blocks.items():
             block.forward = run  # type: ignore[method-assign]

@@ -49,7 +49,7 @@ class Progress:
     stale: int = 0  # evaluations since then
     snapshots: list[int] = field(default_factory=list)
     precision: str = ""
-    empty: int = 0  # micro-batches in which nothing was to be learnt
+    empty: int = 0  # micro-batches without labels
     skipped: int = 0  # bad steps, whose update was left out
     row: int = 0  # of them the last ones, without a good one between
     back: int = 0  # times that the run went back to its last checkpoint
@@ -80,9 +80,9 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
         fsync_path(path.parent)
     except (OSError, SafetensorError) as e:
         kept = (
-            Message("the checkpoint before it is whole")
+            Message("the previous checkpoint is intact")
             if path.exists()
-            else Message("there was none before it")
+            else Message("there is no earlier one")
         )
         raise QkvError("{path}: could not be saved ({e}); {kept}. Make room (or name an --out that can be written) "
                        "and run again with --resume auto", path=path, e=e, kept=kept) from e
@@ -102,7 +102,7 @@ class Store:
 
     @property
     def last(self) -> Path | None:
-        """The newest checkpoint, where there is one."""
+        """The newest checkpoint, if there is one."""
         found = [self.folder / name for name in ("last.safetensors", "last.json")] if self.folder else []
         return max((path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime, default=None)
 
@@ -117,7 +117,7 @@ class Store:
     def save(
         self, core: nn.Module, optimizer: Any, progress: Progress, settings: Any, mean: optim.Mean | None = None
     ) -> None:
-        """Write all that the run needs to go on as if nothing had happened."""
+        """Write everything that the run needs to resume exactly."""
         if self.folder is None:
             return
         tensors = {f"weight:{name}": t for name, t in weights(core).items()}
@@ -157,7 +157,8 @@ class Store:
             data["tokenizer"] = rename_keys("tokenizer", data["tokenizer"])
         wrong = list(differences(before, self.identity))
         if wrong:
-            raise QkvError("{last}: this checkpoint is of another run: {wrong}. Give another --out to start anew",
+            raise QkvError("{last}: this checkpoint belongs to another run: {wrong}. Give another --out to start a "
+                           "new run",
                            last=self.last, wrong="; ".join(wrong[:6]))
         fill(core, {n.removeprefix("weight:"): t for n, t in tensors.items() if n.startswith("weight:")})
         progress = Progress(**state["progress"])
@@ -169,7 +170,8 @@ class Store:
         if memory_kind(then) == memory_kind(now):
             restore_optimizer(core, optimizer, tensors, progress.step)
         else:
-            notes.append(Message("what {then} remembers of each weight is of no use to {now}, which begins anew",
+            notes.append(Message("{now} cannot use the state that {then} kept for each weight, so it starts without "
+                                 "any",
                                  then=then, now=now))
         before = rename_keys("training", state["settings"])
         changed = list(differences(before, json.loads(json.dumps(dataclasses.asdict(settings))), "settings"))
@@ -177,8 +179,8 @@ class Store:
         notes += [Message("not a bit-for-bit repetition: {d}", d=d) for d in changed + moved]
         if None not in (self.judged, then := state.get("judged")) and then != self.judged:
             progress.best, progress.stale = None, 0  # it won on other data
-            notes.append(Message("the held-out data are not those of before: evaluations from here on cannot be "
-                                 "compared with the earlier ones, and the best weights are chosen anew"))
+            notes.append(Message("the held-out data have changed: evaluations from here on cannot be compared with "
+                                 "earlier ones, and the best weights are chosen again"))
         return progress, notes
 
     def keep(self, name: str, core: nn.Module, state: Mapping[str, Any]) -> None:

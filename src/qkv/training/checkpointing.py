@@ -38,14 +38,14 @@ class Checkpointing:
         self.mean = optim.Mean(checkpoint.weights(core), settings.ema) if settings.ema else None
 
     def begin(self, resume: bool) -> list[str]:
-        """Go on from the last checkpoint, where there is one, with the same state on all processes; notes on both.
+        """Resume from the last checkpoint, if there is one, with the same state on all processes; notes on both.
 
         Raises:
             QkvError: the folder holds a run that is not resumed, or another one, or the processes differ.
         """
         at, s, store, stepper, notes = self.at, self.settings, self.store, self.stepper, list[str]()
         if store.last and not resume:
-            raise QkvError("{last}: a run lies here; go on with --resume auto or give another --out",
+            raise QkvError("{last}: there is a run here already; continue it with --resume auto, or give another --out",
                            last=store.last)
         if s.on_bad_step == "rewind" and not store.folder:
             raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back "
@@ -60,7 +60,7 @@ class Checkpointing:
             self.saved = at.step
             notes = [Message("resumed after step {step}", step=at.step)]
             if why := find_stop_reason(at, s):
-                notes += [Message("nothing is left to do: training.{why} ended this run; say another to go on",
+                notes += [Message("nothing is left to do: training.{why} ended this run; set another value to continue",
                                   why=why)]
             notes += differences
         if stepper.ranks.size > 1:
@@ -101,7 +101,7 @@ class Checkpointing:
             found = self.evaluate(core, at.step)
             better = s.is_better(found, at.best)
             self.report({"kind": "evaluation", "step": at.step, "epoch": at.epoch, **found, "best": better})
-            warm = at.step > s.warmup  # before, no evaluation tells what the run will come to
+            warm = at.step > s.warmup  # before that, an evaluation says little about the run
             at.stale = 0 if better else at.stale + warm
             if better:
                 numbers = {k: v for k, v in found.items() if isinstance(v, int | float | str)}

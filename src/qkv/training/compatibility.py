@@ -1,6 +1,6 @@
-"""Whether the parts of a run go together: what it learns of such data, what is refused, what is told of the rest.
+"""Whether the parts of a run fit together: what it learns from its data, what is refused, and notes on the rest.
 
-All of it before step 1, so that nothing that was learnt is lost to it. Next: assemble.py.
+All of it happens before step 1, so that no training is lost to it. Next: assemble.py.
 """
 
 from collections import Counter
@@ -52,13 +52,13 @@ def choose_objective(run: Run, splits: Splits, begun: Model | None) -> Objective
     if run.objective or begun:
         whose = Message("; for these and this base ({kind})", kind=kind) if kind else Message(
             "; for these")
-        raise QkvError("objective {name!r} takes {name_kinds}, found {name_kinds2}{whose} there are: {fit}; say "
-                       "objective = one of them", name=name, name_kinds=name_kinds(OBJECTIVES[name].data),
+        raise QkvError("objective {name!r} takes {name_kinds}, found {name_kinds2}{whose} there are: {fit}; set "
+                       "objective to one of them", name=name, name_kinds=name_kinds(OBJECTIVES[name].data),
                        name_kinds2=name_kinds(splits.kind), whose=whose,
                        fit=", ".join(fit) or Message("none"))
     families = ", ".join(repr(family) for family, usual in USUAL.items() if usual in fit)
-    raise QkvError("model.family {family!r} does not fit {name_kinds}; these do: {families}; or say what it shall "
-                   "learn: objective = one of {fit}", family=run.model.family, name_kinds=name_kinds(splits.kind),
+    raise QkvError("model.family {family!r} does not fit {name_kinds}; these do: {families}; or choose what it "
+                   "learns: objective = one of {fit}", family=run.model.family, name_kinds=name_kinds(splits.kind),
                    families=families, fit=", ".join(fit))
 
 
@@ -79,22 +79,22 @@ def guess_reconstruction(begun: Model) -> str:
 
 
 def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
-    """QkvError where a setting would not be heeded, or does not go with the objective, the model or another setting."""
+    """QkvError if a setting would be ignored, or does not fit the objective, the model or another setting."""
     if run.tokenizer.bpe_dropout and (not objective.bpe_dropout or isinstance(splits.train, Mixture)):
-        what = Message("token shards are cut already") if objective.bpe_dropout else (
-            Message("these texts are not cut anew"))
+        what = Message("token shards are tokenized already") if objective.bpe_dropout else (
+            Message("these texts are tokenized only once"))
         fit = ", ".join(name for name, o in OBJECTIVES.items() if o.bpe_dropout)
-        raise QkvError("tokenizer.bpe_dropout={bpe_dropout}: {what}; take it away (it goes with {fit})",
+        raise QkvError("tokenizer.bpe_dropout={bpe_dropout}: {what}; remove it (it works with {fit})",
                        bpe_dropout=run.tokenizer.bpe_dropout, what=what, fit=fit)
     if run.training.word_dropout and not (objective.name == "pairs" or objective.labels_texts):
-        raise QkvError("training.word_dropout={word_dropout}: words are left out of labelled texts and of pairs "
-                       "alone; take it away", word_dropout=run.training.word_dropout)
+        raise QkvError("training.word_dropout={word_dropout}: it works only with labelled texts and with pairs; "
+                       "remove it", word_dropout=run.training.word_dropout)
     if run.training.word_dropout and run.training.scheduled_sampling:
         raise QkvError("training.scheduled_sampling: the model guesses from true words, which training.word_dropout "
-                       "makes unknown; take one of them away")
+                       "makes unknown; remove one of them")
     if run.training.rdrop and not has_dropout(as_json(model.spec)):
-        raise QkvError("training.rdrop={rdrop}: two passes of a model without dropout agree already; give it some "
-                       "(model.dropout=0.1), or take rdrop away", rdrop=run.training.rdrop)
+        raise QkvError("training.rdrop={rdrop}: two passes of a model without dropout are equal; set "
+                       "model.dropout=0.1, or remove rdrop", rdrop=run.training.rdrop)
     if model.spec.architecture not in objective.models:
         fit = " or ".join(objective.models)
         raise QkvError("{name}: objective {name2!r} needs a model of kind {fit}; this one is: {architecture}",
@@ -135,7 +135,7 @@ def fits(model: Model, source: Any) -> bool:
 
 
 def note_overruled(run: Run, splits: Splits, begun: Model | None) -> tuple[str, ...]:
-    """What is said where a run has a base, or another's vocabulary, and settings of its own that yield to it.
+    """Notes on settings that a base, or the vocabulary of another model, overrides.
 
     Raises:
         QkvError: another's vocabulary is named, and the base or the data have theirs.
@@ -144,25 +144,25 @@ def note_overruled(run: Run, splits: Splits, begun: Model | None) -> tuple[str, 
     if cut.of and (begun or isinstance(splits.train, Mixture)):
         whose = Message("that of the token shards")
         whose = Message("the base's ({base})", base=run.base) if begun else whose
-        raise QkvError("tokenizer.of={of}: this run's vocabulary is {whose}; take tokenizer.of away", of=cut.of,
+        raise QkvError("tokenizer.of={of}: this run's vocabulary is {whose}; remove tokenizer.of", of=cut.of,
                        whose=whose)
     room, whose = begun.spec.context if begun else None, run.base or cut.of
     told = list[Message]()
     if run.base and own:
-        told.append(Message("the model is that of {base}: of [model] only context is heeded", base=run.base))
+        told.append(Message("the model is that of {base}: of [model], only context is used", base=run.base))
     if room and Shape.context != run.model.context > room:
         told.append(
-            Message("model.context={context}: {base} reads {room} tokens at most, as do rows now",
+            Message("model.context={context}: {base} reads at most {room} tokens, so rows are limited to that",
                     context=run.model.context, base=run.base, room=room)
         )
     if whose and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
-        told.append(Message("the vocabulary is that of {whose}: kind and size in [tokenizer] are not heeded",
+        told.append(Message("the vocabulary is that of {whose}: kind and size in [tokenizer] are ignored",
                             whose=whose))
     return tuple(told)
 
 
 def collect_notes(run: Run, splits: Splits, objective: Objective, model: Model, hold_out: HoldOut) -> tuple[str, ...]:
-    """Everything that is said of how data, model and settings go together, before step 1."""
+    """All notes on how data, model and settings fit together, before step 1."""
     notes: list[str] = []
     if splits.kind == "pairs" and objective.answers == "labels" and objective.name != "choice":
         notes += note_unknown_labels(splits, model.labels)
@@ -177,7 +177,7 @@ def collect_notes(run: Run, splits: Splits, objective: Objective, model: Model, 
 
 
 def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Model) -> list[str]:
-    """What is said of settings that differ from the defaults and do nothing in this run; nothing without any."""
+    """The note on settings that differ from the defaults and have no effect in this run; empty without any."""
     s, check, data = run.training, run.check, run.data or Data()
     textual = isinstance(splits.train, str | Mixture)
     experts = any(block.moe for block in model.spec.stack.blocks)
@@ -205,44 +205,44 @@ def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Mo
         found += [name] if not used and own != usual else []
     notes: list[str] = []
     if found:
-        notes.append(Message("of no use in this run: {found}", found=", ".join(found)))
+        notes.append(Message("these settings have no effect in this run: {found}", found=", ".join(found)))
     if s.optimizer == "muon" and not optim.hidden_matrices(model.core):
-        notes.append(Message("training.optimizer=muon: no matrix of a layer learns here, so AdamW takes all "
+        notes.append(Message("training.optimizer=muon: no matrix of a layer is trained here, so AdamW trains all "
                              "weights"))
     return notes
 
 
 def note_label_like(splits: Splits) -> tuple[str, ...]:
-    """What is said of pairs whose second side looks like labels, where nobody said what is to be learnt."""
+    """The note on pairs whose second side looks like labels, if no objective was given."""
     sides = Counter(side for _, side in splits.train)  # type: ignore[misc]
     if len(sides) > 20 or len(splits.train) < 20 * len(sides):
         return ()
     some = ", ".join(repr(side[:20]) for side, _ in sides.most_common(4))
-    return (Message("the second column has only {sides} different texts ({some}): if these are labels, say "
+    return (Message("the second column has only {sides} different texts ({some}): if these are labels, set "
                     "objective=labels", sides=len(sides), some=some),)
 
 
 def note_unknown_labels(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
-    """What is said about held-out texts whose label no training text has; nothing without any."""
+    """The note on held-out texts whose label no training text has; empty without any."""
     found = Counter(label for part in (splits.valid, splits.test) for _, label in part if label not in labels)  # type: ignore[misc]
     if len(labels) == 1:
-        return (Message("all training texts have one label, {labels!r}: there is nothing to tell apart",
+        return (Message("all training texts have one label, {labels!r}: there is nothing to distinguish",
                         labels=labels[0]),)
     if not found:
         return ()
     some = ", ".join(map(repr, sorted(found)[:3]))
-    told = Message("{total} held-out texts have a label that no training text has ({some}): they can never be right, "
-                   "and the loss leaves them out", total=found.total(), some=some)
+    told = Message("{total} held-out texts have a label that no training text has ({some}): they always count as "
+                   "wrong, and the loss ignores them", total=found.total(), some=some)
     return (told,)
 
 
 def note_unanswerable(run: Run, splits: Splits, model: Model) -> tuple[str, ...]:
-    """What is said about held-out sources that are too long to be answered; nothing without any."""
+    """The note on held-out sources that are too long to be answered; empty without any."""
     rows = [*split_questions(splits.valid)[: run.check.sentences], *split_questions(splits.test)]
     over = sum(not fits(model, source) for source, _ in rows)
     room = run.model.context
     told = Message("{over:,} of {rows:,} held-out sources do not fit into the context of {room} tokens: they count as "
-                   "answered with nothing; raise model.context", over=over, rows=len(rows), room=room)
+                   "empty answers; raise model.context", over=over, rows=len(rows), room=room)
     return (told,) if over else ()
 
 

@@ -40,7 +40,7 @@ class Outcome:
     weights: str  # last, best, average or ema
     metrics: dict[str, Any]  # of those weights
     precision: str
-    empty: int = 0  # micro-batches in which nothing was to be learnt
+    empty: int = 0  # micro-batches without labels
     skipped: int = 0  # steps without an update, as their numbers were bad
 
 
@@ -71,7 +71,7 @@ def use_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def catch_signals() -> Iterator[list[int]]:
-    """A list that the first of SIGNALS is written into; a second one ends the process as ever.
+    """A list that the first of SIGNALS is written into; a second one ends the process as usual.
 
     What comes within DOUBLE_SIGNAL_SECONDS is the first once more: terminals and those who start processes both send
     it. So nobody else hears it until they are over, however soon all was saved. A SIGHUP that is ignored, as `nohup`

@@ -53,7 +53,7 @@ class Data:
     valid: int = 500  # pairs held out where no file is named; of a text it is always the last tenth
     test: int = 0
     apart: Literal["source", "target"] = "source"  # no held-out text of this side occurs in training
-    on_bad_row: Literal["error", "skip", "quarantine"] = "error"  # quarantine: put aside, into the file named next
+    on_bad_row: Literal["error", "skip", "quarantine"] = "error"  # quarantine: written to the file named next
     quarantine: str = "quarantine.jsonl"
     overlap: Literal["error", "drop", "keep"] = "error"  # held-out pairs in the training files; drop: not trained on
 
@@ -155,10 +155,10 @@ class Data:
         if not key:
             return
         file = f"{key.partition('_')[0]}_file"
-        instead = Message("take it away, or name {file}", file=file)
+        instead = Message("remove it, or name {file}", file=file)
         if kind in ("dataset", "corpus"):
-            instead = Message("take it away: a data set has splits of its own, validation and test")
-        raise QkvError("data.{key}: found {value!r}, which is not read beside {kind}; {instead}", key=key,
+            instead = Message("remove it: a data set has splits of its own, validation and test")
+        raise QkvError("data.{key}: found {value!r}, which is not used with {kind}; {instead}", key=key,
                        value=getattr(self, key), kind=kind, instead=instead)
 
     @property
@@ -255,9 +255,9 @@ class Data:
     def remove_held_out(
         self, sets: list[list[Any]], held: Sequence[Any], places: tuple[Placed, Placed]
     ) -> tuple[list[list[Any]], tuple[str, ...]]:
-        """The training rows that are not held out too, or all of them where `overlap` says so; and what is said.
+        """The training rows that are not held out too, or all of them if `overlap` says so; and the notes.
 
-        `places` are the rows of both with where each stands; they are asked only where there is something to tell.
+        `places` are the rows of both with their places; it is read only if there is something to report.
         """
         known = {repr(row) for row in held}
         count = sum(repr(row) in known for rows in sets for row in rows) if known else 0
@@ -290,22 +290,22 @@ class Data:
         what = Message("target") if side else Message("source")
         one, two = (quote_text(row[1 - side]) for row in (found[0], other[found[0][side]]))
         some = f"{quote_text(found[0][side])}: held out {one}, trained on {two}"
-        return (Message("{found:,} of {held:,} held-out pairs have a {what} that is trained on too, beside something "
-                        "else ({some})", found=len(found), held=len(held), what=what, some=some),)
+        return (Message("{found:,} of {held:,} held-out pairs have a {what} that also occurs in training, with a "
+                        "different partner ({some})", found=len(found), held=len(held), what=what, some=some),)
 
     def describe_overlap(self, train: Placed, apart: Placed, known: set[str], count: int) -> str:
-        """What is said about held-out rows in training: a note, or an error with both lines."""
+        """A note on held-out rows in training, or an error with both lines."""
         place, row = next((place, row) for place, row in train if repr(row) in known)
         held = next(place for place, other in apart if other == row)
         what = Message("conversation") if self.messages else Message("pair")
         said = Message("{place}: this {what} is held out too ({held}); {count} training rows are", place=place,
                        what=what, held=held, count=count)
         if self.overlap == "error":
-            raise QkvError('{said}: the evaluation would flatter the model. overlap = "drop" leaves them out of '
-                           'training, overlap = "keep" trains on them all the same', said=said)
+            raise QkvError('{said}: the evaluation would look too good. overlap = "drop" removes them from training, '
+                           'overlap = "keep" trains on them anyway', said=said)
         drop = self.overlap == "drop"
         return Message("{said}; {what}", said=said,
-                       what=Message("left out of training") if drop else Message("trained on all the same"))
+                       what=Message("left out of training") if drop else Message("trained on anyway"))
 
     def read_split(self, folder: Path, which: str, policy: BadRowPolicy) -> list[Any] | None:
         """The rows of a split that has files of its own."""
@@ -328,7 +328,7 @@ class Data:
 
 
 def read_shared(data: Data) -> Splits:
-    """The splits of a recipe's data: each file lies here, or under QKV_DATA, or where `qkv data get` put it."""
+    """The splits of a recipe's data: each file is here, or under QKV_DATA, or where `qkv data get` put it."""
 
     def find(name: str) -> str:
         return name if not name or Path(name).is_file() else str(find_data_file(*Path(name).parts))
@@ -344,12 +344,12 @@ def quote_text(text: str) -> str:
 
 
 def note_familiar(name: str, training: Mixture, held: Mixture) -> tuple[Message, ...]:
-    """A note of held-out shards of which much stands in the training shards too."""
+    """A note on held-out shards of which much also occurs in the training shards."""
     count, of, place = count_familiar(training, held)
     if count <= LEAK * of:
         return ()
-    return (Message("{name}: {count:,} of {of:,} held-out runs of {run} tokens stand in training too, the first at "
-                    "{place}: the evaluation flatters the model", name=name, count=count, of=of, run=RUN,
+    return (Message("{name}: {count:,} of {of:,} held-out runs of {run} tokens also occur in training, the first at "
+                    "{place}: the evaluation looks too good", name=name, count=count, of=of, run=RUN,
                     place=place),)
 
 
@@ -382,7 +382,7 @@ def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tup
     The text of a message may come in parts; they are joined.
 
     Raises:
-        QkvError: a line that is none, a message without role or text, a part that is no text, or no answer of an
+        QkvError: a line that is not one, a message without role or text, a part that is not text, or no answer of an
             assistant; with its line.
     """
     return sources.read_rows(path, lambda text, place: talk_of(parse_object(text, place), place), policy=policy)
@@ -410,16 +410,16 @@ def talk_of(item: Mapping[str, Any], place: str) -> Talk:
 
 
 def message_text(message: Mapping[str, Any], where: str) -> str:
-    """What a message says: its content, or the text of its parts one behind the other; QkvError where it is none."""
+    """The text of a message: its content, or the text of its parts joined; QkvError if it is neither."""
     content, parts = message.get("content"), list[str]()
     for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
         kind, text = (part.get("type"), part.get("text")) if isinstance(part, Mapping) else (type(part).__name__, None)
         if kind != "text" or not isinstance(text, str):
-            raise QkvError('{where}: found a part of type {kind!r}, expected {{"type": "text", "text": …}}; mend the '
-                           "row, or leave such rows out: on_bad_row", where=where, kind=kind)
+            raise QkvError('{where}: found a part of type {kind!r}, expected {{"type": "text", "text": …}}; fix the '
+                           "row, or skip such rows with on_bad_row", where=where, kind=kind)
         parts.append(text)
     if not (text := "".join(parts)).strip():
-        calls = Message("; what it calls (tool_calls) is not learnt") if message.get("tool_calls") else ""
-        raise QkvError("{where}, of {role!r}, is empty{calls}; mend the row, or leave such rows out: on_bad_row",
+        calls = Message("; its tool calls (tool_calls) are not trained on") if message.get("tool_calls") else ""
+        raise QkvError("{where}, of {role!r}, is empty{calls}; fix the row, or skip such rows with on_bad_row",
                        where=where, role=message["role"], calls=calls)
     return text

@@ -19,9 +19,9 @@ from qkv.training import log
 from qkv.training.data_files import Data
 from qkv.training.splits import Pair
 
-BROKEN = "\ufffd"  # what decoding puts where bytes are no character
-FEW = 200  # pairs tell whether a model is of this direction
-BATCH = 2000  # pairs at a time: enough that those of like length are many, and few enough to see it go on
+BROKEN = "\ufffd"  # what decoding writes for bytes that are not a character
+FEW = 200  # pairs that show whether a model is of this direction
+BATCH = 2000  # pairs at a time: enough to sort by length, few enough to show progress
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def write(
 ) -> list[Made]:  # fmt: skip
     """For each file of pairs one of the same name in `out`; each is whole or not there.
 
-    `tell` hears (read, all). `doubt` hears (file, chrF with the pairs' own side, chrF with what was read) as soon as
+    `tell` gets (read, all). `doubt` gets (file, chrF with the pairs' own side, chrF with what was read) as soon as
     what is written is more like what was read, as that of a model of the other direction is.
 
     Raises:
@@ -105,8 +105,8 @@ def write(
             if tell is not None:
                 tell(done, sum(map(len, whole)))
         if not pairs:
-            raise QkvError("{name}: of {rows:,} texts the model ended no translation; is it trained well enough, and "
-                           "of this direction?", name=one.name, rows=len(rows))
+            raise QkvError("{name}: the model finished no translation of {rows:,} texts; is it trained well enough, "
+                           "and for this direction?", name=one.name, rows=len(rows))
         put(one, pairs, out)
         made.append(Made(places(one, out), len(rows), len(pairs), without))
     return made
@@ -124,7 +124,7 @@ def free(data: Data, out: Path) -> list[Data]:
     goal = [place for one in sets for place in places(one, out)]
     for place in goal:
         if goal.count(place) > 1:
-            raise QkvError("{place}: two of the files would be written there; give them names of their own",
+            raise QkvError("{place}: two of the files would be written there; give them different names",
                            place=place)
         if place.exists():
             raise QkvError("{place}: exists already; remove it or give another --out", place=place)

@@ -25,8 +25,8 @@ from qkv.messages import Message
 PATIENCE = timedelta(hours=6)  # ranks wait this long for one that evaluates; a rank that dies is noticed at once
 GRACE = 20  # seconds in which the other processes should end by themselves, on a busy machine too; nothing is lost then
 WORDS = 2000  # bytes of an error that another rank hears of
-NEEDED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")  # what torchrun tells each process
-GONE = Message("another process of this run ended before its time")
+NEEDED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")  # what torchrun passes to each process
+GONE = Message("another process of this run ended early")
 
 
 class Lost(QkvError):
@@ -134,7 +134,7 @@ def watch_peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as e:
-        raise Lost("training: {gone} ({e}); --resume auto goes on", gone=GONE, e=str(e).splitlines()[0][:120]) from e
+        raise Lost("training: {gone} ({e}); --resume auto continues", gone=GONE, e=str(e).splitlines()[0][:120]) from e
 
 
 def current_ranks() -> Ranks:
@@ -145,7 +145,7 @@ def current_ranks() -> Ranks:
 
 @contextmanager
 def join_ranks(device: str = "auto") -> Iterator[Ranks]:
-    """Among the processes that torchrun started, each on its own GPU where there are any; else ranks as they are."""
+    """Among the processes that torchrun started, each on its own GPU if there are any."""
     if current_ranks().size > 1 or not all(key in os.environ for key in NEEDED) or os.environ["WORLD_SIZE"] == "1":
         yield current_ranks()
         return
@@ -161,7 +161,7 @@ def join_group(device: str, local: int, address: str = "env://", *, rank: int = 
     backend = "gloo"
     if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
         if local >= torch.cuda.device_count():
-            raise QkvError("training: process {local} finds {device_count} GPUs here; start one a GPU", local=local,
+            raise QkvError("training: process {local} finds {device_count} GPUs here; start one per GPU", local=local,
                            device_count=torch.cuda.device_count())
         torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl"
@@ -176,7 +176,7 @@ def start_ranks(count: int, command: Sequence[str], *, device: str = "auto") -> 
     """This process as the first of `count` on this machine; the others run `command`, which must come to `join_ranks`.
 
     Raises:
-        Lost: one of them ended before its time; what it said last and its exit code are told.
+        Lost: one of them ended early; the error has its last output and its exit code.
     """
     # it takes a free port now; the process group below finds it there, as both are "multi-tenant"
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
@@ -186,7 +186,7 @@ def start_ranks(count: int, command: Sequence[str], *, device: str = "auto") -> 
     try:
         for rank, file in enumerate(said, 1):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
-            # in a session of its own: Ctrl-C reaches the first rank alone, which tells the others after the step
+            # in a separate session: Ctrl-C reaches only the first rank, which informs the others after the step
             child = subprocess.Popen(
                 command, env={**os.environ, **address, **own}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=file, start_new_session=True,
@@ -216,7 +216,7 @@ def leave_group(children: Iterable[subprocess.Popen[bytes]]) -> None:
 
 
 def find_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[bytes]]) -> Lost | None:
-    """What ended the process that did not merely lose the others, where there is one."""
+    """The error of the process that failed itself, if there is one."""
     for rank, (child, file) in enumerate(zip(children, said, strict=True), 1):
         file.seek(0)
         text = file.read().decode("utf-8", "replace").strip()
@@ -225,7 +225,7 @@ def find_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[by
             lines = text.splitlines() or ["it said nothing"]
             heads = "error:", Message("error:").to("zh")
             said_last = next((line for line in lines if line.startswith(heads)), lines[-1])
-            error = Lost("training: process {rank} ended with code {exit}: {said_last}; --resume auto goes on",
+            error = Lost("training: process {rank} ended with code {exit}: {said_last}; --resume auto continues",
                          rank=rank, exit=code, said_last=said_last[:300])
             error.exit_code = code
             return error

@@ -83,7 +83,7 @@ def join_parts(line: str, joint: str) -> str:
 
 
 def evaluate_test(a: Assembly) -> tuple[dict[str, Any], list[str]]:
-    """The numbers of the test split with the run's beam, and the answers; nothing where there is none."""
+    """The numbers of the test split with the run's beam, and the answers; empty without a test split."""
     if not a.splits.test:
         return {}, []
     held = [batch.to(a.model.device) for batch in a.hold_out(a.splits.test)]
@@ -97,7 +97,7 @@ def evaluate_test(a: Assembly) -> tuple[dict[str, Any], list[str]]:
 def make_rehearsal(a: Assembly) -> Callable[[Transformer], float]:
     """Does once what evaluation and test do most at a time, and gives the seconds that one evaluation would take.
 
-    Answers are taken to be about as long as the true ones: those of a young model go on for ever.
+    Answers are taken to be about as long as the true ones: an untrained model writes without end.
     """
     valid = [batch.to(a.model.device) for batch in a.valid]
     pairs = [] if isinstance(a.splits.valid, str | Mixture) else split_questions(a.splits.valid)

@@ -1,7 +1,7 @@
 """Each process keeps a part of every weight, gradient and optimiser state: PyTorch's FSDP2 around the loss.
 
 Its checkpoints are PyTorch's distributed ones in safetensors, a file a process, read on any number of processes. Only
-the plan of who writes what travels between the processes as pickle, as PyTorch sends it; on disk there is none.
+the plan of who writes what travels between the processes as pickle, as PyTorch sends it; on disk nothing is pickled.
 Next: loop.py.
 """
 
@@ -71,11 +71,11 @@ class Sharded(nn.Module):
 def refuse_unsupported(settings: "Settings", core: Transformer) -> None:
     """Refuse what sharded weights cannot do yet."""
     if not core.spec.has_blocks:
-        raise QkvError("training.shard: an LSTM has no blocks to part; leave it away, its weights stay whole")
+        raise QkvError("training.shard: an LSTM has no blocks to shard; remove it")
     asked = [f"training.{key}" for key in ALONE if getattr(settings, key)]
     asked += [] if settings.optimizer in ("adam", "adamw") else [f"training.optimizer={settings.optimizer}"]
     if asked:
-        raise QkvError("training.shard does not go with {asked} yet: leave one of them away",
+        raise QkvError("training.shard does not work with {asked} yet: remove one of them",
                        asked=join(", ", asked))
 
 
@@ -118,7 +118,7 @@ def write_parts(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str
         if ranks.first:
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
-    with explain_save_errors(place):  # PyTorch tells all processes of an error of one
+    with explain_save_errors(place):  # PyTorch reports an error of one process to all
         dcp.save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
     with ranks.barrier_on_error(), explain_save_errors(place):
         if ranks.first:
@@ -142,12 +142,12 @@ def explain_save_errors(place: Path) -> Iterator[None]:
         yield
     except (OSError, CheckpointException) as e:
         cause = min(e.failures.items())[1][0] if isinstance(e, CheckpointException) else e
-        raise QkvError("{place}: could not be saved ({cause}); the checkpoint before it is whole. Make room and run "
+        raise QkvError("{place}: could not be saved ({cause}); the previous checkpoint is intact. Make room and run "
                        "again with --resume auto", place=place, cause=str(cause)[:300]) from e
 
 
 def delete_parts(pointer: Path) -> None:
-    """Let go of a checkpoint and its folder, where there is one."""
+    """Delete a checkpoint and its folder, if there is one."""
     pointer.unlink(missing_ok=True)
     for old in pointer.parent.glob(f"{pointer.stem}-*"):
         shutil.rmtree(old, ignore_errors=True)
@@ -184,5 +184,6 @@ def read_parts(pointer: Path, core: nn.Module) -> tuple[dict[str, Tensor], dict[
             dcp.load(found, storage_reader=reader, no_dist=not dist.is_initialized())
         return found, state
     except (OSError, ValueError, KeyError, dcp.CheckpointException) as e:
-        raise QkvError("{pointer}: not a whole checkpoint of a run ({e}); delete it to start anew", pointer=pointer,
+        raise QkvError("{pointer}: not a complete checkpoint of a run ({e}); delete it to start a new "
+                       "run", pointer=pointer,
                        e=str(e)[:300]) from e

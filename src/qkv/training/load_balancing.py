@@ -1,6 +1,6 @@
 """What keeps experts equally busy: a loss that pulls the router, or a bias that steers it without a gradient.
 
-Both read the taps `moe.logits` and `moe.index`, of one layer or of several laid together; whoever calls leaves padding
+Both read the taps `moe.logits` and `moe.index`, of one layer or of several laid together; the caller leaves padding
 out: `balance_loss(logits[real], index[real], experts)`.
 """
 

@@ -73,7 +73,7 @@ def open_log(path: Path | None, report: Report | None) -> Report:
 
 def write_error(path: Path, error: OSError) -> QkvError:
     """What to say about a log that cannot be written."""
-    return QkvError("{path}: could not be written ({error}); what was saved before is whole. Make room (or name an "
+    return QkvError("{path}: could not be written ({error}); what was saved before is intact. Make room (or name an "
                     "--out that can be written) and run again with --resume auto", path=path, error=error)
 
 
@@ -91,7 +91,7 @@ def read_events(path: Path) -> list[Event]:
 
 
 def truncate(path: Path, step: int) -> None:
-    """Drop the events after `step`, and half lines: a resumed run tells them again.
+    """Drop the events after `step`, and half lines: a resumed run logs them again.
 
     Raises:
         QkvError: the disk is full or not writable; the log is as it was.
@@ -105,7 +105,7 @@ def truncate(path: Path, step: int) -> None:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """A JSON object into a file, whole or not at all; a number that is none becomes null."""
+    """Write a JSON object to a file atomically; numbers that are not finite become null."""
     try:
         write_text_file(path, json.dumps(replace_nonfinite(value), indent=2, ensure_ascii=False, default=str) + "\n")
     except OSError as e:

@@ -35,7 +35,7 @@ def train(
 ) -> Outcome:  # fmt: skip
     """Train `core` in place; without `directory` nothing is written.
 
-    `resume` goes on from the directory's last checkpoint where there is one. `recorder` records the run in it.
+    `resume` continues from the directory's last checkpoint if there is one. `recorder` records the run in it.
 
     Raises:
         NonFinite: a loss or gradient is not a number, or a spike, and such steps are not skipped or too many.
@@ -99,10 +99,10 @@ class Loop:
         self.stepper.speed.shown = (at.tokens, at.seconds)
         if self.recorder and self.stepper.shards:  # parts of a matrix say little of it
             self.recorder = None
-            notes.append(Message("watch: nothing is recorded, as training.shard parts the weights"))
+            notes.append(Message("watch: nothing is recorded, because training.shard splits the weights"))
         if at.step < s.warmup and self.total() <= s.warmup:
-            notes.append(Message("training.warmup={warmup} is as long as the run ({total} steps) or longer: its rate "
-                                 "only rises", warmup=s.warmup, total=self.total()))
+            notes.append(Message("training.warmup={warmup} is as long as the run ({total} steps) or longer: the "
+                                 "learning rate only rises", warmup=s.warmup, total=self.total()))
         for text in notes:
             self.note(text)
         if self.recorder and self.log and (event := self.recorder.begin(self.core, self.log.parent, at)):
@@ -170,13 +170,13 @@ class Loop:
         return out or step == self.total() or (judged and 0 < s.patience <= at.stale + 1)
 
     def skip(self, wrong: str, norm: float, keys: Sequence[Any], made: Gradients) -> bool:
-        """Drop the gradients of a bad step and go on, or back to the last checkpoint: whether it went back."""
+        """Drop the gradients of a bad step and continue, or return to the last checkpoint: whether it did."""
         at, s, checkpoints = self.at, self.settings, self.checkpoints
         self.stepper.optimizer.zero_grad(set_to_none=True)
         rank = self.stepper.ranks.rank
         what, aside = handle_bad_step(wrong, norm, keys, made.batches, at, s, checkpoints.store, rank)
         if s.on_bad_step == "skip":
-            self.note(Message("{what}: the update is left out{aside}", what=what, aside=aside))
+            self.note(Message("{what}: the update is skipped{aside}", what=what, aside=aside))
             return False
         checkpoints.rewind()
         if self.log:
@@ -208,7 +208,7 @@ class Loop:
             start = time.perf_counter()
             at.epoch, at.done = at.epoch + 1, 0
             self.order = self.groups(at.epoch)
-            at.seconds += time.perf_counter() - start  # cutting words anew is a part of training
+            at.seconds += time.perf_counter() - start  # splitting words again is a part of training
         if at.step == self.checkpoints.saved:  # it went back: nothing is new since then
             return
         if self.recorder and (event := self.recorder.after()):

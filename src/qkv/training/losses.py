@@ -139,7 +139,7 @@ def text_logits(core: Transformer, states: Tensor, batch: Batch, drop: Drop = no
 
 
 def check_label_range(labels: Tensor, count: int, what: str) -> None:
-    """Refuse labels [B, T] that are no number below `count`; on a GPU looking would wait, and torch asserts it itself.
+    """Refuse labels [B, T] outside 0 to `count` - 1; on a GPU the check would synchronise, and torch asserts it itself.
 
     Raises:
         QkvError: a label out of range, with its row and its place in the row.

@@ -20,7 +20,7 @@ from qkv.training.checkpoint import Progress
 from qkv.training.distributed import Ranks
 from qkv.training.losses import token_loss
 
-CROWDED = 1.2  # how much longer all threads take than one where it is told
+CROWDED = 1.2  # how much longer all threads must take than one to be reported
 WORTH = 1.1  # how much faster bf16 must be to be chosen: its rounding is not free
 GRAIN = 32  # lengths are rounded up to so many: few of them are counted
 SIDES = {"cpu": 1024, "cuda": 8192}  # of the matrices that are multiplied
@@ -28,7 +28,7 @@ ROUNDS = 5
 
 
 def choose_precision(wanted: str, core: Transformer, batch: Batch, ranks: Ranks) -> tuple[str, Message]:
-    """The precision of a run, the same for all processes, and what is said of it."""
+    """The precision of a run, the same for all processes, and the note on it."""
     found, gain = measure_precision(wanted, core, batch)
     if ranks.size > 1:
         found = "bf16" if ranks.broadcast_numbers(found == "bf16") == [1] else "fp32"
@@ -53,7 +53,7 @@ def measure_precision(wanted: str, core: Transformer, batch: Batch, *, rounds: i
 
 
 def warn_oversubscribed(core: Transformer, batch: Batch, precision: str, ranks: Ranks) -> list[Message]:
-    """What is said where the threads of this process hinder each other; nothing where they do not."""
+    """The note if the threads of this process hinder each other; empty otherwise."""
     alone = ranks.size == 1  # other processes are meant to share the cores
     times = compare_threads(core, batch, low=precision == "bf16") if alone else 1.0
     if times < CROWDED:

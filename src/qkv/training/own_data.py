@@ -48,7 +48,7 @@ OWN_LABELS = Settings(
     epochs=10, tokens=2048, optimizer="adamw", lr=3e-4, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01,
     schedule="linear", warmup=20, clip=1.0, metric="label_accuracy", patience=3,
 )  # fmt: skip
-# the family that is trained where the objective alone is said
+# the family that is trained if only the objective is given
 FAMILIES: dict[str, Any] = {
     "labels": "bert", "similarity": "bert", "choice": "bert", "masked": "bert", "prefixes": "prefix", "spans": "t5",
     "denoise": "bart", "blanks": "glm_blank",
@@ -93,7 +93,7 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     kind = next(iter(kinds)) if len(kinds) == 1 else ""
     if len(kinds) > 1 and kinds & {"tsv", "jsonl", "shards"}:
         raise QkvError("{names}: found files of different kinds, expected two parallel ones, one text, or some of TSV "
-                       "or JSON lines; write their rows in one form, all *.tsv or all *.jsonl, and pack texts beside "
+                       "or JSON lines; use one format for all rows, *.tsv or *.jsonl, and pack texts that go with "
                        "shards (qkv data pack)", names=", ".join(names))
     if kind == "jsonl":
         values = describe_json_lines(paths, parse_overrides(words, KINDS).get("data", {}))
@@ -118,13 +118,13 @@ def describe_json_lines(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[
     for row in chain([first], (row for _, row in found) if lenient else ()):
         if values := describe_row(row, [str(path) for path in paths], data.get("keys")):
             return values
-    raise QkvError("{path}:{number}: found the keys {first}; which of them to learn from is said by "
-                   "data.keys='[\"A\", \"B\"]'", path=path, number=number,
+    raise QkvError("{path}:{number}: found the keys {first}; name those to learn from: data.keys='[\"A\", "
+                   "\"B\"]'", path=path, number=number,
                    first=", ".join(first) or Message("none"))
 
 
 def describe_row(row: Mapping[str, object], names: list[str], said: object) -> dict[str, Any]:
-    """What files hold of which this is a row: the keys that were `said`, or those that it has; nothing if none."""
+    """What files with such a row hold: by the keys in `said`, or by those that it has; None if unknown."""
     if "messages" in row and not said:
         return {"data": {"messages": names}}
     keys = said if isinstance(said, list) else next((keys for keys in KEYS if row.keys() >= {*keys}), None)
@@ -160,7 +160,7 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
 
 
 def hides_words(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:
-    """Whether what was said, the stronger first, makes of pairs texts whose words are hidden and guessed."""
+    """Whether these settings, the stronger first, make pairs into texts whose words are masked and predicted."""
     base = next((str(part["base"]) for part in said if part.get("base")), "")
     models = [part["model"] for part in said if isinstance(part.get("model"), dict)]
     family = next((model["family"] for model in models if "family" in model), family)
@@ -168,7 +168,7 @@ def hides_words(said: Sequence[Mapping[str, Any]], family: str, folder: Path) ->
     if base and not objective:
         try:
             return spec_of(folder / base if (folder / base).is_dir() else base).architecture == "encoder"
-        except QkvError:  # told where it is loaded
+        except QkvError:  # reported when it is loaded
             return False
     return objective == "masked" or (not objective and family == "bert")
 

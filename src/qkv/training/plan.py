@@ -18,5 +18,5 @@ class Plan:
     order: Callable[[int], Sequence[Any]]
     make: Callable[[Any], Batch]
     identity: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # what was left out, to be told before the run
+    notes: tuple[str, ...] = ()  # what was skipped, to be reported before the run
     judged: int | None = None

@@ -29,7 +29,7 @@ from qkv.training.splits import Splits, find_data_file
 class Vocabulary:
     """How text is cut: the kind of vocabulary and its largest size, or as another model cuts it.
 
-    In training each merge of a word is left out with probability `dropout`, anew in each epoch (bpe_dropout.py).
+    In training each merge is skipped with probability `bpe_dropout`, drawn again in each epoch (bpe_dropout.py).
     """
 
     kind: Kind = "bpe"
@@ -137,7 +137,7 @@ KINDS = {
 
 
 def parse_overrides(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
-    """`a.b=c` words as a nested mapping; of an unknown key the nearest is told, in whichever part it lies."""
+    """`a.b=c` words as a nested mapping; for an unknown key the error names the nearest one of any part."""
     values, parts = parse_assignments(words), tuple(parts)
     for key, value in values.items():
         if key in PLAIN:
@@ -200,6 +200,6 @@ def shrink_run(run: Run) -> Run:
     return dataclasses.replace(
         run, splits=read_few, model=model, training=training,
         check=dataclasses.replace(run.check, sentences=4, longest=8, prompts=prompts),
-        # so few rows need not know the words that are asked for
+        # so few rows need not contain the words to watch
         watch=dataclasses.replace(run.watch, times=min(run.watch.times, 3), longest=8, texts=(), words=()),
     )  # fmt: skip

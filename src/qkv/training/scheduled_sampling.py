@@ -39,7 +39,7 @@ def replace_inputs(core: Transformer, batch: Batch, part: float, *key: int) -> B
     asked = there[:, :-1] & there[:, 1:]  # B T-1: the next input is this label's word
     if core.spec.decoder is None or not bool((batch.target[:, 1:] == batch.labels[:, :-1])[asked].all()):
         raise QkvError("training.scheduled_sampling: it replaces the next word's input; these batches ask for hidden "
-                       "words or labels. Leave it out")
+                       "words or labels. Remove it")
     chosen = asked & draw_cells(asked.shape, part, *key, device=batch.target.device)
     target = batch.target.clone()
     if bool(chosen.any()):

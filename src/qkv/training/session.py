@@ -1,4 +1,4 @@
-"""One run from start to end: assembled, trained, tested and kept in a directory that can go on later."""
+"""One run from start to end: assembled, trained, tested and saved to a directory from which it can resume."""
 
 import dataclasses
 import time
@@ -85,7 +85,7 @@ def refuse_others(directory: Path) -> None:
             raise QkvError("{path}: is a file, and the run needs a directory; give another --out", path=path)
     models = [name for name in ("config.json", "adapter_config.json") if (directory / name).exists()]
     if models and not (directory / "train" / "run.json").exists():
-        raise QkvError("{directory}: holds a model that is no run, and would be written over; give another --out",
+        raise QkvError("{directory}: contains a model that is not a run, and would be overwritten; give another --out",
                        directory=directory)
 
 
@@ -93,7 +93,8 @@ def begin_directory(a: Assembly, directory: Path, *, first: bool = True) -> None
     """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
     refuse_others(directory)  # once more, now that no other process can begin here
     if checkpoint.Store(directory / "train", {}).last:
-        raise QkvError("{directory}: holds a run already; go on with --resume auto or give another --out",
+        raise QkvError("{directory}: there is a run here already; continue it with --resume auto, or give another "
+                       "--out",
                        directory=directory)
     if not first:
         return

@@ -44,7 +44,7 @@ class Settings:
     decay: float = 0.2  # wsd: the last share of the steps, in which the rate falls
     floor: float = 0.0  # cosine, linear, wsd: where the rate ends, as a share of lr
     clip: float = 0.0  # largest gradient norm
-    on_bad_step: Literal["stop", "skip", "rewind"] = "stop"  # a loss or gradient that is no number, or a spike
+    on_bad_step: Literal["stop", "skip", "rewind"] = "stop"  # a loss or gradient that is not finite, or a spike
     spike: float = 0.0  # so many standard deviations above the last 64 steps a loss or gradient is a spike; 0: never
     label_smoothing: float = 0.0
     rdrop: float = 0.0  # each batch is read with two dropouts, and differing costs so much (R-Drop: Liang et al. 2021)
@@ -52,9 +52,9 @@ class Settings:
     scheduled_sampling_ramp: int = 0  # steps over which that share grows from none
     word_dropout: float = 0.0  # the share of words left out of labelled texts (Iyyer et al. 2015), unknown in pairs
     moe_aux_loss: float = (
-        0.01  # how much of the loss evens out the experts, where there are any (Fedus et al. 2021, 2.2)
+        0.01  # weight of the loss term that balances the experts, if there are any (Fedus et al. 2021, 2.2)
     )
-    moe_bias_lr: float = 1e-3  # how far the bias of an expert moves in a step, where there is one (Wang et al. 2024)
+    moe_bias_lr: float = 1e-3  # how far the bias of an expert moves in a step, if there is one (Wang et al. 2024)
     auxiliary: float = 0.5  # what the loss of words counts beside that of labels (Radford et al. 2018, equation 5)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "never", "blocks"] = "auto"  # torch.compile of the blocks; auto: on a GPU
@@ -78,12 +78,12 @@ class Settings:
         check_range("training", self, NOT_NEGATIVE, lambda n: n >= 0, "steps", "epochs", "seconds", "patience",
                     "warmup", "lr", "clip", "average", "weight_decay", "moe_aux_loss", "moe_bias_lr", "auxiliary",
                 "scheduled_sampling_ramp", "spike", "rdrop", "evaluate_every", "save_every")  # fmt: skip
-        above = Message("a number above 0 (1e-8, say), as Adam divides by it")
+        above = Message("a number above 0, such as 1e-8: Adam divides by it")
         check_range("training", self, above, lambda n: n > 0, "eps")
         check_range("training", self, SHARE, lambda n: 0 <= n <= 1, "label_smoothing", "decay", "floor",
                 "scheduled_sampling")  # fmt: skip
         check_range("training", self, SHARE_BELOW_1, lambda n: 0 <= n < 1, "ema", "word_dropout")
-        usual = Message("0 (the usual) to {threads}", threads=THREADS)
+        usual = Message("0 (the default) to {threads}", threads=THREADS)
         check_range("training", self, usual, lambda n: 0 <= n <= THREADS, "threads")
         whole = Message("a whole number of at most 63 bits")
         check_range("training", self, whole, lambda n: abs(n) < 1 << 63, "seed")

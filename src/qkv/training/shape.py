@@ -74,20 +74,20 @@ class Shape:
     def spec(self, vocabulary: int, *, labels: int = 0) -> Spec:
         """The spec of such a model over a vocabulary and so many labels of texts.
 
-        Hugging Face can load what comes of all but `prefix`, `glm_blank` and the LSTMs, where they have no labels.
+        Hugging Face can load the result, except for `prefix`, `glm_blank` and the LSTMs, if it has no labels.
 
         Raises:
             QkvError: sizes that the family cannot have, or a dropout where it has none.
         """
         if self.dropout and self.family in DROPLESS:
             fit = ", ".join(f for f in typing.get_args(typing.get_type_hints(Shape)["family"]) if f not in DROPLESS)
-            raise QkvError("model.dropout={dropout}: {family} has no dropout of states and would learn without; say "
-                           "model.dropout=0, or take a family that has it: {fit}", dropout=self.dropout,
+            raise QkvError("model.dropout={dropout}: {family} has no dropout of states; set model.dropout=0, or use a "
+                           "family that has it: {fit}", dropout=self.dropout,
                            family=self.family, fit=fit)
         self.refuse_idle()
         if self.width % self.heads and self.family not in HEADLESS:
             near = self.width + -self.width % self.heads
-            raise QkvError("model.width: found {width}, which {heads} heads do not divide; take {near}, or another "
+            raise QkvError("model.width: found {width}, which {heads} heads do not divide; use {near}, or another "
                            "number of model.heads", width=self.width, heads=self.heads, near=near)
         if self.family in ("lstm", "lstm-attention"):
             attention = "additive" if self.family == "lstm-attention" else "none"
@@ -104,20 +104,19 @@ class Shape:
         return replace(spec, labels=label_head(spec, labels, self.drop)) if labels else spec
 
     def refuse_idle(self) -> None:
-        """Refuse what this family would not heed."""
+        """Refuse what this family would ignore."""
         lacks = (*LACKS.get(self.family, ()), *(() if self.family in SHARING else ("groups", "experts")))
         idle = next((key for key in lacks if getattr(self, key) != getattr(Shape, key)), None)
         if idle:
             known = typing.get_args(typing.get_type_hints(Shape)["family"])
             fit = SHARING if idle in ("groups", "experts") else [f for f in known if idle not in LACKS.get(f, ())]
-            raise QkvError("model.{idle}={value}: {family} does not heed it; take it away, or take a family that "
-                           "does: {fit}", idle=idle, value=getattr(self, idle), family=self.family,
+            raise QkvError("model.{idle}={value}: {family} ignores it; remove it, or use a family that supports it: "
+                           "{fit}", idle=idle, value=getattr(self, idle), family=self.family,
                            fit=", ".join(fit))
         if self.moe_bias and not self.experts:
-            raise QkvError("model.moe_bias=true: there are no experts to steer; say how many: "
-                           "model.experts=8")
+            raise QkvError("model.moe_bias=true: there are no experts to balance; set how many: model.experts=8")
         if self.top_k != Shape.top_k and not self.experts:
-            raise QkvError("model.top_k={top_k}: there are no experts to choose from; say how many: model.experts=8",
+            raise QkvError("model.top_k={top_k}: there are no experts to choose from; set how many: model.experts=8",
                            top_k=self.top_k)
 
     def refuse_narrow(self) -> None:

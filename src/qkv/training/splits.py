@@ -25,7 +25,7 @@ class Splits:
     train: Sequence[Any] | str | Mixture  # pairs, or conversations: a Talk each
     valid: Sequence[Any] | str | Mixture
     test: Sequence[Any] | str | Mixture = ()
-    notes: tuple[str, ...] = ()  # what was left out, to be told before the run
+    notes: tuple[str, ...] = ()  # what was skipped, to be reported before the run
     often: NDArray[np.float64] | None = None  # how many times each row of train comes in an epoch; without it once
 
     @property

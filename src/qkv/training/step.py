@@ -141,7 +141,7 @@ class NonFinite(QkvError):
 
 
 def find_fault(loss: float, norm: float, recent: Sequence[Sequence[float]], *, spike: float) -> str:
-    """What is wrong with a step, or nothing: a number that is none, or one too many standard deviations above `recent`.
+    """What is wrong with a step, or nothing: a number that is not finite, or too far above `recent` (in deviations).
 
     `recent` holds (loss, gradient norm) of good steps; gradients are compared by their logarithm. 0 `spike`: never.
     """
@@ -165,7 +165,7 @@ def handle_bad_step(
     wrong: str, norm: float, keys: Sequence[Any], batches: Mapping[int, Batch], at: checkpoint.Progress, s: Settings,
     store: checkpoint.Store, rank: int,
 ) -> tuple[str, str]:  # fmt: skip
-    """Count a bad step and keep its batches: what is said of it, and of them, where the run goes on.
+    """Count a bad step and keep its batches: the notes on both, if the run continues.
 
     Raises:
         NonFinite: bad steps end this run, or there were too many of them.

@@ -1,4 +1,4 @@
-"""Where else a run is told, besides its own log: TensorBoard, W&B, trackio, and what other packages bring.
+"""Trackers beside a run's own log: TensorBoard, W&B, trackio, and those of other packages.
 
 A tracker is a function of the run's directory that gives a log.Report; another package names its own in the entry
 points of the group `qkv.track`.
@@ -29,7 +29,7 @@ def open_tracker(name: str, directory: Path) -> Report:
     others = {point.name: point for point in entry_points(group=GROUP)}
     known = sorted({*OWN, *others})
     if name not in known:
-        raise QkvError("--track {name}: no such tracker{hint} (known: {known}; a package brings others by the entry "
+        raise QkvError("--track {name}: no such tracker{hint} (known: {known}; a package can add others by the entry "
                        "points of {group})", name=name, hint=nearest(name, known), known=", ".join(known),
                        group=GROUP)
     try:
@@ -80,7 +80,7 @@ def tracker_of(library: str) -> Tracker:
 
 
 def resume_options(library: str, directory: Path) -> dict[str, str]:
-    """What makes a library go on with a run that it knows: W&B knows runs by an id, trackio by their name."""
+    """The arguments by which a library continues a known run: W&B knows runs by an id, trackio by their name."""
     path = directory / "train" / f"{library}.id"
     again = path.is_file()
     if not again:
@@ -101,7 +101,7 @@ def collect_numbers(event: Event) -> dict[str, float]:
 
 
 def join_reports(reports: Sequence[Report | None]) -> Report:
-    """One report that tells all of them."""
+    """One report that calls all of them."""
 
     def report(event: Event) -> None:
         for one in filter(None, reports):

@@ -231,7 +231,7 @@ def test_an_unknown_override_names_the_nearest(words: list[str], match: str) -> 
 @pytest.mark.parametrize("family", ["llama", "prefix"])
 def test_dropout_that_would_do_nothing_is_refused(family: str) -> None:
     words = [f"model.family={family}", "model.dropout=0.2"]
-    told = rf"model\.dropout=0\.2: {family} has no dropout of states.*say model\.dropout=0, or .*: marian, gpt2, bert"
+    told = rf"model\.dropout=0\.2: {family} has no dropout of states.*set model\.dropout=0, or .*: marian, gpt2, bert"
     for run in (tiny(), recipes.find("shakespeare"), recipes.find("demo_moe")):
         with pytest.raises(QkvError, match=told):
             override_run(run, words).model.spec(100)
@@ -250,13 +250,13 @@ def test_dropout_that_nobody_names_is_a_tenth_where_there_is_any() -> None:
 @pytest.mark.parametrize(
     ("family", "word", "told"),
     [
-        ("marian", "experts=4", r"model\.experts=4: marian does not heed it.*: llama, prefix$"),
-        ("gpt2", "groups=2", r"model\.groups=2: gpt2 does not heed it.*: llama, prefix$"),
-        ("lstm", "activation=relu", r"lstm does not.*: marian, gpt2, llama, bert, prefix, t5, bart, openai_gpt$"),
-        ("glm_blank", "activation=relu", "glm_blank does not heed it"),
-        ("llama", "moe_bias=true", "there are no experts to steer"),
+        ("marian", "experts=4", r"model\.experts=4: marian ignores it.*: llama, prefix$"),
+        ("gpt2", "groups=2", r"model\.groups=2: gpt2 ignores it.*: llama, prefix$"),
+        ("lstm", "activation=relu", r"lstm ignores it.*: marian, gpt2, llama, bert, prefix, t5, bart, openai_gpt$"),
+        ("glm_blank", "activation=relu", "glm_blank ignores it"),
+        ("llama", "moe_bias=true", "there are no experts to balance"),
         ("llama", "top_k=1", "there are no experts to choose from"),
-        ("t5", "attention_dropout=0.1", "t5 does not heed it"),
+        ("t5", "attention_dropout=0.1", "t5 ignores it"),
     ],
 )
 def test_what_a_family_would_not_heed_is_refused(family: str, word: str, told: str) -> None:

@@ -79,8 +79,8 @@ def mask_words(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
         return plan
     kept, unknown = sorted(special_ids(tokenizer)), tokenizer.unk_id
     if unknown is None:
-        raise QkvError("training.word_dropout={word_dropout}: the vocabulary has no token for the unknown to put in a "
-                       "word's place; take it away", word_dropout=s.word_dropout)
+        raise QkvError("training.word_dropout={word_dropout}: the vocabulary has no unknown token to put in a word's "
+                       "place; remove it", word_dropout=s.word_dropout)
 
     def order(epoch: int) -> Sequence[tuple[int, int, Any]]:
         return [(epoch, number, key) for number, key in enumerate(plan.order(epoch))]

@@ -61,7 +61,7 @@ class Objective:
     models: tuple[str, ...] = ("encoder-decoder",)
     answers: Literal["texts", "labels"] = "texts"
     measure: Callable[[Transformer, Sequence[collate.Batch]], dict[str, Any]] = measure
-    bpe_dropout: bool = False  # whether tokenizer.bpe_dropout can cut its texts anew in each epoch
+    bpe_dropout: bool = False  # whether tokenizer.bpe_dropout can split its texts again in each epoch
     labels_texts: bool = False  # whether it learns the labels of texts, and words beside them at most
 
 
@@ -122,7 +122,7 @@ def row_limit(run: Run) -> int:
 
 
 def mask_id(run: Run, tokenizer: Tokenizer) -> int:
-    """The id that hides words; QkvError where there is none."""
+    """The id of the mask token; QkvError if there is none."""
     if tokenizer.mask_id is None:
         raise QkvError("{name}: the vocabulary has no mask token to hide words with; add [MASK] to it",
                        name=run.name)
@@ -130,7 +130,7 @@ def mask_id(run: Run, tokenizer: Tokenizer) -> int:
 
 
 def note_long_rows(lengths: Sequence[int], longest: int, *, ends: bool = False) -> tuple[str, ...]:
-    """What is said about texts that are longer than training reads: they are left out, or their `ends` alone are."""
+    """The note on texts that are longer than training reads: they are skipped, or only their `ends` are."""
     over, of = sum(n > longest for n in lengths), len(lengths)
     what = Message("their ends are left out") if ends else Message("they are left out")
     told = Message("{over:,} of {of:,} texts or pairs are longer than {longest} tokens: {what}; raise model.context "
@@ -144,12 +144,12 @@ def flatten_ids(rows: Any) -> np.ndarray:
 
 
 def identify(run: Run, ids: np.ndarray | None = None, classes: Sequence[int] = ()) -> dict[str, Any]:
-    """What tells this run's data, vocabulary and order from another's; `classes` are the labels of its texts."""
+    """What identifies this run's data, vocabulary and order; `classes` are the labels of its texts."""
     ids = np.zeros(0, dtype=np.int64) if ids is None else ids
     order: dict[str, Any] = {"seed": run.training.seed, "batch": run.training.tokens}
     order |= {key: value for key in ("objective", "base") if (value := getattr(run, key))}
     order |= {"labels": zlib.crc32(np.array(classes).tobytes())} if len(classes) else {}
     order |= {"word_dropout": run.training.word_dropout} if run.training.word_dropout else {}
-    apart = ("merges", "of", "kind", "size") if run.tokenizer.of else ("merges",)  # where it lies is not what it is
+    apart = ("merges", "of", "kind", "size") if run.tokenizer.of else ("merges",)  # its path is not its identity
     cut = {key: value for key, value in dataclasses.asdict(run.tokenizer).items() if value and key not in apart}
     return {"ids": len(ids), "crc": zlib.crc32(ids.tobytes()), "tokenizer": cut, **order}

@@ -1,4 +1,4 @@
-"""Conversations: as the model's chat template writes them, packed; only what an assistant says is learnt."""
+"""Conversations: as the model's chat template writes them, packed; only the assistant's messages are learnt."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ TEMPLATE = (
 
 
 def plan_chat(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
-    """Conversations as the model's chat template writes them, packed; only what an assistant says is learnt."""
+    """Conversations as the model's chat template writes them, packed; only the assistant's messages are learnt."""
     tokenizer, context = tokenizer_for(model), run.model.context
 
     def encode_talks(talks: Any) -> list[Row]:
@@ -54,8 +54,8 @@ def encode_talk(tokenizer: Tokenizer, talk: Talk, number: int) -> Row:
         before = template.ids(tokenizer, talk[:n]) if n else []
         after = template.ids(tokenizer, talk[: n + 1], add_generation_prompt=False)
         if after[: len(before)] != before or ids[: len(after)] != after:
-            raise QkvError("conversation {number}, message {text}: the chat template writes this turn otherwise when "
-                           "more follows, so the answer cannot be told from the rest", number=number,
+            raise QkvError("conversation {number}, message {text}: the chat template writes this turn differently "
+                           "when more follows, so the answer cannot be separated from the rest", number=number,
                            text=n + 1)
         own = range(len(before), len(after))
         control = [i for i in own if after[i] in special or tokenizer.decode([after[i]]) == ""]

@@ -1,4 +1,4 @@
-"""Denoising (BART): sentences in another order, with spans under one mask each, are written anew."""
+"""Denoising (BART): restore sentences that were shuffled and whose spans are under one mask each."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ STOPS = (".", "!", "?", "。", "！", "？", "…", "\n")
 
 
 def plan_denoising(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
-    """Sentences in a random order, spans of them under one mask each, to be written anew (Lewis et al. 2020, 2.2)."""
+    """Sentences in a random order, spans of them under one mask each, to be restored (Lewis et al. 2020, 2.2)."""
     tokenizer = base.tokenizer_for(model)
     mask, end, length = base.mask_id(run, tokenizer), end_ids(tokenizer), run.model.context - 2
     stops = frozenset(i for i in range(len(tokenizer)) if tokenizer.decode([i]).rstrip(" ").endswith(STOPS))

@@ -45,8 +45,8 @@ def shard_end(data: Mixture, tokenizer: Tokenizer) -> int:
     """The id that ends each text of shards; QkvError where none does."""
     place, end = data.shards[0].folder, tokenizer.eos_id
     if end is None or end >= data.shards[0].index["vocabulary"]:
-        raise QkvError("{place}: its vocabulary has no end symbol, so nothing parts its texts; learn them as one: "
-                       "objective=text", place=place)
+        raise QkvError("{place}: its vocabulary has no end symbol, so its texts cannot be separated; train on them as "
+                       "one text: objective=text", place=place)
     return end
 
 

@@ -37,7 +37,7 @@ class Layout:
         """The rows of a text.
 
         Raises:
-            QkvError: they are not as many as of the first text, or the label is none of the choices.
+            QkvError: their number differs from that of the first text, or the label is not one of the choices.
         """
         rows = self.rows_of(text)
         choices = self.shares == "choices"

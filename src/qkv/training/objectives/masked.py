@@ -68,7 +68,7 @@ class Masker:
 
 
 def plan_labelled(masker: Masker, splits: Splits) -> tuple[Plan, HoldOut]:
-    """Texts with words hidden anew in each epoch, and the label of each text."""
+    """Texts with words masked again in each epoch, and the label of each text."""
     run = masker.run
     rows, classes = masker.encode_texts(splits.train)  # type: ignore[arg-type]
     boxes = base.bucket_rows(rows, run, splits.often)

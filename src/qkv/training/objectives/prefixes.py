@@ -1,4 +1,4 @@
-"""Prefix language modelling: a prefix is seen freely, and what follows it is learnt."""
+"""Prefix language modelling: a bidirectional prefix, and what follows it is learnt."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def plan_prefixes(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut
 
 
 def plan_prefixed_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
-    """Pairs in one row: the source is a prefix, seen freely, and the target is learnt (Raffel et al. 2020, 3.2.1)."""
+    """Pairs in one row: the source is a bidirectional prefix, and the target is learnt (Raffel et al. 2020, 3.2.1)."""
     tokenizer = base.tokenizer_for(model)
     pad, start = tokenizer.pad_id or 0, start_ids(model)
 

@@ -17,7 +17,7 @@ from qkv.training.splits import Splits
 
 
 def plan_text(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
-    """Windows of one long text, drawn anew for each step; an epoch is as many as cover the text once.
+    """Windows of one long text, drawn again for each step; an epoch is as many as cover the text once.
 
     With dropout of merges each epoch has a text with cuts of its own, of which it draws as many windows.
     """

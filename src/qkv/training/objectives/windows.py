@@ -1,4 +1,4 @@
-"""Windows of one long text or of token shards, drawn anew for each step; what an objective hides in them is its own.
+"""Windows of one long text or of token shards, drawn again for each step; what an objective hides in them is its own.
 
 A draw is a function of (seed, step, row), so that a resumed run repeats it. text.py learns them as they are.
 """
@@ -46,7 +46,7 @@ def plan_shards(
     data, s = check_shards(run, splits, model), run.training
     length = min(run.model.context, shortest_shard(splits) - 1)
     if length < 1:
-        raise QkvError("{name}: the shards leave {length} tokens to a window, expected two or more", name=run.name,
+        raise QkvError("{name}: the shards leave {length} tokens for a window, expected two or more", name=run.name,
                        length=length + 1)
     w = Windows(run, len(data), length)
 
@@ -66,8 +66,9 @@ def check_shards(run: Run, splits: Splits, model: Model) -> Mixture:
     own, size = load(first.folder), first.index["vocabulary"]
     alike = size == len(known) if own is None else own.vocabulary.items() <= known.vocabulary.items()
     if not alike:
-        raise QkvError("{folder}: these ids are of another vocabulary ({size:,} tokens) than the model's ({known:,}); "
-                       "pack the text with --model {base}", folder=first.folder, size=size, known=len(known),
+        raise QkvError("{folder}: these ids belong to another vocabulary ({size:,} tokens) than the model's "
+                       "({known:,}); pack the text with --model "
+                       "{base}", folder=first.folder, size=size, known=len(known),
                        base=run.base)
     return splits.train
 
@@ -98,7 +99,7 @@ class Corruption:
             windows, who, size = partial(packing.draw_windows, ids), identify(run, ids), len(ids)
         length = min(self.length, size)
         if length < LEAST:
-            raise QkvError("{name}: windows of {length} ids are too short to lack some; found {size} ids of text and "
+            raise QkvError("{name}: windows of {length} ids are too short to hide some; found {size} ids of text and "
                            "model.context {context}, expected at least 12 of both", name=run.name, length=length,
                            size=size, context=run.model.context)
         w = Windows(run, len(ids), length)
@@ -120,7 +121,7 @@ class Corruption:
 
 
 def end_ids(tokenizer: Tokenizer) -> list[int]:
-    """The end symbol, where there is one."""
+    """The end symbol, if there is one."""
     return [] if tokenizer.eos_id is None else [tokenizer.eos_id]
 
 

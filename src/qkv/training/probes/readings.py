@@ -51,8 +51,8 @@ def make_recorder(a: Assembly) -> Recorder:
     for text in w.texts:
         if not readable_texts(model, [text], ()):
             size = len(model.ids(text))
-            raise QkvError("watch.texts: {text!r} has {size} tokens, expected 1 to {text_limit}: what is written "
-                           "needs room, too", text=text[:40], size=size, text_limit=text_limit(model))
+            raise QkvError("watch.texts: {text!r} has {size} tokens, expected 1 to {text_limit}: the output needs "
+                           "room too", text=text[:40], size=size, text_limit=text_limit(model))
     texts = w.texts or readable_texts(model, texts, ())[:TEXTS]
     about = {"kind": kind_of_model(model), "texts": list(texts), "words": list(w.words)}
     batch = choose_example(a, texts)

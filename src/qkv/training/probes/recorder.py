@@ -28,7 +28,7 @@ FILE = "{:06}.safetensors"
 class Recorder:
     """Writes records of one run: `readings` give the JSON of each name, and arrays whose names begin with it.
 
-    `about` stands in the index. The time it takes is counted, and kept within the share that the settings allow.
+    `about` is stored in the index. The time it takes is counted, and kept within the share that the settings allow.
     """
 
     def __init__(self, readings: Readings, settings: ProbeSettings, about: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ class Recorder:
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """The texts that somebody who watches the run asked for since it began."""
+        """The texts that were requested while the run was watched."""
         return read_requests(self.folder)
 
     def begin(self, core: nn.Module, folder: Path, at: checkpoint.Progress) -> dict[str, Any] | None:
@@ -113,13 +113,13 @@ class Recorder:
         return self.cost <= left and self.cost + ahead <= self.settings.share * whole - self.spent
 
     def after(self) -> dict[str, Any] | None:
-        """Record the step that `prepare` chose, if it did: the event that tells of it, a note where that failed."""
+        """Record the step that `prepare` chose, if it did: its event, or a note if it failed."""
         if self.pending is None:
             return None
         start, moment = time.perf_counter(), self.pending
         try:
             event = self.record(moment, start)
-        except QkvError as e:  # a full disk, or numbers that are none: the run is worth more than its record
+        except QkvError as e:  # a full disk, or numbers that are not finite: the run is worth more than its record
             text = Message("step {step} was not recorded: {e}", step=moment["step"], e=e)
             event = {"kind": "note", "step": moment["step"], "text": text}
         self.pending, self.copies, self.gradients = None, {}, []

@@ -1,4 +1,4 @@
-"""What a run recorded of itself at chosen steps while it learnt, read lazily. recorder.py writes it.
+"""What a run recorded of itself at chosen steps of training, read lazily. recorder.py writes it.
 
 A record holds arrays and JSON in one safetensors file; `index.json` names the records and the matrices.
 Letters: S recorded steps, N matrices, W watched words, D width.
@@ -104,15 +104,15 @@ def open_record(path: Path) -> Iterator[Any]:
         with safe_open(str(path), framework="pt") as file:
             yield file
     except (OSError, SafetensorError, json.JSONDecodeError) as e:
-        raise QkvError("{path}: not a whole record of a run ({e}); was it deleted, or the disk full?", path=path,
+        raise QkvError("{path}: not a complete record of a run ({e}); was it deleted, or the disk full?", path=path,
                        e=e) from None
 
 
 class Record:
-    """What was recorded at one step: `json`, and arrays by name, each read when it is asked for.
+    """What was recorded at one step: `json`, and arrays by name, each read on access.
 
     Raises:
-        QkvError: an array that this record has not; its names are told.
+        QkvError: an array that this record lacks; the error names those that it has.
     """
 
     def __init__(self, path: Path) -> None:
@@ -131,10 +131,10 @@ class Record:
 
 
 class ProbeLog:
-    """The records of a run's directory; only the index is read until one is asked for.
+    """The records of a run's directory; only the index is read until one is accessed.
 
     Raises:
-        QkvError: nothing was recorded there, or no record of a step; the nearest steps are told.
+        QkvError: nothing was recorded there, or no record of a step; the error names the nearest steps.
     """
 
     def __init__(self, directory: Path | str) -> None:
@@ -143,11 +143,11 @@ class ProbeLog:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the index again: a run that goes on adds to it."""
+        """Read the index again: a running run adds to it."""
         try:
             found = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
         except OSError:
-            raise QkvError("{directory}: this run recorded nothing while it learnt; train with watch.times=40, such "
+            raise QkvError("{directory}: this run recorded nothing during training; train with watch.times=40, such "
                            "as qkv train demo watch.times=40", directory=self.directory) from None
         except ValueError as e:
             raise QkvError("{folder}: not JSON ({e})", folder=self.folder / "index.json", e=e) from None

@@ -36,7 +36,7 @@ def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
     A Run is itself. Of two parallel files the second is a word without `=`.
 
     Raises:
-        QkvError: no such recipe or file; the nearest name is told. What data_files.py and run.py say of both.
+        QkvError: no such recipe or file, with the nearest name; and the errors of data_files.py and run.py.
     """
     from qkv.training import own_data
     from qkv.training.run import Run, override_run
@@ -81,7 +81,7 @@ def train(
 
     Raises:
         QkvError: bad data or settings, or a directory with another run; NonFinite (code 3) for a loss that is none.
-        Interrupted: SIGINT or SIGTERM; what was learnt is saved, and `resume` goes on.
+        Interrupted: SIGINT or SIGTERM; the state is saved, and `resume` continues.
     """
     from qkv.training import distributed, session
 
