@@ -30,7 +30,7 @@ class Model:
     def __init__(
         self, core: Transformer, tokenizer: Tokenizer | None = None, special: SpecialTokens | None = None,
         config: dict[str, Any] | None = None, generation_config: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.core, self.tokenizer, self.config = core, tokenizer, config
         self.special = special or SpecialTokens()
         self.generation_config = generation_config or {}  # generation_config.json as it was loaded
@@ -60,7 +60,7 @@ class Model:
         self, ids: Tensor | None = None, *, source: Tensor | None = None, target: Tensor | None = None,
         padding: Tensor | None = None, segments: Tensor | None = None, prefix: Tensor | None = None,
         drop: Drop = no_dropout,
-    ) -> Output:  # fmt: skip
+    ) -> Output:
         """One forward pass with autograd on: ids [B, T] -> logits [B, T, V].
 
         Encoder-decoders take `source` [B, S] and `target` [B, T], and `padding` (True = real) belongs to the source.

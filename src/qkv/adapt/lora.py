@@ -52,7 +52,7 @@ def candidates(core: nn.Module) -> dict[str, nn.Linear]:
     return {
         name: m for name, m in core.named_modules()
         if isinstance(m, nn.Linear) and "layers." in name and not name.endswith(apart)
-    }  # fmt: skip
+    }
 
 
 def chosen(core: nn.Module, targets: Sequence[str]) -> list[str]:

@@ -85,7 +85,7 @@ def parity(directory: Path, loaded: Any) -> dict[str, Any]:
     spread, difference = want.std().item(), (ours - want).abs().max().item()
     bound = max(1e-5 * spread, 3 * (fast - want).abs().max().item())
     return {"transformers": version, "difference": difference, "spread": spread, "bound": bound,
-            "agrees": difference <= bound}  # fmt: skip
+            "agrees": difference <= bound}
 
 
 def own(loaded: Any, ids: Any, name: str) -> Any:

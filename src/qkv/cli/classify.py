@@ -34,6 +34,6 @@ def tell(common: Common, line: str, found: Any) -> None:
     """One line with its label; an empty line has none."""
     if common.json:
         common.emit({"text": line, "label": found and found.label, "probability": found and round(found.probability, 6),
-                     "probabilities": found and found.probabilities})  # fmt: skip
+                     "probabilities": found and found.probabilities})
     else:
         click.echo(f"{found.label}\t{found.probability:.4f}\t{line}" if found else "")

@@ -26,7 +26,7 @@ CONTEXT = 256  # tokens a window when the loss is measured
 def command(
     common: Common, source: str, target: str, attention: str | None, to_dtype: str | None, family: str | None,
     text: str | None,
-) -> None:  # fmt: skip
+) -> None:
     from qkv import hub
     from qkv.adapt.group_heads import grouped, groups_of
     from qkv.checkpoints.locate import locate

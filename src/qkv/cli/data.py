@@ -30,20 +30,20 @@ from qkv.messages import Message
 @option("--columns", default="0,1", help="the two columns of TSV, counted from 0")
 @option("--keys", metavar="K,K", help="of JSON lines (default: by the first row)")
 @option("--longest", type=click.IntRange(1), help="rows beyond it are over-long (default: 1000 characters, or the "
-        "model's context)")  # fmt: skip
-@option("--model", help="count length, or pack, in this model's tokens; of distil the translator")  # fmt: skip
+        "model's context)")
+@option("--model", help="count length, or pack, in this model's tokens; of distil the translator")
 @option("--size", type=click.IntRange(3), default=8000, help="of the BPE vocabulary that pack trains where there is "
-        "no --model")  # fmt: skip
+        "no --model")
 @option("--back", is_flag=True, help="distil: write sources for the targets, by a model of the other "
-        "direction")  # fmt: skip
+        "direction")
 @option("--beam", type=click.IntRange(1), default=5, help="distil: beam width")
 @option("--nbest", type=click.IntRange(1), default=1, help="distil: the N best of each")
-@option("--out", type=click.Path(path_type=Path), help="the folder that get, pack or distil writes")  # fmt: skip
+@option("--out", type=click.Path(path_type=Path), help="the folder that get, pack or distil writes")
 @ensemble
 def command(
     common: Common, what: str, names: tuple[str, ...], out: Path | None, size: int, back: bool, beam: int, nbest: int,
     ensemble: tuple[str, ...], **how: Any,
-) -> int:  # fmt: skip
+) -> int:
     if what == "get":
         return get(common, names, out)
     if not names:
@@ -68,7 +68,7 @@ def command(
 def check(
     common: Common, names: tuple[str, ...], *, held: tuple[str, ...], kind: Any, columns: str, keys: str | None,
     longest: int | None, model: str | None,
-) -> int:  # fmt: skip
+) -> int:
     """Report on files; 1 where something must be mended."""
     from qkv.data import check as checks
     from qkv.training.data_files import talk_of
@@ -79,7 +79,7 @@ def check(
         options = checks.Options(
             kind, places, tuple(k.strip() for k in (keys or "").split(",") if k.strip()),
             longest or bound, measure, None if tell is None else lambda _, lines: tell(lines, 0), talk_of,
-        )  # fmt: skip
+        )
         report = checks.check([Path(n) for n in names], [Path(n) for n in held], options)
     if common.json:
         common.emit({"ok": report.ok, "files": report.files, "faults": report.faults, "overlaps": report.overlaps})
@@ -216,7 +216,7 @@ def get(common: Common, names: tuple[str, ...], out: Path | None) -> int:
         known = download.list_sets()
         if common.json:
             common.emit({n: {"about": s.about, "licence": s.licence, "bytes": sum(f.size for f in s.files)}
-                         for n, s in known.items()})  # fmt: skip
+                         for n, s in known.items()})
             return 0
         for name, one in known.items():
             said = common.say(one.about)

@@ -109,11 +109,11 @@ def readable(right: str, said: str) -> bool:
 @option("--seed", type=int, default=0, help="seed of weights, order and dropout")
 @option("--epochs", type=click.IntRange(1), help="how often the corpus is read")
 @option("--browser/--no-browser", default=None, help="watch it live in a browser (default: on a terminal with a "
-        "display)")  # fmt: skip
+        "display)")
 def command(
     common: Common, text: str | None, model: str | None, out: Path | None, page: Path, seed: int, epochs: int | None,
     browser: bool | None,
-) -> int:  # fmt: skip
+) -> int:
     if text is not None and not text.strip():
         raise QkvError("--text is empty: there is nothing to translate")
     if not page.parent.is_dir():
@@ -350,7 +350,7 @@ def prove(story: Story, model: Any, data: Any) -> Any:
         "severed": found.severed, "cut_effect": round(found.cut_effect, 4), "cut_head": list(found.head),
         "head_before": round(found.before, 4), "head_after": round(found.after, 4),
         "others_before": found.others_before, "others_after": found.others_after,
-    }  # fmt: skip
+    }
     return found
 
 
@@ -492,5 +492,5 @@ def farewell(story: Story, page: Path, model: str | None) -> None:
     story.tell("{total_seconds:.0f} s in all. Open {page} to look inside; then try:",
                total_seconds=story.result["total_seconds"], page=page)
     for line in (f"qkv look {directory} 我爱学习。", f"qkv translate {directory} 书和茶都在桌上，我喝完了它。",
-                 "qkv show marian", "qkv train multi30k --dry-run"):  # fmt: skip
+                 "qkv show marian", "qkv train multi30k --dry-run"):
         story.tell(f"  {line}")

@@ -21,7 +21,7 @@ FILE = click.Path(path_type=Path)
 @click.argument("model")
 @option("--bleu", type=(FILE, FILE), metavar="SRC REF", help="translate SRC, compare with REF")
 @option("--ppl", type=FILE, metavar="FILE", help="perplexity of a text file, or of pairs (*.tsv) by a model that "
-        "writes after a source")  # fmt: skip
+        "writes after a source")
 @option("--accuracy", type=FILE, metavar="FILE", help="lines of text TAB label, as training reads them, or JSON lines "
         'with "label" and "text" (*.jsonl)')
 @option("--out", type=FILE, help="write the translations into this file")

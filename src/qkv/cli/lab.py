@@ -43,18 +43,18 @@ class How:
 @option("--seeds", type=click.IntRange(1), default=3, help="how many seeds")
 @option("--steps", type=click.IntRange(1), help="steps (too few are inconclusive)")
 @option("--jobs", type=click.IntRange(1), help="seeds at a time (by default as many as cores where a lab trains, else "
-        "one)")  # fmt: skip
+        "one)")
 @option("--saved", is_flag=True, help="do not run: show the saved result")
 @option("--compare", is_flag=True, help="compare with the result that came with the package; exit 1 where they "
-        "disagree")  # fmt: skip
+        "disagree")
 @option("--html", type=click.Path(path_type=Path, dir_okay=False), help="a page that opens offline (without a name: "
-        "of all labs)")  # fmt: skip
+        "of all labs)")
 @option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/labs"), help="the directory of "
-        "results and pictures")  # fmt: skip
+        "results and pictures")
 def command(
     common: Common, names: tuple[str, ...], exact: bool, seeds: int, steps: int | None, jobs: int | None, saved: bool,
     compare: bool, html: Path | None, out: Path,
-) -> int:  # fmt: skip
+) -> int:
     if names == ("misconceptions",):
         return misconceptions(common)
     if html is not None and not html.parent.is_dir():

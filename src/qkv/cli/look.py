@@ -21,7 +21,7 @@ from qkv.messages import Message
 SHOWS = (  # those of explore/tables.py, which is not imported for --help
     "lens", "parts", "walk", "choices", "mask", "routes", "wavefront", "cache", "gradient", "shift", "neighbours",
     "analogy", "diff",
-)  # fmt: skip
+)
 
 
 @verb("Look inside: a translator shows its alignment and strongest edges, a language model the guesses of every "
@@ -38,18 +38,18 @@ SHOWS = (  # those of explore/tables.py, which is not imported for --help
 @option("--step", type=click.IntRange(0), help="the model as it was after N steps (MODEL is a run); without TEXT what "
         "was recorded then")
 @option("--moved", type=(click.IntRange(0), click.IntRange(0)), metavar="A B", help="what moved between two steps of "
-        "a run, and what did not")  # fmt: skip
+        "a run, and what did not")
 @option("--beam", type=click.IntRange(1), default=4, help="beam width of a translation")
 @option("-n", "--max-new-tokens", type=click.IntRange(1), help="write at most so many tokens")
 @option("--html", type=click.Path(dir_okay=False), help="write one offline page")
 @option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="write five figures as "
-        "PNG: shapes, attention, heads joined, block, a vector by layer")  # fmt: skip
+        "PNG: shapes, attention, heads joined, block, a vector by layer")
 @option("--serve", is_flag=True, help="open a page on this machine, for any sentence")
 @option("--port", type=click.IntRange(1, 65535), help="the port of --serve (default: the first free one from "
-        "8123)")  # fmt: skip
+        "8123)")
 @option("--no-browser", is_flag=True, help="--serve: print the address and open nothing")
 @option("--show", multiple=True, type=click.Choice(SHOWS), help="a readout (may be repeated)")
-@option("--part", type=click.Choice(("encoder", "decoder", "cross")), help="walk, mask: which attention")  # fmt: skip
+@option("--part", type=click.Choice(("encoder", "decoder", "cross")), help="walk, mask: which attention")
 @option("--key", default="0", help="walk: the position or word looked at")
 @option("--token", help="parts: the token pushed (default: the likeliest)")
 @option("--vs", help="parts: minus this token")
@@ -61,7 +61,7 @@ SHOWS = (  # those of explore/tables.py, which is not imported for --help
 def command(
     common: Common, model: str, text: tuple[str, ...], html: str | None, step: int | None, show: tuple[str, ...],
     serve: bool, **how: Any,
-) -> None:  # fmt: skip
+) -> None:
     if how["moved"] or (step is not None and not (text or serve)):
         if show or how["word"] or html or how["figures"]:
             raise click.UsageError(Message("TEXT is missing: what was recorded is shown whole; --show, --word, --html "
@@ -117,7 +117,7 @@ def before(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, An
         {"text": line, "output": r.text, "source": loaded.tokenizer.pieces(loaded.ids(line)),
          "target": loaded.tokenizer.pieces(r.tokens), "alignment": r.alignment.tolist()}
         for line, r in zip(text, results, strict=True)
-    ]  # fmt: skip
+    ]
     if common.json:
         return common.emit({"kind": "lstm", "texts": found})
     for one in found:
@@ -193,7 +193,7 @@ def served(common: Common, loaded: Any, name: str, text: tuple[str, ...], how: d
         {**EXAMPLES, name: list(dict.fromkeys((*text, *examples(name))))}, models={name: loaded},
         first=record.spoken(question(loaded, text[0], how)) if text else {},
         watched=Path(name) if Path(name).is_dir() else Path("runs"),
-    )  # fmt: skip
+    )
     page = server.Page(desk, port=how["port"], token=os.environ.get("QKV_TOKEN") or None)
     if common.json:
         common.emit({"url": page.url})
@@ -309,7 +309,7 @@ def check(scene: dict[str, Any], name: str, number: int | None) -> None:
 def chosen(layers: list[Any], how: dict[str, Any]) -> list[list[float]]:
     """The mean of the heads that --layer and --head leave."""
     kept = [m for i, row in enumerate(layers) for h, m in enumerate(row)
-            if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)]  # fmt: skip
+            if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)]
     return [[sum(m[t][s] for m in kept) / len(kept) for s in range(len(kept[0][0]))] for t in range(len(kept[0]))]
 
 
@@ -330,7 +330,7 @@ def edges(common: Common, scene: dict[str, Any], part: str, tokens: Sequence[str
     found = sorted(
         ((row[q][s], i, h, q, s) for i, heads in enumerate(layers) for h, row in enumerate(heads)
          if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)
-         for q in (asked or range(len(row))) for s in range(len(row[q])) if s != q), reverse=True)[:6]  # fmt: skip
+         for q in (asked or range(len(row))) for s in range(len(row[q])) if s != q), reverse=True)[:6]
     of = name(tokens[asked[0]]) if asked else ""
     click.echo(common.say("\nstrongest edges of {of}", of=of) if of
                else common.say("\nstrongest edges"))
@@ -363,7 +363,7 @@ def effects(common: Common, scene: dict[str, Any]) -> None:
 
 def lost(
     common: Common, proof: dict[str, Any], query: int, at: int, tokens: Sequence[str], asking: str
-) -> list[list[tuple[str, float]]]:  # fmt: skip
+) -> list[list[tuple[str, float]]]:
     """The three cuts from a query that cost the target most, each with what would be said instead."""
     keys = range(query) if proof["side"] == "decoder" else range(len(tokens))
     own = None if proof["side"] == "cross" else query

@@ -77,7 +77,7 @@ def table(common: Common, runs: Any, drawn: str) -> list[list[str]]:
         words = [f"{key}={value}" for key, value in own.items()]
         more = [common.say("{words} more", words=len(words) - SHOWN)] * (len(words) > SHOWN)
         rows.append([run.name, f"{run.steps:,}", whole(run.tokens), f"{run.seconds:,.0f}", whole(run.speed), best,
-                     test, loss, run.ended or "–", " ".join([*words[:SHOWN], *more]) or "–"])  # fmt: skip
+                     test, loss, run.ended or "–", " ".join([*words[:SHOWN], *more]) or "–"])
     return rows
 
 

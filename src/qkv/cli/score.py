@@ -14,7 +14,7 @@ from qkv.cli.common import Common, answered, option, read_lines, verb
     ))
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
-@option("--pairs", is_flag=True, help="a tab parts what is given from what is scored")  # fmt: skip
+@option("--pairs", is_flag=True, help="a tab parts what is given from what is scored")
 def command(common: Common, model: str, text: str | None, pairs: bool) -> None:
     lines, loaded = read_lines(text, "score"), common.model(model)
     apart = pairs or loaded.encoder_decoder

@@ -12,7 +12,7 @@ from qkv.cli.common import Common, option, verb
       examples=("qkv show llama", "qkv show gpt2 > model.py", "qkv show demo --mode core | less"))
 @click.argument("name", metavar="FAMILY|MODEL")
 @option("--mode", type=click.Choice(["core", "train", "prefill", "decode"]), help="the core's own text with its forks "
-        "decided instead; the last three: one situation alone")  # fmt: skip
+        "decided instead; the last three: one situation alone")
 def command(common: Common, name: str, mode: Any) -> None:
     import qkv
 

@@ -40,7 +40,7 @@ Say = Callable[..., str]  # of a template and its fields the text to be shown
 def command(
     common: Common, recipe: str | None, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str,
     smoke: bool, seed: int | None, processes: int, track: tuple[str, ...],
-) -> int:  # fmt: skip
+) -> int:
     from qkv.training import recipes
 
     if recipe is None:
@@ -95,7 +95,7 @@ def together(common: Common, processes: int, words: list[str]) -> Iterator[None]
 
 def learn(
     common: Common, run: Any, out: Path, resume: str, *, kept: bool = True, track: tuple[str, ...] = ()
-) -> int:  # fmt: skip
+) -> int:
     """Train, and tell how it went."""
     from qkv.training import recipes, trackers
     from qkv.training.control import Interrupted

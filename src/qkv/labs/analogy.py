@@ -16,7 +16,7 @@ FACTS = {c: [f"{c}{what}" for what in ("话", "币", "菜")] for c in PAIRS}  # 
 SAYINGS = (
     "{c} 的 首都 是 {k}", "{k} 属于 {c}", "{c} 人 说 {0}", "{k} 人 说 {0}", "在 {c} 花 {1}", "在 {k} 花 {1}", "{c} 人 爱吃 {2}",
     "{k} 人 爱吃 {2}", "{c} 总统 讲话", "{c} 军队 出发", "{c} 议会 投票", "{k} 地铁 开通", "{k} 机场 关闭", "{k} 市长 讲话",
-)  # fmt: skip
+)
 WORDS = sorted({w for s in SAYINGS for c, k in PAIRS.items() for w in s.format(*FACTS[c], c=c, k=k).split()})
 
 
@@ -63,7 +63,7 @@ def run(seed: int, *, steps: int = 600, tell: Tell = quiet) -> Numbers:
     found = questions(table, list(PAIRS.items()))
     large = questions(trained(seed, 1.0, steps=steps, tell=tell)[1], list(PAIRS.items()))
     return {**found, "untrained": before["excluded"], "wrong": wrong["excluded"], "large": large["excluded"],
-            "large_free": large["free"], "parallel_wrong": wrong["parallel"]}  # fmt: skip
+            "large_free": large["free"], "parallel_wrong": wrong["parallel"]}
 
 
 def judge(runs: Runs) -> Verdict:

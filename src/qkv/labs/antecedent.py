@@ -109,7 +109,7 @@ def measure(model: Model, swaps: Sequence[Swap], others: Sequence[Pair] = ()) ->
         {r: mean([p == r for p in points]) for r in ("noun", "verb", IT, "other noun", "elsewhere")},
         severed(model, halves), head, mean(before), mean(after),
         exact(model, others), exact(model, others, [without(head)]), edges,
-    )  # fmt: skip
+    )
 
 
 def two(model: Model, s: Swap) -> tuple[Half, Half]:
@@ -169,7 +169,7 @@ def moving(model: Model, swaps: Sequence[Swap], halves: Sequence[Half]) -> tuple
             {q: hits[q][i] and hits[q][i + 1] for q in QUERIES},
         )
         for i, pair in zip(range(0, len(halves), 2), swaps, strict=True)
-    )  # fmt: skip
+    )
     return edges, [h.role(int(d.argmax())) for h, d in zip(halves, drops["written"], strict=True)]
 
 
@@ -191,7 +191,7 @@ def severed(model: Model, halves: Sequence[Half]) -> dict[str, float]:
         return found
 
     ways = {"nothing": (None, None), "verb": ("meant", None), "written": (None, "meant"), "both": ("meant", "meant"),
-            "control": ("other", "other")}  # fmt: skip
+            "control": ("other", "other")}
     said = {name: patch.answer(core, cases, edits(*way))[1].tolist() for name, way in ways.items()}
     return {name: mean([b == c.target[c.at] for b, c in zip(best, cases, strict=True)]) for name, best in said.items()}
 

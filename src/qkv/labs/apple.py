@@ -78,7 +78,7 @@ def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
     return {
         "alike_first": alike[0], "alike_last": alike[-1], "lean_tech": found["tech"][-1], "lean_food": found["food"][-1], "lean_plain": found["plain"][-1],
         "right": right(model, []), **cuts, "later": moved, **found,
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

@@ -12,7 +12,7 @@ from qkv.messages import Message
 ARMS: dict[Shape, int] = {"lstm": 112, "attention": 96, "transformer": 64}  # widths of about as many parameters
 TRAINED, ASKED, ROWS, TEST = (1, 2, 3), (1, 2, 3, 5), 32, 60  # clauses of 6 to 8 words
 SHOWN = (["明天", "老师", "会", "买", "红", "苹果", "，", "昨天", "她", "看", "了", "旧", "书"],
-         ["the", "teacher", "will", "buy", "red", "apples", "tomorrow", ",", "she", "saw", "old", "books", "yesterday"])  # fmt: skip
+         ["the", "teacher", "will", "buy", "red", "apples", "tomorrow", ",", "she", "saw", "old", "books", "yesterday"])
 READ = ("mingtian", "laoshi", "hui", "mai", "hong", "pingguo", ",", "zuotian", "ta", "kan", "le", "jiu", "shu", "end")
 
 
@@ -38,7 +38,7 @@ def run(seed: int, *, steps: int = 200, tell: Tell = quiet) -> Numbers:
     for shape, width in ARMS.items():
         model = arm(shape, vocabulary=len(words), width=width, seed=seed)
         learn(model, lambda step, shape=shape: batch(shape, [data[(step * ROWS + i) % len(data)] for i in range(ROWS)]), steps=steps,
-              tell=lambda said, shape=shape: tell(f"{shape}: {said}"))  # fmt: skip
+              tell=lambda said, shape=shape: tell(f"{shape}: {said}"))
         for clauses in ASKED:
             test = pairs(-1 - clauses - 10 * seed, TEST, (clauses,))
             found[f"{shape}_{clauses}"] = words_right(written(model, shape, test), test)

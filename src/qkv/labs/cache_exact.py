@@ -23,7 +23,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "same": sum(a == b for a, b in zip(found[0].tokens, found[1].tokens, strict=True)) / TOKENS,
         "gap": max(gaps), "read_without": sum(reads), "read_with": float(start + TOKENS - 1),
         "reads": reads[::10],
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

@@ -20,7 +20,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
     return {
         "short": factors[0], "long": factors[-1], "flops_long": work[-1], "without": found[-1][0], "with": found[-1][1],
         "factors": factors, "work": work,
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

@@ -62,7 +62,7 @@ def run(seed: int, *, steps: int = 800, tell: Tell = quiet) -> Numbers:
     for arm in ARMS:
         model = Tiny(layers=2, vocabulary=8, context=2 * COUNT + 1).model(seed, torch.float32)
         fit(model, lambda step, arm=arm: example(arm, *draw(seed * 10**6 + step, 32)), steps=steps, lr=4e-3,
-            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))  # fmt: skip
+            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))
         found[arm] = right(model, arm, -1 - seed)
     return found
 

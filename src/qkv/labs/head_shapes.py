@@ -33,7 +33,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "z_shape": [float(n) for n in z.shape], "merged_shape": [float(n) for n in ways["swapped"].shape],
         "pattern_shape": [float(n) for n in pattern.shape], "rows": float(BATCH * TOKENS),
         "row_sum": float((pattern.sum(-1) - 1).abs().max()), "out_gap": float((right @ w.T - out).abs().max()),
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

@@ -17,7 +17,7 @@ SYMBOLS, LENGTH, ROWS, LOOKS = 32, 64, 32, 12
 # text; the rest is read off Figures 3 (score) and 5 (prefix matching), two-layer and one-layer attention-only models.
 TOKENS = [0.0, 2.5, 3.75, 5.0, 7.5, 10.0]  # billions
 PAPER = {"score_1": [0.0, -0.1, -0.1, -0.1, -0.1, -0.1], "score_2": [0.0, -0.12, -0.25, -0.4, -0.4, -0.4],
-         "prefix_1": [0.0, 0.02, 0.02, 0.02, 0.02, 0.02], "prefix_2": [0.0, 0.02, 0.4, 0.8, 0.85, 0.85]}  # fmt: skip
+         "prefix_1": [0.0, 0.02, 0.02, 0.02, 0.02, 0.02], "prefix_2": [0.0, 0.02, 0.4, 0.8, 0.85, 0.85]}
 
 
 def batch(seed: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,7 @@ def run(seed: int, *, steps: int = 1000, tell: Tell = quiet) -> Numbers:
     for arm, groups in ARMS.items():
         model = small(groups).model(seed, torch.float32)
         fit(model, lambda step: repeated(seed * 10**6 + step), steps=steps, lr=4e-3,
-            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))  # fmt: skip
+            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))
         found[arm], found[f"loss_{arm}"] = measured(model, -1 - seed)
         found[f"parameters_{arm}"] = float(count(small(groups).spec).parameters)
     found["gap"] = found["mha"] - found["mqa"]

@@ -32,7 +32,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
     return {
         "short": took[12][0] / took[1][0], "long": took[12][-1] / took[1][-1], "long_gqa": took[12][-1] / took[4][-1],
         **{f"kv_{g}": row for g, row in took.items()},
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

@@ -21,7 +21,7 @@ def grouped(spec: parts.Spec, groups: int) -> parts.Spec:
     assert spec.decoder
     blocks = tuple(
         dataclasses.replace(b, attn=dataclasses.replace(b.attn, groups=groups)) for b in spec.decoder.blocks
-    )  # fmt: skip
+    )
     return dataclasses.replace(spec, decoder=dataclasses.replace(spec.decoder, blocks=blocks))
 
 
@@ -47,7 +47,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "gpt3_mha": kib(gpt3), "gpt3_mqa": kib(grouped(gpt3, 1)), "llama_7b": kib(spec_of("llama:7b")),
         "qwen_gqa": kib(qwen), "qwen_mha": kib(grouped(qwen, 64)),
         "measured": max(real, key=lambda r: abs(r - 1)),
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
@@ -61,7 +61,7 @@ def judge(runs: Runs) -> Verdict:
 
 
 NAMES = {"GPT-3 MHA": "gpt3_mha", "GPT-3 MQA": "gpt3_mqa", "Llama 7B": "llama_7b", "Qwen2 72B GQA": "qwen_gqa",
-         "Qwen2 72B MHA": "qwen_mha"}  # fmt: skip
+         "Qwen2 72B MHA": "qwen_mha"}
 
 
 def plot(runs: Runs) -> Plot:

@@ -239,7 +239,7 @@ def as_json(lab: Lab, result: Result) -> dict[str, Any]:
         "effect": v.effect, "spread": list(v.spread), "seeds": list(result.seeds), "steps": result.steps,
         "seconds": result.seconds, "cpu": result.cpu, "stopped": result.stopped, "torch": result.torch,
         "numbers": [dict(row) for row in result.numbers],
-    }  # fmt: skip
+    }
 
 
 def written(message: Message) -> list[str]:
@@ -251,9 +251,9 @@ def from_json(found: Mapping[str, Any], where: str) -> Result:
     """The result that `as_json` wrote; what is missing is a QkvError."""
     try:
         verdict = Verdict(found["verdict"], Given({"zh": found["says"][0], "en": found["says"][1]}), found["effect"],
-                          (found["spread"][0], found["spread"][1]))  # fmt: skip
+                          (found["spread"][0], found["spread"][1]))
         return Result(found["name"], tuple(found["seeds"]), found["steps"], tuple(found["numbers"]), verdict,
-                      found["seconds"], found["stopped"], found["torch"], found.get("cpu", 0.0))  # fmt: skip
+                      found["seconds"], found["stopped"], found["torch"], found.get("cpu", 0.0))
     except (KeyError, IndexError, TypeError) as e:
         raise QkvError("{where}: not a lab's result ({kind}: {e}); run the lab again", where=where,
                        kind=type(e).__name__, e=e) from None

@@ -59,7 +59,7 @@ def run(seed: int, *, steps: int = 800, tell: Tell = quiet) -> Numbers:
             routes = ".router." in name and arm == "experts"  # fixed at random, as in Roller et al. 2021
             weight.requires_grad_(arm.startswith("free") or ".ffn." in name or (".moe." in name and not routes))
         fit(model, lambda step: batch(table, seed * 10**6 + step), steps=steps, lr=1e-2,
-            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))  # fmt: skip
+            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))
         with torch.no_grad():
             best = guesses(model, pairs)[:, -1].argmax(-1)
         found[arm] = float((best == table[pairs[:, 0], pairs[:, 1]]).double().mean())

@@ -16,7 +16,7 @@ Kind = Literal["pre", "post", "none"]
 ARMS: dict[str, tuple[Kind, float]] = {
     "pre_fast": ("pre", 3e-3), "pre_slow": ("pre", 1e-3), "post_fast": ("post", 3e-3), "post_slow": ("post", 1e-3),
     "none_fast": ("none", 3e-3), "none_slow": ("none", 1e-3),
-}  # fmt: skip
+}
 KINDS: tuple[Kind, ...] = ("pre", "post", "none")
 
 
@@ -50,7 +50,7 @@ def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
         model = small.model(seed, torch.float32)
         found.setdefault(f"growth_{kind}", growth(model, seed))
         fit(model, lambda step: batch(seed * 10**6 + step), steps=steps, lr=lr,
-            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))  # fmt: skip
+            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))
         found[arm] = right(model, -1 - seed)
     for kind in KINDS:
         found[kind] = max(found[f"{kind}_fast"], found[f"{kind}_slow"])

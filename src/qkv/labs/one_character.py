@@ -73,7 +73,7 @@ def run(seed: int, *, steps: int = 400, tell: Tell = quiet) -> Numbers:
         **{way: far[-1] for way, far in ways.items()}, "rank": float(torch.corrcoef(torch.stack((ranks, order)))[0, 1]),
         "alike_first": alike(tables[0], letters), "alike_last": alike(tables[-1], letters),
         "idle": path.moved / max(1, path.absent), **{f"path_{way}": far for way, far in ways.items()},
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

@@ -35,7 +35,7 @@ def make_form(plot: Plot, names: Mapping[str, Message], lang: str) -> Form:
     if plot.kind == "grid":
         shade = scale(series.values(), log=log)
         cells = [[number(v, 2) if part >= 0.005 else "" for v, part in zip(*rows, strict=True)]
-                 for rows in zip(series.values(), shade, strict=True)]  # fmt: skip
+                 for rows in zip(series.values(), shade, strict=True)]
         return Grid(title, list(series), places, shade, cells, note, x_label=x, y_label=y, published=published)
     if plot.kind == "lines":
         return Lines(title, places, series, note, x_label=x, y_label=y, log=log, published=published)

@@ -38,7 +38,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "causal": serial_gap(Tiny().model(seed), ids), "demo": serial_gap(demo, target, source),
         "unmasked": serial_gap(unmasked, ids), "sees_answer": float(ahead.min()), "hidden": float(hidden.max()),
         "passes": float(TOKENS),
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

@@ -21,7 +21,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "share": twelve.by_part["attention"] / (twelve.by_part["attention"] + twelve.by_part["ffn"]),
         "with_biases": float(twelve.by_part["attention"] + 12 * 4 * 512),
         "heads_spread": float(max(by_heads) - min(by_heads)), "paper_layers": float(len(paper.blocks)),
-    }  # fmt: skip
+    }
     built = {size: count(spec_of(f"gpt2:{size}")).parameters / 1e6 for size in GPT2}
     gpt3 = count(spec_of("gpt3:175b"))
     found |= {f"gpt2_{n}": millions for n, millions in built.items()}

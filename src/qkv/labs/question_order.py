@@ -47,7 +47,7 @@ def run(seed: int, *, steps: int = 1100, tell: Tell = quiet) -> Numbers:
     for order in ORDERS:
         model = Tiny(layers=2, width=48, vocabulary=WORDS, context=LENGTH + 2).model(seed, torch.float32)
         fit(model, lambda step, order=order: batch(order, seed * 10**6 + step), steps=steps, lr=3e-3,
-            tell=lambda said, order=order: tell(f"{order}: {said}"))  # fmt: skip
+            tell=lambda said, order=order: tell(f"{order}: {said}"))
         found |= {order: right(model, order, -1 - seed), f"{order}_moved": moved(model, order, -1 - seed)}
     return found
 

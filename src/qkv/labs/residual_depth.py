@@ -52,7 +52,7 @@ def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
         for rate in RATES if arm == "without" else (3e-3,):
             model = small.model(seed, torch.float32)
             fit(model, lambda step: batch(seed * 10**6 + step), steps=steps, lr=rate,
-                tell=lambda said, arm=arm, rate=rate: tell(f"{arm}, rate {rate:g}: {said}"))  # fmt: skip
+                tell=lambda said, arm=arm, rate=rate: tell(f"{arm}, rate {rate:g}: {said}"))
             found[arm] = max(found.get(arm, 0.0), right(model, -1 - seed))
     return found
 

@@ -33,7 +33,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "trained_post": ledger(exact("demo-bert"), learnt)[0],
         "growth_pre": pre_sizes[-1] / pre_sizes[0], "growth_post": post_sizes[-1] / post_sizes[0],
         "pre_sizes": pre_sizes, "post_sizes": post_sizes,
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

@@ -53,7 +53,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "read_gain": reads[-1] / reads[0], "write_gain": writes[-1] / writes[0],
         "half_read": half_read / reads[0], "half_write": half_write / writes[0],
         "reads": [r / reads[0] for r in reads], "writes": [w / writes[0] for w in writes],
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

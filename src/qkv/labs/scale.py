@@ -34,7 +34,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "gradient_scaled": scaled[-1][2], "gradient_plain": plain[-1][2],
         "absorbed": max(abs(a[1] - b[1]) for a, b in zip(scaled, small, strict=True)),
         "scaled_curve": [s[1] for s in scaled], "plain_curve": [s[1] for s in plain],
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

@@ -29,7 +29,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "match": shares(MATCH)[0], "match_scaled": shares(MATCH, 2.0)[0], "match_dim": needed**2,
         "table": max(abs(sum(row) - 1) for row in TABLE), "loss": -math.log(0.1),
         "fit": [shares(LOGITS, float(t))[0] for t in (1, 2, 3, 4, 5, 6, 8)],
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

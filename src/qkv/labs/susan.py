@@ -17,7 +17,7 @@ NAMES = ("Susan", "Mary", "Tom", "John", "Alice", "Peter", "Laura", "Bob")
 FILLERS = ("it", "rains", "today", "nice", "city", "here")
 SELF, OTHER, MY, IS = 3, 6, 10, 12  # slots of “hello , I'm Susan . he's Tom . it rains my name is”
 CUTS = {"my": [cut("layers.*.attn", query=MY, key=SELF)], "is": [cut("layers.*.attn", query=IS, key=SELF)],
-        "both": [cut("layers.*.attn", query=(MY, MY + 1, IS), key=SELF)], "control": [cut("layers.*.attn", query=IS, key=OTHER)]}  # fmt: skip
+        "both": [cut("layers.*.attn", query=(MY, MY + 1, IS), key=SELF)], "control": [cut("layers.*.attn", query=IS, key=OTHER)]}
 WORDS = sorted({*NAMES, *FILLERS, *["hello", ",", "I'm", ".", "he's", "my", "his", "name", "is"]})
 
 

@@ -41,7 +41,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "sharpens": float(all(entropy(c) <= entropy(whole) + 1e-6 for c in cut)),
         "shift": float((distribution(logits + 5, Sampling(1.0)) - whole).abs().max()),
         "by_temperature": [entropy(p) for p in warm], "by_mass": [entropy(p) for p in cut],
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

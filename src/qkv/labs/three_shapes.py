@@ -33,7 +33,7 @@ def gapped(way: str, seed: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:
         row, label = {
             "encoder": ([*masked, *source], said), "left": ([START, *words, *source], said),
             "shown": ([*masked, *source, START, *asked[:-1]], [-100] * (len(words) + len(source)) + asked),
-        }[way]  # fmt: skip
+        }[way]
         ids.append(torch.tensor(row))
         labels.append(torch.tensor(label + [-100] * (len(row) - len(label))))
     return pad_sequence(ids, batch_first=True), pad_sequence(labels, batch_first=True, padding_value=-100)
@@ -52,7 +52,7 @@ def run(seed: int, *, steps: int = 120, tell: Tell = quiet) -> Numbers:
         for stage, count in (("half", steps // 2), ("whole", steps)):
             model = arm(shape, vocabulary=MASK, layers=layers, seed=seed)
             learn(model, lambda step, shape=shape: batch(shape, [data[(step * ROWS + i) % len(data)] for i in range(ROWS)]),
-                  steps=count, tell=lambda said, shape=shape: tell(f"{shape}: {said}"))  # fmt: skip
+                  steps=count, tell=lambda said, shape=shape: tell(f"{shape}: {said}"))
             said = written(model, shape, test)
             found[f"{shape}_{stage}"] = words_right(said, test)
         found[f"{shape}_sentences"] = whole_right(said, test)
@@ -60,7 +60,7 @@ def run(seed: int, *, steps: int = 120, tell: Tell = quiet) -> Numbers:
         small = Tiny("full" if way == "encoder" else "causal", layers=2, width=64, vocabulary=MASK + 1, context=32)
         model = small.model(seed, torch.float32)
         fit(model, lambda step, way=way: gapped(way, seed * 10**6 + step), steps=2 * steps, lr=3e-3,
-            tell=lambda said, way=way: tell(f"{way}: {said}"))  # fmt: skip
+            tell=lambda said, way=way: tell(f"{way}: {said}"))
         found[way] = filled(model, way, -1 - seed)
     return found
 

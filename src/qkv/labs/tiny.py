@@ -48,12 +48,12 @@ class Tiny:
         block = parts.Block(
             attn, parts.Ffn(self.ffn or 4 * self.width, "gelu"), residual=self.residual,
             norm_in=norm if self.norm == "pre" else None, norm_sum=norm if self.norm == "post" else None,
-        )  # fmt: skip
+        )
         table = None if self.positions == "none" else parts.Table(self.positions, self.context)
         stack = parts.Stack(
             self.width, (block,) * self.layers, positions=table, context=self.context,
             final_norm=norm if self.norm == "pre" else None,
-        )  # fmt: skip
+        )
         side: dict[str, Any] = {"encoder" if self.mask == "full" else "decoder": stack}
         return parts.Spec(self.vocabulary, head=parts.Head(self.head), init=parts.Init("xavier"), **side)
 
@@ -127,7 +127,7 @@ def influence(model: qkv.Model, ids: Tensor, seed: int = 0) -> Tensor:
 def fit(
     model: qkv.Model, batch: Callable[[int], tuple[Tensor, Tensor]], *, steps: int, lr: float = 1e-3, warm: int = 50,
     tell: Tell = quiet,
-) -> float:  # fmt: skip
+) -> float:
     """Train a model in place by AdamW (`warm` steps of warm-up, then a straight line to 0); the last loss.
 
     `batch(step)` gives ids [B, T] and labels [B, T], -100 where nothing is asked. Frozen parameters stay as they are.

@@ -24,7 +24,7 @@ def run(seed: int, *, steps: int = PAIRS, tell: Tell = quiet) -> Numbers:
     return {
         "flips": proof.flip_rate, "right": proof.noun_accuracy, **shares, **cuts, "cut_effect": proof.cut_effect,
         "head_before": proof.before, "head_after": proof.after,
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

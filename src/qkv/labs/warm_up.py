@@ -28,7 +28,7 @@ def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
         for arm, (rate, warm) in ARMS.items():
             model, name = small.model(seed, torch.float32), f"{norm}_{arm}"
             fit(model, lambda step: copying.batch(seed * 10**6 + step), steps=steps, lr=rate, warm=warm,
-                tell=lambda said, name=name: tell(f"{name}: {said}"))  # fmt: skip
+                tell=lambda said, name=name: tell(f"{name}: {said}"))
             found[name] = copying.right(model, -1 - seed)
     return found
 

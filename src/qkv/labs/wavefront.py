@@ -53,7 +53,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "triangle_steps": float(len(busy)), "row_steps": float(LAYERS),
         "neighbour": float(beside.max()),
         "busy": [float(n) for n in busy],
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

@@ -68,7 +68,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "words": float(len(set(ids[0, :-1].tolist()))),
         "rows": float(rows(seed, ids, "untied", 0.0)), "rows_tied": float(rows(seed, ids, "tied", 0.0)),
         "rows_decay": float(rows(seed, ids, "untied", 0.1)),
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

@@ -21,7 +21,7 @@ from qkv.plots.forms import (
     Table,
     list_words,
     trim,
-)  # fmt: skip
+)
 from qkv.plots.text import clean, find_widest, number
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ DPI = 150
 CJK = (
     "Noto Sans CJK SC", "Source Han Sans SC", "Noto Sans SC", "WenQuanYi Micro Hei", "PingFang SC", "Microsoft YaHei",
     "SimHei", "Arial Unicode MS",
-)  # fmt: skip
+)
 
 
 def open_figure(wide: float, tall: float) -> "Figure":

@@ -22,7 +22,7 @@ from qkv.plots.forms import (
     list_words,
     scale,
     trim,
-)  # fmt: skip
+)
 from qkv.plots.text import clean, find_widest, number
 
 EDGE, FOOT, TALL = 60, 46, 220  # beside and below the lines of a chart, and their height
@@ -88,7 +88,7 @@ def draw_grid(form: Grid) -> str:
 
     cells = form.cells or [[""] * len(form.columns) for _ in form.rows]
     body = [[mark(name), *(mark(c) if form.cells else "&nbsp;" for c in row)]
-            for name, row in zip(form.rows, cells, strict=True)]  # fmt: skip
+            for name, row in zip(form.rows, cells, strict=True)]
     corner = " \\ ".join(w for w in (join(form.y_label), join(form.x_label)) if w)
     return make_table([[corner, *map(mark, form.columns)], *body], shade)
 
@@ -133,7 +133,7 @@ def draw_lines(form: Lines) -> str:
     for n, (name, curve) in enumerate(curves.items()):
         points, colour = [(f"{across(x):.1f}", f"{down(y):.1f}") for x, y in curve], COLOURS[n % len(COLOURS)]
         made.append(f'<polyline points="{" ".join(map(",".join, points))}" fill="none" stroke="{colour}" '
-                    f'stroke-width="2"><title>{mark(name)}</title></polyline>')  # fmt: skip
+                    f'stroke-width="2"><title>{mark(name)}</title></polyline>')
         for (x, y), (at, to) in zip(curve, points, strict=True) if len(points) <= DOTTED else ():
             tip = f"{mark(name)}, {mark(form.places[int(x)]) if form.places else number(x, 4)}: {number(y, 4)}"
             made.append(f'<circle cx="{at}" cy="{to}" r="3" fill="{colour}"><title>{tip}</title></circle>')
@@ -161,7 +161,7 @@ def frame_columns(form: Lines, left: float, right: float, across: Callable[[floa
     """The names or numbers below a chart, and what these are."""
     each = -(-len(form.places) // 12)
     ticks = ([(float(i), mark(form.places[i])) for i in range(0, len(form.places), each)] if form.places
-             else [(v, number(v, 4)) for v in find_ticks(left, right)])  # fmt: skip
+             else [(v, number(v, 4)) for v in find_ticks(left, right)])
     made = [f'<text x="{across(v):.1f}" y="{TALL + 34}" text-anchor="middle">{name}</text>' for v, name in ticks]
     middle = across((left + right) / 2)
     made += [f'<text x="{middle:.1f}" y="{TALL + 54}" text-anchor="middle">{join(form.x_label)}</text>']
@@ -188,10 +188,10 @@ def draw_table(form: Table) -> str:
     """The table, its columns of numbers to the right."""
     rows = [[mark(c if isinstance(c, str) else c[0]) for c in row] for row in form.rows]
     right = {j for j, column in enumerate(zip(*rows[1:], strict=False))
-             if all(re.fullmatch(r"[-–+\d,.… e]*%?", c) for c in column)}  # fmt: skip
+             if all(re.fullmatch(r"[-–+\d,.… e]*%?", c) for c in column)}
     return make_table(rows, lambda i, j: "text-align:right" if j in right else "")
 
 
 MARKS: dict[type, Callable[[Any], str]] = {
     Grid: draw_grid, Bars: draw_bars, Lines: draw_lines, Table: draw_table,
-}  # fmt: skip
+}

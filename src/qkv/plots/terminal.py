@@ -57,7 +57,7 @@ def draw_rows(form: Lines) -> list[str]:
     for (name, row), shares in zip(form.series.items(), scale(form.series.values(), log=form.log), strict=True):
         there = [v for _, v in form.curves[name]] or [math.nan]
         marks = "".join((HEIGHTS[min(7, int(share * 8))] if math.isfinite(v) else " ") * 2
-                        for share, v in zip(shares, row, strict=True))  # fmt: skip
+                        for share, v in zip(shares, row, strict=True))
         lines.append(f"{pad(name, size)} {marks}  {number(there[0], 4)} → {number(there[-1], 4)}")
     label = " · ".join(list_words(form.x_label))
     return [*lines, " " * (size + 1) + f"{label} {form.places[0]} … {form.places[-1]}".strip()]
@@ -122,4 +122,4 @@ def paint_series(text: str, who: int) -> str:
 
 MARKS: dict[type, Callable[[Any], list[str]]] = {
     Grid: draw_grid, Bars: draw_bars, Lines: draw_lines, Table: draw_table,
-}  # fmt: skip
+}
