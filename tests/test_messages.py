@@ -10,7 +10,7 @@ from pathlib import Path
 import catalogue
 import pytest
 
-from qkv.cli.train import lines
+from qkv.cli.train import describe_event
 from qkv.errors import QkvError, nearest
 from qkv.messages import Given, Message, Trimmed, join, translate
 
@@ -60,8 +60,8 @@ def test_an_error_has_a_code_where_it_was_given_one() -> None:
 
 def test_a_note_of_a_run_is_shown_in_the_language_of_the_reader() -> None:
     event = {"kind": "note", "step": 0, "text": Message("training ended", )}
-    assert lines(event) == ["training ended"]
-    assert lines(event, lambda text, **fields: f"<{Message(text, **fields)}>") == ["<training ended>"]
+    assert describe_event(event) == ["training ended"]
+    assert describe_event(event, lambda text, **fields: f"<{Message(text, **fields)}>") == ["<training ended>"]
 
 
 def test_every_template_has_a_translation_with_the_same_fields() -> None:

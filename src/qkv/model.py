@@ -92,7 +92,7 @@ class Model:
         directory = Path(directory)
         with storage.replace_dir(directory) as aside:
             extra = self.special.keys
-            if lora.adapters(self.core):
+            if lora.find_adapters(self.core):
                 save_adapters(aside, self)
             else:
                 model_dir.save_core(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
@@ -206,7 +206,7 @@ class Model:
 
         return Trace(self.core, save=list(save), edit=list(edit), tokenizer=self.tokenizer, **where)
 
-    def traced(self, directory: str | Path) -> "Trace":
+    def load_trace(self, directory: str | Path) -> "Trace":
         """A trace of this model that was written to disk."""
         from qkv.lens import tape
 
@@ -237,7 +237,7 @@ def check_ids(**given: Tensor | None) -> None:
 
 def save_adapters(directory: Path, model: Model) -> None:
     """The adapters of a model as PEFT writes them, with a config where the model has more than its base."""
-    parts = {name: (m.a, m.b, m.scale) for name, m in lora.adapters(model.core).items()}
+    parts = {name: (m.a, m.b, m.scale) for name, m in lora.find_adapters(model.core).items()}
     inside = {f"{name}.{side}" for name in parts for side in "ab"}
     also = [n for n, p in model.core.named_parameters() if p.requires_grad and n not in inside]
     base = str(Path(model.base).resolve()) if Path(model.base).is_dir() else model.base

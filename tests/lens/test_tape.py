@@ -112,7 +112,7 @@ def test_a_trace_on_disk_is_the_trace_in_memory(model: qkv.Model, way: str, tmp_
         assert all(isinstance(c.taps, tape.Shelf) for r in spilled.runs for c in r.calls)
     else:
         want.save(there)
-    found = model.traced(there)
+    found = model.load_trace(there)
     for name in save:
         if not any(name in c.taps or name.endswith(("pattern", ".k", ".v")) for r in want.runs for c in r.calls):
             with pytest.raises(QkvError, match="never heard"):
@@ -129,7 +129,7 @@ def test_readouts_read_a_trace_on_disk(tmp_path: Path) -> None:
     model = qkv.load("demo-lm", device="cpu", dtype="fp32")
     want = heard(_named(model, "demo-lm"), ["lens", "parts", "walk"])
     want.save(tmp_path / "t")
-    found = model.traced(tmp_path / "t")
+    found = model.load_trace(tmp_path / "t")
     assert torch.equal(found.lens().ids, want.lens().ids)
     assert found.parts(pos=3) == want.parts(pos=3)
     walks = [t.walk("layers.1.attn", head=2, query=3, key=1) for t in (found, want)]
@@ -156,13 +156,13 @@ def test_another_model_a_newer_format_and_no_trace_are_refused(tmp_path: Path) -
     model = _named(qkv.load("demo-lm", device="cpu", dtype="fp32"), "demo-lm")
     heard(model, ["*embed"]).save(tmp_path / "t")
     with pytest.raises(QkvError, match="another spec"):
-        qkv.load("demo-moe", device="cpu").traced(tmp_path / "t")
+        qkv.load("demo-moe", device="cpu").load_trace(tmp_path / "t")
     with pytest.raises(QkvError, match="no such file"):
-        model.traced(tmp_path / "none")
+        model.load_trace(tmp_path / "none")
     index = tmp_path / "t" / "index.json"
     index.write_text(index.read_text(encoding="utf-8").replace('"format": 1', '"format": 9'), encoding="utf-8")
     with pytest.raises(QkvError, match="format 9"):
-        model.traced(tmp_path / "t")
+        model.load_trace(tmp_path / "t")
 
 
 def test_one_row_is_the_row_of_the_whole_pattern(model: qkv.Model) -> None:

@@ -16,7 +16,7 @@ from qkv.lens import parts, readout, words
 from qkv.messages import Given
 from qkv.plots import figure, forms, html
 from qkv.plots.forms import Bars, Drawn, Grid, Lines, Table
-from qkv.plots.text import number
+from qkv.plots.text import format_number
 from qkv.sampling import Sampling
 
 TAPS = ["lens", "parts", "walk", "choices", "shift", "diff", "patterns"]
@@ -112,7 +112,7 @@ def test_what_is_drawn_is_what_the_readout_says(found: dict[str, Drawn]) -> None
     assert pushed.goal in sums.title
     near = found["neighbours"]
     assert isinstance(near, words.Nears)
-    assert number(near[0].cosine, 4) in near._repr_html_()
+    assert format_number(near[0].cosine, 4) in near._repr_html_()
     texts = Tags(found["alignment"]._repr_html_()).texts
     assert {"书", "茶", "它"} <= {x.strip() for x in texts}
     (square,) = found["mask"].forms()

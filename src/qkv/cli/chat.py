@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, given, option, read_lines, verb
+from qkv.cli.common import Common, drop_unset, option, read_lines, verb
 
 
 @verb("Converse by the model's own chat template: a line is a turn, Ctrl-D ends, /new begins anew. Control tokens "
@@ -22,7 +22,7 @@ from qkv.cli.common import Common, given, option, read_lines, verb
 @option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="the smallest set of this probability")
 @option("--seed", type=int, help="seed of the draws")
 def command(common: Common, model: str, system: str | None, **how: Any) -> None:
-    loaded, how = common.model(model), given(**how)
+    loaded, how = common.load_model(model), drop_unset(**how)
     first = [{"role": "system", "content": system}] if system else []
     loaded.conversation([*first, {"role": "user", "content": "?"}])  # says at once where there is no template
     said = list(first)

@@ -37,11 +37,11 @@ def command(common: Common, model: str, against: str | None) -> int:
     if common.json:
         common.emit(report)
     else:
-        tell(common, report)
+        print_report(common, report)
     return 0 if report["ok"] else 1
 
 
-def tell(common: Common, report: dict[str, Any]) -> None:
+def print_report(common: Common, report: dict[str, Any]) -> None:
     """The report as people read it."""
     for name, digest in report["files"].items():
         click.echo(f"  {digest[:16]}…  {name}")
@@ -78,7 +78,7 @@ def parity(directory: Path, loaded: Any) -> dict[str, Any]:
             name = next(n for n in ("logits", "prediction_logits", "last_hidden_state") if n in out)
             both.append(out[name])
         fast, want = both
-        ours = own(loaded, ids, "labels" if want.ndim == 2 else name)
+        ours = compute_output(loaded, ids, "labels" if want.ndim == 2 else name)
     if ours.shape != want.shape:
         raise QkvError("--against hf: {kind} gives {shape}, we give {shape2}", kind=type(oracle).__name__,
                        shape=list(want.shape), shape2=list(ours.shape))
@@ -88,7 +88,7 @@ def parity(directory: Path, loaded: Any) -> dict[str, Any]:
             "agrees": difference <= bound}
 
 
-def own(loaded: Any, ids: Any, name: str) -> Any:
+def compute_output(loaded: Any, ids: Any, name: str) -> Any:
     """What we give for what transformers calls so: logits over labels [B, labels], states or logits [B, T, …]."""
 
     if name == "labels":

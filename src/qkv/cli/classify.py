@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, answered, ensemble, option, read_lines, verb
+from qkv.cli.common import Common, answer_lines, ensemble, option, read_lines, verb
 
 
 @verb("The label of each text with its probability, before the text; with -, of each line. A tab separates the two "
@@ -21,16 +21,16 @@ from qkv.cli.common import Common, answered, ensemble, option, read_lines, verb
 def command(common: Common, model: str, text: str | None, both: bool, ensemble: tuple[str, ...]) -> None:
     from qkv.tasks.classify import split_line
 
-    lines, loaded, others = read_lines(text, "classify"), common.model(model), common.models(ensemble)
+    lines, loaded, others = read_lines(text, "classify"), common.load_model(model), common.load_models(ensemble)
 
     def answer(texts: list[str]) -> Any:
         return loaded.classify([split_line(loaded, line, both=both) for line in texts], both=both, **others)
 
-    for line, verdict in answered(lines, answer, single=text is not None and text != "-"):
-        tell(common, line, verdict)
+    for line, verdict in answer_lines(lines, answer, single=text is not None and text != "-"):
+        print_labels(common, line, verdict)
 
 
-def tell(common: Common, line: str, found: Any) -> None:
+def print_labels(common: Common, line: str, found: Any) -> None:
     """One line with its label; an empty line has none."""
     if common.json:
         common.emit({"text": line, "label": found and found.label, "probability": found and round(found.probability, 6),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, counted, ensemble, option, verb
+from qkv.cli.common import Common, ensemble, option, show_progress, verb
 from qkv.messages import Message
 
 
@@ -75,7 +75,7 @@ def check(
 
     places = two_columns(columns)
     measure, bound = lengths(common, model)
-    with counted(common) as tell:
+    with show_progress(common) as tell:
         options = checks.Options(
             kind, places, tuple(k.strip() for k in (keys or "").split(",") if k.strip()),
             longest or bound, measure, None if tell is None else lambda _, lines: tell(lines, 0), talk_of,
@@ -84,7 +84,7 @@ def check(
     if common.json:
         common.emit({"ok": report.ok, "files": report.files, "faults": report.faults, "overlaps": report.overlaps})
     else:
-        told(common, report)
+        print_report(common, report)
     return 0 if report.ok else 1
 
 
@@ -109,7 +109,7 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
     if run.objective:
         raise QkvError("{names}: these rows have labels, expected pairs of texts", names=names[0])
     making.free(run.data, out)
-    teacher |= common.models(teacher.pop("ensemble"))
+    teacher |= common.load_models(teacher.pop("ensemble"))
 
     def doubt(file: str, own: float, read: float) -> None:
         said = Message("what the model writes is more like what it reads (chrF {read:.0f}) than like the other side "
@@ -117,8 +117,8 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
                         own=own)
         click.echo(common.say("note: {file}: {said}", file=file, said=said), err=True)
 
-    with counted(common) as tell:
-        made = making.write(making.Teacher(common.model(how["model"]), **teacher), run.data, out, tell, doubt)
+    with show_progress(common) as tell:
+        made = making.write(making.Teacher(common.load_model(how["model"]), **teacher), run.data, out, tell, doubt)
     if common.json:
         common.emit([{**asdict(one), "files": [str(path) for path in one.files]} for one in made])
         return 0
@@ -173,7 +173,7 @@ def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], in
     return lambda text: len(made.encode(text)), hub.spec_of(model).context or 1000
 
 
-def told(common: Common, report: Any) -> None:
+def print_report(common: Common, report: Any) -> None:
     """The report as people read it: each file in three lines, then what was found."""
     from qkv.data.overlap import PARTS
 
@@ -227,7 +227,7 @@ def get(common: Common, names: tuple[str, ...], out: Path | None) -> int:
     for name in names:
         one = download.find_set(name)
         common.note("{name}: {about}; licence: {licence}", name=name, about=one.about, licence=one.licence)
-        with counted(common) as tell:
+        with show_progress(common) as tell:
             files = download.fetch_set(
                 name, out, tell=(lambda _, done, of, tell=tell: tell(done, of)) if tell else None
             )

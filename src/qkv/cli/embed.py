@@ -2,7 +2,7 @@
 
 import click
 
-from qkv.cli.common import Common, answered, read_lines, verb
+from qkv.cli.common import Common, answer_lines, read_lines, verb
 
 
 @verb("A vector of length 1 for each text (the mean of its last states), one JSON object a line; with -, for each "
@@ -14,7 +14,7 @@ from qkv.cli.common import Common, answered, read_lines, verb
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
 def command(common: Common, model: str, text: str | None) -> None:
-    lines, loaded = read_lines(text, "embed"), common.model(model)
+    lines, loaded = read_lines(text, "embed"), common.load_model(model)
     single = text is not None and text != "-"
-    for line, vector in answered(lines, lambda texts: loaded.embed(texts).tolist(), single=single):
+    for line, vector in answer_lines(lines, lambda texts: loaded.embed(texts).tolist(), single=single):
         common.emit({"text": line, "embedding": vector and [round(x, 7) for x in vector]})

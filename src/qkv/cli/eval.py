@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, counted, ensemble, given, option, verb
+from qkv.cli.common import Common, drop_unset, ensemble, option, show_progress, verb
 from qkv.errors import QkvError
 from qkv.messages import Message
 
@@ -36,7 +36,7 @@ FILE = click.Path(path_type=Path)
 @option("--stride", type=click.IntRange(1), help="how far windows move (default: half of it)")
 @ensemble
 def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, ...], **typed: Any) -> int:
-    what = given(**typed)
+    what = drop_unset(**typed)
     kinds = [kind for kind in ("bleu", "ppl", "accuracy") if kind in what]
     if len(kinds) != 1:
         raise click.UsageError(Message("give one of --bleu, --ppl, --accuracy; found {kinds}",
@@ -52,9 +52,9 @@ def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, .
     if out is not None and any(out.resolve() == Path(name).resolve() for name in what["bleu"]):
         raise QkvError("--out {out}: is a file that is compared with, and would be written over; name another",
                        out=out)
-    loaded = common.model(model)
-    what |= common.models(ensemble)
-    with counted(common) as tell:
+    loaded = common.load_model(model)
+    what |= common.load_models(ensemble)
+    with show_progress(common) as tell:
         found = loaded.eval(**what, tell=tell)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from qkv.errors import QkvError
 @click.argument("text", required=False, metavar="[TEXT|-]")
 @option("--top", type=click.IntRange(1), default=5, help="words for each mask")
 def command(common: Common, model: str, text: str | None, top: int) -> None:
-    lines, loaded = read_lines(text, "fill"), common.model(model)
+    lines, loaded = read_lines(text, "fill"), common.load_model(model)
     single = text is not None and text != "-"
     for number, line in enumerate(lines, start=1):
         try:
@@ -28,12 +28,12 @@ def command(common: Common, model: str, text: str | None, top: int) -> None:
             guesses = [[{"word": w, "probability": round(p, 6)} for w, p in place] for place in places]
             common.emit({"text": line, "masks": guesses})
         elif single:
-            shown(common, places)
+            print_predictions(common, places)
         else:
             click.echo("\t".join(" ".join(word for word, _ in place) for place in places))
 
 
-def shown(common: Common, places: list[list[tuple[str, float]]]) -> None:
+def print_predictions(common: Common, places: list[list[tuple[str, float]]]) -> None:
     """A word a line, with its probability; several masks are numbered."""
     for number, place in enumerate(places, start=1):
         if len(places) > 1:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, answered, given, option, read_lines, verb
+from qkv.cli.common import Common, answer_lines, drop_unset, option, read_lines, verb
 
 
 @verb("Continue a text: greedy, unless -t and its like ask for sampling. With -, one prompt a line in and one line "
@@ -26,8 +26,8 @@ from qkv.cli.common import Common, answered, given, option, read_lines, verb
 @option("--beam", type=click.IntRange(1), help="beam width")
 @option("--stop", multiple=True, help="stop at this text (may be repeated)")
 def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...], **how: Any) -> None:
-    how = given(**how, stop=list(stop) or None)
-    lines, loaded = read_lines(prompt), common.model(model)
+    how = drop_unset(**how, stop=list(stop) or None)
+    lines, loaded = read_lines(prompt), common.load_model(model)
     single = prompt is not None and prompt != "-"
     if single and sys.stdout.isatty() and not common.json and how.get("beam", 1) == 1:
         how.pop("beam", None)
@@ -35,7 +35,7 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
             click.echo(piece, nl=False)
             sys.stdout.flush()
         return click.echo()
-    for line, result in answered(lines, lambda texts: loaded.generate(texts, **how), single=single):
+    for line, result in answer_lines(lines, lambda texts: loaded.generate(texts, **how), single=single):
         text = "" if result is None else result.text
         if common.json:
             keys = ("tokens", "logprobs", "finish_reason", "timing")

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, option, plain, verb
+from qkv.cli.common import Common, option, to_json, verb
 
 
 @verb("Parameters, FLOPs per token, bytes of weights and KV cache; headers are read, weights are not.",
@@ -17,7 +17,7 @@ def command(common: Common, name: str, context: int | None, attention: str | Non
     from qkv.hub import report as count
 
     dtype = "fp32" if common.dtype == "auto" else common.dtype
-    report = plain(count(name, dtype=dtype, context=context, attention=attention))
+    report = to_json(count(name, dtype=dtype, context=context, attention=attention))
     if common.json:
         common.emit(report)
     else:

@@ -2,7 +2,7 @@
 
 import click
 
-from qkv.cli.common import Common, answered, option, read_lines, verb
+from qkv.cli.common import Common, answer_lines, option, read_lines, verb
 
 
 @verb("The total log-probability (natural logarithm) of each text, before the text; with -, of each line. Of an "
@@ -16,13 +16,13 @@ from qkv.cli.common import Common, answered, option, read_lines, verb
 @click.argument("text", required=False, metavar="[TEXT|-]")
 @option("--pairs", is_flag=True, help="a tab parts what is given from what is scored")
 def command(common: Common, model: str, text: str | None, pairs: bool) -> None:
-    lines, loaded = read_lines(text, "score"), common.model(model)
+    lines, loaded = read_lines(text, "score"), common.load_model(model)
     apart = pairs or loaded.encoder_decoder
 
     def answer(texts: list[str]) -> list[float]:
-        return loaded.score([divided(line) if apart else line for line in texts])
+        return loaded.score([split_pair(line) if apart else line for line in texts])
 
-    for line, found in answered(lines, answer, single=text is not None and text != "-"):
+    for line, found in answer_lines(lines, answer, single=text is not None and text != "-"):
         number = None if found is None else float(found)
         if common.json:
             common.emit({"text": line, "logprob": number})
@@ -30,7 +30,7 @@ def command(common: Common, model: str, text: str | None, pairs: bool) -> None:
             click.echo("" if number is None else f"{number:.4f}\t{line}")
 
 
-def divided(line: str) -> tuple[str, str]:
+def split_pair(line: str) -> tuple[str, str]:
     """What stands before a line's tab, and what after it."""
     from qkv.errors import QkvError
 

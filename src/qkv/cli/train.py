@@ -44,7 +44,7 @@ def command(
     from qkv.training import recipes
 
     if recipe is None:
-        return listed(common)
+        return list_recipes(common)
     given = [recipe, *overrides]
     recipe = next((word for word in given if "=" not in word or Path(word).exists()), recipe)  # settings may come first
     given.remove(recipe)
@@ -54,18 +54,18 @@ def command(
     if dry_run and processes > 1:
         raise click.UsageError(Message("--dry-run measures one process; leave --processes away"))
     if dry_run:
-        return plan(common, run)
+        return print_plan(common, run)
     with tempfile.TemporaryDirectory() as folder:
         kept = not smoke or out is not None
         out = out or (Path("runs") if kept else Path(folder)) / run.name
         if processes == 1:
             return learn(common, run, out, resume, kept=kept, track=track)
         same = [recipe, *words, f"--out={out}", f"--resume={resume}", *(["--smoke"] if smoke else [])]
-        with together(common, processes, same):
+        with launch_processes(common, processes, same):
             return learn(common, run, out, resume, kept=kept, track=track)
 
 
-def listed(common: Common) -> int:
+def list_recipes(common: Common) -> int:
     """The recipes, and what else there is to train on."""
     from qkv.training import recipes
 
@@ -80,7 +80,7 @@ def listed(common: Common) -> int:
 
 
 @contextmanager
-def together(common: Common, processes: int, words: list[str]) -> Iterator[None]:
+def launch_processes(common: Common, processes: int, words: list[str]) -> Iterator[None]:
     """This process as the first of several that share the cores; the others are this verb with the same `words`."""
     import torch
 
@@ -103,7 +103,7 @@ def learn(
     first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started
     reports = [trackers.open_tracker(name, out) for name in track] if first else []
     try:
-        with shown(common) as live:
+        with show_events(common) as live:
             report = trackers.join_reports([live, *reports]) if reports else live
             done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto")
     except Interrupted as stopped:
@@ -115,11 +115,11 @@ def learn(
     if common.json:
         common.emit(result)
     else:
-        end(common, result)
+        print_end(common, result)
     return 0
 
 
-def plan(common: Common, run: Any) -> int:
+def print_plan(common: Common, run: Any) -> int:
     """What the run would take."""
     from qkv.training import recipes
 
@@ -144,14 +144,14 @@ def plan(common: Common, run: Any) -> int:
         (Message("evaluations besides"), f"{found.evaluations} × {clock(found.evaluation_seconds / evaluations)}"),
     )
     for (text, value) in rows:
-        click.echo(padded(common.say(text)) + value)
+        click.echo(pad_name(common.say(text)) + value)
     if free is not None and found.peak_bytes > free:
         click.echo(common.say("this will not fit: halve training.tokens and double training.accumulate, or "
                               "training.recompute=blocks"))
     return 0
 
 
-def padded(name: str, columns: int = 23) -> str:
+def pad_name(name: str, columns: int = 23) -> str:
     """A name with blanks up to so many columns; a Chinese character takes two of them."""
     return name + " " * (columns - len(name) - sum(c > "\u2e7f" for c in name))
 
@@ -164,10 +164,10 @@ def room(device: str) -> int | None:
     from qkv.devices import parse_device
 
     where = parse_device(device)
-    return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else memory.free()
+    return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else memory.read_free()
 
 
-def end(common: Common, result: dict[str, Any]) -> None:
+def print_end(common: Common, result: dict[str, Any]) -> None:
     """The last lines of a run."""
     if result["why"] == "patience":
         again = "training.patience=0 --resume auto"
@@ -176,14 +176,14 @@ def end(common: Common, result: dict[str, Any]) -> None:
     test = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result["test"].items())
     numbers = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
     click.echo(common.say("trained for") + f" {clock(result['seconds'])}, {result['steps']} "
-               + common.say("steps, weights") + f" {result['weights']}: {line(numbers)}")
+               + common.say("steps, weights") + f" {result['weights']}: {format_numbers(numbers)}")
     if test:
         click.echo(common.say("test") + f": {test}")
     if result["directory"]:
         click.echo(common.say("the model lies in") + f" {result['directory']}")
 
 
-def shown(common: Common) -> Any:
+def show_events(common: Common) -> Any:
     """A context that gives the function which shows events: nothing, a live line, or plain lines."""
     from contextlib import nullcontext
 
@@ -209,7 +209,7 @@ class Plain:
                 return
             self.last = time.monotonic()
         try:
-            for text in lines(event, self.say) if self.heard else ():
+            for text in describe_event(event, self.say) if self.heard else ():
                 click.echo(text, err=True)
         except OSError:  # nobody reads any more, as after `| head`: the run is worth more, and its log has all of it
             self.heard = False
@@ -245,16 +245,16 @@ class Live:
     def show(self, event: dict[str, Any]) -> None:
         """An event, in the line that moves or above it."""
         if event["kind"] == "step":
-            said = lines(event, self.say)[0].partition("  ")[2]
+            said = describe_event(event, self.say)[0].partition("  ")[2]
             self.progress.update(
                 self.task, description=f"{event['step']}", completed=event["step"], total=event["of"], said=said
             )
             return
-        for text in lines(event, self.say):
+        for text in describe_event(event, self.say):
             self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def lines(event: dict[str, Any], say: Say = english) -> list[str]:
+def describe_event(event: dict[str, Any], say: Say = english) -> list[str]:
     """An event as people read it."""
     kind = event["kind"]
     if kind == "step":
@@ -275,13 +275,13 @@ def lines(event: dict[str, Any], say: Say = english) -> list[str]:
         best = "  *" if event.get("best") else ""
         samples = [f"    {' → '.join(part.strip()[:120] for part in sample)}" for sample in event.get("samples", ())]
         at = say("step {step}", step=event["step"])
-        return [f"{at}  {line(numbers)}{best}", *samples]
+        return [f"{at}  {format_numbers(numbers)}{best}", *samples]
     if kind != "note":
         return []
     return [say(event["text"])]
 
 
-def line(numbers: dict[str, float]) -> str:
+def format_numbers(numbers: dict[str, float]) -> str:
     return "  ".join(f"{key} {value:.4g}" for key, value in numbers.items())
 
 

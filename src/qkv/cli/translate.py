@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import BATCH, Common, answered, ensemble, given, option, read_lines, verb
+from qkv.cli.common import BATCH, Common, answer_lines, drop_unset, ensemble, option, read_lines, verb
 from qkv.messages import Message
 
 ROWS = 1024  # hypotheses of the lines that are read together: enough lines to sort by length, and memory for them
@@ -33,11 +33,11 @@ def command(
     if how["nbest"] > how["beam"]:
         raise click.UsageError(Message("--nbest {nbest} needs --beam {nbest} or more; --beam is {beam}",
                                        nbest=how["nbest"], beam=how["beam"]))
-    lines, loaded, others = read_lines(text, "translate"), common.model(model), common.models(ensemble)
-    how = given(**how, **({"align": True} if align else {})) | others
+    lines, loaded, others = read_lines(text, "translate"), common.load_model(model), common.load_models(ensemble)
+    how = drop_unset(**how, **({"align": True} if align else {})) | others
     blank = loaded.tokenizer is not None and is_closed(loaded.tokenizer)
     single, most = text is not None and text != "-", max(BATCH, ROWS // how["beam"])
-    for line, result in answered(lines, lambda texts: loaded.translate(texts, **how), single=single, most=most):
+    for line, result in answer_lines(lines, lambda texts: loaded.translate(texts, **how), single=single, most=most):
         _tell(common, line, result, scores, align, blank)
 
 
@@ -58,11 +58,11 @@ def _tell(common: Common, line: str, result: Any, scores: bool, align: bool, bla
     for r in best:
         click.echo(f"{r.score:.4f}\t{r.text}" if scores else r.text)
         if align and r.alignment is not None:
-            click.echo("\t" + " ".join(f"{t}-{s}" for t, s in enumerate(_strongest(r.alignment))))
+            click.echo("\t" + " ".join(f"{t}-{s}" for t, s in enumerate(_find_strongest(r.alignment))))
     return None
 
 
-def _strongest(alignment: Any) -> list[int]:
+def _find_strongest(alignment: Any) -> list[int]:
     """The source position that each target token looked at most."""
     rows = alignment.tolist() if hasattr(alignment, "tolist") else alignment
     return [max(range(len(row)), key=row.__getitem__) for row in rows]

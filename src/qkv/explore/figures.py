@@ -84,7 +84,7 @@ def write(made: "dict[str, Figure]", directory: Path) -> list[Path]:
     """The figures as files in a directory, which is made where it is not there."""
     paths = [directory / name for name in made]
     for path, fig in zip(paths, made.values(), strict=True):
-        figure.save(fig, path)
+        figure.save_figure(fig, path)
     return paths
 
 

@@ -17,7 +17,7 @@ from qkv.lens.trace import Trace
 from qkv.lens.walk import Strip
 from qkv.messages import Message
 from qkv.plots.forms import Cell, Table
-from qkv.plots.text import bar, signed, text
+from qkv.plots.text import bar, format_signed, make_cell
 from qkv.sampling import Sampling
 
 
@@ -61,12 +61,12 @@ def parts(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
         (ask.say("the strongest parts"), best),
     ):
         largest = max(abs(p.push) for p in rows)
-        cells = [[text(p.name), text(signed(p.push)), bar(p.push, largest)] for p in rows]
+        cells = [[make_cell(p.name), make_cell(format_signed(p.push)), bar(p.push, largest)] for p in rows]
         sheets.append(Table(title, cells))
     total = ask.say("sum")
     post = any(n.endswith("_sum") for n in found.frozen)
     scale = ask.say("later norms act with the scale they had; ") if post else ""
-    note = f"{scale}{total} {signed(found.logit)} = logit (±{found.gap:.0e})"
+    note = f"{scale}{total} {format_signed(found.logit)} = logit (±{found.gap:.0e})"
     neurons = strongest(t, ask)
     sheets[-1] = Table(sheets[-1].title, sheets[-1].rows, note)
     return [*sheets, *([neurons] if neurons else [])], {**vars(found), "sublayers": found.sublayers}
@@ -77,7 +77,7 @@ def strongest(t: Trace, ask: Ask) -> Table | None:
     if t.core.spec.stack.blocks[ask.layer].ffn is None:
         return None
     found = t.neurons(ask.layer, ask.pos, ask.token, vs=ask.vs, top=5)
-    cells = [[text(p.name), text(signed(p.push)), bar(p.push, abs(found[0].push))] for p in found]
+    cells = [[make_cell(p.name), make_cell(format_signed(p.push)), bar(p.push, abs(found[0].push))] for p in found]
     layer = ask.layer + 1
     return Table(ask.say("the strongest neurons of layer {layer}", layer=layer), cells)
 
@@ -95,7 +95,7 @@ def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     pieces = read(t, "encoder." if ask.part == "cross" else found.path)
     sheets: list[Table] = []
     for n, (step, strips) in enumerate(found.steps.items(), start=1):
-        rows = [[text(s.name), text(shape(s)), text(few(s)), text(s.line)] for s in strips]
+        rows = [[make_cell(s.name), make_cell(shape(s)), make_cell(few(s)), make_cell(s.line)] for s in strips]
         sheets.append(Table(f"{n} {ask.say(STEPS[step])}", rows))
     q, k = found["ids"].words[found.query].strip(), pieces[found.key].strip()
     head = f"{found.path} {ask.say('head')} {found.head + 1}: {q} → {k}"
@@ -114,19 +114,19 @@ def shape(s: Strip) -> str:
 def few(s: Strip) -> str:
     """The first numbers of a strip, or its words beside them."""
     flat = s.values.flatten()[:4].tolist()
-    names = [text(w)[0] for w in s.words]
+    names = [make_cell(w)[0] for w in s.words]
     if names and not s.values.is_floating_point():
         return " ".join(f"{w}={int(x)}" for w, x in zip(names, s.values.flatten().tolist(), strict=True))
     if names:
         return " ".join(f"{w} {x:.3f}" for w, x in zip(names, flat, strict=False))
     if not s.values.is_floating_point():
         return " ".join(str(int(x)) for x in flat)
-    return " ".join(map(signed, flat)) + (" …" if s.values.numel() > 4 else "")
+    return " ".join(map(format_signed, flat)) + (" …" if s.values.numel() > 4 else "")
 
 
 def near(found: list[words.Near]) -> list[list[Cell]]:
     """Tokens with their cosines."""
-    return [[text(n.piece), text(f"{n.cosine:.3f}"), bar(n.cosine, 1.0)] for n in found]
+    return [[make_cell(n.piece), make_cell(f"{n.cosine:.3f}"), bar(n.cosine, 1.0)] for n in found]
 
 
 def neighbours(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -149,12 +149,12 @@ def shift(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """How a word moves towards its anchors."""
     side = "encoder." if t.core.spec.encoder and t.core.spec.decoder else ""
     found = t.shift(ask.pos, list(ask.anchors), side=side)
-    way = [] if found.between is None else [text(f"{found.anchors[0]} 0 … 1 {found.anchors[1]}")]
-    rows = [[text(""), *(text(f"cos {a}") for a in found.anchors), *way]]
+    way = [] if found.between is None else [make_cell(f"{found.anchors[0]} 0 … 1 {found.anchors[1]}")]
+    rows = [[make_cell(""), *(make_cell(f"cos {a}") for a in found.anchors), *way]]
     for i, name in enumerate(found.names):
-        cells = [text(f"{x:+.3f}", max(0.0, x)) for x in found.cosine[i].tolist()]
-        at = [] if found.between is None else [text(f"{float(found.between[i]):+.3f}")]
-        rows.append([text(name.removesuffix(".resid_out")), *cells, *at])
+        cells = [make_cell(f"{x:+.3f}", max(0.0, x)) for x in found.cosine[i].tolist()]
+        at = [] if found.between is None else [make_cell(f"{float(found.between[i]):+.3f}")]
+        rows.append([make_cell(name.removesuffix(".resid_out")), *cells, *at])
     return [Table(ask.say("where {word} moves, layer by layer", word=found.word), rows)], found
 
 
@@ -168,7 +168,8 @@ def choices(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
         pieces = where.shown(t, ids)
         left = ask.say("{kept} tokens left, entropy {entropy:.2f} nats", kept=s.kept, entropy=s.entropy)
         gone = ask.say(", {gone:.1f}% cut", gone=100 * s.gone) if s.gone else ""
-        rows = [[text(w), text(f"{100 * p:.2f}%"), bar(p, 1.0, 30)] for w, p in zip(pieces, chances, strict=True)]
+        rows = [[make_cell(w), make_cell(f"{100 * p:.2f}%"), bar(p, 1.0, 30)]
+                for w, p in zip(pieces, chances, strict=True)]
         sheets.append(Table(f"{s.name} ({left}{gone})", rows))
         top = [list(pair) for pair in zip(pieces, chances, strict=True)]
         data.append({"name": s.name, "kept": s.kept, "entropy": s.entropy, "gone": s.gone, "top": top})
@@ -184,7 +185,7 @@ def mask(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Who may look at whom, and why not."""
     found = t.mask(ask.path(t))
     tokens = read(t, found.path)
-    rows = [[text(w), *((SIGNS[r], float(r == "seen")) for r in found.row(i))] for i, w in enumerate(tokens)]
+    rows = [[make_cell(w), *((SIGNS[r], float(r == "seen")) for r in found.row(i))] for i, w in enumerate(tokens)]
     there = {r for i in range(len(tokens)) for r in found.row(i)}
     note = "  ".join(f"{sign} {ask.say(WHY[r])}" for r, sign in SIGNS.items() if r in there)
     title = ask.say("{path} ({kind}): rows look at columns", path=found.path, kind=found.kind)
@@ -195,11 +196,11 @@ def mask(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 def routes(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Which experts read which token."""
     found, tokens = t.routes(), read(t)
-    rows = [[text(""), *(text(w) for w in tokens), text(ask.say("load"))]]
+    rows = [[make_cell(""), *(make_cell(w) for w in tokens), make_cell(ask.say("load"))]]
     for r in found:
         picks = [" ".join(f"{e}:{w:.2f}" for e, w in zip(i, x, strict=True))
                  for i, x in zip(r.index.tolist(), r.weight.tolist(), strict=True)]  # fmt: skip
-        rows.append([text(r.path), *(text(p) for p in picks), text(" ".join(map(str, r.load.tolist())))])
+        rows.append([make_cell(r.path), *(make_cell(p) for p in picks), make_cell(" ".join(map(str, r.load.tolist())))])
     title = ask.say("which experts read each token (expert:weight)")
     return [Table(title, rows)], {"tokens": tokens, "layers": found}
 
@@ -213,8 +214,8 @@ def wavefront(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
         "ran": ask.say("what the machine ran: row by row"),
     }
     sheets = [
-        Table(title, [[text(""), *(text(w) for w in tokens)],
-                      *([text(f"layer {i + 1}"), *(text(str(x)) for x in getattr(found, name)[i].tolist())]
+        Table(title, [[make_cell(""), *(make_cell(w) for w in tokens)],
+                      *([make_cell(f"layer {i + 1}"), *(make_cell(str(x)) for x in getattr(found, name)[i].tolist())]
                         for i in reversed(range(len(found.ran))))])
         for name, title in titles.items()
     ]  # fmt: skip
@@ -226,14 +227,14 @@ def cache(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     found = t.cache()
     heads = (ask.say("step"), ask.say("positions"), ask.say("bytes kept"),
              ask.say("computed"), ask.say("without a cache"))
-    rows = [[text(h) for h in heads]]
+    rows = [[make_cell(h) for h in heads]]
     steps = [(i, s.length, f"{s.bytes:,}", s.fresh, s.again) for i, s in enumerate(found.steps)]
-    rows += [[text(str(x)) for x in step] for step in steps]
+    rows += [[make_cell(str(x)) for x in step] for step in steps]
     held = "" if found.real is None else f"{found.real:,}"
     real = ask.say("allocated: {held} bytes; ", held=held) if held else ""
     times = f"{found.saved:.1f}"
     note = real + ask.say("{times} times the work without it", times=times)
-    kinds = [[text(k), text(f"{b:,}"), bar(b, max(found.kinds.values()))] for k, b in found.kinds.items()]
+    kinds = [[make_cell(k), make_cell(f"{b:,}"), bar(b, max(found.kinds.values()))] for k, b in found.kinds.items()]
     title = ask.say("bytes per position of this model with other attentions")
     return [Table(ask.say("the KV cache"), rows, note), Table(title, kinds)], {**vars(found)}
 
@@ -244,7 +245,8 @@ def gradient(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     both = t.core.spec.encoder and t.core.spec.decoder
     tokens = where.shown(t, where.passed(t, "encoder." if both else "").ids[0].tolist())
     largest = float(found.times.abs().max())
-    rows = [[text(w), text(signed(x)), bar(x, largest)] for w, x in zip(tokens, found.times.tolist(), strict=True)]
+    rows = [[make_cell(w), make_cell(format_signed(x)), bar(x, largest)]
+            for w, x in zip(tokens, found.times.tolist(), strict=True)]
     goal = where.shown(t, [found.token])[0].strip()
     title = ask.say("gradient × input: who bears on {goal}", goal=goal)
     return [Table(title, rows)], {"tokens": tokens, **vars(found)}
@@ -257,8 +259,8 @@ def lens(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     guesses = zip(found.names, found.ids[:, 0].tolist(), found.chances[:, 0].tolist(), strict=True)
     for name, ids, chances in guesses:
         best = zip(where.shown(t, ids), chances, strict=True)
-        cells = [text(f"{text(w)[0]} {100 * p:.0f}%", p) for w, p in best]
-        rows.append([text(name.removesuffix(".resid_out")), *cells])
+        cells = [make_cell(f"{make_cell(w)[0]} {100 * p:.0f}%", p) for w, p in best]
+        rows.append([make_cell(name.removesuffix(".resid_out")), *cells])
     return [Table(ask.say("guesses after each layer"), rows)], found
 
 
@@ -272,22 +274,22 @@ def list_guesses(
     rows: list[list[Cell]] = []
     for layer in reversed(range(len(cells))):
         best = (cell[0] for cell in cells[layer])
-        shown = [(f"{text(w)[0]} {100 * p:.0f}%", p) if kept else (f"({text(w)[0]})", -1.0)
+        shown = [(f"{make_cell(w)[0]} {100 * p:.0f}%", p) if kept else (f"({make_cell(w)[0]})", -1.0)
                  for (w, p), kept in zip(best, used, strict=True)]  # fmt: skip
-        rows.append([text(say("layer {layer}", layer=layer) if layer else say("embedding")), *shown])
-    return [*rows, [text(say("read")), *map(text, tokens)]]
+        rows.append([make_cell(say("layer {layer}", layer=layer) if layer else say("embedding")), *shown])
+    return [*rows, [make_cell(say("read")), *map(make_cell, tokens)]]
 
 
 def diff(t: Trace, other: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Where two texts part ways."""
     found, tokens = t.diff(other), read(t)
-    rows = [[text(""), *(text(tokens[i]) for i, _ in found.pairs)]]
+    rows = [[make_cell(""), *(make_cell(tokens[i]) for i, _ in found.pairs)]]
     for n, name in enumerate(found.names):
         far: Tensor = found.distance[n]
-        rows.append([text(name.removesuffix(".resid_out")), *(text(f"{x:.2f}", x) for x in far.tolist())])
+        rows.append([make_cell(name.removesuffix(".resid_out")), *(make_cell(f"{x:.2f}", x) for x in far.tolist())])
     if found.divergence is not None:
         parted = torch.clamp(found.divergence, 0).tolist()
-        rows.append([text("KL"), *(text("" if math.isnan(x) else f"{x:.2f}", x) for x in parted)])
+        rows.append([make_cell("KL"), *(make_cell("" if math.isnan(x) else f"{x:.2f}", x) for x in parted)])
     title = ask.say("how far apart the tokens are that both texts have")
     return [Table(title, rows)], found
 

@@ -12,7 +12,7 @@ from qkv.core.model import Transformer
 from qkv.explore.tables import list_guesses
 from qkv.messages import Message
 from qkv.plots.forms import Cell, Table
-from qkv.plots.text import bar, percent, text
+from qkv.plots.text import bar, make_cell, percent
 from qkv.training.probes.records import ProbeLog, Record, count_forward_changes, rank_word_changes
 
 Say = Callable[..., str]
@@ -52,7 +52,8 @@ def spoken(r: Record, say: Say) -> Table:
     loss = "–" if j["loss"] is None else f"{j['loss']:.3f}"
     gradient = "" if j["gradient"] is None else say(", gradient norm ") + f"{j['gradient']:.3g}"
     title = say("step {step}: loss {loss}", step=r.step, loss=loss) + gradient
-    rows = [[text(row["text"]), text("→"), text(row["output"] or "·", 0.5)] for row in j.get("texts", ())]
+    rows = [[make_cell(row["text"]), make_cell("→"), make_cell(row["output"] or "·", 0.5)]
+            for row in j.get("texts", ())]
     return Table(title, rows)
 
 
@@ -61,9 +62,9 @@ def aligned(r: Record, i: int, say: Say) -> Table:
     said = r.json["texts"][i]
     end = f" ({say('end')})"
     names = [*said["target"][1:], end]
-    head = [text(""), *(text(piece) for piece in said["source"])]
+    head = [make_cell(""), *(make_cell(piece) for piece in said["source"])]
     cells = r[f"texts.{i}.alignment"].tolist()
-    rows = [[text(name), *map(percent, row)] for name, row in zip(names, cells, strict=True)]
+    rows = [[make_cell(name), *map(percent, row)] for name, row in zip(names, cells, strict=True)]
     layer = said["layer"] + 1
     return Table(say("alignment (layer {layer}, %)", layer=layer), [head, *rows])
 
@@ -76,7 +77,7 @@ def guessed(said: dict[str, Any], say: Say) -> Table:
 
 def near(said: dict[str, Any], say: Say) -> Table:
     """The nearest tokens of a word."""
-    rows = [[text(n["text"]), text(f"{n['cosine']:.3f}"), bar(n["cosine"], 1.0)] for n in said["near"]]
+    rows = [[make_cell(n["text"]), make_cell(f"{n['cosine']:.3f}"), bar(n["cosine"], 1.0)] for n in said["near"]]
     return Table(f"{said['word']}: " + say("nearest then"), rows)
 
 
@@ -89,7 +90,7 @@ def norms(w: ProbeLog, r: Record, say: Say, *, every: bool) -> Table:
     groups = [(m["name"], [i]) for i, m in enumerate(named)] if every else grouped([m["part"] for m in named])
     words = (Message("matrices"), Message("|weight|"), Message("|gradient|"), Message("|update|"),
              Message("update/weight"), Message("rows moved"))
-    rows = [[text(""), *(text(say(word)) for word in words)]]
+    rows = [[make_cell(""), *(make_cell(say(word)) for word in words)]]
     for name, of in groups:
         weight, gradient, update = values[:, of].norm(dim=1).tolist()
         share = update / weight if weight else 0.0
@@ -97,7 +98,7 @@ def norms(w: ProbeLog, r: Record, say: Say, *, every: bool) -> Table:
         counts = f"{sum(moved[i] for i in of)}/{total}"
         told = (f"{gradient:.2e}", f"{update:.2e}", f"{share:.2e}", counts) if stepped else ("–",) * 4
         cells = (str(len(of)), f"{weight:.3f}", *told)
-        rows.append([text(name), *(text(cell) for cell in cells)])
+        rows.append([make_cell(name), *(make_cell(cell) for cell in cells)])
     return Table(say("the matrices in this step"), rows)
 
 
@@ -113,12 +114,13 @@ def taught(r: Record, say: Say) -> Table:
     mask = r["teacher.mask"].tolist() if "teacher.mask" in r.names else [[]] * len(found["rows"])
     words = (Message("input"), Message("may see"), Message("label"), Message("P(label)"), Message("loss"),
              Message("would say"))
-    rows: list[list[Cell]] = [[text(say(word)) for word in words]]
+    rows: list[list[Cell]] = [[make_cell(say(word)) for word in words]]
     for row, seen in zip(found["rows"], mask, strict=True):
         sight = "".join("■" if cell else "·" for cell in seen)
         numbers = (f"{row['p']:.4f}", f"{row['loss']:.3f}") if row["counted"] else ("–", "–")
-        rows.append([text(row["input"]), text(sight), text(row["label"]), text(numbers[0], row["p"] or 0.0),
-                     text(numbers[1]), text(f"{row['guess'].strip()} {100 * row['chance']:.0f}%")])  # fmt: skip
+        rows.append([make_cell(row["input"]), make_cell(sight), make_cell(row["label"]),
+                     make_cell(numbers[0], row["p"] or 0.0), make_cell(numbers[1]),
+                     make_cell(f"{row['guess'].strip()} {100 * row['chance']:.0f}%")])
     source = " ".join(piece.strip() for piece in found["source"] or ())
     title = say("teacher forcing: the input is the label shifted by one")
     mean = "" if found["loss"] is None else say("mean loss ") + f"{found['loss']:.4f}"
@@ -133,14 +135,14 @@ def moved(
     forward, count = count_forward_changes(core)
     groups = [(m.name, [i]) for i, m in enumerate(found)] if every else grouped([m.part for m in found])
     words = (Message("matrices"), Message("rows moved"), Message("distance"), Message("of its norm"))
-    rows = [[text(""), *(text(say(word)) for word in words), text("")]]
+    rows = [[make_cell(""), *(make_cell(say(word)) for word in words), make_cell("")]]
     for name, of in groups:
         some = [found[i] for i in of]
         distance, norm = (sum(getattr(m, key) ** 2 for m in some) ** 0.5 for key in ("distance", "norm"))
         share = distance / max(norm, 1e-12)
         counts = f"{sum(m.moved for m in some)}/{sum(m.rows for m in some)}"
         cells = (str(len(some)), counts, f"{distance:.3f}", f"{100 * share:.1f}%" if norm else "–")
-        rows.append([text(name), *map(text, cells), bar(min(1.0, share) if norm else 0.0, 1.0, 10)])
+        rows.append([make_cell(name), *map(make_cell, cells), bar(min(1.0, share) if norm else 0.0, 1.0, 10)])
     title = say("from step {first} to step {last}", first=first, last=last)
     fixed = say("What does not move: the count and the shapes of the {found} matrices, the vocabulary, heads and "
                 "layers.", found=len(found))
@@ -148,7 +150,7 @@ def moved(
     names = rank_word_changes(w, first, last, tokenizer, found)
     if names:
         title = say("the words that went farthest and least")
-        cells = [[text(word), text(f"{far:.3f}"), bar(far, names[0][1])] for word, far in names]
+        cells = [[make_cell(word), make_cell(f"{far:.3f}"), bar(far, names[0][1])] for word, far in names]
         sheets.append(Table(title, cells))
     return sheets, {"forward": forward, "moved": found, "words": names}
 

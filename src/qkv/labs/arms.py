@@ -15,7 +15,7 @@ import qkv
 from qkv import spec as parts
 from qkv.baselines.lstm import lstm_spec
 from qkv.data.collate import Batch, collate_pairs, collate_prefixes
-from qkv.labs.lab import Tell, quiet
+from qkv.labs.lab import Tell, ignore
 from qkv.tasks.types import SpecialTokens
 from qkv.training.loop import train
 from qkv.training.plan import Plan
@@ -99,7 +99,7 @@ def arm(shape: Shape, *, vocabulary: int, width: int = 64, layers: int = 2, seed
     return qkv.build(parts.Spec(vocabulary, init=parts.Init("xavier"), **sides), seed=seed, special=special)
 
 
-def batch(shape: Shape, rows: Sequence[tuple[Ids, Ids]]) -> Batch:
+def make_batch(shape: Shape, rows: Sequence[tuple[Ids, Ids]]) -> Batch:
     """Pairs as a shape learns them: a source beside the target, or before it in one row."""
     if shape in ("lstm", "attention", "transformer"):
         return collate_pairs(rows, pad=PAD, start=START)
@@ -108,7 +108,7 @@ def batch(shape: Shape, rows: Sequence[tuple[Ids, Ids]]) -> Batch:
 
 def learn(
     model: qkv.Model, make: Callable[[int], Batch], *, steps: int, lr: float = 3e-3, sampled: float = 0.0,
-    tell: Tell = quiet,
+    tell: Tell = ignore,
 ) -> float:
     """Train in the library's own loop on the batch of each step, in fp32; the seconds that its steps took."""
     plan = Plan(lambda epoch: range(epoch * steps, (epoch + 1) * steps), make)
@@ -119,7 +119,7 @@ def learn(
 
 
 @torch.no_grad()
-def written(model: qkv.Model, shape: Shape, rows: Sequence[tuple[Ids, Ids]]) -> list[Ids]:
+def generate_rows(model: qkv.Model, shape: Shape, rows: Sequence[tuple[Ids, Ids]]) -> list[Ids]:
     """What a model says to each source, word by word the likeliest, up to its end."""
     if shape in ("lstm", "attention", "transformer"):
         return [r.tokens for r in model.translate([s for s, _ in rows], beam=1, max_new_tokens=96)]
@@ -141,7 +141,7 @@ def whole_right(said: Sequence[Ids], rows: Sequence[tuple[Ids, Ids]]) -> float:
 
 def true_guesses(model: qkv.Model, rows: Sequence[tuple[Ids, Ids]]) -> tuple[Tensor, Tensor]:
     """The likeliest next words of an encoder-decoder behind the true ones, and the labels [B, T] (-100: none)."""
-    made = batch("transformer", rows)
+    made = make_batch("transformer", rows)
     logits = model(source=made.source, target=made.target, padding=made.source_real).logits
     assert logits is not None
     return logits.argmax(-1), made.labels

@@ -6,7 +6,7 @@ import torch
 import qkv
 from qkv.core.cache import Static
 from qkv.cost import count
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, clock, draw
 from qkv.messages import Message
 
@@ -38,7 +38,7 @@ def speeds(model: qkv.Model, rows: int, seed: int) -> tuple[float, float]:
     return rows * CONTEXT / clock(read, 3), rows / clock(write, 5)
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     small = Tiny(layers=LAYERS, width=WIDTH, heads=12, vocabulary=32)
     model, weights = small.model(seed, torch.float32), count(small.spec).parameters
     flops, bytes_ = ceilings()

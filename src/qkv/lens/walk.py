@@ -18,7 +18,7 @@ from qkv.errors import QkvError, nearest
 from qkv.lens import where
 from qkv.messages import Message
 from qkv.plots.forms import Drawn, Form, Table
-from qkv.plots.text import number
+from qkv.plots.text import format_number
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Trace
@@ -74,7 +74,7 @@ class Walk(Drawn):
 
 def few(s: Strip, most: int = 6) -> str:
     """The first numbers of a strip, with their words where they have any."""
-    numbers = [number(float(x)) for x in s.values.flatten()[:most].tolist()]
+    numbers = [format_number(float(x)) for x in s.values.flatten()[:most].tolist()]
     told = [f"{w.strip()} {x}" for w, x in zip(s.words, numbers, strict=False)] if s.words else numbers
     return "  ".join(told) + " …" * (s.values.numel() > most)
 

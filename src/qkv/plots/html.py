@@ -23,7 +23,7 @@ from qkv.plots.forms import (
     scale,
     trim,
 )
-from qkv.plots.text import clean, find_widest, number
+from qkv.plots.text import clean, find_widest, format_number
 
 EDGE, FOOT, TALL = 60, 46, 220  # beside and below the lines of a chart, and their height
 DOTTED = 48  # points at most that a curve shows one by one, each with its numbers on hover
@@ -102,7 +102,7 @@ def draw_bars(form: Bars) -> str:
         for n, (values, parts) in enumerate(zip(form.series.values(), shares, strict=True)):
             fill = COLOURS[n % len(COLOURS)] if several or values[i] >= 0 else ORANGE
             bar = f'<svg width="240" height="12"><rect width="{240 * parts[i]:.1f}" height="12" fill="{fill}"/></svg>'
-            rows.append(["" if n else mark(name), number(values[i], 4), bar])
+            rows.append(["" if n else mark(name), format_number(values[i], 4), bar])
     return make_table(rows) + make_legend(form.series if several else ())
 
 
@@ -135,7 +135,8 @@ def draw_lines(form: Lines) -> str:
         made.append(f'<polyline points="{" ".join(map(",".join, points))}" fill="none" stroke="{colour}" '
                     f'stroke-width="2"><title>{mark(name)}</title></polyline>')
         for (x, y), (at, to) in zip(curve, points, strict=True) if len(points) <= DOTTED else ():
-            tip = f"{mark(name)}, {mark(form.places[int(x)]) if form.places else number(x, 4)}: {number(y, 4)}"
+            where = mark(form.places[int(x)]) if form.places else format_number(x, 4)
+            tip = f"{mark(name)}, {where}: {format_number(y, 4)}"
             made.append(f'<circle cx="{at}" cy="{to}" r="3" fill="{colour}"><title>{tip}</title></circle>')
     edge, foot = max(30, 4 * find_widest(form.places)), FOOT if form.x_label else FOOT - 20
     size = f'viewBox="0 0 {EDGE + wide + edge} {TALL + 16 + foot}" width="{EDGE + wide + edge}"'
@@ -152,7 +153,7 @@ def frame_rows(form: Lines, low: float, high: float, wide: int, down: Callable[[
         y = down(v)
         made.append(
             f'<line x1="{EDGE}" x2="{EDGE + wide}" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor" opacity=".2"/>'
-            f'<text x="{EDGE - 8}" y="{y + 4:.1f}" text-anchor="end">{number(v, 4)}</text>'
+            f'<text x="{EDGE - 8}" y="{y + 4:.1f}" text-anchor="end">{format_number(v, 4)}</text>'
         )
     return "".join(made)
 
@@ -161,7 +162,7 @@ def frame_columns(form: Lines, left: float, right: float, across: Callable[[floa
     """The names or numbers below a chart, and what these are."""
     each = -(-len(form.places) // 12)
     ticks = ([(float(i), mark(form.places[i])) for i in range(0, len(form.places), each)] if form.places
-             else [(v, number(v, 4)) for v in find_ticks(left, right)])
+             else [(v, format_number(v, 4)) for v in find_ticks(left, right)])
     made = [f'<text x="{across(v):.1f}" y="{TALL + 34}" text-anchor="middle">{name}</text>' for v, name in ticks]
     middle = across((left + right) / 2)
     made += [f'<text x="{middle:.1f}" y="{TALL + 54}" text-anchor="middle">{join(form.x_label)}</text>']

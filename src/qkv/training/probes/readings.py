@@ -61,7 +61,7 @@ def make_recorder(a: Assembly) -> Recorder:
         "teacher": partial(read_teacher, model, batch),
     }
     found = Recorder(readings, w, about)
-    readings["texts"] = lambda: read_texts(model, [*texts, *readable_texts(model, found.requests, texts)], w.longest)
+    readings["texts"] = lambda: read_answers(model, [*texts, *readable_texts(model, found.requests, texts)], w.longest)
     return found
 
 
@@ -105,7 +105,7 @@ def text_limit(model: Model) -> int:
     return min(n for n in (model.spec.context, reads, 256) if n) - 2
 
 
-def read_texts(model: Model, texts: Sequence[str], longest: int) -> Reading:
+def read_answers(model: Model, texts: Sequence[str], longest: int) -> Reading:
     """What the model says of each text, with its attention, alignment and guesses by layer."""
     rows, arrays = list[dict[str, Any]](), dict[str, Tensor]()
     for i, (text, said) in enumerate(zip(texts, answer_texts(model, texts, longest), strict=True)):
