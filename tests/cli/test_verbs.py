@@ -262,7 +262,7 @@ def test_a_model_that_cannot_do_it_says_so(args, says, reads, talks, monkeypatch
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(("lang", "mark"), [("zh", "数值类型"), ("en", "number format")])
+@pytest.mark.parametrize(("lang", "mark"), [("zh", "浮点格式"), ("en", "floating-point format")])
 def test_help_speaks_both_languages_and_begins_with_three_examples(verb, lang, mark, capsys):
     code, out, _ = run(capsys, verb, "--help", "--lang", lang)
     assert code == 0

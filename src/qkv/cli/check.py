@@ -10,11 +10,11 @@ from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
 
 
-@verb("Check a model: strict load, hashes of its files, a scan for NaN; with --against hf also parity with "
-      "transformers. Exit code 1 where something fails.",
+@verb("Check a model: load it strictly, verify the hashes of its files and scan for NaN; with --against hf, also "
+      "compare it with transformers. The exit code is 1 if a check fails.",
       examples=("qkv check demo", "qkv check ./my-model --against hf", "qkv check gpt2 --json"))
 @click.argument("model")
-@option("--against", type=click.Choice(["hf"]), help="compare logits with transformers'")
+@option("--against", type=click.Choice(["hf"]), help="compare the logits with those of transformers")
 def command(common: Common, model: str, against: str | None) -> int:
     from qkv import hub
     from qkv.checkpoints import integrity, peft

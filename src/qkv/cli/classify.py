@@ -7,16 +7,16 @@ import click
 from qkv.cli.common import Common, answer_lines, ensemble, option, read_lines, verb
 
 
-@verb("The label of each text with its probability, before the text; with -, of each line. A tab separates the two "
-      "texts of a pair, where the model tells them apart; a model that scores answers reads a question and its "
-      "answers, and the label is the best one's number, from 0.", examples=(
+@verb("Print the label of each text with its probability, before the text; with -, read one text per line. A tab "
+      "separates the two texts of a pair, if the model tells them apart. A model that scores answers reads a question "
+      "and its answers; the label is the index of the best answer, starting at 0.", examples=(
         'qkv classify demo-bert "你喜欢苹果吗？"',
         "qkv classify demo-bert - < sentences.txt | cut -f1 | sort | uniq -c",
         "qkv classify ./my-model - --json < pairs.tsv",
     ))
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
-@option("--both", is_flag=True, help="read each pair in both orders, and add")
+@option("--both", is_flag=True, help="read each pair in both orders and add the results")
 @ensemble
 def command(common: Common, model: str, text: str | None, both: bool, ensemble: tuple[str, ...]) -> None:
     from qkv.tasks.classify import split_line

@@ -101,8 +101,8 @@ class Common:
 
 def ensemble(function: Any) -> Any:
     """`--ensemble MODEL`, once for each model that answers with the verb's own."""
-    said = option("--ensemble", multiple=True, metavar="MODEL", help="another model that answers with it, by the mean "
-                  "of their probabilities; any number")
+    said = option("--ensemble", multiple=True, metavar="MODEL", help="another model to average the probabilities with "
+                  "(may be repeated)")
     return said(function)
 
 
@@ -166,15 +166,15 @@ def option(*names: str, help: str, **rest: Any) -> Callable[[Any], Any]:  # noqa
 def make_shared_options() -> list[click.Parameter]:
     """The options of every verb, in the order of the help."""
     return [
-        Option(["--json"], is_flag=True, help="JSON on stdout and nothing else"),
-        Option(["--device"], default="auto", metavar="auto|cpu|cuda|mps", help="where to compute"),
-        Option(["--dtype"], default="auto", metavar="auto|fp32|bf16|fp16", help="number format"),
-        Option(["--threads"], type=click.IntRange(1, 1024), help="CPU threads"),
-        Option(["--revision"], help="branch, tag or commit on the hub"),
-        Option(["-q", "--quiet"], is_flag=True, help="the result alone"),
-        Option(["-v", "--verbose"], is_flag=True, help="say more"),
-        Option(["--lang"], type=click.Choice(["zh", "en"]), expose_value=False, help="language of words"),
-        Option(["--debug"], is_flag=True, expose_value=False, help="the traceback of an error"),
+        Option(["--json"], is_flag=True, help="print only JSON on stdout"),
+        Option(["--device"], default="auto", metavar="auto|cpu|cuda|mps", help="device to run on"),
+        Option(["--dtype"], default="auto", metavar="auto|fp32|bf16|fp16", help="floating-point format"),
+        Option(["--threads"], type=click.IntRange(1, 1024), help="number of CPU threads"),
+        Option(["--revision"], help="branch, tag or commit on the Hugging Face Hub"),
+        Option(["-q", "--quiet"], is_flag=True, help="print only the result"),
+        Option(["-v", "--verbose"], is_flag=True, help="print more details"),
+        Option(["--lang"], type=click.Choice(["zh", "en"]), expose_value=False, help="language of messages"),
+        Option(["--debug"], is_flag=True, expose_value=False, help="show the traceback of an error"),
     ]
 
 

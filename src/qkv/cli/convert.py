@@ -11,18 +11,18 @@ from qkv.errors import QkvError
 CONTEXT = 256  # tokens a window when the loss is measured
 
 
-@verb("Write a model anew: key/value heads pooled (GQA, MQA), another dtype, another family; with --text, the report "
-      "says how the loss on that text changed.", examples=(
+@verb("Write a model in another form: with fewer key/value heads (GQA, MQA), in another dtype or as another family. "
+      "With --text, report how the loss on that text changes.", examples=(
         "qkv convert demo-lm lm-mqa --attention mqa --text README.md",
         "qkv convert ./my-model ./my-model-gqa --attention gqa:2",
         "qkv convert openai-community/gpt2 gpt2-bf16 --to-dtype bf16",
     ))
 @click.argument("source")
 @click.argument("target")
-@option("--attention", metavar="gqa:N|mqa", help="pool key/value heads into N groups")
-@option("--to-dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="dtype to store (default: as before)")
-@option("--family", help="family to write it as (default: as before)")
-@option("--text", type=click.Path(), help="a text to measure the loss on")
+@option("--attention", metavar="gqa:N|mqa", help="average the key/value heads into N groups")
+@option("--to-dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="dtype to save in (default: unchanged)")
+@option("--family", help="family to save as (default: unchanged)")
+@option("--text", type=click.Path(), help="text to measure the loss on")
 def command(
     common: Common, source: str, target: str, attention: str | None, to_dtype: str | None, family: str | None,
     text: str | None,

@@ -12,33 +12,33 @@ from qkv.cli.common import Common, ensemble, option, show_progress, verb
 from qkv.messages import Message
 
 
-@verb("check: what your data hold before you train on them: counts, the first bad line, repeated rows, overlap with "
-      "what is held out, over-long rows, scripts, encodings; exit code 1 where something must be mended. get: fetch a "
-      "public set by name and check its hash (without a name: list them); QKV_CACHE names the cache, QKV_DATA_URL a "
-      "mirror. pack: write text (each file, or `text` of each JSON line) as token ids, which train without being in "
-      "memory. distil: let --model translate the sources of pairs (--back: write sources for the targets) into files "
-      "of the same form, to train on beside your own.", examples=(
+@verb("check: report what your data contain before you train on them: counts, the first bad line, duplicate rows, "
+      "overlap with held-out data, overlong rows, scripts and encodings; the exit code is 1 if something must be "
+      "fixed. get: download a public data set by name and verify its hash (without a name, list them); QKV_CACHE sets "
+      "the cache directory, QKV_DATA_URL a mirror. pack: write text (each file, or `text` of each JSON line) as token "
+      "ids, which are not loaded into memory for training. distil: let --model translate the sources of sentence pairs "
+      "(--back: generate sources for the targets) into files of the same form, to train on together with your "
+      "own.", examples=(
         "qkv data check train.en train.de --eval valid.en --eval valid.de",
         "qkv data get multi30k",
         "qkv data distil train.zh train.en --model runs/teacher --out taught",
     ))
 @click.argument("what", metavar="check|get|pack|distil", type=click.Choice(["check", "get", "pack", "distil"]))
 @click.argument("names", metavar="[FILES…|NAME…]", nargs=-1)
-@option("--eval", "held", multiple=True, help="a held-out file: is it in training too?")
-@option("--kind", type=click.Choice(["auto", "text", "tsv", "jsonl", "parallel"]), default="auto", help="of the "
-        "files; parallel: two by two; auto goes by names (two that are no .tsv or .jsonl are a pair)")
-@option("--columns", default="0,1", help="the two columns of TSV, counted from 0")
-@option("--keys", metavar="K,K", help="of JSON lines (default: by the first row)")
-@option("--longest", type=click.IntRange(1), help="rows beyond it are over-long (default: 1000 characters, or the "
+@option("--eval", "held", multiple=True, help="held-out file to check for overlap with the training data")
+@option("--kind", type=click.Choice(["auto", "text", "tsv", "jsonl", "parallel"]), default="auto", help="format of the "
+        "files; parallel: two by two; auto: by name (two files that are not .tsv or .jsonl are a pair)")
+@option("--columns", default="0,1", help="the two columns of a TSV file, starting at 0")
+@option("--keys", metavar="K,K", help="keys of JSON lines (default: those of the first row)")
+@option("--longest", type=click.IntRange(1), help="report rows longer than this (default: 1000 characters, or the "
         "model's context)")
-@option("--model", help="count length, or pack, in this model's tokens; of distil the translator")
-@option("--size", type=click.IntRange(3), default=8000, help="of the BPE vocabulary that pack trains where there is "
+@option("--model", help="measure length, or pack, in this model's tokens; for distil, the translation model")
+@option("--size", type=click.IntRange(3), default=8000, help="size of the BPE vocabulary that pack trains if there is "
         "no --model")
-@option("--back", is_flag=True, help="distil: write sources for the targets, by a model of the other "
-        "direction")
+@option("--back", is_flag=True, help="distil: generate sources for the targets with a model of the opposite direction")
 @option("--beam", type=click.IntRange(1), default=5, help="distil: beam width")
-@option("--nbest", type=click.IntRange(1), default=1, help="distil: the N best of each")
-@option("--out", type=click.Path(path_type=Path), help="the folder that get, pack or distil writes")
+@option("--nbest", type=click.IntRange(1), default=1, help="distil: number of translations per sentence")
+@option("--out", type=click.Path(path_type=Path), help="output directory of get, pack or distil")
 @ensemble
 def command(
     common: Common, what: str, names: tuple[str, ...], out: Path | None, size: int, back: bool, beam: int, nbest: int,

@@ -97,20 +97,20 @@ def is_readable(right: str, said: str) -> bool:
     return SequenceMatcher(None, right.split(), said.split(), autojunk=False).ratio() >= 0.75
 
 
-@verb("Three acts: train the Transformer of 2017 and translate; prove where 它 looks; the same core as a language "
-      "model. Then a page that opens offline.", examples=(
+@verb("Three acts: train the Transformer of 2017 and translate; prove where 它 looks; run the same core as a language "
+      "model. Then write a page that opens offline.", examples=(
         "qkv demo",
         "qkv demo --text 我看完了那本书。 --seed 1",
         "qkv demo --model demo   # the bundled model, no training",
     ))
-@option("--text", help="your own sentence, translated at the end of act one")
-@option("--model", help="do not train: use this model (such as demo)")
-@option("--out", type=click.Path(path_type=Path), help="the directory (default: runs/demo)")
-@option("--page", type=click.Path(path_type=Path), default=Path("qkv-demo.html"), help="the page's file")
-@option("--seed", type=int, default=0, help="seed of weights, order and dropout")
-@option("--epochs", type=click.IntRange(1), help="how often the corpus is read")
-@option("--browser/--no-browser", default=None, help="watch it live in a browser (default: on a terminal with a "
-        "display)")
+@option("--text", help="your own sentence to translate at the end of act one")
+@option("--model", help="use this model instead of training one (such as demo)")
+@option("--out", type=click.Path(path_type=Path), help="output directory (default: runs/demo)")
+@option("--page", type=click.Path(path_type=Path), default=Path("qkv-demo.html"), help="file to write the page to")
+@option("--seed", type=int, default=0, help="random seed of weights, data order and dropout")
+@option("--epochs", type=click.IntRange(1), help="number of epochs")
+@option("--browser/--no-browser", default=None, help="watch the training live in a browser (default: on a terminal "
+        "with a display)")
 def command(
     common: Common, text: str | None, model: str | None, out: Path | None, page: Path, seed: int, epochs: int | None,
     browser: bool | None,

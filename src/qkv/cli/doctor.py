@@ -17,7 +17,8 @@ from qkv.messages import Message
 GIB = 2**30
 
 
-@verb("What this machine can do: torch, device, CPU instructions, measured fp32 and bf16 speed, memory, disk, cache.",
+@verb("Report what this machine can do: PyTorch version, devices, CPU instructions, measured fp32 and bf16 speed, "
+      "memory, disk and cache.",
       examples=("qkv doctor", "qkv doctor --json", "qkv doctor --threads 1"))
 def command(common: Common) -> None:
     report = examine()

@@ -35,22 +35,21 @@ class How:
     brief: bool  # of several labs the verdict alone is told
 
 
-@verb("The claims of the field as experiments that you can run. Without a name: all of them with their verdicts; "
-      "misconceptions: what is commonly got wrong.",
+@verb("Claims of the field as experiments that you can run. Without a name, list them all with their verdicts; "
+      "misconceptions: what is commonly misunderstood.",
       examples=("qkv lab", "qkv lab order-blind --html order.html", "qkv lab --exact --compare"))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @option("--exact", is_flag=True, help="run all exact labs")
-@option("--seeds", type=click.IntRange(1), default=3, help="how many seeds")
-@option("--steps", type=click.IntRange(1), help="steps (too few are inconclusive)")
-@option("--jobs", type=click.IntRange(1), help="seeds at a time (by default as many as cores where a lab trains, else "
-        "one)")
-@option("--saved", is_flag=True, help="do not run: show the saved result")
-@option("--compare", is_flag=True, help="compare with the result that came with the package; exit 1 where they "
-        "disagree")
-@option("--html", type=click.Path(path_type=Path, dir_okay=False), help="a page that opens offline (without a name: "
-        "of all labs)")
-@option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/labs"), help="the directory of "
-        "results and pictures")
+@option("--seeds", type=click.IntRange(1), default=3, help="number of seeds")
+@option("--steps", type=click.IntRange(1), help="number of steps (too few are inconclusive)")
+@option("--jobs", type=click.IntRange(1), help="number of seeds to run at once (default: one per core if the lab "
+        "trains, otherwise one)")
+@option("--saved", is_flag=True, help="show the saved result instead of running")
+@option("--compare", is_flag=True, help="compare with the result in the package; the exit code is 1 if they differ")
+@option("--html", type=click.Path(path_type=Path, dir_okay=False), help="write a page that opens offline (without a "
+        "name: of all labs)")
+@option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/labs"), help="directory for "
+        "results and figures")
 def command(
     common: Common, names: tuple[str, ...], exact: bool, seeds: int, steps: int | None, jobs: int | None, saved: bool,
     compare: bool, html: Path | None, out: Path,

@@ -24,40 +24,39 @@ SHOWS = (  # those of explore/tables.py, which is not imported for --help
 )
 
 
-@verb("Look inside: a translator shows its alignment and strongest edges, a language model the guesses of every "
-      "layer. --html writes one offline page, --show tables of one readout.", examples=(
+@verb("Look inside a model: a translation model shows its alignment and strongest edges, a language model the guesses "
+      "of every layer. --html writes an offline page, --show prints the tables of a readout.", examples=(
         "qkv look demo --serve",
         "qkv look demo-lm 'One, two,' --show parts --show walk --layer 2 --head 3",
         "qkv look demo 书和茶都在桌上，我看完了它。 --show shift --word 它 --anchor 书 --anchor 茶",
     ))
 @click.argument("model")
 @click.argument("text", nargs=-1)
-@option("--layer", type=click.IntRange(1), help="this layer only (counted from 1)")
-@option("--head", type=click.IntRange(1), help="this head only (counted from 1)")
-@option("--word", help="the word (default: 它) or position looked at")
-@option("--step", type=click.IntRange(0), help="the model as it was after N steps (MODEL is a run); without TEXT what "
-        "was recorded then")
-@option("--moved", type=(click.IntRange(0), click.IntRange(0)), metavar="A B", help="what moved between two steps of "
-        "a run, and what did not")
-@option("--beam", type=click.IntRange(1), default=4, help="beam width of a translation")
-@option("-n", "--max-new-tokens", type=click.IntRange(1), help="write at most so many tokens")
-@option("--html", type=click.Path(dir_okay=False), help="write one offline page")
-@option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="write five figures as "
-        "PNG: shapes, attention, heads joined, block, a vector by layer")
+@option("--layer", type=click.IntRange(1), help="only this layer (starting at 1)")
+@option("--head", type=click.IntRange(1), help="only this head (starting at 1)")
+@option("--word", help="word (default: 它) or position to look at")
+@option("--step", type=click.IntRange(0), help="use the model as it was after N steps (MODEL is a run); without TEXT, "
+        "show what was recorded then")
+@option("--moved", type=(click.IntRange(0), click.IntRange(0)), metavar="A B", help="show what changed between two "
+        "steps of a run, and what did not")
+@option("--beam", type=click.IntRange(1), default=4, help="beam width for translation")
+@option("-n", "--max-new-tokens", type=click.IntRange(1), help="maximum number of new tokens")
+@option("--html", type=click.Path(dir_okay=False), help="write an offline page")
+@option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="write five PNG figures: "
+        "shapes, attention, joined heads, block, one vector by layer (needs matplotlib)")
 @option("--serve", is_flag=True, help="open a page on this machine, for any sentence")
-@option("--port", type=click.IntRange(1, 65535), help="the port of --serve (default: the first free one from "
-        "8123)")
-@option("--no-browser", is_flag=True, help="--serve: print the address and open nothing")
-@option("--show", multiple=True, type=click.Choice(SHOWS), help="a readout (may be repeated)")
+@option("--port", type=click.IntRange(1, 65535), help="port for --serve (default: the first free one from 8123)")
+@option("--no-browser", is_flag=True, help="with --serve, print the address and do not open a browser")
+@option("--show", multiple=True, type=click.Choice(SHOWS), help="readout to show (may be repeated)")
 @option("--part", type=click.Choice(("encoder", "decoder", "cross")), help="walk, mask: which attention")
-@option("--key", default="0", help="walk: the position or word looked at")
-@option("--token", help="parts: the token pushed (default: the likeliest)")
-@option("--vs", help="parts: minus this token")
-@option("--anchor", multiple=True, help="shift: a word to move towards (may be repeated)")
+@option("--key", default="0", help="walk: position or word that is attended to")
+@option("--token", help="parts: token to explain (default: the most likely)")
+@option("--vs", help="parts: token to contrast with")
+@option("--anchor", multiple=True, help="shift: word to move towards (may be repeated)")
 @option("-t", "--temperature", type=click.FloatRange(0), help="choices: temperature")
-@option("--top-k", type=click.IntRange(1), help="choices: the k likeliest")
-@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="choices: nucleus")
-@option("--min-p", type=click.FloatRange(0, 1), help="choices: share of the likeliest")
+@option("--top-k", type=click.IntRange(1), help="choices: the k most likely tokens")
+@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="choices: nucleus probability")
+@option("--min-p", type=click.FloatRange(0, 1), help="choices: minimum probability, relative to the most likely token")
 def command(
     common: Common, model: str, text: tuple[str, ...], html: str | None, step: int | None, show: tuple[str, ...],
     serve: bool, **how: Any,

@@ -12,17 +12,17 @@ from qkv.errors import QkvError
 from qkv.messages import Message
 
 
-@verb("The runs in a folder side by side: a table, and a plot in the terminal; --html or --png write it to a file.",
+@verb("Compare the runs in a folder: a table, and a plot in the terminal; --html or --png writes it to a file.",
       examples=(
         "qkv runs",
         "qkv runs runs/multi30k_en_de --metric bleu --x seconds",
         "qkv runs runs --html runs.html --png runs.png",
     ))
 @click.argument("folder", required=False, default="runs", type=click.Path(path_type=Path), metavar="[DIR]")
-@option("--metric", help="what to draw: loss, bleu, train_loss, …")
-@option("--x", type=click.Choice(["steps", "seconds"]), default="steps", help="the horizontal axis")
-@option("--html", "page", type=click.Path(path_type=Path), help="write a page that needs no network")
-@option("--png", type=click.Path(path_type=Path), help="write a picture (needs matplotlib)")
+@option("--metric", help="metric to plot: loss, bleu, train_loss, …")
+@option("--x", type=click.Choice(["steps", "seconds"]), default="steps", help="horizontal axis")
+@option("--html", "page", type=click.Path(path_type=Path), help="write a page that opens offline")
+@option("--png", type=click.Path(path_type=Path), help="write an image (needs matplotlib)")
 def command(common: Common, folder: Path, metric: str | None, x: str, page: Path | None, png: Path | None) -> int:
     from qkv.plots import figure, html, terminal
     from qkv.plots.forms import Lines, Table

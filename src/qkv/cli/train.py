@@ -19,24 +19,23 @@ EVERY = 10.0  # seconds between two plain lines
 Say = Callable[..., str]  # of a template and its fields the text to be shown
 
 
-@verb("Train by a recipe (such as multi30k; without one they are listed), by a TOML file about your own data, or on "
-      "data as they are: *.txt, one or more *.tsv or *.jsonl, or two parallel files. a.b=c changes any setting. "
-      "Ctrl-C saves first.", examples=(
+@verb("Train with a recipe (such as multi30k; without one, list them), with a TOML file that describes your own data, "
+      "or directly on data: *.txt, one or more *.tsv or *.jsonl, or two parallel files. a.b=c changes any setting. "
+      "Ctrl-C saves before it stops.", examples=(
         "qkv train demo --out runs/demo",
         "qkv train multi30k training.seconds=600 model.width=192 --dry-run",
         "qkv train train.zh train.en training.seconds=1200 --out runs/mine --resume auto",
     ))
 @click.argument("recipe", required=False, metavar="[RECIPE|FILE]")
 @click.argument("overrides", nargs=-1, metavar="[a.b=c ...]")
-@option("--out", type=click.Path(path_type=Path), help="the directory (default: under runs/, by the name of the "
-        "run)")
+@option("--out", type=click.Path(path_type=Path), help="output directory (default: under runs/, named after the run)")
 @option("--dry-run", is_flag=True, help="only estimate parameters, memory and time")
-@option("--resume", type=click.Choice(["auto", "never"]), default="never", help="go on where it was")
-@option("--smoke", is_flag=True, help="the whole way in seconds, to see that it runs")
-@option("--seed", type=int, help="seed of weights, order and dropout")
-@option("--processes", type=click.IntRange(1), default=1, help="processes that train together: one a GPU, on a CPU "
-        "one a core for small models; each adds its own training.accumulate micro-batches to a step")
-@option("--track", multiple=True, metavar="NAME", help="tell tensorboard, wandb or trackio too")
+@option("--resume", type=click.Choice(["auto", "never"]), default="never", help="resume from the last checkpoint")
+@option("--smoke", is_flag=True, help="run every stage in seconds, to check that it works")
+@option("--seed", type=int, help="random seed of weights, data order and dropout")
+@option("--processes", type=click.IntRange(1), default=1, help="number of processes that train together: one per GPU, "
+        "or one per core for small models on a CPU; each adds its own training.accumulate micro-batches to a step")
+@option("--track", multiple=True, metavar="NAME", help="also log to tensorboard, wandb or trackio")
 def command(
     common: Common, recipe: str | None, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str,
     smoke: bool, seed: int | None, processes: int, track: tuple[str, ...],

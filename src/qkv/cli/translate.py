@@ -10,7 +10,7 @@ from qkv.messages import Message
 ROWS = 1024  # hypotheses of the lines that are read together: enough lines to sort by length, and memory for them
 
 
-@verb("Translate a text, or standard input line by line with -: one line in, one line out, a blank line stays blank.",
+@verb("Translate a text, or standard input line by line with -: one line in, one line out; blank lines stay blank.",
       examples=(
         "qkv translate demo 我爱学习。",
         "qkv translate demo --nbest 3 --scores --align 书和茶都在桌上，我看完了它。",
@@ -18,12 +18,12 @@ ROWS = 1024  # hypotheses of the lines that are read together: enough lines to s
     ))
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
-@option("--beam", type=click.IntRange(1), default=4, help="beam width; 1 is greedy")
-@option("--length-penalty", type=float, default=0.6, help="length penalty, the paper's alpha")
-@option("--nbest", type=click.IntRange(1), default=1, help="the N best of each line")
-@option("--max-new-tokens", type=click.IntRange(1), help="the longest translation, in tokens")
-@option("--scores", is_flag=True, help="the score before each line")
-@option("--align", is_flag=True, help="which source token each token looked at")
+@option("--beam", type=click.IntRange(1), default=4, help="beam width (1: greedy)")
+@option("--length-penalty", type=float, default=0.6, help="length penalty (alpha in the paper)")
+@option("--nbest", type=click.IntRange(1), default=1, help="print the N best translations of each line")
+@option("--max-new-tokens", type=click.IntRange(1), help="maximum number of tokens per translation")
+@option("--scores", is_flag=True, help="print the score before each line")
+@option("--align", is_flag=True, help="print the source token that each target token attends to most")
 @ensemble
 def command(
     common: Common, model: str, text: str | None, scores: bool, align: bool, ensemble: tuple[str, ...], **how: Any
