@@ -429,7 +429,7 @@ def print_guesses(story: Story, model: Any) -> None:
     wide = max(4, min(9, (count_columns() - 2) // (1 + len(pieces)) - 1))
 
     def print_line(label: str, cells: Sequence[str]) -> None:
-        story.tell(*("  " + " ".join([f"{label:>9}"[-9:], *cells]),) * 2)
+        story.tell("  " + " ".join([f"{label:>9}"[-9:], *cells]))
 
     print_line("", [f"{p:>{wide}}"[:wide] for p in pieces])
     for row in range(len(found.names) - 1, -1, -1):
