@@ -136,7 +136,7 @@ def count(spec: parts.Spec) -> Cost:
     by_part: dict[str, int] = dict.fromkeys(("embedding", *inside, "head"), 0)
     owners = dict(core.named_modules())
     for name, parameter in core.named_parameters():  # a shared tensor comes once
-        by_part[part(name, owners[name.rpartition(".")[0]])] += parameter.numel()
+        by_part[name_part(name, owners[name.rpartition(".")[0]])] += parameter.numel()
     total = sum(by_part.values())
     idle = kv = memory = 0
     for path, module in core.named_modules():
@@ -151,7 +151,7 @@ def count(spec: parts.Spec) -> Cost:
     return Cost(total, total - idle, stored, by_part, kv, memory, spec)
 
 
-def part(name: str, owner: nn.Module) -> str:
+def name_part(name: str, owner: nn.Module) -> str:
     """Which part of the model a parameter belongs to."""
     if isinstance(owner, Norm):
         return "norms"

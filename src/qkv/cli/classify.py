@@ -23,10 +23,10 @@ def command(common: Common, model: str, text: str | None, both: bool, ensemble: 
 
     lines, loaded, others = read_lines(text, "classify"), common.load_model(model), common.load_models(ensemble)
 
-    def answer(texts: list[str]) -> Any:
+    def classify_lines(texts: list[str]) -> Any:
         return loaded.classify([split_line(loaded, line, both=both) for line in texts], both=both, **others)
 
-    for line, verdict in answer_lines(lines, answer, single=text is not None and text != "-"):
+    for line, verdict in answer_lines(lines, classify_lines, single=text is not None and text != "-"):
         print_labels(common, line, verdict)
 
 

@@ -45,15 +45,15 @@ def command(
     ensemble: tuple[str, ...], **how: Any,
 ) -> int:
     if what == "get":
-        return get(common, names, out)
+        return get_sets(common, names, out)
     if not names:
         raise click.UsageError(Message("{what} needs FILES", what=what))
     if what == "check":
-        return check(common, names, **how)
+        return check_files(common, names, **how)
     if out is None:
         raise click.UsageError(Message("{what} needs --out FOLDER", what=what))
     if what == "pack":
-        return pack(common, names, out, how["model"], size)
+        return pack_files(common, names, out, how["model"], size)
     if how["model"] is None:
         raise click.UsageError(Message("distil needs --model MODEL, the translator that writes"))
     if how["kind"] != "auto":
@@ -65,7 +65,7 @@ def command(
     return distil(common, names, out, how, teacher | {"ensemble": ensemble})
 
 
-def check(
+def check_files(
     common: Common, names: tuple[str, ...], *, held: tuple[str, ...], kind: Any, columns: str, keys: str | None,
     longest: int | None, model: str | None,
 ) -> int:
@@ -118,7 +118,8 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
         click.echo(common.say("note: {file}: {said}", file=file, said=said), err=True)
 
     with show_progress(common) as tell:
-        made = making.write(making.Teacher(common.load_model(how["model"]), **teacher), run.data, out, tell, doubt)
+        translator = making.Teacher(common.load_model(how["model"]), **teacher)
+        made = making.write_pairs(translator, run.data, out, tell, doubt)
     if common.json:
         common.emit([{**asdict(one), "files": [str(path) for path in one.files]} for one in made])
         return 0
@@ -129,7 +130,7 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
     return 0
 
 
-def pack(common: Common, names: tuple[str, ...], out: Path, model: str | None, size: int) -> int:
+def pack_files(common: Common, names: tuple[str, ...], out: Path, model: str | None, size: int) -> int:
     """Write texts as one token shard, with the tokenizer that cut them."""
     from qkv.checkpoints.locate import locate
     from qkv.data import shards, sources
@@ -140,7 +141,8 @@ def pack(common: Common, names: tuple[str, ...], out: Path, model: str | None, s
         return (piece for name in names for piece in sources.read_pieces(Path(name)))
 
     if model is None:
-        made = vocabulary.train((text for text, _ in pieces()), kind="bpe", size=size, specials=("</s>", "<unk>"))
+        texts, specials = (text for text, _ in pieces()), ("</s>", "<unk>")
+        made = vocabulary.train_vocabulary(texts, kind="bpe", size=size, specials=specials)
     else:
         found = tokenizer.load(model if Path(model).is_dir() else locate(model, common.revision))
         if found is None:
@@ -208,7 +210,7 @@ def share(part: int, of: int) -> str:
     return f"{part / of:.2%}" if of else "–"
 
 
-def get(common: Common, names: tuple[str, ...], out: Path | None) -> int:
+def get_sets(common: Common, names: tuple[str, ...], out: Path | None) -> int:
     """Fetch sets, or list them."""
     from qkv.data import download
 

@@ -19,10 +19,10 @@ def command(common: Common, model: str, text: str | None, pairs: bool) -> None:
     lines, loaded = read_lines(text, "score"), common.load_model(model)
     apart = pairs or loaded.encoder_decoder
 
-    def answer(texts: list[str]) -> list[float]:
+    def score_lines(texts: list[str]) -> list[float]:
         return loaded.score([split_pair(line) if apart else line for line in texts])
 
-    for line, found in answer_lines(lines, answer, single=text is not None and text != "-"):
+    for line, found in answer_lines(lines, score_lines, single=text is not None and text != "-"):
         number = None if found is None else float(found)
         if common.json:
             common.emit({"text": line, "logprob": number})

@@ -193,10 +193,10 @@ def shapes(model: Model) -> list[dict[str, Any]]:
     found: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for name, p in model.core.named_parameters():
         owner = name.rpartition(".")[0]
-        found.setdefault((counts.part(name, model.core.get_submodule(owner)), tuple(p.shape)), []).append(name)
+        found.setdefault((counts.name_part(name, model.core.get_submodule(owner)), tuple(p.shape)), []).append(name)
     order = list(dict.fromkeys(part for part, _ in found))
     line = ("sum(p.numel() for n, p in model.core.named_parameters() if tuple(p.shape) == {!r} and "
-            'qkv.cost.part(n, model.core.get_submodule(n.rpartition(".")[0])) == {!r})')  # fmt: skip
+            'qkv.cost.name_part(n, model.core.get_submodule(n.rpartition(".")[0])) == {!r})')  # fmt: skip
     return [
         {"part": part, "names": list(dict.fromkeys(called(n) for n in names)), "shape": shape, "count": len(names),
          "numbers": len(names) * math.prod(shape), "line": line.format(shape, part)}

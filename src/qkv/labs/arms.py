@@ -84,7 +84,7 @@ def arm(shape: Shape, *, vocabulary: int, width: int = 64, layers: int = 2, seed
         return qkv.build(lstm_spec(vocabulary, width=width, attention=kind, context=256), seed=seed, special=special)
     norm = parts.Norm()
 
-    def stack(mask: Any, cross: bool, count: int) -> parts.Stack:
+    def make_stack(mask: Any, cross: bool, count: int) -> parts.Stack:
         heads: dict[str, Any] = {"heads": 4, "groups": 4, "head_dim": width // 4}
         across = parts.Attention(**heads, mask=parts.Mask("memory")) if cross else None
         block = parts.Block(parts.Attention(**heads, mask=parts.Mask(mask)), parts.Ffn(4 * width, "gelu"),
@@ -93,9 +93,9 @@ def arm(shape: Shape, *, vocabulary: int, width: int = 64, layers: int = 2, seed
                            final_norm=norm)
 
     mask = "prefix" if shape == "prefix" else "causal"
-    sides: dict[str, Any] = {"decoder": stack(mask, shape == "transformer", layers)}
+    sides: dict[str, Any] = {"decoder": make_stack(mask, shape == "transformer", layers)}
     if shape == "transformer":
-        sides["encoder"] = stack("full", False, layers)
+        sides["encoder"] = make_stack("full", False, layers)
     return qkv.build(parts.Spec(vocabulary, init=parts.Init("xavier"), **sides), seed=seed, special=special)
 
 

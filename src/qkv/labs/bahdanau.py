@@ -4,7 +4,7 @@
 import torch
 
 import qkv
-from qkv.baselines.lstm import alignment
+from qkv.baselines.lstm import compute_alignment
 from qkv.labs.arms import (
     END,
     START,
@@ -38,7 +38,7 @@ def measure_alignment(model: qkv.Model, seed: int) -> float:
     for _ in range(TEST):
         said = sentence(luck, 2)
         source, target = ([number[w] for w in side] for side in (said.zh, said.en))
-        best = alignment(model.core, [*source, END], [START, *target[:-1]]).argmax(-1).tolist()  # pyright: ignore[reportArgumentType]
+        best = compute_alignment(model.core, [*source, END], [START, *target[:-1]]).argmax(-1).tolist()  # pyright: ignore[reportArgumentType]
         hits += [a == b for a, b in zip(best, said.origin, strict=True)]
     return sum(hits) / len(hits)
 
@@ -56,7 +56,7 @@ def run(seed: int, *, steps: int = 200, tell: Tell = ignore) -> Numbers:
             found[f"{shape}_{clauses}"] = words_right(generate_rows(model, shape, test), test)
         if shape == "attention":
             source, target = ([number[w] for w in side] for side in SHOWN)
-            seen = alignment(model.core, [*source, END], [START, *target[:-1]])  # pyright: ignore[reportArgumentType]
+            seen = compute_alignment(model.core, [*source, END], [START, *target[:-1]])  # pyright: ignore[reportArgumentType]
             found |= {"pointed": measure_alignment(model, -1 - seed), **{f"look_{t}": row.tolist() for t, row in enumerate(seen)}}
     return found
 

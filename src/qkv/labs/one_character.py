@@ -22,17 +22,17 @@ class Path:
 
     def __init__(self, model: qkv.Model, texts: list[str], letters: list[str], seed: int) -> None:
         self.table, self.texts, self.letters = model.core.embed.weight, texts, letters
-        self.luck, self.kept, self.before = random.Random(seed), list[Tensor](), self.row()
+        self.luck, self.kept, self.before = random.Random(seed), list[Tensor](), self.copy_table()
         self.met, self.ever = torch.zeros(len(letters), dtype=torch.bool), torch.zeros(len(letters), dtype=torch.bool)
         self.absent, self.moved = 0, 0
 
-    def row(self) -> Tensor:
+    def copy_table(self) -> Tensor:
         """The table now, copied."""
         return self.table.detach().clone()
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """The next texts; on the way, count the rows that the step before moved though it did not meet them."""
-        now = self.row()
+        now = self.copy_table()
         if step:
             changed, away = (now != self.before).any(-1), self.ever & ~self.met
             self.absent, self.moved = self.absent + int(away.sum()), self.moved + int((changed & away).sum())
@@ -59,7 +59,7 @@ def run(seed: int, *, steps: int = 400, tell: Tell = ignore) -> Numbers:
     model = Tiny(layers=1, width=32, vocabulary=len(letters)).model(seed, torch.float32)
     path = Path(model, texts, letters, seed)
     fit(model, path.batch, steps=steps, lr=3e-3, tell=tell)
-    tables = torch.stack([*path.kept, path.row()])  # S V D
+    tables = torch.stack([*path.kept, path.copy_table()])  # S V D
     gone = (tables - tables[0]).norm(dim=-1)  # S V
     common = [letters.index(c) for c, _ in counts.most_common()]
     rare, often = common[-FEW:], common[:FEW]

@@ -27,15 +27,15 @@ def speeds(model: qkv.Model, rows: int, seed: int) -> tuple[float, float]:
     cache = Static(LAYERS, capacity=CONTEXT + 1)
     start, new = ids[:, :-1], ids[:, -1:]
 
-    def read() -> None:
+    def run_prefill() -> None:
         cache.truncate(0)
         model.core.hidden(start, cache=cache, mode="prefill")
 
-    def write() -> None:
+    def run_decode() -> None:
         cache.truncate(CONTEXT)
         model.core(new, cache=cache, mode="decode")
 
-    return rows * CONTEXT / clock(read, 3), rows / clock(write, 5)
+    return rows * CONTEXT / clock(run_prefill, 3), rows / clock(run_decode, 5)
 
 
 def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:

@@ -168,15 +168,15 @@ def pace(model: qkv.Model, context: int, seed: int = 0) -> tuple[float, float]:
     ids = draw(seed, 1, context, below=model.spec.vocabulary)
     cache = Static(len(stack.layers), capacity=context + 1)
 
-    def prefill() -> None:
+    def run_prefill() -> None:
         cache.truncate(0)
         core.hidden(ids, cache=cache, mode="prefill")
 
-    def decode() -> None:
+    def run_decode() -> None:
         cache.truncate(context)
         core(ids[:, -1:], cache=cache, mode="decode")
 
-    return clock(prefill, 3), clock(decode, 5)
+    return clock(run_prefill, 3), clock(run_decode, 5)
 
 
 def encode_texts(texts: Sequence[str], words: Sequence[str]) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,7 @@ svg{max-width:100%;height:auto}pre{overflow:auto}@media(prefers-color-scheme:dar
 def render(form: Form) -> str:
     """One form as an HTML figure."""
     form, cut = trim(form)
-    title, notes = join(form.title), (join(words) for words in (form.note, cut))
+    title, notes = join_languages(form.title), (join_languages(words) for words in (form.note, cut))
     head = f'<figcaption style="font-weight:bold">{title}</figcaption>' if title else ""
     below = "".join(f"<div>{line}</div>" for line in notes if line)
     grey = "background:#8882;" * form.published
@@ -53,7 +53,7 @@ def page(title: str, body: str, lang: str) -> str:
     )
 
 
-def join(words: str) -> str:
+def join_languages(words: str) -> str:
     """A title or a note in both languages as HTML."""
     return escape(" · ".join(list_words(words)))
 
@@ -89,7 +89,7 @@ def draw_grid(form: Grid) -> str:
     cells = form.cells or [[""] * len(form.columns) for _ in form.rows]
     body = [[mark(name), *(mark(c) if form.cells else "&nbsp;" for c in row)]
             for name, row in zip(form.rows, cells, strict=True)]
-    corner = " \\ ".join(w for w in (join(form.y_label), join(form.x_label)) if w)
+    corner = " \\ ".join(w for w in (join_languages(form.y_label), join_languages(form.x_label)) if w)
     return make_table([[corner, *map(mark, form.columns)], *body], shade)
 
 
@@ -97,7 +97,7 @@ def draw_bars(form: Bars) -> str:
     """Names, numbers, and bars in SVG; of several series the bars of a name stand below each other."""
     several = len(form.series) > 1
     shares = scale(form.series.values(), log=form.log)
-    rows = [[join(form.y_label), "", join(form.x_label)]]
+    rows = [[join_languages(form.y_label), "", join_languages(form.x_label)]]
     for i, name in enumerate(form.names):
         for n, (values, parts) in enumerate(zip(form.series.values(), shares, strict=True)):
             fill = COLOURS[n % len(COLOURS)] if several or values[i] >= 0 else ORANGE
@@ -142,12 +142,12 @@ def draw_lines(form: Lines) -> str:
     size = f'viewBox="0 0 {EDGE + wide + edge} {TALL + 16 + foot}" width="{EDGE + wide + edge}"'
     head = f'<svg {size} role="img" fill="currentColor" font-size="12">'
     legend = make_legend([name for name in curves if name])
-    return f"{head}<title>{join(form.title)}</title>{''.join(made)}</svg>{legend}"
+    return f"{head}<title>{join_languages(form.title)}</title>{''.join(made)}</svg>{legend}"
 
 
 def frame_rows(form: Lines, low: float, high: float, wide: int, down: Callable[[float], float]) -> str:
     """The horizontal lines of a chart with their numbers, and what these are."""
-    made = [f'<text x="{EDGE}" y="10">{join(form.y_label)}</text>'] * bool(form.y_label)
+    made = [f'<text x="{EDGE}" y="10">{join_languages(form.y_label)}</text>'] * bool(form.y_label)
     values = find_powers(low, high) if form.log else find_ticks(low, high)
     for v in values:
         y = down(v)
@@ -165,7 +165,7 @@ def frame_columns(form: Lines, left: float, right: float, across: Callable[[floa
              else [(v, format_number(v, 4)) for v in find_ticks(left, right)])
     made = [f'<text x="{across(v):.1f}" y="{TALL + 34}" text-anchor="middle">{name}</text>' for v, name in ticks]
     middle = across((left + right) / 2)
-    made += [f'<text x="{middle:.1f}" y="{TALL + 54}" text-anchor="middle">{join(form.x_label)}</text>']
+    made += [f'<text x="{middle:.1f}" y="{TALL + 54}" text-anchor="middle">{join_languages(form.x_label)}</text>']
     return "".join(made)
 
 
