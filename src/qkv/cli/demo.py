@@ -217,7 +217,7 @@ def shown_live(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
         return
     url = f"{story.stage.start()}#panel=training"
     try:
-        welcome(story, url, opened=server.show(url))
+        welcome(story, url, opened=server.open_browser(url))
         yield
         stay(story, url)
     finally:
@@ -419,11 +419,11 @@ def speak(story: Story) -> Any:
 
 def grid(story: Story, model: Any) -> None:
     """Each layer's guess of the next token at each position; the guesses that are thrown away are dim."""
-    from qkv.lens import readout
+    from qkv.lens import logit_lens
 
     with model.trace(save=["lens"]) as trace:
         model.generate(PROMPT, max_new_tokens=1)
-    found = readout.lens(trace, top=1)
+    found = logit_lens.guess_by_layer(trace, top=1)
     pieces = model.tokenizer.pieces(model.ids(PROMPT))
     wide = max(4, min(9, (columns() - 2) // (1 + len(pieces)) - 1))
 
