@@ -113,7 +113,8 @@ def test_a_small_file_holds_what_is_seen_first(models: dict[str, Model]) -> None
 
 def test_a_weight_is_in_bytes() -> None:
     one = {"type": "application/json", "body": "书和茶"}
-    assert record.recorded_size(("/api/x", one)) == len('{"/api/x":{"type":"application/json","body":"书和茶"}}'.encode())
+    size = len('{"/api/x":{"type":"application/json","body":"书和茶"}}'.encode())
+    assert record.recorded_size(("/api/x", one)) == size
 
 
 def test_some_steps_are_recorded_the_first_and_the_last_among_them(tmp_path: Path) -> None:

@@ -133,7 +133,8 @@ def test_silenced_heads_equal_zeroed_weights_on_a_copy() -> None:
     with torch.no_grad():
         other.encoder.layers[1].attn.out.weight[:, 24:] = 0
         for n, case in enumerate(CASES):
-            lost = float(edge_ablation.score_targets(core, [case]).logprobs[0, case.at] - edge_ablation.score_targets(other, [case]).logprobs[0, case.at])
+            before, after = (edge_ablation.score_targets(c, [case]).logprobs[0, case.at] for c in (core, other))
+            lost = float(before - after)
             assert abs(float(found[1, 3, n]) - lost) < 1e-4
         with Trace(core, edit=edge_ablation.cut_heads(core, [(1, 3)])):
             a = core.encode(torch.tensor([[3, 4]]))
@@ -193,7 +194,8 @@ def test_one_answer_each_equals_all_that_is_said() -> None:
 def test_sources_read_once_are_given_back_to_their_own_rows() -> None:
     core, queries = made(seq2seq()), [c.at - 1 for c in CASES]
     together = edge_ablation.measure_edge_drops(core, [*CASES, *CASES[::-1]], [*queries, *queries[::-1]], side="cross")
-    alone = [edge_ablation.measure_edge_drops(core, [c], [q], side="cross")[0] for c, q in zip(CASES, queries, strict=True)]
+    pairs = zip(CASES, queries, strict=True)
+    alone = [edge_ablation.measure_edge_drops(core, [c], [q], side="cross")[0] for c, q in pairs]
     for found, expected in zip(together, [*alone, *alone[::-1]], strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 

@@ -64,7 +64,8 @@ def test_an_analogy_that_holds_is_found_and_one_with_a_wrong_sign_is_not() -> No
     assert embeddings.solve_analogy(core, made, "a", "A", "b", n=1)[0].piece == "B"
     assert embeddings.solve_analogy(core, made, "A", "a", "b", n=1)[0].piece != "B"
     core.embed.weight.data = core.embed.weight.data.flip(0)
-    assert embeddings.solve_analogy(core, made, "a", "A", "b", n=1)[0].piece != "B", "a table in another order has no such answer"
+    found = embeddings.solve_analogy(core, made, "a", "A", "b", n=1)
+    assert found[0].piece != "B", "a table in another order has no such answer"
 
 
 def test_an_unknown_word_is_refused_where_its_stand_in_would_be_compared() -> None:

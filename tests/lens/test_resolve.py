@@ -39,7 +39,8 @@ def test_a_thousand_chinese_sentences_show_no_broken_character() -> None:
     assert resolve.join_cut_characters(made, made.encode("a书b")) == ["a", "书 1/3", "书 2/3", "书 3/3", "b"]
     assert resolve.join_cut_characters(made, made.encode("的")) == ["的 1/2", "的 2/2"]
     assert resolve.join_cut_characters(made, made.encode("书")[:2]) == ["⟨e4⟩", "⟨b9⟩"], "nothing completes it"
-    assert resolve.join_cut_characters(made, made.encode("⟨e4⟩"))[0].startswith("⟨ 1/"), "typed brackets are characters like others"
+    typed = resolve.join_cut_characters(made, made.encode("⟨e4⟩"))
+    assert typed[0].startswith("⟨ 1/"), "typed brackets are characters like others"
 
 
 def test_a_word_is_found_where_its_last_piece_stands() -> None:

@@ -82,7 +82,7 @@ def test_the_steps_follow_from_one_another_in_every_kind_of_model(name: str) -> 
 def test_a_head_that_reads_anothers_keys_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     t, w = walked("gqa", head=4)
     assert mistakes(w, t) < 2e-5
-    monkeypatch.setattr(step_by_step, "shared", lambda module, head: 0)
+    monkeypatch.setattr(step_by_step, "group_of_head", lambda module, head: 0)
     assert mistakes(t.walk(w.path, head=4, query=5, key=2, row=1), t) > 1e-2
 
 

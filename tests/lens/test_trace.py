@@ -173,9 +173,9 @@ def test_a_map_rebuilt_without_its_scale_or_mask_is_found(monkeypatch: pytest.Mo
     core, ids, right = made(lm()), words(1, 6), trace.compute_pattern
     with Trace(core, save=["check"]) as t:
         core(ids)
-    monkeypatch.setattr(trace, "pattern", lambda q, k, seen, at: right(q * 2, k, seen, at))
+    monkeypatch.setattr(trace, "compute_pattern", lambda q, k, seen, at: right(q * 2, k, seen, at))
     assert max(t.check().values()) > 1e-3
-    monkeypatch.setattr(trace, "pattern", lambda q, k, seen, at: right(q, k, seen._replace(causal=False), at))
+    monkeypatch.setattr(trace, "compute_pattern", lambda q, k, seen, at: right(q, k, seen._replace(causal=False), at))
     assert max(t.check().values()) > 1e-3
 
 
@@ -323,7 +323,7 @@ def test_patterns_hold_over_a_prefill_and_decoding(name: str) -> None:
 def test_a_rebuilt_map_without_distances_or_with_other_latents_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     core, ids = zoo.made(zoo.relative()), zoo.words(1, 9)
     with monkeypatch.context() as patch, Trace(core, save=["check"]) as t:
-        patch.setattr(trace, "leant", lambda stack, ids, step: dict(step.mask))
+        patch.setattr(trace, "collect_masks", lambda stack, ids, step: dict(step.mask))
         zoo.run(core, ids)
     assert max(t.check().values()) > 1e-3
     core, cache = zoo.made(zoo.mixed()), Static(3)
@@ -529,7 +529,8 @@ def test_a_trace_that_stops_ends_its_own_block_alone(tmp_path: Path) -> None:
             core(ids)
         raise AssertionError("the outer one's stop ends both")
     assert inner.runs == []
-    assert torch.equal(trace_storage.load_trace(tmp_path / "t", core)["layers.0.resid_out"], outer["layers.0.resid_out"])
+    stored = trace_storage.load_trace(tmp_path / "t", core)
+    assert torch.equal(stored["layers.0.resid_out"], outer["layers.0.resid_out"])
     with pytest.raises(KeyError), Trace(core, save=["embed"], stop=True):
         raise KeyError
     with Trace(core, save=["final_norm"], stop=True) as t:

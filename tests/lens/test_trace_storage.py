@@ -84,7 +84,8 @@ def test_what_is_kept_counts_against_the_budget() -> None:
 
 def test_what_was_admitted_is_what_is_held(model: qkv.Model) -> None:
     """Call by call: a memory's keys and values come once, however many words are written after it."""
-    save, text = [n for n in tap_names(model.spec) if not n.endswith((".score", ".pattern", "logits"))], TEXTS[model.name]  # type: ignore[attr-defined]
+    save = [n for n in tap_names(model.spec) if not n.endswith((".score", ".pattern", "logits"))]
+    text = TEXTS[model.name]  # type: ignore[attr-defined]
     with model.trace(save=save, budget="1GB") as t, torch.inference_mode():
         if model.encoder_decoder:
             model.translate(text, beam=1, max_new_tokens=4)
@@ -215,6 +216,7 @@ def test_a_budget_that_is_no_number_of_bytes(words: str) -> None:
 
 
 def test_bytes_in_words() -> None:
-    assert [trace_storage.parse_bytes(x) for x in ("2GB", "60 MB", "1GiB", "512", 7)] == [2 * 10**9, 60 * 10**6, 2**30, 512, 7]
+    words = ("2GB", "60 MB", "1GiB", "512", 7)
+    assert [trace_storage.parse_bytes(x) for x in words] == [2 * 10**9, 60 * 10**6, 2**30, 512, 7]
     assert [trace_storage.parse_bytes(x) for x in ("3kB", "3 KiB", "1.5MiB")] == [3000, 3072, 1_572_864]
     assert trace_storage.format_bytes(60_000_000) == "60 MB"

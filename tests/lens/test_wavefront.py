@@ -41,7 +41,7 @@ def test_a_state_rests_on_exactly_the_states_that_move_it(name: str) -> None:
 
 
 def test_a_grid_that_forgets_the_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = wavefront.mask
+    right = wavefront.explain_mask
     monkeypatch.setattr(wavefront, "explain_mask", lambda t, path, **how: right(t, "layers.0.attn", **how))
     with pytest.raises(AssertionError):
         test_a_state_rests_on_exactly_the_states_that_move_it("window")

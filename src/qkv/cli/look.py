@@ -241,7 +241,8 @@ def recorded(common: Common, model: str, step: int, moved: tuple[int, int] | Non
     run = ProbeLog(model)
     if moved:
         loaded = common.past(model, moved[0])
-        sheets, data = probe_tables.compare_steps(run, *moved, common.say, loaded.core, loaded.tokenizer, every=common.verbose)
+        sheets, data = probe_tables.compare_steps(run, *moved, common.say, loaded.core, loaded.tokenizer,
+                                                  every=common.verbose)
     else:
         sheets, data = probe_tables.step_tables(run, step, common.say, every=common.verbose)
     if common.json:

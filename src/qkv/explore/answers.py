@@ -50,8 +50,8 @@ def describe_model(model: Model, name: str, names: list[str], lang: str, example
     moe = next((b.moe for b in spec.stack.blocks if b.moe), None)
     experts = {"count": moe.num_experts, "chosen": moe.top_k, "shared": moe.shared is not None} if moe else None
     stacks = [len(s.blocks) if s else 0 for s in (spec.encoder, spec.decoder)]
-    card = {**scenes.model_card(model.core), "layers": stacks, "groups": getattr(at, "groups", at.heads), "experts": experts,
-            "latent": latent, "context": spec.context or spec.stack.longest}
+    card = {**scenes.model_card(model.core), "layers": stacks, "groups": getattr(at, "groups", at.heads),
+            "experts": experts, "latent": latent, "context": spec.context or spec.stack.longest}
     return Answer({"models": names, "model": name, "kind": kind(model), "lang": lang, "examples": examples,
                    "card": card, "longest": max_text_tokens(model), "labels": list(model.labels), "line": "model"})
 
@@ -77,10 +77,12 @@ def meta(run: Run, query: Query) -> Answer:
     second = run.second and {"text": run.second.text, "output": run.second.output}
     said = [*first.said, *(run.second.said if run.second else [])]
     return Answer({
-        "question": question_as_json(q), "text": first.text, "output": first.output, "kind": kind(model), "model": run.name,
-        "encoder": encoder, "decoder": decoder, "written": written, "labels": labels, "second": second,
+        "question": question_as_json(q), "text": first.text, "output": first.output, "kind": kind(model),
+        "model": run.name, "encoder": encoder, "decoder": decoder, "written": written, "labels": labels,
+        "second": second,
         "parts": list_parts(run), "panels": list_panels(run), "check": max(gaps.values()) if gaps else None,
-        "checks": gaps, "said": [translate_both(message) for message in said], "cut": cut_as_json(run), "full": first.full,
+        "checks": gaps, "said": [translate_both(message) for message in said], "cut": cut_as_json(run),
+        "full": first.full,
         "source": len(first.ids) if both else None, "line": "max(t.check().values())", "how": python_of(run),
     })
 
@@ -171,7 +173,8 @@ def cost(model: Model, query: Query) -> Answer:
     found = hub.report(model, dtype=dtype, context=context)
     line = f"qkv.hub.report(model, dtype={dtype!r}, context={context})"
     return Answer({
-        "context": context, "batch": batch, "dtype": dtype, "parameters": found["by_part"], "shapes": group_shapes(model),
+        "context": context, "batch": batch, "dtype": dtype, "parameters": found["by_part"],
+        "shapes": group_shapes(model),
         "total": found["parameters"], "active": found["active_parameters"],
         "flops": {"prefill": found["flops_per_token_prefill"], "decode": found["flops_per_token"]},
         "bytes": {"weights": found["weight_bytes"], "cache": (found["kv_bytes"]) * batch,

@@ -122,7 +122,8 @@ def beams(run: Run, query: Query) -> Answer:
     model = run.model
     tree = grow_tree(model, run.question)
     assert model.tokenizer is not None  # ask() saw to it
-    line = f"qkv.explore.beam_tree.grow_tree(model, qkv.explore.question.Question.parse({question_as_json(run.question)!r}))"
+    asked = f"qkv.explore.question.Question.parse({question_as_json(run.question)!r})"
+    line = f"qkv.explore.beam_tree.grow_tree(model, {asked})"
     pieces = model.tokenizer.pieces([n.token for n in tree.nodes])
     nodes = [{**vars(n), "text": text} for n, text in zip(tree.nodes, pieces, strict=True)]
     found = [{"text": model.text([i for i in h.tokens if i not in model.special.eos]), "score": h.score,

@@ -58,7 +58,8 @@ def measures(run: Run, found: residual_drift.Drift, pos: int, side: str) -> tupl
     if len(found.anchors) > 1:
         a, b = found.anchors[:2]
         with torch.inference_mode(False):
-            more["apart"] = F.cosine_similarity(*(residual_drift.read_word_alone(run.t, w, found.names) for w in (a, b)), dim=-1)
+            alone = (residual_drift.read_word_alone(run.t, w, found.names) for w in (a, b))
+            more["apart"] = F.cosine_similarity(*alone, dim=-1)
         both = ", ".join(f"qkv.lens.residual_drift.read_word_alone(t, {w!r}, {call}.names)" for w in (a, b))
         lines["apart"] = f"torch.nn.functional.cosine_similarity({both}, dim=-1)"
     if word := whole_words([{"text": found.word}])[0]:

@@ -15,7 +15,7 @@ from qkv.explore import activation_patching, scenes
 from qkv.explore.body import Answer, Query, list_tokens, translate_both
 from qkv.explore.embeddings import PLAIN
 from qkv.explore.question import Pass, Refused, Run, kind
-from qkv.lens import attention_maps, logit_lens, resolve
+from qkv.lens import logit_lens, resolve
 from qkv.lens.edge_ablation import Case
 from qkv.messages import Message
 from qkv.sampling import Sampling
@@ -36,8 +36,8 @@ def lens(run: Run, query: Query) -> Answer:
         raise Refused("this model has no head, so its layers guess no words")
     own = query.choice("own", "1", "0") == "1"
     heard = resolve.find_run(t)
-    size, names = heard.ids.shape[1], attention_maps.attention_paths(t.core.spec, "decoder" if spec.decoder else "encoder")
-    layers = ["embed", *(str(i + 1) for i in range(len(names)))]
+    size = heard.ids.shape[1]
+    layers = ["embed", *(str(i + 1) for i in range(len(spec.stack.blocks)))]
     if "pos" in query.said:
         first = query.integer("pos", high=size - 1)
         places = [slice(first, first + 1)]
@@ -46,7 +46,8 @@ def lens(run: Run, query: Query) -> Answer:
         first = max(0, size - max(1, int(WORK // each)))
         tile = max(1, (32 << 20) // (len(layers) * spec.vocabulary))
         places = [slice(i, min(i + tile, size)) for i in range(first, size, tile)]
-    found = [rank_guesses(logit_lens.layer_logits(t, places=p)[1], heard.ids[0, p], min(top, spec.vocabulary), own) for p in places]
+    count = min(top, spec.vocabulary)
+    found = [rank_guesses(logit_lens.layer_logits(t, places=p)[1], heard.ids[0, p], count, own) for p in places]
     ids, chances, ranks = (torch.cat(rows, 1).tolist() for rows in zip(*found, strict=True))
     cells = [[[[w, p] for w, p in zip(t.tokenizer.pieces(i), ps, strict=True)] for i, ps in zip(*rows, strict=True)]
              for rows in zip(ids, chances, strict=True)]
@@ -177,7 +178,8 @@ def diff(run: Run, query: Query) -> Answer:
     sides: list[dict[str, Any]] = []
     for name, one in (("t", run.first), ("t2", run.second)):
         ids = resolve.find_run(one.t).ids[0].tolist()
-        sides.append({"text": one.text, "output": one.output, "tokens": list_tokens(one.t, ids), "next": next_words_after(one, name)})
+        sides.append({"text": one.text, "output": one.output, "tokens": list_tokens(one.t, ids),
+                      "next": next_words_after(one, name)})
     gone = found.divergence
     movable = {side: {"depth": depth, "texts": [list_tokens(run.t, row) for row in ids]}
                for side, (depth, ids) in activation_patching.list_movable(run).items()}

@@ -176,9 +176,9 @@ def row(run: Run, query: Query) -> Answer:
 def cut_key(run: Run, at: Head, query: int) -> int | None:
     """The key that was cut from a query of a head."""
     cut = run.question.cut
-    if cut is None or cut.query != query or (attention_path(run.model, cut.part, cut.layer), cut.head) != (at.path, at.head):
+    if cut is None or cut.query != query:
         return None
-    return cut.key
+    return cut.key if (attention_path(run.model, cut.part, cut.layer), cut.head) == (at.path, at.head) else None
 
 
 def mask(run: Run, query: Query) -> Answer:
@@ -201,7 +201,8 @@ def walk(run: Run, query: Query) -> Answer:
     focus = {"pattern": spots["key"], "score": spots["key"], "mask": spots["key"], "ids": spots["query"],
              "head weights": at.head}
     steps = [
-        {"step": name, "strips": [strip_as_json(s, focus.get(s.name)) for s in strips]} for name, strips in found.steps.items()
+        {"step": name, "strips": [strip_as_json(s, focus.get(s.name)) for s in strips]}
+        for name, strips in found.steps.items()
     ]
     gone = cut_key(run, at, spots["query"]) == spots["key"]
     said = "cut" if gone else "" if found.reason == "seen" else found.reason

@@ -87,8 +87,8 @@ class Question:
         force = body.get("force") or []
         if not isinstance(force, list) or any(type(i) is not int or i < 0 for i in force):
             raise Refused("force: expected a list of token ids")
-        return Question(str(text), second or None, made["max_new_tokens"], made["beam"], parse_sampling(body.get("sampling")),
-                        tuple(force), parse_cut(body.get("cut")))
+        return Question(str(text), second or None, made["max_new_tokens"], made["beam"],
+                        parse_sampling(body.get("sampling")), tuple(force), parse_cut(body.get("cut")))
 
     def id(self, model: str) -> str:
         """The name of the run that answers: the same for the same question to the same model."""

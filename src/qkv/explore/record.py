@@ -151,7 +151,8 @@ def list_more_requests(
     asks = [str(i) for i in range(count_queries(run.first, first["part"]))]
     yield from ((False, "walk", {**first, "query": i, "key": "0"}) for i in asks)
     yield from ((False, "walk", {**first, "key": str(i)}) for i in range(read_by(run.first, first["part"])))
-    yield from ((False, "walk", {**first, **spot}) for p in parts if p["part"] == first["part"] for spot in list_heads(p))
+    part = next(p for p in parts if p["part"] == first["part"])
+    yield from ((False, "walk", {**first, **spot}) for spot in list_heads(part))
     for layer in map(str, range(len(run.model.spec.stack.blocks))):
         yield from ((False, "parts", {"pos": p, "by": by, "layer": layer}) for by in ("head", "neuron") for p in pos)
 

@@ -119,7 +119,9 @@ def layer_guesses(t: Trace, tokenizer: Any, *, prompt: int | None = None) -> dic
     return {"cells": cells, "used": list(found.used)}
 
 
-def prove_edges(core: Transformer, tokenizer: Any, case: Case, how: SceneOptions, side: edge_ablation.Side) -> dict[str, Any] | None:
+def prove_edges(
+    core: Transformer, tokenizer: Any, case: Case, how: SceneOptions, side: edge_ablation.Side
+) -> dict[str, Any] | None:
     """Every edge of a side cut and every head silenced in turn: the chance of each target token before and after.
 
     `query` and `at` are where to start: the word asked about, and which token from `case.at` on needs it most.
@@ -128,13 +130,11 @@ def prove_edges(core: Transformer, tokenizer: Any, case: Case, how: SceneOptions
     if max(len(case.source), len(case.target)) > how.proof:
         return None
     before, after, instead = edge_ablation.cut_every_edge(core, case, side=side)
-    heads = [
-        [
-            edge_ablation.score_targets(core, [case], edge_ablation.cut_heads(core, [(i, h)], side=side)).logprobs[0].exp()
-            for h in range(at.heads)
-        ]
+    silenced = [
+        [edge_ablation.cut_heads(core, [(i, h)], side=side) for h in range(at.heads)]
         for i, (_, at) in enumerate(edge_ablation.attentions_of(core, side))
     ]
+    heads = [[edge_ablation.score_targets(core, [case], e).logprobs[0].exp() for e in layer] for layer in silenced]
     pieces = tokenizer.pieces(asking)
     drop = (before - after).clone()
     if side != "cross":

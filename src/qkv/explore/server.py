@@ -199,12 +199,12 @@ class Site:
     async def work(self, make: Callable[[], Answer]) -> Response:
         """An answer made in the one thread where torch works."""
 
-        def made() -> tuple[str, bytes]:
+        def make_body() -> tuple[str, bytes]:
             found = make()
             return found.type, found.body()
 
         try:
-            kind, body = await asyncio.get_running_loop().run_in_executor(self.worker, made)
+            kind, body = await asyncio.get_running_loop().run_in_executor(self.worker, make_body)
         except QkvError as error:
             return error_response(error)
         except Exception as error:

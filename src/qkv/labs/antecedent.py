@@ -184,7 +184,8 @@ def severed(model: Model, halves: Sequence[Half]) -> dict[str, float]:
     def edits(verb: str | None, written: str | None) -> list[Edit]:
         found: list[Edit] = []
         if verb:
-            found += edge_ablation.make_edits(core, cases, [edge_ablation.EdgeCut(h.verb, getattr(h, verb)) for h in halves], "encoder")
+            cuts = [edge_ablation.EdgeCut(h.verb, getattr(h, verb)) for h in halves]
+            found += edge_ablation.make_edits(core, cases, cuts, "encoder")
         if written:
             cuts = [edge_ablation.EdgeCut(h.case.at - 1, getattr(h, written)) for h in halves]
             found += edge_ablation.make_edits(core, cases, cuts, "cross")

@@ -78,7 +78,8 @@ def report_cache(t: "Trace", *, run: int | None = None) -> CacheReport:
     crossed = bool(spec.encoder and spec.decoder)
     memory = counted.memory_per_token * size * passed.calls[0].sources * passed.calls[0].across if crossed else 0
     real = passed.cache.bytes if isinstance(passed.cache, Static) else None
-    return CacheReport(steps, memory, real, {name: numbers_per_position(s) * size for name, s in attention_variants(spec).items()})
+    kinds = {name: numbers_per_position(s) * size for name, s in attention_variants(spec).items()}
+    return CacheReport(steps, memory, real, kinds)
 
 
 def numbers_per_position(spec: Spec) -> int:

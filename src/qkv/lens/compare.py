@@ -68,7 +68,9 @@ def compare_runs(a: Trace, b: Trace, *, row: int = 0, run: int | None = None) ->
     return Diff(pairs, names, distance, measure_divergence(a, b, (left, right), row, run), tuple(read[i] for i in left))
 
 
-def measure_divergence(a: Trace, b: Trace, places: tuple[list[int], list[int]], row: int, run: int | None) -> Tensor | None:
+def measure_divergence(
+    a: Trace, b: Trace, places: tuple[list[int], list[int]], row: int, run: int | None
+) -> Tensor | None:
     """The divergence of the next words at paired positions; None without a head."""
     rows: list[Tensor] = []
     for t, at in zip((a, b), places, strict=True):

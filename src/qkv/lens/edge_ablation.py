@@ -175,7 +175,9 @@ def score_cuts(
     return found
 
 
-def measure_edge_drops(core: Transformer, cases: Sequence[Case], queries: Sequence[int], *, side: Side = "encoder") -> list[Tensor]:
+def measure_edge_drops(
+    core: Transformer, cases: Sequence[Case], queries: Sequence[int], *, side: Side = "encoder"
+) -> list[Tensor]:
     """Which words a query needs: for each case, the drop of log P(target[at]) when its edge to each key is cut, [S].
 
     `queries` gives one position per case: of the source for the encoder, of the target for the decoder and for `cross`
@@ -212,8 +214,9 @@ def rank_edges_by_effect(
     if by != "all":
         layers = enumerate(attentions_of(core, side))
         spots = [(i, h) for i, (_, at) in layers for h in ([None] if by == "layer" else range(at.heads))]
+    keys = range(size) if keys is None else keys
     cuts: list[EdgeCut | None] = [None]
-    cuts += [EdgeCut(query, key, layer, head) for layer, head in spots for key in (range(size) if keys is None else keys)]
+    cuts += [EdgeCut(query, key, layer, head) for layer, head in spots for key in keys]
     results = list(run_cuts(core, [case] * len(cuts), cuts, side=side))
     before = float(results[0][0][case.at])
     effects = [
@@ -253,8 +256,9 @@ def measure_head_effects(core: Transformer, cases: Sequence[Case], *, side: Side
     at = torch.tensor([c.at for c in cases], device=core.embed.weight.device)[:, None]
     before = score_targets(core, cases).logprobs.gather(1, at)[:, 0]  # N
 
-    def lost(layer: int, head: int) -> Tensor:
-        return before - score_targets(core, cases, cut_heads(core, [(layer, head)], side=side)).logprobs.gather(1, at)[:, 0]
+    def measure_drop(layer: int, head: int) -> Tensor:
+        after = score_targets(core, cases, cut_heads(core, [(layer, head)], side=side))
+        return before - after.logprobs.gather(1, at)[:, 0]
 
     layers = enumerate(attentions_of(core, side))
-    return torch.stack([torch.stack([lost(i, h) for h in range(a.heads)]) for i, (_, a) in layers])  # L H N
+    return torch.stack([torch.stack([measure_drop(i, h) for h in range(a.heads)]) for i, (_, a) in layers])  # L H N

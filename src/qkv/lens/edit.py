@@ -83,7 +83,8 @@ def select_region(x: Tensor, edit: Edit, axis: int, start: int) -> Tensor:
         if x.dim() != 4:
             raise QkvError("edit of {name}: it has no heads (shape {shape}); leave heads out", name=edit.name,
                            shape=list(x.shape))
-        chosen = chosen & mark_places(edit.heads, x.shape[1], 0, f"{edit.name}: heads").to(x.device)[None, :, None, None]
+        heads = mark_places(edit.heads, x.shape[1], 0, f"{edit.name}: heads").to(x.device)
+        chosen = chosen & heads[None, :, None, None]
     if edit.query is not None:
         shape[axis] = x.shape[axis]
         chosen = chosen & mark_places(edit.query, x.shape[axis], start).to(x.device).view(shape)

@@ -73,7 +73,8 @@ def solve_analogy(
 
 def find_nearest(core: Transformer, tokenizer: Any, to: Tensor, n: int, without: list[int], side: str) -> Neighbours:
     """The n tokens nearest to a vector by cosine, but for some; rows of the table that no token has are left out."""
-    rows = embedding_table(core, side)[: len(tokenizer)] if hasattr(tokenizer, "__len__") else embedding_table(core, side)
+    table = embedding_table(core, side)
+    rows = table[: len(tokenizer)] if hasattr(tokenizer, "__len__") else table
     cosine = F.cosine_similarity(rows.float(), to[None].to(rows.device), dim=-1)  # V
     cosine[[i for i in without if i < len(cosine)]] = -torch.inf
     best = cosine.topk(min(n, len(cosine) - len(set(without))))

@@ -99,12 +99,14 @@ def extract_row(call: "Call", row: int, source: int) -> "Call":
     """One row of a call; of what was made once of the memory, its source's."""
     rows = len(call.ids)
 
-    def mine(x: Tensor, at: int = row) -> Tensor:
+    def take_row(x: Tensor, at: int = row) -> Tensor:
         at = at * len(x) // rows if len(x) < rows else at
         return x[at : at + 1]
 
-    taps = {name: mine(x, source) if trace_storage.of_memory(name.split("@")[0]) else mine(x) for name, x in call.taps.items()
-            if len(x) == rows or trace_storage.of_memory(name.split("@")[0])}
-    mask = {rule: AttentionBias(None if s.bias is None else mine(s.bias), s.causal) for rule, s in call.mask.items()}
+    memory = {name for name in call.taps if trace_storage.of_memory(name.split("@")[0])}
+    taps = {name: take_row(x, source if name in memory else row) for name, x in call.taps.items()
+            if len(x) == rows or name in memory}
+    mask = {rule: AttentionBias(None if s.bias is None else take_row(s.bias), s.causal)
+            for rule, s in call.mask.items()}
     place = Positions(*(x.expand(call.ids.shape)[row : row + 1] for x in call.place))
     return replace(call, ids=call.ids[row : row + 1], sources=1, mask=mask, place=place, taps=taps, parents=None)

@@ -59,7 +59,8 @@ def explain_mask(t: "Trace", path: str | None = None, *, row: int = 0, run: int 
     cells = added_bias(t, path, run=run)[:, 0] <= LOW / 2  # B T S
     hidden = cells[row if len(cells) > 1 else 0]
     keys = resolve.tokens_read(t, "encoder." if kind == "memory" else path, row=row, run=run)
-    return MaskReasons(path, kind, classify_hidden(hidden, kind, mask_rule(t, path).window), resolve.tokens_read(t, path, row=row, run=run), keys)
+    reasons = classify_hidden(hidden, kind, mask_rule(t, path).window)
+    return MaskReasons(path, kind, reasons, resolve.tokens_read(t, path, row=row, run=run), keys)
 
 
 def classify_hidden(hidden: Tensor, kind: str, window: int | None) -> Tensor:
@@ -92,7 +93,8 @@ def added_bias(t: "Trace", path: str, *, run: int | None = None) -> Tensor:
     calls = calls_of(t, path, run)
     keys = calls[0].across if rule_of.kind == "memory" else max(c.start + c.ids.shape[1] for c in calls)
     memory = rule_of.kind == "memory"
-    rows = [bias_of_call(c.mask[rule_of], c.ids.shape[1], c.across if memory else c.start + c.ids.shape[1]) for c in calls]
+    seen = [c.across if memory else c.start + c.ids.shape[1] for c in calls]
+    rows = [bias_of_call(c.mask[rule_of], c.ids.shape[1], n) for c, n in zip(calls, seen, strict=True)]
     rows = [torch.nn.functional.pad(r, (0, keys - r.shape[-1]), value=LOW) for r in rows]
     sizes = [max(r.shape[axis] for r in rows) for axis in (0, 1)]
     return torch.cat([r.expand(*sizes, -1, -1) for r in rows], 2)

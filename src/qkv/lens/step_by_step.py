@@ -138,7 +138,8 @@ def walk_steps(
         t, path, row, head, resolve.find_position(t, query, path=path, row=row, run=run),
         resolve.find_position(t, key, path=memory, row=row, run=run), run,
     )
-    made = (piece_strips(at), embedding_strips(at), attention_strips(at), head_strips(at), norm_strips(at), ffn_strips(at), next_word_strips(at))
+    makers = (piece_strips, embedding_strips, attention_strips, head_strips, norm_strips, ffn_strips, next_word_strips)
+    made = [make(at) for make in makers]
     reason = t.mask(path, row=row, run=run).reason(at.query, at.key)
     return Walk(path, head, at.query, at.key, reason, dict(zip(STEPS, made, strict=True)))
 

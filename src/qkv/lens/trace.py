@@ -208,8 +208,8 @@ class Trace(Readouts):
             return step
         if self.directory:
             trace_storage.spill_calls(self, self.directory)
-        call = Call(stack, ids, step.cache.length, step.mode, collect_masks(stack, ids, step), len(step.memory), step.positions,
-                    step.memory.shape[1], parents=read_parents(step.cache))
+        call = Call(stack, ids, step.cache.length, step.mode, collect_masks(stack, ids, step), len(step.memory),
+                    step.positions, step.memory.shape[1], parents=read_parents(step.cache))
         run = next((r for r in self.runs if r.cache is step.cache), None)
         if run is None:
             run = Run(mine[0], step.cache)
@@ -278,7 +278,8 @@ class Trace(Readouts):
 
     def slice_tap(self, x: Tensor, name: str, where: list[int] | None) -> Tensor:
         """Those positions of what a tap carried, and the heads that the name means."""
-        heads = selectors.resolve_heads(name, self.count_heads(selectors.parse_selector(name)[0])) if selectors.parse_selector(name)[1].heads else None
+        tap, cut = selectors.parse_selector(name)
+        heads = selectors.resolve_heads(name, self.count_heads(tap)) if cut.heads else None
         return selectors.slice_tap(x, heads, where, position_axis(x))
 
     def run(self, name: str, index: int | None = None) -> Run:
@@ -330,7 +331,8 @@ class Trace(Readouts):
             require_same_rows(run)
             return torch.cat([nn.functional.pad(p, (0, longest - p.shape[-1])) for p in parts], 2)  # B H T S
         if source_taps(name, self.attentions):
-            where = [s for c in run.calls for s in selectors.resolve_slots(cut, c.start, c.ids.shape[1])] if cut.pos else None
+            slots = (selectors.resolve_slots(cut, c.start, c.ids.shape[1]) for c in run.calls)
+            where = [slot for call in slots for slot in call] if cut.pos else None
             return self.slice_tap(self.expand_latent(run, tap), name, where)
         parts = [c.taps[name] for c in run.calls if name in c.taps]
         if trace_storage.of_memory(tap):

@@ -96,7 +96,8 @@ def bytes_per_token(core: Transformer) -> dict[str, int]:
     from qkv.lens.trace import Trace, tap_names
 
     ids = torch.zeros(1, 2, dtype=torch.long, device=core.embed.weight.device)
-    with pause_tracing(), Trace(core, save=[n for n in tap_names(core.spec) if not n.endswith((".score", ".pattern"))]) as t:
+    recorded = [n for n in tap_names(core.spec) if not n.endswith((".score", ".pattern"))]
+    with pause_tracing(), Trace(core, save=recorded) as t:
         core(ids, Inputs(source=ids if core.spec.encoder and core.spec.decoder else None))
     return {
         name: x.numel() * x.element_size() // 2
@@ -115,7 +116,8 @@ def plan_bytes(trace: "Trace", tokens: int, *, source: int = 0, rows: int = 1) -
     both = trace.core.spec.encoder is not None and trace.core.spec.decoder is not None
     from_source = {n for n in each if both and (n.startswith("encoder.") or of_memory(n))}
     counts = {n: source if selectors.parse_selector(n)[0] in from_source else tokens for n in sorted(trace.needed)}
-    taps = {n: bytes_per_selector(trace, n, each) * rows * len(selectors.resolve_slots(selectors.parse_selector(n)[1], 0, counts[n])) for n in counts}
+    slots = {n: selectors.resolve_slots(selectors.parse_selector(n)[1], 0, count) for n, count in counts.items()}
+    taps = {n: bytes_per_selector(trace, n, each) * rows * len(slots[n]) for n in counts}
     taps = {n: taken for n, taken in taps.items() if taken}
     return BytePlan(sum(taps.values()), taps)
 

@@ -73,7 +73,8 @@ def build_wavefront(t: "Trace", *, row: int = 0, run: int | None = None) -> Wave
     triangle = torch.arange(layers)[:, None] + torch.arange(size)
     rows = torch.arange(layers)[:, None]  # a call computes a whole row of its tokens at once
     ran = torch.cat([rows.expand(-1, c.ids.shape[1]) + layers * n for n, c in enumerate(calls)], 1)
-    return Wavefront(sees, triangle, earliest_ticks(sees, calls[0].ids.shape[1]), ran, resolve.tokens_read(t, row=row, run=run))
+    earliest = earliest_ticks(sees, calls[0].ids.shape[1])
+    return Wavefront(sees, triangle, earliest, ran, resolve.tokens_read(t, row=row, run=run))
 
 
 def earliest_ticks(sees: Tensor, prompt: int) -> Tensor:

@@ -145,7 +145,8 @@ def read_inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dic
             model(source=torch.tensor([ids], device=model.device), target=rows)
         else:
             model(rows, prefix=torch.tensor([len(ids)], device=model.device) if kind == "prefix" else None)
-    parts: list[attention_maps.AttentionPart] = ["encoder", "decoder", "cross"] if both else [kind if kind == "encoder" else "decoder"]
+    alone: attention_maps.AttentionPart = "encoder" if kind == "encoder" else "decoder"
+    parts: list[attention_maps.AttentionPart] = ["encoder", "decoder", "cross"] if both else [alone]
     arrays = {f"attention.{p}": attention_bytes(t, p) for p in parts}
     if model.spec.head:
         masks = [token == made.mask_id for token in read] if kind == "encoder" else None
