@@ -56,6 +56,9 @@ PROTOCOLS = {
     "judge": "labs: the verdict of a lab's results",
     "plot": "labs: the figure of a lab's results",
     "command": "cli: the verb of a file",
+    "tap": "core.step.Tracer",
+    "forms": "plots: what a readout draws",
+    **dict.fromkeys(("lens", "parts", "walk", "line"), "readouts: the method of Trace, the page's answer, the table"),
 }
 
 

@@ -418,9 +418,9 @@ def wrong_in(run: Run, what: str) -> int:
 
 def test_the_shelf_keeps_eight_and_no_more_bytes_than_allowed() -> None:
     lm, shelf = model_of("demo-lm"), RecentRuns(2, BUDGET)
-    made = [shelf.put(q.id("m"), lambda q=q: ask(lm, q)) for q in (Question(t, max_new_tokens=1) for t in "abc")]
+    made = [shelf.get_or_make(q.id("m"), lambda q=q: ask(lm, q)) for q in (Question(t, max_new_tokens=1) for t in "abc")]
     assert list(shelf.runs) == [Question(t, max_new_tokens=1).id("m") for t in "bc"]
-    assert shelf.put(Question("c", max_new_tokens=1).id("m"), lambda: pytest.fail("was kept")) is made[2]
+    assert shelf.get_or_make(Question("c", max_new_tokens=1).id("m"), lambda: pytest.fail("was kept")) is made[2]
     with pytest.raises(Refused, match="ask again") as gone:
         shelf.get(Question("a", max_new_tokens=1).id("m"))
     assert gone.value.status == 404
@@ -498,7 +498,7 @@ def test_bad_queries_say_what_is_allowed(what: str, said: dict[str, str], fault:
 )
 def test_bad_questions_say_what_is_expected(body: dict[str, Any], fault: str) -> None:
     with pytest.raises(Refused, match=fault) as found:
-        Question.parse(body)
+        Question.from_json(body)
     assert found.value.message.to("zh") != str(found.value)
 
 

@@ -15,7 +15,7 @@ import qkv
 from qkv.errors import QkvError
 from qkv.explore import probe_answers, record
 from qkv.explore.answers import answer, list_panels
-from qkv.explore.question import Cut, Question, ask
+from qkv.explore.question import Cut, Question, ask, question_as_json
 from qkv.model import Model
 from qkv.training.probes.records import ProbeLog
 
@@ -97,8 +97,8 @@ def test_what_is_recorded_is_what_a_server_answers(models: dict[str, Model]) -> 
 
 
 def test_a_wrong_answer_would_be_noticed(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
-    right = record.pack
-    monkeypatch.setattr(record, "pack", lambda found: {**right(found), "body": right(found)["body"][:-2]})
+    right = record.encode_answer
+    monkeypatch.setattr(record, "encode_answer", lambda found: {**right(found), "body": right(found)["body"][:-2]})
     with pytest.raises((AssertionError, ValueError)):
         test_what_is_recorded_is_what_a_server_answers(models)
 
@@ -136,12 +136,12 @@ def test_a_long_curve_is_thinned_and_a_run_has_one_name(tmp_path: Path) -> None:
     events = [{"kind": "step", "step": n, "loss": 1.0} for n in range(2 * probe_answers.POINTS + 1)]
     events += [{"kind": "evaluation", "step": 1, "loss": 0.5}]
     (run / "train" / "log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events), encoding="utf-8")
-    found = probe_answers.steps(ProbeLog(run))
+    found = probe_answers.answer_run(ProbeLog(run))
     assert found.keys["loss"][:2] == [[0, 1.0], [3, 1.0]]
     assert len(found.keys["loss"]) <= probe_answers.POINTS
     assert found.keys["evaluations"] == [{"step": 1, "loss": 0.5}]
     assert found.arrays["moved"].dtype == torch.int32
-    at = probe_answers.step(ProbeLog(run), "1")
+    at = probe_answers.answer_step(ProbeLog(run), "1")
     assert {n: x.dtype for n, x in at.arrays.items()}["teacher.mask"] == torch.uint8
     assert probe_answers.run_key(run) == probe_answers.run_key(run / ".." / run.name)
 
@@ -199,8 +199,8 @@ def test_paths_are_written_as_the_script_writes_them(path: str, query: dict[str,
 
 def test_a_question_is_put_as_the_page_puts_it() -> None:
     q = Question("a", sampling=(("temperature", 0.5),), force=(3,), cut=Cut("decoder", 0, 1))
-    said: dict[str, Any] = record.spoken(q)
-    assert Question.parse(said) == q
+    said: dict[str, Any] = question_as_json(q)
+    assert Question.from_json(said) == q
     assert "query" not in said["cut"]
 
 

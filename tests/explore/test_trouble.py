@@ -36,7 +36,7 @@ SHOWN = {"query": "1", "key": "0", "layer": "0", "head": "0"}
 def test_texts_in_odd_signs_are_read_and_every_answer_is_made_or_says_why(name: str) -> None:
     model = qkv.load(name, device="cpu")
     for what, text in TEXTS.items():
-        run = ask(model, Question.parse({"text": text, "max_new_tokens": 6}), name)
+        run = ask(model, Question.from_json({"text": text, "max_new_tokens": 6}), name)
         made, refused = 0, list[str]()
         for one in ("meta", *answers.list_panels(run)):
             if one not in answers.TABLES:

@@ -35,7 +35,7 @@ def test_a_hundred_random_numbers_are_what_their_own_lines_give() -> None:
         strips = [s for step in w.steps.values() for s in step]
         for s in draw.sample(strips, 8):
             index = [draw.randrange(n) for n in s.values.shape]
-            value, line = s.number(*index)
+            value, line = s.number_at(*index)
             assert evaluated(t, line) == pytest.approx(value, rel=1e-5, abs=1e-6), (name, s.name, line)
             seen += 1
     assert seen >= 100
@@ -44,7 +44,7 @@ def test_a_hundred_random_numbers_are_what_their_own_lines_give() -> None:
 def test_a_line_that_points_elsewhere_is_found() -> None:
     t, w = walked("gqa")
     wrong = Strip("q", w["q"].line.replace("[1, 1, 5]", "[1, 1, 4]"), w["q"].values)
-    value, line = wrong.number(3)
+    value, line = wrong.number_at(3)
     assert evaluated(t, line) != pytest.approx(value, rel=1e-3)
 
 
@@ -94,7 +94,7 @@ def test_in_half_precision_the_scores_are_still_those_of_the_pattern() -> None:
     row = (w["score"].values + w["mask"].values).softmax(0)
     assert (row - w["pattern"].values).abs().max() < 1e-6
     for name in ("product", "score", "weight", "given"):
-        value, line = w[name].number(*[0] * w[name].values.dim())
+        value, line = w[name].number_at(*[0] * w[name].values.dim())
         assert evaluated(t, line) == value
 
 

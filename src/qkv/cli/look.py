@@ -148,7 +148,7 @@ def pictured(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, 
     layer, head = (how["layer"] or 0) - 1, (how["head"] or 1) - 1
     word = tables.parse_place(how["word"])
     made = figures.make_figures(loaded, text, layer=layer, head=head, word=word, say=common.say)
-    paths = [str(path) for path in figures.write(made, how["figures"])]
+    paths = [str(path) for path in figures.save_figures(made, how["figures"])]
     if common.json:
         return common.emit({"figures": paths})
     for path in paths:

@@ -23,10 +23,10 @@ def patch(run: Run, query: Query) -> Answer:
     there = list_movable(run)
     if second is None or not there:
         raise Refused("two texts are needed, and a model that writes words, or [MASK] in both")
-    side = query.choice("part", *there)
+    side = query.get_choice("part", *there)
     depth, ids = there[side]
-    layer = query.integer("layer", 0, high=depth)
-    source, pos = (query.integer(key, 0, high=len(one) - 1) for key, one in zip(("source", "pos"), ids, strict=True))
+    layer = query.get_integer("layer", 0, high=depth)
+    source, pos = (query.get_integer(key, 0, high=len(one) - 1) for key, one in zip(("source", "pos"), ids, strict=True))
     dot = f"{side}." if model.encoder_decoder else ""
     name = f"{dot}layers.{layer - 1}.resid_out" if layer else f"{dot}embed"
     moved = read_text(model, second.text, run.question, [edit.swap(name, run.t[name], pos=pos, source=source)])

@@ -168,8 +168,8 @@ def cost(model: Model, query: Query) -> Answer:
     """Parameters, operations and bytes of a model at a context, for a batch, in a number format."""
     query.allow_only("context", "batch", "dtype", "model")
     own = str(model.core.embed.weight.dtype).removeprefix("torch.")
-    dtype, batch = query.text("dtype", own), query.integer("batch", 1, low=1, high=1 << 20)
-    context = query.integer("context", model.spec.context or model.spec.stack.longest or 1024, low=1, high=1 << 24)
+    dtype, batch = query.get_text("dtype", own), query.get_integer("batch", 1, low=1, high=1 << 20)
+    context = query.get_integer("context", model.spec.context or model.spec.stack.longest or 1024, low=1, high=1 << 24)
     found = hub.report(model, dtype=dtype, context=context)
     line = f"qkv.hub.report(model, dtype={dtype!r}, context={context})"
     return Answer({

@@ -122,7 +122,7 @@ def beams(run: Run, query: Query) -> Answer:
     model = run.model
     tree = grow_tree(model, run.question)
     assert model.tokenizer is not None  # ask() saw to it
-    asked = f"qkv.explore.question.Question.parse({question_as_json(run.question)!r})"
+    asked = f"qkv.explore.question.Question.from_json({question_as_json(run.question)!r})"
     line = f"qkv.explore.beam_tree.grow_tree(model, {asked})"
     pieces = model.tokenizer.pieces([n.token for n in tree.nodes])
     nodes = [{**vars(n), "text": text} for n, text in zip(tree.nodes, pieces, strict=True)]

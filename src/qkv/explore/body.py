@@ -86,11 +86,11 @@ class Query:
                 raise Refused("{key!r} is unknown{hint}; known: {there}", key=key, hint=nearest(key, known),
                               there=there)
 
-    def text(self, key: str, default: str = "") -> str:
+    def get_text(self, key: str, default: str = "") -> str:
         """A text."""
         return self.said.get(key, default)
 
-    def integer(self, key: str, default: int | None = None, *, low: int = 0, high: int | None = None) -> int:
+    def get_integer(self, key: str, default: int | None = None, *, low: int = 0, high: int | None = None) -> int:
         """A whole number from `low` to `high`; without a default it must be there."""
         said = self.said.get(key)
         if said is None and default is not None:
@@ -107,7 +107,7 @@ class Query:
                           bounds=bounds)
         return found
 
-    def number(self, key: str, default: float) -> float:
+    def get_number(self, key: str, default: float) -> float:
         """A finite number."""
         try:
             found = float(self.said.get(key, default))
@@ -117,7 +117,7 @@ class Query:
             raise Refused("{key}={said}: expected a number", key=key, said=self.said[key])
         return found
 
-    def choice(self, key: str, *known: str) -> str:
+    def get_choice(self, key: str, *known: str) -> str:
         """One of some words, the first where nothing was said."""
         found = self.said.get(key) or known[0]
         if found not in known:

@@ -21,13 +21,13 @@ def shift(run: Run, query: Query) -> Answer:
     if not run.first.full:
         raise Refused("this text is too long: the states after each layer were not kept")
     both = run.model.encoder_decoder
-    side = "encoder." if both and query.choice("part", "encoder", "decoder") == "encoder" else ""
+    side = "encoder." if both and query.get_choice("part", "encoder", "decoder") == "encoder" else ""
     if both and not side:
         raise Refused("a decoder that reads a source says nothing of a word alone; look at part=encoder")
     read = resolve.find_run(run.t, side).ids[0].tolist()
-    pos = query.integer("pos", high=len(read) - 1) if "pos" in query.said else 0
-    anchors = [w.strip() for w in query.text("anchors").replace("，", ",").split(",") if w.strip()]
-    if not query.text("anchors") and not (anchors := near_words(list_tokens(run.t, read), pos)):
+    pos = query.get_integer("pos", high=len(read) - 1) if "pos" in query.said else 0
+    anchors = [w.strip() for w in query.get_text("anchors").replace("，", ",").split(",") if w.strip()]
+    if not query.get_text("anchors") and not (anchors := near_words(list_tokens(run.t, read), pos)):
         return Answer({"pos": pos, "anchors": [], "line": "t"})  # a text of one word: the page says so
     if not anchors or len(anchors) > 8:
         raise Refused("anchors: give 1 to 8 words with commas between them")
@@ -90,7 +90,7 @@ def near_words(read: list[dict[str, Any]], at: int) -> list[str]:
 def neighbours(model: Model, query: Query) -> Answer:
     """The tokens nearest to a word in the embedding table."""
     query.allow_only("word", "n", "model")
-    word, n = query.text("word").strip(), query.integer("n", 10, low=1, high=100)
+    word, n = query.get_text("word").strip(), query.get_integer("n", 10, low=1, high=100)
     if not word:
         raise Refused("word: give a word")
     found = embeddings.find_neighbours(model.core, model.tokenizer, word, n)
@@ -100,10 +100,10 @@ def neighbours(model: Model, query: Query) -> Answer:
 def analogy(model: Model, query: Query) -> Answer:
     """a is to b as c is to…"""
     query.allow_only("a", "b", "c", "n", "model")
-    a, b, c = (query.text(key).strip() for key in "abc")
+    a, b, c = (query.get_text(key).strip() for key in "abc")
     if not (a and b and c):
         raise Refused("analogy: give a, b and c")
-    n = query.integer("n", 5, low=1, high=100)
+    n = query.get_integer("n", 5, low=1, high=100)
     return answer_neighbours(embeddings.solve_analogy(model.core, model.tokenizer, a, b, c, n=n),
                 f"model.trace().analogy({a!r}, {b!r}, {c!r}, n={n})")
 

@@ -80,7 +80,7 @@ def make_figures(
     }
 
 
-def write(made: "dict[str, Figure]", directory: Path) -> list[Path]:
+def save_figures(made: "dict[str, Figure]", directory: Path) -> list[Path]:
     """The figures as files in a directory, which is made where it is not there."""
     paths = [directory / name for name in made]
     for path, fig in zip(paths, made.values(), strict=True):
@@ -208,7 +208,7 @@ Boxes = list[tuple[str, bool]]  # a row of boxes: a text, and whether it is trai
 def flow(s: Scene, weights: Mapping[str, Tensor]) -> Iterator[Boxes]:
     """The rows of a layer, in the order of the forward pass."""
     spec = (s.model.spec.encoder or s.model.spec.stack).blocks[s.layer]
-    yield stream(s, "resid_in")
+    yield stream_box(s, "resid_in")
     for part in ("attn", "moe" if spec.moe else "ffn"):
         slot = "ffn" if part == "moe" else part
         inside, last = f"{spec.attn.heads} × softmax(Q·K/√K)·V", ("attn.out",)
@@ -226,11 +226,11 @@ def flow(s: Scene, weights: Mapping[str, Tensor]) -> Iterator[Boxes]:
             yield [(s.say("⊕ residual") + times, False)]
         yield from boxes(weights, f"{slot}_sum.")
         if part == "attn" and f"{s.block}.resid_mid" in s.t.known:
-            yield stream(s, "resid_mid")
-    yield stream(s, "resid_out")
+            yield stream_box(s, "resid_mid")
+    yield stream_box(s, "resid_out")
 
 
-def stream(s: Scene, name: str) -> Boxes:
+def stream_box(s: Scene, name: str) -> Boxes:
     """The residual stream at a place, with the root of its numbers' mean square."""
     x = s(name)
     size = f"{float(x.square().mean().sqrt()):.3f}"

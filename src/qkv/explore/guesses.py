@@ -29,17 +29,17 @@ def lens(run: Run, query: Query) -> Answer:
 
     With `own=0` the token that was read there is left out: where one table reads and writes, states still say it.
     """
-    t, spec, top = run.t, run.model.spec, query.integer("top", 5, low=1, high=50)
-    if query.choice("part", "decoder", "encoder") == "encoder" and spec.decoder:
+    t, spec, top = run.t, run.model.spec, query.get_integer("top", 5, low=1, high=50)
+    if query.get_choice("part", "decoder", "encoder") == "encoder" and spec.decoder:
         raise Refused("the encoder says no words: its states do not meet the head")
     if spec.head is None:
         raise Refused("this model has no head, so its layers guess no words")
-    own = query.choice("own", "1", "0") == "1"
+    own = query.get_choice("own", "1", "0") == "1"
     heard = resolve.find_run(t)
     size = heard.ids.shape[1]
     layers = ["embed", *(str(i + 1) for i in range(len(spec.stack.blocks)))]
     if "pos" in query.said:
-        first = query.integer("pos", high=size - 1)
+        first = query.get_integer("pos", high=size - 1)
         places = [slice(first, first + 1)]
     else:
         each = len(layers) * spec.stack.width * spec.vocabulary
@@ -92,14 +92,14 @@ def parse_position(run: Run, query: Query) -> int:
     """The position asked about: by default the one after which the first word is said, or an encoder's first mask."""
     size = resolve.find_run(run.t).ids.shape[1]
     if "pos" in query.said:
-        return query.integer("pos", high=size - 1)
+        return query.get_integer("pos", high=size - 1)
     return mark_usable(run, resolve.find_run(run.t)).index(True)
 
 
 def sampling_of(query: Query) -> Sampling:
     """The filters that a query sets; those at their defaults are off."""
-    heat, top_k = query.number("temperature", 1.0), query.integer("top_k", 0)
-    top_p, min_p = query.number("top_p", 1.0), query.number("min_p", 0.0)
+    heat, top_k = query.get_number("temperature", 1.0), query.get_integer("top_k", 0)
+    top_p, min_p = query.get_number("top_p", 1.0), query.get_number("min_p", 0.0)
     return Sampling(heat, top_k or None, top_p if top_p != 1.0 else None, min_p or None)
 
 
@@ -110,7 +110,7 @@ def choices(run: Run, query: Query) -> Answer:
     line = f"t.choices({pos}, sampling=qkv.sampling.Sampling({s.temperature!r}, {s.top_k!r}, {s.top_p!r}, {s.min_p!r}))"
     stages: list[dict[str, Any]] = []
     for n, stage in enumerate(found):
-        ids, chances = stage.top_tokens(query.integer("top", 20, low=1, high=200))
+        ids, chances = stage.top_tokens(query.get_integer("top", 20, low=1, high=200))
         best = [{"id": i, "text": w, "p": p} for i, w, p in zip(ids, run.t.tokenizer.pieces(ids), chances, strict=True)]
         stages.append({"name": stage.name, "kept": stage.kept, "entropy": stage.entropy, "gone": stage.gone,
                        "top": best, "line": f"{line}[{n}]"})
@@ -122,19 +122,19 @@ def choices(run: Run, query: Query) -> Answer:
 
 def parse_goal(run: Run, query: Query, key: str) -> int | None:
     """A token asked for by its id or its text."""
-    said = query.text(key)
+    said = query.get_text(key)
     return None if not said else resolve.find_token(run.t, int(said) if said.isdigit() else said)
 
 
 def parts(run: Run, query: Query) -> Answer:
     """Who pushed the logit of a token after a position: sub-layers, heads, or the neurons of one layer."""
-    pos, by = parse_position(run, query), query.choice("by", "sublayer", "head", "neuron")
+    pos, by = parse_position(run, query), query.get_choice("by", "sublayer", "head", "neuron")
     token, vs = parse_goal(run, query, "token"), parse_goal(run, query, "vs")
     found = run.t.parts(pos, token, vs=vs)
     line = f"t.parts({pos}, {found.token}, vs={vs})"
     rows = [(p.name, p.push, f'{line}["{p.name}"]') for p in (found.sublayers if by == "sublayer" else found.parts)]
     if by == "neuron":
-        layer = query.integer("layer", 0, high=len(run.model.spec.stack.blocks) - 1)
+        layer = query.get_integer("layer", 0, high=len(run.model.spec.stack.blocks) - 1)
         call = f"t.neurons({layer}, {pos}, {found.token}, vs={vs}, top=50)"
         rows = [
             (p.name, p.push, f"{call}[{i}].push")
@@ -209,13 +209,13 @@ def proof(run: Run, query: Query) -> Answer:
     if model.spec.decoder is None or model.spec.head is None:
         raise Refused("this model writes no words: there is nothing to prove")
     both = model.encoder_decoder
-    side = query.choice("side", *(("encoder", "cross", "decoder") if both else ("decoder",)))
+    side = query.get_choice("side", *(("encoder", "cross", "decoder") if both else ("decoder",)))
     given = [*(() if both else first.ids), *start_ids(model)]
     target, free = [*given, *first.written], len(first.ids) if kind(model) == "prefix" else 0
     if len(target) <= len(given) or not given:
         raise Refused("nothing was written")
     case = Case(tuple(first.ids) if both else (), tuple(target), len(given), free)
-    how_long = scenes.SceneOptions(start_ids(model), model.special.eos, ask=query.text("ask", "它"))
+    how_long = scenes.SceneOptions(start_ids(model), model.special.eos, ask=query.get_text("ask", "它"))
     with torch.inference_mode(False), torch.no_grad():
         found = scenes.prove_edges(model.core, model.tokenizer, case, how_long, side)  # pyright: ignore[reportArgumentType]
     if found is None:
@@ -243,8 +243,8 @@ def proof_lines(case: Case, side: str) -> dict[str, str]:
     """The lines that cut every edge and silence every head, with the four digits that are sent."""
     at = "qkv.lens.edge_ablation"
     made = f"{at}.Case({case.source!r}, {case.target!r}, {case.at}, {case.free})"
-    edges = f"{at}.every_edge(t.core, {made}, side={side!r})"
-    silent = f"{at}.said(t.core, [{made}], {at}.cut_heads(t.core, [(i, h)], side={side!r})).logprobs[0]"
-    over = f"for h in range(a.heads)] for i, (_, a) in enumerate({at}.attentions(t.core, {side!r}))"
+    edges = f"{at}.cut_every_edge(t.core, {made}, side={side!r})"
+    silent = f"{at}.score_targets(t.core, [{made}], {at}.cut_heads(t.core, [(i, h)], side={side!r})).logprobs[0]"
+    over = f"for h in range(a.heads)] for i, (_, a) in enumerate({at}.attentions_of(t.core, {side!r}))"
     four = "torch.round({}.exp().double(), decimals=4)".format
     return {"before": four(f"{edges}[0]"), "after": four(f"{edges}[1]"), "heads": f"[[{four(silent)} {over}]"}

@@ -92,13 +92,13 @@ def heads_of(run: Run, path: str) -> list[Head]:
 
 def head_of(run: Run, query: Query) -> Head:
     """The head that a query means."""
-    path = attention_path(run.model, part_of(run, query), query.integer("layer", 0), query.integer("head", 0))
-    return heads_of(run, path)[query.integer("head", 0)]
+    path = attention_path(run.model, part_of(run, query), query.get_integer("layer", 0), query.get_integer("head", 0))
+    return heads_of(run, path)[query.get_integer("head", 0)]
 
 
 def part_of(run: Run, query: Query) -> str:
     """The part that a query means; without one that of the stack that speaks."""
-    return query.choice("part", *sorted(attention_paths(run.model), key=("decoder", "encoder", "cross").index))
+    return query.get_choice("part", *sorted(attention_paths(run.model), key=("decoder", "encoder", "cross").index))
 
 
 def pool_max(x: Tensor, by: tuple[int, int]) -> Tensor:
@@ -114,7 +114,7 @@ def to_bytes(x: Tensor) -> Tensor:
 def thumbs(run: Run, query: Query) -> Answer:
     """Every head of a part, pooled to at most 24 x 24 cells; with sink=0 the first key is left out of the picture."""
     part = part_of(run, query)
-    paths, sink = attention_paths(run.model)[part], query.choice("sink", "1", "0")
+    paths, sink = attention_paths(run.model)[part], query.get_choice("sink", "1", "0")
     by = tuple(-(-n // THUMB) for n in (count_queries(run.first, part), count_keys(run.first, part)))
     maps: list[Tensor] = []
     sinks: list[Tensor] = []
@@ -144,7 +144,7 @@ def attn(run: Run, query: Query) -> Answer:
     at = head_of(run, query)
     weight = at.weights()
     auto = -(-max(weight.shape) // WHOLE)
-    by = max(auto, query.integer("pool", 1, low=1, high=1 << 12))
+    by = max(auto, query.get_integer("pool", 1, low=1, high=1 << 12))
     return Answer({"path": at.path, "head": at.head, "pool": by, "line": at.line},
                   {"weight": to_bytes(pool_max(weight[None], (by, by))[0, 0])})
 
@@ -152,7 +152,7 @@ def attn(run: Run, query: Query) -> Answer:
 def row(run: Run, query: Query) -> Answer:
     """One query of one head, exact: weights, scores before the softmax, what distance adds, and why keys are hidden."""
     at = head_of(run, query)
-    i = query.integer("query", high=count_queries(run.first, part_of(run, query)) - 1)
+    i = query.get_integer("query", high=count_queries(run.first, part_of(run, query)) - 1)
     score, bias = at.scores(slice(i, i + 1))
     weight = at.weights(slice(i, i + 1))[0]
     cells = at.bias[0] <= LOW / 2
@@ -183,7 +183,7 @@ def cut_key(run: Run, at: Head, query: int) -> int | None:
 
 def mask(run: Run, query: Query) -> Answer:
     """Who may look at whom in an attention, and why not."""
-    path = attention_path(run.model, part_of(run, query), query.integer("layer", 0))
+    path = attention_path(run.model, part_of(run, query), query.get_integer("layer", 0))
     found = run.t.mask(path)
     return Answer(
         {"path": path, "kind": found.kind, "reasons": ["", *REASONS[1:]], "line": f't.mask("{path}").cells'},
@@ -195,8 +195,8 @@ def walk(run: Run, query: Query) -> Answer:
     """The seven steps of one position, each strip with its line; long strips are cut to 64 numbers."""
     at = head_of(run, query)
     part = part_of(run, query)
-    spots = {"query": query.integer("query", high=count_queries(run.first, part) - 1),
-             "key": query.integer("key", 0, high=count_keys(run.first, part) - 1)}
+    spots = {"query": query.get_integer("query", high=count_queries(run.first, part) - 1),
+             "key": query.get_integer("key", 0, high=count_keys(run.first, part) - 1)}
     found = run.t.walk(at.path, head=at.head, **spots)
     focus = {"pattern": spots["key"], "score": spots["key"], "mask": spots["key"], "ids": spots["query"],
              "head weights": at.head}
@@ -238,7 +238,7 @@ def alignment(run: Run, query: Query) -> Answer:
     ids = run.first.ids
     real = len(ids) - (ids[-1] in run.model.special.eos)
     paths = attention_paths(run.model)["cross"]
-    layer = query.integer("layer", -1, high=len(paths) - 1) if "layer" in query.said else None
+    layer = query.get_integer("layer", -1, high=len(paths) - 1) if "layer" in query.said else None
     found = run.t.alignment(layer=layer, source=real)
     return Answer({"layer": found.layer, "chosen": layer is None, "line": f"t.alignment(layer={found.layer}).weight"},
                   {"weight": found.weight.float()})

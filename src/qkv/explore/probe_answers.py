@@ -55,7 +55,7 @@ def python_line(w: ProbeLog) -> str:
     return f"qkv.training.probes.records.ProbeLog({str(w.directory)!r})"
 
 
-def steps(w: ProbeLog) -> Answer:
+def answer_run(w: ProbeLog) -> Answer:
     """The whole run: its recorded steps, its curve, the norms of every matrix and the ways of the words."""
     told = log.read_events(w.directory / "train" / "log.jsonl")
     loss = [[e["step"], e["loss"]] for e in told if e.get("kind") == "step" and e.get("loss") is not None]
@@ -72,7 +72,7 @@ def steps(w: ProbeLog) -> Answer:
     )
 
 
-def step(w: ProbeLog, said: str) -> Answer:
+def answer_step(w: ProbeLog, said: str) -> Answer:
     """What was recorded at one step; arrays in u8, i32 or f32 by their names."""
     if not said.isdigit():
         raise Refused("step: expected a whole number, found {said!r}", said=said)

@@ -71,7 +71,7 @@ class Question:
     cut: Cut | None = None
 
     @staticmethod
-    def parse(body: Mapping[str, Any]) -> "Question":
+    def from_json(body: Mapping[str, Any]) -> "Question":
         """The question that a JSON object says; a Refused names the key that is wrong."""
         known = [f.name for f in fields(Question)]
         for key in body:
@@ -437,7 +437,7 @@ class RecentRuns:
         self.runs.move_to_end(name)
         return self.runs[name]
 
-    def put(self, name: str, make: Callable[[], Run]) -> Run:
+    def get_or_make(self, name: str, make: Callable[[], Run]) -> Run:
         """The run of a name, made where it is not kept."""
         if name not in self.runs:
             self.runs[name] = make()

@@ -59,7 +59,7 @@ def record(
         book |= {path_of(path, asking): one for path, one in record_training(watched).items()}
     for question, (_, run) in zip(said, runs, strict=True):
         book[run_path(question)] = Answer({"run": run.id})
-    packed = {path: pack(found) for path, found in book.items()}
+    packed = {path: encode_answer(found) for path, found in book.items()}
     shell = {name: read_page_file(STATIC / name) for name in ("index.html", "app.js", "app.css")}
     room = limit - len(write_document({}, shell).encode()) - sum(map(recorded_size, packed.items()))
     for n, (name, run) in enumerate(runs):
@@ -70,13 +70,13 @@ def record(
 
 def preload(run: Run, about: Answer, question: Mapping[str, Any]) -> str:
     """The answers with which the live page opens on a run, as data that its document can carry."""
-    packed = {"/api/about": pack(about), run_path(question): pack(Answer({"run": run.id}))}
+    packed = {"/api/about": encode_answer(about), run_path(question): encode_answer(Answer({"run": run.id}))}
     map_first = "lens" in answers.list_panels(run)
     for must, what, said in list_requests(run):
         if what == "attn" or (map_first and what == "thumbs"):
             break
         if must:
-            packed[path_of(f"r/{run.id}/{what}", said)] = pack(answers.answer(run, what, said))
+            packed[path_of(f"r/{run.id}/{what}", said)] = encode_answer(answers.answer(run, what, said))
     return element("ready", packed)
 
 
@@ -96,7 +96,7 @@ def fill(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str], 
             found = answers.TABLES[what](run.model, Query(said)) if about else answers.answer(run, what, said)
         except QkvError:
             continue  # the live page would say why
-        one = pack(found)
+        one = encode_answer(found)
         size = recorded_size((path, one))
         if spent + size > share:
             if must:
@@ -198,12 +198,12 @@ def record_training(w: ProbeLog | None) -> dict[str, Answer]:
         return {"watch": Answer({"runs": []})}
     name, every = probe_answers.run_key(w.directory), -(-len(w.steps) // STEPS)
     kept = sorted({*w.steps[::every], *w.steps[-1:]})
-    whole = probe_answers.steps(w)
+    whole = probe_answers.answer_run(w)
     rows = [i for i, n in enumerate(w.steps) if n in kept]
     keys = {**whole.keys, "steps": [w.index["steps"][i] for i in rows], "recorded": kept}
     found = {"watch": Answer({"runs": [probe_answers.summarize_run(w)]}),
              f"watch/{name}/steps": Answer(keys, {n: x[rows] for n, x in whole.arrays.items()})}
-    return found | {f"watch/{name}/step/{n}": probe_answers.step(w, str(n)) for n in kept}
+    return found | {f"watch/{name}/step/{n}": probe_answers.answer_step(w, str(n)) for n in kept}
 
 
 def path_of(path: str, query: Mapping[str, str]) -> str:
@@ -218,7 +218,7 @@ def run_path(question: Mapping[str, Any]) -> str:
     return "/api/run?" + json.dumps(question, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-def pack(found: Answer) -> dict[str, str]:
+def encode_answer(found: Answer) -> dict[str, str]:
     """A body as JSON can hold it."""
     body = found.body()
     return {"type": found.type, "body": body.decode() if found.type == JSON else base64.b64encode(body).decode()}

@@ -16,7 +16,7 @@ def routes(run: Run, query: Query) -> Answer:
     if not found:
         raise Refused("this model has no experts; every token passes the same networks")
     layers = [int(r.path.split("layers.")[1].split(".")[0]) for r in found]
-    layer = query.integer("layer", layers[0])
+    layer = query.get_integer("layer", layers[0])
     if layer not in layers:
         there = ", ".join(map(str, layers))
         raise Refused("layer={layer}: the layers with experts are {there}", layer=layer, there=there)

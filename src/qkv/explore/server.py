@@ -86,7 +86,7 @@ class Desk:
     models: dict[str, Model] = field(default_factory=dict)
     shelf: RecentRuns = field(default_factory=RecentRuns)
 
-    def model(self, name: str | None) -> tuple[str, Model]:
+    def open_model(self, name: str | None) -> tuple[str, Model]:
         """The model of a name, the first one without; a Refused names those there are."""
         name = name or self.names[0]
         if name not in self.names:
@@ -97,36 +97,36 @@ class Desk:
             self.models[name] = self.load(name)
         return name, self.models[name]
 
-    def describe(self, query: Query) -> Answer:
+    def describe_page(self, query: Query) -> Answer:
         """What the page shows first."""
         query.allow_only("model")
-        name, model = self.model(query.text("model") or None)
+        name, model = self.open_model(query.get_text("model") or None)
         found = answers.describe_model(model, name, self.names, self.lang, list(self.examples.get(name, ())))
         return Answer({**found.keys, "first": dict(self.first)}) if self.first and name == self.names[0] else found
 
     def run(self, body: Mapping[str, Any]) -> Run:
         """Put a question; its run."""
-        name, model = self.model(body.get("model"))
-        question = Question.parse({k: v for k, v in body.items() if k != "model"})
-        return self.shelf.put(question.id(name), lambda: ask(model, question, name))
+        name, model = self.open_model(body.get("model"))
+        question = Question.from_json({k: v for k, v in body.items() if k != "model"})
+        return self.shelf.get_or_make(question.id(name), lambda: ask(model, question, name))
 
     def opening(self) -> str:
         """The answers with which the page opens, made before a browser asks; empty where it opens with no text."""
         texts = self.examples.get(self.names[0], ())
         question = self.first or ({"text": texts[0]} if texts else {})
         try:
-            return record.preload(self.run(question), self.describe(Query({})), question) if question else ""
+            return record.preload(self.run(question), self.describe_page(Query({})), question) if question else ""
         except QkvError:
             return ""  # the page asks, and says what is wrong
 
-    def answer(self, run: str, what: str, said: Mapping[str, str]) -> Answer:
+    def answer_run(self, run: str, what: str, said: Mapping[str, str]) -> Answer:
         """One answer about a run."""
         found: Run = self.shelf.get(run)
         return answers.answer(found, what, said)
 
     def table(self, what: str, query: Query) -> Answer:
         """One answer about a model without a text."""
-        return answers.TABLES[what](self.model(query.text("model") or None)[1], query)
+        return answers.TABLES[what](self.open_model(query.get_text("model") or None)[1], query)
 
     def wish(self, run: str, body: Mapping[str, Any]) -> Answer:
         """A text that a run which learns is to be watched with from now on; those asked for so far."""
@@ -140,9 +140,9 @@ class Desk:
             return probe_answers.list_runs(self.watched)
         found = probe_answers.open_run(self.watched, parts[0])
         if parts[1:] == ["steps"]:
-            return probe_answers.steps(found)
+            return probe_answers.answer_run(found)
         if len(parts) == 3 and parts[1] == "step":
-            return probe_answers.step(found, parts[2])
+            return probe_answers.answer_step(found, parts[2])
         raise Refused("under /api/watch/RUN there are steps and step/N", status=404)
 
 
@@ -153,7 +153,7 @@ class Gate:
         self.token, self.cookie = token, f"qkv-{port}"
         self.hosts = {f"{HOST}:{port}", f"localhost:{port}"}
 
-    def refuse(self, request: Request) -> Refused | None:
+    def find_refusal(self, request: Request) -> Refused | None:
         """Why a request is not answered."""
         host = request.headers.get("host", "")
         if host not in self.hosts:
@@ -218,13 +218,13 @@ class Site:
             welcome = RedirectResponse("/", 303)
             welcome.set_cookie(self.gate.cookie, self.gate.token, httponly=True, samesite="strict", path="/")
             return add_guards(welcome)
-        if refusal := self.gate.refuse(request):
+        if refusal := self.gate.find_refusal(request):
             return error_response(refusal, html=True)
         return static_response(request, "index.html", "text/html", self.preload())
 
     async def file(self, request: Request) -> Response:
         """The script and the style."""
-        if refusal := self.gate.refuse(request):
+        if refusal := self.gate.find_refusal(request):
             return error_response(refusal)
         name = request.path_params["name"]
         if name not in FILES:
@@ -233,7 +233,7 @@ class Site:
 
     async def api(self, request: Request) -> Response:
         """A question about a model, a run or a training."""
-        if refusal := self.gate.refuse(request):
+        if refusal := self.gate.find_refusal(request):
             return error_response(refusal)
         parts, desk, said = request.path_params["rest"].split("/"), self.desk, dict(request.query_params)
         if request.method == "POST":
@@ -241,9 +241,9 @@ class Site:
         if parts == ["events"]:
             return add_guards(stream_events(desk.events, request))
         if len(parts) == 3 and parts[0] == "r":
-            return await self.work(lambda: desk.answer(parts[1], parts[2], said))
+            return await self.work(lambda: desk.answer_run(parts[1], parts[2], said))
         if parts == ["about"]:
-            return await self.work(lambda: desk.describe(Query(said)))
+            return await self.work(lambda: desk.describe_page(Query(said)))
         if parts[0] == "watch":
             return await self.work(lambda: desk.watch(parts[1:]))
         if len(parts) == 1 and parts[0] in answers.TABLES:

@@ -111,7 +111,7 @@ class Ledger:
     leaves: list[Tensor] = field(default_factory=list)
     frozen: list[str] = field(default_factory=list)
 
-    def write(self, name: str, x: Tensor) -> Tensor:
+    def add(self, name: str, x: Tensor) -> Tensor:
         """One more thing that is added."""
         leaf = to_float64(x).requires_grad_()
         self.names.append(name)
@@ -125,7 +125,7 @@ class Ledger:
         self.frozen.append(at.path)
         x = x if at.spec.kind == "rms" else x - x.mean(-1, keepdim=True)
         x = x * (x.detach().square().mean() + at.spec.eps).rsqrt() * to_float64(at.weight)
-        return x + self.write(f"{at.path}.bias", at.bias) if at.spec.kind == "layer" else x
+        return x + self.add(f"{at.path}.bias", at.bias) if at.spec.kind == "layer" else x
 
 
 def attribute_logit(
@@ -212,17 +212,17 @@ def add_embedding(book: Ledger, at: Spot) -> Tensor:
     table = t.core.embed
     if resolve.side_of(t) == "encoder" and t.core.spec.sources:
         table = t.core.source_embed
-    x = book.write(f"{dot}embed.token", to_float64(table.weight[at.run.ids[at.row, at.pos]]) * s.embed_scale)
+    x = book.add(f"{dot}embed.token", to_float64(table.weight[at.run.ids[at.row, at.pos]]) * s.embed_scale)
     if s.positions:
         slot = place.token[at.row, at.pos]
         learned = s.positions.kind == "learned"
         vector = (stack.positions.weight[slot + s.positions.offset] if learned
                   else sinusoid(slot, s.width, s.positions.layout))
-        x = x + book.write(f"{dot}embed.position", vector)
+        x = x + book.add(f"{dot}embed.position", vector)
         if s.positions.blanks == "counted":
-            x = x + book.write(f"{dot}embed.blank", stack.blanks.weight[place.blank[at.row, at.pos]])
+            x = x + book.add(f"{dot}embed.blank", stack.blanks.weight[place.blank[at.row, at.pos]])
     if s.segments:
-        x = x + book.write(f"{dot}embed.segment", stack.segments.weight[place.segment[at.row, at.pos]])
+        x = x + book.add(f"{dot}embed.segment", stack.segments.weight[place.segment[at.row, at.pos]])
     return book.norm(stack.embed_norm, x)
 
 
@@ -246,8 +246,8 @@ def add_heads(book: Ledger, at: Attention | Latent, spot: Spot) -> Tensor:
     """What each head wrote: its slice of the output matrix times what it gathered."""
     z = spot(f"{at.path}.z")  # H W
     weight = to_float64(at.out.weight).unflatten(1, z.shape)  # D H W
-    x = book.write(f"{at.path}.head", torch.einsum("dhw,hw->hd", weight, z)).sum(0)
-    return x if at.out.bias is None else x + book.write(f"{at.path}.out.bias", at.out.bias)
+    x = book.add(f"{at.path}.head", torch.einsum("dhw,hw->hd", weight, z)).sum(0)
+    return x if at.out.bias is None else x + book.add(f"{at.path}.out.bias", at.out.bias)
 
 
 def add_ffn(book: Ledger, block: Block, at: Spot) -> Tensor:
@@ -257,8 +257,8 @@ def add_ffn(book: Ledger, block: Block, at: Spot) -> Tensor:
     bias = block.ffn.down.bias
     out = at(f"{block.ffn.path}.out")
     if bias is None:
-        return book.write(block.ffn.path, out)
-    return book.write(block.ffn.path, out - to_float64(bias)) + book.write(f"{block.ffn.path}.down.bias", bias)
+        return book.add(block.ffn.path, out)
+    return book.add(block.ffn.path, out - to_float64(bias)) + book.add(f"{block.ffn.path}.down.bias", bias)
 
 
 def add_experts(book: Ledger, moe: Experts, at: Spot) -> Tensor:
@@ -268,8 +268,8 @@ def add_experts(book: Ledger, moe: Experts, at: Spot) -> Tensor:
     for e, w in zip(at(f"{moe.path}.index").long().tolist(), weight, strict=True):
         up = to_float64(moe.up.weight[e]) @ x  # F
         act = moe.act(to_float64(moe.gate.weight[e]) @ x) * up if moe.spec.expert.gated else moe.act(up)
-        total = total + book.write(f"{moe.path}.expert.{e}", w * (to_float64(moe.down.weight[e]) @ act))
-    return total + book.write(f"{moe.path}.shared", at(f"{moe.path}.shared")) if moe.spec.shared else total
+        total = total + book.add(f"{moe.path}.expert.{e}", w * (to_float64(moe.down.weight[e]) @ act))
+    return total + book.add(f"{moe.path}.shared", at(f"{moe.path}.shared")) if moe.spec.shared else total
 
 
 def form_logit(book: Ledger, head: nn.Linear, x: Tensor, first: int, second: int | None) -> Tensor:
@@ -279,7 +279,7 @@ def form_logit(book: Ledger, head: nn.Linear, x: Tensor, first: int, second: int
         if s.dense:
             assert isinstance(head.dense, Dense)
             linear = head.dense.linear
-            x = to_float64(linear.weight) @ x + book.write("head.dense.linear.bias", linear.bias)
+            x = to_float64(linear.weight) @ x + book.add("head.dense.linear.bias", linear.bias)
             was = x.detach()
             x = x * torch.where(was == 0, 0.0, ACTIVATIONS[s.dense.activation](was) / was)
             x = book.norm(head.dense.norm, x)
@@ -287,7 +287,7 @@ def form_logit(book: Ledger, head: nn.Linear, x: Tensor, first: int, second: int
     row = head.weight[first] if second is None else head.weight[first] - head.weight[second]
     logit = to_float64(row) @ x
     if head.bias is not None:
-        logit = logit + book.write("head.bias", head.bias[first] - (0.0 if second is None else head.bias[second]))
+        logit = logit + book.add("head.bias", head.bias[first] - (0.0 if second is None else head.bias[second]))
     return logit
 
 

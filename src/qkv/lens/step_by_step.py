@@ -37,7 +37,7 @@ class Strip:
     whole: tuple[int, ...] = ()
     words: tuple[str, ...] = ()
 
-    def number(self, *index: int) -> tuple[float, str]:
+    def number_at(self, *index: int) -> tuple[float, str]:
         """One number, and the Python line that gives it."""
         at = "".join(f"[{i}]" for i in index)
         return float(self.values[index] if index else self.values), f"({self.line}){at}"
