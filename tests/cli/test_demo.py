@@ -236,7 +236,7 @@ def test_headings_and_the_grid_fit_the_terminal(
 
     monkeypatch.setenv("COLUMNS", str(wide))
     story = demo.Story(Common(talk=Talk("zh" if zh else "en")))
-    story.act("第三幕：同一个核心，作语言模型", "Act three: the same core as a language model")
+    story.act("Act three: the same core as a language model")
     demo.grid(story, story.common.model("demo-lm"))
     lines = capsys.readouterr().out.splitlines()
     assert cell_len(lines[1]) == min(72, wide)

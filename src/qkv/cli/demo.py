@@ -428,7 +428,7 @@ def grid(story: Story, model: Any) -> None:
     wide = max(4, min(9, (columns() - 2) // (1 + len(pieces)) - 1))
 
     def line(label: str, cells: Sequence[str]) -> None:
-        story.tell(*("  " + " ".join([f"{label:>9}"[-9:], *cells]),) * 2)
+        story.tell("  " + " ".join([f"{label:>9}"[-9:], *cells]))
 
     line("", [f"{p:>{wide}}"[:wide] for p in pieces])
     for row in range(len(found.names) - 1, -1, -1):
