@@ -61,10 +61,12 @@ PROTOCOLS = {
     "size": "families: the sizes of a published model, as its config.json has them",
     "save": "what can be loaded again: writes it into a directory",
     "get": "mappings: the value of a key, or a default",
-    "tap": "core/step.py: a Step sees or replaces the value of a named tap",
     "invoke": "specialize: a call of a function, told by what is printed",
     "main": "the entry point of a program",
     "to": "as torch.Tensor.to: the same in another place, or in another language",
+    "tap": "core.step.Tracer",
+    "forms": "plots: what a readout draws",
+    **dict.fromkeys(("lens", "parts", "walk", "line"), "readouts: the method of Trace, the page's answer, the table"),
 }
 
 

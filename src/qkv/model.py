@@ -208,9 +208,9 @@ class Model:
 
     def load_trace(self, directory: str | Path) -> "Trace":
         """A trace of this model that was written to disk."""
-        from qkv.lens import tape
+        from qkv.lens import trace_storage
 
-        return tape.load(directory, self.core, self.tokenizer)
+        return trace_storage.load_trace(directory, self.core, self.tokenizer)
 
     def ids(self, text: Prompt) -> list[int]:
         """Text as token ids; ids stay as they are."""

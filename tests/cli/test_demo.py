@@ -22,7 +22,7 @@ EVENT = {"kind": "step", "step": 1, "loss": 2.0}
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that a browser was sent to; no browser is."""
     found: list[str] = []
-    monkeypatch.setattr(server, "show", lambda url: bool(found.append(url) or True))
+    monkeypatch.setattr(server, "open_browser", lambda url: bool(found.append(url) or True))
     monkeypatch.setattr(demo.sys, "stdin", SimpleNamespace(isatty=lambda: False))
     return found
 
@@ -86,7 +86,7 @@ def test_the_page_hears_what_training_tells_and_ends_with_the_demo(
     assert opened == [f"http://127.0.0.1:{stage.port}/?token=abc#panel=training"]
     assert opened[0] in told
     assert f"http://127.0.0.1:{stage.port}/#panel=proof&ask=%7B" in told
-    assert [event for _, event in stage.desk.events.since(0)] == [EVENT]
+    assert [event for _, event in stage.desk.events.events_after(0)] == [EVENT]
     assert not stage.thread.is_alive()
 
 

@@ -60,7 +60,7 @@ def run(seed, **how):
     time.sleep(600)
 
 if __name__ == "__main__":
-    lab.perform("x", dataclasses.replace(labs.find("order-blind"), run=run), seeds=(0, 1), jobs=2)
+    lab.perform("x", dataclasses.replace(labs.find_lab("order-blind"), run=run), seeds=(0, 1), jobs=2)
 """
 
 
@@ -123,8 +123,8 @@ def test_a_png_is_written_without_a_display(tmp_path):
         "import sys, pathlib\n"
         "from qkv import labs\n"
         "from qkv.labs import lab, page\n"
-        "found = lab.from_json(labs.saved('order-blind'), 'x')\n"
-        "assert page.save(labs.find('order-blind'), lab.Runs(found.numbers), pathlib.Path(sys.argv[1]), 'en')\n"
+        "found = lab.from_json(labs.load_result('order-blind'), 'x')\n"
+        "assert page.save_page(labs.find_lab('order-blind'), lab.Runs(found.numbers), pathlib.Path(sys.argv[1]), 'en')\n"
     )
     env = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")} | {"MPLBACKEND": "TkAgg"}
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "a.png")], env=env, check=True)

@@ -193,8 +193,9 @@ def test_a_translation_is_read_again_as_a_target() -> None:
     names = {7: "lo@@", 8: "wer"}
     fake = SimpleNamespace(token=names.__getitem__, encode_batch=encode)
     model: Any = SimpleNamespace(tokenizer=fake, special=SimpleNamespace(eos=(1,)))
-    assert Teacher(model).format_text(Result("lower", [7, 8, 1], [], "stop", {})) == "lower"  # nor are the pieces read so
-    assert Teacher(model).format_text(Result("lower", [8, 1], [], "stop", {})) == "lower"
+    teacher = Teacher(model)
+    assert teacher.format_text(Result("lower", [7, 8, 1], [], "stop", {})) == "lower"  # nor are the pieces read so
+    assert teacher.format_text(Result("lower", [8, 1], [], "stop", {})) == "lower"
     assert set(sides) == {"target"}
 
 

@@ -218,7 +218,7 @@ def open_page(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
         return
     url = f"{story.stage.start()}#panel=training"
     try:
-        welcome(story, url, opened=server.show(url))
+        welcome(story, url, opened=server.open_browser(url))
         yield
         keep_page_open(story, url)
     finally:
@@ -420,11 +420,11 @@ def run_language_model(story: Story) -> Any:
 
 def print_guesses(story: Story, model: Any) -> None:
     """Each layer's guess of the next token at each position; the guesses that are thrown away are dim."""
-    from qkv.lens import readout
+    from qkv.lens import logit_lens
 
     with model.trace(save=["lens"]) as trace:
         model.generate(PROMPT, max_new_tokens=1)
-    found = readout.lens(trace, top=1)
+    found = logit_lens.guess_by_layer(trace, top=1)
     pieces = model.tokenizer.pieces(model.ids(PROMPT))
     wide = max(4, min(9, (count_columns() - 2) // (1 + len(pieces)) - 1))
 

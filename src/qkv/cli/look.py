@@ -92,7 +92,7 @@ def command(
         return show_readouts(common, loaded, text, show or ("lens",), how)
     from qkv.explore import scenes
 
-    found = scenes.described(loaded.core, loaded.tokenizer, text, make_how(loaded, how))
+    found = scenes.describe_texts(loaded.core, loaded.tokenizer, text, make_how(loaded, how))
     if common.json:
         return common.emit({"title": Path(model).name, "scenes": found, "lang": common.talk.lang, "html": html})
     for scene in found:
@@ -100,7 +100,7 @@ def command(
     if len(text) == 1 and not html and is_interactive(common):
         from qkv.explore import alternatives
 
-        alternatives.walked(loaded, text[0], common.say)
+        alternatives.walk_alternatives(loaded, text[0], common.say)
     return None
 
 
@@ -146,9 +146,9 @@ def write_figures(common: Common, loaded: Any, text: tuple[str, ...], how: dict[
     from qkv.explore import figures, tables
 
     layer, head = (how["layer"] or 0) - 1, (how["head"] or 1) - 1
-    word = tables.place(how["word"])
+    word = tables.parse_place(how["word"])
     made = figures.make_figures(loaded, text, layer=layer, head=head, word=word, say=common.say)
-    paths = [str(path) for path in figures.write(made, how["figures"])]
+    paths = [str(path) for path in figures.save_figures(made, how["figures"])]
     if common.json:
         return common.emit({"figures": paths})
     for path in paths:
@@ -185,13 +185,14 @@ def list_examples(name: str) -> tuple[str, ...]:
 def serve_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], how: dict[str, Any]) -> None:
     """The live page, until Ctrl-C. `QKV_TOKEN` sets the token, for programs that drive a browser."""
     from qkv import paths
-    from qkv.explore import record, server
+    from qkv.explore import server
+    from qkv.explore.question import question_as_json
 
     known = sorted(p.name for p in paths.bundled_dir().iterdir() if (p / "config.json").is_file())
     desk = server.Desk(
         [name, *(n for n in known if n != name)], common.load_model, common.talk.lang,
         {**EXAMPLES, name: list(dict.fromkeys((*text, *list_examples(name))))}, models={name: loaded},
-        first=record.spoken(make_question(loaded, text[0], how)) if text else {},
+        first=question_as_json(make_question(loaded, text[0], how)) if text else {},
         watched=Path(name) if Path(name).is_dir() else Path("runs"),
     )
     page = server.Page(desk, port=how["port"], token=os.environ.get("QKV_TOKEN") or None)
@@ -199,7 +200,7 @@ def serve_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], ho
         common.emit({"url": page.url})
     else:
         click.echo(page.url)
-    if not (how["no_browser"] or server.show(page.url)):
+    if not (how["no_browser"] or server.open_browser(page.url)):
         common.note("no browser or no display: open the address above in one")
     common.note("Ctrl-C ends it")
     with suppress(KeyboardInterrupt):  # the way to end it
@@ -217,9 +218,9 @@ def show_readouts(
     alone = [s for s in show if s not in together]
     asks: list[tuple[list[str], tuple[str, ...]]] = [(together, texts), *((alone, (t,)) for t in texts)]
     for names, part in asks:
-        traces = [] if set(names) <= {*tables.TABLES} else [tables.traced(loaded, t, names, how) for t in part]
+        traces = [] if set(names) <= {*tables.TABLES} else [tables.trace_text(loaded, t, names, how) for t in part]
         for name in names:
-            ask = tables.asked(common.say, loaded, part, how, traces)
+            ask = tables.parse_ask(common.say, loaded, part, how, traces)
             if name == "diff":
                 if len(traces) != 2:
                     raise QkvError("diff: give two texts")
@@ -234,15 +235,16 @@ def show_readouts(
 
 def show_record(common: Common, model: str, step: int, moved: tuple[int, int] | None) -> None:
     """What a run recorded of itself at a step, or what moved between two."""
-    from qkv.explore import watched
+    from qkv.explore import probe_tables
     from qkv.training.probes.records import ProbeLog
 
     run = ProbeLog(model)
     if moved:
         loaded = common.load_step(model, moved[0])
-        sheets, data = watched.moved(run, *moved, common.say, loaded.core, loaded.tokenizer, every=common.verbose)
+        sheets, data = probe_tables.compare_steps(run, *moved, common.say, loaded.core, loaded.tokenizer,
+                                                  every=common.verbose)
     else:
-        sheets, data = watched.step(run, step, common.say, every=common.verbose)
+        sheets, data = probe_tables.step_tables(run, step, common.say, every=common.verbose)
     if common.json:
         return common.emit(data)
     return print_sheets(sheets)
@@ -258,12 +260,12 @@ def print_sheets(sheets: Sequence[Any]) -> None:
 
 def make_how(loaded: Any, how: dict[str, Any]) -> Any:
     """How the page's texts are written, from the model's special ids and the options."""
-    from qkv.explore.scenes import How
+    from qkv.explore.scenes import SceneOptions
 
     special = loaded.special
     start = () if special.start is None else (special.start,)
     word = {"ask": how["word"]} if how["word"] else {}
-    return How(start, special.eos, special.forbid, how["beam"], how["max_new_tokens"], **word)
+    return SceneOptions(start, special.eos, special.forbid, how["beam"], how["max_new_tokens"], **word)
 
 
 def print_scene(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import torch
 from qkv.core.attention import Attention
 from qkv.data.corpus import Pair, Swap
 from qkv.errors import QkvError
-from qkv.lens import patch
+from qkv.lens import edge_ablation
 from qkv.lens.edit import Edit, ablate
 from qkv.model import Model
 
@@ -28,7 +28,7 @@ class Half:
 
     zh: str
     en: str
-    case: patch.Case
+    case: edge_ablation.Case
     pieces: tuple[str, ...]
     it: int
     meant: int
@@ -135,7 +135,7 @@ def prepare_half(model: Model, read: str, said: str, meant: tuple[str, str], oth
                        said=said, meant=meant, other=other) from None
     start = model.special.start
     assert start is not None
-    case = patch.Case(tuple(source), (start, *target), at + 1)
+    case = edge_ablation.Case(tuple(source), (start, *target), at + 1)
     return Half(read, said, case, tuple(pieces), *places)
 
 
@@ -155,9 +155,9 @@ def last_noun(sentence: str) -> str:
 def moving(model: Model, swaps: Sequence[Swap], halves: Sequence[Half]) -> tuple[tuple[Edge, ...], list[str]]:
     """Which source word each noun needed, by the edges of three queries; and what the word being written points at."""
     cases, drops = [h.case for h in halves], dict[str, list[torch.Tensor]]()
-    drops["written"] = patch.where(model.core, cases, [c.at - 1 for c in cases], side="cross")
-    drops["verb"] = patch.where(model.core, cases, [h.verb for h in halves])
-    drops["it"] = patch.where(model.core, cases, [h.it for h in halves])
+    drops["written"] = edge_ablation.measure_edge_drops(model.core, cases, [c.at - 1 for c in cases], side="cross")
+    drops["verb"] = edge_ablation.measure_edge_drops(model.core, cases, [h.verb for h in halves])
+    drops["it"] = edge_ablation.measure_edge_drops(model.core, cases, [h.it for h in halves])
     for query in ("verb", "it"):
         for h, drop in zip(halves, drops[query], strict=True):
             drop[getattr(h, query)] = 0.0  # its own position is no answer
@@ -184,15 +184,16 @@ def measure_cuts(model: Model, halves: Sequence[Half]) -> dict[str, float]:
     def edits(verb: str | None, written: str | None) -> list[Edit]:
         found: list[Edit] = []
         if verb:
-            found += patch.cells(core, cases, [patch.Cut(h.verb, getattr(h, verb)) for h in halves], "encoder")
+            cuts = [edge_ablation.EdgeCut(h.verb, getattr(h, verb)) for h in halves]
+            found += edge_ablation.make_edits(core, cases, cuts, "encoder")
         if written:
-            cuts = [patch.Cut(h.case.at - 1, getattr(h, written)) for h in halves]
-            found += patch.cells(core, cases, cuts, "cross")
+            cuts = [edge_ablation.EdgeCut(h.case.at - 1, getattr(h, written)) for h in halves]
+            found += edge_ablation.make_edits(core, cases, cuts, "cross")
         return found
 
     ways = {"nothing": (None, None), "verb": ("meant", None), "written": (None, "meant"), "both": ("meant", "meant"),
             "control": ("other", "other")}
-    said = {name: patch.answer(core, cases, edits(*way))[1].tolist() for name, way in ways.items()}
+    said = {name: edge_ablation.score_answers(core, cases, edits(*way))[1].tolist() for name, way in ways.items()}
     return {name: average([b == c.target[c.at] for b, c in zip(best, cases, strict=True)])
             for name, best in said.items()}
 
@@ -211,7 +212,7 @@ def most_needed(model: Model, halves: Sequence[Half]) -> tuple[str, int]:
     cases, core = [h.case for h in halves], model.core
     parts = [m for m in core.modules() if isinstance(m, Attention)]
     spots = [(m.path, h) for m in parts for h in range(m.spec.heads)]
-    scores = [patch.answer(core, cases, [silence_head(s)])[0].mean().item() for s in spots]
+    scores = [edge_ablation.score_answers(core, cases, [silence_head(s)])[0].mean().item() for s in spots]
     return spots[min(range(len(spots)), key=scores.__getitem__)]
 
 

@@ -12,7 +12,7 @@ import qkv
 from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, encode_texts, fit, guesses
 from qkv.lens.edit import cut
-from qkv.lens.readout import logits
+from qkv.lens.logit_lens import layer_logits
 from qkv.messages import Message
 
 TEXT = (
@@ -40,7 +40,7 @@ def by_layer(model: qkv.Model, said: Sequence[str]) -> Tensor:
     ids, after = encode_texts([join_lines(said, 0, WINDOW + 1)], WORDS)
     with model.trace(save=["lens"]) as t:
         model(ids[:, :-1])
-    return logits(t)[1].softmax(-1)[:, torch.arange(WINDOW), after[0, :-1]]
+    return layer_logits(t)[1].softmax(-1)[:, torch.arange(WINDOW), after[0, :-1]]
 
 
 @torch.no_grad()

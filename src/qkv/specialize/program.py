@@ -198,7 +198,8 @@ class Program(Classes):
             self.methods.setdefault(title_of, {})
         self.done["Transformer"] = self.done.pop("Transformer")  # last
         definitions = [
-            self.finish_class(n, m) if not isinstance(m, tuple) else m[1].build_definition() for n, m in self.done.items()
+            self.finish_class(n, m) if not isinstance(m, tuple) else m[1].build_definition()
+            for n, m in self.done.items()
         ]
         definitions = unify.merge_classes(prune(definitions))
         for d in definitions:
