@@ -122,9 +122,9 @@ def test_a_png_is_written_without_a_display(tmp_path):
     program = (
         "import sys, pathlib\n"
         "from qkv import labs\n"
-        "from qkv.labs import lab, page\n"
-        "found = lab.from_json(labs.load_result('order-blind'), 'x')\n"
-        "assert page.save_page(labs.find_lab('order-blind'), lab.Runs(found.numbers), pathlib.Path(sys.argv[1]), 'en')\n"
+        "from qkv.labs import find_lab, lab, load_result, page\n"
+        "found = lab.from_json(load_result('order-blind'), 'x')\n"
+        "assert page.save_page(find_lab('order-blind'), lab.Runs(found.numbers), pathlib.Path(sys.argv[1]), 'en')\n"
     )
     env = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")} | {"MPLBACKEND": "TkAgg"}
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "a.png")], env=env, check=True)
