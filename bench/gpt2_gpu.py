@@ -67,7 +67,7 @@ def trained(given: Any, device: str, compiled: Any) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
     run = Loop(core, plan, settings, None, None, lambda _: None)
-    run.begin(False)
+    run.open(False)
     run.step()
     first = time.perf_counter() - start
     spent = list[float]()

@@ -24,7 +24,7 @@ def main() -> None:
     shapes, counts = (((64, 64),), (4,)) if given.smoke else (SHAPES, (1, 4, 32, 128, 512))
     with torch.inference_mode():
         rows = [measured(given, shape, count, draw) for shape in shapes for count in counts]
-    taken = onednn_linear.wide()
+    taken = onednn_linear.is_mkl_slow()
     write("linear", __doc__ or "", given, onednn_is_taken_here=taken, rows=rows, limit=limits(given.smoke))
 
 

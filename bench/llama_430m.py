@@ -37,7 +37,7 @@ def main() -> None:
     import torch
 
     from qkv import hub
-    from qkv.adapt.onednn_linear import pack
+    from qkv.adapt.onednn_linear import pack_weights
     from qkv.checkpoints import model_dir
     from qkv.tasks.types import SpecialTokens
 
@@ -47,7 +47,7 @@ def main() -> None:
     spec = model_dir.spec_from_config(CONFIG | (TINY if given.smoke else {}), "bench")
     model = hub.build(spec, special=SpecialTokens(1, (2,)))
     model.core.eval().to(torch.bfloat16)
-    pack(model.core)  # as load() does
+    pack_weights(model.core)  # as load() does
     prompt = torch.randint(
         3, model.spec.vocabulary, (given.prompt,), generator=torch.Generator().manual_seed(0)
     ).tolist()

@@ -109,7 +109,7 @@ def ours(p: Preset, text: str) -> tuple[Any, int]:
     run = Run("speed", lambda: Splits(text[:cut], text[cut:]), shape, Vocabulary("char", 256), settings)
     a = assemble.assemble(run, device="cpu")
     found = loop.Loop(a.model.core, a.plan, settings, None, None, log.open_log(None, None))
-    found.begin(False)
+    found.open(False)
     a.model.core.train()
     return found, sum(w.numel() for w in a.model.core.parameters())
 

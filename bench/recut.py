@@ -27,7 +27,7 @@ def main() -> None:
         words = [f"tokenizer.bpe_dropout={share}", "training.precision=fp32"]
         a = assemble.assemble(configure("multi30k_longer", words, smoke=given.smoke), device="cpu")
         run = Loop(a.model.core, a.plan, a.run.training, None, None, lambda _: None)
-        run.begin(False)
+        run.open(False)
         ready[name] = (a, run)
 
     def cuts(name: str) -> float:

@@ -94,7 +94,7 @@ def ours(batches: list[Any], low: bool) -> Any:
     """Our loop's own step: its dropout, its loss, its optimiser."""
     import torch
 
-    from qkv.adapt.onednn_linear import pack
+    from qkv.adapt.onednn_linear import pack_weights
     from qkv.checkpoints import model_dir
     from qkv.core.dropout import make_dropout
     from qkv.core.init import initialise
@@ -105,7 +105,7 @@ def ours(batches: list[Any], low: bool) -> Any:
 
     core = Transformer(model_dir.spec_from_config({"model_type": "marian", **CONFIG}, "bench")).train()
     initialise(core)
-    pack(core)  # as the loop does
+    pack_weights(core)  # as the loop does
     optimizer = optim.make_optimizer(core, Settings(steps=1, lr=1e-4))
     count = 0
 

@@ -169,7 +169,7 @@ def ours(model: Any, batches: list[Any]) -> dict[str, Any]:
 
     import torch
 
-    from qkv.adapt.onednn_linear import pack
+    from qkv.adapt.onednn_linear import pack_weights
     from qkv.generation.beam import Search, beam
     from qkv.generation.sequence import DecodeOptions
 
@@ -177,7 +177,7 @@ def ours(model: Any, batches: list[Any]) -> dict[str, Any]:
     low = copy.deepcopy(model.core).to(torch.bfloat16)
     low.tie()
     for core in (low, model.core):
-        pack(core)  # as `load` does
+        pack_weights(core)  # as `load` does
     search = Search(BEAMS, length_penalty=1.0, penalty="power", stop="first")
 
     def run(core: Any, forced: bool) -> list[list[int]]:

@@ -20,19 +20,19 @@ def main() -> None:
     given = options(__doc__ or "", lines=(512, "lines of the file"), seed=(0, "of weights and sentences"))
     import torch
 
-    from qkv.adapt.onednn_linear import pack
-    from qkv.cli.common import BATCH, batches
+    from qkv.adapt.onednn_linear import pack_weights
+    from qkv.cli.common import BATCH, group_lines
     from qkv.cli.translate import ROWS
 
     torch.set_num_threads(given.threads)
     sys.stdin = io.StringIO()  # as where a file is read: nobody types
     model = counting(shape(given.smoke), given.seed)
     model.core.to(torch.bfloat16).tie()
-    pack(model.core)
+    pack_weights(model.core)
     lines: list[Any] = sentences(40 if given.smoke else given.lines, model.spec.vocabulary - 1, given.seed)
     random.Random(given.seed).shuffle(lines)
     ways = {"32 lines": BATCH, "growing": ROWS // BEAMS}
-    groups = {name: list(batches(iter(lines), most)) for name, most in ways.items()} | {"one group": [lines]}
+    groups = {name: list(group_lines(iter(lines), most)) for name, most in ways.items()} | {"one group": [lines]}
     times = in_turn({n: lambda g=g: translated(model, g) for n, g in groups.items()}, given.rounds, warm=False)
     rates = {name: sum(map(len, found[-1][1])) / middle([t for t, _ in found]) for name, found in times.items()}
     exact = times["32 lines"][-1][1]

@@ -128,7 +128,7 @@ def begun(given: Any, folder: Path, *, watched: bool, hear: Any = None) -> tuple
     tell = log.open_log(folder / "train" / "log.jsonl", hear)
     found = loop.Loop(a.model.core, a.plan, run.training, folder, None, tell)
     found.at.precision = given.precision  # all runs in the first one's: a probe may choose otherwise beside a browser
-    found.begin(False)
+    found.open(False)
     given.precision = found.at.precision
     if not watched:
         return found, (0.0, 0.0)

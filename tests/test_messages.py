@@ -10,9 +10,9 @@ from pathlib import Path
 import catalogue
 import pytest
 
-from qkv.cli.train import lines
+from qkv.cli.train import describe_event
 from qkv.errors import QkvError, nearest
-from qkv.messages import Given, Message, Trimmed, join, translate
+from qkv.messages import Given, Message, Trimmed, join, translate_value
 
 HAN = re.compile("[\u3400-\u9fff\uff00-\uffef\u3000-\u303f]")
 # Files whose Chinese is for models, tokenizers and readers of data, not for people: sentences, words, marks, alphabets.
@@ -43,8 +43,9 @@ def test_fields_that_are_messages_are_translated_too() -> None:
     hint = nearest("trane", ["train"])
     said = QkvError("{path}: no such file or directory{hint}", path="x", hint=hint)
     assert str(said) == "x: no such file or directory; did you mean 'train'?"
-    assert translate(said, "zh") == "x：没有这个文件；是不是 'train'？"
-    assert translate(QkvError("{name}: {e}", name="a", e=said), "zh").endswith("x：没有这个文件；是不是 'train'？")
+    assert translate_value(said, "zh") == "x：没有这个文件；是不是 'train'？"
+    wrapped = QkvError("{name}: {e}", name="a", e=said)
+    assert translate_value(wrapped, "zh").endswith("x：没有这个文件；是不是 'train'？")
     assert copy.copy(said).message.to("zh") == said.message.to("zh")
     both = join(", ", [hint, "b"])
     assert (both, both.to("zh")) == ("; did you mean 'train'?, b", "；是不是 'train'？、b")
@@ -60,8 +61,8 @@ def test_an_error_has_a_code_where_it_was_given_one() -> None:
 
 def test_a_note_of_a_run_is_shown_in_the_language_of_the_reader() -> None:
     event = {"kind": "note", "step": 0, "text": Message("training ended", )}
-    assert lines(event) == ["training ended"]
-    assert lines(event, lambda text, **fields: f"<{Message(text, **fields)}>") == ["<training ended>"]
+    assert describe_event(event) == ["training ended"]
+    assert describe_event(event, lambda text, **fields: f"<{Message(text, **fields)}>") == ["<training ended>"]
 
 
 def test_every_template_has_a_translation_with_the_same_fields() -> None:

@@ -95,7 +95,7 @@ def test_each_cheap_command_line_runs(line: list[str], tmp_path: Path, monkeypat
         pytest.skip(f"{args[0]} takes minutes")
     if "--serve" in args:
         pytest.skip("serves until it is stopped")
-    if args[0] == "lab" and args[1:] and labs.find(args[1]).kind != "exact":
+    if args[0] == "lab" and args[1:] and labs.find_lab(args[1]).kind != "exact":
         pytest.skip("a lab that trains or measures has its own tests")
     if "-" in args or any("/" in a for a in args[1:2]):
         pytest.skip("needs a file of yours or the network")
@@ -183,7 +183,7 @@ def test_both_languages_say_the_same(one: str, two: str) -> None:
 
 @every
 def test_the_labs_are_counted(readme: str) -> None:
-    counts = Counter(lab["verdict"] for lab in labs.listed())
+    counts = Counter(lab["verdict"] for lab in labs.list_labs())
     order = ("shown", "true only when", "not shown", "refuted")
     about = re.search(r"^`qkv lab` .*?\n\n", text(readme), re.M | re.S)
     assert about

@@ -133,7 +133,7 @@ def test_impossible_values_are_named(field, value):
 def test_the_likeliest_are_those_of_the_log_softmax(rows: int, vocabulary: int, count: int, dtype: torch.dtype) -> None:
     logits = (torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(rows)) * 9).to(dtype)
     before, forbid = logits.clone(), (0, vocabulary - 1)
-    values, ids = sampling.likeliest(logits, count, forbid)
+    values, ids = sampling.select_top(logits, count, forbid)
     wide = torch.promote_types(dtype, torch.float32)
     expected = logits.double().log_softmax(-1).index_fill_(-1, torch.tensor(forbid), -math.inf)
     best = expected.topk(min(count, vocabulary)).values
@@ -148,7 +148,7 @@ def test_the_likeliest_pass_on_what_is_not_a_number_and_stand_huge_logits() -> N
     logits = torch.zeros(2, 5000)
     logits[0, 7] = math.nan
     logits[1, 4999] = 3e4
-    values, ids = sampling.likeliest(logits, 2)
+    values, ids = sampling.select_top(logits, 2)
     assert values[0].isnan().all()
     assert ids[1, 0] == 4999
     assert values[1].tolist() == [0.0, -3e4]

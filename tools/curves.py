@@ -42,7 +42,7 @@ def draw(results: Path, out: Path) -> None:
     )
     race = {name: minutes(run) for name, run in read(results, "recurrent")["runs"]["seconds"].items()}
     raced = Lines("Tatoeba zh-en, equal time", (), race, x_label="minutes of one core", y_label="BLEU, validation")
-    figure.save(figure.draw([[first, raced], others]), out)
+    figure.save_figure(figure.draw([[first, raced], others]), out)
 
 
 def read(results: Path, name: str) -> dict[str, Any]:

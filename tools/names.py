@@ -56,6 +56,17 @@ PROTOCOLS = {
     "judge": "labs: the verdict of a lab's results",
     "plot": "labs: the figure of a lab's results",
     "command": "cli: the verb of a file",
+    "draw_batch": "labs: a seed to a batch of ids and labels",
+    "measure_accuracy": "labs: the share of the asked answers that are right",
+    "size": "families: the sizes of a published model, as its config.json has them",
+    "save": "what can be loaded again: writes it into a directory",
+    "get": "mappings: the value of a key, or a default",
+    "invoke": "specialize: a call of a function, told by what is printed",
+    "main": "the entry point of a program",
+    "to": "as torch.Tensor.to: the same in another place, or in another language",
+    "tap": "core.step.Tracer",
+    "forms": "plots: what a readout draws",
+    **dict.fromkeys(("lens", "parts", "walk", "line"), "readouts: the method of Trace, the page's answer, the table"),
 }
 
 
@@ -69,8 +80,10 @@ def functions(path: Path) -> Iterable[tuple[str, int]]:
 
 
 def is_bare(name: str) -> bool:
-    """Whether a name is one word that is a participle, adjective, adverb or preposition."""
+    """Whether a name is one word that is a participle, adjective, adverb or preposition, and not a protocol's."""
     word = name.strip("_")
+    if name in PROTOCOLS:
+        return False
     participle = re.fullmatch(r"[a-z]{2,}ed", word) is not None and word not in VERBS_IN_ED
     return participle or word in PARTICIPLES or word in OTHERS
 

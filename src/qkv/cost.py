@@ -59,7 +59,7 @@ class Cost:
 
         An encoder-decoder is taken to read as many source tokens: prefill holds the encoder's share, decode does not.
         """
-        core = built(self.spec)
+        core = build_meta(self.spec)
         context = context or self.spec.context or 1024
         prefill = decode = 0
         for path, module in core.named_modules():
@@ -79,7 +79,7 @@ class Cost:
                 prefill += products
                 decode += 0 if once else products
             elif isinstance(module, Attention | Latent):
-                mask, (many, one) = module.spec.mask, each(module.spec)
+                mask, (many, one) = module.spec.mask, count_pair(module.spec)
                 prefill += many * pairs(mask, context) // context
                 decode += 0 if once else one * keys(mask, context, context)
         return Flops(prefill, decode)
@@ -90,10 +90,10 @@ class Cost:
         Found by a forward pass on the meta device: every tensor that autograd saves, weights left out.
         """
         tokens = min(context or self.spec.context or 1024, self.spec.context or 1 << 30)
-        return saved(built(self.spec), tokens) // tokens * width(dtype)
+        return count_saved(build_meta(self.spec), tokens) // tokens * width(dtype)
 
 
-def each(s: parts.Attention | parts.Latent) -> tuple[int, int]:
+def count_pair(s: parts.Attention | parts.Latent) -> tuple[int, int]:
     """FLOPs of q·k and pattern·v of all heads for one pair of query and key: in a prefill, and in decoding.
 
     A latent's decoding works on the latents themselves; what leads q down to them and v up costs what expanding does.
@@ -123,7 +123,7 @@ def width(dtype: str) -> int:
     return BYTES[dtype]
 
 
-def built(spec: parts.Spec) -> Transformer:
+def build_meta(spec: parts.Spec) -> Transformer:
     """The core with shapes and without memory."""
     with torch.device("meta"):
         return build_core(spec)
@@ -131,12 +131,12 @@ def built(spec: parts.Spec) -> Transformer:
 
 def count(spec: parts.Spec) -> Cost:
     """The cost of a spec, counted on the built core."""
-    core = built(spec)
+    core = build_meta(spec)
     inside: tuple[str, ...] = ("attention", "ffn", "experts", "norms") if spec.has_blocks else ("lstm", "attention")
     by_part: dict[str, int] = dict.fromkeys(("embedding", *inside, "head"), 0)
     owners = dict(core.named_modules())
     for name, parameter in core.named_parameters():  # a shared tensor comes once
-        by_part[part(name, owners[name.rpartition(".")[0]])] += parameter.numel()
+        by_part[name_part(name, owners[name.rpartition(".")[0]])] += parameter.numel()
     total = sum(by_part.values())
     idle = kv = memory = 0
     for path, module in core.named_modules():
@@ -151,7 +151,7 @@ def count(spec: parts.Spec) -> Cost:
     return Cost(total, total - idle, stored, by_part, kv, memory, spec)
 
 
-def part(name: str, owner: nn.Module) -> str:
+def name_part(name: str, owner: nn.Module) -> str:
     """Which part of the model a parameter belongs to."""
     if isinstance(owner, Norm):
         return "norms"
@@ -166,7 +166,7 @@ def part(name: str, owner: nn.Module) -> str:
 
 def shapes(spec: parts.Spec) -> dict[str, tuple[int, ...]]:
     """Path and shape of every parameter, in the order of the state dict; a tied head is not listed again."""
-    return {name: tuple(p.shape) for name, p in built(spec).named_parameters()}
+    return {name: tuple(p.shape) for name, p in build_meta(spec).named_parameters()}
 
 
 class Fused(torch.autograd.Function):
@@ -192,7 +192,7 @@ def dispatch_to_one(moe: Experts, x: Tensor, index: Tensor, weight: Tensor, step
     return torch.zeros_like(x, dtype=weight.dtype).index_add(0, token, said).to(x.dtype)  # N D
 
 
-def saved(core: Transformer, tokens: int) -> int:
+def count_saved(core: Transformer, tokens: int) -> int:
     """How many numbers autograd saves in one forward of one row of tokens."""
     for module in core.modules():
         if isinstance(module, Experts):
@@ -213,7 +213,7 @@ def saved(core: Transformer, tokens: int) -> int:
     def attend(q: Tensor, k: Tensor, v: Tensor, seen: AttentionBias, *_: object) -> Tensor:
         return Fused.apply(q, k, v, seen.bias)  # type: ignore[no-any-return]
 
-    def step(stack: Stack, given: Inputs | None = None) -> Step:
+    def make_step(stack: Stack, given: Inputs | None = None) -> Step:
         return dataclasses.replace(build_step(stack, ids, given), attend=attend)
 
     ids = torch.zeros(1, tokens, dtype=torch.int64, device="meta")
@@ -221,8 +221,9 @@ def saved(core: Transformer, tokens: int) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         memory = None
         if core.spec.encoder and core.spec.decoder:
-            memory = core.encoder((core.source_embed if core.spec.sources else core.embed)(ids), step(core.encoder))
-        core.run_stack(ids, step(core.stack, Inputs(memory=memory)))
+            embed = core.source_embed if core.spec.sources else core.embed
+            memory = core.encoder(embed(ids), make_step(core.encoder))
+        core.run_stack(ids, make_step(core.stack, Inputs(memory=memory)))
     return total
 
 

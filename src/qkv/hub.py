@@ -8,8 +8,8 @@ import torch
 
 from qkv import cost
 from qkv.adapt import lora
-from qkv.adapt.group_heads import groups_of, regrouped
-from qkv.adapt.onednn_linear import pack
+from qkv.adapt.group_heads import group_spec, groups_of
+from qkv.adapt.onednn_linear import pack_weights
 from qkv.baselines.lstm import build_core
 from qkv.checkpoints import model_dir, peft, run_weights, storage
 from qkv.checkpoints.locate import locate
@@ -59,7 +59,7 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     core, config = model_dir.load_core(directory, device=parse_device(device), dtype=parse_dtype(dtype))
     if kept:
         run_weights.fill_weights(core, kept)
-    pack(core)
+    pack_weights(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
         tokenizer.fits(core.spec.sources or core.spec.vocabulary)
@@ -86,13 +86,13 @@ def load_with_adapter(
         scale = peft.adapter_scale(directory)
         parts = {n[:-2]: (t, kept[f"{n[:-2]}.b"], scale) for n, t in kept.items() if n.endswith(".a")}
         whole = {n: t for n, t in kept.items() if not n.endswith((".a", ".b"))}
-    lora.load(core, parts)
+    lora.attach_stored(core, parts)
     own = dict(core.named_parameters())
     with torch.no_grad():
         for key, tensor in whole.items():
             own[key].copy_(tensor)
     lora.merge(core)
-    pack(core.eval())
+    pack_weights(core.eval())
     tokenizer = text.load(directory) or begun.tokenizer
     return Model(core, tokenizer, load_special_tokens(directory, config, tokenizer), config, begun.generation_config)
 
@@ -191,7 +191,7 @@ def report(
     """
     spec = spec_of(name)
     if attention:
-        spec = regrouped(spec, groups_of(attention))
+        spec = group_spec(spec, groups_of(attention))
     note = unpublished_note(name)
     if not isinstance(name, Model) and (Path(name) / peft.CONFIG).is_file():
         note = f"adapters for {peft.base_of_adapter(Path(name))}; counted as loaded, merged into it"

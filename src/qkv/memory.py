@@ -9,7 +9,7 @@ LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 
 
-def free() -> int | None:
+def read_free() -> int | None:
     """Bytes that a new process may take, within the limit of this one's container; None where it is not Linux.
 
     What this process holds itself is not among them.

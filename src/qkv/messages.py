@@ -36,7 +36,8 @@ class Message(str):
         if lang == "en" or not self.template:
             return str(self)
         template = catalogue(lang)(self.template)
-        return template.format(**{k: translate(v, lang) for k, v in self.fields.items()}) if self.fields else template
+        fields = {k: translate_value(v, lang) for k, v in self.fields.items()}
+        return template.format(**fields) if fields else template
 
 
 class Joined(Message):
@@ -46,7 +47,7 @@ class Joined(Message):
         return join, (self.fields["separator"], self.fields["parts"])
 
     def to(self, lang: str) -> str:
-        parts = (str(translate(part, lang)) for part in self.fields["parts"])
+        parts = (str(translate_value(part, lang)) for part in self.fields["parts"])
         return self.fields["separator"].to(lang).join(parts)
 
 
@@ -88,7 +89,7 @@ def join(separator: str, parts: Iterable[object]) -> Message:
     return made
 
 
-def translate(value: Any, lang: str) -> Any:
+def translate_value(value: Any, lang: str) -> Any:
     """A message or an error in a language; every other value as it is."""
     message = getattr(value, "message", value) if isinstance(value, Exception) else value
     return message.to(lang) if isinstance(message, Message) else value

@@ -30,7 +30,7 @@ class Model:
     def __init__(
         self, core: Transformer, tokenizer: Tokenizer | None = None, special: SpecialTokens | None = None,
         config: dict[str, Any] | None = None, generation_config: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.core, self.tokenizer, self.config = core, tokenizer, config
         self.special = special or SpecialTokens()
         self.generation_config = generation_config or {}  # generation_config.json as it was loaded
@@ -60,7 +60,7 @@ class Model:
         self, ids: Tensor | None = None, *, source: Tensor | None = None, target: Tensor | None = None,
         padding: Tensor | None = None, segments: Tensor | None = None, prefix: Tensor | None = None,
         drop: Drop = no_dropout,
-    ) -> Output:  # fmt: skip
+    ) -> Output:
         """One forward pass with autograd on: ids [B, T] -> logits [B, T, V].
 
         Encoder-decoders take `source` [B, S] and `target` [B, T], and `padding` (True = real) belongs to the source.
@@ -92,7 +92,7 @@ class Model:
         directory = Path(directory)
         with storage.replace_dir(directory) as aside:
             extra = self.special.keys
-            if lora.adapters(self.core):
+            if lora.find_adapters(self.core):
                 save_adapters(aside, self)
             else:
                 model_dir.save_core(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
@@ -206,11 +206,11 @@ class Model:
 
         return Trace(self.core, save=list(save), edit=list(edit), tokenizer=self.tokenizer, **where)
 
-    def traced(self, directory: str | Path) -> "Trace":
+    def load_trace(self, directory: str | Path) -> "Trace":
         """A trace of this model that was written to disk."""
-        from qkv.lens import tape
+        from qkv.lens import trace_storage
 
-        return tape.load(directory, self.core, self.tokenizer)
+        return trace_storage.load_trace(directory, self.core, self.tokenizer)
 
     def ids(self, text: Prompt) -> list[int]:
         """Text as token ids; ids stay as they are."""
@@ -237,7 +237,7 @@ def check_ids(**given: Tensor | None) -> None:
 
 def save_adapters(directory: Path, model: Model) -> None:
     """The adapters of a model as PEFT writes them, with a config where the model has more than its base."""
-    parts = {name: (m.a, m.b, m.scale) for name, m in lora.adapters(model.core).items()}
+    parts = {name: (m.a, m.b, m.scale) for name, m in lora.find_adapters(model.core).items()}
     inside = {f"{name}.{side}" for name in parts for side in "ab"}
     also = [n for n, p in model.core.named_parameters() if p.requires_grad and n not in inside]
     base = str(Path(model.base).resolve()) if Path(model.base).is_dir() else model.base

@@ -72,7 +72,7 @@ def nucleus(probs: Tensor, mass: float) -> Tensor:
     return torch.zeros_like(probs).scatter_(-1, best.indices, best.values.masked_fill(before >= mass, 0.0))
 
 
-def likeliest(logits: Tensor, count: int, forbid: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+def select_top(logits: Tensor, count: int, forbid: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
     """The best `count` ids of each row, best first, with their log probabilities in fp32 or wider: two [B, count].
 
     As `topk` of the log softmax, which is never written: that would be the vocabulary in fp32 for every row. What is

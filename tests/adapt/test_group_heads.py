@@ -5,13 +5,13 @@ import pytest
 import torch
 from support import zoo
 
-from qkv.adapt.group_heads import grouped
+from qkv.adapt.group_heads import group_heads
 from qkv.errors import QkvError
 
 
 def test_each_new_head_is_the_mean_of_its_group():
     core = zoo.made(zoo.ALL["stretched"]())  # 4 heads, 2 groups of 32
-    new = grouped(core, 1)
+    new = group_heads(core, 1)
     old = core.decoder.layers[3].attn.v.weight
     assert torch.allclose(new.decoder.layers[3].attn.v.weight, (old[:32] + old[32:]) / 2)
     assert torch.equal(new.decoder.layers[3].attn.q.weight, core.decoder.layers[3].attn.q.weight)
@@ -27,14 +27,14 @@ def test_alike_heads_lose_nothing():
                 part.bias[32:] = part.bias[:32]
     ids = zoo.words(3, 9)
     with torch.no_grad():
-        assert (zoo.run(grouped(core, 1), ids) - zoo.run(core, ids)).abs().max() <= 1e-5
+        assert (zoo.run(group_heads(core, 1), ids) - zoo.run(core, ids)).abs().max() <= 1e-5
 
 
 def test_as_many_groups_as_before_is_the_same_model():
     core = zoo.made(zoo.ALL["gqa"]())
     ids = zoo.words(3, 9)
     with torch.no_grad():
-        assert torch.equal(zoo.run(grouped(core, 2), ids), zoo.run(core, ids))
+        assert torch.equal(zoo.run(group_heads(core, 2), ids), zoo.run(core, ids))
 
 
 @pytest.mark.parametrize(("name", "groups", "says"), [
@@ -42,4 +42,4 @@ def test_as_many_groups_as_before_is_the_same_model():
 ])  # fmt: skip
 def test_what_cannot_be_pooled_is_said(name, groups, says):
     with pytest.raises(QkvError, match=says):
-        grouped(zoo.made(zoo.ALL[name]()), groups)
+        group_heads(zoo.made(zoo.ALL[name]()), groups)

@@ -46,7 +46,7 @@ def logits(core: Transformer) -> Tensor:
 def drawn(core: Transformer, s: Lora) -> list[str]:
     """Adapters whose B is no longer 0."""
     names, g = lora.attach(core, s), torch.Generator().manual_seed(2)
-    for layer in lora.adapters(core).values():
+    for layer in lora.find_adapters(core).values():
         nn.init.normal_(layer.b, std=3.0, generator=g)
     return names
 
@@ -64,15 +64,15 @@ def test_before_the_first_step_nothing_changes_and_merged_says_the_same(family: 
     assert float((changed - plain).detach().abs().max()) > 1e-3
     assert lora.merge(core) == len(names)
     assert float((logits(core) - changed).detach().abs().max()) < 1e-12
-    assert not lora.adapters(core)
-    assert {type(m) for m in lora.candidates(core).values()} == {nn.Linear}
+    assert not lora.find_adapters(core)
+    assert {type(m) for m in lora.find_linears(core).values()} == {nn.Linear}
     assert all(p.requires_grad for p in core.parameters())
 
 
 def test_a_merged_weight_is_w_and_scale_b_a_to_the_rounding_of_fp32() -> None:
     core = core_of("llama").float()
     drawn(core, Lora(3, alpha=2.0))
-    name, layer = next(iter(lora.adapters(core).items()))
+    name, layer = next(iter(lora.find_adapters(core).items()))
     want = layer.weight.double() + 2 / 3 * layer.b.double() @ layer.a.double()
     lora.merge(core)
     got = core.get_submodule(name).weight
@@ -82,7 +82,7 @@ def test_a_merged_weight_is_w_and_scale_b_a_to_the_rounding_of_fp32() -> None:
 def test_a_bf16_weight_is_rounded_once() -> None:
     core = core_of("llama").bfloat16()
     drawn(core, Lora(3, alpha=2.0))
-    name, layer = next(iter(lora.adapters(core).items()))
+    name, layer = next(iter(lora.find_adapters(core).items()))
     want = (layer.weight.float() + layer.scale * layer.b.float() @ layer.a.float()).bfloat16()
     lora.merge(core)
     assert torch.equal(core.get_submodule(name).weight, want)
@@ -92,10 +92,10 @@ def test_a_is_drawn_as_peft_draws_it_from_the_seed() -> None:
     cores = [core_of("llama") for _ in range(3)]
     for core, seed in zip(cores, (0, 0, 1), strict=True):
         lora.attach(core, Lora(8, targets=("*",)), seed=seed)
-    one, same, other = (torch.cat([m.a.detach().flatten() for m in lora.adapters(c).values()]) for c in cores)
+    one, same, other = (torch.cat([m.a.detach().flatten() for m in lora.find_adapters(c).values()]) for c in cores)
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
-    for layer in lora.adapters(cores[0]).values():
+    for layer in lora.find_adapters(cores[0]).values():
         bound = layer.in_features**-0.5
         assert 0.95 * bound < float(layer.a.detach().abs().max()) <= bound
         assert not layer.b.detach().any()
@@ -105,7 +105,7 @@ def test_a_merge_that_forgets_the_scale_is_found(monkeypatch: pytest.MonkeyPatch
     right = lora.merge
 
     def unscaled(core: nn.Module) -> int:
-        for layer in lora.adapters(core).values():
+        for layer in lora.find_adapters(core).values():
             layer.scale = 1.0
         return right(core)
 
@@ -116,14 +116,14 @@ def test_a_merge_that_forgets_the_scale_is_found(monkeypatch: pytest.MonkeyPatch
 
 def test_globs_choose_by_path_with_or_without_its_beginning() -> None:
     core = core_of("t5")
-    every = lora.candidates(core)
-    assert lora.chosen(core, ["*.attn.q"]) == [n for n in every if n.endswith(".attn.q")]
-    assert lora.chosen(core, ["attn.q"]) == lora.chosen(core, ["*.attn.q"])
+    every = lora.find_linears(core)
+    assert lora.match_targets(core, ["*.attn.q"]) == [n for n in every if n.endswith(".attn.q")]
+    assert lora.match_targets(core, ["attn.q"]) == lora.match_targets(core, ["*.attn.q"])
     across = [f"decoder.layers.1.cross.{x}" for x in ("q", "k", "v", "out")]
-    assert lora.chosen(core, ["decoder.layers.1.cross.*"]) == across
-    assert len(lora.chosen(core, ["*"])) == len(every) == 2 * 6 + 2 * 10
+    assert lora.match_targets(core, ["decoder.layers.1.cross.*"]) == across
+    assert len(lora.match_targets(core, ["*"])) == len(every) == 2 * 6 + 2 * 10
     with pytest.raises(QkvError, match=r"'\*.attn.query' matches no layer.*attn\.q"):
-        lora.chosen(core, ["*.attn.query"])
+        lora.match_targets(core, ["*.attn.query"])
     with pytest.raises(QkvError, match=r"lora.also: 'labels.wieght' matches no weight"):
         lora.attach(core, Lora(2, also=("labels.wieght",)))
     lora.attach(core, Lora(2))  # that a model has no labels is no mistake
@@ -133,10 +133,10 @@ def test_globs_choose_by_path_with_or_without_its_beginning() -> None:
 
 def test_routers_heads_and_embeddings_are_no_candidates() -> None:
     shape = Shape("prefix", width=16, layers=1, heads=2, ffn=8, experts=4, context=16)
-    found = set(lora.candidates(Transformer(shape.spec(V))))
+    found = set(lora.find_linears(Transformer(shape.spec(V))))
     parts = ("attn.q", "attn.k", "attn.v", "attn.out", "moe.shared.gate", "moe.shared.up", "moe.shared.down")
     assert found == {f"decoder.layers.0.{part}" for part in parts}
-    latents = {n.rpartition(".")[2] for n in lora.candidates(zoo.made(zoo.mixed()))}
+    latents = {n.rpartition(".")[2] for n in lora.find_linears(zoo.made(zoo.mixed()))}
     assert "out" in latents
     assert not latents & {"kv_up", "router", "shared_gate", "embed", "head"}
 
@@ -167,7 +167,7 @@ def test_adapters_alone_learn_are_alone_saved_and_load_with_their_base(base: Pat
     new = dict(done.model.core.named_parameters())
     assert all(torch.equal(old[n], new[n]) for n in old)
     learnt = {n for n in new if n not in old}
-    assert learnt == {f"{name}.{x}" for name in lora.candidates(done.model.core) for x in "ab"}
+    assert learnt == {f"{name}.{x}" for name in lora.find_linears(done.model.core) for x in "ab"}
     assert all(new[n].abs().max() > 0 for n in learnt)
     stored = checkpoint.read(tmp_path / "train/last.safetensors")[0]
     assert {n.partition(":")[2] for n in stored} == learnt
@@ -176,7 +176,7 @@ def test_adapters_alone_learn_are_alone_saved_and_load_with_their_base(base: Pat
     ids = torch.randint(2, 8, (2, 10), generator=torch.Generator().manual_seed(0))
     gap = float((loaded(ids).logits - done.model(ids).logits).detach().abs().max())  # type: ignore[operator]
     assert gap < 1e-5
-    assert not lora.adapters(loaded.core)
+    assert not lora.find_adapters(loaded.core)
     whole = tmp_path / "whole"
     loaded.save(whole)
     assert torch.equal(qkv.load(whole, device="cpu")(ids).logits, loaded(ids).logits)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ def pair(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
     torch.manual_seed(0)
     plain = nn.Linear(96, 160, bias=bias).to(torch.bfloat16)
     twin = copy.deepcopy(plain)
-    assert onednn_linear.pack(twin) == 1
+    assert onednn_linear.pack_weights(twin) == 1
     return plain, twin
 
 
@@ -84,10 +84,10 @@ def test_training_copies_and_checkpoints_know_nothing_of_it() -> None:
 def test_in_fp32_a_wide_product_says_the_same_without_a_copy(
     rows: int, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onednn_linear, "wide", lambda: True)
+    monkeypatch.setattr(onednn_linear, "is_mkl_slow", lambda: True)
     layer = nn.Linear(1024, 1040, bias=bias)
     x, exact = torch.randn(rows, 1024), copy.deepcopy(layer).double()
-    assert onednn_linear.pack(layer) == 1
+    assert onednn_linear.pack_weights(layer) == 1
     with torch.inference_mode():
         got = layer(x)
         assert (got - exact(x.double())).abs().max() <= 1e-5
@@ -105,14 +105,14 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Size, torch.Size]]
         asked.append((x.shape, weight.shape))
         return real(x, weight, *rest)
 
-    monkeypatch.setattr(onednn_linear, "wide", lambda: True)
+    monkeypatch.setattr(onednn_linear, "is_mkl_slow", lambda: True)
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", heard)
     return asked
 
 
 def test_in_fp32_oneDNN_multiplies_where_it_pays_and_nowhere_else(wide: list[object]) -> None:
     layer = nn.Linear(512, 1024)
-    onednn_linear.pack(layer)
+    onednn_linear.pack_weights(layer)
     with torch.inference_mode():
         layer(torch.ones(1, 512))
         assert not wide
@@ -132,7 +132,7 @@ def test_in_fp32_gradients_and_theirs_are_what_they_are_in_fp64(wide: list[objec
     torch.manual_seed(0)
     layer = nn.Linear(160, 96, bias=bias)
     exact = copy.deepcopy(layer).double()
-    onednn_linear.pack(layer)
+    onednn_linear.pack_weights(layer)
     x = {"rows": torch.randn(3, 50, 160), "turned": torch.randn(3, 160, 50).mT,
          "repeated": torch.randn(3, 1, 160).expand(3, 50, 160)}[lay]  # fmt: skip
     found = list[list[torch.Tensor]]()
@@ -150,7 +150,7 @@ def test_in_fp32_gradients_and_theirs_are_what_they_are_in_fp64(wide: list[objec
 
 def test_a_frozen_weight_gets_no_gradient_and_costs_none(wide: list[object]) -> None:
     layer = nn.Linear(512, 256).requires_grad_(False)
-    onednn_linear.pack(layer)
+    onednn_linear.pack_weights(layer)
     layer(torch.randn(64, 512, requires_grad=True)).sum().backward()
     assert layer.weight.grad is None
     assert wide == [((64, 512), (256, 512)), ((64, 256), (512, 256))]
@@ -179,26 +179,26 @@ def test_fp32_is_wide_where_mkl_leaves_half_of_the_processor_unused(
     else:
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    assert onednn_linear.wide.__wrapped__() is says
+    assert onednn_linear.is_mkl_slow.__wrapped__() is says
     monkeypatch.setattr(onednn_linear, "OPERATIONS", ("_gone",))
-    onednn_linear.offered.cache_clear()
-    assert onednn_linear.wide.__wrapped__() is False
-    onednn_linear.offered.cache_clear()
+    onednn_linear.has_operations.cache_clear()
+    assert onednn_linear.is_mkl_slow.__wrapped__() is False
+    onednn_linear.has_operations.cache_clear()
 
 
 def test_other_precisions_and_other_layers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     class Own(nn.Linear):
         pass
 
-    monkeypatch.setattr(onednn_linear, "wide", lambda: False)
-    assert onednn_linear.pack(nn.Linear(4, 4)) == 0
-    assert onednn_linear.pack(nn.Linear(4, 4).double()) == 0
-    assert onednn_linear.pack(Own(4, 4).to(torch.bfloat16)) == 0
-    assert onednn_linear.pack(nn.Linear(4, 4, device="meta", dtype=torch.bfloat16)) == 0
+    monkeypatch.setattr(onednn_linear, "is_mkl_slow", lambda: False)
+    assert onednn_linear.pack_weights(nn.Linear(4, 4)) == 0
+    assert onednn_linear.pack_weights(nn.Linear(4, 4).double()) == 0
+    assert onednn_linear.pack_weights(Own(4, 4).to(torch.bfloat16)) == 0
+    assert onednn_linear.pack_weights(nn.Linear(4, 4, device="meta", dtype=torch.bfloat16)) == 0
 
 
 def test_where_two_copies_would_fill_the_memory_nothing_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = nn.Sequential(nn.Linear(64, 64)).to(torch.bfloat16)
-    monkeypatch.setattr(onednn_linear, "installed", lambda: 4 * 64 * 64 * 2 - 1)
-    assert onednn_linear.pack(layers) == 0
+    monkeypatch.setattr(onednn_linear, "read_memory_size", lambda: 4 * 64 * 64 * 2 - 1)
+    assert onednn_linear.pack_weights(layers) == 0
     assert type(layers[0]) is nn.Linear

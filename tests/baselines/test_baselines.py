@@ -84,7 +84,7 @@ def test_the_loop_trains_them(trained: dict[str, LSTMModel]) -> None:
 def test_attention_points_at_the_word_that_is_written(trained: dict[str, LSTMModel]) -> None:
     hits = []
     for source, target in PAIRS[:20]:
-        pattern = lstm.alignment(trained["additive"], source, [START, *target[:-1]])  # T S
+        pattern = lstm.compute_alignment(trained["additive"], source, [START, *target[:-1]])  # T S
         assert pattern.shape == (len(target), len(source))
         assert torch.allclose(pattern.sum(-1), torch.ones(len(target)))
         words = len(target) - 1
@@ -92,7 +92,7 @@ def test_attention_points_at_the_word_that_is_written(trained: dict[str, LSTMMod
         hits += [abs(int(pattern[t].argmax()) - (words - 1 - t)) <= 1 for t in range(words)]
     assert sum(hits) / len(hits) > 0.8
     with pytest.raises(QkvError, match="one vector"):
-        lstm.alignment(trained["none"], [3, END], [START])
+        lstm.compute_alignment(trained["none"], [3, END], [START])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -38,7 +38,7 @@ def based(family: str, folder: Path) -> qkv.Model:
 def adapted(model: qkv.Model, base: Path, targets: tuple[str, ...], folder: Path) -> qkv.Model:
     lora.attach(model.core, Lora(3, alpha=5.0, targets=targets))
     g = torch.Generator().manual_seed(6)
-    for layer in lora.adapters(model.core).values():
+    for layer in lora.find_adapters(model.core).values():
         nn.init.normal_(layer.b, std=0.3, generator=g)
     model.base = str(base)
     model.save(folder)
@@ -104,7 +104,7 @@ def test_parts_of_one_fused_layer_keep_their_own_scales(tmp_path: Path) -> None:
     model = based("gpt2", base)
     lora.attach(model.core, Lora(3, alpha=5.0, targets=("attn.q", "attn.v")))
     g = torch.Generator().manual_seed(6)
-    for name, layer in lora.adapters(model.core).items():
+    for name, layer in lora.find_adapters(model.core).items():
         layer.b.data.normal_(0, 0.3, generator=g)
         layer.scale *= 4 if name.endswith(".v") else 1
     model.base = str(base)

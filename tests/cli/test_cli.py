@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import qkv
 from qkv import cli
 from qkv.cli import VERBS, main
-from qkv.cli.common import Arriving, batches, choose, plain
+from qkv.cli.common import Arriving, choose_language, group_lines, to_json
 from qkv.cli.usage import said_by_click
 from qkv.errors import QkvError
 
@@ -97,13 +97,13 @@ def test_help_begins_with_three_examples_that_name_the_verb(
 
 
 def test_the_locale_chooses_the_language_and_the_flag_overrules_it() -> None:
-    assert choose([], {"LANG": "zh_CN.UTF-8"}) == "zh"
-    assert choose([], {"LC_ALL": "en_US.UTF-8", "LANG": "zh_CN.UTF-8"}) == "en"
-    assert choose([], {"LC_ALL": "", "LC_MESSAGES": "zh_TW", "LANG": "en_US"}) == "zh"
-    assert choose(["info", "--lang", "en"], {"LANG": "zh_CN"}) == "en"
-    assert choose(["info", "--lang=zh"], {}) == "zh"
-    assert choose(["generate", "m", "--", "--lang", "zh"], {}) == "en"
-    assert choose([], {}) == "en"
+    assert choose_language([], {"LANG": "zh_CN.UTF-8"}) == "zh"
+    assert choose_language([], {"LC_ALL": "en_US.UTF-8", "LANG": "zh_CN.UTF-8"}) == "en"
+    assert choose_language([], {"LC_ALL": "", "LC_MESSAGES": "zh_TW", "LANG": "en_US"}) == "zh"
+    assert choose_language(["info", "--lang", "en"], {"LANG": "zh_CN"}) == "en"
+    assert choose_language(["info", "--lang=zh"], {}) == "zh"
+    assert choose_language(["generate", "m", "--", "--lang", "zh"], {}) == "en"
+    assert choose_language([], {}) == "en"
 
 
 @pytest.mark.parametrize("words", [("zh", "动词"), ("en", "Verbs")])
@@ -325,7 +325,7 @@ def test_doctor_measures_and_says_it_in_one_object(capsys: pytest.CaptureFixture
 
 
 def test_plain_keeps_json_valid() -> None:
-    value = plain({"a": float("nan"), "b": (1, 2.5), 3: Result("x"), "p": Path("a")})
+    value = to_json({"a": float("nan"), "b": (1, 2.5), 3: Result("x"), "p": Path("a")})
     assert json.loads(json.dumps(value, allow_nan=False))["a"] is None
     assert value["3"]["text"] == "x"
 
@@ -358,13 +358,13 @@ class Pipe:
 def test_who_waits_for_an_answer_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     pipe = Pipe("我\nyou\n".encode(), b"he\n", b"sh", b"e\nit", b"", b"")
-    found = [(group, len(pipe.pieces)) for group in batches(Arriving(pipe))]
+    found = [(group, len(pipe.pieces)) for group in group_lines(Arriving(pipe))]
     assert found == [(["我", "you"], 5), (["he"], 4), (["she", "it"], 1)]  # none read before its answer
 
 
 def test_lines_before_one_that_is_no_text_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
-    groups, found = batches(Arriving(io.BytesIO(b"a\nb\n\xff\nc\n"))), list[list[str]]()
+    groups, found = group_lines(Arriving(io.BytesIO(b"a\nb\n\xff\nc\n"))), list[list[str]]()
     with pytest.raises(QkvError, match="standard input, line 3: byte 0xff"):
         found += groups
     assert [*found, *groups] == [["a", "b"]]

@@ -22,7 +22,7 @@ EVENT = {"kind": "step", "step": 1, "loss": 2.0}
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that a browser was sent to; no browser is."""
     found: list[str] = []
-    monkeypatch.setattr(server, "show", lambda url: bool(found.append(url) or True))
+    monkeypatch.setattr(server, "open_browser", lambda url: bool(found.append(url) or True))
     monkeypatch.setattr(demo.sys, "stdin", SimpleNamespace(isatty=lambda: False))
     return found
 
@@ -62,7 +62,7 @@ def test_a_browser_opens_on_a_screen_alone(
     monkeypatch.setattr(sys, "platform", "linux")
     end = SimpleNamespace(isatty=lambda: terminal)
     monkeypatch.setattr(demo, "sys", SimpleNamespace(stdin=end, stdout=end, platform="linux"))
-    assert demo.on_screen(Common(**flags)) is expected
+    assert demo.has_display(Common(**flags)) is expected
 
 
 def test_a_pipe_gets_no_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +86,7 @@ def test_the_page_hears_what_training_tells_and_ends_with_the_demo(
     assert opened == [f"http://127.0.0.1:{stage.port}/?token=abc#panel=training"]
     assert opened[0] in told
     assert f"http://127.0.0.1:{stage.port}/#panel=proof&ask=%7B" in told
-    assert [event for _, event in stage.desk.events.since(0)] == [EVENT]
+    assert [event for _, event in stage.desk.events.events_after(0)] == [EVENT]
     assert not stage.thread.is_alive()
 
 
@@ -117,11 +117,11 @@ def test_without_a_port_the_terminal_goes_on(
 
 def test_your_sentence_is_watched_first_where_its_words_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     run, common = recipes.find("demo"), Common(talk=Talk("en"))
-    own = demo.watching(demo.Story(common, own="我爱喝茶。"), run)
+    own = demo.watch_own_sentence(demo.Story(common, own="我爱喝茶。"), run)
     assert own.watch.texts == ("我爱喝茶。", *run.watch.texts)
-    assert demo.watching(demo.Story(common, own="鹦鹉学舌。"), run) is run
+    assert demo.watch_own_sentence(demo.Story(common, own="鹦鹉学舌。"), run) is run
     assert "鹦" in capsys.readouterr().out
-    assert demo.watching(demo.Story(common, own=""), run) is run
+    assert demo.watch_own_sentence(demo.Story(common, own=""), run) is run
 
 
 def test_the_demo_records_itself(tmp_path: Any) -> None:
@@ -142,7 +142,7 @@ def test_the_page_is_the_live_one_recorded_with_what_the_acts_measured(
     monkeypatch.setattr(record, "record", record_of)
     monkeypatch.setattr(records, "ProbeLog", lambda directory: f"records of {directory}")
     common = Common(talk=Talk("zh"))
-    model = common.model("demo")
+    model = common.load_model("demo")
     result = {"directory": "runs/demo", "exact_match": 0.91, "cache_milliseconds": [[8, 1.0, 2.0]]}
     pair = SimpleNamespace(zh_a="我喝完了它。", zh_b="我看完了它。")
     moved = [SimpleNamespace(moved={"written": yes}, pair=pair if yes else None) for yes in (False, True)]
@@ -191,7 +191,7 @@ def test_a_watched_sentence_is_told_when_its_translation_changes() -> None:
     ],
 )
 def test_readable_is_three_quarters_of_the_words_in_order(said: str, expected: bool) -> None:
-    assert demo.readable("Apple will launch a new phone tomorrow.", said) is expected
+    assert demo.is_readable("Apple will launch a new phone tomorrow.", said) is expected
 
 
 def test_the_first_readable_translation_is_timed_and_the_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_what_stands_against_the_demo_is_told_before_it_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demo, "trained", lambda *given: pytest.fail("it trained"))
+    monkeypatch.setattr(demo, "train_translator", lambda *given: pytest.fail("it trained"))
     run = tmp_path / "old" / "train"
     run.mkdir(parents=True)
     (run / "run.json").write_text("{}", encoding="utf-8")
@@ -237,7 +237,7 @@ def test_headings_and_the_grid_fit_the_terminal(
     monkeypatch.setenv("COLUMNS", str(wide))
     story = demo.Story(Common(talk=Talk("zh" if zh else "en")))
     story.act("Act three: the same core as a language model")
-    demo.grid(story, story.common.model("demo-lm"))
+    demo.print_guesses(story, story.common.load_model("demo-lm"))
     lines = capsys.readouterr().out.splitlines()
     assert cell_len(lines[1]) == min(72, wide)
     table = lines[2:-1]
@@ -247,10 +247,10 @@ def test_headings_and_the_grid_fit_the_terminal(
 
 
 def test_an_empty_directory_is_free_and_a_full_one_is_not(tmp_path: Path) -> None:
-    from qkv.cli.demo import free
+    from qkv.cli.demo import find_free_directory
 
-    assert free(tmp_path / "demo") == tmp_path / "demo"
+    assert find_free_directory(tmp_path / "demo") == tmp_path / "demo"
     (tmp_path / "demo").mkdir()
-    assert free(tmp_path / "demo") == tmp_path / "demo", "a run that never began left it"
+    assert find_free_directory(tmp_path / "demo") == tmp_path / "demo", "a run that never began left it"
     (tmp_path / "demo" / "config.json").write_text("{}")
-    assert free(tmp_path / "demo") == tmp_path / "demo-2"
+    assert find_free_directory(tmp_path / "demo") == tmp_path / "demo-2"

@@ -60,7 +60,7 @@ def test_a_broken_number_in_adapters_is_found(tmp_path: Path, capsys: pytest.Cap
     model = qkv.load("demo-lm", device="cpu")
     lora.attach(model.core, lora.Lora(2))
     with torch.no_grad():
-        next(iter(lora.adapters(model.core).values())).a[0, 0] = torch.nan
+        next(iter(lora.find_adapters(model.core).values())).a[0, 0] = torch.nan
     model.base = "demo-lm"
     model.save(tmp_path)
     assert main(["check", str(tmp_path), "--json"]) == 1

@@ -13,18 +13,18 @@ def test_the_list_shows_every_lab_in_both_languages_with_its_verdict(capsys):
     assert main(["lab"]) == 0
     out = capsys.readouterr().out
     first = out.splitlines()[0]
-    assert f"{len(labs.names())} " in first
+    assert f"{len(labs.list_names())} " in first
     assert "refuted" in first
     assert "不成立" in first
     screen = "\n".join(out.splitlines()[:10])
     assert all(word in screen for word in ("未能显示 not shown", "不成立 refuted", "成立 shown"))
-    assert all(name in screen for name in labs.names())
-    for name in labs.names():
+    assert all(name in screen for name in labs.list_names())
+    for name in labs.list_names():
         assert name in out
-        assert all(claim in out for claim in labs.find(name).claim)
+        assert all(claim in out for claim in labs.find_lab(name).claim)
     assert main(["lab", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert {row["name"] for row in rows} == set(labs.names())
+    assert {row["name"] for row in rows} == set(labs.list_names())
 
 
 @pytest.mark.parametrize("lang", ["zh", "en"])
@@ -33,7 +33,7 @@ def test_one_lab_says_what_it_expects_then_what_came_out(lang, capsys, tmp_path)
     args = ["lab", "stated-numbers", "--seeds", "1", "--out", str(tmp_path / "out"), "--html", str(page)]
     assert main([*args, "--lang", lang]) == 0
     out = capsys.readouterr().out
-    found = labs.find("stated-numbers")
+    found = labs.find_lab("stated-numbers")
     index = 0 if lang == "zh" else 1
     assert found.expected[index] in out
     assert out.index(found.expected[index]) < out.index(("不成立", "refuted")[index])
@@ -66,14 +66,14 @@ def test_an_unknown_lab_and_a_missing_folder_are_named(capsys, tmp_path):
 def test_ctrl_c_keeps_what_is_done_marked(capsys, tmp_path, monkeypatch):
     import dataclasses
 
-    whole = labs.find("stated-numbers")
+    whole = labs.find_lab("stated-numbers")
 
     def run(seed, **how):
         if seed:
             raise KeyboardInterrupt
         return whole.run(seed, **how)
 
-    monkeypatch.setattr(labs, "find", lambda name: dataclasses.replace(whole, run=run))
+    monkeypatch.setattr(labs, "find_lab", lambda name: dataclasses.replace(whole, run=run))
     assert main(["lab", "stated-numbers", "--out", str(tmp_path)]) == 130
     assert "partial" in capsys.readouterr().out
     kept = json.loads((tmp_path / "stated-numbers.json").read_text(encoding="utf-8"))
@@ -101,25 +101,25 @@ def test_several_labs_are_run_and_compared(capsys, tmp_path):
 def test_a_run_that_disagrees_with_the_package_exits_with_1(capsys, tmp_path, monkeypatch):
     import dataclasses
 
-    whole = labs.find("stated-numbers")
+    whole = labs.find_lab("stated-numbers")
     run = lambda seed, **how: {**whole.run(seed, **how), "loss": 2.0}  # noqa: E731
-    monkeypatch.setattr(labs, "find", lambda name: dataclasses.replace(whole, run=run))
+    monkeypatch.setattr(labs, "find_lab", lambda name: dataclasses.replace(whole, run=run))
     assert main(["lab", "stated-numbers", "--compare", "--out", str(tmp_path), "--lang", "en"]) == 1
     assert "disagrees" in capsys.readouterr().err
 
 
 def test_all_exact_labs_are_one_word(capsys, tmp_path, monkeypatch):
     ran = []
-    whole = labs.find("stated-numbers")
+    whole = labs.find_lab("stated-numbers")
 
     def perform(name, lab, **how):
         ran.append(name)
         return frame.Result(name, (0,), 0, (whole.run(0),), whole.judge(frame.Runs((whole.run(0),))), 0.5)
 
     monkeypatch.setattr(frame, "perform", perform)
-    monkeypatch.setattr(labs, "find", lambda name, find=labs.find: dataclasses_kind(find(name), whole))
+    monkeypatch.setattr(labs, "find_lab", lambda name, find=labs.find_lab: dataclasses_kind(find(name), whole))
     assert main(["lab", "--exact", "--out", str(tmp_path), "--lang", "en"]) == 0
-    exact = [name for name in labs.names() if labs.find(name).kind == "exact"]
+    exact = [name for name in labs.list_names() if labs.find_lab(name).kind == "exact"]
     assert ran == exact
     assert f"{len(exact)} labs, {0.5 * len(exact):.1f} s together" in capsys.readouterr().out
 
@@ -135,10 +135,10 @@ def test_a_page_of_all_labs(capsys, tmp_path):
     page = tmp_path / "all.html"
     assert main(["lab", "--html", str(page), "--lang", "zh"]) == 0
     text = page.read_text(encoding="utf-8")
-    assert all(f'id="{name}"' in text for name in labs.names() if labs.saved(name))
+    assert all(f'id="{name}"' in text for name in labs.list_names() if labs.load_result(name))
 
 
 def test_the_packages_own_folder_holds_numbers_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(labs, "results", lambda: tmp_path)
+    monkeypatch.setattr(labs, "find_results", lambda: tmp_path)
     assert main(["lab", "stated-numbers", "--json", "--seeds", "1", "--out", str(tmp_path)]) == 0
     assert [file.name for file in tmp_path.iterdir()] == ["stated-numbers.json"]

@@ -84,7 +84,7 @@ def test_columns_align_where_characters_are_two_wide(capsys: pytest.CaptureFixtu
 
     from qkv.cli import look
 
-    look.table(look.grid(["book", "茶"], ["书", "and", "它"], [[0.5, 0.005, 0.495], [1.0, 0.0, 0.0]]))
+    look.print_table(look.shade_cells(["book", "茶"], ["书", "and", "它"], [[0.5, 0.005, 0.495], [1.0, 0.0, 0.0]]))
     head, book, tea = capsys.readouterr().out.splitlines()
     for left, right in ((head[: head.index("它")], book[: book.index("▒ 50", 12)]),):
         assert cell_len(left) == cell_len(right)
@@ -159,9 +159,9 @@ def test_a_step_of_a_run_brings_its_weights_back(
 def test_the_page_of_a_run_begins_with_its_watched_sentences(tmp_path: Path) -> None:
     index = {"format": records.FORMAT, "texts": ["我昨天喝了茶。"], "steps": []}
     records.write_json(tmp_path / records.FOLDER / "index.json", index)
-    assert look.examples(str(tmp_path)) == ("我昨天喝了茶。",)
-    assert look.examples("demo")[0] == "书和茶都在桌上，我看完了它。"
-    assert len(look.examples("gpt2")) == 2
+    assert look.list_examples(str(tmp_path)) == ("我昨天喝了茶。",)
+    assert look.list_examples("demo")[0] == "书和茶都在桌上，我看完了它。"
+    assert len(look.list_examples("gpt2")) == 2
 
 
 def test_an_lstm_shows_its_alignment_and_says_what_else_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from qkv.paths import bundled_dir
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.tasks.classify import label_logits
 from qkv.tasks.task_format import format_pair
-from qkv.tokenizers.vocabulary import train
+from qkv.tokenizers.vocabulary import train_vocabulary
 from qkv.training.shape import Shape
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -71,7 +71,7 @@ def shaken(model: Model) -> Model:
 @pytest.fixture(scope="module")
 def reads(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An encoder that fills in, classifies (labels yes and no) and tells pairs apart."""
-    made = train(TEXTS, kind="char", size=200, specials=SPECIALS, template="cls")
+    made = train_vocabulary(TEXTS, kind="char", size=200, specials=SPECIALS, template="cls")
     folder = tmp_path_factory.mktemp("reads")
     shaken(hub.build(encoder(len(made)), tokenizer=made)).save(folder)
     config = storage.read_json(folder / "config.json")
@@ -82,7 +82,7 @@ def reads(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def talks(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A decoder with a chat template."""
-    made = train(TEXTS, kind="bpe", size=300, specials=("</s>", "<unk>", "<|im_start|>", "<|im_end|>"))
+    made = train_vocabulary(TEXTS, kind="bpe", size=300, specials=("</s>", "<unk>", "<|im_start|>", "<|im_end|>"))
     made.config["chat_template"] = CHATML
     folder = tmp_path_factory.mktemp("talks")
     shaken(hub.build(decoder(len(made)), tokenizer=made)).save(folder)
@@ -160,7 +160,7 @@ def test_a_tab_separates_a_pair_whose_texts_lie_in_two_segments(reads, monkeypat
 
 
 def test_a_model_without_segments_reads_no_pairs_and_a_tab_is_a_letter(capsys, tmp_path):
-    made = train(TEXTS, kind="char", size=200, specials=SPECIALS, template="cls")
+    made = train_vocabulary(TEXTS, kind="char", size=200, specials=SPECIALS, template="cls")
     model = hub.build(encoder(len(made), segments=0), tokenizer=made)
     with pytest.raises(QkvError, match="cannot read pairs"):
         model.classify(("我", "你"))
@@ -262,7 +262,7 @@ def test_a_model_that_cannot_do_it_says_so(args, says, reads, talks, monkeypatch
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(("lang", "mark"), [("zh", "数值类型"), ("en", "number format")])
+@pytest.mark.parametrize(("lang", "mark"), [("zh", "浮点格式"), ("en", "floating-point format")])
 def test_help_speaks_both_languages_and_begins_with_three_examples(verb, lang, mark, capsys):
     code, out, _ = run(capsys, verb, "--help", "--lang", lang)
     assert code == 0
@@ -576,7 +576,7 @@ def test_a_model_whose_run_was_cut_off_is_told_as_such(
 
 def judge(folder: Path, seed: int, texts: tuple[str, ...], labels: dict[str, str]) -> str:
     """An encoder of its own weights, vocabulary and order of labels."""
-    made = train(texts, kind="char", size=200, specials=SPECIALS, template="cls")
+    made = train_vocabulary(texts, kind="char", size=200, specials=SPECIALS, template="cls")
     torch.manual_seed(seed)
     shaken(hub.build(encoder(len(made)), tokenizer=made, seed=seed)).save(folder)
     storage.write_json(folder / "config.json", storage.read_json(folder / "config.json") | {"id2label": labels})
@@ -687,7 +687,7 @@ def test_nothing_to_read_and_no_name_are_no_accident(
 def test_an_unknown_word_is_translated_as_python_and_json_have_it(
     kind: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = train(TEXTS, kind=kind, size=200)
+    made = train_vocabulary(TEXTS, kind=kind, size=200)
     model = hub.build(Shape("marian", width=16, layers=1, heads=2, ffn=32, context=32).spec(len(made)), tokenizer=made)
     with torch.no_grad():
         model.core.head.bias[made.eos_id] = -9.0  # something is said

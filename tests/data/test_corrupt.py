@@ -170,7 +170,8 @@ def test_an_infilled_text_lacks_its_share_in_spans_that_do_not_touch(length: int
 
 
 def spread(least: int) -> list[int]:
-    return [n for i in range(400) for n in corrupt.draw_lengths(300, 3.0, Draw(0, 0, i).begin(), least=least)[:-1]]
+    draws = (Draw(0, 0, i).make_generator() for i in range(400))
+    return [n for draw in draws for n in corrupt.draw_lengths(300, 3.0, draw, least=least)[:-1]]
 
 
 def test_lengths_of_spans_are_poissons() -> None:

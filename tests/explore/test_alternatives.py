@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.explore.alternatives import Branch, walked
+from qkv.explore.alternatives import Branch, walk_alternatives
 from qkv.messages import Message
 
 UP, DOWN, RIGHT, LEFT = "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D"
@@ -44,10 +44,10 @@ def test_another_word_is_written_taken_back_and_chances_are_the_models(capsys: p
     logits = model(torch.tensor([ids])).logits[0, -1].detach()  # pyright: ignore[reportOptionalSubscript]
     order = logits.argsort(descending=True).tolist()
     keys = typed(DOWN, DOWN, UP, RIGHT, "x", RIGHT, LEFT, "q")
-    branch = walked(model, "One, two,", english, lambda: next(keys))
+    branch = walk_alternatives(model, "One, two,", english, lambda: next(keys))
     assert branch.written == [order[1]]  # the second likeliest; one more was written and taken back
     chance = float(logits.softmax(-1)[order[0]])
-    assert Branch(model, ids).next()[0] == (order[0], pytest.approx(chance, abs=1e-6))
+    assert Branch(model, ids).list_next()[0] == (order[0], pytest.approx(chance, abs=1e-6))
     out = capsys.readouterr().out
     assert f"{chance:6.1%}" in out
     assert "↑↓ choose" in out
@@ -58,11 +58,11 @@ def test_an_end_token_ends_and_left_goes_on() -> None:
     branch = Branch(model, model.ids("我爱喝茶。"))
     while not branch.ended:
         assert branch.press(RIGHT)
-    assert branch.next() == []
-    assert "(it ends here)" in "\n".join(branch.lines(english))
+    assert branch.list_next() == []
+    assert "(it ends here)" in "\n".join(branch.render(english))
     branch.press(RIGHT)
     assert branch.press(LEFT)
-    assert branch.next()
+    assert branch.list_next()
     assert not branch.press("\x1b")
     assert not branch.press("")  # the keyboard was closed
 

@@ -19,15 +19,26 @@ from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.explore import answers, heads
 from qkv.explore.answers import ANSWERS, answer
-from qkv.explore.body import Answer, Query, dumped
-from qkv.explore.question import BUDGET, Cut, Question, Refused, Run, Shelf, ask, kind, longest, per_token
+from qkv.explore.body import Answer, Query, dump_json
+from qkv.explore.question import (
+    BUDGET,
+    Cut,
+    Question,
+    RecentRuns,
+    Refused,
+    Run,
+    ask,
+    bytes_per_token,
+    kind,
+    max_text_tokens,
+)
 from qkv.model import Model
 from qkv.spec import Labels
 from qkv.tasks.types import SpecialTokens
 
 WORDS = ["<s>", "</s>", "[M]", *(chr(0x4E00 + i) for i in range(94))]
 TEXTS = {"demo": "书和茶都在桌上，我看完了它。", "demo-lm": "One, two, buckle my", "demo-bert": "我爱[MASK]。",
-         "demo-moe": "我看完了那本书。"}  # fmt: skip
+         "demo-moe": "我看完了那本书。"}
 TINY = (
     "gqa",
     "window",
@@ -180,7 +191,7 @@ def wrong(names: Sequence[str], seed: int, each: int) -> tuple[int, list[str]]:
     draw, count, bad = random.Random(seed), 0, list[str]()
     for name in names:
         run = run_of(name)
-        for what in ["meta", "thumbs", *answers.panels(run)]:
+        for what in ["meta", "thumbs", *answers.list_panels(run)]:
             if what in answers.TABLES:
                 said = (
                     {"word": "书", "a": "书", "b": "茶", "c": "我"}
@@ -369,16 +380,16 @@ def test_a_cut_edge_has_no_weight_and_a_silenced_head_says_nothing(name: str) ->
 def test_a_long_text_is_cut_to_what_fits_and_says_so() -> None:
     lm = model_of("demo-lm")
     run = ask(lm, Question("One, two, " * 3000), "demo-lm")
-    assert len(run.first.ids) <= longest(lm) < 200
+    assert len(run.first.ids) <= max_text_tokens(lm) < 200
     assert f"{len(lm.ids('One, two, ' * 3000))} tokens" in run.first.said[0]
-    assert f"first {longest(lm)}" in run.first.said[0]
+    assert f"first {max_text_tokens(lm)}" in run.first.said[0]
     assert run.first.written
 
 
 def test_what_a_trace_keeps_is_what_was_planned() -> None:
     for name in ("demo-lm", "demo", "demo-moe", "gqa", "latent"):
         run = ask(model_of(name), Question(TEXTS.get(name, "丐丑且丕世"), max_new_tokens=8))
-        saved = per_token(run.model.core, ("check", "lens", "parts", "walk", "choices", "routes", "diff"))
+        saved = bytes_per_token(run.model.core, ("check", "lens", "parts", "walk", "choices", "routes", "diff"))
         logits = sum(c.taps["logits"].nbytes for r in run.t.runs for c in r.calls if "logits" in c.taps)
         tokens = (
             len(run.t.ran().ids[0])
@@ -390,10 +401,10 @@ def test_what_a_trace_keeps_is_what_was_planned() -> None:
 
 def test_a_model_too_large_for_everything_keeps_attention_and_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = model_of("demo-lm")
-    monkeypatch.setattr("qkv.explore.question.BUDGET", 30 * per_token(lm.core, ("patterns", "lens", "routes")))
+    monkeypatch.setattr("qkv.explore.question.BUDGET", 30 * bytes_per_token(lm.core, ("patterns", "lens", "routes")))
     run = ask(lm, Question(TEXTS["demo-lm"]))
     assert not run.first.full
-    assert not {"walk", "parts", "shift"} & set(answers.panels(run))
+    assert not {"walk", "parts", "shift"} & set(answers.list_panels(run))
     for what in ("meta", "thumbs", "lens", "row", "choices"):
         asked(run, what)
     assert wrong_in(run, "row") == 0
@@ -406,14 +417,15 @@ def wrong_in(run: Run, what: str) -> int:
 
 
 def test_the_shelf_keeps_eight_and_no_more_bytes_than_allowed() -> None:
-    lm, shelf = model_of("demo-lm"), Shelf(2, BUDGET)
-    made = [shelf.put(q.id("m"), lambda q=q: ask(lm, q)) for q in (Question(t, max_new_tokens=1) for t in "abc")]
+    lm, shelf = model_of("demo-lm"), RecentRuns(2, BUDGET)
+    questions = [Question(t, max_new_tokens=1) for t in "abc"]
+    made = [shelf.get_or_make(q.id("m"), lambda q=q: ask(lm, q)) for q in questions]
     assert list(shelf.runs) == [Question(t, max_new_tokens=1).id("m") for t in "bc"]
-    assert shelf.put(Question("c", max_new_tokens=1).id("m"), lambda: pytest.fail("was kept")) is made[2]
+    assert shelf.get_or_make(Question("c", max_new_tokens=1).id("m"), lambda: pytest.fail("was kept")) is made[2]
     with pytest.raises(Refused, match="ask again") as gone:
         shelf.get(Question("a", max_new_tokens=1).id("m"))
     assert gone.value.status == 404
-    small = Shelf(8, made[1].bytes + 1)
+    small = RecentRuns(8, made[1].bytes + 1)
     for q in (Question("b", max_new_tokens=1), Question("c", max_new_tokens=1)):
         small.put(q.id("m"), lambda q=q: ask(lm, q))
     assert len(small.runs) == 1
@@ -435,7 +447,7 @@ def test_a_body_of_arrays_reads_back() -> None:
         begins = 4 + size + spec["offset"]
         again = torch.frombuffer(bytearray(raw[begins : begins + 4 * x.numel()]), dtype=torch.float32)
         assert torch.equal(again.view(spec["shape"]), x)
-    assert dumped({"a": [float("nan"), float("inf"), 1.5]}) == b'{"a":[null,null,1.5]}'
+    assert dump_json({"a": [float("nan"), float("inf"), 1.5]}) == b'{"a":[null,null,1.5]}'
 
 
 def test_pooling_keeps_the_strongest_and_the_sink_can_be_left_out() -> None:
@@ -467,7 +479,7 @@ def test_pooling_keeps_the_strongest_and_the_sink_can_be_left_out() -> None:
         ("shift", {"pos": "0", "anchors": "a,b,c,d,e,f,g,h,i"}, "1 to 8 words"),
         ("proof", {"side": "encoder"}, "expected decoder"),
     ],
-)  # fmt: skip
+)
 def test_bad_queries_say_what_is_allowed(what: str, said: dict[str, str], fault: str) -> None:
     run = ask(model_of("demo-lm"), Question("One, two", max_new_tokens=1))
     with pytest.raises(QkvError, match=fault):
@@ -484,10 +496,10 @@ def test_bad_queries_say_what_is_allowed(what: str, said: dict[str, str], fault:
         ({"text": "a", "cut": {"part": "decoder"}}, "part, layer"),
         ({"text": "a", "cut": {"part": "decoder", "layer": 0, "head": 0, "query": 1}}, "query and key"),
     ],
-)  # fmt: skip
+)
 def test_bad_questions_say_what_is_expected(body: dict[str, Any], fault: str) -> None:
     with pytest.raises(Refused, match=fault) as found:
-        Question.of(body)
+        Question.from_json(body)
     assert found.value.message.to("zh") != str(found.value)
 
 
@@ -498,7 +510,7 @@ def test_bad_questions_say_what_is_expected(body: dict[str, Any], fault: str) ->
         (Question("One", cut=Cut("decoder", 8, 0)), "0 to 3"), (Question("One", cut=Cut("decoder", 0, 8)), "0 to 3"),
         (Question("One", cut=Cut("decoder", 0, 0, 90, 0), max_new_tokens=2), "never met"),
     ],
-)  # fmt: skip
+)
 def test_bad_selectors_of_a_question(question: Question, fault: str) -> None:
     with pytest.raises(QkvError, match=fault):
         ask(model_of("demo-lm"), question)
@@ -517,7 +529,7 @@ def test_the_python_that_makes_the_trace_makes_it() -> None:
 
 
 def test_about_tells_every_kind() -> None:
-    said: Callable[[str], dict[str, Any]] = lambda n: answers.about(model_of(n), n, [n], "zh", []).keys  # noqa: E731
+    said: Callable[[str], dict[str, Any]] = lambda n: answers.describe_model(model_of(n), n, [n], "zh", []).keys  # noqa: E731
     assert [said(n)["kind"] for n in TEXTS] == ["encoder-decoder", "decoder", "encoder", "prefix"]
     assert said("demo-moe")["card"]["experts"] == {"count": 8, "chosen": 2, "shared": True}
     assert said("latent")["card"]["latent"] == {"rank": 24, "rotary": 8}

@@ -7,7 +7,7 @@ import torch
 
 import qkv
 from qkv.explore import beam_tree
-from qkv.explore.beam_tree import Tree, grown
+from qkv.explore.beam_tree import Tree, grow_tree
 from qkv.explore.question import Cut, Question, Refused, ask
 from qkv.model import Model
 
@@ -43,7 +43,7 @@ def faults(tree: Tree, width: int) -> list[str]:
 @pytest.mark.parametrize(("name", "question"), ASKED)
 def test_the_tree_is_the_search_that_wrote_the_text(name: str, question: Question) -> None:
     model = loaded(name)
-    run, tree = ask(model, question), grown(model, question)
+    run, tree = ask(model, question), grow_tree(model, question)
     written = run.first.written[len(question.force) :]
     assert [tree.nodes[i].token for i in tree.best] == list(tree.found[0].tokens) == written
     assert tree.nodes[tree.best[-1]].sum == pytest.approx(sum(run.first.logprobs), abs=1e-5)
@@ -54,7 +54,7 @@ def test_the_tree_is_the_search_that_wrote_the_text(name: str, question: Questio
 
 
 def test_a_false_parent_is_noticed() -> None:
-    tree = grown(loaded("demo"), ASKED[0][1])
+    tree = grow_tree(loaded("demo"), ASKED[0][1])
     last = tree.nodes[-1]
     last.parent = 0
     assert faults(tree, 4)
@@ -63,7 +63,7 @@ def test_a_false_parent_is_noticed() -> None:
 def test_words_chosen_one_by_one_have_no_tree() -> None:
     model = loaded("demo-lm")
     with pytest.raises(Refused, match="no beams were searched"):
-        grown(model, Question("One, two,"))
+        grow_tree(model, Question("One, two,"))
     run = ask(loaded("demo"), Question("我爱学习。", sampling=(("temperature", 1.0),)))
     with pytest.raises(Refused, match="no beams were searched"), torch.inference_mode():
         beam_tree.beams(run, None)  # type: ignore[arg-type]

@@ -14,14 +14,14 @@ import qkv
 from qkv.cli import main
 from qkv.errors import QkvError
 from qkv.explore import figures
-from qkv.explore.tables import traced
+from qkv.explore.tables import trace_text
 from qkv.messages import Message
 from qkv.plots import figure
 from qkv.tasks.types import SpecialTokens
 
 pytest.importorskip("matplotlib")
 NAMES = [f"ch12-{n}.png" for n in ("attention-shape", "attention-matrix", "concatenate", "transformer-block",
-                                   "vector-by-layer")]  # fmt: skip
+                                   "vector-by-layer")]
 TEXT = "One, two, buckle"
 
 
@@ -73,7 +73,7 @@ def test_one_command_writes_five_files_again_the_same(
 def test_numbers_in_them_are_the_models(name: str) -> None:
     model, text = qkv.load(name), TEXT if name == "demo-lm" else "我看完了那本书。"
     made = figures.make_figures(model, [text], layer=0, head=1)
-    t = traced(model, text, ["walk"], {})
+    t = trace_text(model, text, ["walk"], {})
     path = f"{'encoder.' if model.encoder_decoder else ''}layers.0"
     weight, z, out = (t[f"{path}.attn.{n}"][0] for n in ("pattern", "z", "out"))
     image = made[NAMES[1]].axes[0].images[0].get_array()
@@ -94,7 +94,7 @@ def test_numbers_in_them_are_the_models(name: str) -> None:
 def test_every_weight_of_a_block_has_its_box() -> None:
     for name in ("demo-lm", "demo", "demo-moe"):
         model = qkv.load(name)
-        t = traced(model, "我看完了那本书。" if name != "demo-lm" else TEXT, ["walk"], {})
+        t = trace_text(model, "我看完了那本书。" if name != "demo-lm" else TEXT, ["walk"], {})
         told = words(figures.draw_block(figures.Scene(model, t, 0, 0, Message)))
         stack = model.core.encoder if model.encoder_decoder else model.core.decoder
         for weight in dict(stack.layers[0].named_parameters()):  # type: ignore[union-attr]
@@ -148,11 +148,11 @@ def test_a_layer_without_a_residual_has_no_line() -> None:
 def test_a_vector_is_followed_from_layer_to_layer(name: str) -> None:
     model, text = qkv.load(name), TEXT if name == "demo-lm" else "我看完了那本书。"
     fig = figures.make_figures(model, [text], word=1, say=Message)[NAMES[4]]
-    t = traced(model, text, ["walk"], {})
+    t = trace_text(model, text, ["walk"], {})
     side = "encoder." if model.encoder_decoder else ""
     layers = len((model.spec.encoder or model.spec.stack).blocks)
     states = torch.stack([t[f"{side}layers.0.resid_in"][0, 1], *(t[f"{side}layers.{i}.resid_out"][0, 1]
-                                                                  for i in range(layers))])  # fmt: skip
+                                                                  for i in range(layers))])
     image = torch.tensor(fig.axes[0].images[0].get_array().tolist())
     kept = states[:, : figures.NUMBERS]
     assert (image - kept / kept.abs().amax(1, keepdim=True)).abs().max() < 1e-6

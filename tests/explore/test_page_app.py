@@ -12,7 +12,7 @@ import pytest
 from support import browsing
 
 from qkv.explore import server
-from qkv.explore.question import Shelf
+from qkv.explore.question import RecentRuns
 
 ROOT = Path(__file__).parents[2]
 WEB, STATIC = ROOT / "web", ROOT / "src" / "qkv" / "explore" / "static"
@@ -139,7 +139,7 @@ def test_every_panel_works_in_a_browser_and_numbers_are_what_lines_give() -> Non
     browsing.chromium()
     from test_answers import model_of
 
-    desk = server.Desk(list(EXAMPLES), model_of, examples=EXAMPLES, shelf=Shelf(64))
+    desk = server.Desk(list(EXAMPLES), model_of, examples=EXAMPLES, shelf=RecentRuns(64))
     page = server.Page(desk)
     url = page.start()
     try:

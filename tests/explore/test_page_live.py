@@ -25,7 +25,7 @@ def learning(folder: Path) -> Iterator[tuple[server.Page, threading.Thread]]:
     run = recipes.configure("demo", smoke=True)
     run = replace(run, training=replace(run.training, steps=12), watch=replace(run.watch, times=12, share=1.0))
     desk = server.Desk(["demo"], lambda name: qkv.load(name, device="cpu"), examples={"demo": [SENTENCE]},
-                       watched=folder)  # fmt: skip
+                       watched=folder)
 
     def hear(event: dict[str, Any]) -> None:
         desk.events.send(event)

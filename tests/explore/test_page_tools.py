@@ -10,7 +10,7 @@ from support import browsing
 
 import qkv
 from qkv.explore import server
-from qkv.explore.question import Shelf
+from qkv.explore.question import RecentRuns
 from qkv.training import recipes
 from qkv.training.probes import recorder
 from qkv.training.probes.records import ProbeLog
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = {
     "demo": ["书和茶都在桌上，我看完了它。"], "demo-lm": ["One, two,"], "demo-bert": ["我爱[MASK]。"],
     "demo-moe": ["我爱喝茶。"],
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(watched: Path) -> Iterator[server.Page]:
     """The page, once it is ready to open at once."""
     browsing.chromium()
-    desk = server.Desk(list(EXAMPLES), qkv.load, examples=EXAMPLES, shelf=Shelf(64), watched=watched)
+    desk = server.Desk(list(EXAMPLES), qkv.load, examples=EXAMPLES, shelf=RecentRuns(64), watched=watched)
     desk.events.send({"kind": "step", "step": 6, "loss": 0.1})
     page = server.Page(desk)
     page.start()

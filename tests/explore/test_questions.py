@@ -22,7 +22,7 @@ def rows() -> list[tuple[str, str, str]]:
 def slow(command: str) -> bool:
     """Whether a command is a lab that took long when its result was saved."""
     words = shlex.split(command)
-    found = labs.saved(words[2]) if words[1] == "lab" and len(words) == 3 else None
+    found = labs.load_result(words[2]) if words[1] == "lab" and len(words) == 3 else None
     return bool(found and found["seconds"] > QUICK)
 
 
@@ -40,7 +40,7 @@ def test_a_lab_that_takes_more_than_a_minute_shows_what_was_saved() -> None:
     for command in COMMANDS:
         words = shlex.split(command)
         if words[1] == "lab":
-            found = labs.saved(words[2])
+            found = labs.load_result(words[2])
             assert found, command
             assert ("--saved" in words) == (found["seconds"] > 60), (command, found["seconds"])
 

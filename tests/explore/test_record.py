@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 
 import qkv
 from qkv.errors import QkvError
-from qkv.explore import record, replay
-from qkv.explore.answers import answer, panels
-from qkv.explore.question import Cut, Question, ask
+from qkv.explore import probe_answers, record
+from qkv.explore.answers import answer, list_panels
+from qkv.explore.question import Cut, Question, ask, question_as_json
 from qkv.model import Model
 from qkv.training.probes.records import ProbeLog
 
@@ -91,14 +91,14 @@ def test_what_is_recorded_is_what_a_server_answers(models: dict[str, Model]) -> 
         said = dict(pair.split("=") for pair in query.split("&")) if query else {}
         assert body(book[f"/api/r/{asked}/{path}"]) == answer(live, what, said).body(), path
     kept = {path.split("/")[4].split("?")[0] for path in book if path.startswith(f"/api/r/{asked}/")}
-    assert set(panels(live)) - {"neighbours", "analogy", "cost", "gradient"} <= kept
+    assert set(list_panels(live)) - {"neighbours", "analogy", "cost", "gradient"} <= kept
     assert any(path.startswith("/api/neighbours?") for path in book)
     assert "/api/watch?model=demo-bert" in book
 
 
 def test_a_wrong_answer_would_be_noticed(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
-    right = record.packing
-    monkeypatch.setattr(record, "packing", lambda found: {**right(found), "body": right(found)["body"][:-2]})
+    right = record.encode_answer
+    monkeypatch.setattr(record, "encode_answer", lambda found: {**right(found), "body": right(found)["body"][:-2]})
     with pytest.raises((AssertionError, ValueError)):
         test_what_is_recorded_is_what_a_server_answers(models)
 
@@ -113,14 +113,15 @@ def test_a_small_file_holds_what_is_seen_first(models: dict[str, Model]) -> None
 
 def test_a_weight_is_in_bytes() -> None:
     one = {"type": "application/json", "body": "书和茶"}
-    assert record.weight(("/api/x", one)) == len('{"/api/x":{"type":"application/json","body":"书和茶"}}'.encode())
+    size = len('{"/api/x":{"type":"application/json","body":"书和茶"}}'.encode())
+    assert record.recorded_size(("/api/x", one)) == size
 
 
 def test_some_steps_are_recorded_the_first_and_the_last_among_them(tmp_path: Path) -> None:
     count = 3 * record.STEPS + 2
     run = long_run(tmp_path, count)
-    w, key = ProbeLog(run), replay.key(run)
-    book = record.training(w)
+    w, key = ProbeLog(run), probe_answers.run_key(run)
+    book = record.record_training(w)
     kept = [int(path.rpartition("/")[2]) for path in book if "/step/" in path]
     assert len(kept) <= record.STEPS + 1
     assert (kept[0], kept[-1]) == (0, count - 1)
@@ -132,17 +133,17 @@ def test_some_steps_are_recorded_the_first_and_the_last_among_them(tmp_path: Pat
 
 def test_a_long_curve_is_thinned_and_a_run_has_one_name(tmp_path: Path) -> None:
     run = long_run(tmp_path, 2)
-    events = [{"kind": "step", "step": n, "loss": 1.0} for n in range(2 * replay.POINTS + 1)]
+    events = [{"kind": "step", "step": n, "loss": 1.0} for n in range(2 * probe_answers.POINTS + 1)]
     events += [{"kind": "evaluation", "step": 1, "loss": 0.5}]
     (run / "train" / "log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events), encoding="utf-8")
-    found = replay.steps(ProbeLog(run))
+    found = probe_answers.answer_run(ProbeLog(run))
     assert found.keys["loss"][:2] == [[0, 1.0], [3, 1.0]]
-    assert len(found.keys["loss"]) <= replay.POINTS
+    assert len(found.keys["loss"]) <= probe_answers.POINTS
     assert found.keys["evaluations"] == [{"step": 1, "loss": 0.5}]
     assert found.arrays["moved"].dtype == torch.int32
-    at = replay.step(ProbeLog(run), "1")
+    at = probe_answers.answer_step(ProbeLog(run), "1")
     assert {n: x.dtype for n, x in at.arrays.items()}["teacher.mask"] == torch.uint8
-    assert replay.key(run) == replay.key(run / ".." / run.name)
+    assert probe_answers.run_key(run) == probe_answers.run_key(run / ".." / run.name)
 
 
 def long_run(folder: Path, count: int) -> Path:
@@ -191,15 +192,15 @@ def test_a_full_file_stops_the_work(models: dict[str, Model], monkeypatch: pytes
          "/api/neighbours?n=10&word=%E5%B0%8F%20(a)!'*~b%2F%3F%26%2C"),
         ("r/r1/shift", {"pos": "0", "anchors": ""}, "/api/r/r1/shift?pos=0"),
     ],
-)  # fmt: skip
+)
 def test_paths_are_written_as_the_script_writes_them(path: str, query: dict[str, str], written: str) -> None:
     assert record.path_of(path, query) == written
 
 
 def test_a_question_is_put_as_the_page_puts_it() -> None:
     q = Question("a", sampling=(("temperature", 0.5),), force=(3,), cut=Cut("decoder", 0, 1))
-    said: dict[str, Any] = record.spoken(q)
-    assert Question.of(said) == q
+    said: dict[str, Any] = question_as_json(q)
+    assert Question.from_json(said) == q
     assert "query" not in said["cut"]
 
 

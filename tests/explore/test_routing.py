@@ -12,7 +12,7 @@ from qkv.core import experts
 from qkv.explore import routing
 from qkv.explore.answers import answer
 from qkv.explore.question import Run
-from qkv.lens.routes import modules
+from qkv.lens.routing import expert_modules
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_answers import run_of  # pyright: ignore[reportMissingImports]
@@ -20,7 +20,7 @@ from test_answers import run_of  # pyright: ignore[reportMissingImports]
 
 def by_hand(
     logits: list[float], bias: list[float], keys: dict[str, Any]
-) -> tuple[list[float], list[float], list[float]]:  # fmt: skip
+) -> tuple[list[float], list[float], list[float]]:
     """Scores, what each group is judged by, and what is left to choose from: minus infinity in closed groups."""
     if keys["scored"] == "softmax":
         whole = sum(math.exp(x) for x in logits)
@@ -65,7 +65,7 @@ def faults(run: Run, layer: str) -> list[str]:
 @pytest.mark.parametrize(("name", "layer", "told"), [
     ("demo-moe", "3", {"logits", "score"}), ("experts", "0", {"logits", "score"}),
     ("mixed", "2", {"logits", "score", "bias", "choice", "left", "judged"}),
-])  # fmt: skip
+])
 def test_scores_groups_weights_and_shares_are_those_that_the_logits_give(
     name: str, layer: str, told: set[str]
 ) -> None:
@@ -75,7 +75,7 @@ def test_scores_groups_weights_and_shares_are_those_that_the_logits_give(
 
 def test_a_router_that_is_told_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of("mixed")
-    bias = modules(run.t)["layers.2.moe"].bias
+    bias = expert_modules(run.t)["layers.2.moe"].bias
     with torch.no_grad():
         bias.neg_()  # told: another bias than the one that chose
         assert faults(run, "2")

@@ -9,7 +9,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.explore.scenes import How, described
+from qkv.explore.scenes import SceneOptions, describe_texts
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 
 WORDS = ["<pad>", "</s>", *"书和茶都在桌上我看完了它。", *"abcdefghijklmnopqrst", "</script><b>"]
@@ -47,14 +47,14 @@ def made(*, both: bool) -> Transformer:
     return core
 
 
-HOW = How(start=(0,), eos=(1,), forbid=(0,), max_new_tokens=5)
+HOW = SceneOptions(start=(0,), eos=(1,), forbid=(0,), max_new_tokens=5)
 TEXT = "书和茶都在桌上我看完了它。"
 
 
 @torch.no_grad()
 def test_a_translations_numbers_are_those_of_the_model_alone() -> None:
     core, letters = made(both=True), Letters()
-    scene = described(core, letters, [TEXT], HOW)[0]
+    scene = describe_texts(core, letters, [TEXT], HOW)[0]
     source = torch.tensor([letters.encode(TEXT)])
     target = [0, *(WORDS.index(w) for w in scene["target"][1:])]
     memory = core.encode(source)
@@ -79,7 +79,7 @@ def test_a_translations_numbers_are_those_of_the_model_alone() -> None:
 @torch.no_grad()
 def test_a_continuation_marks_rejected_guesses_and_proves_on_the_decoder() -> None:
     core = made(both=False)
-    scene = described(core, Letters(), ["书和茶"], How(max_new_tokens=4))[0]
+    scene = describe_texts(core, Letters(), ["书和茶"], SceneOptions(max_new_tokens=4))[0]
     assert scene["prompt"] == 4
     assert scene["guesses"]["used"] == [False, False, False, True, True, True, True]
     ids = torch.tensor([[WORDS.index(w) for w in scene["target"]]])
@@ -95,4 +95,4 @@ def test_an_encoder_alone_writes_no_scene() -> None:
     b = Block(Attention(2, 2, 16, Mask("full")), Ffn(48, "gelu"), norm_sum=Norm("layer"))
     core = Transformer(Spec(len(WORDS), encoder=Stack(32, (b,), Table("learned", 64)))).eval()
     with pytest.raises(QkvError, match="encoder alone"):
-        described(core, Letters(), ["我"], HOW)
+        describe_texts(core, Letters(), ["我"], HOW)

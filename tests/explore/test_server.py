@@ -23,8 +23,8 @@ from safetensors.torch import save_file
 
 import qkv
 from qkv.errors import QkvError
-from qkv.explore import replay, server
-from qkv.explore.server import Desk, Events, app
+from qkv.explore import probe_answers, server
+from qkv.explore.server import Desk, Events, make_app
 from qkv.model import Model
 from qkv.training.probes.records import ProbeLog
 
@@ -53,7 +53,7 @@ class Browser:
     """Asks the application without a socket, as a browser does that has the cookie."""
 
     def __init__(self, desk: Desk, *, known: bool = True) -> None:
-        self.app = app(desk, token=TOKEN, port=PORT)
+        self.app = make_app(desk, token=TOKEN, port=PORT)
         self.cookie = f"qkv-{PORT}={TOKEN}" if known else ""
 
     async def ask(self, path: str, body: bytes | None = None, **headers: str) -> Reply:
@@ -70,7 +70,7 @@ class Browser:
             "server": ("127.0.0.1", PORT),
             "query_string": query.encode(), "client": ("127.0.0.1", 1), "state": {},
             "headers": [(k.replace("_", "-").encode(), v.encode()) for k, v in said.items() if v],
-        }  # fmt: skip
+        }
         sent: list[dict[str, Any]] = []
         given = iter([{"type": "http.request", "body": body or b"", "more_body": False}])
 
@@ -194,7 +194,7 @@ def opened(desk: Desk) -> tuple[server.Site, Browser]:
     assert site.begun
     site.begun[1].result(60)
     browser = Browser(desk)
-    browser.app = server.routed(site)
+    browser.app = server.build_app(site)
     return site, browser
 
 
@@ -272,7 +272,7 @@ def test_a_question_and_its_answers(browser: Browser) -> None:
         ("/api/neighbours", 422, "give a word"), ("/api/cost?dtype=int3", 422, "known are"),
         ("/api/watch/w0/steps", 404, "no watched run"), ("/api/run", 404, "/api/run"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_there_says_so_in_both_languages(browser: Browser, path: str, status: int, fault: str) -> None:
     reply = browser.get(path)
     assert reply.status == status
@@ -287,7 +287,7 @@ def test_what_is_not_there_says_so_in_both_languages(browser: Browser, path: str
         ({"text": "a", "model": 5}, 422, "no model 5"),
         ({"text": "a", "cut": {"part": "cross", "layer": 0, "head": 0}}, 422, "decoder"),
     ],
-)  # fmt: skip
+)
 def test_bad_questions_are_refused(browser: Browser, body: object, status: int, fault: str) -> None:
     reply = browser.post("/api/run", body)
     assert reply.status == status
@@ -355,9 +355,9 @@ def test_events_are_numbered_and_go_on_where_a_browser_left_off(lm: Model) -> No
     events = Events(kept=3)
     for step in range(5):
         events.send({"kind": "step", "step": step, "loss": float("nan")})
-    assert [e[0] for e in events.since(0)] == [3, 4, 5]
-    assert [e[1]["step"] for e in events.since(4)] == [4]
-    assert [e[0] for e in events.since(99)] == [3, 4, 5]
+    assert [e[0] for e in events.events_after(0)] == [3, 4, 5]
+    assert [e[1]["step"] for e in events.events_after(4)] == [4]
+    assert [e[0] for e in events.events_after(99)] == [3, 4, 5]
     events.closed = True
     desk = desk_of(lm, events=events)
     assert Browser(desk).get("/api/events").headers["content-type"].startswith("text/event-stream")
@@ -394,7 +394,7 @@ def watched_run(folder: Path) -> Path:
         arrays = {f"matrices.{n}": torch.ones(3) * (step + 1) for n in ("weight", "gradient", "update")}
         arrays |= {"matrices.moved": torch.ones(3, dtype=torch.int32), "words.vectors": words,
                    "teacher.mask": torch.ones(2, 2, dtype=torch.uint8),
-                   "texts.0.alignment": torch.rand(2, 3)}  # fmt: skip
+                   "texts.0.alignment": torch.rand(2, 3)}
         state = json.dumps({"step": step, "loss": None, "texts": [], "words": [], "teacher": {"rows": []}})
         save_file(arrays, run / "train" / "watch" / f"{step:06}.safetensors", {"state": state})
         rows.append({"step": step, "outputs": [], "weights": False})
@@ -433,7 +433,7 @@ def test_the_run_that_recorded_last_stands_last(lm: Model, tmp_path: Path) -> No
         index = watched_run(tmp_path / name) / "train" / "watch" / "index.json"
         os.utime(index, (1000 + n, 1000 + n))
     runs = Browser(desk_of(lm, watched=tmp_path)).get("/api/watch").json["runs"]
-    assert [r["run"] for r in runs] == [replay.key(tmp_path / name / "toy") for name in "bca"]
+    assert [r["run"] for r in runs] == [probe_answers.run_key(tmp_path / name / "toy") for name in "bca"]
 
 
 def test_a_text_is_asked_for_while_a_run_learns(lm: Model, tmp_path: Path) -> None:
@@ -472,13 +472,13 @@ def test_a_taken_port_names_the_next_free_one() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(QkvError, match=rf"--port {port}: something else listens .* (\d+) is free") as found:
-            server.bound(port)
+            server.bind_socket(port)
         named = int(str(found.value).rsplit(" ", 3)[1])
-        server.bound(named).close()
+        server.bind_socket(named).close()
 
 
 def test_without_a_port_the_first_free_one_is_taken() -> None:
-    first, second = server.bound(None), server.bound(None)
+    first, second = server.bind_socket(None), server.bind_socket(None)
     try:
         assert first.getsockname()[1] != second.getsockname()[1]
         assert first.getsockname()[0] == "127.0.0.1"
@@ -493,9 +493,9 @@ def test_without_a_display_no_browser_is_tried(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    assert not server.show("http://x")
+    assert not server.open_browser("http://x")
     monkeypatch.setenv("DISPLAY", ":0")
-    assert server.show("http://x")
+    assert server.open_browser("http://x")
     assert opened == ["http://x"]
 
 

@@ -26,19 +26,19 @@ TEXTS = {
     "stacked": "e\u0301" * 50, "masks": "[MASK]" * 300, "special tokens": "<s></s><pad><unk>[CLS][SEP]",
     "one word": "我", "one sign": "。", "the last character": "\ue000\U0010ffff", "control": "\x1b[31mred\x07",
     "markup": "<img src=x onerror=alert(1)>&amp;\"'`", "far too long": "书" * 100_000,
-}  # fmt: skip
+}
 SHOWN = {"query": "1", "key": "0", "layer": "0", "head": "0"}
 
 
 @pytest.mark.parametrize("name", [
     "demo-lm", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("demo", "demo-bert", "demo-moe")),
-])  # fmt: skip
+])
 def test_texts_in_odd_signs_are_read_and_every_answer_is_made_or_says_why(name: str) -> None:
     model = qkv.load(name, device="cpu")
     for what, text in TEXTS.items():
-        run = ask(model, Question.of({"text": text, "max_new_tokens": 6}), name)
+        run = ask(model, Question.from_json({"text": text, "max_new_tokens": 6}), name)
         made, refused = 0, list[str]()
-        for one in ("meta", *answers.panels(run)):
+        for one in ("meta", *answers.list_panels(run)):
             if one not in answers.TABLES:
                 try:
                     said = {k: v for k, v in SHOWN.items() if k in answers.ANSWERS[one][1]}
@@ -57,7 +57,7 @@ def test_a_question_beyond_all_bounds_is_refused_before_computing(lm: qkv.Model)
         ({"force": [10**7]}, "no id 10000000"), ({"force": [5] * 5000}, "context holds"),
         ({"cut": {"part": "decoder", "layer": 99, "head": 0}}, "expected 0 to 3"),
         ({"sampling": {"temperature": -1}}, "temperature"),
-    ):  # fmt: skip
+    ):
         reply = browser.post("/api/run", {"text": "One, two,", **wrong})
         assert reply.status == 422, wrong
         assert said in reply.error, wrong
@@ -67,7 +67,7 @@ def test_a_question_beyond_all_bounds_is_refused_before_computing(lm: qkv.Model)
 def test_half_a_character_is_named_wherever_it_stands(lm: qkv.Model) -> None:
     browser = Browser(desk(lm))
     for body in (b'{"text": "a\\ud800b"}', b'{"text": "a", "model": "\\udfff"}', b'{"\\ud800": 1}',
-                 b'{"text": "a", "sampling": {"seed": ["\\ud800"]}}'):  # fmt: skip
+                 b'{"text": "a", "sampling": {"seed": ["\\ud800"]}}'):
         reply = browser.post("/api/run", body)
         assert (reply.status, reply.error) == (400, "there is half a character in it: a lone surrogate")
     whole = b'{"text": "\\ud83d\\ude00", "max_new_tokens": 1}'

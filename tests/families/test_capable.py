@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from support import oracles
 
 from qkv import cost, hub
-from qkv.adapt.onednn_linear import pack
+from qkv.adapt.onednn_linear import pack_weights
 from qkv.checkpoints import model_dir
 from qkv.core.step import Inputs
 from qkv.specialize.core_text import print_core
@@ -129,7 +129,7 @@ def test_the_folded_text_computes_the_same(family, drawn, record):
     exec(compile(text, "folded.py", "exec"), vars(module))
     folded = module.Model()
     folded.load_state_dict(model.core.state_dict())
-    pack(folded)  # as `load` does with the core
+    pack_weights(folded)  # as `load` does with the core
     with torch.no_grad():
         both = []
         for core in (folded, model.core):

@@ -11,7 +11,7 @@ from qkv.cli import main
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.tasks import task_format
-from qkv.tokenizers.vocabulary import train
+from qkv.tokenizers.vocabulary import train_vocabulary
 
 transformers = pytest.importorskip("transformers")
 
@@ -182,7 +182,7 @@ def marked(tmp_path):
 
     def make(head):
         texts = ["the cat sat on a mat", "a dog ran to the park"]
-        made = train(texts, kind="word", size=60, specials=("[UNK]", *SPELLED))
+        made = train_vocabulary(texts, kind="word", size=60, specials=("[UNK]", *SPELLED))
         oracle = oracles_bert.draw("openai_gpt", 4, head)
         assert len(made) <= oracle.config.vocab_size
         oracle.save_pretrained(tmp_path)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv import cost, hub
-from qkv.adapt.group_heads import groups_of, regrouped
+from qkv.adapt.group_heads import group_spec, groups_of
 from qkv.checkpoints import model_dir
 
 transformers = pytest.importorskip("transformers")
@@ -64,7 +64,7 @@ def test_every_name_that_people_ask_for_is_there() -> None:
 @pytest.mark.parametrize(("name", "attention", "held"), CACHED)
 def test_bytes_of_the_cache_are_the_published_ones(name: str, attention: str | None, held: int) -> None:
     spec = hub.spec_of(name)
-    spec = regrouped(spec, groups_of(attention)) if attention else spec
+    spec = group_spec(spec, groups_of(attention)) if attention else spec
     assert cost.count(spec).kv_bytes_per_token("bf16") == held
 
 

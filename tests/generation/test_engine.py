@@ -17,7 +17,7 @@ from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.generation import decoder as decoder_module
 from qkv.generation.decoder import Decoder, batch_by_length
-from qkv.generation.engine import generate, stream
+from qkv.generation.engine import generate, stream_tokens
 from qkv.generation.sequence import DecodeOptions
 from qkv.sampling import Sampling
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
@@ -179,7 +179,7 @@ def test_streamed_texts_join_to_the_final_text(strings):
     text = "".join(generate(core, [PROMPTS[0]], sampling=warm, options=options)[0].text)
     strings = strings and (*strings, text[5:8])
     options = DecodeOptions(30, eos=(9,), stop_strings=strings, text_stream=lambda _: Letters())
-    events = list(stream(core, PROMPTS, sampling=warm, options=options))
+    events = list(stream_tokens(core, PROMPTS, sampling=warm, options=options))
     found = generate(core, PROMPTS, sampling=warm, options=options)
     for i, row in enumerate(found):
         mine = [e for e in events if e.row == i]
@@ -219,7 +219,7 @@ def test_the_context_end_stops_a_row_with_length():
      ([[3, 97]], "token id 97 has no embedding, ids go from 0 to 96"), ([[-1]], "token id -1")],
 )  # fmt: skip
 def test_prompts_that_cannot_be_read_are_named_at_the_call(prompts, said):
-    for write in (generate, stream):
+    for write in (generate, stream_tokens):
         with pytest.raises(QkvError, match=said):
             write(model("learned"), prompts)
 
@@ -267,7 +267,7 @@ def test_a_stream_keeps_the_listener_of_its_call_and_leaves_inference_mode():
 
     ear, other = Ear(), Ear()
     token = active_tracer.set(ear)
-    events = stream(model("causal"), [[5]], options=DecodeOptions(3))
+    events = stream_tokens(model("causal"), [[5]], options=DecodeOptions(3))
     active_tracer.set(other)
     try:
         for _ in events:
@@ -310,7 +310,7 @@ def test_batches_by_length_hold_every_prompt_once_within_their_bound(prompts, to
 
 
 def test_a_stopped_stream_has_shown_what_was_written():
-    events = stream(model("causal"), [PROMPTS[0]], options=DecodeOptions(9))
+    events = stream_tokens(model("causal"), [PROMPTS[0]], options=DecodeOptions(9))
     first = [next(events) for _ in range(3)]
     events.close()
     assert [e.token for e in first] == plainly(model("causal"), PROMPTS[0], 3)[0]

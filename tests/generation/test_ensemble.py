@@ -14,7 +14,7 @@ from qkv.cli import main
 from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.paths import bundled_dir
-from qkv.tokenizers.vocabulary import train
+from qkv.tokenizers.vocabulary import train_vocabulary
 from qkv.training.distil import Teacher
 
 TEXTS = ["我爱学习。", "妈妈买了书。", "书和茶都在桌上，我看完了它。"]
@@ -80,7 +80,8 @@ def test_models_that_do_not_belong_together_are_refused(models: list[Model]) -> 
     refused(Model(larger, one.tokenizer, one.special), f"{count:,} tokens and {count + 8:,}")
     more: Any = SimpleNamespace(vocabulary={**one.tokenizer.vocabulary, "<more>": count})
     refused(Model(one.core, more, one.special), f"'<more>' is unknown in the first, {count} in the other")
-    refused(Model(one.core, train(TEXTS, kind="word"), one.special), "vocabularies \\('.*' is [0-9]+ in the first, ")
+    other = Model(one.core, train_vocabulary(TEXTS, kind="word"), one.special)
+    refused(other, "vocabularies \\('.*' is [0-9]+ in the first, ")
 
 
 @needs_demo

@@ -45,7 +45,7 @@ def test_under_noise_only_excluding_the_question_answers():
 
 
 def test_sayings_hold_each_country_with_its_own_capital_and_no_other():
-    ids, after = analogy.batch(0)
+    ids, after = analogy.draw_batch(0)
     assert ids.shape == after.shape
     for first, row in zip(ids[:, 0].tolist(), after.tolist(), strict=True):
         words = {analogy.WORDS[i] for i in (first, *row) if i >= 0}
@@ -60,4 +60,4 @@ def test_the_rule():
     assert word(free=0.1) == "true only when"
     assert word(only_b=0.9) == "not shown"
     assert word(excluded=0.4) == "not shown"
-    assert lab.judged(analogy.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"
+    assert lab.judge_runs(analogy.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"

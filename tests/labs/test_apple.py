@@ -27,7 +27,7 @@ def word(**numbers):
 def test_apple_never_meets_the_carrier_that_it_is_tested_in():
     held, seen, names = apple.CARRIERS[-1][0], 0, {n: kind for kind in (0, 1) for n in apple.NAMES[kind]}
     for seed in range(20):
-        ids, after = apple.batch(seed)
+        ids, after = apple.draw_batch(seed)
         for row, said in zip(ids.tolist(), after.tolist(), strict=True):
             words = [apple.WORDS[i] for i in row]
             assert said[:-1] == row[1:]
@@ -53,5 +53,5 @@ def test_the_rule():
     assert word(lean_food=-0.1) == "not shown"
     assert word(cut_hint=0.9) == "not shown"
     assert word(cut_control=0.5) == "not shown"
-    assert lab.judged(apple.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"
-    assert lab.judged(replace(apple.LAB, seeds=4), Runs((GOOD,) * 3), 300).word == "inconclusive"
+    assert lab.judge_runs(apple.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"
+    assert lab.judge_runs(replace(apple.LAB, seeds=4), Runs((GOOD,) * 3), 300).word == "inconclusive"

@@ -35,9 +35,9 @@ def small(shape: Any, seed: int = 0) -> Any:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_a_shape_writes_is_what_it_guesses_behind_its_own_words(shape: Any) -> None:
     model, rows = small(shape), arms.pairs(1, 4, (1, 2))
-    for (source, _), said in zip(rows, arms.written(model, shape, rows), strict=True):
+    for (source, _), said in zip(rows, arms.generate_rows(model, shape, rows), strict=True):
         said = said[:12]
-        batch = arms.batch(shape, [(source, said)])
+        batch = arms.make_batch(shape, [(source, said)])
         if batch.source is not None:
             logits = model(source=batch.source, target=batch.target).logits
         else:
@@ -78,10 +78,10 @@ def test_two_steps_say_nothing(raced: tuple[str, lab.Result]) -> None:
 
 def test_the_committed_result_has_the_same_numbers(raced: tuple[str, lab.Result]) -> None:
     name, result = raced
-    kept = labs.saved(name)
+    kept = labs.load_result(name)
     if kept is None:
         pytest.skip(f"no committed result of {name} yet")
-    found = labs.find(name)
+    found = labs.find_lab(name)
     assert len(kept["numbers"]) >= found.seeds
     assert kept["steps"] == found.steps
     assert kept["numbers"][0].keys() == result.numbers[0].keys()
@@ -90,10 +90,10 @@ def test_the_committed_result_has_the_same_numbers(raced: tuple[str, lab.Result]
 
 def flipped(name: str, **changes: Any) -> str:
     """The verdict of the committed numbers after some of them were changed."""
-    kept = labs.saved(name)
+    kept = labs.load_result(name)
     if kept is None:
         pytest.skip(f"no committed result of {name} yet")
-    return labs.find(name).judge(Runs(tuple({**row, **changes} for row in kept["numbers"]))).word
+    return labs.find_lab(name).judge(Runs(tuple({**row, **changes} for row in kept["numbers"]))).word
 
 
 def test_verdicts_follow_the_numbers() -> None:

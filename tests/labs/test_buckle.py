@@ -5,7 +5,7 @@ import torch
 
 from qkv.labs import buckle, lab
 from qkv.labs.lab import Runs
-from qkv.labs.tiny import Tiny, guesses, read
+from qkv.labs.tiny import Tiny, encode_texts, guesses
 
 GOOD = {"rhyme": 1.0, "shuffled": 0.5, "unheard": 0.9, "no_one": 0.9, "no_two": 0.1, "first": 4.0,
         **{f"layer_{i}": x for i, x in enumerate((0.0, 0.1, 0.2, 0.4, 1.0))}}  # fmt: skip
@@ -16,7 +16,7 @@ def word(**numbers):
 
 
 def test_a_window_goes_round_and_each_word_is_followed_by_the_next():
-    ids, after = buckle.batch(buckle.RHYME, 0)
+    ids, after = buckle.draw_batch(buckle.RHYME, 0)
     twice = " ".join([*buckle.RHYME, *buckle.RHYME])
     assert ids.shape == (32, buckle.WINDOW)
     for row, said in zip(ids.tolist(), after.tolist(), strict=True):
@@ -32,7 +32,7 @@ def test_the_last_layer_reads_what_the_model_says():
     chances = buckle.by_layer(model, buckle.RHYME)
     assert chances.shape == (buckle.LAYERS + 1, buckle.WINDOW)
     assert float(chances[-1, buckle.COMMA]) == pytest.approx(buckle.buck(model), rel=1e-4)
-    ids = read([buckle.text(buckle.RHYME, 0, buckle.WINDOW + 1)], buckle.WORDS)[0]
+    ids = encode_texts([buckle.join_lines(buckle.RHYME, 0, buckle.WINDOW + 1)], buckle.WORDS)[0]
     said = guesses(model, ids[:, :-1])[0].softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
     assert torch.allclose(chances[-1], said, atol=1e-5)
     assert buckle.buck(model, buckle.TWO) != buckle.buck(model)
@@ -43,4 +43,4 @@ def test_the_rule():
     assert word(shuffled=1.0) == "true only when"
     assert word(first=2.0) == "true only when"
     assert word(layer_4=0.3) == "not shown"
-    assert lab.judged(buckle.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"
+    assert lab.judge_runs(buckle.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"

@@ -21,7 +21,7 @@ from qkv.labs.lab import Plot, Runs, Verdict
 from qkv.messages import Given, Message
 from qkv.plots import figure, html, terminal
 
-BLIND = labs.find("order-blind")
+BLIND = labs.find_lab("order-blind")
 
 
 def test_seeds_side_by_side_give_the_numbers_of_one_after_another():
@@ -60,7 +60,7 @@ def run(seed, **how):
     time.sleep(600)
 
 if __name__ == "__main__":
-    lab.perform("x", dataclasses.replace(labs.find("order-blind"), run=run), seeds=(0, 1), jobs=2)
+    lab.perform("x", dataclasses.replace(labs.find_lab("order-blind"), run=run), seeds=(0, 1), jobs=2)
 """
 
 
@@ -104,7 +104,7 @@ def test_a_run_agrees_with_an_earlier_one_within_its_spread():
 
 
 def test_a_result_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    file = lab.write(BLIND, result(0.5), tmp_path / "new")
+    file = lab.write_result(BLIND, result(0.5), tmp_path / "new")
     assert json.loads(file.read_text(encoding="utf-8"))["verdict"] == "shown"
     before = file.read_bytes()
 
@@ -113,7 +113,7 @@ def test_a_result_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(lab, "fsync_path", full)
     with pytest.raises(QkvError, match="No space left"):
-        lab.write(BLIND, result(0.9), tmp_path / "new")
+        lab.write_result(BLIND, result(0.9), tmp_path / "new")
     assert file.read_bytes() == before
     assert list((tmp_path / "new").iterdir()) == [file]
 
@@ -122,9 +122,9 @@ def test_a_png_is_written_without_a_display(tmp_path):
     program = (
         "import sys, pathlib\n"
         "from qkv import labs\n"
-        "from qkv.labs import lab, page\n"
-        "found = lab.from_json(labs.saved('order-blind'), 'x')\n"
-        "assert page.save(labs.find('order-blind'), lab.Runs(found.numbers), pathlib.Path(sys.argv[1]), 'en')\n"
+        "from qkv.labs import find_lab, lab, load_result, page\n"
+        "found = lab.from_json(load_result('order-blind'), 'x')\n"
+        "assert page.save_page(find_lab('order-blind'), lab.Runs(found.numbers), pathlib.Path(sys.argv[1]), 'en')\n"
     )
     env = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")} | {"MPLBACKEND": "TkAgg"}
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "a.png")], env=env, check=True)
@@ -144,14 +144,14 @@ def test_a_published_figure_stands_beside_ours(tmp_path):
     assert any(line.startswith("line ") for line in lines)
     assert any(line.startswith("first ") for line in lines)
     assert "their Figure 1" in html.render(drawn[1])
-    assert page.save(found, Runs(({},)), tmp_path / "x.png", "en")
+    assert page.save_page(found, Runs(({},)), tmp_path / "x.png", "en")
     above, below = figure.draw(page.make_forms(found, Runs(({},)), "zh")).axes
     assert [axes.get_title(loc="left") for axes in (above, below)] == ["我们", "他们"]
     assert below.get_xlabel() == "图 1"
 
 
 def test_a_page_of_several_labs_lists_their_verdicts_first():
-    done = [(labs.find(n), lab.from_json(labs.saved(n), n)) for n in ("order-blind", "stated-numbers")]
+    done = [(labs.find_lab(n), lab.from_json(labs.load_result(n), n)) for n in ("order-blind", "stated-numbers")]
     for lang, word in (("en", "refuted"), ("zh", "不成立")):
         text = page.write_pages(done, lang)
         assert text.index('href="#stated-numbers"') < text.index('id="order-blind"') < text.index('id="stated-numbers"')

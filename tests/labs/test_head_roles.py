@@ -6,7 +6,7 @@ import torch
 from qkv.core.attention import Attention
 from qkv.labs import head_roles, lab
 from qkv.labs.lab import Runs
-from qkv.labs.tiny import Tiny, repeated
+from qkv.labs.tiny import Tiny, draw_repeats
 
 ONE = {"right": 0.95, "worst": 0.5, "median": 0.1, "before": 0.9, "induction": 0.9, "named": 1.0}
 GOOD = {f"{name}_{kind}": x for kind in head_roles.POSITIONS for name, x in ONE.items()}
@@ -17,7 +17,7 @@ def word(**numbers):
 
 
 def test_what_is_asked_is_what_came_a_segment_ago():
-    ids, asked = repeated(0, 50)
+    ids, asked = draw_repeats(0, 50)
     sizes = set()
     for row, answers in zip(ids.tolist(), asked.tolist(), strict=True):
         size = next(i for i, a in enumerate(answers) if a >= 0) + 1
@@ -29,7 +29,7 @@ def test_what_is_asked_is_what_came_a_segment_ago():
 
 @pytest.mark.parametrize(("distance", "expected"), [(1, (1.0, 0.0)), (5, (0.0, 1.0))])
 def test_a_head_that_looks_at_one_distance_is_told_by_its_score(distance, expected, monkeypatch):
-    ids, asked = repeated(0, 8, sizes=(6, 6))
+    ids, asked = draw_repeats(0, 8, sizes=(6, 6))
     model = Tiny(vocabulary=16).model(0, torch.float32)
     looking = torch.zeros(2, 8, 4, 24, 24)
     for query in range(24):
@@ -50,10 +50,10 @@ def test_a_head_that_looks_at_one_distance_is_told_by_its_score(distance, expect
 
 def test_silencing_every_head_is_noticed(monkeypatch):
     model = Tiny(vocabulary=16).model(0, torch.float32)
-    ids, asked = repeated(0, 20)
-    whole = head_roles.right(model, ids, asked, [])
+    ids, asked = draw_repeats(0, 20)
+    whole = head_roles.measure_accuracy(model, ids, asked, [])
     monkeypatch.setattr(Attention, "forward", lambda self, x, step: torch.zeros_like(x))
-    assert head_roles.right(model, ids, asked, []) != whole
+    assert head_roles.measure_accuracy(model, ids, asked, []) != whole
 
 
 def test_the_rule():
@@ -62,4 +62,4 @@ def test_the_rule():
     assert word(worst_sinusoid=0.1) == "true only when"
     assert word(worst_sinusoid=0.1, worst_learned=0.15) == "not shown"
     assert word(median_sinusoid=0.3, median_learned=0.3) == "not shown"
-    assert lab.judged(head_roles.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"
+    assert lab.judge_runs(head_roles.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"

@@ -11,10 +11,9 @@ def word(mha, gqa, mqa):
 
 
 def test_all_kinds_have_as_many_parameters():
-    assert (
-        len({count(kv_heads_quality.small(groups).spec).parameters for groups in kv_heads_quality.ARMS.values()}) == 1
-    )
-    assert kv_heads_quality.small(1).spec.decoder.blocks[0].attn.groups == 1
+    specs = [kv_heads_quality.shape_model(groups).spec for groups in kv_heads_quality.ARMS.values()]
+    assert len({count(spec).parameters for spec in specs}) == 1
+    assert kv_heads_quality.shape_model(1).spec.decoder.blocks[0].attn.groups == 1
 
 
 def test_a_gap_counts_only_beyond_the_spread():
@@ -24,4 +23,4 @@ def test_a_gap_counts_only_beyond_the_spread():
     assert word((0.9, 0.75, 0.8), (0.8, 0.8, 0.8), (0.7, 0.72, 0.74)) == "not shown"  # ordered, but within the spread
     assert word((0.7, 0.7, 0.7), (0.8, 0.8, 0.8), (0.9, 0.9, 0.9)) == "refuted"
     made = {"mha": 0.9, "gqa": 0.8, "mqa": 0.7, "gap": 0.2}
-    assert lab.judged(kv_heads_quality.LAB, Runs((made,) * 3), 10).word == "inconclusive"
+    assert lab.judge_runs(kv_heads_quality.LAB, Runs((made,) * 3), 10).word == "inconclusive"

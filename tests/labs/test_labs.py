@@ -25,7 +25,7 @@ from qkv.messages import Message
 from qkv.plots import html, terminal
 
 FOLDER = Path(labs.__file__).parent
-LABS = {name: labs.find(name) for name in labs.names()}
+LABS = {name: labs.find_lab(name) for name in labs.list_names()}
 EXACT = [name for name, found in LABS.items() if found.kind == "exact"]
 # What is known without running a lab: from the papers, from algebra, from the calculators of the texts.
 KNOWN = {
@@ -145,12 +145,12 @@ def test_the_verdict_is_what_is_known(ran):
     word, numbers = KNOWN[name]
     assert result.verdict.word == word
     for key, value in numbers.items():
-        assert Runs(result.numbers).each(key) == pytest.approx([value] * 2, rel=1e-4)
+        assert Runs(result.numbers).values(key) == pytest.approx([value] * 2, rel=1e-4)
 
 
 def test_the_committed_result_says_the_same(ran):
     name, result = ran
-    kept = labs.saved(name)
+    kept = labs.load_result(name)
     assert kept is not None, f"no committed result of {name}"
     assert kept["verdict"] == result.verdict.word
     assert kept["numbers"][0].keys() == result.numbers[0].keys()
@@ -222,13 +222,13 @@ def test_a_lab_says_everything_in_two_languages(name):
         assert sum("一" <= c <= "鿿" for c in en) < 0.2 * len(en)  # 它 may be quoted in English
         assert zh
         assert en
-    kept = labs.saved(name)
+    kept = labs.load_result(name)
     assert kept is None or kept["claim"] == [found.claim.to("zh"), found.claim]
 
 
 def test_an_unknown_lab_names_the_nearest():
     with pytest.raises(QkvError, match="order-blind"):
-        labs.find("order-blnd")
+        labs.find_lab("order-blnd")
 
 
 def test_too_few_steps_or_seeds_are_inconclusive():
@@ -282,7 +282,7 @@ def test_a_page_needs_no_matplotlib_but_a_png_does(monkeypatch, tmp_path):
     found = LABS["stated-numbers"]
     result = lab.perform("stated-numbers", found, seeds=(0,))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert not page.save(found, Runs(result.numbers), tmp_path / "x.png", "en")
+    assert not page.save_page(found, Runs(result.numbers), tmp_path / "x.png", "en")
     assert "<svg" in page.write_page(found, result, "zh")
 
 

@@ -34,7 +34,7 @@ def test_what_shows_it_is_a_command_that_runs(show, capsys):
     program, *args = shlex.split(show)
     assert program == "qkv"
     if args[0] == "lab":  # run by test_labs; here the saved result
-        assert labs.find(args[1])
+        assert labs.find_lab(args[1])
         args = [*args, "--saved"]
     assert main(args) == 0
     assert capsys.readouterr().out

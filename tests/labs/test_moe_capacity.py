@@ -35,7 +35,7 @@ def test_experts_hold_as_much_as_the_large_and_compute_like_the_small():
 def test_every_fact_is_asked_once_and_answered_by_the_table():
     pairs, table = moe_capacity.everything(), moe_capacity.facts(0)
     assert len({tuple(p) for p in pairs.tolist()}) == 4096
-    ids, asked = moe_capacity.batch(table, 1)
+    ids, asked = moe_capacity.draw_batch(table, 1)
     assert bool((asked[:, 0] == -100).all())
     assert all(answer == table[a, b] for (a, b), answer in zip(ids.tolist(), asked[:, 1].tolist(), strict=True))
 
@@ -75,4 +75,4 @@ def test_the_rule(numbers, expected):
 
 
 def test_too_few_steps_say_nothing():
-    assert lab.judged(moe_capacity.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"
+    assert lab.judge_runs(moe_capacity.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"

@@ -15,7 +15,7 @@ def word(pre, post, none, **fast):
 
 
 def test_the_second_eight_are_the_first():
-    read, asked = norm_ablation.batch(0)
+    read, asked = norm_ablation.draw_batch(0)
     n = norm_ablation.LENGTH
     assert bool((asked[:, n:] == read[:, :n]).all())
     assert bool((asked[:, :n] == -100).all())
@@ -31,7 +31,7 @@ def test_states_grow_without_norms_and_not_after_post_norm():
     }
     after = Tiny(norm="post", layers=norm_ablation.LAYERS, vocabulary=17, context=16).model(0, torch.float32)
     with after.trace(save=[f"layers.{norm_ablation.LAYERS - 1}.resid_out"]) as t, torch.no_grad():
-        after(norm_ablation.batch(0)[0])
+        after(norm_ablation.draw_batch(0)[0])
     assert torch.allclose(
         t[f"layers.{norm_ablation.LAYERS - 1}.resid_out"].norm(dim=-1), torch.tensor(32**0.5), rtol=1e-3
     )
@@ -44,4 +44,4 @@ def test_the_rule():
     assert word(1.0, 1.0, 1.0, pre_fast=1.0, none_fast=0.1) == "true only when"
     assert word(1.0, 1.0, 1.0) == "not shown"
     made = {**RATES, "pre": 1.0, "post": 1.0, "none": 0.1}
-    assert lab.judged(norm_ablation.LAB, Runs((made,) * 3), 10).word == "inconclusive"
+    assert lab.judge_runs(norm_ablation.LAB, Runs((made,) * 3), 10).word == "inconclusive"

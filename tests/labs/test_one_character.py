@@ -23,10 +23,10 @@ def test_planted_kinds_are_alike_and_random_rows_are_not():
     noise = 0.1 * torch.randn(len(LETTERS), len(centres), generator=torch.Generator().manual_seed(0))
     kinds = {c: n for n, group in enumerate(one_character.KINDS) for c in group}
     table = torch.stack([centres[kinds.get(c, 0)] for c in LETTERS]) + noise
-    assert one_character.alike(table, LETTERS) > 0.95
+    assert one_character.measure_likeness(table, LETTERS) > 0.95
     chances = [
-        one_character.alike(torch.randn(len(LETTERS), 32, generator=torch.Generator().manual_seed(n)), LETTERS)
-        for n in range(5)
+        one_character.measure_likeness(torch.randn(len(LETTERS), 32, generator=luck), LETTERS)
+        for luck in (torch.Generator().manual_seed(n) for n in range(5))
     ]
     assert 0.1 < sum(chances) / 5 < 0.35
 
@@ -60,4 +60,4 @@ def test_the_rule():
     assert word() == "true only when"
     assert word(idle=0.0, rare=1.5) == "shown"
     assert word(alike_last=0.3) == "not shown"
-    assert lab.judged(one_character.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"
+    assert lab.judge_runs(one_character.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"

@@ -14,7 +14,7 @@ def word(**numbers):
 
 
 def test_every_is_is_asked_for_the_name_of_whom_it_means():
-    for ids, asked in zip(*susan.batch(0), strict=True):
+    for ids, asked in zip(*susan.draw_batch(0), strict=True):
         words = [susan.WORDS[i] for i in ids]
         people = {"my": words[words.index("I'm") + 1], "his": words[words.index("he's") + 1]}
         places = [i for i, w in enumerate(words) if w == "is"]
@@ -56,4 +56,4 @@ def test_the_rule():
     assert word(cut_my=1.0) == "refuted"
     assert word(right=0.5) == "not shown"
     assert word(cut_control=0.2) == "not shown"
-    assert lab.judged(susan.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"
+    assert lab.judge_runs(susan.LAB, Runs((GOOD,) * 3), 10).word == "inconclusive"

@@ -14,24 +14,24 @@ OURS = ("cot-serial", "cot-depth", "residual-depth", "induction-heads", "warm-up
 
 def many(name, **numbers):
     """The verdict of a lab over three seeds that all gave these numbers."""
-    return labs.find(name).judge(Runs((numbers,) * 3)).word
+    return labs.find_lab(name).judge(Runs((numbers,) * 3)).word
 
 
 def test_thinking_aloud_in_short(monkeypatch):
     monkeypatch.setattr(cot_serial, "ARMS", ("not_fed_back", "aloud"))
-    found = cot_serial.run(0, steps=labs.find("cot-serial").enough)
+    found = cot_serial.run(0, steps=labs.find_lab("cot-serial").enough)
     assert found["aloud"] >= 0.95
     assert found["not_fed_back"] <= 0.35
 
 
 def test_aloud_fails_when_what_was_written_cannot_be_read(monkeypatch):
-    whole = cot_serial.spoken
+    whole = cot_serial.write_products
 
     def deaf(model, ids):
         first = whole(model, ids)[:, :1]
         return first.expand(-1, ids.shape[1])
 
-    monkeypatch.setattr(cot_serial, "spoken", deaf)
+    monkeypatch.setattr(cot_serial, "write_products", deaf)
     monkeypatch.setattr(cot_serial, "ARMS", ("aloud",))
     assert cot_serial.run(0, steps=20)["aloud"] < 0.5
 
@@ -39,7 +39,7 @@ def test_aloud_fails_when_what_was_written_cannot_be_read(monkeypatch):
 def test_residuals_in_short(monkeypatch):
     monkeypatch.setattr(residual_depth, "RATES", (3e-3,))
     monkeypatch.setattr(residual_depth, "ARMS", {"with": ("serial", 16), "without": ("none", 16)})
-    found = residual_depth.run(0, steps=labs.find("residual-depth").enough)
+    found = residual_depth.run(0, steps=labs.find_lab("residual-depth").enough)
     assert found["with"] >= 0.95
     assert found["without"] < 0.2
 
@@ -78,7 +78,7 @@ def test_what_counts_as_shown_and_what_does_not():
 
 
 def test_permutations_are_composed_one_after_another():
-    ids, so_far = cot_serial.draw(3, 5, 4)
+    ids, so_far = cot_serial.draw_products(3, 5, 4)
     table = cot_serial.compose()
     assert sorted(table[0].tolist()) == list(range(6))
     for row in range(5):
@@ -92,25 +92,25 @@ def test_permutations_are_composed_one_after_another():
 
 
 def test_a_head_that_matches_scores_one_and_a_bare_model_has_no_ffn():
-    model = induction_heads.bare(2, 0)
+    model = induction_heads.build_attention_only(2, 0)
     assert all(float(p.abs().sum()) == 0 for n, p in model.core.named_parameters() if ".ffn." in n)
     loss, score, match = induction_heads.look(model, 1)
     assert loss == pytest.approx(math.log(32), abs=1.0)
     assert abs(score) < 0.5
     assert match < 0.1
-    ids, count = induction_heads.batch(0, 4)
+    ids, count = induction_heads.draw_batch(0, 4)
     for row in range(4):
         n = int(count[row])
         assert len(set(ids[row, :n].tolist())) == n
         assert ids[row, n:].tolist() == ids[row, :-n].tolist()
-    assert induction_heads.steepest([4.0, 3.5, 3.4, 1.0, 0.9], -50) == 150
+    assert induction_heads.find_steepest([4.0, 3.5, 3.4, 1.0, 0.9], -50) == 150
 
 
 def test_the_published_figures_stand_beside_ours_with_their_source():
     for name in ("cot-depth", "induction-heads", "warm-up"):
-        kept = labs.saved(name)
+        kept = labs.load_result(name)
         assert kept is not None
-        plot = labs.find(name).plot(Runs(tuple(kept["numbers"])))
+        plot = labs.find_lab(name).plot(Runs(tuple(kept["numbers"])))
         assert plot.beside is not None
         assert "et al." in plot.beside.source
         assert all(len(row) == len(plot.beside.x) for row in plot.beside.series.values())
@@ -118,11 +118,11 @@ def test_the_published_figures_stand_beside_ours_with_their_source():
 
 @pytest.mark.parametrize("name", OURS)
 def test_committed_results_are_whole(name):
-    kept = labs.saved(name)
+    kept = labs.load_result(name)
     assert kept is not None
     assert len(kept["seeds"]) >= 3
     assert not kept["stopped"]
     result = lab.from_json(kept, name)
-    found = labs.find(name)
-    assert lab.judged(found, Runs(result.numbers), result.steps) == result.verdict
+    found = labs.find_lab(name)
+    assert lab.judge_runs(found, Runs(result.numbers), result.steps) == result.verdict
     assert lab.differences(found, result, result) == []

@@ -32,7 +32,7 @@ def logit(core: Transformer, token: int, change: edit.Edit | None = None, pos: i
 def test_gradient_times_input_is_the_slope_along_each_embedding(name: str) -> None:
     core = zoo.made(zoo.ALL[name]()).double()
     both = name == "seq2seq"
-    found = gradient.gradient(core, IDS, source=SOURCE if both else None, pos=-1, token=7)
+    found = gradient.input_gradient(core, IDS, source=SOURCE if both else None, pos=-1, token=7)
     assert found.logit == pytest.approx(logit(core, 7))
     tap = "encoder.embed" if both else "embed"
     for pos in range(len(SOURCE if both else IDS)):
@@ -41,7 +41,7 @@ def test_gradient_times_input_is_the_slope_along_each_embedding(name: str) -> No
     assert (found.size > 0).all()
     last = len(found.size) - 1
     slopes = [(logit(core, 7, edit.add(tap, h, pos=last)) - logit(core, 7, edit.add(tap, -h, pos=last))) / 2e-5
-              for h in 1e-5 * torch.eye(core.spec.stack.width, dtype=torch.float64)]  # fmt: skip
+              for h in 1e-5 * torch.eye(core.spec.stack.width, dtype=torch.float64)]
     assert float(found.size[last]) == pytest.approx(float(torch.tensor(slopes).norm()), rel=1e-4)
     assert all(p.grad is None for p in core.parameters())
     assert active_tracer.get() is None
@@ -56,7 +56,7 @@ def test_a_trace_asks_for_its_own_text_and_later_words_have_no_say() -> None:
     assert (found.times[2:] == 0).all()
     assert (found.times[:2] != 0).all()
     with pytest.raises(QkvError, match="source="):
-        gradient.gradient(core, IDS, source=SOURCE)
+        gradient.input_gradient(core, IDS, source=SOURCE)
 
 
 @pytest.mark.parametrize("name", ["demo-moe", "glm"])
@@ -92,18 +92,18 @@ def test_each_row_of_a_batch_is_read_as_it_was() -> None:
     for group in ([prompts[1]], prompts):
         with torch.inference_mode(), Trace(model.core, save=["logits"]) as t:
             generate(model.core, group, options=DecodeOptions(3, start=(model.special.start,)))
-        alone.append(gradient.as_read(t.ran(), len(group) - 1).prefix_len)
+        alone.append(gradient.rebuild_inputs(t.ran(), len(group) - 1).prefix_len)
     assert alone[0].tolist() == alone[1].tolist() == [len(prompts[1])]
     core, target, source = zoo.made(zoo.seq2seq()), torch.tensor([IDS, IDS]), torch.tensor([SOURCE, [12, 13, 14]])
     with torch.inference_mode(), Trace(core) as t:
         memory = core.encode(source)
         core(target, Inputs(memory=memory))
-    want = gradient.gradient(core, IDS, source=[12, 13, 14], token=7)
+    want = gradient.input_gradient(core, IDS, source=[12, 13, 14], token=7)
     assert t.gradient(-1, 7, row=1).logit == pytest.approx(want.logit, abs=1e-5)
 
 
 def test_a_gradient_at_another_tap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = gradient.Ear.__init__
-    monkeypatch.setattr(gradient.Ear, "__init__", lambda ear, name: right(ear, "layers.0.resid_mid"))
+    right = gradient.EmbeddingLeaf.__init__
+    monkeypatch.setattr(gradient.EmbeddingLeaf, "__init__", lambda ear, name: right(ear, "layers.0.resid_mid"))
     with pytest.raises(AssertionError):
         test_gradient_times_input_is_the_slope_along_each_embedding("gqa")

@@ -15,7 +15,7 @@ from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
-from qkv.lens import tape
+from qkv.lens import trace_storage
 from qkv.lens.trace import Trace
 from qkv.tasks.special_tokens import start_ids
 
@@ -46,7 +46,7 @@ def same(mine: Trace, alone: Trace, name: str, real: int) -> None:
 
 WIDE: dict[str, Any] = {"search": Search(beams=4), "options": DecodeOptions(7, start=(0,))}
 NAMES = ["encoder.layers.0.attn.pattern", "decoder.layers.1.attn.pattern", "decoder.layers.0.cross.pattern",
-         "decoder.layers.1.cross.z", "decoder.layers.1.resid_out", "decoder.layers.0.attn.k"]  # fmt: skip
+         "decoder.layers.1.cross.z", "decoder.layers.1.resid_out", "decoder.layers.0.attn.k"]
 
 
 def test_every_hypothesis_of_a_beam_is_what_it_is_alone() -> None:
@@ -91,7 +91,7 @@ def test_lines_are_the_same_from_disk_and_wrong_ones_are_named(tmp_path: Path) -
     core = zoo.made(zoo.seq2seq())
     with Trace(core, NAMES) as t:
         beam(core, SOURCES[:1], search=Search(beams=2), options=DecodeOptions(4, start=(0,)))
-    read = tape.load(t.save(tmp_path / "t"), core)
+    read = trace_storage.load_trace(t.save(tmp_path / "t"), core)
     assert read.lines() == t.lines()
     assert torch.equal(read.line(1)[NAMES[3]], t.line(1)[NAMES[3]])
     with pytest.raises(QkvError, match=r"line 99: this run has \d+ texts, 0 to \d+"):

@@ -21,8 +21,8 @@ from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
-from qkv.lens import edit, tape, trace
-from qkv.lens.trace import Trace, names
+from qkv.lens import edit, trace, trace_storage
+from qkv.lens.trace import Trace, tap_names
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 
 
@@ -170,12 +170,12 @@ def test_one_row_of_a_map_is_that_row_for_shared_sources_and_cached_calls() -> N
 
 @torch.no_grad()
 def test_a_map_rebuilt_without_its_scale_or_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    core, ids, right = made(lm()), words(1, 6), trace.pattern
+    core, ids, right = made(lm()), words(1, 6), trace.compute_pattern
     with Trace(core, save=["check"]) as t:
         core(ids)
-    monkeypatch.setattr(trace, "pattern", lambda q, k, seen, at: right(q * 2, k, seen, at))
+    monkeypatch.setattr(trace, "compute_pattern", lambda q, k, seen, at: right(q * 2, k, seen, at))
     assert max(t.check().values()) > 1e-3
-    monkeypatch.setattr(trace, "pattern", lambda q, k, seen, at: right(q, k, seen._replace(causal=False), at))
+    monkeypatch.setattr(trace, "compute_pattern", lambda q, k, seen, at: right(q, k, seen._replace(causal=False), at))
     assert max(t.check().values()) > 1e-3
 
 
@@ -285,7 +285,7 @@ def test_names_are_the_taps_that_fire() -> None:
             ear.heard = [n for n in ear.heard if "layers" not in n and "embed" not in n and "norm" not in n]
             core.classify(ids)
         active_tracer.reset(token)
-        assert sorted(ear.heard) == sorted(names(make()))
+        assert sorted(ear.heard) == sorted(tap_names(make()))
 
 
 @torch.no_grad()
@@ -323,7 +323,7 @@ def test_patterns_hold_over_a_prefill_and_decoding(name: str) -> None:
 def test_a_rebuilt_map_without_distances_or_with_other_latents_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     core, ids = zoo.made(zoo.relative()), zoo.words(1, 9)
     with monkeypatch.context() as patch, Trace(core, save=["check"]) as t:
-        patch.setattr(trace, "leant", lambda stack, ids, step: dict(step.mask))
+        patch.setattr(trace, "collect_masks", lambda stack, ids, step: dict(step.mask))
         zoo.run(core, ids)
     assert max(t.check().values()) > 1e-3
     core, cache = zoo.made(zoo.mixed()), Static(3)
@@ -440,7 +440,7 @@ def test_put_add_scale_and_swap_change_what_they_name_and_nothing_else() -> None
         (edit.scale(name, 2.0, pos=3), x[:, 3] * 2), (edit.add(name, torch.ones(32), pos=3), x[:, 3] + 1),
         (edit.put(name, 7.0, pos=3), torch.full((1, 32), 7.0)),
         (edit.swap(name, donor[name], pos=3, source=1), donor[name][:, 1]),
-    ):  # fmt: skip
+    ):
         with Trace(core, save=[name], edit=[change]) as t:
             core(ids)
         assert torch.equal(t[name][:, 3], expected)
@@ -529,7 +529,8 @@ def test_a_trace_that_stops_ends_its_own_block_alone(tmp_path: Path) -> None:
             core(ids)
         raise AssertionError("the outer one's stop ends both")
     assert inner.runs == []
-    assert torch.equal(tape.load(tmp_path / "t", core)["layers.0.resid_out"], outer["layers.0.resid_out"])
+    stored = trace_storage.load_trace(tmp_path / "t", core)
+    assert torch.equal(stored["layers.0.resid_out"], outer["layers.0.resid_out"])
     with pytest.raises(KeyError), Trace(core, save=["embed"], stop=True):
         raise KeyError
     with Trace(core, save=["final_norm"], stop=True) as t:

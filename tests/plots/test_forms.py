@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from qkv.errors import QkvError
 from qkv.plots import figure, forms, html, terminal
 from qkv.plots.forms import Bars, Grid, Lines, Table
-from qkv.plots.text import bar, clean, number, percent, width
+from qkv.plots.text import bar, clean, format_number, percent, width
 
 POINTS = st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6)), min_size=1, max_size=30)
 
@@ -110,7 +110,7 @@ def test_columns_stand_under_each_other_in_chinese_too() -> None:
 
 def test_cells_hold_no_control_characters() -> None:
     assert [clean(t) for t in (" a ", "", " ", "a\n", "\x1b[31m")] == ["a", "", "␣", "a⏎", "\\x1b[31m"]
-    assert [number(x) for x in (3.0, 12345.0, 0.12345, 1e20)] == ["3", "12,345", "0.123", "1e+20"]
+    assert [format_number(x) for x in (3.0, 12345.0, 0.12345, 1e20)] == ["3", "12,345", "0.123", "1e+20"]
 
 
 def test_numbers_of_a_table_stand_to_the_right() -> None:
@@ -131,7 +131,7 @@ def test_a_picture_is_written_or_matplotlib_is_asked_for(tmp_path: Path, monkeyp
     pytest.importorskip("matplotlib")
     form = Lines("", (), {"a": [(0, 1), (1, 2)]}, x_label="steps", y_label="loss")
     for name in ("deep/a.png", "deep/b.png"):
-        figure.save(figure.draw([form]), tmp_path / name)
+        figure.save_figure(figure.draw([form]), tmp_path / name)
     assert (tmp_path / "deep" / "a.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "deep" / "a.png").read_bytes() == (tmp_path / "deep" / "b.png").read_bytes()
     with pytest.raises(QkvError, match="expected a name that ends in"):

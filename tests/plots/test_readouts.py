@@ -12,11 +12,11 @@ import torch
 
 import qkv
 from qkv.errors import QkvError
-from qkv.lens import parts, readout, words
+from qkv.lens import attribution, embeddings, logit_lens
 from qkv.messages import Given
 from qkv.plots import figure, forms, html
 from qkv.plots.forms import Bars, Drawn, Grid, Lines, Table
-from qkv.plots.text import number
+from qkv.plots.text import format_number
 from qkv.sampling import Sampling
 
 TAPS = ["lens", "parts", "walk", "choices", "shift", "diff", "patterns"]
@@ -99,8 +99,8 @@ def test_every_readout_makes_a_figure(found: dict[str, Drawn], name: str, tmp_pa
 
 def test_what_is_drawn_is_what_the_readout_says(found: dict[str, Drawn]) -> None:
     guesses, pushed = found["lens"], found["parts"]
-    assert isinstance(guesses, readout.Guesses)
-    assert isinstance(pushed, parts.Parts)
+    assert isinstance(guesses, logit_lens.Guesses)
+    assert isinstance(pushed, attribution.Parts)
     (grid,) = guesses.forms()
     assert isinstance(grid, Grid)
     assert grid.cells[0][-1] == f"{guesses.best[-1][-1]} {100 * float(guesses.chances[-1, -1, 0]):.0f}%"
@@ -111,8 +111,8 @@ def test_what_is_drawn_is_what_the_readout_says(found: dict[str, Drawn]) -> None
     assert abs(sum(sums.series[""]) - pushed.logit) < 1e-4
     assert pushed.goal in sums.title
     near = found["neighbours"]
-    assert isinstance(near, words.Nears)
-    assert number(near[0].cosine, 4) in near._repr_html_()
+    assert isinstance(near, embeddings.Neighbours)
+    assert format_number(near[0].cosine, 4) in near._repr_html_()
     texts = Tags(found["alignment"]._repr_html_()).texts
     assert {"书", "茶", "它"} <= {x.strip() for x in texts}
     (square,) = found["mask"].forms()
@@ -200,13 +200,13 @@ def test_a_fault_would_be_seen(found: dict[str, Drawn], fault: str, monkeypatch:
         with pytest.raises(AssertionError):
             test_text_is_readable_on_every_shade_in_light_and_in_dark()
     else:
-        monkeypatch.setattr(readout.Guesses, "best", ((),), raising=False)
-        moved = readout.Guesses(**{**vars(found["lens"]), "chances": vars(found["lens"])["chances"].flip(0)})
+        monkeypatch.setattr(logit_lens.Guesses, "best", ((),), raising=False)
+        moved = logit_lens.Guesses(**{**vars(found["lens"]), "chances": vars(found["lens"])["chances"].flip(0)})
         with pytest.raises(AssertionError):
             test_what_is_drawn_is_what_the_readout_says({**found, "lens": Swapped(moved, found["lens"])})
 
 
-class Swapped(readout.Guesses):
+class Swapped(logit_lens.Guesses):
     """Says one thing and draws another."""
 
     def __init__(self, drawn: Any, said: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qkv.explore.question import Shelf
+from qkv.explore.question import RecentRuns
 
 WEB = Path(__file__).parents[2] / "web"
 
@@ -33,7 +33,7 @@ def browsed(program: str, *words: str, timeout: int = 1700) -> Any:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def wrong(numbers: list[dict[str, Any]], shelf: Shelf) -> list[str]:
+def wrong(numbers: list[dict[str, Any]], shelf: RecentRuns) -> list[str]:
     """The numbers that their own lines do not give."""
     bad: list[str] = []
     scopes = {run: shelf.get(run).scope for run in {n["run"] for n in numbers}}

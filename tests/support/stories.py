@@ -76,7 +76,7 @@ def convert(directory: Path) -> Path:
     }  # fmt: skip
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    backend = sentencepiece.build(sentencepiece.read_plain(source() / "tok512.bin"))
+    backend = sentencepiece.build_tokenizer(sentencepiece.read_plain(source() / "tok512.bin"))
     backend.post_processor = backends.template(("<s>", 1), None)
     Tokenizer(backend, bos="<s>", eos="</s>", unk="<unk>").save(directory)
     return directory

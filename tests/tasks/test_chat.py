@@ -6,7 +6,7 @@ from dataclasses import replace
 from support import zoo
 
 import qkv
-from qkv.tokenizers.vocabulary import train
+from qkv.tokenizers.vocabulary import train_vocabulary
 
 TEXTS = ("one two three", "four", "five six seven eight nine ten")
 CHATML = (
@@ -16,7 +16,7 @@ CHATML = (
 
 
 def test_the_template_writes_a_conversation_and_typed_tokens_stay_text():
-    tokenizer = train(TEXTS, kind="bpe", size=300, specials=("</s>", "<unk>", "<|im_start|>", "<|im_end|>"))
+    tokenizer = train_vocabulary(TEXTS, kind="bpe", size=300, specials=("</s>", "<unk>", "<|im_start|>", "<|im_end|>"))
     tokenizer.config["chat_template"] = CHATML
     made = qkv.Model(zoo.made(replace(zoo.ALL["gqa"](), vocabulary=len(tokenizer))), tokenizer)
     start, end = tokenizer.id("<|im_start|>"), tokenizer.id("<|im_end|>")

@@ -16,14 +16,14 @@ from qkv.model import Model
 from qkv.paths import bundled_dir
 from qkv.tasks import evaluate
 from qkv.tasks.types import Result
-from qkv.tokenizers.vocabulary import train
+from qkv.tokenizers.vocabulary import train_vocabulary
 from qkv.training.shape import Shape
 
 TEXT = "我喜欢苹果。你喜欢茶吗？the cat sat on the mat. 小帅在学校读书，我在家。\n" * 6
 
 
 def decoder(context: int = 24) -> Model:
-    made = train([TEXT], kind="char", size=200, specials=("</s>", "<unk>"), template="none")
+    made = train_vocabulary([TEXT], kind="char", size=200, specials=("</s>", "<unk>"), template="none")
     shape = Shape("gpt2", width=32, layers=2, heads=2, ffn=64, dropout=0.0, context=context)
     model = hub.build(shape.spec(len(made)), tokenizer=made)
     with torch.no_grad():
@@ -34,7 +34,7 @@ def decoder(context: int = 24) -> Model:
 
 
 def translator() -> Model:
-    made = train([TEXT], kind="char", size=200, specials=("<pad>", "</s>", "<unk>"), template="eos")
+    made = train_vocabulary([TEXT], kind="char", size=200, specials=("<pad>", "</s>", "<unk>"), template="eos")
     shape = Shape("marian", width=32, layers=1, heads=2, ffn=64, dropout=0.0, context=16)
     model = hub.build(shape.spec(len(made)), tokenizer=made)
     model.core.eval()
@@ -199,7 +199,7 @@ def test_a_real_translator_and_a_real_decoder_answer(tmp_path: Path) -> None:
 
 def labeller() -> Model:
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    made = train([TEXT], kind="char", size=200, specials=special, template="cls")
+    made = train_vocabulary([TEXT], kind="char", size=200, specials=special, template="cls")
     shape = Shape("bert", width=32, layers=1, heads=2, ffn=64, dropout=0.0, context=64)
     model = hub.build(shape.spec(len(made), labels=3), tokenizer=made)
     model.config = {"id2label": {"0": "no", "1": "yes", "2": "perhaps"}}

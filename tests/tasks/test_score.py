@@ -11,7 +11,7 @@ from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.tasks.special_tokens import with_end
 from qkv.tasks.types import SpecialTokens
-from qkv.tokenizers.vocabulary import train
+from qkv.tokenizers.vocabulary import train_vocabulary
 
 SOURCE, TARGET = [5, 6, 7, 8], [9, 4, 11, 2]
 
@@ -78,7 +78,7 @@ def test_a_decoder_s_pair_is_the_rest_of_one_text() -> None:
 
 
 def test_texts_are_cut_as_one_and_a_target_has_its_end() -> None:
-    tokenizer = train(["one two three one two", "four onetwo"] * 3, kind="bpe", size=280)
+    tokenizer = train_vocabulary(["one two three one two", "four onetwo"] * 3, kind="bpe", size=280)
     decoder = qkv.Model(zoo.made(replace(zoo.ALL["gqa"](), vocabulary=300)), tokenizer, special=SpecialTokens(eos=(1,)))
     both, first = tokenizer.encode("one two three"), tokenizer.encode("one two")
     assert both[: len(first)] == first

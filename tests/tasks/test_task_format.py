@@ -74,6 +74,6 @@ def test_marks_come_from_a_vocabulary():
 
     words = {"_start_": 4, "_delimiter_": 5, "_classify_": 6, "a": 0, "[UNK]": 1}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
-    assert TaskTokens.of(Tokenizer(backend)) == TaskTokens(4, 5, 6)
+    assert TaskTokens.from_tokenizer(Tokenizer(backend)) == TaskTokens(4, 5, 6)
     with pytest.raises(QkvError, match="lacks _nope_"):
-        TaskTokens.of(Tokenizer(backend), ("_start_", "_nope_", "_classify_"))
+        TaskTokens.from_tokenizer(Tokenizer(backend), ("_start_", "_nope_", "_classify_"))

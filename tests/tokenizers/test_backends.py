@@ -363,4 +363,4 @@ def test_a_wrong_kind_would_show(directory: Any, vocabulary: Any, tmp_path: Path
     texts = [text for text, _ in published("qwen2")]
     assert any(t.encode(text) != vocabulary("qwen2").encode(text) for text in texts)
     model = sentencepiece.read_model(DATA / "t5" / "spiece.model")
-    assert sentencepiece.build(model).encode("a").ids != vocabulary("t5").encode("a")
+    assert sentencepiece.build_tokenizer(model).encode("a").ids != vocabulary("t5").encode("a")

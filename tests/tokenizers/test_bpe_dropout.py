@@ -16,10 +16,10 @@ from tokenizers import models, pre_tokenizers, trainers
 from qkv.errors import QkvError
 from qkv.paths import data_dir
 from qkv.tokenizers.bpe_dropout import JOINT, BpeDropout, Trials, join_parts, list_pieces, read_merges, spell
-from qkv.tokenizers.vocabulary import train
+from qkv.tokenizers.vocabulary import train_vocabulary
 
 TEXTS = ["the lowest newest widest lower newer wider low new wide", "es est </s> naïve 我爱学习 学习 学", "banana ban"]
-BPE = train(TEXTS * 3, kind="bpe", size=300, template="eos")
+BPE = train_vocabulary(TEXTS * 3, kind="bpe", size=300, template="eos")
 ANY = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
@@ -53,14 +53,14 @@ def jointed(code: Path) -> tuple[BpeDropout, list[str]]:
     backend, ranks = learnt(), read_merges(code)
     texts = [cut(backend, text) for text in TEXTS]
     more = " ".join(map(spell, list_pieces((word for text in texts for word in join_parts(text)), ranks)))
-    return BpeDropout(train([*texts, more], kind="split", size=500, template="eos"), ranks), texts
+    return BpeDropout(train_vocabulary([*texts, more], kind="split", size=500, template="eos"), ranks), texts
 
 
 @given(ANY, st.floats(0.01, 1.0), st.integers(0, 9))
 @settings(max_examples=60, deadline=None)
 def test_bytes_cut_anew_spell_the_text_and_end_as_ever(text: str, share: float, seed: int) -> None:
     recut = BpeDropout(BPE)
-    ids = recut.ids_of(recut.read([text])[0], trials(share, seed))
+    ids = recut.ids_of(recut.split_texts([text])[0], trials(share, seed))
     assert BPE.decode(ids) == BPE.decode(BPE.encode(text))
     assert ids[-1] == BPE.eos_id
 
@@ -70,13 +70,13 @@ def test_bytes_cut_anew_spell_the_text_and_end_as_ever(text: str, share: float, 
 def test_without_a_hit_the_cut_is_the_vocabularys_own(text: str) -> None:
     recut, none = BpeDropout(BPE), trials(0.5)
     none.kept = 10**9
-    assert recut.ids_of(recut.read([text])[0], none) == BPE.encode(text)
+    assert recut.ids_of(recut.split_texts([text])[0], none) == BPE.encode(text)
 
 
 def test_pieces_cut_anew_join_to_the_same_words(code: Path) -> None:
     recut, texts = jointed(code)
     tokenizer = recut.tokenizer
-    for text, read in zip(texts, recut.read(texts), strict=True):
+    for text, read in zip(texts, recut.split_texts(texts), strict=True):
         whole = trials(0.5)
         whole.kept = 10**9
         assert recut.ids_of(read, whole) == tokenizer.encode(text)
@@ -90,7 +90,7 @@ def test_pieces_cut_anew_join_to_the_same_words(code: Path) -> None:
 
 def test_all_left_out_leaves_characters(code: Path) -> None:
     recut, _ = jointed(code)
-    [read] = recut.read(["lowest"])
+    [read] = recut.split_texts(["lowest"])
     assert [recut.tokenizer.token(i) for i in recut.ids_of(read, trials(1.0))] == [
         *(c + JOINT for c in "lowes"), "t", "</s>"]  # fmt: skip
 
@@ -141,7 +141,7 @@ def test_the_rate_is_that_of_tokenizers_own_dropout(code: Path) -> None:
 
 def test_merges_and_vocabularies_that_do_not_fit_are_told(code: Path, tmp_path: Path) -> None:
     with pytest.raises(QkvError, match=r"WordLevel has no merges.*tokenizer\.merges=FILE"):
-        BpeDropout(train(TEXTS, kind="split"))
+        BpeDropout(train_vocabulary(TEXTS, kind="split"))
     with pytest.raises(QkvError, match=r"nowhere: no merges could be read"):
         read_merges(tmp_path / "nowhere")
     old = tmp_path / "old"
@@ -153,10 +153,10 @@ def test_merges_and_vocabularies_that_do_not_fit_are_told(code: Path, tmp_path: 
         read_merges(old)
     texts = ["lo@@ w@@ est ne@@ w@@ est"]
     with pytest.raises(QkvError, match=r"2 of 2 words, such as 'lowest', are split differently by these merges"):
-        BpeDropout(train(texts, kind="split"), read_merges(code)).read(texts)
+        BpeDropout(train_vocabulary(texts, kind="split"), read_merges(code)).split_texts(texts)
     recut, texts = jointed(code)
     with pytest.raises(QkvError, match=r"the vocabulary of \d+ tokens lacks .*tokenizer\.size"):
-        BpeDropout(train(texts, kind="split"), recut.ranks).read(texts)
+        BpeDropout(train_vocabulary(texts, kind="split"), recut.ranks).split_texts(texts)
 
 
 def test_the_merges_of_multi30k_cut_it_as_it_is_cut() -> None:
@@ -166,8 +166,8 @@ def test_the_merges_of_multi30k_cut_it_as_it_is_cut() -> None:
     ranks = read_merges(folder / "code")
     texts = [line for side in ("en", "de") for line in (folder / f"valid.{side}").read_text("utf-8").splitlines()]
     more = " ".join(map(spell, list_pieces((word for text in texts for word in join_parts(text)), ranks)))
-    recut = BpeDropout(train([*texts, more], kind="split", size=20_000), ranks)
-    read, draws = recut.read(texts), trials(0.1)
+    recut = BpeDropout(train_vocabulary([*texts, more], kind="split", size=20_000), ranks)
+    read, draws = recut.split_texts(texts), trials(0.1)
     assert None not in recut.usual.values()
     usual, anew = sum(len(t.split()) for t in texts), sum(len(recut.ids_of(r, draws)) for r in read)
     assert 1.2 < anew / usual < 1.3

@@ -194,7 +194,7 @@ def test_transformers_reads_a_sentencepiece_model_that_we_saved(tmp_path: Path) 
 @pytest.mark.needs_data
 def test_plain_pieces_and_scores_make_a_tokenizer() -> None:
     path = data_dir() / "weights" / "stories260K" / "tok512.bin"
-    t = Tokenizer(sentencepiece.build(sentencepiece.read_plain(path)), bos="<s>", eos="</s>", unk="<unk>")
+    t = Tokenizer(sentencepiece.build_tokenizer(sentencepiece.read_plain(path)), bos="<s>", eos="</s>", unk="<unk>")
     assert len(t) == 512
     text = "Once upon a time, there was a little girl named Lily. 你"
     assert t.decode(t.encode(text)) == text

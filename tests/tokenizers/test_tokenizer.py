@@ -11,7 +11,7 @@ from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.tokenizers import backends
 from qkv.tokenizers.tokenizer import Spelling, Tokenizer, load
-from qkv.tokenizers.vocabulary import train
+from qkv.tokenizers.vocabulary import train_vocabulary
 
 BYTES = [f"<0x{b:02X}>" for b in range(256)]
 
@@ -36,7 +36,7 @@ def test_pieces_are_readable() -> None:
     t = fallback()
     ids = [1, 259, 260, 261, 262, *ids_of("你".encode()), 2, 9999]
     assert t.pieces(ids) == ["<s>", "the", "␣", "cat", "⏎", "⟨e4⟩", "⟨bd⟩", "⟨a0⟩", "</s>", "⟨9999⟩"]
-    level = train(["the cat the cat 你"], kind="bpe", size=270)
+    level = train_vocabulary(["the cat the cat 你"], kind="bpe", size=270)
     assert level.pieces(level.encode("the cat")) == ["the", "cat"]
 
 
@@ -94,7 +94,7 @@ def test_a_tokenizer_that_does_not_fit_names_both_sizes() -> None:
 
 
 def test_offsets_point_into_the_text() -> None:
-    t = train(["I love studying"], kind="word", template="eos")
+    t = train_vocabulary(["I love studying"], kind="word", template="eos")
     assert t.offsets("I love") == [(0, 1), (2, 6), (0, 0)]
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qkv.errors import QkvError
 from qkv.tokenizers.tokenizer import Tokenizer, load
-from qkv.tokenizers.vocabulary import train
+from qkv.tokenizers.vocabulary import train_vocabulary
 
 TEXTS = ["I love studying.", "我爱学习。\n我 也爱你。", "  two  spaces\tand a tab\r\n", "naïve café 🦀🦀 한국어"]
 ENGLISH = ["I", "love", "studying", "What", "'s", "this", ".", "?", ",", "a", "Apple", "New York", "o'clock"]
@@ -16,7 +16,7 @@ WORDS = ["我", "爱", "学习", "学", "习惯", "苹果", "。", "？", "…�
 
 
 def lexicon(**more: str) -> Tokenizer:
-    return train((), kind="lexicon", words=WORDS, **more)  # type: ignore[arg-type]
+    return train_vocabulary((), kind="lexicon", words=WORDS, **more)  # type: ignore[arg-type]
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30))
@@ -27,11 +27,11 @@ def test_byte_level_bpe_spells_any_text(text: str) -> None:
     assert "".join([*map(stream.push, BPE.encode(text)), stream.end()]) == text
 
 
-BPE = train(TEXTS, kind="bpe", size=300)
+BPE = train_vocabulary(TEXTS, kind="bpe", size=300)
 
 
 def test_characters_make_a_round_trip() -> None:
-    t = train(TEXTS, kind="char")
+    t = train_vocabulary(TEXTS, kind="char")
     for text in TEXTS:
         ids = t.encode(text)
         assert len(ids) == len(text)
@@ -40,7 +40,7 @@ def test_characters_make_a_round_trip() -> None:
 
 
 def test_words_are_cut_at_punctuation_and_joined_again() -> None:
-    t = train(["I love it, (you) know. What's this?"], kind="word", template="eos")
+    t = train_vocabulary(["I love it, (you) know. What's this?"], kind="word", template="eos")
     ids = t.encode("I love it, (you) know. What's this?")
     assert ids[-1] == t.eos_id
     assert t.decode(ids) == "I love it, (you) know. What's this?"
@@ -48,12 +48,12 @@ def test_words_are_cut_at_punctuation_and_joined_again() -> None:
 
 
 def test_the_most_frequent_words_stay() -> None:
-    t = train(["b b b a a c"], kind="word", size=5)
+    t = train_vocabulary(["b b b a a c"], kind="word", size=5)
     assert [t.token(i) for i in range(len(t))] == ["<pad>", "</s>", "<unk>", "b", "a"]
 
 
 def test_joints_of_split_text_are_mended() -> None:
-    t = train(["zwei männer nahe viel@@ er bü@@ sche ."], kind="split", template="eos")
+    t = train_vocabulary(["zwei männer nahe viel@@ er bü@@ sche ."], kind="split", template="eos")
     ids = t.encode("viel@@ er bü@@ sche .")
     assert len(ids) == 6
     assert t.decode(ids) == "vieler büsche ."
@@ -90,15 +90,16 @@ def test_a_lexicon_names_what_it_lacks_and_cuts_no_unknown_english_word() -> Non
 
 def test_templates() -> None:
     special = ("<pad>", "<s>", "</s>", "<unk>")
-    ids = {k: train(["a"], kind="char", specials=special, template=k).encode("a") for k in ("none", "eos", "bos")}  # type: ignore[arg-type]
+    made = {k: train_vocabulary(["a"], kind="char", specials=special, template=k) for k in ("none", "eos", "bos")}  # type: ignore[arg-type]
+    ids = {k: tokenizer.encode("a") for k, tokenizer in made.items()}
     assert ids == {"none": [4], "eos": [4, 2], "bos": [1, 4]}
-    assert train(["a"], kind="char", template="eos").encode("") == [1]
+    assert train_vocabulary(["a"], kind="char", template="eos").encode("") == [1]
 
 
 @pytest.mark.parametrize("kind", ["char", "word", "bpe", "lexicon", "split"])
 def test_transformers_gives_the_same_ids(kind: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    t = train(TEXTS, kind=kind, words=WORDS, size=400, template="eos")  # type: ignore[arg-type]
+    t = train_vocabulary(TEXTS, kind=kind, words=WORDS, size=400, template="eos")  # type: ignore[arg-type]
     t.save(tmp_path)
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
     ours = load(tmp_path)
@@ -113,11 +114,11 @@ def test_transformers_gives_the_same_ids(kind: str, tmp_path: Path) -> None:
 
 def test_what_cannot_be_trained_says_why() -> None:
     with pytest.raises(QkvError, match="<unk>"):
-        train(["a"], kind="char", specials=("<pad>",))
+        train_vocabulary(["a"], kind="char", specials=("<pad>",))
     with pytest.raises(QkvError, match="template 'bos'"):
-        train(["a"], kind="char", template="bos")
+        train_vocabulary(["a"], kind="char", template="bos")
     with pytest.raises(QkvError, match="at least 260"):
-        train(["a"], kind="bpe", size=100)
+        train_vocabulary(["a"], kind="bpe", size=100)
     for kind in ("char", "word", "split", "lexicon"):
         with pytest.raises(QkvError, match="no text"):
-            train([], kind=kind)  # type: ignore[arg-type]
+            train_vocabulary([], kind=kind)  # type: ignore[arg-type]

@@ -38,18 +38,18 @@ def test_a_link_to_a_run_is_one(tmp_path: Path) -> None:
     a_run(tmp_path / "elsewhere", "one")
     a_run(tmp_path / "runs", "two")
     (tmp_path / "runs" / "linked").symlink_to(tmp_path / "elsewhere" / "one")
-    assert [path.name for path in compare.find(tmp_path / "runs")] == ["linked", "two"]
+    assert [path.name for path in compare.find_runs(tmp_path / "runs")] == ["linked", "two"]
 
 
 def test_settings_that_a_base_overrules_are_none_of_the_run(tmp_path: Path) -> None:
     folder = a_run(tmp_path, "one")
     said = {"model": {"width": 256, "context": 64}, "tokenizer": {"size": 8000, "dropout": 0.1}, "base": "demo"}
     (folder / "train" / "run.json").write_text(json.dumps(said), encoding="utf-8")
-    assert compare.read(folder).settings == {"model.context": 64, "tokenizer.bpe_dropout": 0.1, "base": "demo"}
+    assert compare.read_run(folder).settings == {"model.context": 64, "tokenizer.bpe_dropout": 0.1, "base": "demo"}
 
 
 def test_a_run_in_numbers(tmp_path: Path) -> None:
-    run = compare.read(a_run(tmp_path, "one"))
+    run = compare.read_run(a_run(tmp_path, "one"))
     assert (run.name, run.steps, run.tokens, run.seconds, run.speed) == ("one", 30, 3000, 7.5, 400.0)
     assert (run.metric, run.best, run.loss, run.ended) == ("bleu", 5, pytest.approx(5 / 3), "steps")
     assert run.curve("bleu") == [(10, 1), (20, 5), (30, 4)]
@@ -66,42 +66,42 @@ def test_what_a_run_kept_is_what_it_ended_with(tmp_path: Path) -> None:
     more = '"seconds": 7.5, "weights": "ema", "metrics": {"loss": 1.5, "bleu": 6.5, "signature": "x"}'
     lines = path.read_text(encoding="utf-8").replace('"seconds": 7.5', more)
     path.write_text(lines, encoding="utf-8")
-    run = compare.read(folder)
+    run = compare.read_run(folder)
     assert (run.best, run.kept) == (6.5, {"loss": 1.5, "bleu": 6.5})
     path.write_text(lines.rpartition("{")[0] + '{"kind": "step", "step": 40, "loss": 1.0}\n', encoding="utf-8")
-    assert compare.read(folder).best == 5, "it went on"
+    assert compare.read_run(folder).best == 5, "it went on"
 
 
 def test_a_run_that_did_not_end_and_one_without_its_settings(tmp_path: Path) -> None:
     path = a_run(tmp_path, "one", end=False)
-    run = compare.read(path)
+    run = compare.read_run(path)
     assert (run.tokens, run.speed, run.ended, run.seconds) == (None, 100.0, "", 6.0)
     (path / "train" / "run.json").write_text("not json", encoding="utf-8")
-    assert compare.read(path).metric == "loss"
+    assert compare.read_run(path).metric == "loss"
     (path / "train" / "log.jsonl").write_text("[1]\n\n3\n", encoding="utf-8")
-    assert compare.read(path).steps == 0
+    assert compare.read_run(path).steps == 0
 
 
 def test_an_end_before_a_resumed_part_is_not_the_end(tmp_path: Path) -> None:
     path = a_run(tmp_path, "one")
     with (path / "train" / "log.jsonl").open("a", encoding="utf-8") as file:
         file.write('\n{"kind": "step", "step": 40, "loss": 1.0, "seconds": 9.0, "tokens_per_second": 50.0}\n')
-    run = compare.read(path)
+    run = compare.read_run(path)
     assert (run.steps, run.ended, run.seconds, run.tokens) == (40, "", 9.0, None)
 
 
 def test_a_test_is_that_of_a_run_that_ended(tmp_path: Path) -> None:
     path = a_run(tmp_path, "one")
-    assert compare.read(path).test is None
+    assert compare.read_run(path).test is None
     (path / "train" / "result.json").write_text('{"test": {"bleu": 40.5, "loss": 2}}', encoding="utf-8")
-    assert compare.read(path).test == 40.5
+    assert compare.read_run(path).test == 40.5
     (path / "train" / "run.json").write_text('{"training": {"metric": "loss"}}', encoding="utf-8")
-    assert compare.read(path).test == 2
+    assert compare.read_run(path).test == 2
     with (path / "train" / "log.jsonl").open("a", encoding="utf-8") as file:
         file.write('\n{"kind": "step", "step": 40, "loss": 1.0, "seconds": 9.0}\n')
-    assert compare.read(path).test is None, "it went on since then"
+    assert compare.read_run(path).test is None, "it went on since then"
     (path / "train" / "result.json").write_text("[]", encoding="utf-8")
-    assert compare.read(path).test is None
+    assert compare.read_run(path).test is None
 
 
 def test_runs_differ_from_what_most_say(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_real_training_is_read(tmp_path: Path) -> None:
     assert run.best == pytest.approx(done.outcome.metrics["loss"])
     assert run.settings["model.family"] == "llama"
     (tmp_path / "a" / "train" / "log.jsonl").write_text('{"kind": "step", "step": 6, "seconds": 1}\n', encoding="utf-8")
-    assert compare.read(tmp_path / "a").tokens == done.outcome.tokens, "the checkpoint knows it"
+    assert compare.read_run(tmp_path / "a").tokens == done.outcome.tokens, "the checkpoint knows it"
 
 
 def test_runs_are_found_by_their_logs(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from qkv.data import collate, corrupt, shards
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
-from qkv.tokenizers.vocabulary import train
+from qkv.tokenizers.vocabulary import train_vocabulary
 from qkv.training import assemble, recipes
 from qkv.training.objectives import denoise
 from qkv.training.objectives.blanks import BLANK_ENDS as PIECE
@@ -182,7 +182,7 @@ def same(one: Batch, other: Batch, rows: int | None = None) -> None:
 
 @pytest.mark.parametrize("objective", SHAPES)
 def test_a_vocabulary_without_marks_gets_them_behind_its_own_tokens(objective: str, tmp_path: Path) -> None:
-    bare = train([TEXT], kind="word", size=200, specials=("</s>", "<unk>"))
+    bare = train_vocabulary([TEXT], kind="word", size=200, specials=("</s>", "<unk>"))
     whole = Splits(packed(TEXT, bare, tmp_path / "train"), packed(TEXT[-600:], bare, tmp_path / "valid"))
     run = dataclasses.replace(run_of(objective), splits=lambda: whole)
     done = recipes.train(run, out=tmp_path / "run", device="cpu")
@@ -200,7 +200,7 @@ def test_a_vocabulary_without_marks_gets_them_behind_its_own_tokens(objective: s
 
 
 def test_shards_of_too_few_tokens_for_holes_are_told(tmp_path: Path) -> None:
-    bare = train([TEXT], kind="word", size=200, specials=("</s>", "<unk>"))
+    bare = train_vocabulary([TEXT], kind="word", size=200, specials=("</s>", "<unk>"))
     whole = Splits(packed(TEXT, bare, tmp_path / "train"), packed("The old cat", bare, tmp_path / "valid"))
     with pytest.raises(QkvError, match="windows of 3 ids are too short to hide some; found 3 ids of text"):
         assemble.assemble(dataclasses.replace(run_of("spans"), splits=lambda: whole), device="cpu")

@@ -13,7 +13,7 @@ from qkv.paths import bundled_dir
 from qkv.tasks.types import Result
 from qkv.training import distil, recipes
 from qkv.training.data_files import Data
-from qkv.training.distil import Teacher, write
+from qkv.training.distil import Teacher, write_pairs
 
 PAIRS = [("我爱学习。", "I love learning."), ("他喝茶。", "He drinks tea."), ("妈妈买了书。", "Mum bought a book.")]
 
@@ -55,13 +55,13 @@ def backwards(model: Any) -> Any:
 
 
 def test_each_source_gets_what_the_model_says_of_it_alone(model: Any, folder: Path) -> None:
-    write(Teacher(model, beam=4), Data(tsv=("p.tsv",)), Path("out"))
+    write_pairs(Teacher(model, beam=4), Data(tsv=("p.tsv",)), Path("out"))
     alone = [model.translate(a, beam=4, length_penalty=1.0).text for a, _ in PAIRS]
     assert lines("out/p.tsv") == [f"{a}\t{text}" for (a, _), text in zip(PAIRS, alone, strict=True)]
 
 
 def test_the_n_best_are_rows_of_their_own_the_best_first(model: Any, folder: Path) -> None:
-    (made,) = write(Teacher(model, nbest=3), Data(tsv=("p.tsv",)), Path("out"))
+    (made,) = write_pairs(Teacher(model, nbest=3), Data(tsv=("p.tsv",)), Path("out"))
     found = model.translate(PAIRS[1][0], beam=5, length_penalty=1.0, nbest=3)
     want = [f"{PAIRS[1][0]}\t{r.text}" for r in (found, *found.others)]
     assert [row for row in lines("out/p.tsv") if row.startswith(PAIRS[1][0])] == list(dict.fromkeys(want))
@@ -80,7 +80,7 @@ def test_the_n_best_are_rows_of_their_own_the_best_first(model: Any, folder: Pat
 def test_files_keep_their_form_and_the_other_side(
     model: Any, folder: Path, data: Data, pair: Any, writes: Any
 ) -> None:  # fmt: skip
-    write(Teacher(backwards(model), writes=writes), data, Path("out"))
+    write_pairs(Teacher(backwards(model), writes=writes), data, Path("out"))
     want = [(a, a.upper()) if writes == "target" else (b.upper(), b) for a, b in PAIRS]
     assert lines(f"out/{data.name}") == [pair(a, b) for a, b in want]
     again = [row for _, row in next(data.split_files()).read_rows(Path("out"), distil.BadRowPolicy())]
@@ -91,7 +91,7 @@ def test_parallel_files_stay_parallel(model: Any, folder: Path) -> None:
     put("more.zh", "他喝茶。")
     put("more.en", "tea")
     both = Data(source=("p.zh", "more.zh"), target=("p.en", "more.en"))
-    one, two = write(Teacher(backwards(model), writes="source"), both, Path("out"))
+    one, two = write_pairs(Teacher(backwards(model), writes="source"), both, Path("out"))
     assert (lines("out/p.zh"), lines("out/p.en")) == ([b.upper() for _, b in PAIRS], [b for _, b in PAIRS])
     assert (one.files, one.read, two.read) == ((Path("out/p.zh"), Path("out/p.en")), 3, 1)
     assert (lines("out/more.zh"), lines("out/more.en")) == (["TEA"], ["tea"])
@@ -99,7 +99,7 @@ def test_parallel_files_stay_parallel(model: Any, folder: Path) -> None:
 
 def test_what_the_model_cannot_read_or_end_makes_no_pair_and_is_counted(model: Any, folder: Path) -> None:
     put("odd.tsv", "我爱学习。\tI love learning.", "龘喝茶。\tYes.")
-    (made,) = write(Teacher(model), Data(tsv=("odd.tsv",)), Path("out"))
+    (made,) = write_pairs(Teacher(model), Data(tsv=("odd.tsv",)), Path("out"))
     assert [row.partition("\t")[0] for row in lines("out/odd.tsv")] == ["我爱学习。"]
     assert (made.read, made.written, made.without) == (2, 1, 1)
     endless = Result("on and on", [], [], "length", {})
@@ -115,23 +115,23 @@ def test_what_the_model_cannot_read_or_end_makes_no_pair_and_is_counted(model: A
 def test_nothing_is_written_over_nor_begun_when_a_later_row_is_bad(model: Any, folder: Path) -> None:
     put("bad.tsv", "我爱学习。\tI love learning.", "他喝茶。")
     with pytest.raises(QkvError, match=r"bad\.tsv:2"):
-        write(Teacher(model), Data(tsv=("p.tsv", "bad.tsv")), Path("out"))
+        write_pairs(Teacher(model), Data(tsv=("p.tsv", "bad.tsv")), Path("out"))
     assert not Path("out").exists()
-    write(Teacher(backwards(model)), Data(tsv=("p.tsv",)), Path("out"))
+    write_pairs(Teacher(backwards(model)), Data(tsv=("p.tsv",)), Path("out"))
     with pytest.raises(QkvError, match=r"p\.tsv: exists already"):
-        write(Teacher(model), Data(tsv=("p.tsv",)), Path("out"))
+        write_pairs(Teacher(model), Data(tsv=("p.tsv",)), Path("out"))
     with pytest.raises(QkvError, match="expected pairs"):
-        write(Teacher(model), Data(text=("p.zh",)), Path("else"))
+        write_pairs(Teacher(model), Data(text=("p.zh",)), Path("else"))
     Path("zh").mkdir()
     put("zh/p.tsv", "我爱学习。\tI love learning.")
     with pytest.raises(QkvError, match="two of the files"):
-        write(Teacher(model), Data(tsv=("p.tsv", "zh/p.tsv")), Path("new"))
+        write_pairs(Teacher(model), Data(tsv=("p.tsv", "zh/p.tsv")), Path("new"))
     silent = SimpleNamespace(translate=lambda texts, **how: [Result("", [], [], "length", {}) for _ in texts])
     with pytest.raises(QkvError, match=r"p\.tsv: the model finished no translation of 3 texts"):
-        write(Teacher(silent), Data(tsv=("p.tsv",)), Path("new"))  # type: ignore[arg-type]
+        write_pairs(Teacher(silent), Data(tsv=("p.tsv",)), Path("new"))  # type: ignore[arg-type]
     assert not Path("new").exists()
     put("else.tsv", "我爱学习。\tI love learning.", "他喝茶。")
-    write(Teacher(backwards(model)), Data(tsv=("else.tsv",), on_bad_row="quarantine"), Path("out"))
+    write_pairs(Teacher(backwards(model)), Data(tsv=("else.tsv",), on_bad_row="quarantine"), Path("out"))
     assert (len(lines("out/else.tsv")), len(lines("out/quarantine.jsonl"))) == (1, 1)
 
 
@@ -143,14 +143,15 @@ def test_a_model_of_the_other_direction_is_doubted_at_once_and_once_a_file(
     copier = backwards(model)
     copier.translate = lambda texts, **how: [Result(t, model.tokenizer.encode(t, special=False), [], "stop", {})
                                              for t in texts]  # fmt: skip
-    write(Teacher(copier), Data(tsv=("p.tsv",)), Path("out"), doubt=lambda *what: heard.append(what))
+    write_pairs(Teacher(copier), Data(tsv=("p.tsv",)), Path("out"), doubt=lambda *what: heard.append(what))
     assert [(name, read) for name, _, read in heard] == [("p.tsv", pytest.approx(100.0))]
     assert heard[0][1] < 50
     heard.clear()
-    write(Teacher(copier, writes="source"), Data(tsv=("p.tsv",)), Path("back"), doubt=lambda *what: heard.append(what))
+    teacher = Teacher(copier, writes="source")
+    write_pairs(teacher, Data(tsv=("p.tsv",)), Path("back"), doubt=lambda *what: heard.append(what))
     assert [read for _, _, read in heard] == [pytest.approx(100.0)]
     heard.clear()
-    write(Teacher(model), Data(tsv=("p.tsv",)), Path("right"), doubt=lambda *what: heard.append(what))
+    write_pairs(Teacher(model), Data(tsv=("p.tsv",)), Path("right"), doubt=lambda *what: heard.append(what))
     assert not heard
 
 
@@ -173,7 +174,7 @@ def test_cut_text_is_written_as_it_is_cut(tmp_path: Path, monkeypatch: pytest.Mo
              "training.steps=60", "training.evaluate_every=60", "training.lr=0.01", "training.warmup=5"]  # fmt: skip
     recipes.train(recipes.configure("cut.tsv", small), out="m")
     model = qkv.load("m")
-    write(Teacher(model, nbest=2), Data(tsv=("cut.tsv",)), Path("out"))
+    write_pairs(Teacher(model, nbest=2), Data(tsv=("cut.tsv",)), Path("out"))
     written = [row.partition("\t")[2] for row in lines("out/cut.tsv")]
     assert any("@@ " in text for text in written)
     known = {piece for row in rows for piece in row.replace("\t", " ").split()}
@@ -192,8 +193,9 @@ def test_a_translation_is_read_again_as_a_target() -> None:
     names = {7: "lo@@", 8: "wer"}
     fake = SimpleNamespace(token=names.__getitem__, encode_batch=encode)
     model: Any = SimpleNamespace(tokenizer=fake, special=SimpleNamespace(eos=(1,)))
-    assert Teacher(model).text(Result("lower", [7, 8, 1], [], "stop", {})) == "lower"  # nor are the pieces read so
-    assert Teacher(model).text(Result("lower", [8, 1], [], "stop", {})) == "lower"
+    teacher = Teacher(model)
+    assert teacher.format_text(Result("lower", [7, 8, 1], [], "stop", {})) == "lower"  # nor are the pieces read so
+    assert teacher.format_text(Result("lower", [8, 1], [], "stop", {})) == "lower"
     assert set(sides) == {"target"}
 
 
@@ -202,6 +204,6 @@ def test_progress_is_told_and_batches_do_not_change_what_is_written(
 ) -> None:
     heard = list[tuple[int, int]]()
     monkeypatch.setattr(distil, "BATCH", 2)
-    write(Teacher(backwards(model)), Data(tsv=("p.tsv", "wide.tsv")), Path("out"), lambda *n: heard.append(n))
+    write_pairs(Teacher(backwards(model)), Data(tsv=("p.tsv", "wide.tsv")), Path("out"), lambda *n: heard.append(n))
     assert heard == [(2, 6), (3, 6), (5, 6), (6, 6)]
     assert len(lines("out/p.tsv")) == 3

@@ -112,7 +112,7 @@ def test_layers_learn_by_onednn_where_it_is_faster_and_to_the_same_weights(
     says: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trained(wide: bool) -> tuple[dict[str, torch.Tensor], set[type]]:
-        monkeypatch.setattr(onednn_linear, "wide", lambda: wide)
+        monkeypatch.setattr(onednn_linear, "is_mkl_slow", lambda: wide)
         monkeypatch.setattr(onednn_linear, "LEAST", 1)
         core = core_of(translator())
         loop.train(core, plan_of(reversals(32)), dataclasses.replace(BASE, eps=1e-4))

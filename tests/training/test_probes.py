@@ -15,12 +15,12 @@ import torch
 
 import qkv
 from qkv import cli, hub
-from qkv.cli.look import printed
+from qkv.cli.look import print_sheets
 from qkv.data.collate import IGNORED
 from qkv.errors import QkvError
-from qkv.lens import words
+from qkv.lens import embeddings
 from qkv.plots.forms import Table
-from qkv.plots.text import text
+from qkv.plots.text import make_cell
 from qkv.training import assemble, checkpoint, recipes
 from qkv.training.losses import mean_loss
 from qkv.training.probes import readings, recorder, records
@@ -146,7 +146,7 @@ def test_words_keep_their_vectors_and_neighbours(runs: Any) -> None:
     w = ProbeLog(folder)
     model, r = then(folder, w.kept[-1]), w.read(w.kept[-1])
     for i, said in enumerate(r.json["words"]):
-        near = words.neighbours(model.core, model.tokenizer, WATCH.words[i], 8, side="source")
+        near = embeddings.find_neighbours(model.core, model.tokenizer, WATCH.words[i], 8, side="source")
         assert [n["text"] for n in said["near"]] == [n.piece for n in near]
         row = model.core.embed.weight[model.tokenizer.id(WATCH.words[i])]  # type: ignore[union-attr]
         assert torch.equal(r["words.vectors"][i], row.detach())
@@ -347,7 +347,7 @@ def test_texts_of_validation_that_are_too_long_are_not_watched() -> None:
 
 
 def test_a_vocabulary_of_bytes_shows_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    printed([Table("x", [[text("a\x1b[31mb\r"), text("行\n　二")]])])
+    print_sheets([Table("x", [[make_cell("a\x1b[31mb\r"), make_cell("行\n　二")]])])
     assert capsys.readouterr().out.split() == ["x", "a\\x1b[31mb\\r", "行⏎", "二"]
 
 

@@ -13,7 +13,7 @@ from qkv.core.step import Inputs
 from qkv.data import shards, sources
 from qkv.data.collate import IGNORED
 from qkv.errors import QkvError
-from qkv.tokenizers.vocabulary import train
+from qkv.tokenizers.vocabulary import train_vocabulary
 from qkv.training import checkpoint, losses, recipes
 from qkv.training.assemble import assemble
 from qkv.training.data_files import Data
@@ -162,7 +162,7 @@ def test_texts_of_a_shard_train_and_go_on_bit_for_bit(sayings: Path) -> None:
 
 
 def test_a_shard_whose_texts_have_no_end_is_told(sayings: Path) -> None:
-    bare = train(SAID, kind="word", size=60, specials=("<unk>",))
+    bare = train_vocabulary(SAID, kind="word", size=60, specials=("<unk>",))
     shards.write_shard(sayings / "bare", (bare.encode(x) for x in SAID * 20), vocabulary=len(bare), save=bare.save)
     with pytest.raises(QkvError, match=r"bare: its vocabulary has no end symbol, .*: objective=text"):
         assemble(recipes.configure("mine.toml", ["data.shards=bare"]), device="cpu")

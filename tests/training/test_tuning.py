@@ -12,7 +12,7 @@ import qkv
 from qkv.core.step import Inputs
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
-from qkv.tokenizers.vocabulary import train as vocabulary
+from qkv.tokenizers.vocabulary import train_vocabulary as vocabulary
 from qkv.training import assemble, compatibility, losses, recipes
 from qkv.training.data_files import Data, talk_rows
 from qkv.training.losses import step_loss

@@ -23,7 +23,7 @@ from test_loop import BASE, core_of, plan_of, reversals, translator
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "marian", "bert"])
 def test_operations_are_those_that_pytorch_counts(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onednn_linear, "wide", lambda: False)  # PyTorch counts its own products alone
+    monkeypatch.setattr(onednn_linear, "is_mkl_slow", lambda: False)  # PyTorch counts its own products alone
     core = core_of(Shape(family, width=64, layers=2, heads=2, ffn=256, dropout=0.0, context=64).spec(500))  # type: ignore[arg-type]
     rows = torch.randint(3, 500, (2, 33), generator=torch.Generator().manual_seed(0))
     pairs = [(row[:32].tolist(), row[:32].tolist()) for row in rows]

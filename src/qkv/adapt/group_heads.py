@@ -24,7 +24,7 @@ def groups_of(words: str) -> int:
                    words=words)
 
 
-def grouped(core: Transformer, groups: int) -> Transformer:
+def group_heads(core: Transformer, groups: int) -> Transformer:
     """The core with `groups` key/value heads in every attention of its decoder (1: multi-query attention).
 
     Raises:
@@ -35,13 +35,13 @@ def grouped(core: Transformer, groups: int) -> Transformer:
         possible = ", ".join(str(n) for n in range(1, min(had) + 1) if all(h % n == 0 for h in had))
         raise QkvError("attention: {had} key/value heads cannot be pooled into {groups} groups; possible are "
                        "{possible}", had=min(had), groups=groups, possible=possible)
-    spec = regrouped(core.spec, groups)
+    spec = group_spec(core.spec, groups)
     with torch.device("meta"):
         new = Transformer(spec)
     old, state = dict(core.named_parameters()), {}
     for name, p in new.named_parameters():
         before = old[name].detach()
-        state[name] = before if before.shape == p.shape else pooled(before, spec, name)
+        state[name] = before if before.shape == p.shape else pool_heads(before, spec, name)
     new.to_empty(device=core.embed.weight.device).to(core.embed.weight.dtype).tie()
     with torch.no_grad():
         for name, p in new.named_parameters():
@@ -51,7 +51,7 @@ def grouped(core: Transformer, groups: int) -> Transformer:
     return new.train(core.training)
 
 
-def regrouped(spec: Spec, groups: int) -> Spec:
+def group_spec(spec: Spec, groups: int) -> Spec:
     """The spec with `groups` key/value heads in the attentions of its decoder; 0 stands for as many as heads.
 
     Raises:
@@ -63,7 +63,7 @@ def regrouped(spec: Spec, groups: int) -> Spec:
     if not spec.decoder.blocks:
         raise QkvError("attention: an LSTM has no key/value heads to pool")
 
-    def fewer(a: Attention | Latent | None, where: str) -> Attention | None:
+    def group_attention(a: Attention | Latent | None, where: str) -> Attention | None:
         if a is None:
             return None
         if isinstance(a, Latent):
@@ -77,15 +77,15 @@ def regrouped(spec: Spec, groups: int) -> Spec:
         return replace(a, groups=wanted)
 
     def block(b: Block, i: int) -> Block:
-        attn = fewer(b.attn, f"layer {i}")
+        attn = group_attention(b.attn, f"layer {i}")
         assert attn
-        return replace(b, attn=attn, cross=fewer(b.cross, f"layer {i} (cross)"))
+        return replace(b, attn=attn, cross=group_attention(b.cross, f"layer {i} (cross)"))
 
     blocks = tuple(block(b, i) for i, b in enumerate(spec.decoder.blocks))
     return replace(spec, decoder=replace(spec.decoder, blocks=blocks))
 
 
-def pooled(heads: Tensor, spec: Spec, name: str) -> Tensor:
+def pool_heads(heads: Tensor, spec: Spec, name: str) -> Tensor:
     """A key or value projection [G·K, …] with neighbouring heads averaged into the groups that the new spec has."""
     assert spec.decoder
     layer = int(name.split("layers.")[1].partition(".")[0])

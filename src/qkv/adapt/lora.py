@@ -45,23 +45,23 @@ class Adapted(nn.Linear):
         return multiply(input, self.weight, self.bias) + self.scale * F.linear(F.linear(input, self.a), self.b)
 
 
-def candidates(core: nn.Module) -> dict[str, nn.Linear]:
+def find_linears(core: nn.Module) -> dict[str, nn.Linear]:
     """The layers that can be adapted, by path: those within blocks that are asked for their output alone."""
     # a router and MLA's kv_up are read by their weight, and a head may share the embedding's
     apart = (".router", ".kv_up", ".shared_gate")
     return {
         name: m for name, m in core.named_modules()
         if isinstance(m, nn.Linear) and "layers." in name and not name.endswith(apart)
-    }  # fmt: skip
+    }
 
 
-def chosen(core: nn.Module, targets: Sequence[str]) -> list[str]:
+def match_targets(core: nn.Module, targets: Sequence[str]) -> list[str]:
     """The paths that some glob of `targets` fits, each in the core's order; a glob may leave the beginning away.
 
     Raises:
         QkvError: a glob that fits nothing, with the nearest path.
     """
-    known = candidates(core)
+    known = find_linears(core)
     found = {t: [n for n in known if fnmatchcase(n, t) or fnmatchcase(n, f"*.{t}")] for t in targets}
     for target, names in found.items():
         if not names:
@@ -78,7 +78,7 @@ def attach(core: nn.Module, s: Lora, *, seed: int = 0) -> list[str]:
     Raises:
         QkvError: a glob that fits no layer, or no weight.
     """
-    names, generator = chosen(core, s.targets), torch.Generator().manual_seed(seed)
+    names, generator = match_targets(core, s.targets), torch.Generator().manual_seed(seed)
     known = dict(core.named_parameters())
     for glob in s.also if s.also != Lora.also else ():
         if not any(fnmatchcase(name, glob) for name in known):
@@ -86,14 +86,15 @@ def attach(core: nn.Module, s: Lora, *, seed: int = 0) -> list[str]:
     for name, p in core.named_parameters():
         p.requires_grad_(any(fnmatchcase(name, glob) for glob in s.also))
     for name in names:
-        layer = candidates(core)[name]
+        layer = find_linears(core)[name]
         a = torch.empty(s.rank, layer.in_features)
         bound = math.sqrt(1 / layer.in_features)  # as PEFT draws it: Kaiming with a = √5
-        put(layer, a.uniform_(-bound, bound, generator=generator), torch.zeros(layer.out_features, s.rank), s)
+        a.uniform_(-bound, bound, generator=generator)
+        attach_adapter(layer, a, torch.zeros(layer.out_features, s.rank), s)
     return names
 
 
-def put(layer: nn.Linear, a: Tensor, b: Tensor, s: Lora, scale: float | None = None) -> None:
+def attach_adapter(layer: nn.Linear, a: Tensor, b: Tensor, s: Lora, scale: float | None = None) -> None:
     """Give a layer an adapter in place."""
     layer.__class__ = Adapted
     assert isinstance(layer, Adapted)
@@ -101,18 +102,18 @@ def put(layer: nn.Linear, a: Tensor, b: Tensor, s: Lora, scale: float | None = N
     layer.scale = s.alpha / s.rank if scale is None else scale
 
 
-def adapters(core: nn.Module) -> dict[str, Adapted]:
+def find_adapters(core: nn.Module) -> dict[str, Adapted]:
     """The layers with an adapter, by path; empty where there are none."""
     return {name: m for name, m in core.named_modules() if isinstance(m, Adapted)}
 
 
-def load(core: nn.Module, parts: Mapping[str, tuple[Tensor, Tensor, float]]) -> None:
+def attach_stored(core: nn.Module, parts: Mapping[str, tuple[Tensor, Tensor, float]]) -> None:
     """Put stored adapters (A, B, scale) on the layers of the paths given.
 
     Raises:
         QkvError: there is no such layer, or an adapter of another size.
     """
-    known = candidates(core)
+    known = find_linears(core)
     for name, (a, b, scale) in parts.items():
         if name not in known:
             raise QkvError("the adapter is for {name!r}, which this model lacks{hint}", name=name,
@@ -122,13 +123,13 @@ def load(core: nn.Module, parts: Mapping[str, tuple[Tensor, Tensor, float]]) -> 
             fit = f"[rank, {layer.in_features}] and [{layer.out_features}, rank]"
             raise QkvError("{name}: the adapter is {shape} and {shape2}, expected {fit}: was it made for another "
                            "model?", name=name, shape=list(a.shape), shape2=list(b.shape), fit=fit)
-        put(layer, a, b, Lora(rank), scale)
+        attach_adapter(layer, a, b, Lora(rank), scale)
 
 
 @torch.no_grad()
 def merge(core: nn.Module) -> int:
     """Add every adapter to its layer's weight and take it off; how many there were. Sums are made in at least fp32."""
-    found = adapters(core)
+    found = find_adapters(core)
     for layer in found.values():
         wide = torch.promote_types(layer.weight.dtype, torch.float32)
         delta = layer.scale * layer.b.to(wide) @ layer.a.to(wide)  # out in

@@ -71,14 +71,14 @@ def pays(x: Tensor, weight: Tensor) -> bool:
     if torch.compiler.is_compiling():  # a graph holds PyTorch's own
         return False
     same = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
-    if not same or x.numel() * len(weight) < LEAST or not wide():
+    if not same or x.numel() * len(weight) < LEAST or not is_mkl_slow():
         return False
     # autocast narrows and torch.func transforms what PyTorch multiplies, and nothing else
     transformed: bool = torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
     return not transformed and not torch.is_autocast_enabled("cpu")
 
 
-def pack(core: nn.Module) -> int:
+def pack_weights(core: nn.Module) -> int:
     """Let every linear layer of `core` that gains by it multiply by oneDNN; how many there are.
 
     None on another device, in another precision, where the processor gains nothing, or where both copies of the weights
@@ -86,7 +86,7 @@ def pack(core: nn.Module) -> int:
     """
     found = [m for m in core.modules() if type(m) is nn.Linear and fits(m.weight)]
     copied = [m.weight for m in found if m.weight.dtype == torch.bfloat16]
-    if 4 * sum(w.numel() * w.element_size() for w in copied) > installed():
+    if 4 * sum(w.numel() * w.element_size() for w in copied) > read_memory_size():
         return 0
     for module in found:
         module.__class__ = Packed
@@ -98,27 +98,27 @@ def fits(weight: Tensor) -> bool:
     if weight.device.type != "cpu":
         return False
     if weight.dtype == torch.float32:
-        return wide()
-    return weight.dtype == torch.bfloat16 and offered() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        return is_mkl_slow()
+    return weight.dtype == torch.bfloat16 and has_operations() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @cache
-def offered() -> bool:
+def has_operations() -> bool:
     """Whether this PyTorch was built with oneDNN's linear layers."""
     known = torch.backends.mkldnn.is_available()
     return known and all(hasattr(torch.ops.mkldnn, name) for name in OPERATIONS)
 
 
 @cache
-def wide() -> bool:
+def is_mkl_slow() -> bool:
     """Whether fp32 products of MKL leave half of this processor unused: AVX-512, but not Intel's."""
     known = getattr(torch.cpu, "get_capabilities", dict[str, Any])()  # an older PyTorch does not say
     if not known.get("avx512_f") or "Intel" in known.get("cpu_name", "Intel"):
         return False
-    return torch.backends.mkl.is_available() and offered()
+    return torch.backends.mkl.is_available() and has_operations()
 
 
-def installed() -> int:
+def read_memory_size() -> int:
     """Bytes of the machine's memory; 2 GiB where it does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -208,7 +208,7 @@ def cut_at_end(tokens: list[int], logprobs: list[float], ends: Sequence[int]) ->
 
 
 @torch.inference_mode()
-def alignment(core: LSTMModel, source: Sequence[int], target: Sequence[int]) -> Tensor:
+def compute_alignment(core: LSTMModel, source: Sequence[int], target: Sequence[int]) -> Tensor:
     """The attention to the source before each word that follows `target` ids: [T, S].
 
     Raises:

@@ -98,7 +98,7 @@ def split_marked(marked: str) -> list[tuple[str, bool]]:
     return found
 
 
-def render(source: str, typed: dict[str, Any], own: dict[str, Any], *, marked: bool) -> str:
+def render_source(source: str, typed: dict[str, Any], own: dict[str, Any], *, marked: bool) -> str:
     """What a template gives for what people wrote (`typed`, JSON's types) and what is the checkpoint's `own`.
 
     Raises:
@@ -214,7 +214,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         }
         self.filters = filters  # pyright: ignore[reportAttributeAccessIssue]
         self.globals = {"range": self.globals["range"], "dict": lambda *rows, **more: dict(*rows, **more)}
-        self.globals |= {"namespace": make_namespace, "raise_exception": refuse, "strftime_now": format_now}
+        self.globals |= {"namespace": make_namespace, "raise_exception": raise_exception, "strftime_now": format_now}
 
     def spend(self, size: int = 0) -> None:
         """One step, which makes something of this size."""
@@ -379,7 +379,7 @@ def make_namespace(*args: Any, **names: Any) -> Namespace:
     return Namespace(*args, **names)
 
 
-def refuse(message: str) -> None:
+def raise_exception(message: str) -> None:
     """What a template calls when the messages are not in its order."""
     raise QkvError("the chat template refuses these messages: {message}", message=message)
 

@@ -34,7 +34,7 @@ class Template:
         Raises:
             QkvError: the template refuses the messages, fails, or exceeds its bounds; a message is not one.
         """
-        return sandbox.render(*self._prepare(messages, add_generation_prompt, extra), marked=False)
+        return sandbox.render_source(*self._prepare(messages, add_generation_prompt, extra), marked=False)
 
     def ids(
         self, tokenizer: Tokenizer, messages: Sequence[Turn], *, add_generation_prompt: bool = True, **extra: Any
@@ -45,7 +45,7 @@ class Template:
             QkvError: as `render`; or the template cuts the messages so that its text cannot be told from theirs.
         """
         given = self._prepare(messages, add_generation_prompt, extra)
-        plain, marked = sandbox.render(*given, marked=False), sandbox.render(*given, marked=True)
+        plain, marked = sandbox.render_source(*given, marked=False), sandbox.render_source(*given, marked=True)
         parts = sandbox.split_marked(marked)
         if "".join(text for text, _ in parts) != plain:
             raise QkvError("the chat template mixes its own text with the messages' and then compares or cuts it, so "

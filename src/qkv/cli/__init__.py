@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from qkv.cli.common import Talk, choose
+from qkv.cli.common import Talk, choose_language
 from qkv.cli.usage import said_by_click
 from qkv.errors import QkvError
 from qkv.messages import Message, join
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if (getattr(stream, "encoding", None) or "utf-8").lower() != "utf-8" and hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
-    talk = Talk(lang=choose(args, os.environ), debug="--debug" in args)
+    talk = Talk(lang=choose_language(args, os.environ), debug="--debug" in args)
     try:
         with verbs.make_context("qkv", args, obj=talk, color=False if os.environ.get("NO_COLOR") else None) as ctx:
             verbs.invoke(ctx)
@@ -138,13 +138,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_.exit_code
     except click.ClickException as error:
         said = error.format_message()
-        return _told(said_by_click(said, talk.lang), error.exit_code, _where(error, talk), talk=talk)
+        return _print_error(said_by_click(said, talk.lang), error.exit_code, _suggest_help(error, talk), talk=talk)
     except (KeyboardInterrupt, click.Abort):
-        return _told(talk.say("interrupted"), 130, talk=talk)
+        return _print_error(talk.say("interrupted"), 130, talk=talk)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet too
     except Exception as error:
-        return _failed(error, talk)
+        return _report_error(error, talk)
     return 0
 
 
@@ -156,28 +156,28 @@ def _reopen() -> None:
             setattr(sys, name, os.fdopen(place, "r" if number == 0 else "w", encoding="utf-8", closefd=False))
 
 
-def _where(error: click.ClickException, talk: Talk) -> str:
+def _suggest_help(error: click.ClickException, talk: Talk) -> str:
     ctx = getattr(error, "ctx", None)
     return talk.say("try {command_path} --help", command_path=ctx.command_path) if ctx else ""
 
 
-def _failed(error: Exception, talk: Talk) -> int:
+def _report_error(error: Exception, talk: Talk) -> int:
     if talk.debug:
         traceback.print_exc()
     if isinstance(error, QkvError):
-        return _told(talk.say(error.message), getattr(error, "exit_code", 2), talk=talk)
+        return _print_error(talk.say(error.message), getattr(error, "exit_code", 2), talk=talk)
     if isinstance(error, OSError) and error.filename is not None:
-        return _told(f"{error.filename}: {(error.strerror or str(error)).lower()}", 2, talk=talk)
+        return _print_error(f"{error.filename}: {(error.strerror or str(error)).lower()}", 2, talk=talk)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return _told(talk.say("cannot write: no space left on the disk"), 2, talk=talk)
+        return _print_error(talk.say("cannot write: no space left on the disk"), 2, talk=talk)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
-        return _told(talk.say("not enough memory: take a smaller model, batch or text (before training, --dry-run "
-                              "tells what it will need)"), 2, talk=talk)
+        return _print_error(talk.say("not enough memory: take a smaller model, batch or text (before training, "
+                                     "--dry-run tells what it will need)"), 2, talk=talk)
     again = talk.say("this was not expected; run again with --debug")
-    return _told(f"{type(error).__name__}: {error}".splitlines()[0], 1, "" if talk.debug else again, talk=talk)
+    return _print_error(f"{type(error).__name__}: {error}".splitlines()[0], 1, "" if talk.debug else again, talk=talk)
 
 
-def _told(message: str, code: int, remedy: str = "", *, talk: Talk) -> int:
+def _print_error(message: str, code: int, remedy: str = "", *, talk: Talk) -> int:
     plain = False if os.environ.get("NO_COLOR") else None  # https://no-color.org
     head = click.style(talk.say("error:"), fg="red", bold=True)
     click.echo(f"{head}{'' if talk.lang == 'zh' else ' '}{message}", err=True, color=plain)

@@ -6,23 +6,24 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, given, option, read_lines, verb
+from qkv.cli.common import Common, drop_unset, option, read_lines, verb
 
 
-@verb("Converse by the model's own chat template: a line is a turn, Ctrl-D ends, /new begins anew. Control tokens "
-      "that you type stay text.", examples=(
+@verb("Chat with a model through its own chat template: each line is one turn, blank lines are ignored, /new starts "
+      "over, Ctrl-D ends. Control tokens in your input are plain text.", examples=(
         "qkv chat Qwen/Qwen2.5-0.5B-Instruct",
         'qkv chat ./my-model --system "Answer in one sentence." -t 0.7 --seed 1',
         "qkv chat ./my-model --json < questions.txt",
     ))
 @click.argument("model")
-@option("--system", help="what the model is told first")
-@option("-n", "--max-new-tokens", type=click.IntRange(1), default=512, help="tokens of an answer")
-@option("-t", "--temperature", type=click.FloatRange(0), help="temperature; 0 is greedy")
-@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="the smallest set of this probability")
-@option("--seed", type=int, help="seed of the draws")
+@option("--system", help="system prompt")
+@option("-n", "--max-new-tokens", type=click.IntRange(1), default=512, help="maximum number of tokens per answer")
+@option("-t", "--temperature", type=click.FloatRange(0), help="sampling temperature (0: greedy)")
+@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="sample from the smallest set of tokens with this "
+        "total probability")
+@option("--seed", type=int, help="random seed")
 def command(common: Common, model: str, system: str | None, **how: Any) -> None:
-    loaded, how = common.model(model), given(**how)
+    loaded, how = common.load_model(model), drop_unset(**how)
     first = [{"role": "system", "content": system}] if system else []
     loaded.conversation([*first, {"role": "user", "content": "?"}])  # says at once where there is no template
     said = list(first)

@@ -10,11 +10,11 @@ from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
 
 
-@verb("Check a model: strict load, hashes of its files, a scan for NaN; with --against hf also parity with "
-      "transformers. Exit code 1 where something fails.",
+@verb("Check a model: load it strictly, verify the hashes of its files and scan for NaN; with --against hf, also "
+      "compare it with transformers. The exit code is 1 if a check fails.",
       examples=("qkv check demo", "qkv check ./my-model --against hf", "qkv check gpt2 --json"))
 @click.argument("model")
-@option("--against", type=click.Choice(["hf"]), help="compare logits with transformers'")
+@option("--against", type=click.Choice(["hf"]), help="compare the logits with those of transformers")
 def command(common: Common, model: str, against: str | None) -> int:
     from qkv import hub
     from qkv.checkpoints import integrity, peft
@@ -37,11 +37,11 @@ def command(common: Common, model: str, against: str | None) -> int:
     if common.json:
         common.emit(report)
     else:
-        tell(common, report)
+        print_report(common, report)
     return 0 if report["ok"] else 1
 
 
-def tell(common: Common, report: dict[str, Any]) -> None:
+def print_report(common: Common, report: dict[str, Any]) -> None:
     """The report as people read it."""
     for name, digest in report["files"].items():
         click.echo(f"  {digest[:16]}…  {name}")
@@ -78,17 +78,17 @@ def parity(directory: Path, loaded: Any) -> dict[str, Any]:
             name = next(n for n in ("logits", "prediction_logits", "last_hidden_state") if n in out)
             both.append(out[name])
         fast, want = both
-        ours = own(loaded, ids, "labels" if want.ndim == 2 else name)
+        ours = compute_output(loaded, ids, "labels" if want.ndim == 2 else name)
     if ours.shape != want.shape:
         raise QkvError("--against hf: {kind} gives {shape}, we give {shape2}", kind=type(oracle).__name__,
                        shape=list(want.shape), shape2=list(ours.shape))
     spread, difference = want.std().item(), (ours - want).abs().max().item()
     bound = max(1e-5 * spread, 3 * (fast - want).abs().max().item())
     return {"transformers": version, "difference": difference, "spread": spread, "bound": bound,
-            "agrees": difference <= bound}  # fmt: skip
+            "agrees": difference <= bound}
 
 
-def own(loaded: Any, ids: Any, name: str) -> Any:
+def compute_output(loaded: Any, ids: Any, name: str) -> Any:
     """What we give for what transformers calls so: logits over labels [B, labels], states or logits [B, T, …]."""
 
     if name == "labels":

@@ -4,36 +4,36 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, answered, ensemble, option, read_lines, verb
+from qkv.cli.common import Common, answer_lines, ensemble, option, read_lines, verb
 
 
-@verb("The label of each text with its probability, before the text; with -, of each line. A tab separates the two "
-      "texts of a pair, where the model tells them apart; a model that scores answers reads a question and its "
-      "answers, and the label is the best one's number, from 0.", examples=(
+@verb("Print the label of each text with its probability, before the text; with -, read one text per line. A tab "
+      "separates the two texts of a pair, if the model tells them apart. A model that scores answers reads a question "
+      "and its answers; the label is the index of the best answer, starting at 0.", examples=(
         'qkv classify demo-bert "你喜欢苹果吗？"',
         "qkv classify demo-bert - < sentences.txt | cut -f1 | sort | uniq -c",
         "qkv classify ./my-model - --json < pairs.tsv",
     ))
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
-@option("--both", is_flag=True, help="read each pair in both orders, and add")
+@option("--both", is_flag=True, help="read each pair in both orders and add the results")
 @ensemble
 def command(common: Common, model: str, text: str | None, both: bool, ensemble: tuple[str, ...]) -> None:
     from qkv.tasks.classify import split_line
 
-    lines, loaded, others = read_lines(text, "classify"), common.model(model), common.models(ensemble)
+    lines, loaded, others = read_lines(text, "classify"), common.load_model(model), common.load_models(ensemble)
 
-    def answer(texts: list[str]) -> Any:
+    def classify_lines(texts: list[str]) -> Any:
         return loaded.classify([split_line(loaded, line, both=both) for line in texts], both=both, **others)
 
-    for line, verdict in answered(lines, answer, single=text is not None and text != "-"):
-        tell(common, line, verdict)
+    for line, verdict in answer_lines(lines, classify_lines, single=text is not None and text != "-"):
+        print_labels(common, line, verdict)
 
 
-def tell(common: Common, line: str, found: Any) -> None:
+def print_labels(common: Common, line: str, found: Any) -> None:
     """One line with its label; an empty line has none."""
     if common.json:
         common.emit({"text": line, "label": found and found.label, "probability": found and round(found.probability, 6),
-                     "probabilities": found and found.probabilities})  # fmt: skip
+                     "probabilities": found and found.probabilities})
     else:
         click.echo(f"{found.label}\t{found.probability:.4f}\t{line}" if found else "")

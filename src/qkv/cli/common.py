@@ -57,28 +57,28 @@ class Common:
 
     def emit(self, result: object) -> None:
         """Print one JSON object on one line; what JSON cannot hold becomes text, a non-finite number becomes null."""
-        click.echo(json.dumps(plain(result), ensure_ascii=False, allow_nan=False))
+        click.echo(json.dumps(to_json(result), ensure_ascii=False, allow_nan=False))
 
     def note(self, template: str, /, **fields: Any) -> None:
         """Tell people something beside the result: on stderr, not with --json or --quiet."""
         if not (self.json or self.quiet):
             click.echo(self.say(template, **fields), err=True)
 
-    def model(self, name: str) -> Any:
+    def load_model(self, name: str) -> Any:
         """The model of a verb: qkv.load as this command line says."""
         import qkv
 
         found = qkv.load(name, device=self.device, dtype=self.dtype, revision=self.revision)
-        self.unended(name)
+        self.note_unfinished(name)
         return found
 
-    def past(self, name: str, step: int) -> Any:
+    def load_step(self, name: str, step: int) -> Any:
         """The model as its run had it after so many steps."""
         from qkv import hub
 
         return hub.load_step(name, step, device=self.device, dtype=self.dtype)
 
-    def unended(self, name: str) -> None:
+    def note_unfinished(self, name: str) -> None:
         """Say of a model whose run was cut off, or still goes on, how much it has learnt."""
         run = Path(name) / "train"
         if not (run / "run.json").is_file() or (run / "result.json").exists():
@@ -94,19 +94,19 @@ class Common:
             self.note("{name}: its run has not ended; these are its weights of step {judged}", name=name,
                       judged=judged[-1])
 
-    def models(self, names: Sequence[str]) -> dict[str, Any]:
+    def load_models(self, names: Sequence[str]) -> dict[str, Any]:
         """What --ensemble names, as an option of translate, classify and eval; nothing where it names none."""
-        return {"ensemble": [self.model(name) for name in names]} if names else {}
+        return {"ensemble": [self.load_model(name) for name in names]} if names else {}
 
 
 def ensemble(function: Any) -> Any:
     """`--ensemble MODEL`, once for each model that answers with the verb's own."""
-    said = option("--ensemble", multiple=True, metavar="MODEL", help="another model that answers with it, by the mean "
-                  "of their probabilities; any number")
+    said = option("--ensemble", multiple=True, metavar="MODEL", help="another model to average the probabilities with "
+                  "(may be repeated)")
     return said(function)
 
 
-def choose(args: Sequence[str], environ: Mapping[str, str]) -> str:
+def choose_language(args: Sequence[str], environ: Mapping[str, str]) -> str:
     """The language: --lang anywhere before a bare --, else the locale (LC_ALL, then LC_MESSAGES, then LANG)."""
     before = list(args[: args.index("--")] if "--" in args else args)
     for i, arg in enumerate(before):
@@ -117,16 +117,16 @@ def choose(args: Sequence[str], environ: Mapping[str, str]) -> str:
     return "zh" if locale.lower().startswith("zh") else "en"
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """A value as JSON holds it: dataclasses as objects, tensors and arrays as lists, NaN and infinity as null."""
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return to_json(asdict(value))
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set):
-        return [plain(item) for item in value]
+        return [to_json(item) for item in value]
     if callable(to_list := getattr(value, "tolist", None)):
-        return plain(to_list())
+        return to_json(to_list())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
@@ -163,25 +163,25 @@ def option(*names: str, help: str, **rest: Any) -> Callable[[Any], Any]:  # noqa
     return click.option(*names, cls=Option, help=help, show_default=rest.get("default") is not None, **rest)
 
 
-def shared() -> list[click.Parameter]:
+def make_shared_options() -> list[click.Parameter]:
     """The options of every verb, in the order of the help."""
     return [
-        Option(["--json"], is_flag=True, help="JSON on stdout and nothing else"),
-        Option(["--device"], default="auto", metavar="auto|cpu|cuda|mps", help="where to compute"),
-        Option(["--dtype"], default="auto", metavar="auto|fp32|bf16|fp16", help="number format"),
-        Option(["--threads"], type=click.IntRange(1, 1024), help="CPU threads"),
-        Option(["--revision"], help="branch, tag or commit on the hub"),
-        Option(["-q", "--quiet"], is_flag=True, help="the result alone"),
-        Option(["-v", "--verbose"], is_flag=True, help="say more"),
-        Option(["--lang"], type=click.Choice(["zh", "en"]), expose_value=False, help="language of words"),
-        Option(["--debug"], is_flag=True, expose_value=False, help="the traceback of an error"),
+        Option(["--json"], is_flag=True, help="print only JSON on stdout"),
+        Option(["--device"], default="auto", metavar="auto|cpu|cuda|mps", help="device to run on"),
+        Option(["--dtype"], default="auto", metavar="auto|fp32|bf16|fp16", help="floating-point format"),
+        Option(["--threads"], type=click.IntRange(1, 1024), help="number of CPU threads"),
+        Option(["--revision"], help="branch, tag or commit on the Hugging Face Hub"),
+        Option(["-q", "--quiet"], is_flag=True, help="print only the result"),
+        Option(["-v", "--verbose"], is_flag=True, help="print more details"),
+        Option(["--lang"], type=click.Choice(["zh", "en"]), expose_value=False, help="language of messages"),
+        Option(["--debug"], is_flag=True, expose_value=False, help="show the traceback of an error"),
     ]
 
 
 def verb(about: str, *, examples: Sequence[str]) -> Callable[[Callable[..., int | None]], Verb]:
     """Make a function `f(common, …)` a verb with the shared options; what it returns is the exit code."""
 
-    def made(function: Callable[..., int | None]) -> Verb:
+    def decorate(function: Callable[..., int | None]) -> Verb:
         @click.pass_context
         def run(ctx: click.Context, /, **given: Any) -> None:
             keys = ("json", "device", "dtype", "threads", "revision", "quiet", "verbose")
@@ -194,12 +194,12 @@ def verb(about: str, *, examples: Sequence[str]) -> Callable[[Callable[..., int 
 
         own = reversed(getattr(function, "__click_params__", []))  # click collects them from the innermost outwards
         name = function.__module__.rpartition(".")[2]
-        return Verb(name, params=[*own, *shared()], callback=run, about=about, examples=examples)
+        return Verb(name, params=[*own, *make_shared_options()], callback=run, about=about, examples=examples)
 
-    return made
+    return decorate
 
 
-def given(**values: Any) -> dict[str, Any]:
+def drop_unset(**values: Any) -> dict[str, Any]:
     """Only the options that were typed: the library's defaults stay the library's."""
     return {key: value for key, value in values.items() if value is not None and value != ()}
 
@@ -253,7 +253,7 @@ class Arriving:
 
 
 @contextmanager
-def counted(common: Common) -> Iterator[Callable[[int, int], None] | None]:
+def show_progress(common: Common) -> Iterator[Callable[[int, int], None] | None]:
     """A function of (done, all) that shows progress on stderr: a bar on a terminal, else a line in some seconds."""
     if common.json or common.quiet:
         yield None
@@ -268,16 +268,16 @@ def counted(common: Common) -> Iterator[Callable[[int, int], None] | None]:
         return
     last = time.monotonic()
 
-    def line(done: int, of: int) -> None:
+    def print_line(done: int, of: int) -> None:
         nonlocal last
         if time.monotonic() - last > EVERY:
             last = time.monotonic()
             click.echo(f"{done:,}/{of:,}" if of else f"{done:,}", err=True)
 
-    yield line
+    yield print_line
 
 
-def answered(
+def answer_lines(
     lines: Iterator[str], answer: Callable[[list[str]], Sequence[Any]], *, single: bool, most: int = BATCH
 ) -> Iterator[tuple[str, Any]]:
     """Each line with its answer, None for a blank one. Lines are answered together; of `single`, nothing is blank.
@@ -285,20 +285,20 @@ def answered(
     Where some of them cannot be, those before the first such one are, and the error names its line.
     """
     before = 0
-    for batch in batches(lines, most):
+    for batch in group_lines(lines, most):
         real = [line for line in batch if single or line.strip()]
         try:
             found = iter(answer(real) if real else [])
         except QkvError:
             if single:
                 raise
-            found = one_by_one(batch, answer, before)
+            found = answer_one_by_one(batch, answer, before)
         for line in batch:
             yield line, next(found) if single or line.strip() else None
         before += len(batch)
 
 
-def one_by_one(batch: list[str], answer: Callable[[list[str]], Sequence[Any]], before: int) -> Iterator[Any]:
+def answer_one_by_one(batch: list[str], answer: Callable[[list[str]], Sequence[Any]], before: int) -> Iterator[Any]:
     """The answers to lines that are not blank, each by itself, up to the one that has none."""
     for number, line in enumerate(batch, start=before + 1):
         if line.strip():
@@ -308,7 +308,7 @@ def one_by_one(batch: list[str], answer: Callable[[list[str]], Sequence[Any]], b
                 raise QkvError("standard input, line {number}: {e}", number=number, e=e) from None
 
 
-def batches(lines: Iterator[str], most: int = BATCH) -> Iterator[list[str]]:
+def group_lines(lines: Iterator[str], most: int = BATCH) -> Iterator[list[str]]:
     """Lines in groups, no more than have come, one by one where somebody types them; they grow from BATCH to `most`.
 
     So the first answers come soon, and later lines are worked on beside others of like length.

@@ -11,24 +11,24 @@ from qkv.errors import QkvError
 CONTEXT = 256  # tokens a window when the loss is measured
 
 
-@verb("Write a model anew: key/value heads pooled (GQA, MQA), another dtype, another family; with --text, the report "
-      "says how the loss on that text changed.", examples=(
+@verb("Write a model in another form: with fewer key/value heads (GQA, MQA), in another dtype or as another family. "
+      "With --text, report how the loss on that text changes.", examples=(
         "qkv convert demo-lm lm-mqa --attention mqa --text README.md",
         "qkv convert ./my-model ./my-model-gqa --attention gqa:2",
         "qkv convert openai-community/gpt2 gpt2-bf16 --to-dtype bf16",
     ))
 @click.argument("source")
 @click.argument("target")
-@option("--attention", metavar="gqa:N|mqa", help="pool key/value heads into N groups")
-@option("--to-dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="dtype to store (default: as before)")
-@option("--family", help="family to write it as (default: as before)")
-@option("--text", type=click.Path(), help="a text to measure the loss on")
+@option("--attention", metavar="gqa:N|mqa", help="average the key/value heads into N groups")
+@option("--to-dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="dtype to save in (default: unchanged)")
+@option("--family", help="family to save as (default: unchanged)")
+@option("--text", type=click.Path(), help="text to measure the loss on")
 def command(
     common: Common, source: str, target: str, attention: str | None, to_dtype: str | None, family: str | None,
     text: str | None,
-) -> None:  # fmt: skip
+) -> None:
     from qkv import hub
-    from qkv.adapt.group_heads import grouped, groups_of
+    from qkv.adapt.group_heads import group_heads, groups_of
     from qkv.checkpoints.locate import locate
     from qkv.data.sources import read_document
     from qkv.devices import parse_dtype
@@ -38,27 +38,27 @@ def command(
     if groups == 0:
         raise QkvError("--attention mha: heads that share keys cannot be taken apart again; expected mqa or "
                        "gqa:N")
-    vacant(target)
-    model = common.model(source)
+    require_empty(target)
+    model = common.load_model(source)
     words = read_document(Path(text)) if text else ""
-    before = loss(model, words) if words else None
+    before = measure_loss(model, words) if words else None
     kv = [hub.report(model)["kv_bytes_per_token"]]
     report: dict[str, Any] = {"source": source, "target": target, "kv_bytes_per_token": kv}
     if groups:
-        model = Model(grouped(model.core, groups), model.tokenizer, model.special, model.config)
+        model = Model(group_heads(model.core, groups), model.tokenizer, model.special, model.config)
     stored = parse_dtype(to_dtype or "auto") or stored_dtype(locate(source, common.revision))
     model.save(target, family=family or same_family(model), dtype=stored)
     again = hub.load(Path(target), device=common.device)
     report["model_type"] = (again.config or {})["model_type"]
     kv.append(hub.report(again)["kv_bytes_per_token"])
-    report["loss"] = None if before is None else [round(before, 4), round(loss(again, words), 4)]
+    report["loss"] = None if before is None else [round(before, 4), round(measure_loss(again, words), 4)]
     if common.json:
         common.emit(report)
         return
-    told(common, report, pooled=groups is not None)
+    print_report(common, report, pooled=groups is not None)
 
 
-def told(common: Common, report: dict[str, Any], *, pooled: bool) -> None:
+def print_report(common: Common, report: dict[str, Any], *, pooled: bool) -> None:
     """The report as people read it."""
     (old, new), change, target = report["kv_bytes_per_token"], report["loss"], report["target"]
     kind = report["model_type"]
@@ -76,7 +76,7 @@ def told(common: Common, report: dict[str, Any], *, pooled: bool) -> None:
                               "of the original)."))
 
 
-def vacant(target: str) -> None:
+def require_empty(target: str) -> None:
     """Nothing, if there is nothing yet where the result is to lie.
 
     Raises:
@@ -108,7 +108,7 @@ def same_family(model: Any) -> str | None:
     return None if isinstance(model_dir.family_config(family, model.spec), str) else family.__name__.rpartition(".")[2]
 
 
-def loss(model: Any, text: str) -> float:
+def measure_loss(model: Any, text: str) -> float:
     """The mean loss per token of a text, in windows without a past, in nats."""
     if model.spec.encoder:
         raise QkvError("--text: the loss of plain text is that of a causal decoder; leave --text out, and measure "

@@ -8,52 +8,52 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, counted, ensemble, option, verb
+from qkv.cli.common import Common, ensemble, option, show_progress, verb
 from qkv.messages import Message
 
 
-@verb("check: what your data hold before you train on them: counts, the first bad line, repeated rows, overlap with "
-      "what is held out, over-long rows, scripts, encodings; exit code 1 where something must be mended. get: fetch a "
-      "public set by name and check its hash (without a name: list them); QKV_CACHE names the cache, QKV_DATA_URL a "
-      "mirror. pack: write text (each file, or `text` of each JSON line) as token ids, which train without being in "
-      "memory. distil: let --model translate the sources of pairs (--back: write sources for the targets) into files "
-      "of the same form, to train on beside your own.", examples=(
+@verb("check: report what your data contain before you train on them: counts, the first bad line, duplicate rows, "
+      "overlap with held-out data, overlong rows, scripts and encodings; the exit code is 1 if something must be "
+      "fixed. get: download a public data set by name and verify its hash (without a name, list them); QKV_CACHE sets "
+      "the cache directory, QKV_DATA_URL a mirror. pack: write text (each file, or `text` of each JSON line) as token "
+      "ids, which are not loaded into memory for training. distil: let --model translate the sources of sentence pairs "
+      "(--back: generate sources for the targets) into files of the same form, to train on together with your "
+      "own.", examples=(
         "qkv data check train.en train.de --eval valid.en --eval valid.de",
         "qkv data get multi30k",
         "qkv data distil train.zh train.en --model runs/teacher --out taught",
     ))
 @click.argument("what", metavar="check|get|pack|distil", type=click.Choice(["check", "get", "pack", "distil"]))
 @click.argument("names", metavar="[FILES…|NAME…]", nargs=-1)
-@option("--eval", "held", multiple=True, help="a held-out file: is it in training too?")
-@option("--kind", type=click.Choice(["auto", "text", "tsv", "jsonl", "parallel"]), default="auto", help="of the "
-        "files; parallel: two by two; auto goes by names (two that are no .tsv or .jsonl are a pair)")
-@option("--columns", default="0,1", help="the two columns of TSV, counted from 0")
-@option("--keys", metavar="K,K", help="of JSON lines (default: by the first row)")
-@option("--longest", type=click.IntRange(1), help="rows beyond it are over-long (default: 1000 characters, or the "
-        "model's context)")  # fmt: skip
-@option("--model", help="count length, or pack, in this model's tokens; of distil the translator")  # fmt: skip
-@option("--size", type=click.IntRange(3), default=8000, help="of the BPE vocabulary that pack trains where there is "
-        "no --model")  # fmt: skip
-@option("--back", is_flag=True, help="distil: write sources for the targets, by a model of the other "
-        "direction")  # fmt: skip
+@option("--eval", "held", multiple=True, help="held-out file to check for overlap with the training data")
+@option("--kind", type=click.Choice(["auto", "text", "tsv", "jsonl", "parallel"]), default="auto", help="format of the "
+        "files; parallel: two by two; auto: by name (two files that are not .tsv or .jsonl are a pair)")
+@option("--columns", default="0,1", help="the two columns of a TSV file, starting at 0")
+@option("--keys", metavar="K,K", help="keys of JSON lines (default: those of the first row)")
+@option("--longest", type=click.IntRange(1), help="report rows longer than this (default: 1000 characters, or the "
+        "model's context)")
+@option("--model", help="measure length, or pack, in this model's tokens; for distil, the translation model")
+@option("--size", type=click.IntRange(3), default=8000, help="size of the BPE vocabulary that pack trains if there is "
+        "no --model")
+@option("--back", is_flag=True, help="distil: generate sources for the targets with a model of the opposite direction")
 @option("--beam", type=click.IntRange(1), default=5, help="distil: beam width")
-@option("--nbest", type=click.IntRange(1), default=1, help="distil: the N best of each")
-@option("--out", type=click.Path(path_type=Path), help="the folder that get, pack or distil writes")  # fmt: skip
+@option("--nbest", type=click.IntRange(1), default=1, help="distil: number of translations per sentence")
+@option("--out", type=click.Path(path_type=Path), help="output directory of get, pack or distil")
 @ensemble
 def command(
     common: Common, what: str, names: tuple[str, ...], out: Path | None, size: int, back: bool, beam: int, nbest: int,
     ensemble: tuple[str, ...], **how: Any,
-) -> int:  # fmt: skip
+) -> int:
     if what == "get":
-        return get(common, names, out)
+        return get_sets(common, names, out)
     if not names:
         raise click.UsageError(Message("{what} needs FILES", what=what))
     if what == "check":
-        return check(common, names, **how)
+        return check_files(common, names, **how)
     if out is None:
         raise click.UsageError(Message("{what} needs --out FOLDER", what=what))
     if what == "pack":
-        return pack(common, names, out, how["model"], size)
+        return pack_files(common, names, out, how["model"], size)
     if how["model"] is None:
         raise click.UsageError(Message("distil needs --model MODEL, the translator that writes"))
     if how["kind"] != "auto":
@@ -65,26 +65,26 @@ def command(
     return distil(common, names, out, how, teacher | {"ensemble": ensemble})
 
 
-def check(
+def check_files(
     common: Common, names: tuple[str, ...], *, held: tuple[str, ...], kind: Any, columns: str, keys: str | None,
     longest: int | None, model: str | None,
-) -> int:  # fmt: skip
+) -> int:
     """Report on files; 1 where something must be mended."""
     from qkv.data import check as checks
     from qkv.training.data_files import talk_of
 
     places = two_columns(columns)
     measure, bound = lengths(common, model)
-    with counted(common) as tell:
+    with show_progress(common) as tell:
         options = checks.Options(
             kind, places, tuple(k.strip() for k in (keys or "").split(",") if k.strip()),
             longest or bound, measure, None if tell is None else lambda _, lines: tell(lines, 0), talk_of,
-        )  # fmt: skip
+        )
         report = checks.check([Path(n) for n in names], [Path(n) for n in held], options)
     if common.json:
         common.emit({"ok": report.ok, "files": report.files, "faults": report.faults, "overlaps": report.overlaps})
     else:
-        told(common, report)
+        print_report(common, report)
     return 0 if report.ok else 1
 
 
@@ -109,7 +109,7 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
     if run.objective:
         raise QkvError("{names}: these rows have labels, expected pairs of texts", names=names[0])
     making.free(run.data, out)
-    teacher |= common.models(teacher.pop("ensemble"))
+    teacher |= common.load_models(teacher.pop("ensemble"))
 
     def doubt(file: str, own: float, read: float) -> None:
         said = Message("what the model writes is more like what it reads (chrF {read:.0f}) than like the other side "
@@ -117,8 +117,9 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
                         own=own)
         click.echo(common.say("note: {file}: {said}", file=file, said=said), err=True)
 
-    with counted(common) as tell:
-        made = making.write(making.Teacher(common.model(how["model"]), **teacher), run.data, out, tell, doubt)
+    with show_progress(common) as tell:
+        translator = making.Teacher(common.load_model(how["model"]), **teacher)
+        made = making.write_pairs(translator, run.data, out, tell, doubt)
     if common.json:
         common.emit([{**asdict(one), "files": [str(path) for path in one.files]} for one in made])
         return 0
@@ -129,7 +130,7 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
     return 0
 
 
-def pack(common: Common, names: tuple[str, ...], out: Path, model: str | None, size: int) -> int:
+def pack_files(common: Common, names: tuple[str, ...], out: Path, model: str | None, size: int) -> int:
     """Write texts as one token shard, with the tokenizer that cut them."""
     from qkv.checkpoints.locate import locate
     from qkv.data import shards, sources
@@ -140,7 +141,8 @@ def pack(common: Common, names: tuple[str, ...], out: Path, model: str | None, s
         return (piece for name in names for piece in sources.read_pieces(Path(name)))
 
     if model is None:
-        made = vocabulary.train((text for text, _ in pieces()), kind="bpe", size=size, specials=("</s>", "<unk>"))
+        texts, specials = (text for text, _ in pieces()), ("</s>", "<unk>")
+        made = vocabulary.train_vocabulary(texts, kind="bpe", size=size, specials=specials)
     else:
         found = tokenizer.load(model if Path(model).is_dir() else locate(model, common.revision))
         if found is None:
@@ -173,7 +175,7 @@ def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], in
     return lambda text: len(made.encode(text)), hub.spec_of(model).context or 1000
 
 
-def told(common: Common, report: Any) -> None:
+def print_report(common: Common, report: Any) -> None:
     """The report as people read it: each file in three lines, then what was found."""
     from qkv.data.overlap import PARTS
 
@@ -208,7 +210,7 @@ def share(part: int, of: int) -> str:
     return f"{part / of:.2%}" if of else "–"
 
 
-def get(common: Common, names: tuple[str, ...], out: Path | None) -> int:
+def get_sets(common: Common, names: tuple[str, ...], out: Path | None) -> int:
     """Fetch sets, or list them."""
     from qkv.data import download
 
@@ -216,7 +218,7 @@ def get(common: Common, names: tuple[str, ...], out: Path | None) -> int:
         known = download.list_sets()
         if common.json:
             common.emit({n: {"about": s.about, "licence": s.licence, "bytes": sum(f.size for f in s.files)}
-                         for n, s in known.items()})  # fmt: skip
+                         for n, s in known.items()})
             return 0
         for name, one in known.items():
             said = common.say(one.about)
@@ -227,7 +229,7 @@ def get(common: Common, names: tuple[str, ...], out: Path | None) -> int:
     for name in names:
         one = download.find_set(name)
         common.note("{name}: {about}; licence: {licence}", name=name, about=one.about, licence=one.licence)
-        with counted(common) as tell:
+        with show_progress(common) as tell:
             files = download.fetch_set(
                 name, out, tell=(lambda _, done, of, tell=tell: tell(done, of)) if tell else None
             )

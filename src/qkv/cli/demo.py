@@ -44,7 +44,8 @@ class Story:
         """A heading."""
         self.tell()
         text = f"── {self.common.say(template, **fields)} "
-        rest = min(72, columns()) - sum(1 + (c > "\u2e7f") for c in text)  # a Chinese character is two columns wide
+        # a Chinese character is two columns wide
+        rest = min(72, count_columns()) - sum(1 + (c > "\u2e7f") for c in text)
         self.tell(click.style(text + "─" * max(0, rest), bold=True))
 
     def lap(self, part: str) -> None:
@@ -58,7 +59,7 @@ class Story:
         self.lap({"note": "start", "evaluation": "evaluations", "watch": "records"}.get(kind, "training"))
         said = [(right, out) for (_, right), out in zip(self.watched, event.get("outputs", ()), strict=False)]
         said += [(right, out) for _, right, out in event.get("samples", ())]
-        if "first_readable_seconds" not in self.result and any(readable(right, out) for right, out in said):
+        if "first_readable_seconds" not in self.result and any(is_readable(right, out) for right, out in said):
             self.result["first_readable_seconds"] = round(sum(self.parts.values()), 1)
         if show is not None:
             show(event)
@@ -86,34 +87,34 @@ class Story:
             self.tell("  on the page: {address}", address=address)
 
 
-def columns() -> int:
+def count_columns() -> int:
     """How wide the terminal is."""
     return shutil.get_terminal_size().columns
 
 
-def readable(right: str, said: str) -> bool:
+def is_readable(right: str, said: str) -> bool:
     """Whether three quarters of two sentences are the same words in the same order."""
     return SequenceMatcher(None, right.split(), said.split(), autojunk=False).ratio() >= 0.75
 
 
-@verb("Three acts: train the Transformer of 2017 and translate; prove where 它 looks; the same core as a language "
-      "model. Then a page that opens offline.", examples=(
+@verb("Three acts: train the Transformer of 2017 and translate; prove where 它 looks; run the same core as a language "
+      "model. Then write a page that opens offline.", examples=(
         "qkv demo",
         "qkv demo --text 我看完了那本书。 --seed 1",
         "qkv demo --model demo   # the bundled model, no training",
     ))
-@option("--text", help="your own sentence, translated at the end of act one")
-@option("--model", help="do not train: use this model (such as demo)")
-@option("--out", type=click.Path(path_type=Path), help="the directory (default: runs/demo)")
-@option("--page", type=click.Path(path_type=Path), default=Path("qkv-demo.html"), help="the page's file")
-@option("--seed", type=int, default=0, help="seed of weights, order and dropout")
-@option("--epochs", type=click.IntRange(1), help="how often the corpus is read")
-@option("--browser/--no-browser", default=None, help="watch it live in a browser (default: on a terminal with a "
-        "display)")  # fmt: skip
+@option("--text", help="your own sentence to translate at the end of act one")
+@option("--model", help="use this model instead of training one (such as demo)")
+@option("--out", type=click.Path(path_type=Path), help="output directory (default: runs/demo)")
+@option("--page", type=click.Path(path_type=Path), default=Path("qkv-demo.html"), help="file to write the page to")
+@option("--seed", type=int, default=0, help="random seed of weights, data order and dropout")
+@option("--epochs", type=click.IntRange(1), help="number of epochs")
+@option("--browser/--no-browser", default=None, help="watch the training live in a browser (default: on a terminal "
+        "with a display)")
 def command(
     common: Common, text: str | None, model: str | None, out: Path | None, page: Path, seed: int, epochs: int | None,
     browser: bool | None,
-) -> int:  # fmt: skip
+) -> int:
     if text is not None and not text.strip():
         raise QkvError("--text is empty: there is nothing to translate")
     if not page.parent.is_dir():
@@ -121,14 +122,14 @@ def command(
     if page.is_dir():
         raise QkvError("--page {page}: a directory; name a file in it, such as {page2}", page=page,
                        page2=page / "qkv-demo.html")
-    out = None if model else begun(out or free(Path("runs/demo")))
+    out = None if model else make_directory(out or find_free_directory(Path("runs/demo")))
     story = Story(common, own=text)
-    with shown_live(story, out or Path("runs"), on_screen(common) if browser is None else browser):
+    with open_page(story, out or Path("runs"), has_display(common) if browser is None else browser):
         play(story, model, out, page, {"training.seed": seed, "training.epochs": epochs})
     return 0
 
 
-def begun(out: Path) -> Path:
+def make_directory(out: Path) -> Path:
     """The directory of a run that begins here; what stands against it is told before anything else happens."""
     if (out / "train" / "run.json").is_file():
         raise QkvError("--out {out}: a run lies there; give another directory, or show it with `qkv demo --model "
@@ -147,23 +148,23 @@ def play(story: Story, model: str | None, out: Path | None, page: Path, changes:
 
     story.lap("imports")
     common, text = story.common, story.own
-    translator: Any = None if out else translating(common, str(model))
+    translator: Any = None if out else load_translator(common, str(model))
     data = load_corpus()
     story.lap("corpus")
     story.act("Act one: translate")
     if out:
-        translator, said = trained(story, out, changes, data)
+        translator, said = train_translator(story, out, changes, data)
     else:
         said = [r.text for r in translator.translate([p.zh for p in data.test], beam=4)]
-    judge(story, translator, data, said)
+    evaluate_translations(story, translator, data, said)
     story.lap("test")
-    translate(story, translator, [p.zh for p in data.showcase], text)
+    translate_texts(story, translator, [p.zh for p in data.showcase], text)
     story.lap("translations")
     story.act("Act two: the proof")
     proved = prove(story, translator, data)
     story.lap("proof")
     story.act("Act three: the same core as a language model")
-    speaker = speak(story)
+    speaker = run_language_model(story)
     story.lap("language_model")
     models = {str(out or model): translator, "demo-lm": speaker}
     write_page(story, page, models, proved, text)
@@ -173,19 +174,19 @@ def play(story: Story, model: str | None, out: Path | None, page: Path, changes:
     story.result |= {"seconds": parts, "total_seconds": total, "page": str(page.resolve())}
     if common.json:
         common.emit(story.result)
-    farewell(story, page, model)
+    suggest_next(story, page, model)
 
 
-def translating(common: Common, name: str) -> Any:
+def load_translator(common: Common, name: str) -> Any:
     """The model of --model, which must translate."""
-    model = common.model(name)
+    model = common.load_model(name)
     if not model.encoder_decoder:
         raise QkvError("--model {name}: it has no encoder and decoder, so it cannot translate; the bundled `demo` can",
                        name=name)
     return model
 
 
-def on_screen(common: Common) -> bool:
+def has_display(common: Common) -> bool:
     """Whether somebody sits at a terminal with a display that a browser could open on."""
     if common.json or common.quiet or os.environ.get("CI") or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
@@ -195,7 +196,7 @@ def on_screen(common: Common) -> bool:
 
 
 @contextmanager
-def shown_live(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
+def open_page(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
     """The live page beside the acts, kept open after them while somebody sits there; nothing where it is not wanted.
 
     A page that cannot be served is no reason to stop: the terminal shows everything.
@@ -209,7 +210,7 @@ def shown_live(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
     names = ["demo", "demo-lm", "demo-moe", "demo-bert"]
     examples = {"demo": recipes.find("demo").watch.texts, "demo-lm": (PROMPT,)}
     try:
-        desk = server.Desk(names, story.common.model, story.common.talk.lang, examples, watched=watched)
+        desk = server.Desk(names, story.common.load_model, story.common.talk.lang, examples, watched=watched)
         story.stage = server.Page(desk, token=os.environ.get("QKV_TOKEN") or None)
     except QkvError as error:
         story.tell("no page ({error}); going on in the terminal.", error=error)
@@ -217,9 +218,9 @@ def shown_live(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
         return
     url = f"{story.stage.start()}#panel=training"
     try:
-        welcome(story, url, opened=server.show(url))
+        welcome(story, url, opened=server.open_browser(url))
         yield
-        stay(story, url)
+        keep_page_open(story, url)
     finally:
         story.stage.stop()
 
@@ -235,7 +236,7 @@ def welcome(story: Story, url: str, *, opened: bool) -> None:
             default="", show_default=False)
 
 
-def stay(story: Story, url: str) -> None:
+def keep_page_open(story: Story, url: str) -> None:
     """Keep the page open for whoever sits there, until Ctrl-C."""
     if not sys.stdin.isatty():
         return
@@ -248,33 +249,33 @@ def stay(story: Story, url: str) -> None:
         story.tell()
 
 
-def watching(story: Story, run: Any) -> Any:
+def watch_own_sentence(story: Story, run: Any) -> Any:
     """The run, watched with your own sentence first where the vocabulary has all of its words."""
     own = (story.own or "").strip()
     if not own:
         return run
-    if unknown := story.common.model("demo").tokenizer.find_unknown(own):
+    if unknown := story.common.load_model("demo").tokenizer.find_unknown(own):
         story.tell("  not in the vocabulary: {unknown}; other sentences are watched while it learns.",
                    unknown=join(", ", unknown))
         return run
     return replace(run, watch=replace(run.watch, texts=(own, *(t for t in run.watch.texts if t != own))))
 
 
-def trained(story: Story, target: Path, changes: Mapping[str, int | None], data: Any) -> tuple[Any, list[str]]:
+def train_translator(story: Story, target: Path, changes: Mapping[str, int | None], data: Any) -> tuple[Any, list[str]]:
     """Train the recipe with a live line; the model, and its translations of the test sentences."""
-    from qkv.cli.train import shown
+    from qkv.cli.train import show_events
     from qkv.training import recipes
     from qkv.training.control import Interrupted
 
     run = recipes.configure("demo", [f"{key}={value}" for key, value in changes.items() if value is not None])
-    run = watching(story, run)
+    run = watch_own_sentence(story, run)
     right = {p.zh: p.en for p in data.showcase}
     story.watched = tuple((text, right.get(text, "")) for text in run.watch.texts)
     pairs, times = f"{len(data.train):,}", run.training.epochs
     story.tell("Training a Transformer of 2017 from nothing: {pairs} Chinese-English pairs, {times} times. Ctrl-C "
                "stops, and saves.", pairs=pairs, times=times)
     try:
-        with shown(story.common) as show:
+        with show_events(story.common) as show:
             done = recipes.train(run, out=target, device=story.common.device, report=lambda e: story.hear(e, show))
     except Interrupted as stopped:
         story.tell("saved; go on with: qkv train demo --resume auto --out {target}", target=target)
@@ -288,13 +289,13 @@ def trained(story: Story, target: Path, changes: Mapping[str, int | None], data:
     return done.model, (target / "train" / "test.hyp").read_text(encoding="utf-8").splitlines()
 
 
-def free(path: Path) -> Path:
+def find_free_directory(path: Path) -> Path:
     """The first of path, path-2, path-3 … that does not exist or holds nothing, as a run that never began leaves it."""
     names = (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 10_000)))
     return next(p for p in names if not p.exists() or (p.is_dir() and not any(p.iterdir())))
 
 
-def judge(story: Story, model: Any, data: Any, said: Sequence[str]) -> None:
+def evaluate_translations(story: Story, model: Any, data: Any, said: Sequence[str]) -> None:
     """Held-out BLEU and exact match of what was `said` of the test, with the failures; the longer sentences apart."""
     from sacrebleu.metrics.bleu import BLEU
 
@@ -317,7 +318,7 @@ def judge(story: Story, model: Any, data: Any, said: Sequence[str]) -> None:
                 story.tell("  This is below the aim of 95 %.")
 
 
-def translate(story: Story, model: Any, texts: Sequence[str], own: str | None) -> None:
+def translate_texts(story: Story, model: Any, texts: Sequence[str], own: str | None) -> None:
     """The texts' own sentences, and yours."""
     story.tell()
     for text, result in zip(texts, model.translate(list(texts)), strict=True):
@@ -350,7 +351,7 @@ def prove(story: Story, model: Any, data: Any) -> Any:
         "severed": found.severed, "cut_effect": round(found.cut_effect, 4), "cut_head": list(found.head),
         "head_before": round(found.before, 4), "head_after": round(found.after, 4),
         "others_before": found.others_before, "others_after": found.others_after,
-    }  # fmt: skip
+    }
     return found
 
 
@@ -365,7 +366,7 @@ def show_edges(story: Story, sample: Any) -> None:
         story.tell(f"  {source}  →  {target}")
         top = max(max(sample.drops[query][i]) for query, _ in asks)
         for query, name in asks:
-            line = bars(sample.pieces[i], sample.drops[query][i], top)
+            line = draw_word_bars(sample.pieces[i], sample.drops[query][i], top)
             story.tell("    {name} → {line}", name=name, line=line)
 
 
@@ -394,21 +395,21 @@ def say_shares(story: Story, found: Any) -> None:
                others_after=found.others_after)
 
 
-def bars(pieces: Sequence[str], drops: Sequence[float], top: float) -> str:
+def draw_word_bars(pieces: Sequence[str], drops: Sequence[float], top: float) -> str:
     """Words with a small bar each, as tall as their number, full at `top`."""
     marks = " ▁▂▃▄▅▆▇█"
     heights = [max(0, min(8, round(8 * d / max(top, 1e-9)))) for d in drops]
     return " ".join(f"{p}{marks[h]}".rstrip() for p, h in zip(pieces, heights, strict=True))
 
 
-def speak(story: Story) -> Any:
+def run_language_model(story: Story) -> Any:
     """The bundled language model: its next word, its guesses by layer, and what the cache saves."""
-    model = story.common.model("demo-lm")
+    model = story.common.load_model("demo-lm")
     result = model.generate(PROMPT, max_new_tokens=24)
     story.scene("guess-map", text=PROMPT, model="demo-lm")
     story.tell(f"  {PROMPT}{click.style(result.text, bold=True)}")
-    grid(story, model)
-    rows = timed(model)
+    print_guesses(story, model)
+    rows = time_cache(model)
     tokens, fast, slow = rows[-1]
     times = f"{slow / fast:.1f}"
     story.tell("  cache ({tokens} tokens): with {fast:.0f} ms, without {slow:.0f} ms, {times} times as fast, same "
@@ -417,30 +418,30 @@ def speak(story: Story) -> Any:
     return model
 
 
-def grid(story: Story, model: Any) -> None:
+def print_guesses(story: Story, model: Any) -> None:
     """Each layer's guess of the next token at each position; the guesses that are thrown away are dim."""
-    from qkv.lens import readout
+    from qkv.lens import logit_lens
 
     with model.trace(save=["lens"]) as trace:
         model.generate(PROMPT, max_new_tokens=1)
-    found = readout.lens(trace, top=1)
+    found = logit_lens.guess_by_layer(trace, top=1)
     pieces = model.tokenizer.pieces(model.ids(PROMPT))
-    wide = max(4, min(9, (columns() - 2) // (1 + len(pieces)) - 1))
+    wide = max(4, min(9, (count_columns() - 2) // (1 + len(pieces)) - 1))
 
-    def line(label: str, cells: Sequence[str]) -> None:
+    def print_line(label: str, cells: Sequence[str]) -> None:
         story.tell("  " + " ".join([f"{label:>9}"[-9:], *cells]))
 
-    line("", [f"{p:>{wide}}"[:wide] for p in pieces])
+    print_line("", [f"{p:>{wide}}"[:wide] for p in pieces])
     for row in range(len(found.names) - 1, -1, -1):
         said = model.tokenizer.pieces([int(i) for i in found.ids[row, :, 0]])
         told = [f"{s if used else f'({s})':>{wide}}"[:wide] for s, used in zip(said, found.used, strict=True)]
         label = found.names[row].split(".")[-2] if row else "embed"
         cells = [c if used else click.style(c, dim=True) for c, used in zip(told, found.used, strict=True)]
-        line(f"layer {label}" if row else label, cells)
+        print_line(f"layer {label}" if row else label, cells)
     story.tell("  (in brackets: the next word was given, so these guesses are thrown away)")
 
 
-def timed(model: Any) -> list[list[float]]:
+def time_cache(model: Any) -> list[list[float]]:
     """[tokens, milliseconds with the cache, without]; the same tokens either way, or it says so."""
     rows: list[list[float]] = []
     for tokens in (8, 32, 96):
@@ -470,13 +471,13 @@ def write_page(story: Story, path: Path, models: Mapping[str, Any], proved: Any,
     pair = next((e for e in proved.edges if e.moved["written"]), proved.edges[0]).pair
     texts = [pair.zh_a, pair.zh_b, "我爱学习。", *([own] if own and not translator.tokenizer.find_unknown(own) else [])]
     asked = [*((home, Question(t)) for t in dict.fromkeys(texts)), (speaker, Question(PROMPT, max_new_tokens=12))]
-    more = {home: {"facts": facts(story.result)}, speaker: {"timed": story.result["cache_milliseconds"]}}
+    more = {home: {"facts": list_facts(story.result)}, speaker: {"timed": story.result["cache_milliseconds"]}}
     run = ProbeLog(story.result["directory"]) if "directory" in story.result else None
     made = record.record(asked, models, lang=story.common.talk.lang, watched=run, more=more)
     path.write_text(made, encoding="utf-8")
 
 
-def facts(result: Mapping[str, Any]) -> list[list[str]]:
+def list_facts(result: Mapping[str, Any]) -> list[list[str]]:
     """The numbers of the run as the page shows them: Chinese, English, value."""
     rows = ((Message("exact match"), "exact_match", "{:.1%}"), (Message("BLEU"), "bleu", "{:.1f}"),
             (Message("noun flips with the verb"), "flip_rate", "{:.1%}"),
@@ -485,12 +486,12 @@ def facts(result: Mapping[str, Any]) -> list[list[str]]:
     return [[name.to("zh"), str(name), form.format(result[key])] for name, key, form in rows if key in result]
 
 
-def farewell(story: Story, page: Path, model: str | None) -> None:
+def suggest_next(story: Story, page: Path, model: str | None) -> None:
     """What to try next."""
     directory = model or story.result["directory"]
     story.tell()
     story.tell("{total_seconds:.0f} s in all. Open {page} to look inside; then try:",
                total_seconds=story.result["total_seconds"], page=page)
     for line in (f"qkv look {directory} 我爱学习。", f"qkv translate {directory} 书和茶都在桌上，我喝完了它。",
-                 "qkv show marian", "qkv train multi30k --dry-run"):  # fmt: skip
+                 "qkv show marian", "qkv train multi30k --dry-run"):
         story.tell(f"  {line}")

@@ -17,7 +17,8 @@ from qkv.messages import Message
 GIB = 2**30
 
 
-@verb("What this machine can do: torch, device, CPU instructions, measured fp32 and bf16 speed, memory, disk, cache.",
+@verb("Report what this machine can do: PyTorch version, devices, CPU instructions, measured fp32 and bf16 speed, "
+      "memory, disk and cache.",
       examples=("qkv doctor", "qkv doctor --json", "qkv doctor --threads 1"))
 def command(common: Common) -> None:
     report = examine()
@@ -77,11 +78,11 @@ def matmul_gflops(dtype: str, seconds: float = 0.4, size: int = 1024) -> float:
     """The speed of a linear layer in use on the CPU in GFLOP/s, the best of the repeats that fit the time."""
     import torch
 
-    from qkv.adapt.onednn_linear import pack
+    from qkv.adapt.onednn_linear import pack_weights
 
     number = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
     layer, x = torch.nn.Linear(size, size, bias=False, dtype=number), torch.ones(size, size, dtype=number)
-    pack(layer)
+    pack_weights(layer)
     best, start = float("inf"), time.perf_counter()
     with torch.inference_mode():
         while best == float("inf") or time.perf_counter() - start < seconds:
@@ -105,7 +106,7 @@ def cpu_flags() -> dict[str, bool | None]:
 def _free_memory() -> float | None:
     from qkv import memory
 
-    found = memory.free()
+    found = memory.read_free()
     return None if found is None else round(found / GIB, 1)
 
 

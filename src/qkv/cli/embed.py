@@ -2,11 +2,11 @@
 
 import click
 
-from qkv.cli.common import Common, answered, read_lines, verb
+from qkv.cli.common import Common, answer_lines, read_lines, verb
 
 
-@verb("A vector of length 1 for each text (the mean of its last states), one JSON object a line; with -, for each "
-      "line.", examples=(
+@verb("Print a vector of length 1 for each text (the mean of its last states), one JSON object per line; with -, read "
+      "one text per line.", examples=(
         'qkv embed demo-bert "书放在桌上。"',
         "qkv embed demo-bert - < sentences.txt > vectors.jsonl",
         'qkv embed sentence-transformers/all-MiniLM-L6-v2 "The cat sat on the mat." --json',
@@ -14,7 +14,7 @@ from qkv.cli.common import Common, answered, read_lines, verb
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
 def command(common: Common, model: str, text: str | None) -> None:
-    lines, loaded = read_lines(text, "embed"), common.model(model)
+    lines, loaded = read_lines(text, "embed"), common.load_model(model)
     single = text is not None and text != "-"
-    for line, vector in answered(lines, lambda texts: loaded.embed(texts).tolist(), single=single):
+    for line, vector in answer_lines(lines, lambda texts: loaded.embed(texts).tolist(), single=single):
         common.emit({"text": line, "embedding": vector and [round(x, 7) for x in vector]})

@@ -5,38 +5,38 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, counted, ensemble, given, option, verb
+from qkv.cli.common import Common, drop_unset, ensemble, option, show_progress, verb
 from qkv.errors import QkvError
 from qkv.messages import Message
 
 FILE = click.Path(path_type=Path)
 
 
-@verb("How good a model is on a file: BLEU and chrF of its translations (sacreBLEU, with signatures), the perplexity "
-      "of a text (per token, per word, bits per byte), or the accuracy of its labels.", examples=(
+@verb("Evaluate a model on a file: BLEU and chrF of its translations (sacreBLEU, with signatures), the perplexity of a "
+      "text (per token, per word, bits per byte) or the accuracy of its labels.", examples=(
         "qkv eval demo --bleu test.zh test.en --out test.hyp",
         "qkv eval demo-lm --ppl book.txt --stride 64",
         "qkv eval demo-bert --accuracy labelled.tsv --json",
     ))
 @click.argument("model")
-@option("--bleu", type=(FILE, FILE), metavar="SRC REF", help="translate SRC, compare with REF")
-@option("--ppl", type=FILE, metavar="FILE", help="perplexity of a text file, or of pairs (*.tsv) by a model that "
-        "writes after a source")  # fmt: skip
-@option("--accuracy", type=FILE, metavar="FILE", help="lines of text TAB label, as training reads them, or JSON lines "
-        'with "label" and "text" (*.jsonl)')
-@option("--out", type=FILE, help="write the translations into this file")
+@option("--bleu", type=(FILE, FILE), metavar="SRC REF", help="translate SRC and compare with REF")
+@option("--ppl", type=FILE, metavar="FILE", help="perplexity of a text file, or of pairs (*.tsv) for a model that "
+        "continues a source")
+@option("--accuracy", type=FILE, metavar="FILE", help="lines of text TAB label, as for training, or JSON lines with "
+        "\"label\" and \"text\" (*.jsonl)")
+@option("--out", type=FILE, help="write the translations to this file")
 @option("--beam", type=click.IntRange(1), help="beam width (default: 4)")
 @option("--length-penalty", type=float, help="length penalty (default: 0.6)")
-@option("--max-new-tokens", type=click.IntRange(1), help="the longest translation, in tokens")
+@option("--max-new-tokens", type=click.IntRange(1), help="maximum number of tokens per translation")
 @option("--tokenize", type=click.Choice(["auto", "13a", "none", "zh", "char", "intl"]), default="auto",
-        help="sacreBLEU's; auto: zh for Chinese, char for Japanese, else 13a")
-@option("--lowercase", is_flag=True, help="regardless of case")
-@option("--joint", metavar='"@@ "', help="what joins the parts of a word in the files")
-@option("--window", type=click.IntRange(2), help="tokens read at once (default: the context)")
-@option("--stride", type=click.IntRange(1), help="how far windows move (default: half of it)")
+        help="sacreBLEU tokenizer; auto: zh for Chinese, char for Japanese, otherwise 13a")
+@option("--lowercase", is_flag=True, help="ignore case")
+@option("--joint", metavar='"@@ "', help="marker that joins the parts of a word in the files")
+@option("--window", type=click.IntRange(2), help="tokens per window (default: the context)")
+@option("--stride", type=click.IntRange(1), help="tokens between the starts of two windows (default: half a window)")
 @ensemble
 def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, ...], **typed: Any) -> int:
-    what = given(**typed)
+    what = drop_unset(**typed)
     kinds = [kind for kind in ("bleu", "ppl", "accuracy") if kind in what]
     if len(kinds) != 1:
         raise click.UsageError(Message("give one of --bleu, --ppl, --accuracy; found {kinds}",
@@ -52,9 +52,9 @@ def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, .
     if out is not None and any(out.resolve() == Path(name).resolve() for name in what["bleu"]):
         raise QkvError("--out {out}: is a file that is compared with, and would be written over; name another",
                        out=out)
-    loaded = common.model(model)
-    what |= common.models(ensemble)
-    with counted(common) as tell:
+    loaded = common.load_model(model)
+    what |= common.load_models(ensemble)
+    with show_progress(common) as tell:
         found = loaded.eval(**what, tell=tell)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -6,17 +6,17 @@ from qkv.cli.common import Common, option, read_lines, verb
 from qkv.errors import QkvError
 
 
-@verb("Cloze: the likeliest words for each [MASK] of a text. With -, one line in and one line out: words with spaces "
-      "between, masks with tabs between.", examples=(
+@verb("Cloze: print the most likely words for each [MASK] of a text. With -, write one line per input line: words "
+      "separated by spaces, masks by tabs.", examples=(
         'qkv fill demo-bert "我爱[MASK]。"',
         'qkv fill google-bert/bert-base-chinese "今天天气很[MASK]" --top 3',
         "qkv fill demo-bert - --json < blanks.txt",
     ))
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
-@option("--top", type=click.IntRange(1), default=5, help="words for each mask")
+@option("--top", type=click.IntRange(1), default=5, help="number of words per mask")
 def command(common: Common, model: str, text: str | None, top: int) -> None:
-    lines, loaded = read_lines(text, "fill"), common.model(model)
+    lines, loaded = read_lines(text, "fill"), common.load_model(model)
     single = text is not None and text != "-"
     for number, line in enumerate(lines, start=1):
         try:
@@ -28,12 +28,12 @@ def command(common: Common, model: str, text: str | None, top: int) -> None:
             guesses = [[{"word": w, "probability": round(p, 6)} for w, p in place] for place in places]
             common.emit({"text": line, "masks": guesses})
         elif single:
-            shown(common, places)
+            print_predictions(common, places)
         else:
             click.echo("\t".join(" ".join(word for word, _ in place) for place in places))
 
 
-def shown(common: Common, places: list[list[tuple[str, float]]]) -> None:
+def print_predictions(common: Common, places: list[list[tuple[str, float]]]) -> None:
     """A word a line, with its probability; several masks are numbered."""
     for number, place in enumerate(places, start=1):
         if len(places) > 1:

@@ -5,29 +5,30 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, answered, given, option, read_lines, verb
+from qkv.cli.common import Common, answer_lines, drop_unset, option, read_lines, verb
 
 
-@verb("Continue a text: greedy, unless -t and its like ask for sampling. With -, one prompt a line in and one line "
-      "out (line breaks are written as \\n).", examples=(
+@verb("Continue a text: greedily, unless a sampling option such as -t is given. With -, read one prompt per line and "
+      "write one line for each (line breaks are written as \\n).", examples=(
         'qkv generate demo-lm "One, two,"',
         'qkv generate gpt2 "Once upon a time" -n 100 -t 0.8 --top-p 0.95 --seed 1',
         'qkv generate ./my-model "1, 2, 3," --stop "." --json',
     ))
 @click.argument("model")
 @click.argument("prompt", required=False, metavar="[PROMPT|-]")
-@option("-n", "--max-new-tokens", type=click.IntRange(1), help="at most so many tokens")
-@option("-t", "--temperature", type=click.FloatRange(0), help="temperature; 0 is greedy")
-@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="the smallest set of this probability")
-@option("--top-k", type=click.IntRange(1), help="the k likeliest tokens")
-@option("--min-p", type=click.FloatRange(0, 1), help="at least this share of the likeliest")
-@option("--sampling", type=click.Choice(["greedy", "model"]), help="model: its makers' own")
-@option("--seed", type=int, help="seed of the draws (default: 0)")
+@option("-n", "--max-new-tokens", type=click.IntRange(1), help="maximum number of new tokens")
+@option("-t", "--temperature", type=click.FloatRange(0), help="sampling temperature (0: greedy)")
+@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="sample from the smallest set of tokens with this "
+        "total probability")
+@option("--top-k", type=click.IntRange(1), help="sample from the k most likely tokens")
+@option("--min-p", type=click.FloatRange(0, 1), help="minimum probability, relative to the most likely token")
+@option("--sampling", type=click.Choice(["greedy", "model"]), help="model: the settings that come with the model")
+@option("--seed", type=int, help="random seed (default: 0)")
 @option("--beam", type=click.IntRange(1), help="beam width")
 @option("--stop", multiple=True, help="stop at this text (may be repeated)")
 def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...], **how: Any) -> None:
-    how = given(**how, stop=list(stop) or None)
-    lines, loaded = read_lines(prompt), common.model(model)
+    how = drop_unset(**how, stop=list(stop) or None)
+    lines, loaded = read_lines(prompt), common.load_model(model)
     single = prompt is not None and prompt != "-"
     if single and sys.stdout.isatty() and not common.json and how.get("beam", 1) == 1:
         how.pop("beam", None)
@@ -35,7 +36,7 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
             click.echo(piece, nl=False)
             sys.stdout.flush()
         return click.echo()
-    for line, result in answered(lines, lambda texts: loaded.generate(texts, **how), single=single):
+    for line, result in answer_lines(lines, lambda texts: loaded.generate(texts, **how), single=single):
         text = "" if result is None else result.text
         if common.json:
             keys = ("tokens", "logprobs", "finish_reason", "timing")

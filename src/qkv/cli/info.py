@@ -5,19 +5,20 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, option, plain, verb
+from qkv.cli.common import Common, option, to_json, verb
 
 
-@verb("Parameters, FLOPs per token, bytes of weights and KV cache; headers are read, weights are not.",
+@verb("Show parameters, FLOPs per token and the bytes of weights and KV cache. Only file headers are read, not "
+      "weights.",
       examples=("qkv info demo", "qkv info qwen2:72b --dtype bf16 --attention mha", "qkv info llama:7b --json"))
 @click.argument("name", metavar="MODEL|FAMILY:SIZE")
-@option("--context", type=click.IntRange(1), help="count at a context of so many tokens")
-@option("--attention", metavar="mha|mqa|gqa:N", help="what other key/value heads would cost")
+@option("--context", type=click.IntRange(1), help="context length to count for, in tokens")
+@option("--attention", metavar="mha|mqa|gqa:N", help="show the cost of other key/value heads")
 def command(common: Common, name: str, context: int | None, attention: str | None) -> None:
     from qkv.hub import report as count
 
     dtype = "fp32" if common.dtype == "auto" else common.dtype
-    report = plain(count(name, dtype=dtype, context=context, attention=attention))
+    report = to_json(count(name, dtype=dtype, context=context, attention=attention))
     if common.json:
         common.emit(report)
     else:

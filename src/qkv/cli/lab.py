@@ -35,26 +35,25 @@ class How:
     brief: bool  # of several labs the verdict alone is told
 
 
-@verb("The claims of the field as experiments that you can run. Without a name: all of them with their verdicts; "
-      "misconceptions: what is commonly got wrong.",
+@verb("Claims of the field as experiments that you can run. Without a name, list them all with their verdicts; "
+      "misconceptions: what is commonly misunderstood.",
       examples=("qkv lab", "qkv lab order-blind --html order.html", "qkv lab --exact --compare"))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @option("--exact", is_flag=True, help="run all exact labs")
-@option("--seeds", type=click.IntRange(1), default=3, help="how many seeds")
-@option("--steps", type=click.IntRange(1), help="steps (too few are inconclusive)")
-@option("--jobs", type=click.IntRange(1), help="seeds at a time (by default as many as cores where a lab trains, else "
-        "one)")  # fmt: skip
-@option("--saved", is_flag=True, help="do not run: show the saved result")
-@option("--compare", is_flag=True, help="compare with the result that came with the package; exit 1 where they "
-        "disagree")  # fmt: skip
-@option("--html", type=click.Path(path_type=Path, dir_okay=False), help="a page that opens offline (without a name: "
-        "of all labs)")  # fmt: skip
-@option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/labs"), help="the directory of "
-        "results and pictures")  # fmt: skip
+@option("--seeds", type=click.IntRange(1), default=3, help="number of seeds")
+@option("--steps", type=click.IntRange(1), help="number of steps (too few are inconclusive)")
+@option("--jobs", type=click.IntRange(1), help="number of seeds to run at once (default: one per core if the lab "
+        "trains, otherwise one)")
+@option("--saved", is_flag=True, help="show the saved result instead of running")
+@option("--compare", is_flag=True, help="compare with the result in the package; the exit code is 1 if they differ")
+@option("--html", type=click.Path(path_type=Path, dir_okay=False), help="write a page that opens offline (without a "
+        "name: of all labs)")
+@option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/labs"), help="directory for "
+        "results and figures")
 def command(
     common: Common, names: tuple[str, ...], exact: bool, seeds: int, steps: int | None, jobs: int | None, saved: bool,
     compare: bool, html: Path | None, out: Path,
-) -> int:  # fmt: skip
+) -> int:
     if names == ("misconceptions",):
         return misconceptions(common)
     if html is not None and not html.parent.is_dir():
@@ -62,10 +61,10 @@ def command(
     from qkv import labs
 
     free = cores()  # before torch is imported: some builds let go of the processors that `taskset` gave
-    chosen = [*names, *(n for n in labs.names() if exact and labs.find(n).kind == "exact" and n not in names)]
+    chosen = [*names, *(n for n in labs.list_names() if exact and labs.find_lab(n).kind == "exact" and n not in names)]
     if not chosen:
         return listing(common, html)
-    found = {name: labs.find(name) for name in chosen}  # an unknown name is told before anything runs
+    found = {name: labs.find_lab(name) for name in chosen}  # an unknown name is told before anything runs
     return settle(common, found, How(seeds, steps or 0, jobs, free, saved, compare, out, len(found) > 1), html)
 
 
@@ -74,7 +73,7 @@ def listing(common: Common, html: Path | None) -> int:
     from qkv import labs
     from qkv.labs.lab import KINDS, VERDICTS
 
-    rows = sorted(labs.listed(), key=lambda r: (ORDER.index(r["verdict"]), r["name"]))
+    rows = sorted(labs.list_labs(), key=lambda r: (ORDER.index(r["verdict"]), r["name"]))
     if html is not None:
         everything(common, [row["name"] for row in rows], html)
     if common.json:
@@ -82,16 +81,16 @@ def listing(common: Common, html: Path | None) -> int:
         return 0
     words = {**VERDICTS, **NOT_RUN}
     counts = Counter(r["verdict"] for r in rows)
-    parts = [f"{both(words[v], ' ')} {counts[v]}" for v in ORDER if counts[v] or v in COLOURS]
+    parts = [f"{format_both(words[v], ' ')} {counts[v]}" for v in ORDER if counts[v] or v in COLOURS]
     labs_ = Message("{rows} labs", rows=len(rows))
     click.echo(f"{labs_.to('zh')} labs: " + " · ".join(parts))
     for word in (v for v in ORDER if counts[v]):
-        mark = click.style(both(words[word]), fg=COLOURS.get(word), bold=True)
+        mark = click.style(format_both(words[word]), fg=COLOURS.get(word), bold=True)
         click.echo(f"  {mark}: " + ", ".join(row["name"] for row in rows if row["verdict"] == word))
     for row in rows:
         word = row["verdict"]
-        mark = click.style(both(words[word]), fg=COLOURS.get(word), bold=True)
-        click.echo(f"\n{click.style(row['name'], bold=True)}  [{both(KINDS[row['kind']], ' ')}]  {mark}")
+        mark = click.style(format_both(words[word]), fg=COLOURS.get(word), bold=True)
+        click.echo(f"\n{click.style(row['name'], bold=True)}  [{format_both(KINDS[row['kind']], ' ')}]  {mark}")
         for claim, says in zip(row["claim"], row["says"], strict=True):
             click.echo(f"  {claim}")
             if says and not common.quiet:
@@ -100,7 +99,7 @@ def listing(common: Common, html: Path | None) -> int:
     return 0
 
 
-def both(message: Message, between: str = " · ") -> str:
+def format_both(message: Message, between: str = " · ") -> str:
     """A message in Chinese and in English."""
     return f"{message.to('zh')}{between}{message}"
 
@@ -129,12 +128,12 @@ def settle(common: Common, found: "dict[str, Lab]", how: How, html: Path | None)
     done: list[tuple[Lab, Result]] = []
     agreed = True
     for name, lab in found.items():
-        result = one(common, name, lab, how)
+        result = load_or_run(common, name, lab, how)
         done.append((lab, result))
         if not common.json:
-            tell(lab, result, common, brief=how.brief)
+            print_result(lab, result, common, brief=how.brief)
         if how.compare:
-            agreed &= compared(common, lab, result)
+            agreed &= compare_to_saved(common, lab, result)
         if result.stopped:
             break
     if common.json:
@@ -151,7 +150,7 @@ def settle(common: Common, found: "dict[str, Lab]", how: How, html: Path | None)
     return 130 if done[-1][1].stopped else 0 if agreed else 1
 
 
-def one(common: Common, name: str, lab: "Lab", how: How) -> "Result":
+def load_or_run(common: Common, name: str, lab: "Lab", how: How) -> "Result":
     """The saved result of a lab, or the one of running it now: first what is expected, then the run."""
     from qkv import labs
     from qkv.labs import page
@@ -162,7 +161,7 @@ def one(common: Common, name: str, lab: "Lab", how: How) -> "Result":
         for head, text in () if how.brief else page.describe(lab, common.talk.lang):
             click.echo(f"  {head}{common.say(': ')}{text}")
     if how.saved:
-        kept = labs.saved(name, how.out) or labs.saved(name)
+        kept = labs.load_result(name, how.out) or labs.load_result(name)
         if kept is None:
             raise QkvError("{name}: no saved result; run it without --saved", name=name)
         return from_json(kept, Message("the saved result of {name}", name=name))
@@ -179,12 +178,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def compared(common: Common, lab: "Lab", result: "Result") -> bool:
+def compare_to_saved(common: Common, lab: "Lab", result: "Result") -> bool:
     """Say where a result and the package's own disagree."""
     from qkv import labs
     from qkv.labs.lab import differences, from_json
 
-    kept = labs.saved(result.name)
+    kept = labs.load_result(result.name)
     if kept is None:
         common.note("{name}: no result came with the package", name=result.name)
         return False
@@ -211,12 +210,12 @@ def keep(common: Common, lab: "Lab", result: "Result", out: Path) -> None:
     """Save numbers and picture, so that a page opens at once; the package's own folder holds numbers alone."""
     from qkv import labs
     from qkv.labs import page
-    from qkv.labs.lab import Runs, write
+    from qkv.labs.lab import Runs, write_result
 
-    file = write(lab, result, out)
-    if out.resolve() == labs.results().resolve():
+    file = write_result(lab, result, out)
+    if out.resolve() == labs.find_results().resolve():
         return
-    if not page.save(lab, Runs(result.numbers), file.with_suffix(".png"), common.talk.lang):
+    if not page.save_page(lab, Runs(result.numbers), file.with_suffix(".png"), common.talk.lang):
         common.note("no PNG without matplotlib: pip install 'qkv[plot]'")
 
 
@@ -226,13 +225,13 @@ def everything(common: Common, names: list[str], html: Path) -> None:
     from qkv.labs import page
     from qkv.labs.lab import from_json
 
-    kept = [(labs.find(name), found) for name in names if (found := labs.saved(name))]
+    kept = [(labs.find_lab(name), found) for name in names if (found := labs.load_result(name))]
     done = [(lab, from_json(found, Message("the saved result of {name}", name=found["name"]))) for lab, found in kept]
     html.write_text(page.write_pages(done, common.talk.lang), encoding="utf-8")
     common.note("page: {html}", html=html)
 
 
-def tell(lab: "Lab", result: "Result", common: Common, *, brief: bool) -> None:
+def print_result(lab: "Lab", result: "Result", common: Common, *, brief: bool) -> None:
     """The table and the picture in characters, unless brief; the verdict."""
     from qkv.labs import page
     from qkv.labs.lab import Runs

@@ -21,57 +21,56 @@ from qkv.messages import Message
 SHOWS = (  # those of explore/tables.py, which is not imported for --help
     "lens", "parts", "walk", "choices", "mask", "routes", "wavefront", "cache", "gradient", "shift", "neighbours",
     "analogy", "diff",
-)  # fmt: skip
+)
 
 
-@verb("Look inside: a translator shows its alignment and strongest edges, a language model the guesses of every "
-      "layer. --html writes one offline page, --show tables of one readout.", examples=(
+@verb("Look inside a model: a translation model shows its alignment and strongest edges, a language model the guesses "
+      "of every layer. --html writes an offline page, --show prints the tables of a readout.", examples=(
         "qkv look demo --serve",
         "qkv look demo-lm 'One, two,' --show parts --show walk --layer 2 --head 3",
         "qkv look demo 书和茶都在桌上，我看完了它。 --show shift --word 它 --anchor 书 --anchor 茶",
     ))
 @click.argument("model")
 @click.argument("text", nargs=-1)
-@option("--layer", type=click.IntRange(1), help="this layer only (counted from 1)")
-@option("--head", type=click.IntRange(1), help="this head only (counted from 1)")
-@option("--word", help="the word (default: 它) or position looked at")
-@option("--step", type=click.IntRange(0), help="the model as it was after N steps (MODEL is a run); without TEXT what "
-        "was recorded then")
-@option("--moved", type=(click.IntRange(0), click.IntRange(0)), metavar="A B", help="what moved between two steps of "
-        "a run, and what did not")  # fmt: skip
-@option("--beam", type=click.IntRange(1), default=4, help="beam width of a translation")
-@option("-n", "--max-new-tokens", type=click.IntRange(1), help="write at most so many tokens")
-@option("--html", type=click.Path(dir_okay=False), help="write one offline page")
-@option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="write five figures as "
-        "PNG: shapes, attention, heads joined, block, a vector by layer")  # fmt: skip
+@option("--layer", type=click.IntRange(1), help="only this layer (starting at 1)")
+@option("--head", type=click.IntRange(1), help="only this head (starting at 1)")
+@option("--word", help="word (default: 它) or position to look at")
+@option("--step", type=click.IntRange(0), help="use the model as it was after N steps (MODEL is a run); without TEXT, "
+        "show what was recorded then")
+@option("--moved", type=(click.IntRange(0), click.IntRange(0)), metavar="A B", help="show what changed between two "
+        "steps of a run, and what did not")
+@option("--beam", type=click.IntRange(1), default=4, help="beam width for translation")
+@option("-n", "--max-new-tokens", type=click.IntRange(1), help="maximum number of new tokens")
+@option("--html", type=click.Path(dir_okay=False), help="write an offline page")
+@option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="write five PNG figures: "
+        "shapes, attention, joined heads, block, one vector by layer (needs matplotlib)")
 @option("--serve", is_flag=True, help="open a page on this machine, for any sentence")
-@option("--port", type=click.IntRange(1, 65535), help="the port of --serve (default: the first free one from "
-        "8123)")  # fmt: skip
-@option("--no-browser", is_flag=True, help="--serve: print the address and open nothing")
-@option("--show", multiple=True, type=click.Choice(SHOWS), help="a readout (may be repeated)")
-@option("--part", type=click.Choice(("encoder", "decoder", "cross")), help="walk, mask: which attention")  # fmt: skip
-@option("--key", default="0", help="walk: the position or word looked at")
-@option("--token", help="parts: the token pushed (default: the likeliest)")
-@option("--vs", help="parts: minus this token")
-@option("--anchor", multiple=True, help="shift: a word to move towards (may be repeated)")
+@option("--port", type=click.IntRange(1, 65535), help="port for --serve (default: the first free one from 8123)")
+@option("--no-browser", is_flag=True, help="with --serve, print the address and do not open a browser")
+@option("--show", multiple=True, type=click.Choice(SHOWS), help="readout to show (may be repeated)")
+@option("--part", type=click.Choice(("encoder", "decoder", "cross")), help="walk, mask: which attention")
+@option("--key", default="0", help="walk: position or word that is attended to")
+@option("--token", help="parts: token to explain (default: the most likely)")
+@option("--vs", help="parts: token to contrast with")
+@option("--anchor", multiple=True, help="shift: word to move towards (may be repeated)")
 @option("-t", "--temperature", type=click.FloatRange(0), help="choices: temperature")
-@option("--top-k", type=click.IntRange(1), help="choices: the k likeliest")
-@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="choices: nucleus")
-@option("--min-p", type=click.FloatRange(0, 1), help="choices: share of the likeliest")
+@option("--top-k", type=click.IntRange(1), help="choices: the k most likely tokens")
+@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="choices: nucleus probability")
+@option("--min-p", type=click.FloatRange(0, 1), help="choices: minimum probability, relative to the most likely token")
 def command(
     common: Common, model: str, text: tuple[str, ...], html: str | None, step: int | None, show: tuple[str, ...],
     serve: bool, **how: Any,
-) -> None:  # fmt: skip
+) -> None:
     if how["moved"] or (step is not None and not (text or serve)):
         if show or how["word"] or html or how["figures"]:
             raise click.UsageError(Message("TEXT is missing: what was recorded is shown whole; --show, --word, --html "
                                            "and --figures look at a text"))
-        return recorded(common, model, step or 0, how["moved"])
+        return show_record(common, model, step or 0, how["moved"])
     if not (text or serve):
         raise click.UsageError(Message("TEXT is missing; give it in quotes, or --serve to type it on a page"))
     if empty := [t for t in text if not t.strip()]:
         raise QkvError("TEXT is empty ({empty!r}): there is nothing to look into", empty=empty[0])
-    loaded = common.model(model) if step is None else common.past(model, step)
+    loaded = common.load_model(model) if step is None else common.load_step(model, step)
     if loaded.tokenizer is None:
         raise QkvError("{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights",
                        model=model)
@@ -81,74 +80,75 @@ def command(
             raise QkvError("--{other}: an LSTM has no layers of attention to look into; qkv look {model} TEXT shows "
                            "where one with attention looked, qkv translate {model} TEXT what it writes", other=other,
                            model=model)
-        return before(common, loaded, text, how)
+        return show_lstm(common, loaded, text, how)
     if how["figures"]:
-        return pictured(common, loaded, text, how)
+        return write_figures(common, loaded, text, how)
     if serve:
-        return served(common, loaded, model, text, how)
+        return serve_page(common, loaded, model, text, how)
     encoder = loaded.spec.decoder is None
     if html and (encoder or not show):
-        filed(common, loaded, model, text, html, how)
+        write_page(common, loaded, model, text, html, how)
     if show or encoder:
-        return readouts(common, loaded, text, show or ("lens",), how)
+        return show_readouts(common, loaded, text, show or ("lens",), how)
     from qkv.explore import scenes
 
-    found = scenes.described(loaded.core, loaded.tokenizer, text, manner(loaded, how))
+    found = scenes.describe_texts(loaded.core, loaded.tokenizer, text, make_how(loaded, how))
     if common.json:
         return common.emit({"title": Path(model).name, "scenes": found, "lang": common.talk.lang, "html": html})
     for scene in found:
-        told(common, scene, how)
-    if len(text) == 1 and not html and by_hand(common):
+        print_scene(common, scene, how)
+    if len(text) == 1 and not html and is_interactive(common):
         from qkv.explore import alternatives
 
-        alternatives.walked(loaded, text[0], common.say)
+        alternatives.walk_alternatives(loaded, text[0], common.say)
     return None
 
 
-def by_hand(common: Common) -> bool:
+def is_interactive(common: Common) -> bool:
     """Whether somebody sits at the keys of a real terminal."""
     return not (common.quiet or os.environ.get("CI")) and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def before(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, Any]) -> None:
+def show_lstm(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, Any]) -> None:
     """What there is to see of an LSTM: its translation, and where it looked; a QkvError where it has no attention."""
     results = loaded.translate(list(text), align=True, max_new_tokens=how["max_new_tokens"])
     found: list[dict[str, Any]] = [
         {"text": line, "output": r.text, "source": loaded.tokenizer.pieces(loaded.ids(line)),
          "target": loaded.tokenizer.pieces(r.tokens), "alignment": r.alignment.tolist()}
         for line, r in zip(text, results, strict=True)
-    ]  # fmt: skip
+    ]
     if common.json:
         return common.emit({"kind": "lstm", "texts": found})
     for one in found:
-        heading(common, one)
-        table(grid(one["target"], one["source"], one["alignment"]))
+        print_heading(common, one)
+        print_table(shade_cells(one["target"], one["source"], one["alignment"]))
     return None
 
 
-def heading(common: Common, scene: dict[str, Any]) -> None:
+def print_heading(common: Common, scene: dict[str, Any]) -> None:
     """What was read and written, and what the table below it shows."""
     click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
     click.echo(common.say("\nalignment (where each written word looked, %)"))
 
 
-def filed(common: Common, loaded: Any, name: str, text: tuple[str, ...], html: str, how: dict[str, Any]) -> None:
+def write_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], html: str, how: dict[str, Any]) -> None:
     """The live page with its answers recorded, as one file."""
     from qkv.explore import record
 
-    made = record.record([(name, question(loaded, line, how)) for line in text], {name: loaded}, lang=common.talk.lang)
+    asked = [(name, make_question(loaded, line, how)) for line in text]
+    made = record.record(asked, {name: loaded}, lang=common.talk.lang)
     Path(html).write_text(made, encoding="utf-8")
     common.note("wrote {html}, one offline file", html=html)
 
 
-def pictured(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, Any]) -> None:
+def write_figures(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, Any]) -> None:
     """The five figures as files."""
     from qkv.explore import figures, tables
 
     layer, head = (how["layer"] or 0) - 1, (how["head"] or 1) - 1
-    word = tables.place(how["word"])
+    word = tables.parse_place(how["word"])
     made = figures.make_figures(loaded, text, layer=layer, head=head, word=word, say=common.say)
-    paths = [str(path) for path in figures.write(made, how["figures"])]
+    paths = [str(path) for path in figures.save_figures(made, how["figures"])]
     if common.json:
         return common.emit({"figures": paths})
     for path in paths:
@@ -164,7 +164,7 @@ EXAMPLES = {
 }
 
 
-def question(loaded: Any, line: str, how: dict[str, Any]) -> Any:
+def make_question(loaded: Any, line: str, how: dict[str, Any]) -> Any:
     """A text as the page asks it, with the options that were typed."""
     from qkv.explore.question import Question
 
@@ -172,7 +172,7 @@ def question(loaded: Any, line: str, how: dict[str, Any]) -> Any:
     return Question(line, max_new_tokens=how["max_new_tokens"], beam=beam)
 
 
-def examples(name: str) -> tuple[str, ...]:
+def list_examples(name: str) -> tuple[str, ...]:
     """Sentences to begin with: those of a bundled model, those with which a run was watched, or any."""
     from qkv.training.probes.records import FOLDER, ProbeLog
 
@@ -182,31 +182,32 @@ def examples(name: str) -> tuple[str, ...]:
     return known or ("The cat sat on the", "今天天气很")
 
 
-def served(common: Common, loaded: Any, name: str, text: tuple[str, ...], how: dict[str, Any]) -> None:
+def serve_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], how: dict[str, Any]) -> None:
     """The live page, until Ctrl-C. `QKV_TOKEN` sets the token, for programs that drive a browser."""
     from qkv import paths
-    from qkv.explore import record, server
+    from qkv.explore import server
+    from qkv.explore.question import question_as_json
 
     known = sorted(p.name for p in paths.bundled_dir().iterdir() if (p / "config.json").is_file())
     desk = server.Desk(
-        [name, *(n for n in known if n != name)], common.model, common.talk.lang,
-        {**EXAMPLES, name: list(dict.fromkeys((*text, *examples(name))))}, models={name: loaded},
-        first=record.spoken(question(loaded, text[0], how)) if text else {},
+        [name, *(n for n in known if n != name)], common.load_model, common.talk.lang,
+        {**EXAMPLES, name: list(dict.fromkeys((*text, *list_examples(name))))}, models={name: loaded},
+        first=question_as_json(make_question(loaded, text[0], how)) if text else {},
         watched=Path(name) if Path(name).is_dir() else Path("runs"),
-    )  # fmt: skip
+    )
     page = server.Page(desk, port=how["port"], token=os.environ.get("QKV_TOKEN") or None)
     if common.json:
         common.emit({"url": page.url})
     else:
         click.echo(page.url)
-    if not (how["no_browser"] or server.show(page.url)):
+    if not (how["no_browser"] or server.open_browser(page.url)):
         common.note("no browser or no display: open the address above in one")
     common.note("Ctrl-C ends it")
     with suppress(KeyboardInterrupt):  # the way to end it
         page.run()
 
 
-def readouts(
+def show_readouts(
     common: Common, loaded: Any, texts: tuple[str, ...], show: tuple[str, ...], how: dict[str, Any]
 ) -> None:
     """The tables of the readouts asked for, text by text; analogy and diff take all texts together."""
@@ -217,9 +218,9 @@ def readouts(
     alone = [s for s in show if s not in together]
     asks: list[tuple[list[str], tuple[str, ...]]] = [(together, texts), *((alone, (t,)) for t in texts)]
     for names, part in asks:
-        traces = [] if set(names) <= {*tables.TABLES} else [tables.traced(loaded, t, names, how) for t in part]
+        traces = [] if set(names) <= {*tables.TABLES} else [tables.trace_text(loaded, t, names, how) for t in part]
         for name in names:
-            ask = tables.asked(common.say, loaded, part, how, traces)
+            ask = tables.parse_ask(common.say, loaded, part, how, traces)
             if name == "diff":
                 if len(traces) != 2:
                     raise QkvError("diff: give two texts")
@@ -227,28 +228,29 @@ def readouts(
             else:
                 sheets, data = tables.SHOWS[name](traces[0] if traces else loaded.trace(), ask)
             found.append({"text": part[0] if len(part) == 1 else list(part), "show": name, "data": data})
-            printed(() if common.json else sheets)
+            print_sheets(() if common.json else sheets)
     if common.json:
         common.emit({"readouts": found})
 
 
-def recorded(common: Common, model: str, step: int, moved: tuple[int, int] | None) -> None:
+def show_record(common: Common, model: str, step: int, moved: tuple[int, int] | None) -> None:
     """What a run recorded of itself at a step, or what moved between two."""
-    from qkv.explore import watched
+    from qkv.explore import probe_tables
     from qkv.training.probes.records import ProbeLog
 
     run = ProbeLog(model)
     if moved:
-        loaded = common.past(model, moved[0])
-        sheets, data = watched.moved(run, *moved, common.say, loaded.core, loaded.tokenizer, every=common.verbose)
+        loaded = common.load_step(model, moved[0])
+        sheets, data = probe_tables.compare_steps(run, *moved, common.say, loaded.core, loaded.tokenizer,
+                                                  every=common.verbose)
     else:
-        sheets, data = watched.step(run, step, common.say, every=common.verbose)
+        sheets, data = probe_tables.step_tables(run, step, common.say, every=common.verbose)
     if common.json:
         return common.emit(data)
-    return printed(sheets)
+    return print_sheets(sheets)
 
 
-def printed(sheets: Sequence[Any]) -> None:
+def print_sheets(sheets: Sequence[Any]) -> None:
     """Tables with their titles and notes."""
     from qkv.plots import terminal
 
@@ -256,48 +258,49 @@ def printed(sheets: Sequence[Any]) -> None:
         click.echo("\n" + "\n".join(terminal.render(sheet)))
 
 
-def manner(loaded: Any, how: dict[str, Any]) -> Any:
+def make_how(loaded: Any, how: dict[str, Any]) -> Any:
     """How the page's texts are written, from the model's special ids and the options."""
-    from qkv.explore.scenes import How
+    from qkv.explore.scenes import SceneOptions
 
     special = loaded.special
     start = () if special.start is None else (special.start,)
     word = {"ask": how["word"]} if how["word"] else {}
-    return How(start, special.eos, special.forbid, how["beam"], how["max_new_tokens"], **word)
+    return SceneOptions(start, special.eos, special.forbid, how["beam"], how["max_new_tokens"], **word)
 
 
-def told(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
+def print_scene(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
     """One text in the terminal."""
     from qkv.explore import tables
 
     for kind in ("layer", "head"):
-        check(scene, kind, how[kind])
+        check_number(scene, kind, how[kind])
     translation = scene["kind"] == "translation"
     part, side = ("encoder", "source") if translation else ("decoder", "target")
     tokens = scene[side][: len(scene["attention"][part][0][0])]
     if how["word"] and not any(how["word"] in token for token in tokens):
         raise QkvError("--word {word}: not among the tokens {map}", word=how["word"],
-                       map=" ".join(map(name, tokens)))
+                       map=" ".join(map(format_token, tokens)))
     if translation:
-        heading(common, scene)
+        print_heading(common, scene)
         weight = scene["alignment"]["weight"]
         if how["layer"] or how["head"]:
-            weight = chosen(scene["attention"]["cross"], how)
-        table(grid(scene["target"][1:], scene["source"], weight))
-        edges(common, scene, "encoder", scene["source"], how)
+            weight = average_heads(scene["attention"]["cross"], how)
+        print_table(shade_cells(scene["target"][1:], scene["source"], weight))
+        print_edges(common, scene, "encoder", scene["source"], how)
     else:
         click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
         click.echo(
             common.say("\nguesses after each layer (those in brackets are thrown away)")
         )
         found = scene["guesses"]
-        table(tables.list_guesses(found["cells"], found["used"], scene["target"][: len(found["used"])], common.say))
-        edges(common, scene, "decoder", scene["target"], how)
-        bars(common, scene)
-    effects(common, scene)
+        words = scene["target"][: len(found["used"])]
+        print_table(tables.list_guesses(found["cells"], found["used"], words, common.say))
+        print_edges(common, scene, "decoder", scene["target"], how)
+        print_next_words(common, scene)
+    print_cuts(common, scene)
 
 
-def check(scene: dict[str, Any], name: str, number: int | None) -> None:
+def check_number(scene: dict[str, Any], name: str, number: int | None) -> None:
     """A QkvError where the model has no such layer or head."""
     for part, layers in scene["attention"].items():
         size = len(layers) if name == "layer" else len(layers[0])
@@ -306,23 +309,25 @@ def check(scene: dict[str, Any], name: str, number: int | None) -> None:
                            size=size)
 
 
-def chosen(layers: list[Any], how: dict[str, Any]) -> list[list[float]]:
+def average_heads(layers: list[Any], how: dict[str, Any]) -> list[list[float]]:
     """The mean of the heads that --layer and --head leave."""
     kept = [m for i, row in enumerate(layers) for h, m in enumerate(row)
-            if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)]  # fmt: skip
+            if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)]
     return [[sum(m[t][s] for m in kept) / len(kept) for s in range(len(kept[0][0]))] for t in range(len(kept[0]))]
 
 
-def grid(rows: Sequence[str], columns: Sequence[str], weight: list[list[float]]) -> list[list[tuple[str, float]]]:
+def shade_cells(
+    rows: Sequence[str], columns: Sequence[str], weight: list[list[float]]
+) -> list[list[tuple[str, float]]]:
     """The cells of a table: names, then a shade with its percentage."""
     from qkv.plots.text import percent
 
-    head = [("", 0.0), *((name(c), 0.0) for c in columns)]
-    body = [[(name(r), 0.0), *map(percent, row)] for r, row in zip(rows, weight, strict=True)]
+    head = [("", 0.0), *((format_token(c), 0.0) for c in columns)]
+    body = [[(format_token(r), 0.0), *map(percent, row)] for r, row in zip(rows, weight, strict=True)]
     return [head, *body]
 
 
-def edges(common: Common, scene: dict[str, Any], part: str, tokens: Sequence[str], how: dict[str, Any]) -> None:
+def print_edges(common: Common, scene: dict[str, Any], part: str, tokens: Sequence[str], how: dict[str, Any]) -> None:
     """The strongest edges of the word asked about, or of all words, over the heads that are looked at."""
     layers = scene["attention"][part]
     word = how["word"] or "它"
@@ -330,59 +335,59 @@ def edges(common: Common, scene: dict[str, Any], part: str, tokens: Sequence[str
     found = sorted(
         ((row[q][s], i, h, q, s) for i, heads in enumerate(layers) for h, row in enumerate(heads)
          if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)
-         for q in (asked or range(len(row))) for s in range(len(row[q])) if s != q), reverse=True)[:6]  # fmt: skip
-    of = name(tokens[asked[0]]) if asked else ""
+         for q in (asked or range(len(row))) for s in range(len(row[q])) if s != q), reverse=True)[:6]
+    of = format_token(tokens[asked[0]]) if asked else ""
     click.echo(common.say("\nstrongest edges of {of}", of=of) if of
                else common.say("\nstrongest edges"))
-    lines = [[(f"{name(tokens[q])} → {name(tokens[s])}", 0.0), (f"{100 * w:.0f}%", w),
+    lines = [[(f"{format_token(tokens[q])} → {format_token(tokens[s])}", 0.0), (f"{100 * w:.0f}%", w),
               (common.say("layer {i} head {h}", i=i + 1, h=h + 1), 0.0)]
              for w, i, h, q, s in found]
-    table(lines)
+    print_table(lines)
 
 
-def bars(common: Common, scene: dict[str, Any]) -> None:
+def print_next_words(common: Common, scene: dict[str, Any]) -> None:
     """The likeliest words after the prompt, as bars."""
     click.echo(common.say("\nthe next word after the prompt"))
     best = scene["guesses"]["cells"][-1][scene["prompt"] - 1]
-    table([[(name(w), 0.0), (("█" * round(p * 30) or "▏") + f" {100 * p:.1f}%", p)] for w, p in best])
+    print_table([[(format_token(w), 0.0), (("█" * round(p * 30) or "▏") + f" {100 * p:.1f}%", p)] for w, p in best])
 
 
-def effects(common: Common, scene: dict[str, Any]) -> None:
+def print_cuts(common: Common, scene: dict[str, Any]) -> None:
     """The proof: which edges change the target most when they are cut, from the asked word and from the written one."""
     proof, across = scene["proof"], scene.get("across")
     if not proof:
         return
     at, query, target = proof["at"], proof["query"], scene["target"]
-    before, goal = proof["before"][at], name(target[at])
+    before, goal = proof["before"][at], format_token(target[at])
     said = common.say("P({goal}) was {before:.2f}", goal=goal, before=before)
     click.echo(common.say("\none edge cut, run again: {said}", said=said))
     tokens = scene["source"] if across else target
-    rows = lost(common, proof, query, at, tokens, name(tokens[query]))
-    table(rows + (lost(common, across, at - 1, at, tokens, goal) if across else []))
+    rows = find_strongest_cuts(common, proof, query, at, tokens, format_token(tokens[query]))
+    print_table(rows + (find_strongest_cuts(common, across, at - 1, at, tokens, goal) if across else []))
 
 
-def lost(
+def find_strongest_cuts(
     common: Common, proof: dict[str, Any], query: int, at: int, tokens: Sequence[str], asking: str
-) -> list[list[tuple[str, float]]]:  # fmt: skip
+) -> list[list[tuple[str, float]]]:
     """The three cuts from a query that cost the target most, each with what would be said instead."""
     keys = range(query) if proof["side"] == "decoder" else range(len(tokens))
     own = None if proof["side"] == "cross" else query
     before, after = proof["before"][at], proof["after"][query]
     return [
-        [(f"{asking} ✂ {name(tokens[s])}", 0.0), (f"{before:.2f} → {p:.2f}", before - p),
-         (common.say("says ") + name(proof["instead"][query][s][at]), 0.0)]
+        [(f"{asking} ✂ {format_token(tokens[s])}", 0.0), (f"{before:.2f} → {p:.2f}", before - p),
+         (common.say("says ") + format_token(proof["instead"][query][s][at]), 0.0)]
         for p, s in sorted((after[s][at], s) for s in keys if s != own)[:3]
     ]
 
 
-def name(piece: str) -> str:
+def format_token(piece: str) -> str:
     """A token as it stands in a cell."""
     from qkv.plots.text import clean
 
     return clean(piece) or "␣"
 
 
-def table(rows: list[list[tuple[str, float]]]) -> None:
+def print_table(rows: list[list[tuple[str, float]]]) -> None:
     """Aligned cells, wide characters counted as two; on a terminal the number beside each gives its colour."""
     from qkv.plots import terminal
     from qkv.plots.forms import Table

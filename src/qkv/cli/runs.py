@@ -12,17 +12,17 @@ from qkv.errors import QkvError
 from qkv.messages import Message
 
 
-@verb("The runs in a folder side by side: a table, and a plot in the terminal; --html or --png write it to a file.",
+@verb("Compare the runs in a folder: a table, and a plot in the terminal; --html or --png writes it to a file.",
       examples=(
         "qkv runs",
         "qkv runs runs/multi30k_en_de --metric bleu --x seconds",
         "qkv runs runs --html runs.html --png runs.png",
     ))
 @click.argument("folder", required=False, default="runs", type=click.Path(path_type=Path), metavar="[DIR]")
-@option("--metric", help="what to draw: loss, bleu, train_loss, …")
-@option("--x", type=click.Choice(["steps", "seconds"]), default="steps", help="the horizontal axis")
-@option("--html", "page", type=click.Path(path_type=Path), help="write a page that needs no network")
-@option("--png", type=click.Path(path_type=Path), help="write a picture (needs matplotlib)")
+@option("--metric", help="metric to plot: loss, bleu, train_loss, …")
+@option("--x", type=click.Choice(["steps", "seconds"]), default="steps", help="horizontal axis")
+@option("--html", "page", type=click.Path(path_type=Path), help="write a page that opens offline")
+@option("--png", type=click.Path(path_type=Path), help="write an image (needs matplotlib)")
 def command(common: Common, folder: Path, metric: str | None, x: str, page: Path | None, png: Path | None) -> int:
     from qkv.plots import figure, html, terminal
     from qkv.plots.forms import Lines, Table
@@ -36,11 +36,11 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
         check_points(curves)
     if png is not None:
         figure.check_name(png)
-        figure.save(figure.draw([form]), png)
+        figure.save_figure(figure.draw([form]), png)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         title = common.say("Runs in {folder}", folder=folder)
-        rows = html.render(Table("", table(common, runs, drawn)))
+        rows = html.render(Table("", list_rows(common, runs, drawn)))
         text = html.page(title, f"<h1>{escape(title)}</h1>{html.render(form)}{rows}", common.talk.lang)
         page.write_text(text, encoding="utf-8")
     if common.json:
@@ -50,7 +50,7 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
         ]
         common.emit({"folder": folder, "metric": drawn, "x": x, "runs": told, "html": page, "png": png})
         return 0
-    show(common, runs, drawn)
+    print_runs(common, runs, drawn)
     if curves and not common.quiet:
         check_points(curves)
         click.echo("\n".join(["", *terminal.render(form)]))
@@ -64,7 +64,7 @@ SHOWN = 4  # settings of a run at most, beside how many more there are
 AXES = {"steps": Message("steps"), "seconds": Message("seconds")}
 
 
-def table(common: Common, runs: Any, drawn: str) -> list[list[str]]:
+def list_rows(common: Common, runs: Any, drawn: str) -> list[list[str]]:
     """The runs as rows of words; the first row is the head. The best has the metric that is drawn beside its own."""
     from qkv.training.compare import differing
 
@@ -76,21 +76,22 @@ def table(common: Common, runs: Any, drawn: str) -> list[list[str]]:
         loss = "–" if run.loss is None else f"{run.loss:.4f}"
         words = [f"{key}={value}" for key, value in own.items()]
         more = [common.say("{words} more", words=len(words) - SHOWN)] * (len(words) > SHOWN)
-        rows.append([run.name, f"{run.steps:,}", whole(run.tokens), f"{run.seconds:,.0f}", whole(run.speed), best,
-                     test, loss, run.ended or "–", " ".join([*words[:SHOWN], *more]) or "–"])  # fmt: skip
+        rows.append([run.name, f"{run.steps:,}", format_count(run.tokens), f"{run.seconds:,.0f}",
+                     format_count(run.speed), best, test, loss, run.ended or "–",
+                     " ".join([*words[:SHOWN], *more]) or "–"])
     return rows
 
 
-def whole(number: float | None) -> str:
+def format_count(number: float | None) -> str:
     """A count as people read it."""
     return "–" if number is None else f"{number:,.0f}"
 
 
-def show(common: Common, runs: Any, drawn: str) -> None:
+def print_runs(common: Common, runs: Any, drawn: str) -> None:
     """The table: columns under each other on a terminal, tabs in a pipe."""
     import sys
 
-    rows = table(common, runs, drawn)
+    rows = list_rows(common, runs, drawn)
     if not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(row))

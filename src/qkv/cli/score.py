@@ -2,27 +2,27 @@
 
 import click
 
-from qkv.cli.common import Common, answered, option, read_lines, verb
+from qkv.cli.common import Common, answer_lines, option, read_lines, verb
 
 
-@verb("The total log-probability (natural logarithm) of each text, before the text; with -, of each line. Of an "
-      "encoder-decoder's line, source, tab, translation, it is that of the translation; with --pairs other models "
-      "take a line so, too: what stands before the tab is given, what stands after it is scored.", examples=(
+@verb("Print the total log-probability (natural logarithm) of each text, before the text; with -, read one text per "
+      "line. For an encoder-decoder, a line is source, tab, translation, and the translation is scored. With --pairs, "
+      "other models also read such lines: the text before the tab is given, the text after it is scored.", examples=(
         'qkv score demo-lm "One, two, buckle my shoe."',
         "qkv score gpt2 - < sentences.txt | sort -g",
         "qkv score demo - < pairs.tsv | sort -g",
     ))
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
-@option("--pairs", is_flag=True, help="a tab parts what is given from what is scored")  # fmt: skip
+@option("--pairs", is_flag=True, help="a tab separates the given text from the scored text")
 def command(common: Common, model: str, text: str | None, pairs: bool) -> None:
-    lines, loaded = read_lines(text, "score"), common.model(model)
+    lines, loaded = read_lines(text, "score"), common.load_model(model)
     apart = pairs or loaded.encoder_decoder
 
-    def answer(texts: list[str]) -> list[float]:
-        return loaded.score([divided(line) if apart else line for line in texts])
+    def score_lines(texts: list[str]) -> list[float]:
+        return loaded.score([split_pair(line) if apart else line for line in texts])
 
-    for line, found in answered(lines, answer, single=text is not None and text != "-"):
+    for line, found in answer_lines(lines, score_lines, single=text is not None and text != "-"):
         number = None if found is None else float(found)
         if common.json:
             common.emit({"text": line, "logprob": number})
@@ -30,7 +30,7 @@ def command(common: Common, model: str, text: str | None, pairs: bool) -> None:
             click.echo("" if number is None else f"{number:.4f}\t{line}")
 
 
-def divided(line: str) -> tuple[str, str]:
+def split_pair(line: str) -> tuple[str, str]:
     """What stands before a line's tab, and what after it."""
     from qkv.errors import QkvError
 

@@ -7,12 +7,12 @@ import click
 from qkv.cli.common import Common, option, verb
 
 
-@verb("One model as a program that stands alone: the model as you would have written it by hand, a loader of Hugging "
-      "Face weights and a greedy loop; it needs torch and safetensors.",
+@verb("Print a model as a standalone program: the model as you would have written it by hand, a loader for Hugging "
+      "Face weights and a greedy loop. It needs only torch and safetensors.",
       examples=("qkv show llama", "qkv show gpt2 > model.py", "qkv show demo --mode core | less"))
 @click.argument("name", metavar="FAMILY|MODEL")
-@option("--mode", type=click.Choice(["core", "train", "prefill", "decode"]), help="the core's own text with its forks "
-        "decided instead; the last three: one situation alone")  # fmt: skip
+@option("--mode", type=click.Choice(["core", "train", "prefill", "decode"]), help="print the core's own code instead, "
+        "with its branches resolved; the last three: for one situation only")
 def command(common: Common, name: str, mode: Any) -> None:
     import qkv
 

@@ -19,32 +19,31 @@ EVERY = 10.0  # seconds between two plain lines
 Say = Callable[..., str]  # of a template and its fields the text to be shown
 
 
-@verb("Train by a recipe (such as multi30k; without one they are listed), by a TOML file about your own data, or on "
-      "data as they are: *.txt, one or more *.tsv or *.jsonl, or two parallel files. a.b=c changes any setting. "
-      "Ctrl-C saves first.", examples=(
+@verb("Train with a recipe (such as multi30k; without one, list them), with a TOML file that describes your own data, "
+      "or directly on data: *.txt, one or more *.tsv or *.jsonl, or two parallel files. a.b=c changes any setting. "
+      "Ctrl-C saves before it stops.", examples=(
         "qkv train demo --out runs/demo",
         "qkv train multi30k training.seconds=600 model.width=192 --dry-run",
         "qkv train train.zh train.en training.seconds=1200 --out runs/mine --resume auto",
     ))
 @click.argument("recipe", required=False, metavar="[RECIPE|FILE]")
 @click.argument("overrides", nargs=-1, metavar="[a.b=c ...]")
-@option("--out", type=click.Path(path_type=Path), help="the directory (default: under runs/, by the name of the "
-        "run)")
+@option("--out", type=click.Path(path_type=Path), help="output directory (default: under runs/, named after the run)")
 @option("--dry-run", is_flag=True, help="only estimate parameters, memory and time")
-@option("--resume", type=click.Choice(["auto", "never"]), default="never", help="go on where it was")
-@option("--smoke", is_flag=True, help="the whole way in seconds, to see that it runs")
-@option("--seed", type=int, help="seed of weights, order and dropout")
-@option("--processes", type=click.IntRange(1), default=1, help="processes that train together: one a GPU, on a CPU "
-        "one a core for small models; each adds its own training.accumulate micro-batches to a step")
-@option("--track", multiple=True, metavar="NAME", help="tell tensorboard, wandb or trackio too")
+@option("--resume", type=click.Choice(["auto", "never"]), default="never", help="resume from the last checkpoint")
+@option("--smoke", is_flag=True, help="run every stage in seconds, to check that it works")
+@option("--seed", type=int, help="random seed of weights, data order and dropout")
+@option("--processes", type=click.IntRange(1), default=1, help="number of processes that train together: one per GPU, "
+        "or one per core for small models on a CPU; each adds its own training.accumulate micro-batches to a step")
+@option("--track", multiple=True, metavar="NAME", help="also log to tensorboard, wandb or trackio")
 def command(
     common: Common, recipe: str | None, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str,
     smoke: bool, seed: int | None, processes: int, track: tuple[str, ...],
-) -> int:  # fmt: skip
+) -> int:
     from qkv.training import recipes
 
     if recipe is None:
-        return listed(common)
+        return list_recipes(common)
     given = [recipe, *overrides]
     recipe = next((word for word in given if "=" not in word or Path(word).exists()), recipe)  # settings may come first
     given.remove(recipe)
@@ -54,18 +53,18 @@ def command(
     if dry_run and processes > 1:
         raise click.UsageError(Message("--dry-run measures one process; leave --processes away"))
     if dry_run:
-        return plan(common, run)
+        return print_plan(common, run)
     with tempfile.TemporaryDirectory() as folder:
         kept = not smoke or out is not None
         out = out or (Path("runs") if kept else Path(folder)) / run.name
         if processes == 1:
             return learn(common, run, out, resume, kept=kept, track=track)
         same = [recipe, *words, f"--out={out}", f"--resume={resume}", *(["--smoke"] if smoke else [])]
-        with together(common, processes, same):
+        with launch_processes(common, processes, same):
             return learn(common, run, out, resume, kept=kept, track=track)
 
 
-def listed(common: Common) -> int:
+def list_recipes(common: Common) -> int:
     """The recipes, and what else there is to train on."""
     from qkv.training import recipes
 
@@ -80,7 +79,7 @@ def listed(common: Common) -> int:
 
 
 @contextmanager
-def together(common: Common, processes: int, words: list[str]) -> Iterator[None]:
+def launch_processes(common: Common, processes: int, words: list[str]) -> Iterator[None]:
     """This process as the first of several that share the cores; the others are this verb with the same `words`."""
     import torch
 
@@ -95,7 +94,7 @@ def together(common: Common, processes: int, words: list[str]) -> Iterator[None]
 
 def learn(
     common: Common, run: Any, out: Path, resume: str, *, kept: bool = True, track: tuple[str, ...] = ()
-) -> int:  # fmt: skip
+) -> int:
     """Train, and tell how it went."""
     from qkv.training import recipes, trackers
     from qkv.training.control import Interrupted
@@ -103,7 +102,7 @@ def learn(
     first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started
     reports = [trackers.open_tracker(name, out) for name in track] if first else []
     try:
-        with shown(common) as live:
+        with show_events(common) as live:
             report = trackers.join_reports([live, *reports]) if reports else live
             done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto")
     except Interrupted as stopped:
@@ -115,11 +114,11 @@ def learn(
     if common.json:
         common.emit(result)
     else:
-        end(common, result)
+        print_end(common, result)
     return 0
 
 
-def plan(common: Common, run: Any) -> int:
+def print_plan(common: Common, run: Any) -> int:
     """What the run would take."""
     from qkv.training import recipes
 
@@ -144,14 +143,14 @@ def plan(common: Common, run: Any) -> int:
         (Message("evaluations besides"), f"{found.evaluations} × {clock(found.evaluation_seconds / evaluations)}"),
     )
     for (text, value) in rows:
-        click.echo(padded(common.say(text)) + value)
+        click.echo(pad_name(common.say(text)) + value)
     if free is not None and found.peak_bytes > free:
         click.echo(common.say("this will not fit: halve training.tokens and double training.accumulate, or "
                               "training.recompute=blocks"))
     return 0
 
 
-def padded(name: str, columns: int = 23) -> str:
+def pad_name(name: str, columns: int = 23) -> str:
     """A name with blanks up to so many columns; a Chinese character takes two of them."""
     return name + " " * (columns - len(name) - sum(c > "\u2e7f" for c in name))
 
@@ -164,10 +163,10 @@ def room(device: str) -> int | None:
     from qkv.devices import parse_device
 
     where = parse_device(device)
-    return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else memory.free()
+    return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else memory.read_free()
 
 
-def end(common: Common, result: dict[str, Any]) -> None:
+def print_end(common: Common, result: dict[str, Any]) -> None:
     """The last lines of a run."""
     if result["why"] == "patience":
         again = "training.patience=0 --resume auto"
@@ -176,14 +175,14 @@ def end(common: Common, result: dict[str, Any]) -> None:
     test = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result["test"].items())
     numbers = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
     click.echo(common.say("trained for") + f" {clock(result['seconds'])}, {result['steps']} "
-               + common.say("steps, weights") + f" {result['weights']}: {line(numbers)}")
+               + common.say("steps, weights") + f" {result['weights']}: {format_numbers(numbers)}")
     if test:
         click.echo(common.say("test") + f": {test}")
     if result["directory"]:
         click.echo(common.say("the model lies in") + f" {result['directory']}")
 
 
-def shown(common: Common) -> Any:
+def show_events(common: Common) -> Any:
     """A context that gives the function which shows events: nothing, a live line, or plain lines."""
     from contextlib import nullcontext
 
@@ -209,7 +208,7 @@ class Plain:
                 return
             self.last = time.monotonic()
         try:
-            for text in lines(event, self.say) if self.heard else ():
+            for text in describe_event(event, self.say) if self.heard else ():
                 click.echo(text, err=True)
         except OSError:  # nobody reads any more, as after `| head`: the run is worth more, and its log has all of it
             self.heard = False
@@ -245,16 +244,16 @@ class Live:
     def show(self, event: dict[str, Any]) -> None:
         """An event, in the line that moves or above it."""
         if event["kind"] == "step":
-            said = lines(event, self.say)[0].partition("  ")[2]
+            said = describe_event(event, self.say)[0].partition("  ")[2]
             self.progress.update(
                 self.task, description=f"{event['step']}", completed=event["step"], total=event["of"], said=said
             )
             return
-        for text in lines(event, self.say):
+        for text in describe_event(event, self.say):
             self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def lines(event: dict[str, Any], say: Say = english) -> list[str]:
+def describe_event(event: dict[str, Any], say: Say = english) -> list[str]:
     """An event as people read it."""
     kind = event["kind"]
     if kind == "step":
@@ -275,13 +274,13 @@ def lines(event: dict[str, Any], say: Say = english) -> list[str]:
         best = "  *" if event.get("best") else ""
         samples = [f"    {' → '.join(part.strip()[:120] for part in sample)}" for sample in event.get("samples", ())]
         at = say("step {step}", step=event["step"])
-        return [f"{at}  {line(numbers)}{best}", *samples]
+        return [f"{at}  {format_numbers(numbers)}{best}", *samples]
     if kind != "note":
         return []
     return [say(event["text"])]
 
 
-def line(numbers: dict[str, float]) -> str:
+def format_numbers(numbers: dict[str, float]) -> str:
     return "  ".join(f"{key} {value:.4g}" for key, value in numbers.items())
 
 

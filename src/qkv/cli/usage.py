@@ -49,11 +49,12 @@ def said_by_click(text: str, lang: str) -> str:
     if isinstance(text, Message) or lang == "en":
         return Message(text).to(lang)
     for pattern, message in SAID:
-        text = re.sub(pattern, lambda m, message=message: filled(message, m.groupdict(), lang), text, flags=re.DOTALL)
+        fill = lambda m, message=message: fill_message(message, m.groupdict(), lang)  # noqa: E731
+        text = re.sub(pattern, fill, text, flags=re.DOTALL)
     return re.sub(r"(?<=[\u3002\uff1f]) ", "", text)
 
 
-def filled(message: Message, groups: dict[str, str], lang: str) -> str:
+def fill_message(message: Message, groups: dict[str, str], lang: str) -> str:
     """A message with what click named put in; kinds of values are translated too."""
     if not groups:
         return message.to(lang)

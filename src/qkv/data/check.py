@@ -195,7 +195,7 @@ def read_contents(unit: Sequence[Path], abouts: list[FileReport], faults: list[F
     over = [0] * len(unit)
     at: tuple[int, str] = (0, "")
     try:
-        for number, row in read_rows(unit, abouts[0].kind, options, tally):
+        for number, row in read_unit(unit, abouts[0].kind, options, tally):
             long = [options.measure(text) > options.longest for text in row]
             for i in range(len(unit)):
                 over[i] += long[i] if len(unit) > 1 else any(long)
@@ -223,7 +223,7 @@ def read_contents(unit: Sequence[Path], abouts: list[FileReport], faults: list[F
     return hashes
 
 
-def read_rows(unit: Sequence[Path], kind: str, options: Options, policy: BadRowPolicy) -> Iterator[tuple[int, Row]]:
+def read_unit(unit: Sequence[Path], kind: str, options: Options, policy: BadRowPolicy) -> Iterator[tuple[int, Row]]:
     """The rows of files that belong together, with their lines."""
     if kind == "parallel":
         yield from sources.read_pair_rows(unit[0], unit[1], policy=policy)

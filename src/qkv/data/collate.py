@@ -68,12 +68,12 @@ def apply_word_dropout(
     The ids `kept` stay, and so does every label: what is not read must still be predicted (Sennrich & Zhang 2019).
     """
 
-    def read(ids: Tensor) -> Tensor:
+    def hide_words(ids: Tensor) -> Tensor:
         drawn = torch.from_numpy(draws.random(tuple(ids.shape), dtype=np.float32) < share)
         return torch.where(drawn & ~torch.isin(ids, torch.tensor(list(kept))), unknown, ids)
 
-    source = None if batch.source is None else read(batch.source)
-    return replace(batch, source=source, target=read(batch.target))
+    source = None if batch.source is None else hide_words(batch.source)
+    return replace(batch, source=source, target=hide_words(batch.target))
 
 
 def pad_rows(rows: Sequence[Sequence[int]], fill: int, *, width: int | None = None, multiple: int = 1) -> Tensor:

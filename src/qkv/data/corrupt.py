@@ -30,7 +30,7 @@ class Draw:
         """The draw of another index in the same epoch."""
         return Draw(self.seed, self.epoch, index)
 
-    def begin(self) -> np.random.Generator:
+    def make_generator(self) -> np.random.Generator:
         """The generator of this draw, at its beginning."""
         return make_generator(seed=self.seed ^ APART, epoch=self.epoch, index=self.index)
 
@@ -55,7 +55,7 @@ def mask_words(ids: Sequence[int], marks: TokenIds, draw: Draw, *, share: float 
     `share` of the words that are not special, at least one, are to be guessed: 80 % of them become the mask, 10 % a
     random word, 10 % stay (Devlin et al. 2018, section 3.1 and appendix A.1).
     """
-    chance = draw.begin()
+    chance = draw.make_generator()
     open_ = [i for i, token in enumerate(ids) if token not in marks.special]
     count = max(1, round(share * len(open_))) if open_ else 0
     chosen = [open_[i] for i in chance.permutation(len(open_))[:count]]
@@ -81,7 +81,7 @@ def corrupt_spans(
     if len(ids) < 2:
         raise QkvError("spans: found a text of {ids} ids, expected at least 2: one to hide and one to keep",
                        ids=len(ids))
-    chance = draw.begin()
+    chance = draw.make_generator()
     lost = min(max(round(share * len(ids)), 1), len(ids) - 1)
     count = min(max(round(lost / mean), 1), len(ids) - lost)
     if count >= len(sentinels):
@@ -107,7 +107,7 @@ def infill_spans(ids: Sequence[int], mask: int, draw: Draw, *, share: float = 0.
 
     Spans are drawn until `share` of the ids are lost, and do not touch (Lewis et al. 2020, section 2.2).
     """
-    chance = draw.begin()
+    chance = draw.make_generator()
     lengths = draw_lengths(round(share * len(ids)), mean, chance, least=0)
     found, at = list[int](), 0
     for start, length in place_spans(len(ids), lengths, chance):
@@ -134,7 +134,7 @@ def place_spans(whole: int, lengths: Sequence[int], chance: np.random.Generator)
 
 def permute_sentences(sentences: Sequence[Sequence[int]], draw: Draw) -> list[int]:
     """The sentences of a text in a random order, as one text (Lewis et al. 2020, section 2.2)."""
-    return [token for i in draw.begin().permutation(len(sentences)) for token in sentences[i]]
+    return [token for i in draw.make_generator().permutation(len(sentences)) for token in sentences[i]]
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def blank_spans(
 
     Each span leaves one mask; its words are written after the start id ends[0] and closed by the end id ends[1].
     """
-    chance, (start, end) = draw.begin(), ends
+    chance, (start, end) = draw.make_generator(), ends
     lengths = draw_lengths(max(1, round(share * len(ids))), mean, chance, least=1)
     text, at, where = list[int](), 0, list[tuple[int, int, int]]()
     for first, length in place_spans(len(ids), lengths, chance):
@@ -187,5 +187,5 @@ def split_prefix(ids: Sequence[int], draw: Draw) -> tuple[list[int], list[int]]:
     if len(ids) < 2:
         raise QkvError("divided: found a text of {ids} ids, expected at least 2: one to read and one to predict",
                        ids=len(ids))
-    at = int(draw.begin().integers(1, len(ids)))
+    at = int(draw.make_generator().integers(1, len(ids)))
     return list(ids[:at]), list(ids[at:])

@@ -23,7 +23,7 @@ def read_labelled_rows(
     """
     lined = Path(path).suffix.lower() in (".jsonl", ".ndjson", ".json")
 
-    def parse(text: str, place: str) -> Pair:
+    def parse_row(text: str, place: str) -> Pair:
         if lined:
             item = parse_object(text, place)
             label, said = get_string(item, "label", place), get_string(item, "text", place)
@@ -39,7 +39,7 @@ def read_labelled_rows(
         refuse_blank_side((said, label), place, place, ("text", "label"))
         return said, parse_label(label.strip(), labels, place)
 
-    return read_rows(path, parse, policy=policy)
+    return read_rows(path, parse_row, policy=policy)
 
 
 def is_label(text: str, labels: tuple[str, ...]) -> bool:

@@ -37,7 +37,7 @@ class Branch:
         return bool(set(self.written[-1:]) & set(self.model.special.eos)) or bool(longest and kept > longest)
 
     @torch.inference_mode()
-    def next(self) -> list[tuple[int, float]]:
+    def list_next(self) -> list[tuple[int, float]]:
         """The likeliest next tokens with their chances, those that the model never writes left out."""
         if self.ended:
             return []
@@ -58,7 +58,7 @@ class Branch:
     def press(self, key: str) -> bool:
         """What a key does; False where it ends the walk."""
         move = KEYS.get(key[-1:]) if key[:1] in ("\x1b", "\xe0", "\x00") and len(key) > 1 else None
-        there = self.next()
+        there = self.list_next()
         if move == "right" and there:
             self.written.append(there[self.marked][0])
             self.marked = 0
@@ -69,13 +69,13 @@ class Branch:
             self.marked = (self.marked + (1 if move == "down" else -1)) % len(there)
         return move is not None or key not in ("q", "\x1b", "\r", "\n", "\x03", "\x04", "")
 
-    def lines(self, say: Say) -> list[str]:
+    def render(self, say: Say) -> list[str]:
         """The text as it stands, its next words as bars, and what the keys do."""
         model, room = self.model, max(20, shutil.get_terminal_size().columns // 2 - 4)  # a character may be two wide
         spoken = model.text([i for i in self.written if i not in model.special.eos])
         shown = spoken if model.encoder_decoder or kind(model) == "prefix" else model.text([*self.ids, *self.written])
         assert model.tokenizer is not None
-        there = self.next()
+        there = self.list_next()
         words = model.tokenizer.pieces([token for token, _ in there])
         rows = [
             f"{'▸' if i == self.marked else ' '} {p:6.1%}  {'█' * round(BAR * p):{BAR}}  {word.strip() or '␣'}"
@@ -87,12 +87,12 @@ class Branch:
         return ["", click.style(f"{text}▌", bold=True), *rows, click.style(keys, dim=True)]
 
 
-def walked(model: Model, text: str, say: Say, press: Callable[[], str] = click.getchar) -> Branch:
+def walk_alternatives(model: Model, text: str, say: Say, press: Callable[[], str] = click.getchar) -> Branch:
     """Walk until q, Enter or Ctrl-C; `press` gives one key at a time."""
     branch, drawn = Branch(model, model.ids(text)), 0
     with suppress(KeyboardInterrupt, EOFError):
         while True:
-            lines = branch.lines(say)
+            lines = branch.render(say)
             click.echo((f"\x1b[{drawn}A\x1b[J" if drawn else "") + "\n".join(lines))
             drawn = len(lines)
             if not branch.press(press()):

@@ -14,13 +14,13 @@ import torch
 from qkv import cost as counts
 from qkv import hub
 from qkv.errors import nearest
-from qkv.explore import beam_tree, grafts, guesses, heads, meanings, routing, scenes
-from qkv.explore.body import Answer, Query, in_both, tokens
-from qkv.explore.guesses import faithful
-from qkv.explore.heads import listed
-from qkv.explore.question import Refused, Run, kind, longest, searching, spoken
-from qkv.lens import where
-from qkv.lens.routes import modules
+from qkv.explore import activation_patching, beam_tree, embeddings, guesses, heads, routing, scenes
+from qkv.explore.body import Answer, Query, list_tokens, translate_both
+from qkv.explore.guesses import can_repeat
+from qkv.explore.heads import list_parts
+from qkv.explore.question import Refused, Run, choose_search, kind, max_text_tokens, question_as_json
+from qkv.lens import resolve
+from qkv.lens.routing import expert_modules
 from qkv.model import Model
 
 CHECKED = 5_000_000  # weights that are rebuilt before the page opens
@@ -34,7 +34,7 @@ def answer(run: Run, what: str, said: Mapping[str, str]) -> Answer:
                       there=there)
     function, keys = ANSWERS[what]
     query = Query(said)
-    query.only(*keys)
+    query.allow_only(*keys)
     with torch.inference_mode():
         return function(run, query)
 
@@ -42,7 +42,7 @@ def answer(run: Run, what: str, said: Mapping[str, str]) -> Answer:
 # What the model is
 
 
-def about(model: Model, name: str, names: list[str], lang: str, examples: list[str]) -> Answer:
+def describe_model(model: Model, name: str, names: list[str], lang: str, examples: list[str]) -> Answer:
     """What the page shows before anything was asked."""
     spec = model.spec
     at = spec.stack.blocks[0].attn
@@ -50,10 +50,10 @@ def about(model: Model, name: str, names: list[str], lang: str, examples: list[s
     moe = next((b.moe for b in spec.stack.blocks if b.moe), None)
     experts = {"count": moe.num_experts, "chosen": moe.top_k, "shared": moe.shared is not None} if moe else None
     stacks = [len(s.blocks) if s else 0 for s in (spec.encoder, spec.decoder)]
-    card = {**scenes.card(model.core), "layers": stacks, "groups": getattr(at, "groups", at.heads), "experts": experts,
-            "latent": latent, "context": spec.context or spec.stack.longest}  # fmt: skip
+    card = {**scenes.model_card(model.core), "layers": stacks, "groups": getattr(at, "groups", at.heads),
+            "experts": experts, "latent": latent, "context": spec.context or spec.stack.longest}
     return Answer({"models": names, "model": name, "kind": kind(model), "lang": lang, "examples": examples,
-                   "card": card, "longest": longest(model), "labels": list(model.labels), "line": "model"})  # fmt: skip
+                   "card": card, "longest": max_text_tokens(model), "labels": list(model.labels), "line": "model"})
 
 
 def meta(run: Run, query: Query) -> Answer:
@@ -62,14 +62,14 @@ def meta(run: Run, query: Query) -> Answer:
     both, spec = model.encoder_decoder, model.spec
     decoder = None
     if spec.decoder:
-        heard = where.passed(t)
-        decoder = {"tokens": tokens(t, heard.ids[0].tolist()), "prompt": heard.calls[0].ids.shape[1],
-                   "phases": heard.phases}  # fmt: skip
-    encoder = {"tokens": tokens(t, where.passed(t, "encoder.").ids[0].tolist())} if spec.encoder else None
+        heard = resolve.find_run(t)
+        decoder = {"tokens": list_tokens(t, heard.ids[0].tolist()), "prompt": heard.calls[0].ids.shape[1],
+                   "phases": heard.phases}
+    encoder = {"tokens": list_tokens(t, resolve.find_run(t, "encoder.").ids[0].tolist())} if spec.encoder else None
     chances = [math.exp(p) for p in first.logprobs]
     written = [{**w, "p": p, "forced": i < len(q.force)}
-              for i, (w, p) in enumerate(zip(tokens(t, first.written), chances, strict=True))]  # fmt: skip
-    gaps = t.check() if first.full and checks(run) <= CHECKED else {}
+              for i, (w, p) in enumerate(zip(list_tokens(t, first.written), chances, strict=True))]
+    gaps = t.check() if first.full and count_checked_weights(run) <= CHECKED else {}
     labels = None
     if spec.labels and not (spec.decoder and spec.head):
         chances_of = t["labels.out"][0].float().softmax(-1).tolist()
@@ -77,12 +77,14 @@ def meta(run: Run, query: Query) -> Answer:
     second = run.second and {"text": run.second.text, "output": run.second.output}
     said = [*first.said, *(run.second.said if run.second else [])]
     return Answer({
-        "question": spoken(q), "text": first.text, "output": first.output, "kind": kind(model), "model": run.name,
-        "encoder": encoder, "decoder": decoder, "written": written, "labels": labels, "second": second,
-        "parts": listed(run), "panels": panels(run), "check": max(gaps.values()) if gaps else None,
-        "checks": gaps, "said": [in_both(message) for message in said], "cut": cutting(run), "full": first.full,
-        "source": len(first.ids) if both else None, "line": "max(t.check().values())", "how": how(run),
-    })  # fmt: skip
+        "question": question_as_json(q), "text": first.text, "output": first.output, "kind": kind(model),
+        "model": run.name, "encoder": encoder, "decoder": decoder, "written": written, "labels": labels,
+        "second": second,
+        "parts": list_parts(run), "panels": list_panels(run), "check": max(gaps.values()) if gaps else None,
+        "checks": gaps, "said": [translate_both(message) for message in said], "cut": cut_as_json(run),
+        "full": first.full,
+        "source": len(first.ids) if both else None, "line": "max(t.check().values())", "how": python_of(run),
+    })
 
 
 def check(run: Run, query: Query) -> Answer:
@@ -91,12 +93,12 @@ def check(run: Run, query: Query) -> Answer:
     return Answer({"check": max(gaps.values()), "checks": gaps, "line": "max(t.check().values())"})
 
 
-def checks(run: Run) -> int:
+def count_checked_weights(run: Run) -> int:
     """How many weights a check rebuilds."""
-    return sum(p["layers"] * p["heads"] * p["queries"] * p["keys"] for p in listed(run))
+    return sum(p["layers"] * p["heads"] * p["queries"] * p["keys"] for p in list_parts(run))
 
 
-def how(run: Run) -> str:
+def python_of(run: Run) -> str:
     """The Python that makes the trace `t` of a run."""
     q, made = run.question, []
     for name in ("second", "max_new_tokens", "beam", "sampling", "force", "cut"):
@@ -106,28 +108,28 @@ def how(run: Run) -> str:
     lines = (
         "import qkv", "from qkv.explore.question import ask, Cut, Question", f"model = qkv.load({run.name!r})",
         f"t = ask(model, Question({q.text!r}{''.join(made)})).t",
-    )  # fmt: skip
+    )
     return "\n".join(lines)
 
 
-def cutting(run: Run) -> dict[str, Any] | None:
+def cut_as_json(run: Run) -> dict[str, Any] | None:
     """The cut of a run as it was asked."""
     cut = run.question.cut
     return {k: v for k, v in vars(cut).items() if v is not None} if cut else None
 
 
-def panels(run: Run) -> list[str]:
+def list_panels(run: Run) -> list[str]:
     """The answers that make sense for a run."""
     spec, full = run.model.spec, run.first.full
     there = {
         "lens": spec.head is not None, "attn": True, "walk": full, "choices": spec.head is not None,
         "parts": full and spec.head is not None, "mask": True, "wavefront": True, "cache": spec.decoder is not None,
-        "alignment": run.model.encoder_decoder, "routes": bool(modules(run.t)), "shift": full,
-        "gradient": faithful(run),
+        "alignment": run.model.encoder_decoder, "routes": bool(expert_modules(run.t)), "shift": full,
+        "gradient": can_repeat(run),
         "neighbours": True, "analogy": True, "cost": True, "diff": run.second is not None,
-        "beams": spec.decoder is not None and searching(run.model, run.question) is not None,
+        "beams": spec.decoder is not None and choose_search(run.model, run.question) is not None,
         "proof": spec.decoder is not None and spec.head is not None,
-    }  # fmt: skip
+    }
     return [name for name, fits in there.items() if fits]
 
 
@@ -141,10 +143,10 @@ def wavefront(run: Run, query: Query) -> Answer:
     same = bool((found.sees == found.sees[:1]).all())
     return Answer(
         {"layers": len(found.ran), "same": same,
-         "tokens": tokens(run.t, where.passed(run.t).ids[0].tolist()),
+         "tokens": list_tokens(run.t, resolve.find_run(run.t).ids[0].tolist()),
          "line": "t.wavefront().ran", "lines": {n: f"t.wavefront().{n}" for n in (*grids, "sees")}},
         {**grids, "sees": found.sees[: 1 if same else None].to(torch.uint8)},
-    )  # fmt: skip
+    )
 
 
 def cache(run: Run, query: Query) -> Answer:
@@ -152,26 +154,27 @@ def cache(run: Run, query: Query) -> Answer:
     if run.model.spec.decoder is None:
         raise Refused("an encoder alone reads its text once and keeps nothing")
     found = run.t.cache()
-    calls = where.passed(run.t).calls
+    calls = resolve.find_run(run.t).calls
     steps = [
         {"tokens": s.length, "bytes": s.bytes, "bytes_without": 0, "work": s.fresh, "work_without": s.again,
          "phase": c.mode, "line": f"t.cache().steps[{n}]"}
         for n, (s, c) in enumerate(zip(found.steps, calls, strict=True))
-    ]  # fmt: skip
+    ]
     return Answer({"steps": steps, "kinds": found.kinds, "memory": found.memory, "real": found.real,
-                   "saved": found.saved, "line": "t.cache()"})  # fmt: skip
+                   "saved": found.saved, "line": "t.cache()"})
 
 
 def cost(model: Model, query: Query) -> Answer:
     """Parameters, operations and bytes of a model at a context, for a batch, in a number format."""
-    query.only("context", "batch", "dtype", "model")
+    query.allow_only("context", "batch", "dtype", "model")
     own = str(model.core.embed.weight.dtype).removeprefix("torch.")
-    dtype, batch = query.text("dtype", own), query.whole("batch", 1, low=1, high=1 << 20)
-    context = query.whole("context", model.spec.context or model.spec.stack.longest or 1024, low=1, high=1 << 24)
+    dtype, batch = query.get_text("dtype", own), query.get_integer("batch", 1, low=1, high=1 << 20)
+    context = query.get_integer("context", model.spec.context or model.spec.stack.longest or 1024, low=1, high=1 << 24)
     found = hub.report(model, dtype=dtype, context=context)
     line = f"qkv.hub.report(model, dtype={dtype!r}, context={context})"
     return Answer({
-        "context": context, "batch": batch, "dtype": dtype, "parameters": found["by_part"], "shapes": shapes(model),
+        "context": context, "batch": batch, "dtype": dtype, "parameters": found["by_part"],
+        "shapes": group_shapes(model),
         "total": found["parameters"], "active": found["active_parameters"],
         "flops": {"prefill": found["flops_per_token_prefill"], "decode": found["flops_per_token"]},
         "bytes": {"weights": found["weight_bytes"], "cache": (found["kv_bytes"]) * batch,
@@ -185,26 +188,26 @@ def cost(model: Model, query: Query) -> Answer:
                   "cache": f'{line}["kv_bytes"] * {batch}',
                   "memory": f'{line}["memory_bytes_per_token"] * {context * batch}',
                   "activations": f'{line}["activation_bytes_per_token"] * {context * batch}'},
-    })  # fmt: skip
+    })
 
 
-def shapes(model: Model) -> list[dict[str, Any]]:
+def group_shapes(model: Model) -> list[dict[str, Any]]:
     """The matrices and vectors of each part that have one shape: what they are called, how many, numbers in all."""
     found: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for name, p in model.core.named_parameters():
         owner = name.rpartition(".")[0]
-        found.setdefault((counts.part(name, model.core.get_submodule(owner)), tuple(p.shape)), []).append(name)
+        found.setdefault((counts.name_part(name, model.core.get_submodule(owner)), tuple(p.shape)), []).append(name)
     order = list(dict.fromkeys(part for part, _ in found))
     line = ("sum(p.numel() for n, p in model.core.named_parameters() if tuple(p.shape) == {!r} and "
-            'qkv.cost.part(n, model.core.get_submodule(n.rpartition(".")[0])) == {!r})')  # fmt: skip
+            'qkv.cost.name_part(n, model.core.get_submodule(n.rpartition(".")[0])) == {!r})')
     return [
-        {"part": part, "names": list(dict.fromkeys(called(n) for n in names)), "shape": shape, "count": len(names),
+        {"part": part, "names": list(dict.fromkeys(short_name(n) for n in names)), "shape": shape, "count": len(names),
          "numbers": len(names) * math.prod(shape), "line": line.format(shape, part)}
         for (part, shape), names in sorted(found.items(), key=lambda one: order.index(one[0][0]))
-    ]  # fmt: skip
+    ]
 
 
-def called(name: str) -> str:
+def short_name(name: str) -> str:
     """A parameter's own name and its owner's, without the way there: `q`, or `q.bias`."""
     return ".".join(name.split(".")[-2:]).removesuffix(".weight")
 
@@ -220,9 +223,9 @@ ANSWERS: dict[str, tuple[Callable[[Run, Query], Answer], tuple[str, ...]]] = {
     "lens": (guesses.lens, ("pos", "top", "part", "own")), "choices": (guesses.choices, FILTERS),
     "parts": (guesses.parts, ("pos", "token", "vs", "by", "layer")), "gradient": (guesses.gradient, ("pos", "token")),
     "diff": (guesses.diff, ()), "proof": (guesses.proof, ("side", "ask")),
-    "shift": (meanings.shift, ("pos", "anchors", "part")),
-    "beams": (beam_tree.beams, ()), "patch": (grafts.patch, ("part", "layer", "source", "pos")),
-}  # fmt: skip
+    "shift": (embeddings.shift, ("pos", "anchors", "part")),
+    "beams": (beam_tree.beams, ()), "patch": (activation_patching.patch, ("part", "layer", "source", "pos")),
+}
 TABLES: dict[str, Callable[[Model, Query], Answer]] = {
-    "neighbours": meanings.neighbours, "analogy": meanings.analogy, "cost": cost,
-}  # fmt: skip
+    "neighbours": embeddings.neighbours, "analogy": embeddings.analogy, "cost": cost,
+}

@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from qkv.explore.body import Answer, Query
-from qkv.explore.question import Question, Refused, Run, edits_of, fitting, searching, settled, spoken
+from qkv.explore.question import (
+    Question,
+    Refused,
+    Run,
+    choose_search,
+    decoding_setup,
+    edits_of,
+    fit_text,
+    question_as_json,
+)
 from qkv.generation.beam import BeamSearch, Hypothesis
 from qkv.generation.decoder import Decoder, count_new_tokens
 from qkv.lens.trace import Trace
@@ -44,7 +53,7 @@ class Tree:
     best: list[int]
 
 
-class Heard(BeamSearch):
+class RecordingSearch(BeamSearch):
     """A search for one source that writes down its candidates."""
 
     def __init__(self, *given: Any) -> None:
@@ -75,30 +84,30 @@ class Heard(BeamSearch):
 
 
 @torch.inference_mode()
-def grown(model: Model, question: Question) -> Tree:
+def grow_tree(model: Model, question: Question) -> Tree:
     """The search that a question leads to, as a tree.
 
     Raises:
         Refused: its words are not searched for by beams.
     """
-    search = searching(model, question)
+    search = choose_search(model, question)
     if search is None or model.spec.decoder is None:
         raise Refused("no beams were searched here: ask with 2 or more")
-    ids, options, _ = settled(model, model.ids(fitting(model, question.text)[0]), question)
+    ids, options, _ = decoding_setup(model, model.ids(fit_text(model, question.text)[0]), question)
     core = model.core
     limits = count_new_tokens(core, [ids], options)
     decoder = Decoder(core, options)
-    heard = Heard(decoder, limits, search, options)
+    heard = RecordingSearch(decoder, limits, search, options)
     edits = edits_of(model, question.cut)
     with Trace(core, edit=edits) if edits else nullcontext():
         tokens = heard.advance(decoder.prefill([ids], limits[0]))
         while heard.beams.sources:
             tokens = heard.advance(decoder.decode(tokens))
     found = heard.found[0][: search.nbest]
-    return Tree(heard.nodes, found, path(heard.nodes, found[0].tokens))
+    return Tree(heard.nodes, found, best_path(heard.nodes, found[0].tokens))
 
 
-def path(nodes: list[Node], tokens: list[int]) -> list[int]:
+def best_path(nodes: list[Node], tokens: list[int]) -> list[int]:
     """The nodes of a sentence."""
     found: list[int] = []
     at = -1
@@ -111,12 +120,13 @@ def path(nodes: list[Node], tokens: list[int]) -> list[int]:
 def beams(run: Run, query: Query) -> Answer:
     """The tree of a run's beams, its best sentences, and the nodes of the one that was written."""
     model = run.model
-    tree = grown(model, run.question)
+    tree = grow_tree(model, run.question)
     assert model.tokenizer is not None  # ask() saw to it
-    line = f"qkv.explore.beam_tree.grown(model, qkv.explore.question.Question.of({spoken(run.question)!r}))"
+    asked = f"qkv.explore.question.Question.from_json({question_as_json(run.question)!r})"
+    line = f"qkv.explore.beam_tree.grow_tree(model, {asked})"
     pieces = model.tokenizer.pieces([n.token for n in tree.nodes])
     nodes = [{**vars(n), "text": text} for n, text in zip(tree.nodes, pieces, strict=True)]
     found = [{"text": model.text([i for i in h.tokens if i not in model.special.eos]), "score": h.score,
               "sum": sum(h.logprobs), "length": len(h.tokens), "ended": h.finish_reason == "stop"}
-             for h in tree.found]  # fmt: skip
+             for h in tree.found]
     return Answer({"nodes": nodes, "found": found, "best": tree.best, "line": line})

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from qkv.errors import nearest
 from qkv.explore.question import Refused
-from qkv.lens import where
+from qkv.lens import resolve
 from qkv.messages import Message
 
 JSON, ARRAYS = "application/json", "application/x-qkv"
 DTYPES = {torch.uint8: "u8", torch.int32: "i32", torch.float32: "f32"}
 
 
-def in_both(message: Message) -> dict[str, str]:
+def translate_both(message: Message) -> dict[str, str]:
     """A message as the page takes it, which changes its language without asking again."""
     return {"zh": message.to("zh"), "en": str(message)}
 
@@ -42,31 +42,31 @@ class Answer:
     def body(self) -> bytes:
         """JSON; or a u32 length, a JSON header padded to end on 8 bytes, and the arrays, each padded."""
         if not self.arrays:
-            return dumped(self.keys)
+            return dump_json(self.keys)
         listed: dict[str, Any] = {}
         data = b""
         for name, x in self.arrays.items():
             raw = x.detach().cpu().contiguous().numpy().astype(x.numpy(force=True).dtype.newbyteorder("<")).tobytes()
             listed[name] = {"dtype": DTYPES[x.dtype], "shape": list(x.shape), "offset": len(data)}
             data += raw + b"\0" * (-len(raw) % 8)
-        head = dumped({**self.keys, "arrays": listed})
+        head = dump_json({**self.keys, "arrays": listed})
         head += b" " * (-(4 + len(head)) % 8)
         return struct.pack("<I", len(head)) + head + data
 
 
-def dumped(value: object) -> bytes:
+def dump_json(value: object) -> bytes:
     """JSON in UTF-8; what is not finite is null."""
-    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Tensors as lists, NaN and infinity as null."""
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): to_json_value(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
+        return [to_json_value(v) for v in value]
     if isinstance(value, Tensor):
-        return plain(value.tolist())
+        return to_json_value(value.tolist())
     if isinstance(value, float):
         return float(f"{value:.9g}") if math.isfinite(value) else None  # nine digits are a float32, whole
     return value
@@ -78,7 +78,7 @@ class Query:
     def __init__(self, said: Mapping[str, str]) -> None:
         self.said = said
 
-    def only(self, *known: str) -> None:
+    def allow_only(self, *known: str) -> None:
         """No key but these."""
         for key in self.said:
             if key not in known:
@@ -86,11 +86,11 @@ class Query:
                 raise Refused("{key!r} is unknown{hint}; known: {there}", key=key, hint=nearest(key, known),
                               there=there)
 
-    def text(self, key: str, default: str = "") -> str:
+    def get_text(self, key: str, default: str = "") -> str:
         """A text."""
         return self.said.get(key, default)
 
-    def whole(self, key: str, default: int | None = None, *, low: int = 0, high: int | None = None) -> int:
+    def get_integer(self, key: str, default: int | None = None, *, low: int = 0, high: int | None = None) -> int:
         """A whole number from `low` to `high`; without a default it must be there."""
         said = self.said.get(key)
         if said is None and default is not None:
@@ -107,7 +107,7 @@ class Query:
                           bounds=bounds)
         return found
 
-    def number(self, key: str, default: float) -> float:
+    def get_number(self, key: str, default: float) -> float:
         """A finite number."""
         try:
             found = float(self.said.get(key, default))
@@ -117,7 +117,7 @@ class Query:
             raise Refused("{key}={said}: expected a number", key=key, said=self.said[key])
         return found
 
-    def choice(self, key: str, *known: str) -> str:
+    def get_choice(self, key: str, *known: str) -> str:
         """One of some words, the first where nothing was said."""
         found = self.said.get(key) or known[0]
         if found not in known:
@@ -126,11 +126,11 @@ class Query:
         return found
 
 
-def tokens(t: Any, ids: list[int]) -> list[dict[str, Any]]:
+def list_tokens(t: Any, ids: list[int]) -> list[dict[str, Any]]:
     """Tokens as people read them; a character that is cut into several carries the share that each is."""
     made = t.tokenizer.pieces(ids)
     found: list[dict[str, Any]] = []
-    for i, (shown, piece) in enumerate(zip(where.shown(t, ids), made, strict=True)):
+    for i, (shown, piece) in enumerate(zip(resolve.show_tokens(t, ids), made, strict=True)):
         text, _, share = shown.rpartition(" ") if shown != piece else (shown, "", "")
         found.append({"text": text, "id": ids[i], **({"bytes": share} if share else {})})
     return found

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.explore.tables import traced
-from qkv.lens import where
+from qkv.explore.tables import trace_text
+from qkv.lens import resolve
 from qkv.lens.trace import Trace
 from qkv.messages import Message
 from qkv.model import Model
@@ -51,13 +51,13 @@ class Scene:
     @property
     def words(self) -> list[str]:
         """The tokens."""
-        return [clean(w) for w in where.heard(self.t, self.block)]
+        return [clean(w) for w in resolve.tokens_read(self.t, self.block)]
 
 
 def make_figures(
     model: Model, texts: Sequence[str], *, layer: int = -1, head: int = 0, word: str | int | None = None,
     say: Say = lambda text, **fields: Message(text, **fields).to("zh"),
-) -> "dict[str, Figure]":  # fmt: skip
+) -> "dict[str, Figure]":
     """The figures by their file names; of several texts each is a row of the first one, the rest show the first text.
 
     `word` is the one whose vector is followed: a word of the text or its position, by default the first token.
@@ -70,7 +70,7 @@ def make_figures(
     if not (-layers <= layer < layers and 0 <= head < heads):
         raise QkvError("figures: this model has layers 1 to {layers} and heads 1 to {heads}", layers=layers,
                        heads=heads)
-    read = [Scene(model, traced(model, text, ["walk"], {}), layer % layers, head, say) for text in texts[:TEXTS]]
+    read = [Scene(model, trace_text(model, text, ["walk"], {}), layer % layers, head, say) for text in texts[:TEXTS]]
     return {
         "ch12-attention-shape.png": draw_shape(read),
         "ch12-attention-matrix.png": draw_matrix(read[0]),
@@ -80,11 +80,11 @@ def make_figures(
     }
 
 
-def write(made: "dict[str, Figure]", directory: Path) -> list[Path]:
+def save_figures(made: "dict[str, Figure]", directory: Path) -> list[Path]:
     """The figures as files in a directory, which is made where it is not there."""
     paths = [directory / name for name in made]
     for path, fig in zip(paths, made.values(), strict=True):
-        figure.save(fig, path)
+        figure.save_figure(fig, path)
     return paths
 
 
@@ -137,7 +137,7 @@ def draw_joining(s: Scene) -> "Figure":
              for h, part in enumerate(zip(names, even(z), strict=True))]
     titles = s.say("joined"), s.say("after W_O")
     whole = [show_numbers(f"{title}: {size}×{x.shape[1]}", s.words, even(x))
-             for title, x in zip(titles, (joined, out), strict=True)]  # fmt: skip
+             for title, x in zip(titles, (joined, out), strict=True)]
     way = f"[{heads}, {size}, {dim}] → [{size}, {heads * dim}] × W_O → [{size}, {out.shape[1]}]"
     fig = figure.draw([apart, *whole], f"{s.say('The heads joined')}: {way}")
     for h in range(1, heads):
@@ -148,7 +148,7 @@ def draw_joining(s: Scene) -> "Figure":
 def draw_vector(s: Scene, word: str | int) -> "Figure":
     """A word's vector before the first layer and after each, with its length and how far it has come."""
     model, say, side = s.model, s.say, s.block.rpartition("layers.")[0]
-    slot = where.spot(s.t, word, path=s.block)
+    slot = resolve.find_position(s.t, word, path=s.block)
     layers = len((model.spec.encoder or model.spec.stack).blocks)
     taps = [f"{side}layers.0.resid_in", *(f"{side}layers.{i}.resid_out" for i in range(layers))]
     states = torch.stack([s.t[name][0, slot].float().cpu() for name in taps])  # L D
@@ -208,7 +208,7 @@ Boxes = list[tuple[str, bool]]  # a row of boxes: a text, and whether it is trai
 def flow(s: Scene, weights: Mapping[str, Tensor]) -> Iterator[Boxes]:
     """The rows of a layer, in the order of the forward pass."""
     spec = (s.model.spec.encoder or s.model.spec.stack).blocks[s.layer]
-    yield stream(s, "resid_in")
+    yield stream_box(s, "resid_in")
     for part in ("attn", "moe" if spec.moe else "ffn"):
         slot = "ffn" if part == "moe" else part
         inside, last = f"{spec.attn.heads} × softmax(Q·K/√K)·V", ("attn.out",)
@@ -226,11 +226,11 @@ def flow(s: Scene, weights: Mapping[str, Tensor]) -> Iterator[Boxes]:
             yield [(s.say("⊕ residual") + times, False)]
         yield from boxes(weights, f"{slot}_sum.")
         if part == "attn" and f"{s.block}.resid_mid" in s.t.known:
-            yield stream(s, "resid_mid")
-    yield stream(s, "resid_out")
+            yield stream_box(s, "resid_mid")
+    yield stream_box(s, "resid_out")
 
 
-def stream(s: Scene, name: str) -> Boxes:
+def stream_box(s: Scene, name: str) -> Boxes:
     """The residual stream at a place, with the root of its numbers' mean square."""
     x = s(name)
     size = f"{float(x.square().mean().sqrt()):.3f}"
@@ -240,5 +240,5 @@ def stream(s: Scene, name: str) -> Boxes:
 def boxes(weights: Mapping[str, Tensor], start: str, *, without: tuple[str, ...] = ()) -> Iterator[Boxes]:
     """The weights whose names begin so, three in a row."""
     found = [(f"{name.removesuffix('.weight')}\n{[*p.shape]} = {p.numel():,}", True) for name, p in weights.items()
-             if name.startswith(start) and not name.startswith(without or "-")]  # fmt: skip
+             if name.startswith(start) and not name.startswith(without or "-")]
     yield from (found[i : i + 3] for i in range(0, len(found), 3))

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.explore import grafts, scenes
-from qkv.explore.body import Answer, Query, in_both, tokens
-from qkv.explore.meanings import PLAIN
+from qkv.explore import activation_patching, scenes
+from qkv.explore.body import Answer, Query, list_tokens, translate_both
+from qkv.explore.embeddings import PLAIN
 from qkv.explore.question import Pass, Refused, Run, kind
-from qkv.lens import readout, where
-from qkv.lens.patch import Case
+from qkv.lens import logit_lens, resolve
+from qkv.lens.edge_ablation import Case
 from qkv.messages import Message
 from qkv.sampling import Sampling
 from qkv.tasks.special_tokens import start_ids
@@ -29,34 +29,35 @@ def lens(run: Run, query: Query) -> Answer:
 
     With `own=0` the token that was read there is left out: where one table reads and writes, states still say it.
     """
-    t, spec, top = run.t, run.model.spec, query.whole("top", 5, low=1, high=50)
-    if query.choice("part", "decoder", "encoder") == "encoder" and spec.decoder:
+    t, spec, top = run.t, run.model.spec, query.get_integer("top", 5, low=1, high=50)
+    if query.get_choice("part", "decoder", "encoder") == "encoder" and spec.decoder:
         raise Refused("the encoder says no words: its states do not meet the head")
     if spec.head is None:
         raise Refused("this model has no head, so its layers guess no words")
-    own = query.choice("own", "1", "0") == "1"
-    heard = where.passed(t)
-    size, names = heard.ids.shape[1], readout.layers(t, "decoder" if spec.decoder else "encoder")
-    layers = ["embed", *(str(i + 1) for i in range(len(names)))]
+    own = query.get_choice("own", "1", "0") == "1"
+    heard = resolve.find_run(t)
+    size = heard.ids.shape[1]
+    layers = ["embed", *(str(i + 1) for i in range(len(spec.stack.blocks)))]
     if "pos" in query.said:
-        first = query.whole("pos", high=size - 1)
+        first = query.get_integer("pos", high=size - 1)
         places = [slice(first, first + 1)]
     else:
         each = len(layers) * spec.stack.width * spec.vocabulary
         first = max(0, size - max(1, int(WORK // each)))
         tile = max(1, (32 << 20) // (len(layers) * spec.vocabulary))
         places = [slice(i, min(i + tile, size)) for i in range(first, size, tile)]
-    found = [guessed(readout.logits(t, places=p)[1], heard.ids[0, p], min(top, spec.vocabulary), own) for p in places]
+    count = min(top, spec.vocabulary)
+    found = [rank_guesses(logit_lens.layer_logits(t, places=p)[1], heard.ids[0, p], count, own) for p in places]
     ids, chances, ranks = (torch.cat(rows, 1).tolist() for rows in zip(*found, strict=True))
     cells = [[[[w, p] for w, p in zip(t.tokenizer.pieces(i), ps, strict=True)] for i, ps in zip(*rows, strict=True)]
-             for rows in zip(ids, chances, strict=True)]  # fmt: skip
-    used = believed(run, heard)[first : first + len(cells[0])]
+             for rows in zip(ids, chances, strict=True)]
+    used = mark_usable(run, heard)[first : first + len(cells[0])]
     line, rank = guess_lines(slice(first, places[-1].stop), "pos" in query.said, top, own)
     return Answer({"layers": layers, "first": first, "used": used, "cells": cells, "ids": ids, "ranks": ranks,
-                   "line": line, "lines": {"ranks": rank}})  # fmt: skip
+                   "line": line, "lines": {"ranks": rank}})
 
 
-def guessed(x: Tensor, read: Tensor, top: int, own: bool) -> tuple[Tensor, Tensor, Tensor]:
+def rank_guesses(x: Tensor, read: Tensor, top: int, own: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Of logits [L, T, V]: the best ids and their chances [L, T, top], and the rank of the last layer's best [L, T]."""
     answer = x[-1:].argmax(-1, keepdim=True).expand(len(x), -1, 1)
     ranks = (x > x.gather(-1, answer)).sum(-1) + 1
@@ -68,17 +69,17 @@ def guessed(x: Tensor, read: Tensor, top: int, own: bool) -> tuple[Tensor, Tenso
 
 def guess_lines(at: slice, one: bool, top: int, own: bool) -> tuple[str, str]:
     """The lines of a lens: its chances, and the ranks of what the last layer says."""
-    these = f"qkv.lens.readout.logits(t, places=slice({at.start}, {at.stop}))[1]"
+    these = f"qkv.lens.logit_lens.layer_logits(t, places=slice({at.start}, {at.stop}))[1]"
     best = "x.gather(-1, x[-1:].argmax(-1, keepdim=True).expand(len(x), -1, 1))"
     ranks = f"(lambda x: (x > {best}).sum(-1) + 1)({these})"
     if own:
         plain = f"t.lens({at.start}, top={top}).chances" if one else f"t.lens(top={top}).chances"
         return plain + f"[:, {at.start}:]" * bool(at.start and not one), ranks
     rest = f"x.scatter(-1, read.expand(len(x), -1, 1), -torch.inf).softmax(-1).topk({top}).values"
-    return f"(lambda x, read: {rest})({these}, qkv.lens.where.passed(t).ids[:1, {at.start}:{at.stop}, None])", ranks
+    return f"(lambda x, read: {rest})({these}, qkv.lens.resolve.find_run(t).ids[:1, {at.start}:{at.stop}, None])", ranks
 
 
-def believed(run: Run, heard: Any) -> list[bool]:
+def mark_usable(run: Run, heard: Any) -> list[bool]:
     """Whether the guess at each position counts: an encoder's at its masks (everywhere without one), else as it ran."""
     if run.model.spec.decoder:
         return heard.used
@@ -87,53 +88,53 @@ def believed(run: Run, heard: Any) -> list[bool]:
     return [i == mask_id for i in ids] if mask_id in ids else [True] * len(ids)
 
 
-def position(run: Run, query: Query) -> int:
+def parse_position(run: Run, query: Query) -> int:
     """The position asked about: by default the one after which the first word is said, or an encoder's first mask."""
-    size = where.passed(run.t).ids.shape[1]
+    size = resolve.find_run(run.t).ids.shape[1]
     if "pos" in query.said:
-        return query.whole("pos", high=size - 1)
-    return believed(run, where.passed(run.t)).index(True)
+        return query.get_integer("pos", high=size - 1)
+    return mark_usable(run, resolve.find_run(run.t)).index(True)
 
 
 def sampling_of(query: Query) -> Sampling:
     """The filters that a query sets; those at their defaults are off."""
-    heat, top_k = query.number("temperature", 1.0), query.whole("top_k", 0)
-    top_p, min_p = query.number("top_p", 1.0), query.number("min_p", 0.0)
+    heat, top_k = query.get_number("temperature", 1.0), query.get_integer("top_k", 0)
+    top_p, min_p = query.get_number("top_p", 1.0), query.get_number("min_p", 0.0)
     return Sampling(heat, top_k or None, top_p if top_p != 1.0 else None, min_p or None)
 
 
 def choices(run: Run, query: Query) -> Answer:
     """The whole vocabulary's distribution after a position, and what each filter leaves, in the order they act."""
-    pos, s = position(run, query), sampling_of(query)
+    pos, s = parse_position(run, query), sampling_of(query)
     found = run.t.choices(pos, sampling=s)
     line = f"t.choices({pos}, sampling=qkv.sampling.Sampling({s.temperature!r}, {s.top_k!r}, {s.top_p!r}, {s.min_p!r}))"
     stages: list[dict[str, Any]] = []
     for n, stage in enumerate(found):
-        ids, chances = stage.top(query.whole("top", 20, low=1, high=200))
+        ids, chances = stage.top_tokens(query.get_integer("top", 20, low=1, high=200))
         best = [{"id": i, "text": w, "p": p} for i, w, p in zip(ids, run.t.tokenizer.pieces(ids), chances, strict=True)]
         stages.append({"name": stage.name, "kept": stage.kept, "entropy": stage.entropy, "gone": stage.gone,
-                       "top": best, "line": f"{line}[{n}]"})  # fmt: skip
-    said = where.passed(run.t).ids[0].tolist()[pos + 1 : pos + 2] or run.first.written[-1:]
+                       "top": best, "line": f"{line}[{n}]"})
+    said = resolve.find_run(run.t).ids[0].tolist()[pos + 1 : pos + 2] or run.first.written[-1:]
     return Answer(
         {"pos": pos, "next": said[0] if said and run.model.spec.decoder else None, "stages": stages, "line": line}
     )
 
 
-def goal(run: Run, query: Query, key: str) -> int | None:
+def parse_goal(run: Run, query: Query, key: str) -> int | None:
     """A token asked for by its id or its text."""
-    said = query.text(key)
-    return None if not said else where.token(run.t, int(said) if said.isdigit() else said)
+    said = query.get_text(key)
+    return None if not said else resolve.find_token(run.t, int(said) if said.isdigit() else said)
 
 
 def parts(run: Run, query: Query) -> Answer:
     """Who pushed the logit of a token after a position: sub-layers, heads, or the neurons of one layer."""
-    pos, by = position(run, query), query.choice("by", "sublayer", "head", "neuron")
-    token, vs = goal(run, query, "token"), goal(run, query, "vs")
+    pos, by = parse_position(run, query), query.get_choice("by", "sublayer", "head", "neuron")
+    token, vs = parse_goal(run, query, "token"), parse_goal(run, query, "vs")
     found = run.t.parts(pos, token, vs=vs)
     line = f"t.parts({pos}, {found.token}, vs={vs})"
     rows = [(p.name, p.push, f'{line}["{p.name}"]') for p in (found.sublayers if by == "sublayer" else found.parts)]
     if by == "neuron":
-        layer = query.whole("layer", 0, high=len(run.model.spec.stack.blocks) - 1)
+        layer = query.get_integer("layer", 0, high=len(run.model.spec.stack.blocks) - 1)
         call = f"t.neurons({layer}, {pos}, {found.token}, vs={vs}, top=50)"
         rows = [
             (p.name, p.push, f"{call}[{i}].push")
@@ -141,32 +142,32 @@ def parts(run: Run, query: Query) -> Answer:
         ]
     post = any(n.endswith("_sum") for n in found.frozen)
     after_each = Message("; later norms scale what came before") if post else ""
-    note = in_both(Message("norms act with the mean and scale that they had{after_each}",
+    note = translate_both(Message("norms act with the mean and scale that they had{after_each}",
                            after_each=after_each))
     shown = run.t.tokenizer.pieces([found.token, *([] if found.vs is None else [found.vs])])
     return Answer({
         "token": found.token, "vs": found.vs, "text": shown[0], "vs_text": shown[1] if len(shown) > 1 else None,
         "pos": found.pos, "logit": found.logit, "gap": found.gap, "frozen": list(found.frozen), "note": note,
         "parts": [{"name": n, "push": p, "line": at} for n, p, at in rows], "line": f"{line}.logit",
-    })  # fmt: skip
+    })
 
 
-def faithful(run: Run) -> bool:
+def can_repeat(run: Run) -> bool:
     """Whether a pass of its own, as the gradient makes one, says what the run said: no free prefix, nothing cut."""
     return run.model.spec.head is not None and kind(run.model) != "prefix" and run.question.cut is None
 
 
 def gradient(run: Run, query: Query) -> Answer:
     """How each token read bears on the next word, by one more pass with a way back."""
-    if not faithful(run):
+    if not can_repeat(run):
         raise Refused("the gradient runs once more, without the free prefix or the cut")
-    pos, token = position(run, query), goal(run, query, "token")
+    pos, token = parse_position(run, query), parse_goal(run, query, "token")
     with torch.inference_mode(False):
         found = run.t.gradient(pos, token)
-    read = where.passed(run.t, "encoder." if run.model.encoder_decoder else "").ids[0].tolist()
+    read = resolve.find_run(run.t, "encoder." if run.model.encoder_decoder else "").ids[0].tolist()
     return Answer({"pos": pos, "token": found.token, "text": run.t.tokenizer.pieces([found.token])[0],
-                   "tokens": tokens(run.t, read), "push": found.times, "logit": found.logit,
-                   "line": f"t.gradient({pos}, {found.token}).times"})  # fmt: skip
+                   "tokens": list_tokens(run.t, read), "push": found.times, "logit": found.logit,
+                   "line": f"t.gradient({pos}, {found.token}).times"})
 
 
 def diff(run: Run, query: Query) -> Answer:
@@ -176,27 +177,28 @@ def diff(run: Run, query: Query) -> Answer:
     found = run.t.diff(run.second.t)
     sides: list[dict[str, Any]] = []
     for name, one in (("t", run.first), ("t2", run.second)):
-        ids = where.passed(one.t).ids[0].tolist()
-        sides.append({"text": one.text, "output": one.output, "tokens": tokens(one.t, ids), "next": after(one, name)})
+        ids = resolve.find_run(one.t).ids[0].tolist()
+        sides.append({"text": one.text, "output": one.output, "tokens": list_tokens(one.t, ids),
+                      "next": next_words_after(one, name)})
     gone = found.divergence
-    movable = {side: {"depth": depth, "texts": [tokens(run.t, row) for row in ids]}
-               for side, (depth, ids) in grafts.offered(run).items()}  # fmt: skip
+    movable = {side: {"depth": depth, "texts": [list_tokens(run.t, row) for row in ids]}
+               for side, (depth, ids) in activation_patching.list_movable(run).items()}
     return Answer(
         {"tokens": [sides[0]["tokens"][i] for i, _ in found.pairs], "pairs": [list(p) for p in found.pairs],
          "layers": ["embed", *(str(i + 1) for i in range(len(found.names) - 1))], "sides": sides,
          "divergence": gone, "grafts": movable, "line": "t.diff(t2).distance",
          "lines": {"distance": "t.diff(t2).distance", "divergence": "t.diff(t2).divergence"}},
         {"changed": found.distance.float()},
-    )  # fmt: skip
+    )
 
 
-def after(one: Pass, name: str) -> dict[str, Any] | None:
+def next_words_after(one: Pass, name: str) -> dict[str, Any] | None:
     """The likeliest words after what a text gave."""
     if one.t.core.spec.decoder is None or one.t.core.spec.head is None:
         return None
-    pos = where.passed(one.t).calls[0].ids.shape[1] - 1
+    pos = resolve.find_run(one.t).calls[0].ids.shape[1] - 1
     stage = one.t.choices(pos)[0]
-    ids, chances = stage.top(10)
+    ids, chances = stage.top_tokens(10)
     top = [{"id": i, "text": w, "p": p} for i, w, p in zip(ids, one.t.tokenizer.pieces(ids), chances, strict=True)]
     return {"pos": pos, "top": top, "line": f"{name}.choices({pos})[0]"}
 
@@ -207,24 +209,24 @@ def proof(run: Run, query: Query) -> Answer:
     if model.spec.decoder is None or model.spec.head is None:
         raise Refused("this model writes no words: there is nothing to prove")
     both = model.encoder_decoder
-    side = query.choice("side", *(("encoder", "cross", "decoder") if both else ("decoder",)))
+    side = query.get_choice("side", *(("encoder", "cross", "decoder") if both else ("decoder",)))
     given = [*(() if both else first.ids), *start_ids(model)]
     target, free = [*given, *first.written], len(first.ids) if kind(model) == "prefix" else 0
     if len(target) <= len(given) or not given:
         raise Refused("nothing was written")
     case = Case(tuple(first.ids) if both else (), tuple(target), len(given), free)
-    how_long = scenes.How(start_ids(model), model.special.eos, ask=query.text("ask", "它"))
+    how_long = scenes.SceneOptions(start_ids(model), model.special.eos, ask=query.get_text("ask", "它"))
     with torch.inference_mode(False), torch.no_grad():
-        found = scenes.proof(model.core, model.tokenizer, case, how_long, side)  # pyright: ignore[reportArgumentType]
+        found = scenes.prove_edges(model.core, model.tokenizer, case, how_long, side)  # pyright: ignore[reportArgumentType]
     if found is None:
         raise Refused("every edge is cut for texts of up to {proof} tokens", proof=how_long.proof)
     lines = proof_lines(case, side)
-    return Answer({**found, "asking": tokens(run.t, list(case.source if side == "encoder" else case.target)),
-                   "target": tokens(run.t, target), "given": len(given), "line": lines["after"],
-                   "turned": turned(found, run.t.tokenizer.pieces(target), len(given)), "lines": lines})  # fmt: skip
+    return Answer({**found, "asking": list_tokens(run.t, list(case.source if side == "encoder" else case.target)),
+                   "target": list_tokens(run.t, target), "given": len(given), "line": lines["after"],
+                   "turned": list_turned(found, run.t.tokenizer.pieces(target), len(given)), "lines": lines})
 
 
-def turned(found: Mapping[str, Any], target: list[str], given: int) -> list[int]:
+def list_turned(found: Mapping[str, Any], target: list[str], given: int) -> list[int]:
     """The written words that a cut across turns into another word of the text, book into tea: they show most."""
     if found["side"] != "cross":
         return []
@@ -239,10 +241,10 @@ def turned(found: Mapping[str, Any], target: list[str], given: int) -> list[int]
 
 def proof_lines(case: Case, side: str) -> dict[str, str]:
     """The lines that cut every edge and silence every head, with the four digits that are sent."""
-    at = "qkv.lens.patch"
+    at = "qkv.lens.edge_ablation"
     made = f"{at}.Case({case.source!r}, {case.target!r}, {case.at}, {case.free})"
-    edges = f"{at}.every_edge(t.core, {made}, side={side!r})"
-    silent = f"{at}.said(t.core, [{made}], {at}.cut_heads(t.core, [(i, h)], side={side!r})).logprobs[0]"
-    over = f"for h in range(a.heads)] for i, (_, a) in enumerate({at}.attentions(t.core, {side!r}))"
+    edges = f"{at}.cut_every_edge(t.core, {made}, side={side!r})"
+    silent = f"{at}.score_targets(t.core, [{made}], {at}.cut_heads(t.core, [(i, h)], side={side!r})).logprobs[0]"
+    over = f"for h in range(a.heads)] for i, (_, a) in enumerate({at}.attentions_of(t.core, {side!r}))"
     four = "torch.round({}.exp().double(), decimals=4)".format
     return {"before": four(f"{edges}[0]"), "after": four(f"{edges}[1]"), "heads": f"[[{four(silent)} {over}]"}

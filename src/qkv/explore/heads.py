@@ -14,36 +14,36 @@ from torch import Tensor
 
 from qkv.core.masks import REASONS
 from qkv.explore.body import Answer, Query
-from qkv.explore.question import Pass, Refused, Run, attentions, place
-from qkv.lens import where
-from qkv.lens.mask import LOW
-from qkv.lens.mask import reasons as why
-from qkv.lens.walk import Strip, shared
+from qkv.explore.question import Pass, Refused, Run, attention_path, attention_paths
+from qkv.lens import resolve
+from qkv.lens.mask_reasons import LOW
+from qkv.lens.mask_reasons import classify_hidden as why
+from qkv.lens.step_by_step import Strip, group_of_head
 
 THUMB, WHOLE = 24, 512  # cells of a thumbnail's side, and of the largest map that is sent unpooled
 
 
-def listed(run: Run) -> list[dict[str, Any]]:
+def list_parts(run: Run) -> list[dict[str, Any]]:
     """The attentions of a run, part by part."""
     found: list[dict[str, Any]] = []
-    for part, paths in attentions(run.model).items():
+    for part, paths in attention_paths(run.model).items():
         at = run.t.attentions[paths[0]].spec
         found.append({
             "part": part, "path_of_layer": paths, "layers": len(paths), "heads": at.heads,
-            "groups": getattr(at, "groups", at.heads), "queries": asking(run.first, part),
-            "keys": asked(run.first, part),
-        })  # fmt: skip
+            "groups": getattr(at, "groups", at.heads), "queries": count_queries(run.first, part),
+            "keys": count_keys(run.first, part),
+        })
     return found
 
 
-def asking(first: Pass, part: str) -> int:
+def count_queries(first: Pass, part: str) -> int:
     """How many positions ask in a part."""
-    return where.passed(first.t, "encoder." if part == "encoder" else "").ids.shape[1]
+    return resolve.find_run(first.t, "encoder." if part == "encoder" else "").ids.shape[1]
 
 
-def asked(first: Pass, part: str) -> int:
+def count_keys(first: Pass, part: str) -> int:
     """How many positions are asked in a part."""
-    return where.passed(first.t, "encoder." if part in ("encoder", "cross") else "").ids.shape[1]
+    return resolve.find_run(first.t, "encoder." if part in ("encoder", "cross") else "").ids.shape[1]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Head:
     @property
     def group(self) -> int:
         """The key/value group that it reads."""
-        return shared(self.t.attentions[self.path], self.head)
+        return group_of_head(self.t.attentions[self.path], self.head)
 
     @property
     def key(self) -> str:
@@ -92,21 +92,21 @@ def heads_of(run: Run, path: str) -> list[Head]:
 
 def head_of(run: Run, query: Query) -> Head:
     """The head that a query means."""
-    path = place(run.model, part_of(run, query), query.whole("layer", 0), query.whole("head", 0))
-    return heads_of(run, path)[query.whole("head", 0)]
+    path = attention_path(run.model, part_of(run, query), query.get_integer("layer", 0), query.get_integer("head", 0))
+    return heads_of(run, path)[query.get_integer("head", 0)]
 
 
 def part_of(run: Run, query: Query) -> str:
     """The part that a query means; without one that of the stack that speaks."""
-    return query.choice("part", *sorted(attentions(run.model), key=("decoder", "encoder", "cross").index))
+    return query.get_choice("part", *sorted(attention_paths(run.model), key=("decoder", "encoder", "cross").index))
 
 
-def pooled(x: Tensor, by: tuple[int, int]) -> Tensor:
+def pool_max(x: Tensor, by: tuple[int, int]) -> Tensor:
     """The largest number of each tile of [..., Q, S]; the last tiles may be smaller."""
     return F.max_pool2d(x.flatten(0, -3)[:, None] if x.dim() > 3 else x[None], by, by, ceil_mode=True)
 
 
-def bytes_of(x: Tensor) -> Tensor:
+def to_bytes(x: Tensor) -> Tensor:
     """Weights as u8, 255 = 1."""
     return (x * 255).round().clamp(0, 255).to(torch.uint8)
 
@@ -114,8 +114,8 @@ def bytes_of(x: Tensor) -> Tensor:
 def thumbs(run: Run, query: Query) -> Answer:
     """Every head of a part, pooled to at most 24 x 24 cells; with sink=0 the first key is left out of the picture."""
     part = part_of(run, query)
-    paths, sink = attentions(run.model)[part], query.choice("sink", "1", "0")
-    by = tuple(-(-n // THUMB) for n in (asking(run.first, part), asked(run.first, part)))
+    paths, sink = attention_paths(run.model)[part], query.get_choice("sink", "1", "0")
+    by = tuple(-(-n // THUMB) for n in (count_queries(run.first, part), count_keys(run.first, part)))
     maps: list[Tensor] = []
     sinks: list[Tensor] = []
     for path in paths:
@@ -124,14 +124,14 @@ def thumbs(run: Run, query: Query) -> Answer:
         if sink == "0":
             for w in found:
                 w[:, 0] = 0
-        maps.append(torch.stack([pooled(w[None], (by[0], by[1]))[0, 0] for w in found]))
+        maps.append(torch.stack([pool_max(w[None], (by[0], by[1]))[0, 0] for w in found]))
     heads = max(map(len, maps))
     one = f'torch.stack([t[f"{stem(paths[0])}.pattern"][0, :, :, 0].mean(-1) for i in range({len(paths)})])'
     return Answer(
         {"part": part, "pool": list(by), "line": one},
-        {"thumbs": bytes_of(torch.stack([F.pad(m, (0, 0, 0, 0, 0, heads - len(m))) for m in maps])),
+        {"thumbs": to_bytes(torch.stack([F.pad(m, (0, 0, 0, 0, 0, heads - len(m))) for m in maps])),
          "sink": torch.stack([F.pad(s, (0, heads - len(s))) for s in sinks])},
-    )  # fmt: skip
+    )
 
 
 def stem(path: str) -> str:
@@ -144,15 +144,15 @@ def attn(run: Run, query: Query) -> Answer:
     at = head_of(run, query)
     weight = at.weights()
     auto = -(-max(weight.shape) // WHOLE)
-    by = max(auto, query.whole("pool", 1, low=1, high=1 << 12))
+    by = max(auto, query.get_integer("pool", 1, low=1, high=1 << 12))
     return Answer({"path": at.path, "head": at.head, "pool": by, "line": at.line},
-                  {"weight": bytes_of(pooled(weight[None], (by, by))[0, 0])})  # fmt: skip
+                  {"weight": to_bytes(pool_max(weight[None], (by, by))[0, 0])})
 
 
 def row(run: Run, query: Query) -> Answer:
     """One query of one head, exact: weights, scores before the softmax, what distance adds, and why keys are hidden."""
     at = head_of(run, query)
-    i = query.whole("query", high=asking(run.first, part_of(run, query)) - 1)
+    i = query.get_integer("query", high=count_queries(run.first, part_of(run, query)) - 1)
     score, bias = at.scores(slice(i, i + 1))
     weight = at.weights(slice(i, i + 1))[0]
     cells = at.bias[0] <= LOW / 2
@@ -165,59 +165,60 @@ def row(run: Run, query: Query) -> Answer:
     lines = {
         "weight": f"{at.line}[{i}]", "score": f'(({k} @ {q}) * t.attentions["{at.path}"].scale)',
         "bias": f't.bias("{at.path}")[0, {spot}, {i}]',
-    }  # fmt: skip
+    }
     return Answer(
         {"path": at.path, "query": i, "reasons": ["" if r == "seen" else r for r in reasons],
          "line": lines["weight"], "lines": lines},
         {"weight": weight, "score": score[0], "bias": bias[0].masked_fill(cells[i], 0.0)},
-    )  # fmt: skip
+    )
 
 
 def cut_key(run: Run, at: Head, query: int) -> int | None:
     """The key that was cut from a query of a head."""
     cut = run.question.cut
-    if cut is None or cut.query != query or (place(run.model, cut.part, cut.layer), cut.head) != (at.path, at.head):
+    if cut is None or cut.query != query:
         return None
-    return cut.key
+    return cut.key if (attention_path(run.model, cut.part, cut.layer), cut.head) == (at.path, at.head) else None
 
 
 def mask(run: Run, query: Query) -> Answer:
     """Who may look at whom in an attention, and why not."""
-    path = place(run.model, part_of(run, query), query.whole("layer", 0))
+    path = attention_path(run.model, part_of(run, query), query.get_integer("layer", 0))
     found = run.t.mask(path)
     return Answer(
         {"path": path, "kind": found.kind, "reasons": ["", *REASONS[1:]], "line": f't.mask("{path}").cells'},
         {"code": found.cells.to(torch.uint8)},
-    )  # fmt: skip
+    )
 
 
 def walk(run: Run, query: Query) -> Answer:
     """The seven steps of one position, each strip with its line; long strips are cut to 64 numbers."""
     at = head_of(run, query)
     part = part_of(run, query)
-    spots = {"query": query.whole("query", high=asking(run.first, part) - 1),
-             "key": query.whole("key", 0, high=asked(run.first, part) - 1)}  # fmt: skip
+    spots = {"query": query.get_integer("query", high=count_queries(run.first, part) - 1),
+             "key": query.get_integer("key", 0, high=count_keys(run.first, part) - 1)}
     found = run.t.walk(at.path, head=at.head, **spots)
     focus = {"pattern": spots["key"], "score": spots["key"], "mask": spots["key"], "ids": spots["query"],
-             "head weights": at.head}  # fmt: skip
+             "head weights": at.head}
     steps = [
-        {"step": name, "strips": [strip(s, focus.get(s.name)) for s in strips]} for name, strips in found.steps.items()
+        {"step": name, "strips": [strip_as_json(s, focus.get(s.name)) for s in strips]}
+        for name, strips in found.steps.items()
     ]
     gone = cut_key(run, at, spots["query"]) == spots["key"]
     said = "cut" if gone else "" if found.reason == "seen" else found.reason
     weight = found["weight"]
     return Answer({"path": at.path, "head": at.head, **spots, "steps": steps, "reason": said,
-                   "weight": float(weight.values), "line": scoped(weight.line)})  # fmt: skip
+                   "weight": float(weight.values), "line": qualify_line(weight.line)})
 
 
-def scoped(line: str) -> str:
+def qualify_line(line: str) -> str:
     """A line of a walk that needs no names but `t`, `torch` and `qkv`."""
     return re.sub(r"(?<![\w.])core\.", "t.core.", line).replace("sinusoid(", "qkv.core.positions.sinusoid(")
 
 
-def strip(s: Strip, at: int | None) -> dict[str, Any]:
+def strip_as_json(s: Strip, at: int | None) -> dict[str, Any]:
     """One strip: up to 64 numbers round the one in focus, whose place in the whole is `from`."""
-    flat, line = s.values.flatten(), scoped(s.line)
+    flat, line = s.values.flatten(), qualify_line(s.line)
     begin = 0 if at is None else max(0, min(at - 32, len(flat) - 64))
     rows = f"torch.as_tensor({line}).flatten()" if s.values.dim() > 1 else line
     some = flat[begin : begin + 64].tolist()
@@ -227,7 +228,7 @@ def strip(s: Strip, at: int | None) -> dict[str, Any]:
         "values": [None if isinstance(v, float) and v <= low else v for v in some], "whole": len(flat), "from": begin,
         **({"words": list(s.words[begin : begin + 64])} if s.words else {}),
         **({"at": at - begin} if at is not None else {}),
-    }  # fmt: skip
+    }
 
 
 def alignment(run: Run, query: Query) -> Answer:
@@ -236,8 +237,8 @@ def alignment(run: Run, query: Query) -> Answer:
         raise Refused("only an encoder-decoder aligns words")
     ids = run.first.ids
     real = len(ids) - (ids[-1] in run.model.special.eos)
-    paths = attentions(run.model)["cross"]
-    layer = query.whole("layer", -1, high=len(paths) - 1) if "layer" in query.said else None
+    paths = attention_paths(run.model)["cross"]
+    layer = query.get_integer("layer", -1, high=len(paths) - 1) if "layer" in query.said else None
     found = run.t.alignment(layer=layer, source=real)
     return Answer({"layer": found.layer, "chosen": layer is None, "line": f"t.alignment(layer={found.layer}).weight"},
-                  {"weight": found.weight.float()})  # fmt: skip
+                  {"weight": found.weight.float()})

@@ -24,7 +24,7 @@ from qkv.generation import beam as beams
 from qkv.generation import engine
 from qkv.generation.decoder import Decoder
 from qkv.generation.sequence import DecodeOptions
-from qkv.lens import edit, readout
+from qkv.lens import attention_maps, edit
 from qkv.lens.trace import Trace
 from qkv.messages import Message, join
 from qkv.model import Model
@@ -71,7 +71,7 @@ class Question:
     cut: Cut | None = None
 
     @staticmethod
-    def of(body: Mapping[str, Any]) -> "Question":
+    def from_json(body: Mapping[str, Any]) -> "Question":
         """The question that a JSON object says; a Refused names the key that is wrong."""
         known = [f.name for f in fields(Question)]
         for key in body:
@@ -83,12 +83,12 @@ class Question:
         for value in (text, second or "x"):
             if not isinstance(value, str) or not value.strip():
                 raise Refused("there is no text: write a sentence")
-        made = {key: whole(body, key, 1, most) for key, most in MOST.items()}
+        made = {key: parse_integer(body, key, 1, most) for key, most in MOST.items()}
         force = body.get("force") or []
         if not isinstance(force, list) or any(type(i) is not int or i < 0 for i in force):
             raise Refused("force: expected a list of token ids")
-        return Question(str(text), second or None, made["max_new_tokens"], made["beam"], drawn(body.get("sampling")),
-                        tuple(force), cut_of(body.get("cut")))  # fmt: skip
+        return Question(str(text), second or None, made["max_new_tokens"], made["beam"],
+                        parse_sampling(body.get("sampling")), tuple(force), parse_cut(body.get("cut")))
 
     def id(self, model: str) -> str:
         """The name of the run that answers: the same for the same question to the same model."""
@@ -96,16 +96,16 @@ class Question:
         return "r" + hashlib.sha256(said.encode()).hexdigest()[:12]
 
 
-def spoken(q: Question) -> dict[str, Any]:
+def question_as_json(q: Question) -> dict[str, Any]:
     """A question as the page puts it."""
     found: dict[str, Any] = {"text": q.text, "second": q.second, "max_new_tokens": q.max_new_tokens, "beam": q.beam,
-                             "sampling": dict(q.sampling), "force": list(q.force)}  # fmt: skip
+                             "sampling": dict(q.sampling), "force": list(q.force)}
     if q.cut:
         found["cut"] = {key: value for key, value in vars(q.cut).items() if value is not None}
     return {key: value for key, value in found.items() if value}
 
 
-def whole(body: Mapping[str, Any], key: str, low: int = 0, high: int | None = None) -> int | None:
+def parse_integer(body: Mapping[str, Any], key: str, low: int = 0, high: int | None = None) -> int | None:
     """A whole number of a JSON object, None where it is not given."""
     value = body.get(key)
     if value is not None and (type(value) is not int or not low <= value <= (value if high is None else high)):
@@ -114,7 +114,7 @@ def whole(body: Mapping[str, Any], key: str, low: int = 0, high: int | None = No
     return value
 
 
-def drawn(sampling: object) -> tuple[tuple[str, float], ...]:
+def parse_sampling(sampling: object) -> tuple[tuple[str, float], ...]:
     """How words are drawn, as sorted pairs; filters that are off (null, or top_k 0) are left out."""
     known = ("temperature", "top_k", "top_p", "min_p", "seed")
     if sampling is None:
@@ -127,7 +127,7 @@ def drawn(sampling: object) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(kept.items()))
 
 
-def cut_of(body: object) -> Cut | None:
+def parse_cut(body: object) -> Cut | None:
     """The cut that a JSON object says."""
     if body is None:
         return None
@@ -136,7 +136,7 @@ def cut_of(body: object) -> Cut | None:
     if not ok or (body.get("query") is None) != (body.get("key") is None):  # pyright: ignore[reportAttributeAccessIssue]
         raise Refused("cut: expected part, layer and head, and for an edge query and key")
     assert isinstance(body, dict)
-    layer, head, query, key = (whole(body, name) for name in ("layer", "head", "query", "key"))
+    layer, head, query, key = (parse_integer(body, name) for name in ("layer", "head", "query", "key"))
     return Cut(str(body["part"]), layer or 0, head or 0, query, key)
 
 
@@ -205,42 +205,42 @@ def ask(model: Model, question: Question, name: str = "model") -> Run:
     if model.tokenizer is None:
         raise Refused("{name} has no tokenizer, so a text cannot become tokens; save one beside it",
                       name=name)
-    first = read(model, question.text, question)
-    second = read(model, question.second, question) if question.second else None
+    first = read_text(model, question.text, question)
+    second = read_text(model, question.second, question) if question.second else None
     return Run(question.id(name), name, model, question, first, second)
 
 
 @torch.inference_mode()
-def read(model: Model, text: str, question: Question, more: Sequence[edit.Edit] = ()) -> Pass:
+def read_text(model: Model, text: str, question: Question, more: Sequence[edit.Edit] = ()) -> Pass:
     """One text: cut to what fits, continued or translated, and traced; `more` is edited beside what is cut."""
-    text, said = fitting(model, text)
+    text, said = fit_text(model, text)
     ids = model.ids(text)
     missing = model.tokenizer.find_unknown(text) if model.tokenizer else []
     if missing:
         said.append(Message("not in the vocabulary: {missing}", missing=join(", ", missing[:8])))
     edits = [*edits_of(model, question.cut), *more]
     speaks = model.spec.decoder is not None and model.spec.head is not None
-    written, logprobs = write(model, ids, question, edits) if speaks else ([], [])
+    written, logprobs = write_words(model, ids, question, edits) if speaks else ([], [])
     tokens = len(ids) + len(written)
-    full = tokens * per_token(model.core, FULL) <= BUDGET
+    full = tokens * bytes_per_token(model.core, FULL) <= BUDGET
     if not full:
-        said.append(spared(model, tokens))
+        said.append(explain_omission(model, tokens))
     save = [*(FULL if full else LIGHT), *["labels.out"] * bool(model.spec.labels)]
     with Trace(model.core, save, edits, model.tokenizer) as t:
-        reread(model, ids, written, question) if speaks else once(model, ids)
-    return Pass(text, ids, written, logprobs, output(model, t, ids, written), t, said, full)
+        reread(model, ids, written, question) if speaks else read_once(model, ids)
+    return Pass(text, ids, written, logprobs, output_text(model, t, ids, written), t, said, full)
 
 
-def spared(model: Model, tokens: int) -> Message:
+def explain_omission(model: Model, tokens: int) -> Message:
     """What a long text leaves out, and why."""
-    size = f"{tokens * per_token(model.core, FULL) / 2**20:,.0f}"
+    size = f"{tokens * bytes_per_token(model.core, FULL) / 2**20:,.0f}"
     return Message("this text has {tokens} tokens, and all of it takes {size} MB: no walk, parts or check here, but "
                    "the rest", tokens=tokens, size=size)
 
 
-def fitting(model: Model, text: str) -> tuple[str, list[Message]]:
+def fit_text(model: Model, text: str) -> tuple[str, list[Message]]:
     """As much of a text as the page takes, and what to say where that is not all of it."""
-    most, size = longest(model), len(model.ids(text))
+    most, size = max_text_tokens(model), len(model.ids(text))
     if size <= most:
         return text, []
     low, high = 0, len(text)  # the longest beginning that fits
@@ -255,22 +255,22 @@ def fitting(model: Model, text: str) -> tuple[str, list[Message]]:
     ]
 
 
-def longest(model: Model) -> int:
+def max_text_tokens(model: Model) -> int:
     """How many tokens of a text the page takes: what the model reads, and what a trace may keep."""
     spec = model.spec
     stack = spec.encoder or spec.stack
     bounds = [stack.longest, spec.context if spec.decoder and not spec.encoder else None]
     known = [b - (0 if spec.encoder else 2) for b in bounds if b]  # a word of its own and its start need room
-    return max(1, min([*known, BUDGET // per_token(model.core, LIGHT)]))
+    return max(1, min([*known, BUDGET // bytes_per_token(model.core, LIGHT)]))
 
 
-def per_token(core: Transformer, save: Sequence[str]) -> int:
+def bytes_per_token(core: Transformer, save: Sequence[str]) -> int:
     """Bytes that a trace with these taps keeps for one token of a source and one that is written."""
     t = Trace(core, list(save))
-    return sum(numbers(t, name) for name in t.needed) * core.embed.weight.element_size()
+    return sum(tap_width(t, name) for name in t.needed) * core.embed.weight.element_size()
 
 
-def numbers(t: Trace, name: str) -> int:
+def tap_width(t: Trace, name: str) -> int:
     """How many numbers a tap carries for one position; patterns are rebuilt, logits counted apart."""
     path, _, last = name.rpartition(".")
     spec, at = t.core.spec, t.attentions.get(path)
@@ -304,15 +304,15 @@ def edits_of(model: Model, cut: Cut | None) -> list[edit.Edit]:
     """The cut of a question as an edit of its attention."""
     if cut is None:
         return []
-    path = place(model, cut.part, cut.layer, cut.head)
+    path = attention_path(model, cut.part, cut.layer, cut.head)
     if cut.query is None:
         return [edit.ablate(f"{path}.z", heads=cut.head)]
     return [edit.cut(path, heads=cut.head, query=cut.query, key=cut.key)]
 
 
-def place(model: Model, part: str, layer: int, head: int = 0) -> str:
+def attention_path(model: Model, part: str, layer: int, head: int = 0) -> str:
     """The path of an attention; a Refused says what there is."""
-    paths = attentions(model)
+    paths = attention_paths(model)
     if part not in paths:
         raise Refused("part={part}: this model has {paths}", part=part, paths=join(", ", paths))
     rows = paths[part]
@@ -327,17 +327,17 @@ def place(model: Model, part: str, layer: int, head: int = 0) -> str:
     return rows[layer]
 
 
-def attentions(model: Model) -> dict[str, list[str]]:
+def attention_paths(model: Model) -> dict[str, list[str]]:
     """The paths of each part's attentions, from the first layer up."""
     spec = model.spec
     there = {"encoder": spec.encoder, "decoder": spec.decoder, "cross": spec.encoder and spec.decoder}
-    parts: tuple[readout.Part, ...] = ("encoder", "decoder", "cross")
-    return {part: readout.paths(spec, part) for part in parts if there[part]}
+    parts: tuple[attention_maps.AttentionPart, ...] = ("encoder", "decoder", "cross")
+    return {part: attention_maps.attention_paths(spec, part) for part in parts if there[part]}
 
 
-def write(
+def write_words(
     model: Model, ids: list[int], question: Question, edits: list[edit.Edit]
-) -> tuple[list[int], list[float]]:  # fmt: skip
+) -> tuple[list[int], list[float]]:
     """The ids that follow a text, what is forced first, and the log-probability of each that was chosen (forced: 0)."""
     force = list(question.force)
     if force and (bad := max(force)) >= model.spec.vocabulary:
@@ -345,16 +345,16 @@ def write(
                       vocabulary=model.spec.vocabulary - 1)
     if force and force[-1] in model.special.eos:
         return force, [0.0] * len(force)
-    ids, options, sampling = settled(model, ids, question)
+    ids, options, sampling = decoding_setup(model, ids, question)
     with Trace(model.core, edit=edits) if edits else nullcontext():
-        if search := searching(model, question):
+        if search := choose_search(model, question):
             best = beams.beam(model.core, [ids], search=search, options=options)[0][0]
             return [*force, *best.tokens], [0.0] * len(force) + list(best.logprobs)
         done = engine.generate(model.core, [ids], sampling=sampling, options=options)[0]
     return [*force, *done.tokens], [0.0] * len(force) + list(done.logprobs)
 
 
-def settled(model: Model, ids: list[int], question: Question) -> tuple[list[int], DecodeOptions, Sampling]:
+def decoding_setup(model: Model, ids: list[int], question: Question) -> tuple[list[int], DecodeOptions, Sampling]:
     """What is read before anything is chosen, how it is decoded, and how tokens are chosen."""
     most = question.max_new_tokens or (None if model.encoder_decoder else 12)
     asked = GenerateOptions.parse({"max_new_tokens": most, **dict(question.sampling)}, {})
@@ -364,7 +364,7 @@ def settled(model: Model, ids: list[int], question: Question) -> tuple[list[int]
     return ids, replace(options, start=(*options.start, *question.force)), asked.choice
 
 
-def searching(model: Model, question: Question) -> beams.Search | None:
+def choose_search(model: Model, question: Question) -> beams.Search | None:
     """How beams are searched for a question; None where its words are chosen one by one."""
     edge = question.cut is not None and question.cut.query is not None and question.cut.part != "encoder"
     both = model.encoder_decoder
@@ -372,7 +372,7 @@ def searching(model: Model, question: Question) -> beams.Search | None:
     return beams.Search(size, nbest=size, length_penalty=0.6 if both else 0.0) if size > 1 else None
 
 
-class Loud(Decoder):
+class FullLogitsDecoder(Decoder):
     """A decoder whose every position goes through the head: what a prompt would have said is shown as thrown away."""
 
     def forward(self, ids: Tensor, real: Tensor | None, *, head: bool = True, decode: bool = False) -> Tensor:
@@ -390,13 +390,13 @@ def reread(model: Model, ids: list[int], written: list[int], question: Question)
     options, goes_on = decode_options(model, GenerateOptions()), kind(model) == "decoder"
     options = replace(options, start=() if goes_on else (*options.start, *forced))
     loud = (len(ids) + len(forced)) * core.spec.vocabulary * 4 <= LOGITS
-    decoder = (Loud if loud else Decoder)(core, options)
+    decoder = (FullLogitsDecoder if loud else Decoder)(core, options)
     decoder.prefill([[*ids, *forced] if goes_on else ids], len(written) + 1)
     for token in written[len(forced) : -1]:
         decoder.decode(torch.tensor([token], device=model.device))
 
 
-def once(model: Model, ids: list[int]) -> None:
+def read_once(model: Model, ids: list[int]) -> None:
     """A model that writes nothing: one pass over a text, with what its heads say of it."""
     core = model.core
     if model.encoder_decoder:
@@ -411,7 +411,7 @@ def once(model: Model, ids: list[int]) -> None:
         core.labels(hidden, step)
 
 
-def output(model: Model, t: Trace, ids: list[int], written: list[int]) -> str:
+def output_text(model: Model, t: Trace, ids: list[int], written: list[int]) -> str:
     """What the model says: what it wrote, or the text with its blanks filled in."""
     if model.spec.decoder:
         return model.text([i for i in written if i not in model.special.eos])
@@ -422,7 +422,7 @@ def output(model: Model, t: Trace, ids: list[int], written: list[int]) -> str:
     return model.text([b if i == mask else i for i, b in zip(ids, best, strict=True)])
 
 
-class Shelf:
+class RecentRuns:
     """The latest runs, at most `count` of them and `limit` bytes; the one asked for longest ago goes first."""
 
     def __init__(self, count: int = 8, limit: int = 2 * BUDGET) -> None:
@@ -437,7 +437,7 @@ class Shelf:
         self.runs.move_to_end(name)
         return self.runs[name]
 
-    def put(self, name: str, make: Callable[[], Run]) -> Run:
+    def get_or_make(self, name: str, make: Callable[[], Run]) -> Run:
         """The run of a name, made where it is not kept."""
         if name not in self.runs:
             self.runs[name] = make()

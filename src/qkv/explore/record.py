@@ -12,14 +12,14 @@ from typing import Any
 from urllib.parse import quote
 
 from qkv.errors import QkvError
-from qkv.explore import answers, replay
-from qkv.explore.body import JSON, Answer, Query, tokens
-from qkv.explore.guesses import believed
-from qkv.explore.heads import asked as read_by
-from qkv.explore.heads import asking, heads_of, listed
-from qkv.explore.meanings import whole_words
-from qkv.explore.question import Question, Run, ask, attentions, spoken
-from qkv.lens import where
+from qkv.explore import answers, probe_answers
+from qkv.explore.body import JSON, Answer, Query, list_tokens
+from qkv.explore.embeddings import whole_words
+from qkv.explore.guesses import mark_usable
+from qkv.explore.heads import count_keys as read_by
+from qkv.explore.heads import count_queries, heads_of, list_parts
+from qkv.explore.question import Question, Run, ask, attention_paths, question_as_json
+from qkv.lens import resolve
 from qkv.model import Model
 from qkv.training.probes.records import ProbeLog
 
@@ -36,7 +36,7 @@ Asked = tuple[str, dict[str, str]]
 def record(
     asked: Sequence[tuple[str, Question]], models: Mapping[str, Model], *, lang: str = "en",
     watched: ProbeLog | None = None, more: Mapping[str, Mapping[str, Any]] | None = None, limit: int = LIMIT,
-) -> str:  # fmt: skip
+) -> str:
     """One HTML file of at most `limit` bytes that shows these questions to these models, the first one first.
 
     `more` is what was measured elsewhere, by model: `facts`, a list of [Chinese, English, value], shown by its name,
@@ -49,45 +49,45 @@ def record(
         raise QkvError("record: no text to look into; give at least one")
     home, book = asked[0][0], dict[str, Answer]()
     runs = [(name, ask(models[name], question, name)) for name, question in asked]
-    said = [{**spoken(run.question), **({"model": name} if name != home else {})} for name, run in runs]
+    said = [{**question_as_json(run.question), **({"model": name} if name != home else {})} for name, run in runs]
     names = list(dict.fromkeys(name for name, _ in asked))
     for name in names:
         texts = [q.text for n, q in asked if n == name]
-        found = answers.about(models[name], name, names, lang, texts)
+        found = answers.describe_model(models[name], name, names, lang, texts)
         asking = {} if name == home else {"model": name}
         book[path_of("about", asking)] = Answer({**found.keys, **(more or {}).get(name, {}), "recorded": said})
-        book |= {path_of(path, asking): one for path, one in training(watched).items()}
+        book |= {path_of(path, asking): one for path, one in record_training(watched).items()}
     for question, (_, run) in zip(said, runs, strict=True):
-        book[posted(question)] = Answer({"run": run.id})
-    packed = {path: packing(found) for path, found in book.items()}
-    shell = {name: read(STATIC / name) for name in ("index.html", "app.js", "app.css")}
-    room = limit - len(written({}, shell).encode()) - sum(map(weight, packed.items()))
+        book[run_path(question)] = Answer({"run": run.id})
+    packed = {path: encode_answer(found) for path, found in book.items()}
+    shell = {name: read_page_file(STATIC / name) for name in ("index.html", "app.js", "app.css")}
+    room = limit - len(write_document({}, shell).encode()) - sum(map(recorded_size, packed.items()))
     for n, (name, run) in enumerate(runs):
         share = room // (len(runs) - n)
-        room -= filled(packed, run, {} if name == home else {"model": name}, share)
-    return written(packed, shell)
+        room -= fill(packed, run, {} if name == home else {"model": name}, share)
+    return write_document(packed, shell)
 
 
-def ready(run: Run, about: Answer, question: Mapping[str, Any]) -> str:
+def preload(run: Run, about: Answer, question: Mapping[str, Any]) -> str:
     """The answers with which the live page opens on a run, as data that its document can carry."""
-    packed = {"/api/about": packing(about), posted(question): packing(Answer({"run": run.id}))}
-    map_first = "lens" in answers.panels(run)
-    for must, what, said in wanted(run):
+    packed = {"/api/about": encode_answer(about), run_path(question): encode_answer(Answer({"run": run.id}))}
+    map_first = "lens" in answers.list_panels(run)
+    for must, what, said in list_requests(run):
         if what == "attn" or (map_first and what == "thumbs"):
             break
         if must:
-            packed[path_of(f"r/{run.id}/{what}", said)] = packing(answers.answer(run, what, said))
+            packed[path_of(f"r/{run.id}/{what}", said)] = encode_answer(answers.answer(run, what, said))
     return element("ready", packed)
 
 
-def filled(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str], share: int) -> int:
+def fill(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str], share: int) -> int:
     """Record a run as far as its share of bytes goes; how many it took.
 
     Raises:
         QkvError: not even what the page opens with fits.
     """
     spent, missed = 0, 0
-    for must, what, said in wanted(run):
+    for must, what, said in list_requests(run):
         about = what in answers.TABLES
         path = path_of(what if about else f"r/{run.id}/{what}", {**said, **(model if about else {})})
         if path in packed:
@@ -96,8 +96,8 @@ def filled(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str]
             found = answers.TABLES[what](run.model, Query(said)) if about else answers.answer(run, what, said)
         except QkvError:
             continue  # the live page would say why
-        one = packing(found)
-        size = weight((path, one))
+        one = encode_answer(found)
+        size = recorded_size((path, one))
         if spent + size > share:
             if must:
                 raise QkvError("record: {text!r} does not fit into {share:,} bytes; record fewer texts",
@@ -111,98 +111,99 @@ def filled(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str]
     return spent
 
 
-def wanted(run: Run) -> Iterator[tuple[bool, str, dict[str, str]]]:
+def list_requests(run: Run) -> Iterator[tuple[bool, str, dict[str, str]]]:
     """What the page asks about a run, what it opens with first: (whether it must fit, answer, query)."""
-    there, parts = answers.panels(run), listed(run)
+    there, parts = answers.list_panels(run), list_parts(run)
     yield True, "meta", {}
     for what in ("lens", "wavefront", "cache", "alignment", "diff", "routes", "cost", "beams"):
         if what in there:
             yield what == "lens", what, {}
-    first = opening(run, parts)
+    first = choose_opening(run, parts)
     yield True, "row", {k: first[k] for k in ("part", "layer", "head", "query")}
     for p in parts:
         yield True, "thumbs", {"part": p["part"]}
         yield False, "mask", {"part": p["part"], "layer": "0"}
     yield True, "attn", {k: first[k] for k in ("part", "layer", "head")}
     yield from ((False, "walk", {**first, **key}) for key in ({}, {"key": "0"}) if "walk" in there)
-    yield from ((False, "attn", spot) for p in parts for spot in heads(p))
-    pos, ends = places(run)
+    yield from ((False, "attn", spot) for p in parts for spot in list_heads(p))
+    pos, ends = list_positions(run)
     for what, more in (("choices", {"top": SHOWN}), ("parts", {})):
         yield from ((False, what, {"pos": p, **more}) for p in pos if what in there)
-    yield from rest(run, parts, pos, ends, first)
+    yield from list_more_requests(run, parts, pos, ends, first)
 
 
-def rest(
+def list_more_requests(
     run: Run, parts: list[dict[str, Any]], pos: list[str], ends: list[str], first: dict[str, str]
-) -> Iterator[tuple[bool, str, dict[str, str]]]:  # fmt: skip
+) -> Iterator[tuple[bool, str, dict[str, str]]]:
     """What is recorded where there is room."""
-    there = answers.panels(run)
+    there = answers.list_panels(run)
     yield from ((False, "lens", {"own": "0"}) for _ in range("lens" in there))
     for side in ("encoder", "cross") if run.model.encoder_decoder else ("",):
         yield from ((False, "proof", {"side": side} if side else {}) for _ in range("proof" in there))
     for p in parts:
         yield False, "thumbs", {"part": p["part"], "sink": "0"}
         yield from ((False, "mask", {"part": p["part"], "layer": str(i)}) for i in range(1, p["layers"]))
-        yield from ((False, "row", {**spot, "query": first["query"]}) for spot in heads(p))
+        yield from ((False, "row", {**spot, "query": first["query"]}) for spot in list_heads(p))
     yield from ((False, "routes", {"layer": str(i)}) for i in range(len(run.model.spec.stack.blocks)))
-    yield from meanings(run, ends)
+    yield from list_word_requests(run, ends)
     for p in parts:
-        yield from ((False, "row", {**spot, "query": str(i)}) for i in range(p["queries"]) for spot in heads(p))
-    asks = [str(i) for i in range(asking(run.first, first["part"]))]
+        yield from ((False, "row", {**spot, "query": str(i)}) for i in range(p["queries"]) for spot in list_heads(p))
+    asks = [str(i) for i in range(count_queries(run.first, first["part"]))]
     yield from ((False, "walk", {**first, "query": i, "key": "0"}) for i in asks)
     yield from ((False, "walk", {**first, "key": str(i)}) for i in range(read_by(run.first, first["part"])))
-    yield from ((False, "walk", {**first, **spot}) for p in parts if p["part"] == first["part"] for spot in heads(p))
+    part = next(p for p in parts if p["part"] == first["part"])
+    yield from ((False, "walk", {**first, **spot}) for spot in list_heads(part))
     for layer in map(str, range(len(run.model.spec.stack.blocks))):
         yield from ((False, "parts", {"pos": p, "by": by, "layer": layer}) for by in ("head", "neuron") for p in pos)
 
 
-def meanings(run: Run, ends: list[str]) -> Iterator[tuple[bool, str, dict[str, str]]]:
+def list_word_requests(run: Run, ends: list[str]) -> Iterator[tuple[bool, str, dict[str, str]]]:
     """Where words move, towards the words of the text that the answer chooses, and what lies near them."""
-    read = tokens(run.t, where.passed(run.t, "encoder.").ids[0].tolist())
+    read = list_tokens(run.t, resolve.find_run(run.t, "encoder.").ids[0].tolist())
     for at in ends:
         yield False, "shift", {"pos": at}
     yield from ((False, "analogy", dict(zip("abc", three, strict=True))) for three in ANALOGIES)
     yield from ((False, "neighbours", {"word": word, "n": "10"}) for word in dict.fromkeys(whole_words(read)) if word)
 
 
-def heads(part: Mapping[str, Any]) -> list[dict[str, str]]:
+def list_heads(part: Mapping[str, Any]) -> list[dict[str, str]]:
     """Every layer and head of a part."""
     return [{"part": part["part"], "layer": str(i), "head": str(h)}
-            for i in range(part["layers"]) for h in range(part["heads"])]  # fmt: skip
+            for i in range(part["layers"]) for h in range(part["heads"])]
 
 
-def places(run: Run) -> tuple[list[str], list[str]]:
+def list_positions(run: Run) -> tuple[list[str], list[str]]:
     """The positions of the stack that speaks, and of the one that reads."""
-    speaks, reads = (where.passed(run.t, path).ids.shape[1] for path in ("", "encoder."))
+    speaks, reads = (resolve.find_run(run.t, path).ids.shape[1] for path in ("", "encoder."))
     return [str(i) for i in range(speaks)], [str(i) for i in range(reads)]
 
 
-def opening(run: Run, parts: list[dict[str, Any]]) -> dict[str, str]:
+def choose_opening(run: Run, parts: list[dict[str, Any]]) -> dict[str, str]:
     """Where the page opens: across (or where words are said), the last layer, a query in the middle, its best key."""
     part = next(p for name in ("cross", "decoder", "encoder") for p in parts if p["part"] == name)
-    calls = where.passed(run.t).calls
+    calls = resolve.find_run(run.t).calls
     begin = 0 if part["part"] == "encoder" else calls[0].ids.shape[1] - 1
     query = (begin + part["queries"] - 1) // 2
-    if part["part"] == "encoder" and True in (used := believed(run, where.passed(run.t))) and False in used:
+    if part["part"] == "encoder" and True in (used := mark_usable(run, resolve.find_run(run.t))) and False in used:
         query = used.index(True)
     layer = part["layers"] - 1
-    path = attentions(run.model)[part["part"]][layer]
+    path = attention_paths(run.model)[part["part"]][layer]
     best = int(heads_of(run, path)[0].weights(slice(query, query + 1))[0].argmax())
     return {"part": part["part"], "layer": str(layer), "head": "0", "query": str(query), "key": str(best)}
 
 
-def training(w: ProbeLog | None) -> dict[str, Answer]:
+def record_training(w: ProbeLog | None) -> dict[str, Answer]:
     """A watched run: its curve, and some of its steps."""
     if w is None:
         return {"watch": Answer({"runs": []})}
-    name, every = replay.key(w.directory), -(-len(w.steps) // STEPS)
+    name, every = probe_answers.run_key(w.directory), -(-len(w.steps) // STEPS)
     kept = sorted({*w.steps[::every], *w.steps[-1:]})
-    whole = replay.steps(w)
+    whole = probe_answers.answer_run(w)
     rows = [i for i, n in enumerate(w.steps) if n in kept]
     keys = {**whole.keys, "steps": [w.index["steps"][i] for i in rows], "recorded": kept}
-    found = {"watch": Answer({"runs": [replay.row(w)]}),
-             f"watch/{name}/steps": Answer(keys, {n: x[rows] for n, x in whole.arrays.items()})}  # fmt: skip
-    return found | {f"watch/{name}/step/{n}": replay.step(w, str(n)) for n in kept}
+    found = {"watch": Answer({"runs": [probe_answers.summarize_run(w)]}),
+             f"watch/{name}/steps": Answer(keys, {n: x[rows] for n, x in whole.arrays.items()})}
+    return found | {f"watch/{name}/step/{n}": probe_answers.answer_step(w, str(n)) for n in kept}
 
 
 def path_of(path: str, query: Mapping[str, str]) -> str:
@@ -212,38 +213,38 @@ def path_of(path: str, query: Mapping[str, str]) -> str:
     return f"/api/{path}" + f"?{said}" * bool(said)
 
 
-def posted(question: Mapping[str, Any]) -> str:
+def run_path(question: Mapping[str, Any]) -> str:
     """The path by which the page's script finds the run of a question that it would post."""
     return "/api/run?" + json.dumps(question, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-def packing(found: Answer) -> dict[str, str]:
+def encode_answer(found: Answer) -> dict[str, str]:
     """A body as JSON can hold it."""
     body = found.body()
     return {"type": found.type, "body": body.decode() if found.type == JSON else base64.b64encode(body).decode()}
 
 
-def weight(one: tuple[str, dict[str, str]]) -> int:
+def recorded_size(one: tuple[str, dict[str, str]]) -> int:
     """How many bytes a recorded answer takes in the file."""
-    return len(inlined(dict([one])).encode())
+    return len(inline_json(dict([one])).encode())
 
 
 def element(name: str, packed: Mapping[str, Any]) -> str:
     """Answers as an element of a document."""
-    return f'<script type="application/json" id="{name}">{inlined(packed)}</script>'
+    return f'<script type="application/json" id="{name}">{inline_json(packed)}</script>'
 
 
-def inlined(packed: Mapping[str, Any]) -> str:
+def inline_json(packed: Mapping[str, Any]) -> str:
     """JSON that can stand in a script element."""
     return json.dumps(packed, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def written(packed: Mapping[str, Any], texts: Mapping[str, str]) -> str:
+def write_document(packed: Mapping[str, Any], texts: Mapping[str, str]) -> str:
     """The document: the page's own script and style inline, allowed by their hash, and the answers as data."""
     script = texts["app.js"].replace("</script", "<\\/script").replace("<!--", "<\\!--")
     style = texts["app.css"].replace("</style", "<\\/style")
-    policy = (f"default-src 'none'; script-src {hashed(script)}; style-src 'unsafe-inline'; img-src data:; "
-              "base-uri 'none'; form-action 'none'")  # fmt: skip
+    policy = (f"default-src 'none'; script-src {hash_script(script)}; style-src 'unsafe-inline'; img-src data:; "
+              "base-uri 'none'; form-action 'none'")
     meta = f'<meta http-equiv="content-security-policy" content="{policy}">'
     data = element("recorded", packed)
     html = texts["index.html"]
@@ -259,12 +260,12 @@ def written(packed: Mapping[str, Any], texts: Mapping[str, str]) -> str:
     return html
 
 
-def hashed(script: str) -> str:
+def hash_script(script: str) -> str:
     """The source expression by which a policy allows this very script and no other."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def read(path: Path) -> str:
+def read_page_file(path: Path) -> str:
     """A file of the page; a QkvError where it was not built."""
     if not path.is_file():
         raise QkvError("{path}: the page is not built; run npm run build in web/", path=path)

@@ -4,28 +4,28 @@ Letters: T positions, E experts, J chosen experts, N which layer of those that h
 """
 
 from qkv.core.experts import mask_closed_groups
-from qkv.explore.body import Answer, Query, tokens
+from qkv.explore.body import Answer, Query, list_tokens
 from qkv.explore.question import Refused, Run
-from qkv.lens import where
-from qkv.lens.routes import modules
+from qkv.lens import resolve
+from qkv.lens.routing import expert_modules
 
 
 def routes(run: Run, query: Query) -> Answer:
     """One layer: every expert's logit, score, bias and standing, who was chosen with what weight, and all shares."""
-    found = run.t.routes() if modules(run.t) else ()
+    found = run.t.routes() if expert_modules(run.t) else ()
     if not found:
         raise Refused("this model has no experts; every token passes the same networks")
     layers = [int(r.path.split("layers.")[1].split(".")[0]) for r in found]
-    layer = query.whole("layer", layers[0])
+    layer = query.get_integer("layer", layers[0])
     if layer not in layers:
         there = ", ".join(map(str, layers))
         raise Refused("layer={layer}: the layers with experts are {there}", layer=layer, there=there)
     n = layers.index(layer)
-    one, moe = found[n], modules(run.t)[found[n].path]
-    s, at, part = moe.spec, f"t.routes()[{n}]", f'qkv.lens.routes.modules(t)["{one.path}"]'
+    one, moe = found[n], expert_modules(run.t)[found[n].path]
+    s, at, part = moe.spec, f"t.routes()[{n}]", f'qkv.lens.routing.expert_modules(t)["{one.path}"]'
     arrays = {"logits": run.t[f"{one.path}.logits"][0].float(), "score": one.score.float()}
     lines = {"index": f"{at}.index", "weight": f"{at}.weight", "load": f"{at}.load", "score": f"{at}.score",
-             "share": f"({at}.load / {at}.load.sum())", "logits": f't["{one.path}.logits"][0]'}  # fmt: skip
+             "share": f"({at}.load / {at}.load.sum())", "logits": f't["{one.path}.logits"][0]'}
     if s.balance == "bias":
         arrays["bias"], lines["bias"] = moe.bias.float(), f"{part}.bias"
         arrays["choice"], lines["choice"] = one.choice.float(), f"{at}.choice"
@@ -36,11 +36,11 @@ def routes(run: Run, query: Query) -> Answer:
         arrays["judged"] = one.choice.float().unflatten(-1, (s.groups, -1)).topk(best, -1).values.sum(-1)
         lines["judged"] = f"{at}.choice.unflatten(-1, ({s.groups}, -1)).topk({best}, -1).values.sum(-1)"
     rules = {"weights": s.weights, "scale": s.scale, "groups": s.groups, "open_groups": s.topk_groups,
-             "group_score": s.group_score}  # fmt: skip
+             "group_score": s.group_score}
     return Answer({
         "layer": layer, "layers": layers, "path": one.path,
-        "tokens": tokens(run.t, where.passed(run.t).ids[0].tolist()),
+        "tokens": list_tokens(run.t, resolve.find_run(run.t).ids[0].tolist()),
         "experts": s.num_experts, "chosen": s.top_k, "shared": s.shared is not None, "scored": s.score, **rules,
         "index": one.index, "weight": one.weight, "load": one.load, "share": one.load / one.load.sum(),
         "line": lines["weight"], "lines": lines,
-    }, arrays)  # fmt: skip
+    }, arrays)

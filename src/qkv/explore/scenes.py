@@ -16,13 +16,13 @@ from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
-from qkv.lens import patch, readout
-from qkv.lens.patch import Case
+from qkv.lens import attention_maps, edge_ablation, logit_lens
+from qkv.lens.edge_ablation import Case
 from qkv.lens.trace import Trace
 
 
 @dataclass(frozen=True)
-class How:
+class SceneOptions:
     """How texts are written and what is measured: special ids, beams, and the word whose edges the proof starts with.
 
     `proof` is the longest text whose every edge is cut; 0 leaves the proof out.
@@ -37,13 +37,13 @@ class How:
     proof: int = 32
 
 
-def described(core: Transformer, tokenizer: Any, texts: Sequence[str], how: How) -> list[dict[str, Any]]:
+def describe_texts(core: Transformer, tokenizer: Any, texts: Sequence[str], how: SceneOptions) -> list[dict[str, Any]]:
     """Each text translated or continued, with its attention, its guesses by layer and the proof."""
-    look = translation if core.spec.encoder and core.spec.decoder else continuation
-    return [{"model": card(core), **look(core, tokenizer, text, how)} for text in texts]
+    look = trace_translation if core.spec.encoder and core.spec.decoder else trace_continuation
+    return [{"model": model_card(core), **look(core, tokenizer, text, how)} for text in texts]
 
 
-def card(core: Transformer) -> dict[str, Any]:
+def model_card(core: Transformer) -> dict[str, Any]:
     """What the model is, in numbers."""
     stacks = [s for s in (core.spec.encoder, core.spec.decoder) if s]
     return {
@@ -57,7 +57,7 @@ def card(core: Transformer) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def translation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict[str, Any]:
+def trace_translation(core: Transformer, tokenizer: Any, text: str, how: SceneOptions) -> dict[str, Any]:
     """One sentence through an encoder-decoder: translated by beam search, then traced in one pass over the result."""
     source = tokenizer.encode(text, side="source")
     options = DecodeOptions(how.max_new_tokens, how.eos, how.start, forbid=how.forbid)
@@ -68,21 +68,21 @@ def translation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict[
     with Trace(core, save=["check", "lens"], tokenizer=tokenizer) as t:
         core(written, Inputs(source=ids), mode="prefill")
     case = Case(tuple(source), tuple(target), 1)
-    aligned = readout.alignment(t, source=len(source) - (source[-1] in how.eos))
+    aligned = attention_maps.align_words(t, source=len(source) - (source[-1] in how.eos))
     return {
         "kind": "translation", "text": text, "output": tokenizer.decode(best.tokens),
         "source": tokenizer.pieces(source), "target": tokenizer.pieces(target),
-        "attention": {p: maps(t, p) for p in ("encoder", "decoder", "cross")},
-        "alignment": {"layer": aligned.layer, "weight": rounded(aligned.weight)},
-        "guesses": guesses(t, tokenizer, prompt=len(how.start)),
-        "proof": proof(core, tokenizer, case, how, "encoder"),
-        "across": proof(core, tokenizer, case, how, "cross"),
+        "attention": {p: read_maps(t, p) for p in ("encoder", "decoder", "cross")},
+        "alignment": {"layer": aligned.layer, "weight": round_list(aligned.weight)},
+        "guesses": layer_guesses(t, tokenizer, prompt=len(how.start)),
+        "proof": prove_edges(core, tokenizer, case, how, "encoder"),
+        "across": prove_edges(core, tokenizer, case, how, "cross"),
         "check": max(t.check().values()),
-    }  # fmt: skip
+    }
 
 
 @torch.inference_mode()
-def continuation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict[str, Any]:
+def trace_continuation(core: Transformer, tokenizer: Any, text: str, how: SceneOptions) -> dict[str, Any]:
     """One prompt through a decoder: written greedily with the cache, traced while it is written."""
     if core.spec.decoder is None:
         raise QkvError("an encoder alone writes nothing: a scene is a translation or a continuation")
@@ -96,30 +96,32 @@ def continuation(core: Transformer, tokenizer: Any, text: str, how: How) -> dict
     target = [*given, *tokens]
     return {
         "kind": "continuation", "text": text, "output": tokenizer.decode(tokens), "prompt": len(given),
-        "target": tokenizer.pieces(target), "attention": {"decoder": maps(t, "decoder")},
-        "guesses": guesses(t, tokenizer),
-        "proof": proof(core, tokenizer, case, how, "decoder") if case else None,
+        "target": tokenizer.pieces(target), "attention": {"decoder": read_maps(t, "decoder")},
+        "guesses": layer_guesses(t, tokenizer),
+        "proof": prove_edges(core, tokenizer, case, how, "decoder") if case else None,
         "check": max(t.check().values()),
-    }  # fmt: skip
+    }
 
 
-def maps(t: Trace, part: readout.Part) -> list[Any]:
+def read_maps(t: Trace, part: attention_maps.AttentionPart) -> list[Any]:
     """The attention weights of a part: [L][H][T][S]."""
-    return [rounded(t[f"{path}.pattern"][0]) for path in readout.layers(t, part)]
+    return [round_list(t[f"{path}.pattern"][0]) for path in attention_maps.attention_paths(t.core.spec, part)]
 
 
-def guesses(t: Trace, tokenizer: Any, *, prompt: int | None = None) -> dict[str, Any]:
+def layer_guesses(t: Trace, tokenizer: Any, *, prompt: int | None = None) -> dict[str, Any]:
     """Each layer's five likeliest next tokens: cells [L+1][T][5] of [piece, chance]."""
-    found = readout.lens(t, prompt=prompt)
+    found = logit_lens.guess_by_layer(t, prompt=prompt)
     cells = [
         [[[piece, round(p, 4)] for piece, p in zip(tokenizer.pieces(ids), chances, strict=True)]
          for ids, chances in zip(*row, strict=True)]
         for row in zip(found.ids.tolist(), found.chances.tolist(), strict=True)
-    ]  # fmt: skip
+    ]
     return {"cells": cells, "used": list(found.used)}
 
 
-def proof(core: Transformer, tokenizer: Any, case: Case, how: How, side: patch.Side) -> dict[str, Any] | None:
+def prove_edges(
+    core: Transformer, tokenizer: Any, case: Case, how: SceneOptions, side: edge_ablation.Side
+) -> dict[str, Any] | None:
     """Every edge of a side cut and every head silenced in turn: the chance of each target token before and after.
 
     `query` and `at` are where to start: the word asked about, and which token from `case.at` on needs it most.
@@ -127,14 +129,12 @@ def proof(core: Transformer, tokenizer: Any, case: Case, how: How, side: patch.S
     asking = case.source if side == "encoder" else case.target
     if max(len(case.source), len(case.target)) > how.proof:
         return None
-    before, after, instead = patch.every_edge(core, case, side=side)
-    heads = [
-        [
-            patch.said(core, [case], patch.cut_heads(core, [(i, h)], side=side)).logprobs[0].exp()
-            for h in range(at.heads)
-        ]
-        for i, (_, at) in enumerate(patch.attentions(core, side))
+    before, after, instead = edge_ablation.cut_every_edge(core, case, side=side)
+    silenced = [
+        [edge_ablation.cut_heads(core, [(i, h)], side=side) for h in range(at.heads)]
+        for i, (_, at) in enumerate(edge_ablation.attentions_of(core, side))
     ]
+    heads = [[edge_ablation.score_targets(core, [case], e).logprobs[0].exp() for e in layer] for layer in silenced]
     pieces = tokenizer.pieces(asking)
     drop = (before - after).clone()
     if side != "cross":
@@ -145,12 +145,12 @@ def proof(core: Transformer, tokenizer: Any, case: Case, how: How, side: patch.S
     query = asked[0] if asked else int(drop.amax((1, 2)).argmax())
     return {
         "side": side, "query": query, "at": int(drop[query].amax(0).argmax()), "asked": bool(asked),
-        "before": rounded(before.exp()), "after": rounded(after.exp()),
+        "before": round_list(before.exp()), "after": round_list(after.exp()),
         "instead": [[tokenizer.pieces(row) for row in rows] for rows in instead.tolist()],
-        "heads": [[rounded(head) for head in row] for row in heads],
-    }  # fmt: skip
+        "heads": [[round_list(head) for head in row] for row in heads],
+    }
 
 
-def rounded(x: Tensor) -> Any:
+def round_list(x: Tensor) -> Any:
     """Numbers with four digits, as lists."""
     return torch.round(x.double().cpu(), decimals=4).tolist()

@@ -29,9 +29,9 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from qkv.errors import QkvError, nearest
-from qkv.explore import answers, record, replay
-from qkv.explore.body import Answer, Query, dumped, in_both
-from qkv.explore.question import Question, Refused, Run, Shelf, ask
+from qkv.explore import answers, probe_answers, record
+from qkv.explore.body import Answer, Query, dump_json, translate_both
+from qkv.explore.question import Question, RecentRuns, Refused, Run, ask
 from qkv.messages import Message, join
 from qkv.model import Model
 
@@ -47,7 +47,7 @@ GUARDS = {
     "content-security-policy": POLICY, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin", "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
-}  # fmt: skip
+}
 EMPTY = Message("static/index.html is not built yet")
 
 
@@ -66,7 +66,7 @@ class Events:
             self.count += 1
             self.kept.append((self.count, dict(event)))
 
-    def since(self, last: int) -> list[tuple[int, dict[str, Any]]]:
+    def events_after(self, last: int) -> list[tuple[int, dict[str, Any]]]:
         """The events after a number, as far as they are kept; all of them where the number is of another process."""
         with self.lock:
             return [e for e in self.kept if e[0] > last or last > self.count]
@@ -84,9 +84,9 @@ class Desk:
     watched: Path | None = None
     events: Events = field(default_factory=Events)
     models: dict[str, Model] = field(default_factory=dict)
-    shelf: Shelf = field(default_factory=Shelf)
+    shelf: RecentRuns = field(default_factory=RecentRuns)
 
-    def model(self, name: str | None) -> tuple[str, Model]:
+    def open_model(self, name: str | None) -> tuple[str, Model]:
         """The model of a name, the first one without; a Refused names those there are."""
         name = name or self.names[0]
         if name not in self.names:
@@ -97,52 +97,52 @@ class Desk:
             self.models[name] = self.load(name)
         return name, self.models[name]
 
-    def about(self, query: Query) -> Answer:
+    def describe_page(self, query: Query) -> Answer:
         """What the page shows first."""
-        query.only("model")
-        name, model = self.model(query.text("model") or None)
-        found = answers.about(model, name, self.names, self.lang, list(self.examples.get(name, ())))
+        query.allow_only("model")
+        name, model = self.open_model(query.get_text("model") or None)
+        found = answers.describe_model(model, name, self.names, self.lang, list(self.examples.get(name, ())))
         return Answer({**found.keys, "first": dict(self.first)}) if self.first and name == self.names[0] else found
 
     def run(self, body: Mapping[str, Any]) -> Run:
         """Put a question; its run."""
-        name, model = self.model(body.get("model"))
-        question = Question.of({k: v for k, v in body.items() if k != "model"})
-        return self.shelf.put(question.id(name), lambda: ask(model, question, name))
+        name, model = self.open_model(body.get("model"))
+        question = Question.from_json({k: v for k, v in body.items() if k != "model"})
+        return self.shelf.get_or_make(question.id(name), lambda: ask(model, question, name))
 
     def opening(self) -> str:
         """The answers with which the page opens, made before a browser asks; empty where it opens with no text."""
         texts = self.examples.get(self.names[0], ())
         question = self.first or ({"text": texts[0]} if texts else {})
         try:
-            return record.ready(self.run(question), self.about(Query({})), question) if question else ""
+            return record.preload(self.run(question), self.describe_page(Query({})), question) if question else ""
         except QkvError:
             return ""  # the page asks, and says what is wrong
 
-    def answer(self, run: str, what: str, said: Mapping[str, str]) -> Answer:
+    def answer_run(self, run: str, what: str, said: Mapping[str, str]) -> Answer:
         """One answer about a run."""
         found: Run = self.shelf.get(run)
         return answers.answer(found, what, said)
 
     def table(self, what: str, query: Query) -> Answer:
         """One answer about a model without a text."""
-        return answers.TABLES[what](self.model(query.text("model") or None)[1], query)
+        return answers.TABLES[what](self.open_model(query.get_text("model") or None)[1], query)
 
     def wish(self, run: str, body: Mapping[str, Any]) -> Answer:
         """A text that a run which learns is to be watched with from now on; those asked for so far."""
-        found = replay.watched(self.watched, run)
+        found = probe_answers.open_run(self.watched, run)
         found.request_text(str(body.get("text") or ""))
         return Answer({"texts": list(found.requests)})
 
     def watch(self, parts: list[str]) -> Answer:
         """What runs recorded while they learnt: all of them, one of them, one step of one."""
         if not parts:
-            return replay.listed(self.watched)
-        found = replay.watched(self.watched, parts[0])
+            return probe_answers.list_runs(self.watched)
+        found = probe_answers.open_run(self.watched, parts[0])
         if parts[1:] == ["steps"]:
-            return replay.steps(found)
+            return probe_answers.answer_run(found)
         if len(parts) == 3 and parts[1] == "step":
-            return replay.step(found, parts[2])
+            return probe_answers.answer_step(found, parts[2])
         raise Refused("under /api/watch/RUN there are steps and step/N", status=404)
 
 
@@ -153,7 +153,7 @@ class Gate:
         self.token, self.cookie = token, f"qkv-{port}"
         self.hosts = {f"{HOST}:{port}", f"localhost:{port}"}
 
-    def refuse(self, request: Request) -> Refused | None:
+    def find_refusal(self, request: Request) -> Refused | None:
         """Why a request is not answered."""
         host = request.headers.get("host", "")
         if host not in self.hosts:
@@ -166,7 +166,7 @@ class Gate:
             return Refused("Origin is {origin!r}: only this page may ask", status=403, origin=origin)
         return None
 
-    def greets(self, request: Request) -> bool:
+    def is_first_visit(self, request: Request) -> bool:
         """Whether this is the first visit, with the right Host and the token in the address."""
         said = request.query_params.get("token", "")
         right = secrets.compare_digest(said.encode(), self.token.encode())
@@ -186,7 +186,7 @@ class Site:
         """Begin to make the answers with which the page opens."""
         self.begun = self.desk.names[0], self.worker.submit(self.desk.opening)
 
-    def ready(self) -> str:
+    def preload(self) -> str:
         """Those answers, where they are made: a browser that comes before asks for them."""
         if self.begun is None:
             return ""
@@ -199,84 +199,84 @@ class Site:
     async def work(self, make: Callable[[], Answer]) -> Response:
         """An answer made in the one thread where torch works."""
 
-        def made() -> tuple[str, bytes]:
+        def make_body() -> tuple[str, bytes]:
             found = make()
             return found.type, found.body()
 
         try:
-            kind, body = await asyncio.get_running_loop().run_in_executor(self.worker, made)
+            kind, body = await asyncio.get_running_loop().run_in_executor(self.worker, make_body)
         except QkvError as error:
-            return failed(error)
+            return error_response(error)
         except Exception as error:
             traceback.print_exc()  # the panel shows the fault, the terminal shows where
-            return broken(error)
-        return guarded(Response(body, media_type=kind, headers={"cache-control": "no-store"}))
+            return crash_response(error)
+        return add_guards(Response(body, media_type=kind, headers={"cache-control": "no-store"}))
 
-    async def opened(self, request: Request) -> Response:
+    async def open_page(self, request: Request) -> Response:
         """The page, or for whoever comes with the token its cookie first."""
-        if self.gate.greets(request):
+        if self.gate.is_first_visit(request):
             welcome = RedirectResponse("/", 303)
             welcome.set_cookie(self.gate.cookie, self.gate.token, httponly=True, samesite="strict", path="/")
-            return guarded(welcome)
-        if refusal := self.gate.refuse(request):
-            return failed(refusal, html=True)
-        return static(request, "index.html", "text/html", self.ready())
+            return add_guards(welcome)
+        if refusal := self.gate.find_refusal(request):
+            return error_response(refusal, html=True)
+        return static_response(request, "index.html", "text/html", self.preload())
 
     async def file(self, request: Request) -> Response:
         """The script and the style."""
-        if refusal := self.gate.refuse(request):
-            return failed(refusal)
+        if refusal := self.gate.find_refusal(request):
+            return error_response(refusal)
         name = request.path_params["name"]
         if name not in FILES:
-            return failed(Refused("no such page", status=404))
-        return static(request, name, FILES[name])
+            return error_response(Refused("no such page", status=404))
+        return static_response(request, name, FILES[name])
 
     async def api(self, request: Request) -> Response:
         """A question about a model, a run or a training."""
-        if refusal := self.gate.refuse(request):
-            return failed(refusal)
+        if refusal := self.gate.find_refusal(request):
+            return error_response(refusal)
         parts, desk, said = request.path_params["rest"].split("/"), self.desk, dict(request.query_params)
         if request.method == "POST":
-            return await self.posted(request, parts)
+            return await self.post_question(request, parts)
         if parts == ["events"]:
-            return guarded(streamed(desk.events, request))
+            return add_guards(stream_events(desk.events, request))
         if len(parts) == 3 and parts[0] == "r":
-            return await self.work(lambda: desk.answer(parts[1], parts[2], said))
+            return await self.work(lambda: desk.answer_run(parts[1], parts[2], said))
         if parts == ["about"]:
-            return await self.work(lambda: desk.about(Query(said)))
+            return await self.work(lambda: desk.describe_page(Query(said)))
         if parts[0] == "watch":
             return await self.work(lambda: desk.watch(parts[1:]))
         if len(parts) == 1 and parts[0] in answers.TABLES:
             return await self.work(lambda: desk.table(parts[0], Query(said)))
-        return failed(Refused("there is no /api/{rest}", status=404, rest=request.path_params["rest"]))
+        return error_response(Refused("there is no /api/{rest}", status=404, rest=request.path_params["rest"]))
 
-    async def posted(self, request: Request, parts: list[str]) -> Response:
+    async def post_question(self, request: Request, parts: list[str]) -> Response:
         """A new question."""
         wishes = len(parts) == 3 and (parts[0], parts[2]) == ("watch", "texts")
         if parts != ["run"] and not wishes:
-            return failed(Refused("only /api/run and /api/watch/RUN/texts take a POST", status=404))
+            return error_response(Refused("only /api/run and /api/watch/RUN/texts take a POST", status=404))
         try:
-            body = await said_in(request)
+            body = await read_json(request)
         except Refused as error:
-            return failed(error)
+            return error_response(error)
         if wishes:
             return await self.work(lambda: self.desk.wish(parts[1], body))
         return await self.work(lambda: Answer({"run": self.desk.run(body).id}))
 
 
-def app(desk: Desk, *, token: str, port: int) -> Starlette:
+def make_app(desk: Desk, *, token: str, port: int) -> Starlette:
     """The ASGI application."""
-    return routed(Site(desk, Gate(token, port), ThreadPoolExecutor(1, "qkv-torch")))
+    return build_app(Site(desk, Gate(token, port), ThreadPoolExecutor(1, "qkv-torch")))
 
 
-def routed(site: Site) -> Starlette:
+def build_app(site: Site) -> Starlette:
     """The ASGI application of a site."""
     api = Route("/api/{rest:path}", site.api, methods=["GET", "POST"])
-    routes = [Route("/", site.opened), api, Route("/{name}", site.file)]
-    return Starlette(routes=routes, exception_handlers={404: missing, 405: missing})
+    routes = [Route("/", site.open_page), api, Route("/{name}", site.file)]
+    return Starlette(routes=routes, exception_handlers={404: not_found_response, 405: not_found_response})
 
 
-async def said_in(request: Request) -> dict[str, Any]:
+async def read_json(request: Request) -> dict[str, Any]:
     """The JSON object of a POST, of at most a mebibyte."""
     body = b""
     async for piece in request.stream():
@@ -296,61 +296,61 @@ async def said_in(request: Request) -> dict[str, Any]:
     return found
 
 
-def guarded(response: Response) -> Response:
+def add_guards(response: Response) -> Response:
     """The headers that every answer carries."""
     response.headers.update(GUARDS)
     return response
 
 
-def failed(error: QkvError, *, html: bool = False) -> Response:
+def error_response(error: QkvError, *, html: bool = False) -> Response:
     """An error as the page shows it."""
     said, status = error.message, 422
     if isinstance(error, Refused):
         status = error.status
-    words = in_both(said)
+    words = translate_both(said)
     if html:
         text = "".join(f"<p lang={lang}>{text}</p>" for lang, text in words.items())
         text = f"<!doctype html><meta charset=utf-8><title>qkv</title>{text}"
-        return guarded(Response(text.replace("'", ""), status, media_type="text/html"))
-    body = dumped({"error": words})
-    return guarded(Response(body, status, media_type="application/json", headers={"cache-control": "no-store"}))
+        return add_guards(Response(text.replace("'", ""), status, media_type="text/html"))
+    body = dump_json({"error": words})
+    return add_guards(Response(body, status, media_type="application/json", headers={"cache-control": "no-store"}))
 
 
-def broken(error: Exception) -> Response:
+def crash_response(error: Exception) -> Response:
     """A fault of ours."""
     said = f"{type(error).__name__}: {error}".splitlines()[0]
-    return failed(Refused("this was not expected: {said}", status=500, said=said))
+    return error_response(Refused("this was not expected: {said}", status=500, said=said))
 
 
-async def missing(request: Request, error: Exception) -> Response:
+async def not_found_response(request: Request, error: Exception) -> Response:
     """An address that is not there."""
-    return failed(
+    return error_response(
         Refused("there is no {method} {path}", status=getattr(error, "status_code", 404), method=request.method,
                 path=request.url.path)
     )
 
 
-def empty() -> str:
+def unbuilt_page() -> str:
     """A page that says that the page is not built."""
     return f"<!doctype html><meta charset=utf-8><title>qkv</title><p>qkv: {EMPTY} · {EMPTY.to('zh')}"
 
 
-def static(request: Request, name: str, kind: str, ready: str = "") -> Response:
+def static_response(request: Request, name: str, kind: str, ready: str = "") -> Response:
     """A file of the page, `ready` before its script, with a tag by which a browser need not fetch it again."""
     path = STATIC / name
-    data = path.read_bytes() if path.is_file() else empty().encode() if name == "index.html" else None
+    data = path.read_bytes() if path.is_file() else unbuilt_page().encode() if name == "index.html" else None
     if data is None:
-        return failed(Refused("there is no {name}: the page is not built", status=404, name=name))
+        return error_response(Refused("there is no {name}: the page is not built", status=404, name=name))
     if ready:
         data = data.replace(b"<script", ready.encode() + b"\n<script", 1)
     tag = f'"{hashlib.sha256(data).hexdigest()[:24]}"'
     headers = {"etag": tag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == tag:
-        return guarded(Response(status_code=304, headers=headers))
-    return guarded(Response(data, media_type=kind, headers=headers))
+        return add_guards(Response(status_code=304, headers=headers))
+    return add_guards(Response(data, media_type=kind, headers=headers))
 
 
-def streamed(events: Events, request: Request) -> Response:
+def stream_events(events: Events, request: Request) -> Response:
     """Server-sent events from the number that the browser saw last."""
     said = request.headers.get("last-event-id", "")
 
@@ -358,10 +358,10 @@ def streamed(events: Events, request: Request) -> Response:
         last, idle = int(said) if said.isdigit() else 0, 0
         yield "retry: 1000\n\n"
         while not (events.closed or await request.is_disconnected()):
-            found = events.since(last)
+            found = events.events_after(last)
             for last, event in found:
                 kind = str(event.get("kind", "note"))
-                yield f"id: {last}\ndata: {dumped({**event, 'kind': kind}).decode()}\n\n"
+                yield f"id: {last}\ndata: {dump_json({**event, 'kind': kind}).decode()}\n\n"
             idle = 0 if found else idle + 1
             if idle % 100 == 99:
                 yield ": still here\n\n"
@@ -373,7 +373,7 @@ def streamed(events: Events, request: Request) -> Response:
 # Running it
 
 
-def bound(port: int | None) -> socket.socket:
+def bind_socket(port: int | None) -> socket.socket:
     """A socket on 127.0.0.1: at `port`, or at the first free one from 8123 on.
 
     Raises:
@@ -396,10 +396,10 @@ def bound(port: int | None) -> socket.socket:
         raise QkvError("ports {port} to {port2} are all taken; choose one with --port", port=PORT,
                        port2=PORT + 63)
     raise QkvError("--port {port}: something else listens there (or it is not allowed); {free} is free", port=port,
-                   free=free(port))
+                   free=next_free_port(port))
 
 
-def free(port: int) -> int:
+def next_free_port(port: int) -> int:
     """The next free port after one."""
     for number in [*range(port + 1, min(port + 200, 65536)), 0]:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -427,13 +427,13 @@ class Page:
     """A server that is about to run: its address, and two ways to run it, here or beside what this process does."""
 
     def __init__(self, desk: Desk, *, port: int | None = None, token: str | None = None) -> None:
-        self.desk, self.socket = desk, bound(port)
+        self.desk, self.socket = desk, bind_socket(port)
         self.port = self.socket.getsockname()[1]
         self.token = token or secrets.token_urlsafe(24)
         self.site = Site(desk, Gate(self.token, self.port), ThreadPoolExecutor(1, "qkv-torch"))
         self.site.prepare()
         settings = uvicorn.Config(
-            routed(self.site), log_level="error", lifespan="off", timeout_graceful_shutdown=5, server_header=False
+            build_app(self.site), log_level="error", lifespan="off", timeout_graceful_shutdown=5, server_header=False
         )
         self.server = Server(settings, desk.events)
         self.thread: threading.Thread | None = None
@@ -461,7 +461,7 @@ class Page:
         self.socket.close()
 
 
-def show(url: str) -> bool:
+def open_browser(url: str) -> bool:
     """Open a browser at an address; False where there is none, or no display to show it on."""
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return False

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.lens import where, words
+from qkv.lens import embeddings, resolve
+from qkv.lens.step_by_step import Strip
 from qkv.lens.trace import Trace
-from qkv.lens.walk import Strip
 from qkv.messages import Message
 from qkv.plots.forms import Cell, Table
-from qkv.plots.text import bar, signed, text
+from qkv.plots.text import bar, format_signed, make_cell
 from qkv.sampling import Sampling
 
 
@@ -39,21 +39,21 @@ class Ask:
 
     def path(self, t: Trace) -> str:
         """The attention asked about: of the stack that speaks, or of the `part` encoder, decoder or cross."""
-        dot = "encoder." if self.part == "encoder" and t.core.spec.decoder else where.dot(t)
+        dot = "encoder." if self.part == "encoder" and t.core.spec.decoder else resolve.prefix_of(t)
         return f"{dot}layers.{self.layer}.{'cross' if self.part == 'cross' else 'attn'}"
 
 
-def read(t: Trace, path: str = "") -> list[str]:
+def tokens_of(t: Trace, path: str = "") -> list[str]:
     """The tokens of the stack that a path belongs to, or of the one that speaks."""
-    return where.shown(t, where.passed(t, path).ids[0].tolist())
+    return resolve.show_tokens(t, resolve.find_run(t, path).ids[0].tolist())
 
 
 def parts(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Who pushed the logit."""
     found = t.parts(ask.pos, ask.token, vs=ask.vs)
-    goal = where.shown(t, [found.token])[0].strip()
-    goal += f" − {where.shown(t, [found.vs])[0].strip()}" if found.vs is not None else ""
-    after = "".join(read(t)[found.pos : found.pos + 1]).strip()
+    goal = resolve.show_tokens(t, [found.token])[0].strip()
+    goal += f" − {resolve.show_tokens(t, [found.vs])[0].strip()}" if found.vs is not None else ""
+    after = "".join(tokens_of(t)[found.pos : found.pos + 1]).strip()
     sheets: list[Table] = []
     best = found.best[: ask.top]
     for title, rows in (
@@ -61,23 +61,23 @@ def parts(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
         (ask.say("the strongest parts"), best),
     ):
         largest = max(abs(p.push) for p in rows)
-        cells = [[text(p.name), text(signed(p.push)), bar(p.push, largest)] for p in rows]
+        cells = [[make_cell(p.name), make_cell(format_signed(p.push)), bar(p.push, largest)] for p in rows]
         sheets.append(Table(title, cells))
     total = ask.say("sum")
     post = any(n.endswith("_sum") for n in found.frozen)
     scale = ask.say("later norms act with the scale they had; ") if post else ""
-    note = f"{scale}{total} {signed(found.logit)} = logit (±{found.gap:.0e})"
-    neurons = strongest(t, ask)
+    note = f"{scale}{total} {format_signed(found.logit)} = logit (±{found.gap:.0e})"
+    neurons = neuron_table(t, ask)
     sheets[-1] = Table(sheets[-1].title, sheets[-1].rows, note)
     return [*sheets, *([neurons] if neurons else [])], {**vars(found), "sublayers": found.sublayers}
 
 
-def strongest(t: Trace, ask: Ask) -> Table | None:
+def neuron_table(t: Trace, ask: Ask) -> Table | None:
     """The neurons of the layer asked about; nothing where experts stand in their place."""
     if t.core.spec.stack.blocks[ask.layer].ffn is None:
         return None
     found = t.neurons(ask.layer, ask.pos, ask.token, vs=ask.vs, top=5)
-    cells = [[text(p.name), text(signed(p.push)), bar(p.push, abs(found[0].push))] for p in found]
+    cells = [[make_cell(p.name), make_cell(format_signed(p.push)), bar(p.push, abs(found[0].push))] for p in found]
     layer = ask.layer + 1
     return Table(ask.say("the strongest neurons of layer {layer}", layer=layer), cells)
 
@@ -92,48 +92,49 @@ STEPS = {
 def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The seven steps of one position."""
     found = t.walk(ask.path(t), head=ask.head, query=ask.pos, key=ask.key)
-    pieces = read(t, "encoder." if ask.part == "cross" else found.path)
+    pieces = tokens_of(t, "encoder." if ask.part == "cross" else found.path)
     sheets: list[Table] = []
     for n, (step, strips) in enumerate(found.steps.items(), start=1):
-        rows = [[text(s.name), text(shape(s)), text(few(s)), text(s.line)] for s in strips]
+        rows = [[make_cell(s.name), make_cell(show_shape(s)), make_cell(show_strip(s)), make_cell(s.line)]
+                for s in strips]
         sheets.append(Table(f"{n} {ask.say(STEPS[step])}", rows))
     q, k = found["ids"].words[found.query].strip(), pieces[found.key].strip()
     head = f"{found.path} {ask.say('head')} {found.head + 1}: {q} → {k}"
     title = f"{head} ({found.reason}) {100 * float(found['weight'].values):.1f}%"
     data = {step: [{"name": s.name, "line": s.line, "shape": s.whole, "letters": s.letters, "words": s.words,
-                    "values": s.values} for s in strips] for step, strips in found.steps.items()}  # fmt: skip
+                    "values": s.values} for s in strips] for step, strips in found.steps.items()}
     place = {"path": found.path, "head": found.head, "query": found.query, "key": found.key, "reason": found.reason}
     return [Table(title, []), *sheets], {**place, "steps": data}
 
 
-def shape(s: Strip) -> str:
+def show_shape(s: Strip) -> str:
     """Where a strip comes from: the letters and the sizes of the whole."""
     return f"{s.letters} {list(s.whole)}" if s.whole else ""
 
 
-def few(s: Strip) -> str:
+def show_strip(s: Strip) -> str:
     """The first numbers of a strip, or its words beside them."""
     flat = s.values.flatten()[:4].tolist()
-    names = [text(w)[0] for w in s.words]
+    names = [make_cell(w)[0] for w in s.words]
     if names and not s.values.is_floating_point():
         return " ".join(f"{w}={int(x)}" for w, x in zip(names, s.values.flatten().tolist(), strict=True))
     if names:
         return " ".join(f"{w} {x:.3f}" for w, x in zip(names, flat, strict=False))
     if not s.values.is_floating_point():
         return " ".join(str(int(x)) for x in flat)
-    return " ".join(map(signed, flat)) + (" …" if s.values.numel() > 4 else "")
+    return " ".join(map(format_signed, flat)) + (" …" if s.values.numel() > 4 else "")
 
 
-def near(found: list[words.Near]) -> list[list[Cell]]:
+def neighbour_rows(found: list[embeddings.Neighbour]) -> list[list[Cell]]:
     """Tokens with their cosines."""
-    return [[text(n.piece), text(f"{n.cosine:.3f}"), bar(n.cosine, 1.0)] for n in found]
+    return [[make_cell(n.piece), make_cell(f"{n.cosine:.3f}"), bar(n.cosine, 1.0)] for n in found]
 
 
 def neighbours(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The tokens nearest to each word asked about."""
-    found = {w: words.neighbours(t.core, t.tokenizer, w, ask.top, side="source") for w in ask.anchors}
+    found = {w: embeddings.find_neighbours(t.core, t.tokenizer, w, ask.top, side="source") for w in ask.anchors}
     title = ask.say("nearest in the embedding table")
-    return [Table(f"{w}: {title}", near(rows)) for w, rows in found.items()], found
+    return [Table(f"{w}: {title}", neighbour_rows(rows)) for w, rows in found.items()], found
 
 
 def analogy(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -141,20 +142,20 @@ def analogy(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     if len(ask.anchors) != 3:
         raise QkvError("analogy: give three words, such as 中国 北京 日本")
     a, b, c = ask.anchors
-    found = words.analogy(t.core, t.tokenizer, a, b, c, side="source")
-    return [Table(f"{a} : {b} = {c} : ?", near(found))], found
+    found = embeddings.solve_analogy(t.core, t.tokenizer, a, b, c, side="source")
+    return [Table(f"{a} : {b} = {c} : ?", neighbour_rows(found))], found
 
 
 def shift(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """How a word moves towards its anchors."""
     side = "encoder." if t.core.spec.encoder and t.core.spec.decoder else ""
     found = t.shift(ask.pos, list(ask.anchors), side=side)
-    way = [] if found.between is None else [text(f"{found.anchors[0]} 0 … 1 {found.anchors[1]}")]
-    rows = [[text(""), *(text(f"cos {a}") for a in found.anchors), *way]]
+    way = [] if found.between is None else [make_cell(f"{found.anchors[0]} 0 … 1 {found.anchors[1]}")]
+    rows = [[make_cell(""), *(make_cell(f"cos {a}") for a in found.anchors), *way]]
     for i, name in enumerate(found.names):
-        cells = [text(f"{x:+.3f}", max(0.0, x)) for x in found.cosine[i].tolist()]
-        at = [] if found.between is None else [text(f"{float(found.between[i]):+.3f}")]
-        rows.append([text(name.removesuffix(".resid_out")), *cells, *at])
+        cells = [make_cell(f"{x:+.3f}", max(0.0, x)) for x in found.cosine[i].tolist()]
+        at = [] if found.between is None else [make_cell(f"{float(found.between[i]):+.3f}")]
+        rows.append([make_cell(name.removesuffix(".resid_out")), *cells, *at])
     return [Table(ask.say("where {word} moves, layer by layer", word=found.word), rows)], found
 
 
@@ -164,11 +165,12 @@ def choices(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     sheets: list[Table] = []
     data: list[dict[str, Any]] = []
     for s in found:
-        ids, chances = s.top(ask.top)
-        pieces = where.shown(t, ids)
+        ids, chances = s.top_tokens(ask.top)
+        pieces = resolve.show_tokens(t, ids)
         left = ask.say("{kept} tokens left, entropy {entropy:.2f} nats", kept=s.kept, entropy=s.entropy)
         gone = ask.say(", {gone:.1f}% cut", gone=100 * s.gone) if s.gone else ""
-        rows = [[text(w), text(f"{100 * p:.2f}%"), bar(p, 1.0, 30)] for w, p in zip(pieces, chances, strict=True)]
+        rows = [[make_cell(w), make_cell(f"{100 * p:.2f}%"), bar(p, 1.0, 30)]
+                for w, p in zip(pieces, chances, strict=True)]
         sheets.append(Table(f"{s.name} ({left}{gone})", rows))
         top = [list(pair) for pair in zip(pieces, chances, strict=True)]
         data.append({"name": s.name, "kept": s.kept, "entropy": s.entropy, "gone": s.gone, "top": top})
@@ -183,41 +185,42 @@ WHY = {"seen": Message("seen"), "future": Message("future"), "padding": Message(
 def mask(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Who may look at whom, and why not."""
     found = t.mask(ask.path(t))
-    tokens = read(t, found.path)
-    rows = [[text(w), *((SIGNS[r], float(r == "seen")) for r in found.row(i))] for i, w in enumerate(tokens)]
-    there = {r for i in range(len(tokens)) for r in found.row(i)}
+    tokens = tokens_of(t, found.path)
+    rows = [[make_cell(w), *((SIGNS[r], float(r == "seen")) for r in found.row_reasons(i))]
+            for i, w in enumerate(tokens)]
+    there = {r for i in range(len(tokens)) for r in found.row_reasons(i)}
     note = "  ".join(f"{sign} {ask.say(WHY[r])}" for r, sign in SIGNS.items() if r in there)
     title = ask.say("{path} ({kind}): rows look at columns", path=found.path, kind=found.kind)
     return [Table(title, rows, note)], {"path": found.path, "kind": found.kind, "tokens": tokens,
-                                        "cells": [found.row(i) for i in range(len(tokens))]}  # fmt: skip
+                                        "cells": [found.row_reasons(i) for i in range(len(tokens))]}
 
 
 def routes(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Which experts read which token."""
-    found, tokens = t.routes(), read(t)
-    rows = [[text(""), *(text(w) for w in tokens), text(ask.say("load"))]]
+    found, tokens = t.routes(), tokens_of(t)
+    rows = [[make_cell(""), *(make_cell(w) for w in tokens), make_cell(ask.say("load"))]]
     for r in found:
         picks = [" ".join(f"{e}:{w:.2f}" for e, w in zip(i, x, strict=True))
-                 for i, x in zip(r.index.tolist(), r.weight.tolist(), strict=True)]  # fmt: skip
-        rows.append([text(r.path), *(text(p) for p in picks), text(" ".join(map(str, r.load.tolist())))])
+                 for i, x in zip(r.index.tolist(), r.weight.tolist(), strict=True)]
+        rows.append([make_cell(r.path), *(make_cell(p) for p in picks), make_cell(" ".join(map(str, r.load.tolist())))])
     title = ask.say("which experts read each token (expert:weight)")
     return [Table(title, rows)], {"tokens": tokens, "layers": found}
 
 
 def wavefront(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """When each state could be and was computed."""
-    found, tokens = t.wavefront(), read(t)
+    found, tokens = t.wavefront(), tokens_of(t)
     titles = {
         "triangle": ask.say("one token, one layer at a time: the triangle"),
         "earliest": ask.say("as early as what it needs is there"),
         "ran": ask.say("what the machine ran: row by row"),
     }
     sheets = [
-        Table(title, [[text(""), *(text(w) for w in tokens)],
-                      *([text(f"layer {i + 1}"), *(text(str(x)) for x in getattr(found, name)[i].tolist())]
+        Table(title, [[make_cell(""), *(make_cell(w) for w in tokens)],
+                      *([make_cell(f"layer {i + 1}"), *(make_cell(str(x)) for x in getattr(found, name)[i].tolist())]
                         for i in reversed(range(len(found.ran))))])
         for name, title in titles.items()
-    ]  # fmt: skip
+    ]
     return sheets, {"tokens": tokens, **{name: getattr(found, name) for name in titles}, "sees": found.sees}
 
 
@@ -226,14 +229,14 @@ def cache(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     found = t.cache()
     heads = (ask.say("step"), ask.say("positions"), ask.say("bytes kept"),
              ask.say("computed"), ask.say("without a cache"))
-    rows = [[text(h) for h in heads]]
+    rows = [[make_cell(h) for h in heads]]
     steps = [(i, s.length, f"{s.bytes:,}", s.fresh, s.again) for i, s in enumerate(found.steps)]
-    rows += [[text(str(x)) for x in step] for step in steps]
+    rows += [[make_cell(str(x)) for x in step] for step in steps]
     held = "" if found.real is None else f"{found.real:,}"
     real = ask.say("allocated: {held} bytes; ", held=held) if held else ""
     times = f"{found.saved:.1f}"
     note = real + ask.say("{times} times the work without it", times=times)
-    kinds = [[text(k), text(f"{b:,}"), bar(b, max(found.kinds.values()))] for k, b in found.kinds.items()]
+    kinds = [[make_cell(k), make_cell(f"{b:,}"), bar(b, max(found.kinds.values()))] for k, b in found.kinds.items()]
     title = ask.say("bytes per position of this model with other attentions")
     return [Table(ask.say("the KV cache"), rows, note), Table(title, kinds)], {**vars(found)}
 
@@ -242,10 +245,11 @@ def gradient(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """How each token read bears on the next word."""
     found = t.gradient(ask.pos, ask.token)
     both = t.core.spec.encoder and t.core.spec.decoder
-    tokens = where.shown(t, where.passed(t, "encoder." if both else "").ids[0].tolist())
+    tokens = resolve.show_tokens(t, resolve.find_run(t, "encoder." if both else "").ids[0].tolist())
     largest = float(found.times.abs().max())
-    rows = [[text(w), text(signed(x)), bar(x, largest)] for w, x in zip(tokens, found.times.tolist(), strict=True)]
-    goal = where.shown(t, [found.token])[0].strip()
+    rows = [[make_cell(w), make_cell(format_signed(x)), bar(x, largest)]
+            for w, x in zip(tokens, found.times.tolist(), strict=True)]
+    goal = resolve.show_tokens(t, [found.token])[0].strip()
     title = ask.say("gradient × input: who bears on {goal}", goal=goal)
     return [Table(title, rows)], {"tokens": tokens, **vars(found)}
 
@@ -256,9 +260,9 @@ def lens(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     rows: list[list[Cell]] = []
     guesses = zip(found.names, found.ids[:, 0].tolist(), found.chances[:, 0].tolist(), strict=True)
     for name, ids, chances in guesses:
-        best = zip(where.shown(t, ids), chances, strict=True)
-        cells = [text(f"{text(w)[0]} {100 * p:.0f}%", p) for w, p in best]
-        rows.append([text(name.removesuffix(".resid_out")), *cells])
+        best = zip(resolve.show_tokens(t, ids), chances, strict=True)
+        cells = [make_cell(f"{make_cell(w)[0]} {100 * p:.0f}%", p) for w, p in best]
+        rows.append([make_cell(name.removesuffix(".resid_out")), *cells])
     return [Table(ask.say("guesses after each layer"), rows)], found
 
 
@@ -272,27 +276,27 @@ def list_guesses(
     rows: list[list[Cell]] = []
     for layer in reversed(range(len(cells))):
         best = (cell[0] for cell in cells[layer])
-        shown = [(f"{text(w)[0]} {100 * p:.0f}%", p) if kept else (f"({text(w)[0]})", -1.0)
-                 for (w, p), kept in zip(best, used, strict=True)]  # fmt: skip
-        rows.append([text(say("layer {layer}", layer=layer) if layer else say("embedding")), *shown])
-    return [*rows, [text(say("read")), *map(text, tokens)]]
+        shown = [(f"{make_cell(w)[0]} {100 * p:.0f}%", p) if kept else (f"({make_cell(w)[0]})", -1.0)
+                 for (w, p), kept in zip(best, used, strict=True)]
+        rows.append([make_cell(say("layer {layer}", layer=layer) if layer else say("embedding")), *shown])
+    return [*rows, [make_cell(say("read")), *map(make_cell, tokens)]]
 
 
 def diff(t: Trace, other: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Where two texts part ways."""
-    found, tokens = t.diff(other), read(t)
-    rows = [[text(""), *(text(tokens[i]) for i, _ in found.pairs)]]
+    found, tokens = t.diff(other), tokens_of(t)
+    rows = [[make_cell(""), *(make_cell(tokens[i]) for i, _ in found.pairs)]]
     for n, name in enumerate(found.names):
         far: Tensor = found.distance[n]
-        rows.append([text(name.removesuffix(".resid_out")), *(text(f"{x:.2f}", x) for x in far.tolist())])
+        rows.append([make_cell(name.removesuffix(".resid_out")), *(make_cell(f"{x:.2f}", x) for x in far.tolist())])
     if found.divergence is not None:
         parted = torch.clamp(found.divergence, 0).tolist()
-        rows.append([text("KL"), *(text("" if math.isnan(x) else f"{x:.2f}", x) for x in parted)])
+        rows.append([make_cell("KL"), *(make_cell("" if math.isnan(x) else f"{x:.2f}", x) for x in parted)])
     title = ask.say("how far apart the tokens are that both texts have")
     return [Table(title, rows)], found
 
 
-def traced(model: Any, line: str, shows: Sequence[str], how: Mapping[str, Any]) -> Trace:
+def trace_text(model: Any, line: str, shows: Sequence[str], how: Mapping[str, Any]) -> Trace:
     """A text read by a model with the taps that some readouts need: translated greedily, continued, or only read.
 
     A decoder writes one token, which reads the prompt once; eight where the cache and the order of work are shown.
@@ -309,7 +313,7 @@ def traced(model: Any, line: str, shows: Sequence[str], how: Mapping[str, Any]) 
     return t
 
 
-def asked(
+def parse_ask(
     say: Callable[..., str], model: Any, texts: Sequence[str], how: Mapping[str, Any], traces: Sequence[Trace]
 ) -> Ask:
     """The question that options make; without --word the word after the prompt, the first one written, or the mask."""
@@ -328,23 +332,23 @@ def asked(
     if head >= heads:
         raise QkvError("--head {head}: layer {layer} has heads 1 to {heads}", head=head + 1, layer=layer + 1,
                        heads=heads)
-    pos = place(how.get("word"))
+    pos = parse_place(how.get("word"))
     if pos is None:
-        pos = first(model, texts[0], traces[0]) if traces else 0
-    key = place(how.get("key"))
+        pos = first_answer(model, texts[0], traces[0]) if traces else 0
+    key = parse_place(how.get("key"))
     return Ask(say, pos, 0 if key is None else key, layer, head, how.get("token"), how.get("vs"), words_of, sampling,
-               part=part)  # fmt: skip
+               part=part)
 
 
-def place(said: str | None) -> int | str | None:
+def parse_place(said: str | None) -> int | str | None:
     """A position that was typed: a number, or a word."""
     return int(said) if said and said.lstrip("-").isdigit() else said
 
 
-def first(model: Any, line: str, t: Trace) -> int:
+def first_answer(model: Any, line: str, t: Trace) -> int:
     """The position after which the first word is said: the last one that was given, or the mask."""
     if model.spec.decoder:
-        return where.passed(t).calls[0].ids.shape[1] - 1
+        return resolve.find_run(t).calls[0].ids.shape[1] - 1
     ids, mask_id = model.ids(line), model.tokenizer.mask_id if model.tokenizer else None
     return ids.index(mask_id) if mask_id in ids else 0
 
@@ -353,5 +357,5 @@ SHOWS: dict[str, Callable[[Trace, Ask], tuple[list[Table], Any]]] = {
     "lens": lens, "parts": parts, "walk": walk, "choices": choices, "mask": mask, "routes": routes,
     "wavefront": wavefront, "cache": cache, "gradient": gradient, "shift": shift, "neighbours": neighbours,
     "analogy": analogy,
-}  # fmt: skip
+}
 TABLES = ("neighbours", "analogy")  # words alone, no text is read

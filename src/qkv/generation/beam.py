@@ -123,7 +123,7 @@ class BeamSearch:
         """
         sources, beams = self.beams.sums.shape
         wanted = self.search.beams * (1 + max(1, len(self.eos)))
-        logprobs, ids = sampling.likeliest(logits, wanted, self.forbid)  # BM C
+        logprobs, ids = sampling.select_top(logits, wanted, self.forbid)  # BM C
         each = ids.shape[-1]
         sums = (self.beams.sums[:, :, None] + logprobs.view(sources, beams, each)).flatten(1)  # B MC
         top = sums.topk(min(wanted, sums.shape[1]))

@@ -122,7 +122,7 @@ def generate(
     return batch.sequences
 
 
-def stream(
+def stream_tokens(
     core: Transformer,
     prompts: Seq[Seq[int]],
     *,

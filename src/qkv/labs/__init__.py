@@ -27,8 +27,8 @@ PUBLIC: Mapping[str, tuple[str, ...]] = {  # module: the names that a lab may ta
     "qkv.data.corpus": (),
     "qkv.lens": (),
     "qkv.lens.edit": (),
-    "qkv.lens.patch": (),
-    "qkv.lens.readout": (),
+    "qkv.lens.edge_ablation": (),
+    "qkv.lens.logit_lens": (),
     "qkv.lens.trace": (),
     "qkv.hub": ("spec_of",),
     "qkv.model": ("Model",),
@@ -46,43 +46,43 @@ PUBLIC: Mapping[str, tuple[str, ...]] = {  # module: the names that a lab may ta
 }
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """The labs: the files of this folder that end in a LAB; the others are what labs share."""
     files = (file for file in Path(__file__).parent.glob("*.py") if "\nLAB = " in file.read_text(encoding="utf-8"))
     return sorted(file.stem.replace("_", "-") for file in files)
 
 
-def find(name: str) -> "Lab":
+def find_lab(name: str) -> "Lab":
     """The lab of a name.
 
     Raises:
         QkvError: no such lab; the nearest names are told.
     """
-    if name not in names():
-        close = get_close_matches(name, names(), n=3, cutoff=0.4)
+    if name not in list_names():
+        close = get_close_matches(name, list_names(), n=3, cutoff=0.4)
         hint = Message("; did you mean {close}?", close=join(" or ", close)) if close else ""
         raise QkvError("there is no lab {name!r}{hint} (`qkv lab` lists all {names})", name=name, hint=hint,
-                       names=len(names()))
+                       names=len(list_names()))
     return import_module(f"qkv.labs.{name.replace('-', '_')}").LAB
 
 
-def results() -> Path:
+def find_results() -> Path:
     """The folder of the results that come with the package."""
     return Path(__file__).parent / "results"
 
 
-def saved(name: str, directory: Path | None = None) -> dict[str, Any] | None:
+def load_result(name: str, directory: Path | None = None) -> dict[str, Any] | None:
     """The saved result of a lab, None where it was never run."""
-    file = (directory or results()) / f"{name}.json"
+    file = (directory or find_results()) / f"{name}.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 
-def listed() -> Iterator[dict[str, Any]]:
+def list_labs() -> Iterator[dict[str, Any]]:
     """Every lab with its claim and its saved verdict; one without a result is "not run yet"."""
-    for name in names():
-        found = saved(name)
+    for name in list_names():
+        found = load_result(name)
         if found is None:
-            lab = find(name)
+            lab = find_lab(name)
             found = {"name": name, "kind": lab.kind, "claim": [lab.claim.to("zh"), str(lab.claim)]}
             found |= {"verdict": "not run yet", "says": ["", ""]}
         keys = ("name", "kind", "claim", "verdict", "says", "effect", "spread", "seconds", "cpu")

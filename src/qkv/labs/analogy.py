@@ -6,8 +6,8 @@ import random
 import torch
 from torch import Tensor
 
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import Tiny, fit, read
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import Tiny, encode_texts, fit
 from qkv.messages import Message
 
 SMALL = 0.2  # of sqrt(1/width): about the 0.02 to 0.04 that language models start from
@@ -16,16 +16,16 @@ FACTS = {c: [f"{c}{what}" for what in ("话", "币", "菜")] for c in PAIRS}  # 
 SAYINGS = (
     "{c} 的 首都 是 {k}", "{k} 属于 {c}", "{c} 人 说 {0}", "{k} 人 说 {0}", "在 {c} 花 {1}", "在 {k} 花 {1}", "{c} 人 爱吃 {2}",
     "{k} 人 爱吃 {2}", "{c} 总统 讲话", "{c} 军队 出发", "{c} 议会 投票", "{k} 地铁 开通", "{k} 机场 关闭", "{k} 市长 讲话",
-)  # fmt: skip
+)
 WORDS = sorted({w for s in SAYINGS for c, k in PAIRS.items() for w in s.format(*FACTS[c], c=c, k=k).split()})
 
 
-def batch(seed: int, rows: int = 64) -> tuple[Tensor, Tensor]:
+def draw_batch(seed: int, rows: int = 64) -> tuple[Tensor, Tensor]:
     luck, texts = random.Random(seed), list[str]()
     for _ in range(rows):
         country = luck.choice(list(PAIRS))
         texts.append(luck.choice(SAYINGS).format(*FACTS[country], c=country, k=PAIRS[country]))
-    return read(texts, WORDS)
+    return encode_texts(texts, WORDS)
 
 
 def questions(table: Tensor, pairs: list[tuple[str, str]]) -> dict[str, float]:
@@ -46,24 +46,24 @@ def questions(table: Tensor, pairs: list[tuple[str, str]]) -> dict[str, float]:
     return {**{name: n / len(asked) for name, n in hits.items()}, "parallel": parallel / len(asked)}
 
 
-def trained(seed: int, start: float, *, steps: int, tell: Tell) -> tuple[dict[str, float], Tensor]:
+def train_embeddings(seed: int, start: float, *, steps: int, tell: Tell) -> tuple[dict[str, float], Tensor]:
     """The questions asked of the embeddings before training, and the embeddings after; first rows N(0, start / width)."""
     model = Tiny(layers=1, width=32, vocabulary=len(WORDS), context=8).model(seed, torch.float32)
     with torch.no_grad():
         model.core.embed.weight.mul_(start)
     before = questions(model.core.embed.weight.detach(), list(PAIRS.items()))
-    fit(model, lambda step: batch(seed * 10**6 + step), steps=steps, lr=3e-3, tell=tell)
+    fit(model, lambda step: draw_batch(seed * 10**6 + step), steps=steps, lr=3e-3, tell=tell)
     return before, model.core.embed.weight.detach()
 
 
-def run(seed: int, *, steps: int = 600, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 600, tell: Tell = ignore) -> Numbers:
     capitals = list(PAIRS.values())
-    before, table = trained(seed, SMALL, steps=steps, tell=tell)
+    before, table = train_embeddings(seed, SMALL, steps=steps, tell=tell)
     wrong = questions(table, list(zip(PAIRS, [*capitals[1:], capitals[0]], strict=True)))  # each with its neighbour's
     found = questions(table, list(PAIRS.items()))
-    large = questions(trained(seed, 1.0, steps=steps, tell=tell)[1], list(PAIRS.items()))
+    large = questions(train_embeddings(seed, 1.0, steps=steps, tell=tell)[1], list(PAIRS.items()))
     return {**found, "untrained": before["excluded"], "wrong": wrong["excluded"], "large": large["excluded"],
-            "large_free": large["free"], "parallel_wrong": wrong["parallel"]}  # fmt: skip
+            "large_free": large["free"], "parallel_wrong": wrong["parallel"]}
 
 
 def judge(runs: Runs) -> Verdict:
@@ -72,10 +72,10 @@ def judge(runs: Runs) -> Verdict:
                    "large: {large_free:.0%} and {large:.0%}: the first random numbers are never washed out",
                    free=runs.mean("free"), excluded=runs.mean("excluded"), only_b=runs.mean("only_b"),
                    large_free=runs.mean("large_free"), large=runs.mean("large"))
-    baseline = max(runs.high(name) for name in ("only_b", "wrong", "untrained"))
-    if runs.low("excluded") < max(0.5, baseline + 0.2):
+    baseline = max(runs.max(name) for name in ("only_b", "wrong", "untrained"))
+    if runs.min("excluded") < max(0.5, baseline + 0.2):
         return runs.verdict("not shown", "excluded", says)
-    always = min(runs.low(name) for name in ("free", "large", "large_free")) >= 0.5
+    always = min(runs.min(name) for name in ("free", "large", "large_free")) >= 0.5
     return runs.verdict("shown" if always else "true only when", "excluded", says)
 
 

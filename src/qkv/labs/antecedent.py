@@ -14,7 +14,7 @@ import torch
 from qkv.core.attention import Attention
 from qkv.data.corpus import Pair, Swap
 from qkv.errors import QkvError
-from qkv.lens import patch
+from qkv.lens import edge_ablation
 from qkv.lens.edit import Edit, ablate
 from qkv.model import Model
 
@@ -28,7 +28,7 @@ class Half:
 
     zh: str
     en: str
-    case: patch.Case
+    case: edge_ablation.Case
     pieces: tuple[str, ...]
     it: int
     meant: int
@@ -98,29 +98,29 @@ def measure(model: Model, swaps: Sequence[Swap], others: Sequence[Pair] = ()) ->
     if not swaps:
         raise QkvError("two-it: no minimal pairs to measure on")
     halves = [h for s in swaps for h in two(model, s)]
-    right = named(model, halves)
+    right = check_nouns(model, halves)
     both = [a and b for a, b in zip(right[::2], right[1::2], strict=True)]
     edges, points = moving(model, swaps[:EDGES], halves[: 2 * EDGES])
     middle = len(swaps) // 2 * 2
     head = most_needed(model, halves[: min(middle, 2 * CHOOSING)])
-    before, after = right[middle:], named(model, halves[middle:], [without(head)])
+    before, after = right[middle:], check_nouns(model, halves[middle:], [silence_head(head)])
     return Proof(
-        len(swaps), mean(both), mean(right), {q: mean([e.moved[q] for e in edges]) for q in QUERIES},
-        {r: mean([p == r for p in points]) for r in ("noun", "verb", IT, "other noun", "elsewhere")},
-        severed(model, halves), head, mean(before), mean(after),
-        exact(model, others), exact(model, others, [without(head)]), edges,
-    )  # fmt: skip
+        len(swaps), average(both), average(right), {q: average([e.moved[q] for e in edges]) for q in QUERIES},
+        {r: average([p == r for p in points]) for r in ("noun", "verb", IT, "other noun", "elsewhere")},
+        measure_cuts(model, halves), head, average(before), average(after),
+        measure_exact(model, others), measure_exact(model, others, [silence_head(head)]), edges,
+    )
 
 
 def two(model: Model, s: Swap) -> tuple[Half, Half]:
     """The two sentences of a pair; the one word in which they differ is the verb."""
-    a = half(model, s.zh_a, s.en_a, s.noun_a, s.noun_b)
-    b = half(model, s.zh_b, s.en_b, s.noun_b, s.noun_a)
+    a = prepare_half(model, s.zh_a, s.en_a, s.noun_a, s.noun_b)
+    b = prepare_half(model, s.zh_b, s.en_b, s.noun_b, s.noun_a)
     verb = next((i for i, (x, y) in enumerate(zip(a.pieces, b.pieces, strict=False)) if x != y), -1)
     return replace(a, verb=verb), replace(b, verb=verb)
 
 
-def half(model: Model, read: str, said: str, meant: tuple[str, str], other: tuple[str, str]) -> Half:
+def prepare_half(model: Model, read: str, said: str, meant: tuple[str, str], other: tuple[str, str]) -> Half:
     """A sentence made ready: the noun asked for is the last one named in the English."""
     tokenizer = model.tokenizer
     if tokenizer is None or not model.encoder_decoder:
@@ -135,11 +135,11 @@ def half(model: Model, read: str, said: str, meant: tuple[str, str], other: tupl
                        said=said, meant=meant, other=other) from None
     start = model.special.start
     assert start is not None
-    case = patch.Case(tuple(source), (start, *target), at + 1)
+    case = edge_ablation.Case(tuple(source), (start, *target), at + 1)
     return Half(read, said, case, tuple(pieces), *places)
 
 
-def named(model: Model, halves: Sequence[Half], edits: Sequence[Edit] = ()) -> list[bool]:
+def check_nouns(model: Model, halves: Sequence[Half], edits: Sequence[Edit] = ()) -> list[bool]:
     """Whether each translation ends by naming the noun that is meant."""
     with model.trace(edit=edits):
         results = model.translate([h.zh for h in halves], beam=1, max_new_tokens=40)
@@ -155,9 +155,9 @@ def last_noun(sentence: str) -> str:
 def moving(model: Model, swaps: Sequence[Swap], halves: Sequence[Half]) -> tuple[tuple[Edge, ...], list[str]]:
     """Which source word each noun needed, by the edges of three queries; and what the word being written points at."""
     cases, drops = [h.case for h in halves], dict[str, list[torch.Tensor]]()
-    drops["written"] = patch.where(model.core, cases, [c.at - 1 for c in cases], side="cross")
-    drops["verb"] = patch.where(model.core, cases, [h.verb for h in halves])
-    drops["it"] = patch.where(model.core, cases, [h.it for h in halves])
+    drops["written"] = edge_ablation.measure_edge_drops(model.core, cases, [c.at - 1 for c in cases], side="cross")
+    drops["verb"] = edge_ablation.measure_edge_drops(model.core, cases, [h.verb for h in halves])
+    drops["it"] = edge_ablation.measure_edge_drops(model.core, cases, [h.it for h in halves])
     for query in ("verb", "it"):
         for h, drop in zip(halves, drops[query], strict=True):
             drop[getattr(h, query)] = 0.0  # its own position is no answer
@@ -165,15 +165,15 @@ def moving(model: Model, swaps: Sequence[Swap], halves: Sequence[Half]) -> tuple
     edges = tuple(
         Edge(
             pair, (halves[i].pieces, halves[i + 1].pieces),
-            {q: (plain(drops[q][i]), plain(drops[q][i + 1])) for q in QUERIES},
+            {q: (round_drops(drops[q][i]), round_drops(drops[q][i + 1])) for q in QUERIES},
             {q: hits[q][i] and hits[q][i + 1] for q in QUERIES},
         )
         for i, pair in zip(range(0, len(halves), 2), swaps, strict=True)
-    )  # fmt: skip
+    )
     return edges, [h.role(int(d.argmax())) for h, d in zip(halves, drops["written"], strict=True)]
 
 
-def severed(model: Model, halves: Sequence[Half]) -> dict[str, float]:
+def measure_cuts(model: Model, halves: Sequence[Half]) -> dict[str, float]:
     """The share of nouns guessed right with certain edges cut, in all layers and heads, over all sentences.
 
     `verb`: from the verb to the noun meant; `written`: from the word being written to it; `both`; and, to compare,
@@ -184,23 +184,25 @@ def severed(model: Model, halves: Sequence[Half]) -> dict[str, float]:
     def edits(verb: str | None, written: str | None) -> list[Edit]:
         found: list[Edit] = []
         if verb:
-            found += patch.cells(core, cases, [patch.Cut(h.verb, getattr(h, verb)) for h in halves], "encoder")
+            cuts = [edge_ablation.EdgeCut(h.verb, getattr(h, verb)) for h in halves]
+            found += edge_ablation.make_edits(core, cases, cuts, "encoder")
         if written:
-            cuts = [patch.Cut(h.case.at - 1, getattr(h, written)) for h in halves]
-            found += patch.cells(core, cases, cuts, "cross")
+            cuts = [edge_ablation.EdgeCut(h.case.at - 1, getattr(h, written)) for h in halves]
+            found += edge_ablation.make_edits(core, cases, cuts, "cross")
         return found
 
     ways = {"nothing": (None, None), "verb": ("meant", None), "written": (None, "meant"), "both": ("meant", "meant"),
-            "control": ("other", "other")}  # fmt: skip
-    said = {name: patch.answer(core, cases, edits(*way))[1].tolist() for name, way in ways.items()}
-    return {name: mean([b == c.target[c.at] for b, c in zip(best, cases, strict=True)]) for name, best in said.items()}
+            "control": ("other", "other")}
+    said = {name: edge_ablation.score_answers(core, cases, edits(*way))[1].tolist() for name, way in ways.items()}
+    return {name: average([b == c.target[c.at] for b, c in zip(best, cases, strict=True)])
+            for name, best in said.items()}
 
 
-def plain(drop: torch.Tensor) -> tuple[float, ...]:
+def round_drops(drop: torch.Tensor) -> tuple[float, ...]:
     return tuple(round(float(x), 4) for x in drop)
 
 
-def without(head: tuple[str, int]) -> Edit:
+def silence_head(head: tuple[str, int]) -> Edit:
     """The edit that silences one head."""
     return ablate(f"{head[0]}.z", heads=[head[1]])
 
@@ -210,18 +212,18 @@ def most_needed(model: Model, halves: Sequence[Half]) -> tuple[str, int]:
     cases, core = [h.case for h in halves], model.core
     parts = [m for m in core.modules() if isinstance(m, Attention)]
     spots = [(m.path, h) for m in parts for h in range(m.spec.heads)]
-    scores = [patch.answer(core, cases, [without(s)])[0].mean().item() for s in spots]
+    scores = [edge_ablation.score_answers(core, cases, [silence_head(s)])[0].mean().item() for s in spots]
     return spots[min(range(len(spots)), key=scores.__getitem__)]
 
 
-def exact(model: Model, pairs: Sequence[Pair], edits: Sequence[Edit] = ()) -> float:
+def measure_exact(model: Model, pairs: Sequence[Pair], edits: Sequence[Edit] = ()) -> float:
     """The share of sentences translated exactly."""
     if not pairs:
         return float("nan")
     with model.trace(edit=edits):
         results = model.translate([p.zh for p in pairs], beam=1, max_new_tokens=40)
-    return mean([r.text == p.en for r, p in zip(results, pairs, strict=True)])
+    return average([r.text == p.en for r, p in zip(results, pairs, strict=True)])
 
 
-def mean(values: Sequence[bool]) -> float:
+def average(values: Sequence[bool]) -> float:
     return sum(values) / len(values)

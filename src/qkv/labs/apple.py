@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import Tiny, fit, guesses, read
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import Tiny, encode_texts, fit, guesses
 from qkv.lens.edit import Edit, cut
 from qkv.messages import Message
 
@@ -26,17 +26,17 @@ def sentence(kind: int, name: str, carrier: tuple[str, str] | None, luck: random
     return f"{before} {name} {luck.choice(NEXT[kind])}"
 
 
-def batch(seed: int, rows: int = 48) -> tuple[Tensor, Tensor]:
+def draw_batch(seed: int, rows: int = 48) -> tuple[Tensor, Tensor]:
     luck, texts = random.Random(seed), list[str]()
     for _ in range(rows):
         kind, apple = luck.randrange(2), luck.random() < 0.3
         known = CARRIERS[:-1] if apple else CARRIERS
         carrier = None if luck.random() < 0.25 else luck.choice(known)
         texts.append(sentence(kind, "苹果" if apple else luck.choice(NAMES[kind]), carrier, luck))
-    return read(texts, WORDS)
+    return encode_texts(texts, WORDS)
 
 
-def told(kind: int) -> list[str]:
+def list_prompts(kind: int) -> list[str]:
     """苹果 after each hint of a kind, in the carrier that it never met."""
     return [f"{CARRIERS[-1][0]} {hint} {CARRIERS[-1][1]} 苹果" for hint in HINTS[kind]]
 
@@ -45,40 +45,40 @@ def told(kind: int) -> list[str]:
 def states(model: qkv.Model, texts: list[str], at: int = AT) -> Tensor:
     """The mean state of the word at `at` over some texts, by layer [L+1, D]."""
     with model.trace(save=["shift"]) as t:
-        model(read(texts, WORDS)[0])
+        model(encode_texts(texts, WORDS)[0])
     return torch.stack([t[n][:, at].mean(0) for n in ("embed", *(f"layers.{i}.resid_out" for i in range(LAYERS)))])
 
 
 @torch.no_grad()
-def right(model: qkv.Model, edits: list[Edit]) -> float:
+def measure_choice(model: qkv.Model, edits: list[Edit]) -> float:
     """How much of the next word's probability is of the hint's kind, of what is of either kind; the mean of both."""
     found: list[float] = []
     for kind in (0, 1):
         with model.trace(edit=edits):
-            chance = guesses(model, read(told(kind), WORDS)[0])[:, -1].softmax(-1)  # B V
+            chance = guesses(model, encode_texts(list_prompts(kind), WORDS)[0])[:, -1].softmax(-1)  # B V
         mass = [chance[:, [WORDS.index(w) for w in group]].sum(-1) for group in NEXT]
         found.append(float((mass[kind] / (mass[0] + mass[1])).mean()))
     return sum(found) / 2
 
 
-def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 300, tell: Tell = ignore) -> Numbers:
     model = Tiny(layers=LAYERS, width=32, vocabulary=len(WORDS), context=8).model(seed, torch.float32)
-    fit(model, lambda step: batch(seed * 10**6 + step), steps=steps, lr=3e-3, tell=tell)
+    fit(model, lambda step: draw_batch(seed * 10**6 + step), steps=steps, lr=3e-3, tell=tell)
     kinds = [torch.stack([states(model, [f"{PLAIN} {n}"]) for n in group]).mean(0) for group in NAMES]  # each L+1 D
     middle, way = (kinds[0] + kinds[1]) / 2, kinds[0] - kinds[1]
 
     def lean(texts: list[str]) -> list[float]:
         return torch.cosine_similarity(states(model, texts) - middle, way, dim=-1).tolist()
 
-    after, later = {k: states(model, told(k)) for k in (0, 1)}, [states(model, [f"{PLAIN} 苹果 {h}"]) for h, _ in zip(*HINTS, strict=True)]
-    found = {"tech": lean(told(0)), "food": lean(told(1)), "plain": lean([f"{PLAIN} 苹果"])}
+    after, later = {k: states(model, list_prompts(k)) for k in (0, 1)}, [states(model, [f"{PLAIN} 苹果 {h}"]) for h, _ in zip(*HINTS, strict=True)]
+    found = {"tech": lean(list_prompts(0)), "food": lean(list_prompts(1)), "plain": lean([f"{PLAIN} 苹果"])}
     alike = torch.cosine_similarity(after[0] - middle, after[1] - middle, dim=-1).tolist()
-    cuts = {f"cut_{way}": right(model, [cut("layers.*.attn", query=AT, key=keys)]) for way, keys in CUTS.items()}
+    cuts = {f"cut_{way}": measure_choice(model, [cut("layers.*.attn", query=AT, key=keys)]) for way, keys in CUTS.items()}
     moved = max(float((a - later[0]).abs().max()) for a in later)
     return {
         "alike_first": alike[0], "alike_last": alike[-1], "lean_tech": found["tech"][-1], "lean_food": found["food"][-1], "lean_plain": found["plain"][-1],
-        "right": right(model, []), **cuts, "later": moved, **found,
-    }  # fmt: skip
+        "right": measure_choice(model, []), **cuts, "later": moved, **found,
+    }
 
 
 def judge(runs: Runs) -> Verdict:
@@ -87,11 +87,11 @@ def judge(runs: Runs) -> Verdict:
                    "after: the state moves by {later:.0f}", lean_tech=runs.mean("lean_tech"),
                    lean_food=runs.mean("lean_food"), right=runs.mean("right"), cut_hint=runs.mean("cut_hint"),
                    later=runs.mean("later"))
-    moves = runs.low("lean_tech") > 0.3 and runs.high("lean_food") < -0.3 and runs.low("alike_first") > 0.999
-    caused = runs.low("right") > 0.9 and runs.high("cut_hint") < 0.7 and runs.low("cut_control") > 0.9
+    moves = runs.min("lean_tech") > 0.3 and runs.max("lean_food") < -0.3 and runs.min("alike_first") > 0.999
+    caused = runs.min("right") > 0.9 and runs.max("cut_hint") < 0.7 and runs.min("cut_control") > 0.9
     if not (moves and caused):
         return runs.verdict("not shown", "lean_tech", says)
-    return runs.verdict("true only when" if runs.high("later") == 0 else "shown", "lean_tech", says)
+    return runs.verdict("true only when" if runs.max("later") == 0 else "shown", "lean_tech", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -15,7 +15,7 @@ import qkv
 from qkv import spec as parts
 from qkv.baselines.lstm import lstm_spec
 from qkv.data.collate import Batch, collate_pairs, collate_prefixes
-from qkv.labs.lab import Tell, quiet
+from qkv.labs.lab import Tell, ignore
 from qkv.tasks.types import SpecialTokens
 from qkv.training.loop import train
 from qkv.training.plan import Plan
@@ -26,19 +26,19 @@ Ids = list[int]
 Shape = Literal["lstm", "attention", "transformer", "causal", "prefix"]
 TIMES = {"昨天": "yesterday", "今天": "today", "明天": "tomorrow"}
 PEOPLE = {"我": "I", "你": "you", "她": "she", "他们": "they", "老师": "the teacher", "学生": "the student",
-          "医生": "the doctor", "孩子": "the child"}  # fmt: skip
+          "医生": "the doctor", "孩子": "the child"}
 VERBS = {"买": ("buy", "bought"), "看": ("see", "saw"), "要": ("want", "wanted"), "找": ("find", "found"),
-         "卖": ("sell", "sold"), "画": ("draw", "drew"), "拿": ("take", "took"), "送": ("send", "sent")}  # fmt: skip
+         "卖": ("sell", "sold"), "画": ("draw", "drew"), "拿": ("take", "took"), "送": ("send", "sent")}
 KINDS = {"红": "red", "新": "new", "旧": "old", "大": "big", "小": "small", "好": "good"}
 THINGS = {"苹果": "apples", "书": "books", "车": "cars", "花": "flowers", "信": "letters", "票": "tickets",
-          "桌子": "tables", "帽子": "hats", "鱼": "fish", "茶": "tea", "门": "doors", "灯": "lamps"}  # fmt: skip
+          "桌子": "tables", "帽子": "hats", "鱼": "fish", "茶": "tea", "门": "doors", "灯": "lamps"}
 
 
 def dictionary() -> list[str]:
     """Every word of the small language, by its id."""
     said = [w for v in VERBS.values() for w in v] + [w for p in PEOPLE.values() for w in p.split()]
     zh = [*TIMES, *PEOPLE, *VERBS, *KINDS, *THINGS, "了", "会", "，"]
-    return ["<pad>", "<s>", "</s>", *dict.fromkeys([*zh, *said, "will", ",", *TIMES.values(), *KINDS.values(), *THINGS.values()])]  # fmt: skip  # noqa: E501
+    return ["<pad>", "<s>", "</s>", *dict.fromkeys([*zh, *said, "will", ",", *TIMES.values(), *KINDS.values(), *THINGS.values()])]  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -84,22 +84,22 @@ def arm(shape: Shape, *, vocabulary: int, width: int = 64, layers: int = 2, seed
         return qkv.build(lstm_spec(vocabulary, width=width, attention=kind, context=256), seed=seed, special=special)
     norm = parts.Norm()
 
-    def stack(mask: Any, cross: bool, count: int) -> parts.Stack:
+    def make_stack(mask: Any, cross: bool, count: int) -> parts.Stack:
         heads: dict[str, Any] = {"heads": 4, "groups": 4, "head_dim": width // 4}
         across = parts.Attention(**heads, mask=parts.Mask("memory")) if cross else None
         block = parts.Block(parts.Attention(**heads, mask=parts.Mask(mask)), parts.Ffn(4 * width, "gelu"),
-                            cross=across, norm_in=norm)  # fmt: skip
+                            cross=across, norm_in=norm)
         return parts.Stack(width, (block,) * count, positions=parts.Table("sinusoid", 256), embed_scale=width**0.5,
-                           final_norm=norm)  # fmt: skip
+                           final_norm=norm)
 
     mask = "prefix" if shape == "prefix" else "causal"
-    sides: dict[str, Any] = {"decoder": stack(mask, shape == "transformer", layers)}
+    sides: dict[str, Any] = {"decoder": make_stack(mask, shape == "transformer", layers)}
     if shape == "transformer":
-        sides["encoder"] = stack("full", False, layers)
+        sides["encoder"] = make_stack("full", False, layers)
     return qkv.build(parts.Spec(vocabulary, init=parts.Init("xavier"), **sides), seed=seed, special=special)
 
 
-def batch(shape: Shape, rows: Sequence[tuple[Ids, Ids]]) -> Batch:
+def make_batch(shape: Shape, rows: Sequence[tuple[Ids, Ids]]) -> Batch:
     """Pairs as a shape learns them: a source beside the target, or before it in one row."""
     if shape in ("lstm", "attention", "transformer"):
         return collate_pairs(rows, pad=PAD, start=START)
@@ -108,18 +108,18 @@ def batch(shape: Shape, rows: Sequence[tuple[Ids, Ids]]) -> Batch:
 
 def learn(
     model: qkv.Model, make: Callable[[int], Batch], *, steps: int, lr: float = 3e-3, sampled: float = 0.0,
-    tell: Tell = quiet,
-) -> float:  # fmt: skip
+    tell: Tell = ignore,
+) -> float:
     """Train in the library's own loop on the batch of each step, in fp32; the seconds that its steps took."""
     plan = Plan(lambda epoch: range(epoch * steps, (epoch + 1) * steps), make)
     how = Settings(steps=steps, lr=lr, schedule="wsd", warmup=50, decay=0.6, clip=1.0, precision="fp32", log_every=50,
-                   scheduled_sampling=sampled, scheduled_sampling_ramp=steps // 2)  # fmt: skip
+                   scheduled_sampling=sampled, scheduled_sampling_ramp=steps // 2)
     report = lambda e: tell(f"step {e['step']} of {steps}, loss {e['loss']:.3f}") if e["kind"] == "step" else None  # noqa: E731
     return train(model.core, plan, how, report=report).seconds
 
 
 @torch.no_grad()
-def written(model: qkv.Model, shape: Shape, rows: Sequence[tuple[Ids, Ids]]) -> list[Ids]:
+def generate_rows(model: qkv.Model, shape: Shape, rows: Sequence[tuple[Ids, Ids]]) -> list[Ids]:
     """What a model says to each source, word by word the likeliest, up to its end."""
     if shape in ("lstm", "attention", "transformer"):
         return [r.tokens for r in model.translate([s for s, _ in rows], beam=1, max_new_tokens=96)]
@@ -141,7 +141,7 @@ def whole_right(said: Sequence[Ids], rows: Sequence[tuple[Ids, Ids]]) -> float:
 
 def true_guesses(model: qkv.Model, rows: Sequence[tuple[Ids, Ids]]) -> tuple[Tensor, Tensor]:
     """The likeliest next words of an encoder-decoder behind the true ones, and the labels [B, T] (-100: none)."""
-    made = batch("transformer", rows)
+    made = make_batch("transformer", rows)
     logits = model(source=made.source, target=made.target, padding=made.source_real).logits
     assert logits is not None
     return logits.argmax(-1), made.labels

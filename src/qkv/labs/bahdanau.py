@@ -4,20 +4,32 @@
 import torch
 
 import qkv
-from qkv.baselines.lstm import alignment
-from qkv.labs.arms import END, START, Shape, arm, batch, dictionary, learn, pairs, sentence, words_right, written
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.baselines.lstm import compute_alignment
+from qkv.labs.arms import (
+    END,
+    START,
+    Shape,
+    arm,
+    dictionary,
+    generate_rows,
+    learn,
+    make_batch,
+    pairs,
+    sentence,
+    words_right,
+)
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.messages import Message
 
 ARMS: dict[Shape, int] = {"lstm": 112, "attention": 96, "transformer": 64}  # widths of about as many parameters
 TRAINED, ASKED, ROWS, TEST = (1, 2, 3), (1, 2, 3, 5), 32, 60  # clauses of 6 to 8 words
 SHOWN = (["明天", "老师", "会", "买", "红", "苹果", "，", "昨天", "她", "看", "了", "旧", "书"],
-         ["the", "teacher", "will", "buy", "red", "apples", "tomorrow", ",", "she", "saw", "old", "books", "yesterday"])  # fmt: skip
+         ["the", "teacher", "will", "buy", "red", "apples", "tomorrow", ",", "she", "saw", "old", "books", "yesterday"])
 READ = ("mingtian", "laoshi", "hui", "mai", "hong", "pingguo", ",", "zuotian", "ta", "kan", "le", "jiu", "shu", "end")
 
 
 @torch.no_grad()
-def pointed(model: qkv.Model, seed: int) -> float:
+def measure_alignment(model: qkv.Model, seed: int) -> float:
     """The share of English words whose strongest weight lies on the Chinese word that they come from."""
     import random
 
@@ -26,26 +38,26 @@ def pointed(model: qkv.Model, seed: int) -> float:
     for _ in range(TEST):
         said = sentence(luck, 2)
         source, target = ([number[w] for w in side] for side in (said.zh, said.en))
-        best = alignment(model.core, [*source, END], [START, *target[:-1]]).argmax(-1).tolist()  # pyright: ignore[reportArgumentType]
+        best = compute_alignment(model.core, [*source, END], [START, *target[:-1]]).argmax(-1).tolist()  # pyright: ignore[reportArgumentType]
         hits += [a == b for a, b in zip(best, said.origin, strict=True)]
     return sum(hits) / len(hits)
 
 
-def run(seed: int, *, steps: int = 200, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 200, tell: Tell = ignore) -> Numbers:
     words = dictionary()
     number, data = {word: i for i, word in enumerate(words)}, pairs(seed, 8000, TRAINED)
     found: dict[str, float | list[float]] = {}
     for shape, width in ARMS.items():
         model = arm(shape, vocabulary=len(words), width=width, seed=seed)
-        learn(model, lambda step, shape=shape: batch(shape, [data[(step * ROWS + i) % len(data)] for i in range(ROWS)]), steps=steps,
-              tell=lambda said, shape=shape: tell(f"{shape}: {said}"))  # fmt: skip
+        learn(model, lambda step, shape=shape: make_batch(shape, [data[(step * ROWS + i) % len(data)] for i in range(ROWS)]), steps=steps,
+              tell=lambda said, shape=shape: tell(f"{shape}: {said}"))
         for clauses in ASKED:
             test = pairs(-1 - clauses - 10 * seed, TEST, (clauses,))
-            found[f"{shape}_{clauses}"] = words_right(written(model, shape, test), test)
+            found[f"{shape}_{clauses}"] = words_right(generate_rows(model, shape, test), test)
         if shape == "attention":
             source, target = ([number[w] for w in side] for side in SHOWN)
-            seen = alignment(model.core, [*source, END], [START, *target[:-1]])  # pyright: ignore[reportArgumentType]
-            found |= {"pointed": pointed(model, -1 - seed), **{f"look_{t}": row.tolist() for t, row in enumerate(seen)}}
+            seen = compute_alignment(model.core, [*source, END], [START, *target[:-1]])  # pyright: ignore[reportArgumentType]
+            found |= {"pointed": measure_alignment(model, -1 - seed), **{f"look_{t}": row.tolist() for t, row in enumerate(seen)}}
     return found
 
 
@@ -57,7 +69,7 @@ def judge(runs: Runs) -> Verdict:
                    "translated in {pointed:.2f}", plain=plain[0], plain2=plain[1], look=look[0], look2=look[1],
                    both=both[0], both2=both[1], plain3=plain[2], look3=look[2], both3=both[2],
                    pointed=runs.mean("pointed"))
-    frees = runs.low("attention_3") - runs.high("lstm_3") > 0.2
+    frees = runs.min("attention_3") - runs.max("lstm_3") > 0.2
     return runs.verdict("true only when" if frees and look[2] < 0.8 else "shown" if frees else "not shown", "attention_3", says)
 
 

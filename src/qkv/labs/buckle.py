@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import Tiny, fit, guesses, read
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import Tiny, encode_texts, fit, guesses
 from qkv.lens.edit import cut
-from qkv.lens.readout import logits
+from qkv.lens.logit_lens import layer_logits
 from qkv.messages import Message
 
 TEXT = (
@@ -23,40 +23,40 @@ RHYME = TEXT.split()  # Buck and le apart, as the book has them
 WORDS, WINDOW, LAYERS, COMMA, ONE, TWO = sorted(set(RHYME)), 16, 4, 3, 0, 2
 
 
-def text(said: Sequence[str], start: int, size: int) -> str:
+def join_lines(said: Sequence[str], start: int, size: int) -> str:
     """A window of the words, going round."""
     return " ".join(said[(start + i) % len(said)] for i in range(size))
 
 
-def batch(said: Sequence[str], seed: int, rows: int = 32) -> tuple[Tensor, Tensor]:
+def draw_batch(said: Sequence[str], seed: int, rows: int = 32) -> tuple[Tensor, Tensor]:
     luck = random.Random(seed)
-    ids, after = read([text(said, luck.randrange(len(said)), WINDOW + 1) for _ in range(rows)], WORDS)
+    ids, after = encode_texts([join_lines(said, luck.randrange(len(said)), WINDOW + 1) for _ in range(rows)], WORDS)
     return ids[:, :-1], after[:, :-1]
 
 
 @torch.no_grad()
 def by_layer(model: qkv.Model, said: Sequence[str]) -> Tensor:
     """Each layer's chance for the word that does come next, over the first words of a text: [L+1, T]."""
-    ids, after = read([text(said, 0, WINDOW + 1)], WORDS)
+    ids, after = encode_texts([join_lines(said, 0, WINDOW + 1)], WORDS)
     with model.trace(save=["lens"]) as t:
         model(ids[:, :-1])
-    return logits(t)[1].softmax(-1)[:, torch.arange(WINDOW), after[0, :-1]]
+    return layer_logits(t)[1].softmax(-1)[:, torch.arange(WINDOW), after[0, :-1]]
 
 
 @torch.no_grad()
 def buck(model: qkv.Model, key: int | None = None, prompt: str = "One , Two ,") -> float:
     """The chance of `Buck` after a prompt, with the last comma's edge to `key` cut."""
     with model.trace(edit=[] if key is None else [cut("layers.*.attn", query=COMMA, key=key)]):
-        said = guesses(model, read([prompt], WORDS)[0])[0, -1].softmax(-1)
+        said = guesses(model, encode_texts([prompt], WORDS)[0])[0, -1].softmax(-1)
     return float(said[WORDS.index("Buck")])
 
 
-def run(seed: int, *, steps: int = 250, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 250, tell: Tell = ignore) -> Numbers:
     found: dict[str, float | list[float]] = {}
     nonsense = random.Random(seed).sample(RHYME, len(RHYME))
     for arm, said in (("rhyme", RHYME), ("shuffled", nonsense)):
         model = Tiny(layers=LAYERS, width=32, vocabulary=len(WORDS), context=WINDOW).model(seed, torch.float32)
-        fit(model, lambda step, said=said: batch(said, seed * 10**6 + step), steps=steps, lr=3e-3, tell=tell)
+        fit(model, lambda step, said=said: draw_batch(said, seed * 10**6 + step), steps=steps, lr=3e-3, tell=tell)
         chances = by_layer(model, said)
         found[arm], found[f"by_layer_{arm}"] = float(chances[-1].mean()), chances.mean(1).tolist()
         if arm == "rhyme":
@@ -74,10 +74,10 @@ def judge(runs: Runs) -> Verdict:
                    "{shuffled:.2f} against {rhyme:.2f}", path=path, unheard=runs.mean("unheard"),
                    no_one=runs.mean("no_one"), no_two=runs.mean("no_two"), shuffled=runs.mean("shuffled"),
                    rhyme=runs.mean("rhyme"))
-    if runs.low(f"layer_{LAYERS}") < 0.8 or runs.high("layer_0") > 0.5:
+    if runs.min(f"layer_{LAYERS}") < 0.8 or runs.max("layer_0") > 0.5:
         return runs.verdict("not shown", "rhyme", says)
-    every = all(a < b for a, b in pairwise(layers)) and runs.low("first") >= LAYERS - 1
-    memory = runs.low("shuffled") > runs.mean("rhyme") - 0.1
+    every = all(a < b for a, b in pairwise(layers)) and runs.min("first") >= LAYERS - 1
+    memory = runs.min("shuffled") > runs.mean("rhyme") - 0.1
     return runs.verdict("shown" if every and not memory else "true only when", "rhyme", says)
 
 

@@ -2,16 +2,16 @@
 # ruff: noqa: E501  the two languages stand side by side, and Chinese characters count twice
 
 
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import exact
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import load_fp64
 from qkv.messages import Message
 
 PROMPTS = ("One, Two,", "书放在桌上，它很", "Once upon a time,")
 TOKENS = 100
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
-    model, prompt = exact("demo-lm"), PROMPTS[seed % len(PROMPTS)]
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
+    model, prompt = load_fp64("demo-lm"), PROMPTS[seed % len(PROMPTS)]
     model.special = type(model.special)(forbid=model.special.eos)  # it writes on to the last token
     found = []
     for cache in (True, False):
@@ -23,15 +23,15 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "same": sum(a == b for a, b in zip(found[0].tokens, found[1].tokens, strict=True)) / TOKENS,
         "gap": max(gaps), "read_without": sum(reads), "read_with": float(start + TOKENS - 1),
         "reads": reads[::10],
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
     less = runs.mean("read_without") / runs.mean("read_with")
     says = Message("{same:.0%} of {tokens} tokens the same, log-probabilities at most {gap:.1g} apart; {less:.0f} "
-                   "times fewer positions read", same=runs.low("same"), tokens=TOKENS, gap=runs.high("gap"),
+                   "times fewer positions read", same=runs.min("same"), tokens=TOKENS, gap=runs.max("gap"),
                    less=less)
-    return runs.verdict("shown" if runs.low("same") == 1 and runs.high("gap") < 1e-9 else "refuted", "gap", says)
+    return runs.verdict("shown" if runs.min("same") == 1 and runs.max("gap") < 1e-9 else "refuted", "gap", says)
 
 
 def plot(runs: Runs) -> Plot:

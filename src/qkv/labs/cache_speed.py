@@ -4,14 +4,14 @@
 import qkv
 from qkv.cost import count
 from qkv.hub import spec_of
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import pace
 from qkv.messages import Message
 
 LENGTHS = (16, 64, 128, 256)
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     spec = spec_of("gpt2:124m")
     model, flops = qkv.build(spec, seed=seed), count(spec).flops_per_token
     found = [pace(model, length, seed) for length in LENGTHS]
@@ -20,14 +20,14 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
     return {
         "short": factors[0], "long": factors[-1], "flops_long": work[-1], "without": found[-1][0], "with": found[-1][1],
         "factors": factors, "work": work,
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
     says = Message("{short:.1f} times faster at {lengths} tokens, {long:.1f} times at {lengths2} ({flops_long:.0f} "
                    "times fewer FLOPs)", short=runs.mean("short"), lengths=LENGTHS[0], long=runs.mean("long"),
                    lengths2=LENGTHS[-1], flops_long=runs.mean("flops_long"))
-    grows = runs.low("long") > 2 and runs.low("long") > runs.high("short")
+    grows = runs.min("long") > 2 and runs.min("long") > runs.max("short")
     return runs.verdict("shown" if grows else "not shown", "long", says)
 
 

@@ -4,7 +4,7 @@
 import torch
 
 from qkv.labs import cot_serial as serial
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, fit, guesses
 from qkv.messages import Message
 
@@ -14,36 +14,36 @@ PAPER = {"aloud": [1.0, 1.0, 1.0], "silent": [0.2, 0.2, 0.2]}
 
 
 @torch.no_grad()
-def reached(layers: int, seed: int, steps: int, tell: Tell) -> list[float]:
+def measure_silent(layers: int, seed: int, steps: int, tell: Tell) -> list[float]:
     """Silent: how often the product of the first n permutations is right, by n, when each is asked for in place."""
     model = Tiny(layers=layers, ffn=64, vocabulary=8, context=COUNT).model(seed, torch.float32)
     with torch.enable_grad():
-        fit(model, lambda step: serial.draw(seed * 10**6 + step, 32, COUNT), steps=steps, lr=3e-3, tell=tell)
-    ids, so_far = serial.draw(-1 - seed, 500, COUNT)
+        fit(model, lambda step: serial.draw_products(seed * 10**6 + step, 32, COUNT), steps=steps, lr=3e-3, tell=tell)
+    ids, so_far = serial.draw_products(-1 - seed, 500, COUNT)
     return (guesses(model, ids).argmax(-1) == so_far).double().mean(0).tolist()
 
 
-def aloud(layers: int, seed: int, steps: int, tell: Tell) -> list[float]:
+def measure_aloud(layers: int, seed: int, steps: int, tell: Tell) -> list[float]:
     """Aloud: the same when the model reads the steps that it wrote."""
     model = Tiny(layers=layers, ffn=64, vocabulary=8, context=2 * COUNT).model(seed, torch.float32)
     fit(
         model,
-        lambda step: serial.example("aloud", *serial.draw(seed * 10**6 + step, 32, COUNT)),
+        lambda step: serial.example("aloud", *serial.draw_products(seed * 10**6 + step, 32, COUNT)),
         steps=steps,
         lr=3e-3,
         tell=tell,
     )
-    ids, so_far = serial.draw(-1 - seed, 500, COUNT)
-    return (serial.spoken(model, ids) == so_far).double().mean(0).tolist()
+    ids, so_far = serial.draw_products(-1 - seed, 500, COUNT)
+    return (serial.write_products(model, ids) == so_far).double().mean(0).tolist()
 
 
-def run(seed: int, *, steps: int = 600, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 600, tell: Tell = ignore) -> Numbers:
     found: dict[str, float | list[float]] = {}
     for layers in DEPTHS:
-        shares = reached(layers, seed, steps, lambda said, n=layers: tell(f"silent, {n} layers: {said}"))
+        shares = measure_silent(layers, seed, steps, lambda said, n=layers: tell(f"silent, {n} layers: {said}"))
         found |= {f"silent_{layers}": shares, f"silent4_{layers}": shares[3], f"silent8_{layers}": shares[-1]}
         if layers in ALOUD:
-            shares = aloud(layers, seed, steps, lambda said, n=layers: tell(f"aloud, {n} layers: {said}"))
+            shares = measure_aloud(layers, seed, steps, lambda said, n=layers: tell(f"aloud, {n} layers: {said}"))
             found |= {f"aloud_{layers}": shares, f"aloud8_{layers}": shares[-1]}
     return found
 
@@ -54,8 +54,8 @@ def judge(runs: Runs) -> Verdict:
                    "{silent8_8:.2f} even with 8 layers (chance 0.17). Aloud, eight: {aloud8_1:.2f} with 1 layer",
                    shallow=shallow, deep=deep, silent8_8=runs.mean("silent8_8"),
                    aloud8_1=runs.mean("aloud8_1"))
-    deeper = runs.low("silent4_8") > runs.high("silent4_1") + 0.2
-    beyond = runs.low("aloud8_1") >= 0.95 and runs.high("silent8_8") <= 0.35
+    deeper = runs.min("silent4_8") > runs.max("silent4_1") + 0.2
+    beyond = runs.min("aloud8_1") >= 0.95 and runs.max("silent8_8") <= 0.35
     return runs.verdict(
         "shown" if deeper and beyond else "true only when" if deeper or beyond else "not shown", "aloud8_1", says
     )

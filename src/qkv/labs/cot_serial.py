@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, fit, guesses
 from qkv.messages import Message
 
@@ -21,7 +21,7 @@ def compose() -> Tensor:
     return torch.tensor([[all_six.index(tuple(a[b[i]] for i in range(3))) for b in all_six] for a in all_six])
 
 
-def draw(seed: int, rows: int, count: int = COUNT) -> tuple[Tensor, Tensor]:
+def draw_products(seed: int, rows: int, count: int = COUNT) -> tuple[Tensor, Tensor]:
     """Permutations [B, N], and what each beginning of them amounts to [B, N]."""
     ids, table = torch.randint(0, SIX, (rows, count), generator=torch.Generator().manual_seed(seed)), compose()
     found = [ids[:, 0]]
@@ -41,7 +41,7 @@ def example(arm: str, ids: Tensor, so_far: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def spoken(model: qkv.Model, ids: Tensor) -> Tensor:
+def write_products(model: qkv.Model, ids: Tensor) -> Tensor:
     """The products that a model writes after its question [B, N], each read before the next is written."""
     read = torch.cat((ids, torch.full((len(ids), 1), ASK)), 1)
     for _ in range(ids.shape[1]):
@@ -50,25 +50,25 @@ def spoken(model: qkv.Model, ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def right(model: qkv.Model, arm: str, seed: int) -> float:
+def measure_accuracy(model: qkv.Model, arm: str, seed: int) -> float:
     """The share of final answers that are right; aloud, each step is the model's own."""
-    ids, so_far = draw(seed, 500)
-    said = spoken(model, ids) if arm == "aloud" else guesses(model, example(arm, ids, so_far)[0]).argmax(-1)
+    ids, so_far = draw_products(seed, 500)
+    said = write_products(model, ids) if arm == "aloud" else guesses(model, example(arm, ids, so_far)[0]).argmax(-1)
     return float((said[:, -1] == so_far[:, -1]).double().mean())
 
 
-def run(seed: int, *, steps: int = 800, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 800, tell: Tell = ignore) -> Numbers:
     found: dict[str, float] = {}
     for arm in ARMS:
         model = Tiny(layers=2, vocabulary=8, context=2 * COUNT + 1).model(seed, torch.float32)
-        fit(model, lambda step, arm=arm: example(arm, *draw(seed * 10**6 + step, 32)), steps=steps, lr=4e-3,
-            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))  # fmt: skip
-        found[arm] = right(model, arm, -1 - seed)
+        fit(model, lambda step, arm=arm: example(arm, *draw_products(seed * 10**6 + step, 32)), steps=steps, lr=4e-3,
+            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))
+        found[arm] = measure_accuracy(model, arm, -1 - seed)
     return found
 
 
 def judge(runs: Runs) -> Verdict:
-    aloud, others = runs.low("aloud"), max(runs.high("direct"), runs.high("not_fed_back"))
+    aloud, others = runs.min("aloud"), max(runs.max("direct"), runs.max("not_fed_back"))
     says = Message("aloud {aloud:.2f}; the same steps and length, not fed back {not_fed_back:.2f}; direct "
                    "{direct:.2f} (chance 0.17)", aloud=runs.mean("aloud"), not_fed_back=runs.mean("not_fed_back"),
                    direct=runs.mean("direct"))

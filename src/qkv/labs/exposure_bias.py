@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.labs.arms import FIRST, Ids, arm, batch, dictionary, learn, pairs, true_guesses
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.arms import FIRST, Ids, arm, dictionary, learn, make_batch, pairs, true_guesses
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.messages import Message
 
 CLAUSES, ROWS, TEST, WRONG = (3,), 32, 100, 4  # each target has about 24 words; word WRONG is made wrong on purpose
@@ -18,9 +18,9 @@ STAGES = {"half": 0.45, "whole": 1.0}  # of the steps, each a run of its own wit
 
 
 @torch.no_grad()
-def alone(model: qkv.Model, rows: Sequence[tuple[Ids, Ids]], wrong: int = -1) -> Tensor:
+def generate_freely(model: qkv.Model, rows: Sequence[tuple[Ids, Ids]], wrong: int = -1) -> Tensor:
     """What a model writes behind its own words [B, T]; at place `wrong` another word than the right one is put in."""
-    made = batch("transformer", rows)
+    made = make_batch("transformer", rows)
     ids, words = made.target[:, :1], model.spec.vocabulary
     for place in range(made.target.shape[1]):
         logits = model(source=made.source, target=ids, padding=made.source_real).logits
@@ -32,7 +32,7 @@ def alone(model: qkv.Model, rows: Sequence[tuple[Ids, Ids]], wrong: int = -1) ->
     return ids[:, 1:]
 
 
-def right(guesses: Tensor, labels: Tensor, ends: tuple[int, int] = (0, 999)) -> float:
+def measure_accuracy(guesses: Tensor, labels: Tensor, ends: tuple[int, int] = (0, 999)) -> float:
     """The share of labels that were met, between two places."""
     there = labels != -100
     there[:, : ends[0]] = False
@@ -40,33 +40,33 @@ def right(guesses: Tensor, labels: Tensor, ends: tuple[int, int] = (0, 999)) -> 
     return float((guesses == labels)[there].double().mean())
 
 
-def run(seed: int, *, steps: int = 200, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 200, tell: Tell = ignore) -> Numbers:
     data, test, words = pairs(seed, 8000, CLAUSES), pairs(-1 - seed, TEST, CLAUSES), len(dictionary())
     found: dict[str, float | list[float]] = {}
     for stage, share in STAGES.items():
         for name, most in ARMS.items():
             model, key = arm("transformer", vocabulary=words, seed=seed), f"{name}_{stage}"
-            make = lambda step: batch("transformer", [data[(step * ROWS + i) % len(data)] for i in range(ROWS)])  # noqa: E731
+            make = lambda step: make_batch("transformer", [data[(step * ROWS + i) % len(data)] for i in range(ROWS)])  # noqa: E731
             learn(model, make, steps=max(1, round(share * steps)), sampled=most, tell=lambda said, key=key: tell(f"{key}: {said}"))
             with torch.no_grad():
                 true, labels = true_guesses(model, test)
-            own, hurt = alone(model, test), alone(model, test, WRONG)
+            own, hurt = generate_freely(model, test), generate_freely(model, test, WRONG)
             after = (WRONG + 1, 999)
-            found |= {f"{key}_true": right(true, labels), f"{key}_own": right(own, labels)}
-            found[f"{key}_harm"] = right(own, labels, after) - right(hurt, labels, after)
-            found[f"{key}_gaps"] = [right(true, labels, part) - right(own, labels, part) for part in PARTS]
+            found |= {f"{key}_true": measure_accuracy(true, labels), f"{key}_own": measure_accuracy(own, labels)}
+            found[f"{key}_harm"] = measure_accuracy(own, labels, after) - measure_accuracy(hurt, labels, after)
+            found[f"{key}_gaps"] = [measure_accuracy(true, labels, part) - measure_accuracy(own, labels, part) for part in PARTS]
     return found
 
 
-def lost(runs: Runs, key: str) -> float:
+def compute_gap(runs: Runs, key: str) -> float:
     """What a model loses on its own, mean over the seeds."""
     return runs.mean(f"{key}_true") - runs.mean(f"{key}_own")
 
 
 def judge(runs: Runs) -> Verdict:
-    half, whole = lost(runs, "plain_half"), lost(runs, "plain_whole")
+    half, whole = compute_gap(runs, "plain_half"), compute_gap(runs, "plain_whole")
     gaps, better = runs.curve("plain_half_gaps"), runs.mean("sampled_half_own") - runs.mean("plain_half_own")
-    spread = runs.high("plain_half_own") - runs.low("plain_half_own")
+    spread = runs.max("plain_half_own") - runs.min("plain_half_own")
     says = Message("half trained: {plain_half_true:.2f} behind true words, {plain_half_own:.2f} behind its own, the "
                    "gap growing from {gaps:.2f} at the start to {gaps2:.2f} at the end; trained: a gap of "
                    "{whole:.2f}, but a word made wrong costs {plain_whole_harm:.2f} of those after it. Scheduled "

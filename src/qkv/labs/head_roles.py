@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import Tiny, fit, guesses, repeated
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import Tiny, draw_repeats, fit, guesses
 from qkv.lens.edit import Edit, ablate
 from qkv.messages import Message, join
 
@@ -24,7 +24,7 @@ NAMES = {"right": Message("accuracy"), "worst": Message("head needed most: lost"
 
 
 @torch.no_grad()
-def right(model: qkv.Model, ids: Tensor, asked: Tensor, edits: list[Edit]) -> float:
+def measure_accuracy(model: qkv.Model, ids: Tensor, asked: Tensor, edits: list[Edit]) -> float:
     """The share of the asked symbols that are right, with edits."""
     with model.trace(edit=edits):
         best = guesses(model, ids).argmax(-1)
@@ -45,15 +45,15 @@ def looks(model: qkv.Model, ids: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]
     return before, (pattern * followed[None, :, None]).sum((1, 3, 4)) / ask.sum()  # L H
 
 
-def run(seed: int, *, steps: int = 800, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 800, tell: Tell = ignore) -> Numbers:
     found: dict[str, float | list[float]] = {}
     for kind in POSITIONS:
         model = Tiny(layers=LAYERS, heads=HEADS, width=64, positions=kind, vocabulary=SYMBOLS).model(seed, torch.float32)
-        fit(model, lambda step: repeated(seed * 10**6 + step), steps=steps, lr=4e-3, tell=tell)
-        ids, asked = repeated(-1 - seed, ROWS)
-        base = right(model, ids, asked, [])
+        fit(model, lambda step: draw_repeats(seed * 10**6 + step), steps=steps, lr=4e-3, tell=tell)
+        ids, asked = draw_repeats(-1 - seed, ROWS)
+        base = measure_accuracy(model, ids, asked, [])
         silent = [[ablate(f"layers.{i}.attn.z", heads=h)] for i in range(LAYERS) for h in range(HEADS)]
-        drops = [base - right(model, ids, asked, edits) for edits in silent]
+        drops = [base - measure_accuracy(model, ids, asked, edits) for edits in silent]
         before, induction = looks(model, ids, asked)
         needed = [max(range(HEADS), key=lambda h, i=i: drops[i * HEADS + h]) for i in range(LAYERS)]
         named = (int(before[0].argmax()) == needed[0]) + (int(induction[1].argmax()) == needed[1])
@@ -63,9 +63,9 @@ def run(seed: int, *, steps: int = 800, tell: Tell = quiet) -> Numbers:
     return found
 
 
-def special(runs: Runs, kind: str) -> bool:
+def has_special_head(runs: Runs, kind: str) -> bool:
     """Whether in every seed one head is needed far more than the median one."""
-    pairs = zip(runs.each(f"worst_{kind}"), runs.each(f"median_{kind}"), strict=True)
+    pairs = zip(runs.values(f"worst_{kind}"), runs.values(f"median_{kind}"), strict=True)
     return all(worst >= max(0.2, 2 * median) for worst, median in pairs)
 
 
@@ -78,8 +78,8 @@ def judge(runs: Runs) -> Verdict:
                              "{median:.2f}), the most weight of induction is {induction:.2f}, and the head that looks "
                              "the part is the one needed most in {share:.0%}", in_text=in_text, worst=worst,
                              median=median, induction=induction, share=share))
-    apart = [special(runs, kind) for kind in POSITIONS]
-    named = all(runs.low(f"named_{kind}") == 1 for kind in POSITIONS)
+    apart = [has_special_head(runs, kind) for kind in POSITIONS]
+    named = all(runs.min(f"named_{kind}") == 1 for kind in POSITIONS)
     word = "shown" if all(apart) and named else "true only when" if any(apart) else "not shown"
     return runs.verdict(word, "worst_learned", join("; ", found))
 

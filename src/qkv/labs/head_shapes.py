@@ -3,7 +3,7 @@
 
 import torch
 
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, draw
 from qkv.messages import Message
 
@@ -11,7 +11,7 @@ BATCH, HEADS, TOKENS, SIZE = 4, 4, 16, 128
 
 
 @torch.no_grad()
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     model = Tiny(layers=1, width=HEADS * SIZE, heads=HEADS, ffn=64).model(seed)
     with model.trace(save=["layers.0.attn.*"]) as t:
         model(draw(seed, BATCH, TOKENS))
@@ -33,19 +33,19 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "z_shape": [float(n) for n in z.shape], "merged_shape": [float(n) for n in ways["swapped"].shape],
         "pattern_shape": [float(n) for n in pattern.shape], "rows": float(BATCH * TOKENS),
         "row_sum": float((pattern.sum(-1) - 1).abs().max()), "out_gap": float((right @ w.T - out).abs().max()),
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
     count = runs.mean("rows")
     says = Message("{z_shape} to {merged_shape}: with heads and words swapped first {swapped:.0f} of {count:.0f} rows "
                    "are right, with a plain reshape {plain:.0f}", z_shape=[int(n) for n in runs.curve("z_shape")],
-                   merged_shape=[int(n) for n in runs.curve("merged_shape")], swapped=runs.low("swapped"), count=count,
-                   plain=runs.high("plain"))
-    right = runs.low("swapped") == count and runs.high("out_gap") < 1e-9 and runs.high("row_sum") < 1e-5
+                   merged_shape=[int(n) for n in runs.curve("merged_shape")], swapped=runs.min("swapped"), count=count,
+                   plain=runs.max("plain"))
+    right = runs.min("swapped") == count and runs.max("out_gap") < 1e-9 and runs.max("row_sum") < 1e-5
     if not right:
         return runs.verdict("inconclusive", "plain", says)
-    return runs.verdict("true only when" if runs.high("plain") < count else "shown", "plain", says)
+    return runs.verdict("true only when" if runs.max("plain") < count else "shown", "plain", says)
 
 
 def plot(runs: Runs) -> Plot:

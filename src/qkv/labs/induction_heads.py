@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, fit, guesses
 from qkv.messages import Message
 
@@ -17,10 +17,10 @@ SYMBOLS, LENGTH, ROWS, LOOKS = 32, 64, 32, 12
 # text; the rest is read off Figures 3 (score) and 5 (prefix matching), two-layer and one-layer attention-only models.
 TOKENS = [0.0, 2.5, 3.75, 5.0, 7.5, 10.0]  # billions
 PAPER = {"score_1": [0.0, -0.1, -0.1, -0.1, -0.1, -0.1], "score_2": [0.0, -0.12, -0.25, -0.4, -0.4, -0.4],
-         "prefix_1": [0.0, 0.02, 0.02, 0.02, 0.02, 0.02], "prefix_2": [0.0, 0.02, 0.4, 0.8, 0.85, 0.85]}  # fmt: skip
+         "prefix_1": [0.0, 0.02, 0.02, 0.02, 0.02, 0.02], "prefix_2": [0.0, 0.02, 0.4, 0.8, 0.85, 0.85]}
 
 
-def batch(seed: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:
+def draw_batch(seed: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:
     """Rows of 10 to 24 distinct symbols, over and over [B, T + 1], and how many each row has [B, 1]."""
     chance = torch.Generator().manual_seed(seed)
     order = torch.rand(rows, SYMBOLS, generator=chance).argsort(1)
@@ -28,7 +28,7 @@ def batch(seed: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:
     return order.gather(1, torch.arange(LENGTH + 1) % count), count
 
 
-def bare(layers: int, seed: int) -> qkv.Model:
+def build_attention_only(layers: int, seed: int) -> qkv.Model:
     """Attention alone: the FFN is one neuron whose output is frozen at 0."""
     model = Tiny(layers=layers, width=64, ffn=1, vocabulary=SYMBOLS, context=LENGTH).model(seed, torch.float32)
     for name, weight in model.core.named_parameters():
@@ -40,7 +40,7 @@ def bare(layers: int, seed: int) -> qkv.Model:
 @torch.no_grad()
 def look(model: qkv.Model, seed: int) -> tuple[float, float, float]:
     """The loss; the in-context score (loss of the last 8 symbols minus that of the 5th to 8th); the best head's match."""
-    ids, count = batch(seed, 64)
+    ids, count = draw_batch(seed, 64)
     with model.trace(save=["*.pattern"]) as t:
         logits = guesses(model, ids[:, :-1])
     loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(-1, LENGTH)
@@ -51,30 +51,32 @@ def look(model: qkv.Model, seed: int) -> tuple[float, float, float]:
     return float(loss.mean()), float(loss[:, -8:].mean() - loss[:, 4:8].mean()), float(torch.stack(heads).max())
 
 
-def run(seed: int, *, steps: int = 600, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 600, tell: Tell = ignore) -> Numbers:
     every = max(1, steps // LOOKS)
     found: dict[str, float | list[float]] = {"at": [float(step) for step in (*range(0, steps, every), steps)]}
     for layers in (1, 2):
-        model, seen = bare(layers, seed), list[tuple[float, float, float]]()
+        model, seen = build_attention_only(layers, seed), list[tuple[float, float, float]]()
 
-        def given(
+        def draw_and_watch(
             step: int, model: qkv.Model = model, seen: list[tuple[float, float, float]] = seen
         ) -> tuple[Tensor, Tensor]:
             if step % every == 0:
                 seen.append(look(model, -1 - seed))
-            ids = batch(seed * 10**6 + step)[0]
+            ids = draw_batch(seed * 10**6 + step)[0]
             return ids[:, :-1], ids[:, 1:]
 
-        fit(model, given, steps=steps, lr=3e-3, tell=lambda said, layers=layers: tell(f"{layers} layers: {said}"))
+        fit(model, draw_and_watch, steps=steps, lr=3e-3,
+            tell=lambda said, layers=layers: tell(f"{layers} layers: {said}"))
         seen.append(look(model, -1 - seed))
         losses, scores, prefixes = (list(column) for column in zip(*seen, strict=True))
         found |= {f"curve_loss_{layers}": losses, f"curve_score_{layers}": scores, f"curve_prefix_{layers}": prefixes}
         found |= {f"loss_{layers}": losses[-1], f"score_{layers}": scores[-1], f"prefix_{layers}": prefixes[-1]}
-        found |= {f"loss_drop_{layers}": steepest(losses, -every), f"prefix_rise_{layers}": steepest(prefixes, every)}
+        found |= {f"loss_drop_{layers}": find_steepest(losses, -every),
+                  f"prefix_rise_{layers}": find_steepest(prefixes, every)}
     return found
 
 
-def steepest(values: list[float], every: int) -> float:
+def find_steepest(values: list[float], every: int) -> float:
     """The step before which a curve changes most: falls for a negative `every`, rises for a positive one."""
     sign = 1 if every > 0 else -1
     gains = [sign * (b - a) for a, b in pairwise(values[1:])]  # the fall before that is the start's
@@ -82,13 +84,13 @@ def steepest(values: list[float], every: int) -> float:
 
 
 def judge(runs: Runs) -> Verdict:
-    apart = max(abs(a - b) for a, b in zip(runs.each("loss_drop_2"), runs.each("prefix_rise_2"), strict=True))
+    apart = max(abs(a - b) for a, b in zip(runs.values("loss_drop_2"), runs.values("prefix_rise_2"), strict=True))
     says = Message("two layers: the best head matches {prefix_2:.2f}, in-context score {score_2:.1f}; one layer: "
                    "{prefix_1:.2f} and {score_1:.1f}. With two, the head forms within {apart:.0f} steps of the "
                    "steepest fall of the loss", prefix_2=runs.mean("prefix_2"), score_2=runs.mean("score_2"),
                    prefix_1=runs.mean("prefix_1"), score_1=runs.mean("score_1"), apart=apart)
-    forms = runs.low("prefix_2") > 0.5 and runs.high("prefix_1") < 0.2
-    helps = runs.high("score_2") < runs.low("score_1") - 0.5
+    forms = runs.min("prefix_2") > 0.5 and runs.max("prefix_1") < 0.2
+    helps = runs.max("score_2") < runs.min("score_1") - 0.5
     return runs.verdict(
         "shown" if forms and helps and apart <= 100 else "true only when" if forms else "not shown", "prefix_2", says
     )

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import draw, exact
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import draw, load_fp64
 from qkv.messages import Message
 
 MODELS = {"causal": "demo-lm", "full": "demo-bert", "prefix": "demo-moe"}
@@ -30,12 +30,12 @@ def drift(model: qkv.Model, ids: torch.Tensor, prefix: bool) -> list[float]:
     return found
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     curves: dict[str, list[float]] = {}
     for kind, name in MODELS.items():
-        model = exact(name)
+        model = load_fp64(name)
         curves[kind] = drift(model, draw(seed, 1, TOKENS, below=900) + 100, kind == "prefix")
-    model = exact("demo-moe")
+    model = load_fp64("demo-moe")
     ids = draw(seed, 1, TOKENS, below=900) + 100
     with model.trace(save=["*.attn.v"]) as t, torch.no_grad():
         for end in (TOKENS - 1, TOKENS):
@@ -45,10 +45,10 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
 
 
 def judge(runs: Runs) -> Verdict:
-    frozen, moving = max(runs.high("causal"), runs.high("written")), min(runs.low("full"), runs.low("prefix"))
+    frozen, moving = max(runs.max("causal"), runs.max("written")), min(runs.min("full"), runs.min("prefix"))
     says = Message("causal {frozen:.1g}; in an encoder ({full:.2g}) and in a prefix that grows ({prefix:.2g}) they "
                    "change; what is written after a prefix: {written:.1g}", frozen=frozen, full=runs.mean("full"),
-                   prefix=runs.mean("prefix"), written=runs.high("written"))
+                   prefix=runs.mean("prefix"), written=runs.max("written"))
     word = "refuted" if frozen > 1e-9 else "true only when" if moving > 1e-6 else "shown"
     return runs.verdict(word, "causal", says)
 

@@ -5,55 +5,55 @@ import torch
 
 import qkv
 from qkv.cost import count
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import Tiny, fit, guesses, repeated
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import Tiny, draw_repeats, fit, guesses
 from qkv.messages import Message
 
 HEADS, WIDTH, LAYERS = 4, 32, 2
 ARMS = {"mha": 4, "gqa": 2, "mqa": 1}
 
 
-def small(groups: int) -> Tiny:
+def shape_model(groups: int) -> Tiny:
     """The model of so many key/value heads; its feed-forward part is wider by what they save, as in Shazeer 2019."""
     saved = 2 * WIDTH * (HEADS - groups) * (WIDTH // HEADS)
     return Tiny(layers=LAYERS, width=WIDTH, heads=HEADS, groups=groups, ffn=4 * WIDTH + saved // (2 * WIDTH), vocabulary=16)
 
 
 @torch.no_grad()
-def measured(model: qkv.Model, seed: int) -> tuple[float, float]:
+def evaluate_model(model: qkv.Model, seed: int) -> tuple[float, float]:
     """The share of asked symbols that are right, and the loss, on texts that were not trained on."""
-    ids, asked = repeated(seed, 400)
+    ids, asked = draw_repeats(seed, 400)
     logits, ask = guesses(model, ids), asked >= 0
     loss = torch.nn.functional.cross_entropy(logits[ask], asked[ask])
     return float((logits.argmax(-1) == asked)[ask].double().mean()), float(loss)
 
 
-def run(seed: int, *, steps: int = 1000, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 1000, tell: Tell = ignore) -> Numbers:
     found: dict[str, float] = {}
     for arm, groups in ARMS.items():
-        model = small(groups).model(seed, torch.float32)
-        fit(model, lambda step: repeated(seed * 10**6 + step), steps=steps, lr=4e-3,
-            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))  # fmt: skip
-        found[arm], found[f"loss_{arm}"] = measured(model, -1 - seed)
-        found[f"parameters_{arm}"] = float(count(small(groups).spec).parameters)
+        model = shape_model(groups).model(seed, torch.float32)
+        fit(model, lambda step: draw_repeats(seed * 10**6 + step), steps=steps, lr=4e-3,
+            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))
+        found[arm], found[f"loss_{arm}"] = evaluate_model(model, -1 - seed)
+        found[f"parameters_{arm}"] = float(count(shape_model(groups).spec).parameters)
     found["gap"] = found["mha"] - found["mqa"]
     return found
 
 
 def judge(runs: Runs) -> Verdict:
-    spread = max(runs.high(arm) - runs.low(arm) for arm in ARMS)
-    said = ", ".join(f"{arm.upper()} {runs.mean(arm):.2f} ({runs.low(arm):.2f} … {runs.high(arm):.2f})" for arm in ARMS)
+    spread = max(runs.max(arm) - runs.min(arm) for arm in ARMS)
+    said = ", ".join(f"{arm.upper()} {runs.mean(arm):.2f} ({runs.min(arm):.2f} … {runs.max(arm):.2f})" for arm in ARMS)
     says = Message("{said}; MHA over MQA {gap:+.2f}, while seeds of one kind differ by {spread:.2f}", said=said,
                    gap=runs.mean("gap"), spread=spread)
-    if runs.low("mha") > runs.high("mqa") and runs.mean("gap") > spread:
+    if runs.min("mha") > runs.max("mqa") and runs.mean("gap") > spread:
         between = runs.mean("mqa") <= runs.mean("gqa") <= runs.mean("mha")
         return runs.verdict("shown" if between else "true only when", "gap", says)
-    backwards = runs.low("mqa") > runs.high("mha") and -runs.mean("gap") > spread
+    backwards = runs.min("mqa") > runs.max("mha") and -runs.mean("gap") > spread
     return runs.verdict("refuted" if backwards else "not shown", "gap", says)
 
 
 def plot(runs: Runs) -> Plot:
-    series = {f"seed {n}": [each[n] for each in map(runs.each, ARMS)] for n in range(len(runs.rows))}
+    series = {f"seed {n}": [each[n] for each in map(runs.values, ARMS)] for n in range(len(runs.rows))}
     names = {seed: Message("seed {n}", n=n) for n, seed in enumerate(series)}
     return Plot("bars", Message("a segment repeated: accuracy by seed"), tuple(ARMS), series,
                 y_label=Message("accuracy"), names=names)

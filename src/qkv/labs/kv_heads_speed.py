@@ -4,7 +4,7 @@
 import torch
 
 from qkv.core.cache import Static
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, clock, draw
 from qkv.messages import Message
 
@@ -12,7 +12,7 @@ CONTEXTS, GROUPS, LAYERS, HEADS, SIZE = (128, 1024, 8192), (12, 4, 1), 4, 12, 64
 
 
 @torch.no_grad()
-def written(groups: int, context: int, seed: int) -> float:
+def time_token(groups: int, context: int, seed: int) -> float:
     """Milliseconds for one token after a cache of random keys and values."""
     small = Tiny(layers=LAYERS, width=HEADS * SIZE, heads=HEADS, groups=groups, vocabulary=64, positions="none", context=10_000)
     model = small.model(seed, torch.float32)
@@ -20,28 +20,28 @@ def written(groups: int, context: int, seed: int) -> float:
     for layer in range(LAYERS):
         cache.append(layer, *torch.randn(2, 1, groups, context, SIZE, generator=torch.Generator().manual_seed(layer)))
 
-    def write() -> None:
+    def write_token() -> None:
         cache.truncate(context)
         model.core(ids, cache=cache, mode="decode")
 
-    return clock(write, 15)
+    return clock(write_token, 15)
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
-    took = {g: [written(g, c, seed) for c in CONTEXTS] for g in GROUPS}
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
+    took = {g: [time_token(g, c, seed) for c in CONTEXTS] for g in GROUPS}
     return {
         "short": took[12][0] / took[1][0], "long": took[12][-1] / took[1][-1], "long_gqa": took[12][-1] / took[4][-1],
         **{f"kv_{g}": row for g, row in took.items()},
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
     says = Message("12 key/value heads against 1: {short:.2f} times the time at {contexts} tokens, {long:.1f} at "
                    "{contexts2} (against 4: {long_gqa:.1f})", short=runs.mean("short"), contexts=CONTEXTS[0],
                    long=runs.mean("long"), contexts2=CONTEXTS[-1], long_gqa=runs.mean("long_gqa"))
-    if runs.low("long") < 1.3:
+    if runs.min("long") < 1.3:
         return runs.verdict("not shown", "long", says)
-    return runs.verdict("true only when" if runs.low("long") > 1.2 * runs.high("short") else "shown", "long", says)
+    return runs.verdict("true only when" if runs.min("long") > 1.2 * runs.max("short") else "shown", "long", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -9,19 +9,19 @@ from qkv import spec as parts
 from qkv.core.cache import Static
 from qkv.cost import count
 from qkv.hub import spec_of
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, draw
 from qkv.messages import Message
 
 TOKENS = 37
 
 
-def grouped(spec: parts.Spec, groups: int) -> parts.Spec:
+def set_groups(spec: parts.Spec, groups: int) -> parts.Spec:
     """The same decoder with other key/value heads."""
     assert spec.decoder
     blocks = tuple(
         dataclasses.replace(b, attn=dataclasses.replace(b.attn, groups=groups)) for b in spec.decoder.blocks
-    )  # fmt: skip
+    )
     return dataclasses.replace(spec, decoder=dataclasses.replace(spec.decoder, blocks=blocks))
 
 
@@ -31,7 +31,7 @@ def kib(spec: parts.Spec) -> float:
 
 
 @torch.no_grad()
-def measured(groups: int, seed: int) -> float:
+def compare_bytes(groups: int, seed: int) -> float:
     """Bytes of a real cache over what was counted, 1 where they agree."""
     model = Tiny(layers=3, heads=8, width=64, groups=groups).model(seed)
     cache = Static(3)
@@ -40,14 +40,14 @@ def measured(groups: int, seed: int) -> float:
     return cache.bytes / (count(model.spec).kv_bytes_per_token("fp64") * 2 * TOKENS)
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     gpt3, qwen = spec_of("gpt3:175b"), spec_of("qwen2:72b")
-    real = [measured(g, seed) for g in (8, 2, 1)]
+    real = [compare_bytes(g, seed) for g in (8, 2, 1)]
     return {
-        "gpt3_mha": kib(gpt3), "gpt3_mqa": kib(grouped(gpt3, 1)), "llama_7b": kib(spec_of("llama:7b")),
-        "qwen_gqa": kib(qwen), "qwen_mha": kib(grouped(qwen, 64)),
+        "gpt3_mha": kib(gpt3), "gpt3_mqa": kib(set_groups(gpt3, 1)), "llama_7b": kib(spec_of("llama:7b")),
+        "qwen_gqa": kib(qwen), "qwen_mha": kib(set_groups(qwen, 64)),
         "measured": max(real, key=lambda r: abs(r - 1)),
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
@@ -61,7 +61,7 @@ def judge(runs: Runs) -> Verdict:
 
 
 NAMES = {"GPT-3 MHA": "gpt3_mha", "GPT-3 MQA": "gpt3_mqa", "Llama 7B": "llama_7b", "Qwen2 72B GQA": "qwen_gqa",
-         "Qwen2 72B MHA": "qwen_mha"}  # fmt: skip
+         "Qwen2 72B MHA": "qwen_mha"}
 
 
 def plot(runs: Runs) -> Plot:

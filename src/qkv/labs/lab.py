@@ -71,22 +71,22 @@ class Runs:
 
     rows: tuple[Numbers, ...]
 
-    def each(self, name: str) -> list[float]:
+    def values(self, name: str) -> list[float]:
         """One number, by seed."""
         return [value for row in self.rows if isinstance(value := row[name], int | float)]
 
     def mean(self, name: str) -> float:
         """Its mean over the seeds."""
-        values = self.each(name)
+        values = self.values(name)
         return sum(values) / len(values)
 
-    def low(self, name: str) -> float:
+    def min(self, name: str) -> float:
         """Its least value."""
-        return min(self.each(name))
+        return min(self.values(name))
 
-    def high(self, name: str) -> float:
+    def max(self, name: str) -> float:
         """Its greatest value."""
-        return max(self.each(name))
+        return max(self.values(name))
 
     def curve(self, name: str) -> list[float]:
         """A list of numbers, each the mean over the seeds."""
@@ -95,7 +95,7 @@ class Runs:
 
     def verdict(self, word: Word, effect: str, says: Message) -> Verdict:
         """A verdict whose deciding number is called `effect`."""
-        return Verdict(word, says, self.mean(effect), (self.low(effect), self.high(effect)))
+        return Verdict(word, says, self.mean(effect), (self.min(effect), self.max(effect)))
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,12 @@ class Result:
     cpu: float = 0.0  # processor seconds, of all processes together
 
 
-def quiet(_: str) -> None:
+def ignore(_: str) -> None:
     """Nobody listens."""
 
 
 def perform(
-    name: str, lab: Lab, *, seeds: Sequence[int] = (0, 1, 2), steps: int = 0, jobs: int = 1, tell: Tell = quiet
+    name: str, lab: Lab, *, seeds: Sequence[int] = (0, 1, 2), steps: int = 0, jobs: int = 1, tell: Tell = ignore
 ) -> Result:
     """Run a lab for some seeds and judge it; Ctrl-C keeps the seeds that are done and marks the result.
 
@@ -155,18 +155,19 @@ def perform(
 
     steps, began, stopped = steps or lab.steps, time.monotonic(), False
     rows, spent = list[Numbers](), 0.0
-    one = partial(seeded, lab.run, steps=steps, threads=0 if lab.kind == "speed" else 1)
+    one = partial(run_seed, lab.run, steps=steps, threads=0 if lab.kind == "speed" else 1)
     try:
-        with apart(one, seeds, jobs) if jobs > 1 and len(seeds) > 1 else here(one, seeds, tell) as found:
+        together = jobs > 1 and len(seeds) > 1
+        with run_in_processes(one, seeds, jobs) if together else run_in_turn(one, seeds, tell) as found:
             for seed, (row, cpu) in zip(seeds, found, strict=True):
-                rows.append(rounded(row))
+                rows.append(round_numbers(row))
                 spent += cpu
                 tell(f"seed {seed} done")
     except KeyboardInterrupt:
         if not rows:
             raise
         stopped = True
-    verdict = judged(lab, Runs(tuple(rows)), steps, stopped)
+    verdict = judge_runs(lab, Runs(tuple(rows)), steps, stopped)
     took, done = round(time.monotonic() - began, 1), tuple(seeds[: len(rows)])
     return Result(name, done, steps, tuple(rows), verdict, took, stopped, version("torch"), round(spent, 1))
 
@@ -174,8 +175,8 @@ def perform(
 Seeded = Generator[tuple[Numbers, float]]
 
 
-def seeded(
-    run: Callable[..., Numbers], seed: int, *, steps: int, threads: int, tell: Tell = quiet
+def run_seed(
+    run: Callable[..., Numbers], seed: int, *, steps: int, threads: int, tell: Tell = ignore
 ) -> tuple[Numbers, float]:
     """The numbers of one seed on so many threads (0: as many as there are), and the processor seconds it took."""
     import torch
@@ -189,13 +190,13 @@ def seeded(
 
 
 @contextmanager
-def here(one: Callable[..., tuple[Numbers, float]], seeds: Sequence[int], tell: Tell) -> Generator[Seeded]:
+def run_in_turn(one: Callable[..., tuple[Numbers, float]], seeds: Sequence[int], tell: Tell) -> Generator[Seeded]:
     """One seed after another."""
     yield (one(seed, tell=lambda said, seed=seed: tell(f"seed {seed}: {said}")) for seed in seeds)
 
 
 @contextmanager
-def apart(one: Callable[..., tuple[Numbers, float]], seeds: Sequence[int], jobs: int) -> Generator[Seeded]:
+def run_in_processes(one: Callable[..., tuple[Numbers, float]], seeds: Sequence[int], jobs: int) -> Generator[Seeded]:
     """Seeds side by side, in order, in fresh processes that end with the block whatever they are at."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
@@ -210,7 +211,7 @@ def apart(one: Callable[..., tuple[Numbers, float]], seeds: Sequence[int], jobs:
             process.terminate()
 
 
-def judged(lab: Lab, runs: Runs, steps: int, stopped: bool = False) -> Verdict:
+def judge_runs(lab: Lab, runs: Runs, steps: int, stopped: bool = False) -> Verdict:
     """The verdict of a lab over its runs, or why there can be none."""
     found, n = lab.judge(runs), len(runs.rows)
     if steps < lab.enough:
@@ -225,7 +226,7 @@ def judged(lab: Lab, runs: Runs, steps: int, stopped: bool = False) -> Verdict:
     return Verdict("inconclusive", says, found.effect, found.spread)
 
 
-def rounded(numbers: Numbers) -> Numbers:
+def round_numbers(numbers: Numbers) -> Numbers:
     """Six significant digits, whole numbers as they are: what is committed should not change with the last bit."""
     short: Callable[[float], float] = lambda x: x if float(x).is_integer() else float(f"{x:.6g}")  # noqa: E731
     return {k: [short(x) for x in v] if isinstance(v, list) else short(v) for k, v in numbers.items()}
@@ -235,14 +236,15 @@ def as_json(lab: Lab, result: Result) -> dict[str, Any]:
     """A result as it is written to a file: with its claim, so that lists need not import the lab."""
     v = result.verdict
     return {
-        "name": result.name, "kind": lab.kind, "claim": written(lab.claim), "verdict": v.word, "says": written(v.says),
+        "name": result.name, "kind": lab.kind, "claim": list_texts(lab.claim),
+        "verdict": v.word, "says": list_texts(v.says),
         "effect": v.effect, "spread": list(v.spread), "seeds": list(result.seeds), "steps": result.steps,
         "seconds": result.seconds, "cpu": result.cpu, "stopped": result.stopped, "torch": result.torch,
         "numbers": [dict(row) for row in result.numbers],
-    }  # fmt: skip
+    }
 
 
-def written(message: Message) -> list[str]:
+def list_texts(message: Message) -> list[str]:
     """A message as files keep it: in Chinese and in English."""
     return [message.to("zh"), str(message)]
 
@@ -251,15 +253,15 @@ def from_json(found: Mapping[str, Any], where: str) -> Result:
     """The result that `as_json` wrote; what is missing is a QkvError."""
     try:
         verdict = Verdict(found["verdict"], Given({"zh": found["says"][0], "en": found["says"][1]}), found["effect"],
-                          (found["spread"][0], found["spread"][1]))  # fmt: skip
+                          (found["spread"][0], found["spread"][1]))
         return Result(found["name"], tuple(found["seeds"]), found["steps"], tuple(found["numbers"]), verdict,
-                      found["seconds"], found["stopped"], found["torch"], found.get("cpu", 0.0))  # fmt: skip
+                      found["seconds"], found["stopped"], found["torch"], found.get("cpu", 0.0))
     except (KeyError, IndexError, TypeError) as e:
         raise QkvError("{where}: not a lab's result ({kind}: {e}); run the lab again", where=where,
                        kind=type(e).__name__, e=e) from None
 
 
-def write(lab: Lab, result: Result, directory: Path) -> Path:
+def write_result(lab: Lab, result: Result, directory: Path) -> Path:
     """Save a result as DIRECTORY/NAME.json, whole or not at all.
 
     Raises:
@@ -296,7 +298,7 @@ def differences(lab: Lab, kept: Result, again: Result) -> list[Message]:
         if name not in old.rows[0]:
             found.append(Message("{text}: was not there", text=text))
             continue
-        low, high, mean = old.low(name), old.high(name), new.mean(name)
+        low, high, mean = old.min(name), old.max(name), new.mean(name)
         room = max(high - low, 0.02 * abs(old.mean(name)), 1e-9)
         if not low - room <= mean <= high + room:
             found.append(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import qkv
 from qkv.baselines.lstm import lstm_spec
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, draw, fit, guesses
 from qkv.messages import Message
 
@@ -17,24 +17,24 @@ LONGER = 4  # times the steps for the LSTM, to see whether it only learns more s
 Draw = Callable[[int, int], tuple[Tensor, Tensor]]
 
 
-def again(length: int) -> Draw:
+def draw_repeat(length: int) -> Draw:
     """A segment, a mark, the segment again: asked for all of it."""
 
-    def made(seed: int, rows: int) -> tuple[Tensor, Tensor]:
+    def draw_rows(seed: int, rows: int) -> tuple[Tensor, Tensor]:
         ids, mark = draw(seed, rows, length, below=SYMBOLS), torch.full((rows, 1), SYMBOLS)
         return torch.cat((ids, mark, ids[:, :-1]), 1), torch.cat((torch.full_like(ids, -100), ids), 1)
 
-    return made
+    return draw_rows
 
 
-def first(seed: int, rows: int) -> tuple[Tensor, Tensor]:
+def draw_first(seed: int, rows: int) -> tuple[Tensor, Tensor]:
     """A symbol, many others, a mark: asked for the first alone."""
     ids, mark = draw(seed, rows, GAP + 1, below=SYMBOLS), torch.full((rows, 1), SYMBOLS)
     silent = torch.full((rows, GAP + 1), -100)
     return torch.cat((ids, mark), 1), torch.cat((silent, ids[:, :1]), 1)
 
 
-def model(kind: str, context: int, seed: int) -> qkv.Model:
+def build_model(kind: str, context: int, seed: int) -> qkv.Model:
     """About 105,000 parameters: one LSTM layer, or two layers of a Transformer."""
     if kind == "lstm":
         return qkv.build(lstm_spec(SYMBOLS + 1, width=112, source=False, tied=False), seed=seed)
@@ -42,21 +42,21 @@ def model(kind: str, context: int, seed: int) -> qkv.Model:
 
 
 @torch.no_grad()
-def right(trained: qkv.Model, task: Draw, seed: int) -> float:
+def measure_accuracy(trained: qkv.Model, task: Draw, seed: int) -> float:
     ids, labels = task(seed, TEST)
     asked = labels != -100
     return float((guesses(trained, ids).argmax(-1) == labels)[asked].double().mean())
 
 
-def run(seed: int, *, steps: int = 250, tell: Tell = quiet) -> Numbers:
-    tasks: dict[str, tuple[Draw, int]] = {**{str(n): (again(n), 2 * n) for n in LENGTHS}, "gap": (first, GAP + 2)}
+def run(seed: int, *, steps: int = 250, tell: Tell = ignore) -> Numbers:
+    tasks: dict[str, tuple[Draw, int]] = {**{str(n): (draw_repeat(n), 2 * n) for n in LENGTHS}, "gap": (draw_first, GAP + 2)}
     found: dict[str, float] = {}
 
     def race(kind: str, name: str, count: int) -> float:
         task, context = tasks[name]
-        one = model(kind, context, seed)
+        one = build_model(kind, context, seed)
         fit(one, lambda step: task(seed * 10**6 + step, ROWS), steps=count, lr=3e-3, tell=lambda said: tell(f"{kind} {name}: {said}"))
-        return right(one, task, -1 - seed)
+        return measure_accuracy(one, task, -1 - seed)
 
     for name in tasks:
         found |= {f"{kind}_{name}": race(kind, name, steps) for kind in ("lstm", "transformer")}
@@ -73,7 +73,7 @@ def judge(runs: Runs) -> Verdict:
                    lengths=LENGTHS[0], lengths2=LENGTHS[1], long=long, rnn=rnn, net=net, longer=LONGER,
                    lstm_longer=runs.mean("lstm_longer"), gap=GAP, lstm_gap=runs.mean("lstm_gap"),
                    lstm_gap_longer=runs.mean("lstm_gap_longer"), transformer_gap=runs.mean("transformer_gap"))
-    gap = runs.low(f"transformer_{long}") - runs.high(f"lstm_{long}")
+    gap = runs.min(f"transformer_{long}") - runs.max(f"lstm_{long}")
     if gap <= 0.1:
         return runs.verdict("not shown", f"lstm_{long}", says)
     slow = min(runs.mean("lstm_longer") - runs.mean(f"lstm_{long}"), runs.mean("lstm_gap_longer") - runs.mean("lstm_gap")) > 0.25

@@ -3,19 +3,19 @@
 
 import torch
 
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import Tiny, draw, exact, guesses, influence
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import Tiny, draw, guesses, influence, load_fp64
 from qkv.messages import Message
 
 TOKENS = 8
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     model, ids = Tiny(layers=3).model(seed), draw(seed, 1, TOKENS)
     ahead = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)  # (reader, read): read stands to the right
     reach = influence(model, ids, seed).amax((0, 2))
     free = influence(Tiny(mask="full", layers=3).model(seed), ids, seed).amax((0, 2))
-    trained = exact("demo-lm")
+    trained = load_fp64("demo-lm")
     learnt = influence(trained, trained_ids := torch.tensor([trained.ids("One, Two,")]), seed).amax((0, 2))
     count = trained_ids.shape[1]
     with model.trace(save=["*.pattern"]) as t, torch.no_grad():
@@ -36,10 +36,10 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
 
 
 def judge(runs: Runs) -> Verdict:
-    leak = max(runs.high(n) for n in ("leak", "weight", "change", "trained"))
+    leak = max(runs.max(n) for n in ("leak", "weight", "change", "trained"))
     says = Message("from right to left at most {leak:g}, without the mask at least {control:.2g}; each word sees "
-                   "itself too", leak=leak, control=runs.low("control"))
-    if leak == 0 and runs.low("control") > 0 and runs.low("itself") > 0:
+                   "itself too", leak=leak, control=runs.min("control"))
+    if leak == 0 and runs.min("control") > 0 and runs.min("itself") > 0:
         return runs.verdict("shown", "leak", says)
     return runs.verdict("refuted" if leak > 0 else "inconclusive", "leak", says)
 

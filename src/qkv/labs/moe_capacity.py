@@ -9,7 +9,7 @@ from torch import Tensor
 import qkv
 from qkv import spec as parts
 from qkv.cost import count
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, fit, guesses
 from qkv.messages import Message
 
@@ -33,7 +33,7 @@ def facts(seed: int) -> Tensor:
     return torch.randint(0, THINGS, (THINGS, THINGS), generator=torch.Generator().manual_seed(seed))
 
 
-def batch(table: Tensor, seed: int, rows: int = 256) -> tuple[Tensor, Tensor]:
+def draw_batch(table: Tensor, seed: int, rows: int = 256) -> tuple[Tensor, Tensor]:
     ids = torch.randint(0, THINGS, (rows, 2), generator=torch.Generator().manual_seed(seed))
     return ids, torch.stack((torch.full((rows,), -100), table[ids[:, 0], ids[:, 1]]), 1)
 
@@ -44,22 +44,22 @@ def everything() -> Tensor:
 
 
 @torch.no_grad()
-def busiest(model: qkv.Model) -> float:
+def measure_busiest(model: qkv.Model) -> float:
     """The share of facts that the busiest expert reads."""
     with model.trace(save=["layers.0.moe.index"]) as t:
         model(everything())
     return float(torch.bincount(t["layers.0.moe.index"][:, 1].flatten(), minlength=COUNT).max() / THINGS**2)
 
 
-def run(seed: int, *, steps: int = 800, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 800, tell: Tell = ignore) -> Numbers:
     found, table, pairs = dict[str, float](), facts(seed), everything()
     for arm in ARMS:
         model = qkv.build(spec(arm), seed=seed)
         for name, weight in model.core.named_parameters():
             routes = ".router." in name and arm == "experts"  # fixed at random, as in Roller et al. 2021
             weight.requires_grad_(arm.startswith("free") or ".ffn." in name or (".moe." in name and not routes))
-        fit(model, lambda step: batch(table, seed * 10**6 + step), steps=steps, lr=1e-2,
-            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))  # fmt: skip
+        fit(model, lambda step: draw_batch(table, seed * 10**6 + step), steps=steps, lr=1e-2,
+            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))
         with torch.no_grad():
             best = guesses(model, pairs)[:, -1].argmax(-1)
         found[arm] = float((best == table[pairs[:, 0], pairs[:, 1]]).double().mean())
@@ -67,7 +67,7 @@ def run(seed: int, *, steps: int = 800, tell: Tell = quiet) -> Numbers:
             cost = count(spec(arm))
             found[f"held_{arm}"], found[f"met_{arm}"] = float(cost.parameters), float(cost.active_parameters)
         if arm in ("experts", "learned"):
-            found[f"busiest_{arm}"] = busiest(model)
+            found[f"busiest_{arm}"] = measure_busiest(model)
     return found
 
 
@@ -78,10 +78,10 @@ def judge(runs: Runs) -> Verdict:
                    small=runs.mean("small"), experts=runs.mean("experts"), learned=runs.mean("learned"),
                    busiest_learned=runs.mean("busiest_learned"), large=runs.mean("large"),
                    free_small=runs.mean("free_small"), free_experts=runs.mean("free_experts"))
-    gain = runs.low("experts") - runs.high("small")
+    gain = runs.min("experts") - runs.max("small")
     if gain < 0.1:
         return runs.verdict("not shown", "experts", says)
-    always = min(runs.low("learned") - runs.high("small"), runs.low("free_experts") - runs.high("free_small")) > gain / 2
+    always = min(runs.min("learned") - runs.max("small"), runs.min("free_experts") - runs.max("free_small")) > gain / 2
     return runs.verdict("shown" if always else "true only when", "experts", says)
 
 

@@ -3,8 +3,8 @@
 
 import torch
 
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import Tiny, draw, exact, influence
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import Tiny, draw, influence, load_fp64
 from qkv.lens.edit import add
 from qkv.messages import Message
 
@@ -12,7 +12,7 @@ TOKENS, LAYERS = 6, 4
 PROMPT = "One, Two,"
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     reach = influence(Tiny(layers=LAYERS).model(seed), draw(seed, 1, TOKENS), seed)  # L T L T, the reader first
     levels = torch.arange(LAYERS + 1)
     above = (levels[None, :] >= levels[:, None])[:, None, :, None].expand(reach.shape).clone()
@@ -28,7 +28,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
 
 def through_token(seed: int) -> float:
     """Push the top layer's state before the first written word: by how much the next column's embedding changes."""
-    model = exact("demo-lm")
+    model = load_fp64("demo-lm")
     ids = model.ids(PROMPT)
     push = torch.randn(model.spec.stack.width, generator=torch.Generator().manual_seed(seed)) * 1e3
     top = f"layers.{len(model.spec.stack.blocks) - 1}.resid_out"
@@ -43,9 +43,9 @@ def through_token(seed: int) -> float:
 
 def judge(runs: Runs) -> Verdict:
     says = Message("down or sideways {down:g}; up at least {up:.2g}; with the top layer pushed, the next column's "
-                   "layer 0 moved by {through_token:.2g}, by way of the written token alone", down=runs.high("down"),
-                   up=runs.low("up"), through_token=runs.low("through_token"))
-    shown = runs.high("down") == 0 and runs.low("up") > 0 and runs.low("through_token") > 0
+                   "layer 0 moved by {through_token:.2g}, by way of the written token alone", down=runs.max("down"),
+                   up=runs.min("up"), through_token=runs.min("through_token"))
+    shown = runs.max("down") == 0 and runs.min("up") > 0 and runs.min("through_token") > 0
     return runs.verdict("shown" if shown else "refuted", "down", says)
 
 

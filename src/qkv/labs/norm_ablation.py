@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, fit, guesses
 from qkv.messages import Message
 
@@ -16,11 +16,11 @@ Kind = Literal["pre", "post", "none"]
 ARMS: dict[str, tuple[Kind, float]] = {
     "pre_fast": ("pre", 3e-3), "pre_slow": ("pre", 1e-3), "post_fast": ("post", 3e-3), "post_slow": ("post", 1e-3),
     "none_fast": ("none", 3e-3), "none_slow": ("none", 1e-3),
-}  # fmt: skip
+}
 KINDS: tuple[Kind, ...] = ("pre", "post", "none")
 
 
-def batch(seed: int, rows: int = 24) -> tuple[Tensor, Tensor]:
+def draw_batch(seed: int, rows: int = 24) -> tuple[Tensor, Tensor]:
     """Eight symbols, a mark, the same eight again; asked for the second eight."""
     ids = torch.randint(0, SYMBOLS, (rows, LENGTH), generator=torch.Generator().manual_seed(seed))
     read = torch.cat((ids, torch.full((rows, 1), SYMBOLS), ids[:, :-1]), 1)
@@ -28,9 +28,9 @@ def batch(seed: int, rows: int = 24) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def right(model: qkv.Model, seed: int) -> float:
+def measure_accuracy(model: qkv.Model, seed: int) -> float:
     """The share of the second eight that is right."""
-    read, asked = batch(seed, 200)
+    read, asked = draw_batch(seed, 200)
     return float((guesses(model, read).argmax(-1) == asked)[:, LENGTH:].double().mean())
 
 
@@ -39,19 +39,19 @@ def growth(model: qkv.Model, seed: int) -> float:
     """How much longer a state is after the last layer than at the embedding, before training."""
     first, last = "embed", f"layers.{LAYERS - 1}.resid_out"
     with model.trace(save=[first, last]) as t:
-        model(batch(seed)[0])
+        model(draw_batch(seed)[0])
     return float(t[last].norm(dim=-1).mean() / t[first].norm(dim=-1).mean())
 
 
-def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 300, tell: Tell = ignore) -> Numbers:
     found: dict[str, float] = {}
     for arm, (kind, lr) in ARMS.items():
         small = Tiny(norm=kind, layers=LAYERS, vocabulary=SYMBOLS + 1, context=2 * LENGTH)
         model = small.model(seed, torch.float32)
         found.setdefault(f"growth_{kind}", growth(model, seed))
-        fit(model, lambda step: batch(seed * 10**6 + step), steps=steps, lr=lr,
-            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))  # fmt: skip
-        found[arm] = right(model, -1 - seed)
+        fit(model, lambda step: draw_batch(seed * 10**6 + step), steps=steps, lr=lr,
+            tell=lambda said, arm=arm: tell(f"{arm}: {said}"))
+        found[arm] = measure_accuracy(model, -1 - seed)
     for kind in KINDS:
         found[kind] = max(found[f"{kind}_fast"], found[f"{kind}_slow"])
     return found
@@ -62,9 +62,9 @@ def judge(runs: Runs) -> Verdict:
     says = Message("{layers} layers at the better rate of two: pre {pre:.2f}, post {post:.2f}, none {none:.2f} "
                    "(chance 0.06); at 3e-3 and 1e-3: {rates}", layers=LAYERS, pre=runs.mean("pre"),
                    post=runs.mean("post"), none=runs.mean("none"), rates=rates)
-    if min(runs.low("pre"), runs.low("post")) > runs.high("none") + 0.2:
+    if min(runs.min("pre"), runs.min("post")) > runs.max("none") + 0.2:
         return runs.verdict("shown", "pre", says)
-    some = [k for k in ("pre", "post") if runs.low(k) > runs.high("none") + 0.05 or runs.low(f"{k}_fast") > runs.high("none_fast") + 0.2]
+    some = [k for k in ("pre", "post") if runs.min(k) > runs.max("none") + 0.05 or runs.min(f"{k}_fast") > runs.max("none_fast") + 0.2]
     return runs.verdict("true only when" if some else "not shown", "pre", says)
 
 

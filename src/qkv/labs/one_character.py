@@ -9,8 +9,8 @@ from torch import Tensor
 
 import qkv
 from qkv.data.corpus import load_corpus
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import Tiny, fit, read
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import Tiny, encode_texts, fit
 from qkv.messages import Message
 
 ONE, EVERY, FEW = "小", 50, 30
@@ -22,29 +22,29 @@ class Path:
 
     def __init__(self, model: qkv.Model, texts: list[str], letters: list[str], seed: int) -> None:
         self.table, self.texts, self.letters = model.core.embed.weight, texts, letters
-        self.luck, self.kept, self.before = random.Random(seed), list[Tensor](), self.row()
+        self.luck, self.kept, self.before = random.Random(seed), list[Tensor](), self.copy_table()
         self.met, self.ever = torch.zeros(len(letters), dtype=torch.bool), torch.zeros(len(letters), dtype=torch.bool)
         self.absent, self.moved = 0, 0
 
-    def row(self) -> Tensor:
+    def copy_table(self) -> Tensor:
         """The table now, copied."""
         return self.table.detach().clone()
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """The next texts; on the way, count the rows that the step before moved though it did not meet them."""
-        now = self.row()
+        now = self.copy_table()
         if step:
             changed, away = (now != self.before).any(-1), self.ever & ~self.met
             self.absent, self.moved = self.absent + int(away.sum()), self.moved + int((changed & away).sum())
         if step % EVERY == 0:
             self.kept.append(now)
-        ids, after = read([" ".join(self.luck.choice(self.texts)) for _ in range(24)], self.letters)
+        ids, after = encode_texts([" ".join(self.luck.choice(self.texts)) for _ in range(24)], self.letters)
         self.before, self.met = now, torch.bincount(ids.flatten(), minlength=len(self.letters)) > 0
         self.ever = self.ever | self.met
         return ids, after
 
 
-def alike(table: Tensor, letters: list[str]) -> float:
+def measure_likeness(table: Tensor, letters: list[str]) -> float:
     """The share of characters of the five kinds whose nearest other among them is of their own kind."""
     kind = [n for n, group in enumerate(KINDS) for c in group if c in letters]
     rows = torch.nn.functional.normalize(table[[letters.index(c) for group in KINDS for c in group if c in letters]], dim=-1)
@@ -52,14 +52,14 @@ def alike(table: Tensor, letters: list[str]) -> float:
     return sum(kind[n] == kind[i] for i, n in enumerate(near)) / len(kind)
 
 
-def run(seed: int, *, steps: int = 400, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 400, tell: Tell = ignore) -> Numbers:
     texts = [pair.zh for pair in load_corpus().small]
     counts = Counter(c for text in texts for c in text)
     letters = ["␀", *sorted(counts)]  # one that never comes, and stands for padding
     model = Tiny(layers=1, width=32, vocabulary=len(letters)).model(seed, torch.float32)
     path = Path(model, texts, letters, seed)
     fit(model, path.batch, steps=steps, lr=3e-3, tell=tell)
-    tables = torch.stack([*path.kept, path.row()])  # S V D
+    tables = torch.stack([*path.kept, path.copy_table()])  # S V D
     gone = (tables - tables[0]).norm(dim=-1)  # S V
     common = [letters.index(c) for c, _ in counts.most_common()]
     rare, often = common[-FEW:], common[:FEW]
@@ -71,9 +71,9 @@ def run(seed: int, *, steps: int = 400, tell: Tell = quiet) -> Numbers:
     ways = {"one": gone[:, letters.index(ONE)].tolist(), "often": gone[:, often].mean(1).tolist(), "rare": gone[:, rare].mean(1).tolist()}
     return {
         **{way: far[-1] for way, far in ways.items()}, "rank": float(torch.corrcoef(torch.stack((ranks, order)))[0, 1]),
-        "alike_first": alike(tables[0], letters), "alike_last": alike(tables[-1], letters),
+        "alike_first": measure_likeness(tables[0], letters), "alike_last": measure_likeness(tables[-1], letters),
         "idle": path.moved / max(1, path.absent), **{f"path_{way}": far for way, far in ways.items()},
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
@@ -81,10 +81,10 @@ def judge(runs: Runs) -> Verdict:
                    "{one:.2f}, the {few} rarest {rare:.2f}; of the characters that a step did not meet, {idle:.0%} of "
                    "rows moved all the same", alike_first=runs.mean("alike_first"), alike_last=runs.mean("alike_last"),
                    one=runs.mean("one"), few=FEW, rare=runs.mean("rare"), idle=runs.mean("idle"))
-    if runs.low("alike_last") < runs.high("alike_first") + 0.2:
+    if runs.min("alike_last") < runs.max("alike_first") + 0.2:
         return runs.verdict("not shown", "alike_last", says)
-    met_only = runs.high("idle") < 0.01
-    return runs.verdict("shown" if met_only and runs.low("rare") > 0.5 * runs.high("often") else "true only when", "alike_last", says)
+    met_only = runs.max("idle") < 0.01
+    return runs.verdict("shown" if met_only and runs.min("rare") > 0.5 * runs.max("often") else "true only when", "alike_last", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -4,14 +4,14 @@
 import torch
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, draw, guesses
 from qkv.messages import Message
 
 TOKENS = 8
 
 
-def noticed(model: qkv.Model, seed: int) -> float:
+def measure_change(model: qkv.Model, seed: int) -> float:
     """By how much the last position's logits change when the words before it trade places."""
     ids = draw(seed, 1, TOKENS)
     other = torch.cat([ids[:, :-1].flip(1), ids[:, -1:]], 1)
@@ -20,22 +20,22 @@ def noticed(model: qkv.Model, seed: int) -> float:
     return float((a - b).abs().max())
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     found: dict[str, float] = {}
     for mask in ("full", "causal"):
         for layers in (1, 2, 3):
             model = Tiny(mask=mask, layers=layers, positions="none").model(seed)
-            found[f"{mask}_{layers}"] = noticed(model, seed)
-    return found | {"with_positions": noticed(Tiny(mask="full").model(seed), seed)}
+            found[f"{mask}_{layers}"] = measure_change(model, seed)
+    return found | {"with_positions": measure_change(Tiny(mask="full").model(seed), seed)}
 
 
 def judge(runs: Runs) -> Verdict:
-    encoder = max(runs.high(f"full_{n}") for n in (1, 2, 3))
-    blind = max(encoder, runs.high("causal_1"))
-    sees = min(runs.low("causal_2"), runs.low("causal_3"))
+    encoder = max(runs.max(f"full_{n}") for n in (1, 2, 3))
+    blind = max(encoder, runs.max("causal_1"))
+    sees = min(runs.min("causal_2"), runs.min("causal_3"))
     says = Message("encoders of any depth and causal models of one layer: {blind:.1g}; causal models of two layers or "
                    "more: at least {sees:.2g}, for the mask itself tells the order", blind=blind, sees=sees)
-    if blind < 1e-10 and sees > 1e-4 and runs.low("with_positions") > 1e-4:
+    if blind < 1e-10 and sees > 1e-4 and runs.min("with_positions") > 1e-4:
         return runs.verdict("true only when", "causal_2", says)
     return runs.verdict("shown" if max(blind, sees) < 1e-10 else "refuted", "causal_2", says)
 

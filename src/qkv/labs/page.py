@@ -10,12 +10,12 @@ from qkv.labs.lab import KINDS, VERDICTS, Lab, Plot, Result, Runs, as_json
 from qkv.messages import Message
 from qkv.plots import figure, html
 from qkv.plots.forms import Bars, Form, Grid, Lines, Table, scale
-from qkv.plots.text import number
+from qkv.plots.text import format_number
 
 
-def short(x: float) -> str:
+def format_short(x: float) -> str:
     """A number with four digits."""
-    return number(x, 4)
+    return format_number(x, 4)
 
 
 def make_forms(lab: Lab, runs: Runs, lang: str) -> list[Form]:
@@ -28,25 +28,25 @@ def make_forms(lab: Lab, runs: Runs, lang: str) -> list[Form]:
 def make_form(plot: Plot, names: Mapping[str, Message], lang: str) -> Form:
     """One picture of a lab in one language."""
     called = {name: words.to(lang) for name, words in names.items()}
-    places = [called.get(x, x) if isinstance(x, str) else short(x) for x in plot.x]
+    places = [called.get(x, x) if isinstance(x, str) else format_short(x) for x in plot.x]
     series = {called.get(name, name): list(row) for name, row in plot.series.items()}
     title, note, x, y = (words.to(lang) for words in (plot.title, plot.source, plot.x_label, plot.y_label))
     log, published = plot.scale == "log", bool(note)
     if plot.kind == "grid":
         shade = scale(series.values(), log=log)
-        cells = [[number(v, 2) if part >= 0.005 else "" for v, part in zip(*rows, strict=True)]
-                 for rows in zip(series.values(), shade, strict=True)]  # fmt: skip
+        cells = [[format_number(v, 2) if part >= 0.005 else "" for v, part in zip(*rows, strict=True)]
+                 for rows in zip(series.values(), shade, strict=True)]
         return Grid(title, list(series), places, shade, cells, note, x_label=x, y_label=y, published=published)
     if plot.kind == "lines":
         return Lines(title, places, series, note, x_label=x, y_label=y, log=log, published=published)
     return Bars(title, places, series, note, x_label=y, y_label=x, log=log, published=published)
 
 
-def save(lab: Lab, runs: Runs, path: Path, lang: str) -> bool:
+def save_page(lab: Lab, runs: Runs, path: Path, lang: str) -> bool:
     """Write the picture as PNG, in English where no Chinese font is installed; False where matplotlib is missing."""
     if find_spec("matplotlib") is None:
         return False
-    figure.save(figure.draw(make_forms(lab, runs, lang if figure.find_chinese() else "en")), path)
+    figure.save_figure(figure.draw(make_forms(lab, runs, lang if figure.find_chinese() else "en")), path)
     return True
 
 
@@ -54,8 +54,8 @@ def list_rows(lab: Lab, runs: Runs, lang: str) -> list[tuple[str, str, str]]:
     """What was measured: name, mean, and least to greatest over the seeds."""
     rows: list[tuple[str, str, str]] = []
     for name, words in lab.rows.items():
-        spread = f"{short(runs.low(name))} … {short(runs.high(name))}" if len(runs.rows) > 1 else ""
-        rows.append((words.to(lang), short(runs.mean(name)), spread))
+        spread = f"{format_short(runs.min(name))} … {format_short(runs.max(name))}" if len(runs.rows) > 1 else ""
+        rows.append((words.to(lang), format_short(runs.mean(name)), spread))
     return rows
 
 
@@ -73,7 +73,8 @@ def write_verdict(result: Result, lang: str) -> str:
     word = name_verdict(result, lang)
     marked = (Message(" (stopped early: partial)").to(lang)) if result.stopped else ""
     colon = Message(": ").to(lang)
-    return f"{word}{marked}{colon}{v.says.to(lang)} [{short(v.effect)}; {short(v.spread[0])} … {short(v.spread[1])}]"
+    effect, low, high = map(format_short, (v.effect, *v.spread))
+    return f"{word}{marked}{colon}{v.says.to(lang)} [{effect}; {low} … {high}]"
 
 
 def write_page(lab: Lab, result: Result, lang: str) -> str:

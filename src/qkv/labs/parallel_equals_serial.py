@@ -4,8 +4,8 @@
 import torch
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import Tiny, draw, exact, influence
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import Tiny, draw, influence, load_fp64
 from qkv.messages import Message
 
 TOKENS = 12
@@ -25,8 +25,8 @@ def serial_gap(model: qkv.Model, ids: torch.Tensor, source: torch.Tensor | None 
     return max(float((logits(ids[:, :n])[-1] - whole[n - 1]).abs().max()) for n in range(1, ids.shape[1] + 1))
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
-    ids, demo = draw(seed, 1, TOKENS), exact("demo")
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
+    ids, demo = draw(seed, 1, TOKENS), load_fp64("demo")
     assert demo.tokenizer
     read, said = TEXTS[seed % len(TEXTS)]
     source, answer = torch.tensor([demo.ids(read)]), demo.tokenizer.encode(said, side="target")
@@ -38,14 +38,14 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "causal": serial_gap(Tiny().model(seed), ids), "demo": serial_gap(demo, target, source),
         "unmasked": serial_gap(unmasked, ids), "sees_answer": float(ahead.min()), "hidden": float(hidden.max()),
         "passes": float(TOKENS),
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
-    gap = max(runs.high("causal"), runs.high("demo"))
+    gap = max(runs.max("causal"), runs.max("demo"))
     says = Message("one pass against {tokens}: {gap:.1g} apart; without the mask {unmasked:.2g}, and each guess sees "
-                   "its own answer", tokens=TOKENS, gap=gap, unmasked=runs.low("unmasked"))
-    word = "refuted" if gap > 1e-9 or runs.high("hidden") > 0 else "shown" if runs.low("unmasked") > 1e-4 else "inconclusive"
+                   "its own answer", tokens=TOKENS, gap=gap, unmasked=runs.min("unmasked"))
+    word = "refuted" if gap > 1e-9 or runs.max("hidden") > 0 else "shown" if runs.min("unmasked") > 1e-4 else "inconclusive"
     return runs.verdict(word, "causal", says)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, draw, fit, guesses
 from qkv.messages import Message
 
@@ -15,7 +15,7 @@ WORDS = ASK + 2 + MOST
 ORDERS = ("first", "last")
 
 
-def batch(order: str, seed: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:
+def draw_batch(order: str, seed: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:
     """A text of letters and a question before or after it, then the mark; asked how often the letter occurs."""
     both = draw(seed, rows, LENGTH + 1, below=LETTERS)
     text, letter = both[:, :-1], both[:, -1:]
@@ -26,15 +26,15 @@ def batch(order: str, seed: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def right(trained: qkv.Model, order: str, seed: int) -> float:
-    ids, labels = batch(order, seed, TEST)
+def measure_accuracy(trained: qkv.Model, order: str, seed: int) -> float:
+    ids, labels = draw_batch(order, seed, TEST)
     return float((guesses(trained, ids)[:, -1].argmax(-1) == labels[:, -1]).double().mean())
 
 
 @torch.no_grad()
-def moved(trained: qkv.Model, order: str, seed: int) -> float:
+def measure_shift(trained: qkv.Model, order: str, seed: int) -> float:
     """How far the states of the text move when only the question changes, as a share of their size."""
-    ids, _ = batch(order, seed, 50)
+    ids, _ = draw_batch(order, seed, 50)
     other, at = ids.clone(), 0 if order == "first" else LENGTH
     other[:, at] = LETTERS + (ids[:, at] - LETTERS + 1) % LETTERS
     text = slice(1, LENGTH + 1) if order == "first" else slice(0, LENGTH)
@@ -42,32 +42,33 @@ def moved(trained: qkv.Model, order: str, seed: int) -> float:
     return float((before - after).norm() / before.norm())
 
 
-def run(seed: int, *, steps: int = 1100, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 1100, tell: Tell = ignore) -> Numbers:
     found: dict[str, float] = {}
     for order in ORDERS:
         model = Tiny(layers=2, width=48, vocabulary=WORDS, context=LENGTH + 2).model(seed, torch.float32)
-        fit(model, lambda step, order=order: batch(order, seed * 10**6 + step), steps=steps, lr=3e-3,
-            tell=lambda said, order=order: tell(f"{order}: {said}"))  # fmt: skip
-        found |= {order: right(model, order, -1 - seed), f"{order}_moved": moved(model, order, -1 - seed)}
+        fit(model, lambda step, order=order: draw_batch(order, seed * 10**6 + step), steps=steps, lr=3e-3,
+            tell=lambda said, order=order: tell(f"{order}: {said}"))
+        found |= {order: measure_accuracy(model, order, -1 - seed),
+                  f"{order}_moved": measure_shift(model, order, -1 - seed)}
     return found
 
 
 def judge(runs: Runs) -> Verdict:
-    gains = [a - b for a, b in zip(runs.each("first"), runs.each("last"), strict=True)]
+    gains = [a - b for a, b in zip(runs.values("first"), runs.values("last"), strict=True)]
     says = Message("counted right with the question first {first:.2f} ({first2:.2f} to {first3:.2f}), last {last:.2f} "
                    "({last2:.2f} to {last3:.2f}). With another question the text's states move by {last_moved:.2g} "
                    "where it stands last, by {first_moved:.2f} where it stands first", first=runs.mean("first"),
-                   first2=runs.low("first"), first3=runs.high("first"), last=runs.mean("last"), last2=runs.low("last"),
-                   last3=runs.high("last"), last_moved=runs.high("last_moved"),
+                   first2=runs.min("first"), first3=runs.max("first"), last=runs.mean("last"), last2=runs.min("last"),
+                   last3=runs.max("last"), last_moved=runs.max("last_moved"),
                    first_moved=runs.mean("first_moved"))
-    learnt = min(runs.low("first"), runs.low("last")) > 0.85
+    learnt = min(runs.min("first"), runs.min("last")) > 0.85
     word = "shown" if min(gains) > 0.05 else "refuted" if learnt and max(gains) < 0.05 else "not shown"
     return runs.verdict(word, "first", says)
 
 
 def plot(runs: Runs) -> Plot:
     seeds = [f"{n + 1}" for n in range(len(runs.rows))]
-    return Plot("bars", Message("counted right, seed by seed"), seeds, {order: runs.each(order) for order in ORDERS},
+    return Plot("bars", Message("counted right, seed by seed"), seeds, {order: runs.values(order) for order in ORDERS},
                 Message("seed"), Message("accuracy"))
 
 

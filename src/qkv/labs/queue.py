@@ -3,14 +3,14 @@
 
 import torch
 
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, clock, draw, guesses
 from qkv.messages import Message
 
 LENGTHS, WIDTH, ROWS, VOCABULARY = (16, 64, 256), 128, 4, 64
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     small = Tiny(layers=1, width=WIDTH, vocabulary=VOCABULARY, context=LENGTHS[-1])
     model = small.model(seed, torch.float32)
     torch.manual_seed(seed)
@@ -20,10 +20,10 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         ids = draw(seed, ROWS, length, below=VOCABULARY)
         ways = {"lstm": lambda ids=ids: head(rnn(embed(ids))[0]), "transformer": lambda ids=ids: guesses(model, ids)}
         for name, logits in ways.items():
-            def step(logits=logits, ids=ids) -> None:
+            def train_step(logits=logits, ids=ids) -> None:
                 torch.nn.functional.cross_entropy(logits().flatten(0, 1), ids.flatten()).backward()
 
-            took[name].append(clock(step, 5))
+            took[name].append(clock(train_step, 5))
         tell(f"{length} tokens")
     factors = [a / b for a, b in zip(took["lstm"], took["transformer"], strict=True)]
     return {"short": factors[0], "long": factors[-1], "best": max(factors), "waits_rnn": float(LENGTHS[-1]), "waits": 1.0, **took}
@@ -34,7 +34,7 @@ def judge(runs: Runs) -> Verdict:
                    "takes {long:.2f} of the Transformer's time ({short:.2f} at {lengths2}), not thousands of times",
                    lengths=LENGTHS[-1], waits_rnn=runs.mean("waits_rnn"), long=runs.mean("long"),
                    short=runs.mean("short"), lengths2=LENGTHS[0])
-    return runs.verdict("refuted" if runs.high("best") < 100 else "shown", "long", says)
+    return runs.verdict("refuted" if runs.max("best") < 100 else "shown", "long", says)
 
 
 def plot(runs: Runs) -> Plot:

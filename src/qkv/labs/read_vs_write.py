@@ -3,14 +3,14 @@
 
 import qkv
 from qkv.hub import spec_of
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import pace
 from qkv.messages import Message
 
 LENGTHS = (16, 64, 128, 256)
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     model = qkv.build(spec_of("gpt2:124m"), seed=seed)
     reads, writes = [], []
     for length in LENGTHS:
@@ -26,9 +26,9 @@ def judge(runs: Runs) -> Verdict:
     says = Message("writing is {short:.1f} times slower than reading at {lengths} tokens, {long:.1f} times at "
                    "{lengths2}: it depends on the length, there is no one factor", short=runs.mean("short"),
                    lengths=LENGTHS[0], long=runs.mean("long"), lengths2=LENGTHS[-1])
-    if runs.low("long") < 1.5:
+    if runs.min("long") < 1.5:
         return runs.verdict("not shown", "long", says)
-    return runs.verdict("true only when" if runs.low("long") > 1.3 * runs.high("short") else "shown", "long", says)
+    return runs.verdict("true only when" if runs.min("long") > 1.3 * runs.max("short") else "shown", "long", says)
 
 
 def plot(runs: Runs) -> Plot:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, fit, guesses
 from qkv.messages import Message
 
@@ -21,7 +21,7 @@ ARMS: dict[str, tuple[Literal["serial", "none"], int]] = {
 }
 
 
-def batch(seed: int, rows: int = 16) -> tuple[Tensor, Tensor]:
+def draw_batch(seed: int, rows: int = 16) -> tuple[Tensor, Tensor]:
     """Eight symbols, a mark, the same eight again; asked for the second eight."""
     ids = torch.randint(0, SYMBOLS, (rows, LENGTH), generator=torch.Generator().manual_seed(seed))
     mark = torch.full((rows, 1), SYMBOLS)
@@ -30,20 +30,20 @@ def batch(seed: int, rows: int = 16) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def right(model: qkv.Model, seed: int) -> float:
+def measure_accuracy(model: qkv.Model, seed: int) -> float:
     """The share of the second eight symbols that is right."""
-    read, asked = batch(seed, 200)
+    read, asked = draw_batch(seed, 200)
     return float((guesses(model, read).argmax(-1) == asked)[:, LENGTH:].double().mean())
 
 
 def slope(model: qkv.Model, seed: int, weight: Tensor) -> float:
     """The length of the loss's gradient at a parameter, before any step."""
-    read, asked = batch(seed, 32)
+    read, asked = draw_batch(seed, 32)
     loss = torch.nn.functional.cross_entropy(guesses(model, read).flatten(0, 1), asked.flatten())
     return float(torch.autograd.grad(loss, weight)[0].norm())
 
 
-def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 300, tell: Tell = ignore) -> Numbers:
     found: dict[str, float] = {}
     for arm, (residual, layers) in ARMS.items():
         small = Tiny(residual=residual, layers=layers, ffn=64, vocabulary=SYMBOLS + 1, context=2 * LENGTH)
@@ -51,20 +51,20 @@ def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
         found[f"slope_{arm}"] = slope(model, seed, model.core.embed.weight)
         for rate in RATES if arm == "without" else (3e-3,):
             model = small.model(seed, torch.float32)
-            fit(model, lambda step: batch(seed * 10**6 + step), steps=steps, lr=rate,
-                tell=lambda said, arm=arm, rate=rate: tell(f"{arm}, rate {rate:g}: {said}"))  # fmt: skip
-            found[arm] = max(found.get(arm, 0.0), right(model, -1 - seed))
+            fit(model, lambda step: draw_batch(seed * 10**6 + step), steps=steps, lr=rate,
+                tell=lambda said, arm=arm, rate=rate: tell(f"{arm}, rate {rate:g}: {said}"))
+            found[arm] = max(found.get(arm, 0.0), measure_accuracy(model, -1 - seed))
     return found
 
 
 def judge(runs: Runs) -> Verdict:
-    fades = runs.high("slope_without") < 0.1 * runs.low("slope_with")
+    fades = runs.max("slope_without") < 0.1 * runs.min("slope_with")
     says = Message("{layers} layers: with {with_:.2f}, without {without:.2f} (the best of three rates; chance 0.06); "
                    "the first gradient {slope_with:.2g} against {slope_without:.2g}: it {what}", layers=LAYERS,
                    with_=runs.mean("with"), without=runs.mean("without"), slope_with=runs.mean("slope_with"),
                    slope_without=runs.mean("slope_without"),
                    what=Message("vanishes") if fades else Message("does not vanish"))
-    helps = runs.low("with") >= 0.95 and runs.high("without") < 0.2
+    helps = runs.min("with") >= 0.95 and runs.max("without") < 0.2
     return runs.verdict("shown" if helps else "not shown", "with", says)
 
 

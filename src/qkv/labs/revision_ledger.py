@@ -4,8 +4,8 @@
 import torch
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import Tiny, draw, exact
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import Tiny, draw, load_fp64
 from qkv.messages import Message
 
 LAYERS = 6
@@ -23,21 +23,21 @@ def ledger(model: qkv.Model, ids: torch.Tensor) -> tuple[float, list[float]]:
     return float((sum(entries) - last).norm() / last.norm()), sizes
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     ids = draw(seed, 2, 12)
     pre, pre_sizes = ledger(Tiny(layers=LAYERS).model(seed), ids)
     post, post_sizes = ledger(Tiny(layers=LAYERS, norm="post").model(seed), ids)
     learnt = draw(seed, 2, 12, below=900) + 100
     return {
-        "pre": pre, "post": post, "trained_pre": ledger(exact("demo-lm"), learnt)[0],
-        "trained_post": ledger(exact("demo-bert"), learnt)[0],
+        "pre": pre, "post": post, "trained_pre": ledger(load_fp64("demo-lm"), learnt)[0],
+        "trained_post": ledger(load_fp64("demo-bert"), learnt)[0],
         "growth_pre": pre_sizes[-1] / pre_sizes[0], "growth_post": post_sizes[-1] / post_sizes[0],
         "pre_sizes": pre_sizes, "post_sizes": post_sizes,
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
-    kept, broken = max(runs.high("pre"), runs.high("trained_pre")), min(runs.low("post"), runs.low("trained_post"))
+    kept, broken = max(runs.max("pre"), runs.max("trained_pre")), min(runs.min("post"), runs.min("trained_post"))
     says = Message("pre-norm: {kept:.1g} apart; post-norm, as in the paper: {broken:.0%} or more, for each norm "
                    "rescales the sum", kept=kept, broken=broken)
     word = "refuted" if kept > 1e-9 else "true only when" if broken > 0.01 else "shown"

@@ -6,7 +6,7 @@ import torch
 import qkv
 from qkv.core.cache import Static
 from qkv.cost import count
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, clock, draw
 from qkv.messages import Message
 
@@ -27,18 +27,18 @@ def speeds(model: qkv.Model, rows: int, seed: int) -> tuple[float, float]:
     cache = Static(LAYERS, capacity=CONTEXT + 1)
     start, new = ids[:, :-1], ids[:, -1:]
 
-    def read() -> None:
+    def run_prefill() -> None:
         cache.truncate(0)
         model.core.hidden(start, cache=cache, mode="prefill")
 
-    def write() -> None:
+    def run_decode() -> None:
         cache.truncate(CONTEXT)
         model.core(new, cache=cache, mode="decode")
 
-    return rows * CONTEXT / clock(read, 3), rows / clock(write, 5)
+    return rows * CONTEXT / clock(run_prefill, 3), rows / clock(run_decode, 5)
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     small = Tiny(layers=LAYERS, width=WIDTH, heads=12, vocabulary=32)
     model, weights = small.model(seed, torch.float32), count(small.spec).parameters
     flops, bytes_ = ceilings()
@@ -53,7 +53,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "read_gain": reads[-1] / reads[0], "write_gain": writes[-1] / writes[0],
         "half_read": half_read / reads[0], "half_write": half_write / writes[0],
         "reads": [r / reads[0] for r in reads], "writes": [w / writes[0] for w in writes],
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:

@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, draw
 from qkv.messages import Message
 
@@ -24,7 +24,7 @@ def head(dim: int, scale: float | None, seed: int, shrink: float = 1.0) -> tuple
     return float((q @ k.mT).var()), float(entropy), float((p * (1 - p)).sum(-1).mean())
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     scaled = [head(d, None, seed) for d in DIMS]
     plain = [head(d, 1.0, seed) for d in DIMS]
     small = [head(d, 1.0, seed, d**-0.5) for d in DIMS]  # no scaling, but a first W_Q that is smaller
@@ -34,7 +34,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "gradient_scaled": scaled[-1][2], "gradient_plain": plain[-1][2],
         "absorbed": max(abs(a[1] - b[1]) for a, b in zip(scaled, small, strict=True)),
         "scaled_curve": [s[1] for s in scaled], "plain_curve": [s[1] for s in plain],
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
@@ -42,9 +42,9 @@ def judge(runs: Runs) -> Verdict:
                    "{gradient_scaled:.2f} and {gradient_plain:.2f}; but a first W_Q made as much smaller does the "
                    "same ({absorbed:.1g} apart)", scaled=runs.mean("scaled"), plain=runs.mean("plain"),
                    gradient_scaled=runs.mean("gradient_scaled"), gradient_plain=runs.mean("gradient_plain"),
-                   absorbed=runs.high("absorbed"))
-    saturates = runs.low("scaled") > 0.8 and runs.high("plain") < 0.5
-    word = "true only when" if saturates and runs.high("absorbed") < 1e-9 else "shown" if saturates else "not shown"
+                   absorbed=runs.max("absorbed"))
+    saturates = runs.min("scaled") > 0.8 and runs.max("plain") < 0.5
+    word = "true only when" if saturates and runs.max("absorbed") < 1e-9 else "shown" if saturates else "not shown"
     return runs.verdict(word, "plain", says)
 
 

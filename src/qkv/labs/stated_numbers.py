@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.messages import Message
 from qkv.sampling import Sampling, distribution
 
@@ -18,7 +18,7 @@ def shares(scores: tuple[float, ...], temperature: float = 1.0) -> list[float]:
     return distribution(torch.tensor([scores]), Sampling(temperature))[0].tolist()
 
 
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     said, wanted = shares(LOGITS), math.log(STATED[0] / STATED[1])
     fitting = (LOGITS[0] - LOGITS[1]) / wanted  # the temperature at which the first two are 0.85 to 0.10
     warm = shares(LOGITS, fitting)
@@ -29,7 +29,7 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "match": shares(MATCH)[0], "match_scaled": shares(MATCH, 2.0)[0], "match_dim": needed**2,
         "table": max(abs(sum(row) - 1) for row in TABLE), "loss": -math.log(0.1),
         "fit": [shares(LOGITS, float(t))[0] for t in (1, 2, 3, 4, 5, 6, 8)],
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
@@ -39,7 +39,7 @@ def judge(runs: Runs) -> Verdict:
                    study=runs.mean("study"), apple=runs.mean("apple"), third=runs.mean("third"),
                    temperature=runs.mean("temperature"), third_then=runs.mean("third_then"), match=runs.mean("match"),
                    match_scaled=runs.mean("match_scaled"))
-    wrong = runs.low("study") > 0.999 and runs.low("third_then") > 10
+    wrong = runs.min("study") > 0.999 and runs.min("third_then") > 10
     return runs.verdict("refuted" if wrong else "shown", "study", says)
 
 

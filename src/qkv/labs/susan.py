@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import Tiny, fit, guesses, read
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import Tiny, encode_texts, fit, guesses
 from qkv.lens.edit import Edit, cut
 from qkv.messages import Message
 
@@ -17,11 +17,11 @@ NAMES = ("Susan", "Mary", "Tom", "John", "Alice", "Peter", "Laura", "Bob")
 FILLERS = ("it", "rains", "today", "nice", "city", "here")
 SELF, OTHER, MY, IS = 3, 6, 10, 12  # slots of “hello , I'm Susan . he's Tom . it rains my name is”
 CUTS = {"my": [cut("layers.*.attn", query=MY, key=SELF)], "is": [cut("layers.*.attn", query=IS, key=SELF)],
-        "both": [cut("layers.*.attn", query=(MY, MY + 1, IS), key=SELF)], "control": [cut("layers.*.attn", query=IS, key=OTHER)]}  # fmt: skip
+        "both": [cut("layers.*.attn", query=(MY, MY + 1, IS), key=SELF)], "control": [cut("layers.*.attn", query=IS, key=OTHER)]}
 WORDS = sorted({*NAMES, *FILLERS, *["hello", ",", "I'm", ".", "he's", "my", "his", "name", "is"]})
 
 
-def text(me: str, him: str, between: tuple[str, str], first: str, swap: bool) -> str:
+def write_text(me: str, him: str, between: tuple[str, str], first: str, swap: bool) -> str:
     """Two people are introduced, in either order, and both are asked for, `my` or `his` first."""
     intro = [f"I'm {me} .", f"he's {him} ."]
     asked = [f"my name is {me} .", f"his name is {him}"]
@@ -30,20 +30,20 @@ def text(me: str, him: str, between: tuple[str, str], first: str, swap: bool) ->
     return " ".join(["hello ,", *(intro[::-1] if swap else intro), *between, *asked])
 
 
-def batch(seed: int, rows: int = 48) -> tuple[Tensor, Tensor]:
+def draw_batch(seed: int, rows: int = 48) -> tuple[Tensor, Tensor]:
     """Texts, asked for the names after `is` alone."""
     luck, texts = random.Random(seed), list[str]()
     for _ in range(rows):
         me, him = luck.sample(NAMES, 2)
-        texts.append(text(me, him, (luck.choice(FILLERS), luck.choice(FILLERS)), luck.choice(("my", "his")), luck.random() < 0.5))
-    ids, after = read(texts, WORDS)
+        texts.append(write_text(me, him, (luck.choice(FILLERS), luck.choice(FILLERS)), luck.choice(("my", "his")), luck.random() < 0.5))
+    ids, after = encode_texts(texts, WORDS)
     return ids, after.where(ids == WORDS.index("is"), -100)
 
 
 def questions() -> tuple[Tensor, Tensor, Tensor]:
     """Every pair of people in the layout of the slots, up to `is` [N, 13], and the two names [N] each."""
     pairs = list(permutations(NAMES, 2))
-    ids = read([text(me, him, ("it", "rains"), "my", False) for me, him in pairs], WORDS)[0][:, : IS + 1]
+    ids = encode_texts([write_text(me, him, ("it", "rains"), "my", False) for me, him in pairs], WORDS)[0][:, : IS + 1]
     return ids, ids[:, SELF], ids[:, OTHER]
 
 
@@ -56,9 +56,9 @@ def answers(model: qkv.Model, edits: list[Edit]) -> tuple[float, float]:
     return float((best == me).double().mean()), float((best == him).double().mean())
 
 
-def run(seed: int, *, steps: int = 600, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 600, tell: Tell = ignore) -> Numbers:
     model = Tiny(layers=2, width=48, vocabulary=len(WORDS), context=24).model(seed, torch.float32)
-    fit(model, lambda step: batch(seed * 10**6 + step), steps=steps, lr=3e-3, tell=tell)
+    fit(model, lambda step: draw_batch(seed * 10**6 + step), steps=steps, lr=3e-3, tell=tell)
     found: dict[str, float] = {"right": answers(model, [])[0]}
     for way, edits in CUTS.items():
         found[f"cut_{way}"], found[f"other_{way}"] = answers(model, edits)
@@ -77,10 +77,10 @@ def judge(runs: Runs) -> Verdict:
                    look_my=runs.mean("look_my"), look_is=runs.mean("look_is"), cut_my=runs.mean("cut_my"),
                    cut_is=runs.mean("cut_is"), cut_both=runs.mean("cut_both"),
                    cut_control=runs.mean("cut_control"))
-    works = runs.low("right") > 0.9 and runs.high("cut_both") < 0.6 and runs.low("cut_control") > 0.8
+    works = runs.min("right") > 0.9 and runs.max("cut_both") < 0.6 and runs.min("cut_control") > 0.8
     if not works:
         return runs.verdict("not shown", "cut_my", says)
-    return runs.verdict("shown" if runs.high("cut_my") < 0.6 else "refuted" if runs.low("cut_my") > 0.9 else "true only when", "cut_my", says)
+    return runs.verdict("shown" if runs.max("cut_my") < 0.6 else "refuted" if runs.min("cut_my") > 0.9 else "true only when", "cut_my", says)
 
 
 BARS = ("right", "cut_my", "cut_is", "cut_both", "cut_control")

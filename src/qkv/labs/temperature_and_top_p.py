@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import torch
 
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import exact, guesses
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import guesses, load_fp64
 from qkv.messages import Message
 from qkv.sampling import Sampling, distribution
 
@@ -25,8 +25,8 @@ def odds(p: torch.Tensor) -> float:
 
 
 @torch.no_grad()
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
-    model = exact("demo-lm")
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
+    model = load_fp64("demo-lm")
     logits = guesses(model, torch.tensor([model.ids(PROMPTS[seed % len(PROMPTS)])]))[:, -1]
     whole = distribution(logits, Sampling(1.0))[0]
     warm = [distribution(logits, Sampling(t))[0] for t in TEMPERATURES]
@@ -41,16 +41,16 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "sharpens": float(all(entropy(c) <= entropy(whole) + 1e-6 for c in cut)),
         "shift": float((distribution(logits + 5, Sampling(1.0)) - whole).abs().max()),
         "by_temperature": [entropy(p) for p in warm], "by_mass": [entropy(p) for p in cut],
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
     says = Message("temperature changes ratios (by {ratio_temperature:.1f} nats) and keeps every word; top-p 0.9 "
                    "keeps {kept_top_p:.0f} and their ratios ({ratio_top_p:.1g}), and entropy only falls",
                    ratio_temperature=runs.mean("ratio_temperature"), kept_top_p=runs.mean("kept_top_p"),
-                   ratio_top_p=runs.high("ratio_top_p"))
-    knobs = runs.low("rises") == 1 and runs.low("best_stays") == 1 and runs.low("ratio_temperature") > 0.1
-    cuts = runs.high("ratio_top_p") < 1e-4 and runs.low("sharpens") == 1
+                   ratio_top_p=runs.max("ratio_top_p"))
+    knobs = runs.min("rises") == 1 and runs.min("best_stays") == 1 and runs.min("ratio_temperature") > 0.1
+    cuts = runs.max("ratio_top_p") < 1e-4 and runs.min("sharpens") == 1
     return runs.verdict("refuted" if knobs and cuts else "shown" if knobs else "inconclusive", "ratio_top_p", says)
 
 

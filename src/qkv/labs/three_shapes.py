@@ -8,8 +8,19 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import qkv
-from qkv.labs.arms import START, Shape, arm, batch, dictionary, learn, pairs, whole_right, words_right, written
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.arms import (
+    START,
+    Shape,
+    arm,
+    dictionary,
+    generate_rows,
+    learn,
+    make_batch,
+    pairs,
+    whole_right,
+    words_right,
+)
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, fit, guesses
 from qkv.messages import Message
 
@@ -18,7 +29,7 @@ GAPS, ROWS, TEST, HIDDEN = ("encoder", "left", "shown"), 32, 200, 3
 MASK = len(dictionary())
 
 
-def gapped(way: str, seed: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:
+def draw_gaps(way: str, seed: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:
     """English sentences with three words hidden, their Chinese after them: ids and labels for a way to fill the gaps.
 
     encoder: at the gaps, seeing both sides. left: the words before each gap alone. shown: all of it first, with the
@@ -33,35 +44,35 @@ def gapped(way: str, seed: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:
         row, label = {
             "encoder": ([*masked, *source], said), "left": ([START, *words, *source], said),
             "shown": ([*masked, *source, START, *asked[:-1]], [-100] * (len(words) + len(source)) + asked),
-        }[way]  # fmt: skip
+        }[way]
         ids.append(torch.tensor(row))
         labels.append(torch.tensor(label + [-100] * (len(row) - len(label))))
     return pad_sequence(ids, batch_first=True), pad_sequence(labels, batch_first=True, padding_value=-100)
 
 
 @torch.no_grad()
-def filled(model: qkv.Model, way: str, seed: int) -> float:
+def measure_accuracy(model: qkv.Model, way: str, seed: int) -> float:
     """The share of gaps that a model fills right; what is shown first is asked behind true answers."""
-    ids, labels = gapped(way, seed, TEST)
+    ids, labels = draw_gaps(way, seed, TEST)
     return float((guesses(model, ids).argmax(-1) == labels)[labels != -100].double().mean())
 
 
-def run(seed: int, *, steps: int = 120, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 120, tell: Tell = ignore) -> Numbers:
     data, test, found = pairs(seed, 8000, (1, 2)), pairs(-1 - seed, TEST, (2,)), dict[str, float]()
     for shape, layers in SHAPES.items():
         for stage, count in (("half", steps // 2), ("whole", steps)):
             model = arm(shape, vocabulary=MASK, layers=layers, seed=seed)
-            learn(model, lambda step, shape=shape: batch(shape, [data[(step * ROWS + i) % len(data)] for i in range(ROWS)]),
-                  steps=count, tell=lambda said, shape=shape: tell(f"{shape}: {said}"))  # fmt: skip
-            said = written(model, shape, test)
+            learn(model, lambda step, shape=shape: make_batch(shape, [data[(step * ROWS + i) % len(data)] for i in range(ROWS)]),
+                  steps=count, tell=lambda said, shape=shape: tell(f"{shape}: {said}"))
+            said = generate_rows(model, shape, test)
             found[f"{shape}_{stage}"] = words_right(said, test)
         found[f"{shape}_sentences"] = whole_right(said, test)
     for way in GAPS:
         small = Tiny("full" if way == "encoder" else "causal", layers=2, width=64, vocabulary=MASK + 1, context=32)
         model = small.model(seed, torch.float32)
-        fit(model, lambda step, way=way: gapped(way, seed * 10**6 + step), steps=2 * steps, lr=3e-3,
-            tell=lambda said, way=way: tell(f"{way}: {said}"))  # fmt: skip
-        found[way] = filled(model, way, -1 - seed)
+        fit(model, lambda step, way=way: draw_gaps(way, seed * 10**6 + step), steps=2 * steps, lr=3e-3,
+            tell=lambda said, way=way: tell(f"{way}: {said}"))
+        found[way] = measure_accuracy(model, way, -1 - seed)
     return found
 
 
@@ -73,9 +84,9 @@ def judge(runs: Runs) -> Verdict:
                    "{left:.2f}, shown the whole first {shown:.2f}", half=half[0], half2=half[1], half3=half[2],
                    whole=whole[0], whole2=whole[1], whole3=whole[2], full=full[0], full2=full[1], full3=full[2],
                    encoder=runs.mean("encoder"), left=runs.mean("left"), shown=runs.mean("shown"))
-    others = [max(runs.each(f"{shape}_whole")[i] for shape in ("causal", "prefix")) for i in range(len(runs.rows))]
-    lead = min(a - b for a, b in zip(runs.each("transformer_whole"), others, strict=True))
-    best = runs.low("encoder") - runs.high("shown") > 0.05
+    others = [max(runs.values(f"{shape}_whole")[i] for shape in ("causal", "prefix")) for i in range(len(runs.rows))]
+    lead = min(a - b for a, b in zip(runs.values("transformer_whole"), others, strict=True))
+    best = runs.min("encoder") - runs.max("shown") > 0.05
     word = "shown" if lead > 0.05 and best else "true only when" if lead > 0.05 or best else "not shown"
     return runs.verdict(word, "transformer_whole", says)
 

@@ -17,7 +17,7 @@ import qkv
 from qkv import spec as parts
 from qkv.core.cache import Static
 from qkv.core.step import active_tracer
-from qkv.labs.lab import Tell, quiet
+from qkv.labs.lab import Tell, ignore
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Tiny:
         block = parts.Block(
             attn, parts.Ffn(self.ffn or 4 * self.width, "gelu"), residual=self.residual,
             norm_in=norm if self.norm == "pre" else None, norm_sum=norm if self.norm == "post" else None,
-        )  # fmt: skip
+        )
         table = None if self.positions == "none" else parts.Table(self.positions, self.context)
         stack = parts.Stack(
             self.width, (block,) * self.layers, positions=table, context=self.context,
             final_norm=norm if self.norm == "pre" else None,
-        )  # fmt: skip
+        )
         side: dict[str, Any] = {"encoder" if self.mask == "full" else "decoder": stack}
         return parts.Spec(self.vocabulary, head=parts.Head(self.head), init=parts.Init("xavier"), **side)
 
@@ -64,7 +64,7 @@ class Tiny:
         return model
 
 
-def exact(name: str) -> qkv.Model:
+def load_fp64(name: str) -> qkv.Model:
     """A bundled model in fp64."""
     model = qkv.load(name, device="cpu", dtype="fp32")
     model.core.double()
@@ -126,8 +126,8 @@ def influence(model: qkv.Model, ids: Tensor, seed: int = 0) -> Tensor:
 
 def fit(
     model: qkv.Model, batch: Callable[[int], tuple[Tensor, Tensor]], *, steps: int, lr: float = 1e-3, warm: int = 50,
-    tell: Tell = quiet,
-) -> float:  # fmt: skip
+    tell: Tell = ignore,
+) -> float:
     """Train a model in place by AdamW (`warm` steps of warm-up, then a straight line to 0); the last loss.
 
     `batch(step)` gives ids [B, T] and labels [B, T], -100 where nothing is asked. Frozen parameters stay as they are.
@@ -168,18 +168,18 @@ def pace(model: qkv.Model, context: int, seed: int = 0) -> tuple[float, float]:
     ids = draw(seed, 1, context, below=model.spec.vocabulary)
     cache = Static(len(stack.layers), capacity=context + 1)
 
-    def read() -> None:
+    def run_prefill() -> None:
         cache.truncate(0)
         core.hidden(ids, cache=cache, mode="prefill")
 
-    def write() -> None:
+    def run_decode() -> None:
         cache.truncate(context)
         core(ids[:, -1:], cache=cache, mode="decode")
 
-    return clock(read, 3), clock(write, 5)
+    return clock(run_prefill, 3), clock(run_decode, 5)
 
 
-def read(texts: Sequence[str], words: Sequence[str]) -> tuple[Tensor, Tensor]:
+def encode_texts(texts: Sequence[str], words: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Ids [B, T] of texts whose words stand between spaces, and the word after each; -100 where a text has ended."""
     rows = [torch.tensor([words.index(word) for word in text.split()]) for text in texts]
     ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
@@ -187,7 +187,9 @@ def read(texts: Sequence[str], words: Sequence[str]) -> tuple[Tensor, Tensor]:
     return ids[:, : after.shape[1] + 1], F.pad(after, (0, 1), value=-100)
 
 
-def repeated(seed: int, rows: int = 32, length: int = 24, sizes: tuple[int, int] = (5, 12)) -> tuple[Tensor, Tensor]:
+def draw_repeats(
+    seed: int, rows: int = 32, length: int = 24, sizes: tuple[int, int] = (5, 12)
+) -> tuple[Tensor, Tensor]:
     """Segments of 5 to 12 random symbols (of 16), said again and again up to `length` + 1; asked from the second time.
 
     A size for each row, so that no fixed distance solves it: one must find what followed the same symbols before.

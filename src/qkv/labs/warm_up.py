@@ -4,7 +4,7 @@
 import torch
 
 from qkv.labs import residual_depth as copying
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, fit
 from qkv.messages import Message
 
@@ -19,7 +19,7 @@ NAMES = {"theirs_none": Message("post, no warm-up"), "theirs_short": Message("po
          "theirs_pre": Message("pre, no warm-up")}
 
 
-def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 300, tell: Tell = ignore) -> Numbers:
     found: dict[str, float] = {}
     for norm in ("post", "pre"):
         small = Tiny(norm=norm, layers=LAYERS, ffn=64, vocabulary=copying.SYMBOLS + 1, context=2 * copying.LENGTH)
@@ -27,15 +27,15 @@ def run(seed: int, *, steps: int = 300, tell: Tell = quiet) -> Numbers:
         found[f"{norm}_slope"] = copying.slope(model, seed, dict(model.core.named_parameters())[LAST])
         for arm, (rate, warm) in ARMS.items():
             model, name = small.model(seed, torch.float32), f"{norm}_{arm}"
-            fit(model, lambda step: copying.batch(seed * 10**6 + step), steps=steps, lr=rate, warm=warm,
-                tell=lambda said, name=name: tell(f"{name}: {said}"))  # fmt: skip
-            found[name] = copying.right(model, -1 - seed)
+            fit(model, lambda step: copying.draw_batch(seed * 10**6 + step), steps=steps, lr=rate, warm=warm,
+                tell=lambda said, name=name: tell(f"{name}: {said}"))
+            found[name] = copying.measure_accuracy(model, -1 - seed)
     return found
 
 
 def judge(runs: Runs) -> Verdict:
-    needs = runs.high("post_none") < 0.5 and runs.low("post_long") > 0.9
-    free, low = runs.low("pre_none") > 0.9, runs.low("post_low") > 0.9
+    needs = runs.max("post_none") < 0.5 and runs.min("post_long") > 0.9
+    free, low = runs.min("pre_none") > 0.9, runs.min("post_low") > 0.9
     says = Message("at rate {high:g} post-norm reaches {post_none:.2f} without warm-up and {post_long:.2f} with 100 "
                    "steps of it, pre-norm {pre_none:.2f} without; at rate {low:g} post-norm reaches {post_low:.2f} "
                    "without", high=HIGH, post_none=runs.mean("post_none"), post_long=runs.mean("post_long"),

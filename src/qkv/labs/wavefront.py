@@ -7,7 +7,7 @@ from torch import Tensor
 import qkv
 from qkv.core.cache import Cache
 from qkv.core.model import build_step
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
 from qkv.labs.tiny import Tiny, draw, influence
 from qkv.messages import Message
 
@@ -40,7 +40,7 @@ def triangle(model: qkv.Model, ids: Tensor, bottom: Tensor) -> tuple[Tensor, lis
 
 
 @torch.no_grad()
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
     model, ids = Tiny(layers=LAYERS).model(seed), draw(seed, 1, TOKENS)
     with model.trace(save=["layers.*.resid_in", "layers.*.resid_out"]) as t:
         model(ids)
@@ -53,15 +53,15 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
         "triangle_steps": float(len(busy)), "row_steps": float(LAYERS),
         "neighbour": float(beside.max()),
         "busy": [float(n) for n in busy],
-    }  # fmt: skip
+    }
 
 
 def judge(runs: Runs) -> Verdict:
     rows, wave = runs.mean("row_steps"), runs.mean("triangle_steps")
     says = Message("{rows:.0f} steps by rows, {wave:.0f} by the triangle, the same states ({gap:.1g} apart); a state "
                    "depends on its left neighbour of the same layer by {neighbour:g}", rows=rows, wave=wave,
-                   gap=runs.high("gap"), neighbour=runs.high("neighbour"))
-    needless = runs.high("gap") < 1e-9 and runs.high("neighbour") == 0
+                   gap=runs.max("gap"), neighbour=runs.max("neighbour"))
+    needless = runs.max("gap") < 1e-9 and runs.max("neighbour") == 0
     return runs.verdict("refuted" if needless else "shown", "neighbour", says)
 
 

@@ -3,16 +3,16 @@
 
 import torch
 
-from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, quiet
-from qkv.labs.tiny import exact
+from qkv.labs.lab import Lab, Numbers, Plot, Runs, Tell, Verdict, ignore
+from qkv.labs.tiny import load_fp64
 from qkv.messages import Message
 
 TEXTS = ("书和茶都在桌上，我喝完了它。", "我爱学习。", "苹果发布了新手机。")
 
 
 @torch.no_grad()
-def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
-    model = exact("demo")
+def run(seed: int, *, steps: int = 0, tell: Tell = ignore) -> Numbers:
+    model = load_fp64("demo")
     ids = torch.tensor([model.ids(TEXTS[seed % len(TEXTS)])])
     with model.trace(save=["encoder.layers.*.attn.z", "encoder.layers.*.attn.out"]) as t:
         model(source=ids, target=ids[:, :1])
@@ -33,8 +33,8 @@ def run(seed: int, *, steps: int = 0, tell: Tell = quiet) -> Numbers:
 
 def judge(runs: Runs) -> Verdict:
     says = Message("the sum over heads is {gap:.1g} from the model; an average in its place is wrong by {average:.0%} "
-                   "or more", gap=runs.high("gap"), average=runs.low("average"))
-    shown = runs.high("gap") < 1e-9 and runs.low("average") > 0.05
+                   "or more", gap=runs.max("gap"), average=runs.min("average"))
+    shown = runs.max("gap") < 1e-9 and runs.min("average") > 0.05
     return runs.verdict("shown" if shown else "refuted", "average", says)
 
 

@@ -1,9 +1,8 @@
-"""Two runs side by side: where two prompts part ways, and what one run's state does in the other.
+"""Two runs side by side: how far apart two prompts are, layer by layer, at the tokens that both have.
 
 Letters: T positions, L layers, V vocabulary, D width.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -11,11 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.core.model import Transformer
 from qkv.errors import QkvError
-from qkv.lens import where
-from qkv.lens.edit import Edit, put
-from qkv.lens.patch import Case, said
+from qkv.lens import resolve
 from qkv.lens.trace import Trace
 from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form, Grid
@@ -49,32 +45,17 @@ class Diff(Drawn):
         return far, Bars(title, [w for w, _ in parted], [x for _, x in parted])
 
 
-@dataclass(frozen=True)
-class Graft:
-    """What a state of one run did in another: the log-probability of the target before, after, and in the donor."""
-
-    before: float
-    after: float
-    donor: float
-    instead: int
-
-    @property
-    def share(self) -> float:
-        """How much of the way from this run to the donor's the state alone brought: 0 nothing, 1 all of it."""
-        return (self.after - self.before) / (self.donor - self.before) if self.donor != self.before else 0.0
-
-
-def diff(a: Trace, b: Trace, *, row: int = 0, run: int | None = None) -> Diff:
+def compare_runs(a: Trace, b: Trace, *, row: int = 0, run: int | None = None) -> Diff:
     """Where two runs of one model differ, over the tokens that both texts have, in their order."""
     if a.core is not b.core and a.core.spec != b.core.spec:
         raise QkvError("diff: the two runs are of different models; compare two texts in one model")
-    dot = where.dot(a)
+    dot = resolve.prefix_of(a)
     names = (f"{dot}embed", *(f"{dot}layers.{i}.resid_out" for i in range(len(a.core.spec.stack.blocks))))
     for t in (a, b):
         if not set(names) <= t.needed:
             raise QkvError("diff: the states after each layer were not saved; add them to both: "
                            'save=["diff"]')
-    one, two = (where.passed(t, index=run).ids[row].tolist() for t in (a, b))
+    one, two = (resolve.find_run(t, index=run).ids[row].tolist() for t in (a, b))
     blocks = SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks()
     pairs = tuple((m.a + i, m.b + i) for m in blocks for i in range(m.size))
     if not pairs:
@@ -83,45 +64,20 @@ def diff(a: Trace, b: Trace, *, row: int = 0, run: int | None = None) -> Diff:
     x = torch.stack([a.get(n, run=run)[row, left].float() for n in names])  # L N D
     y = torch.stack([b.get(n, run=run)[row, right].float() for n in names])
     distance = (x - y).norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-30)
-    read = where.heard(a, row=row, run=run)
-    return Diff(pairs, names, distance, parted(a, b, (left, right), row, run), tuple(read[i] for i in left))
+    read = resolve.tokens_read(a, row=row, run=run)
+    return Diff(pairs, names, distance, measure_divergence(a, b, (left, right), row, run), tuple(read[i] for i in left))
 
 
-def parted(a: Trace, b: Trace, places: tuple[list[int], list[int]], row: int, run: int | None) -> Tensor | None:
+def measure_divergence(
+    a: Trace, b: Trace, places: tuple[list[int], list[int]], row: int, run: int | None
+) -> Tensor | None:
     """The divergence of the next words at paired positions; None without a head."""
     rows: list[Tensor] = []
     for t, at in zip((a, b), places, strict=True):
         if t.core.spec.head is None or "logits" not in t.needed:
             return None
         logits = t.get("logits", run=run)[row].float().log_softmax(-1)  # the last positions of the text
-        missing = len(where.passed(t, index=run).ids[row]) - len(logits)
+        missing = len(resolve.find_run(t, index=run).ids[row]) - len(logits)
         blank = logits.new_full((missing, logits.shape[-1]), torch.nan)
         rows.append(torch.cat((blank, logits))[at])  # N V
     return F.kl_div(rows[1], rows[0], reduction="none", log_target=True).sum(-1)
-
-
-@torch.no_grad()
-def graft(core: Transformer, donor: Case, case: Case, *, name: str, source: int, pos: int) -> Graft:
-    """Run `case` with the donor's state of a tap (such as "layers.8.resid_out") at `source` put at `pos`.
-
-    Activation patching (Vig et al. 2020; Meng et al. 2022). The donor's number is how likely the donor itself finds
-    the case's target token at its own `at`. For an encoder alone a case's `source` is what it reads, [MASK] and all.
-    """
-    wanted = case.target[case.at]
-    asked = Case(donor.source, (*donor.target[: donor.at], wanted), donor.at)
-    with Trace(core, save=[name]) as t:
-        there, _ = told(core, asked)
-    state = t[name][..., source : source + 1, :]
-    after, instead = told(core, case, [put(name, state, pos=pos)])
-    return Graft(told(core, case)[0], after, there, instead)
-
-
-def told(core: Transformer, case: Case, edits: Sequence[Edit] = ()) -> tuple[float, int]:
-    """log P(target[at]) and the likeliest token there; an encoder alone says it of the place itself, in `source`."""
-    if core.spec.decoder:
-        found = said(core, [case], edits)
-        return float(found.logprobs[0, case.at]), int(found.best[0, case.at])
-    ids = torch.tensor([case.source], device=core.embed.weight.device)
-    with Trace(core, edit=edits):
-        logits = core(ids, mode="prefill").logits[0, case.at].float()  # V
-    return float(logits.log_softmax(-1)[case.target[case.at]]), int(logits.argmax())

@@ -36,7 +36,7 @@ class Edit:
 
 def scale(name: str, by: float, *, heads: Where = None, pos: Where = None) -> Edit:
     """Multiply what a tap carries by a number."""
-    return Edit("scale", name, by, several(heads), several(pos))
+    return Edit("scale", name, by, as_indices(heads), as_indices(pos))
 
 
 def ablate(name: str, *, heads: Where = None, pos: Where = None) -> Edit:
@@ -46,12 +46,12 @@ def ablate(name: str, *, heads: Where = None, pos: Where = None) -> Edit:
 
 def put(name: str, value: float | Tensor, *, heads: Where = None, pos: Where = None) -> Edit:
     """Replace what a tap carries by a number, or by a tensor that broadcasts against it."""
-    return Edit("put", name, value, several(heads), several(pos))
+    return Edit("put", name, value, as_indices(heads), as_indices(pos))
 
 
 def add(name: str, value: float | Tensor, *, heads: Where = None, pos: Where = None) -> Edit:
     """Add a number or a broadcasting tensor to what a tap carries: a steering vector, for one."""
-    return Edit("add", name, value, several(heads), several(pos))
+    return Edit("add", name, value, as_indices(heads), as_indices(pos))
 
 
 def swap(name: str, other: Tensor, *, pos: int, source: int | None = None) -> Edit:
@@ -62,7 +62,7 @@ def swap(name: str, other: Tensor, *, pos: int, source: int | None = None) -> Ed
 
 def cut(name: str, *, heads: Where = None, query: Where = None, key: Where = None) -> Edit:
     """Remove edges of an attention such as `encoder.layers.2.attn`: these queries cannot see these keys any more."""
-    return Edit("hide", f"{name}.score", 0.0, several(heads), several(query), several(key))
+    return Edit("hide", f"{name}.score", 0.0, as_indices(heads), as_indices(query), as_indices(key))
 
 
 def hide(name: str, cells: Tensor) -> Edit:
@@ -70,12 +70,12 @@ def hide(name: str, cells: Tensor) -> Edit:
     return Edit("hide", f"{name}.score", cells=cells)
 
 
-def several(where: Where) -> tuple[int, ...] | None:
+def as_indices(where: Where) -> tuple[int, ...] | None:
     """One place, some, or None for all."""
     return None if where is None else (where,) if isinstance(where, int) else tuple(where)
 
 
-def region(x: Tensor, edit: Edit, axis: int, start: int) -> Tensor:
+def select_region(x: Tensor, edit: Edit, axis: int, start: int) -> Tensor:
     """The part of x that an edit means, bool, broadcasting to x; `start` is the slot of its first position."""
     shape = [1] * x.dim()
     chosen = torch.ones(shape, dtype=torch.bool, device=x.device)
@@ -83,16 +83,17 @@ def region(x: Tensor, edit: Edit, axis: int, start: int) -> Tensor:
         if x.dim() != 4:
             raise QkvError("edit of {name}: it has no heads (shape {shape}); leave heads out", name=edit.name,
                            shape=list(x.shape))
-        chosen = chosen & picked(edit.heads, x.shape[1], 0, f"{edit.name}: heads").to(x.device)[None, :, None, None]
+        heads = mark_places(edit.heads, x.shape[1], 0, f"{edit.name}: heads").to(x.device)
+        chosen = chosen & heads[None, :, None, None]
     if edit.query is not None:
         shape[axis] = x.shape[axis]
-        chosen = chosen & picked(edit.query, x.shape[axis], start).to(x.device).view(shape)
+        chosen = chosen & mark_places(edit.query, x.shape[axis], start).to(x.device).view(shape)
     if edit.key is not None:
-        chosen = chosen & picked(edit.key, x.shape[-1], 0).to(x.device)
+        chosen = chosen & mark_places(edit.key, x.shape[-1], 0).to(x.device)
     return chosen
 
 
-def picked(places: tuple[int, ...], size: int, start: int, strict: str = "") -> Tensor:
+def mark_places(places: tuple[int, ...], size: int, start: int, strict: str = "") -> Tensor:
     """Which of `size` places from `start` on are meant; what lies outside is left out, or with `strict` an error."""
     found = torch.zeros(size, dtype=torch.bool)
     for place in places:
@@ -106,11 +107,11 @@ def picked(places: tuple[int, ...], size: int, start: int, strict: str = "") -> 
     return found
 
 
-def applied(x: Tensor, edit: Edit, axis: int, start: int) -> tuple[Tensor, bool]:
+def apply_edit(x: Tensor, edit: Edit, axis: int, start: int) -> tuple[Tensor, bool]:
     """x after an edit, and whether the edit met anything in it."""
     if edit.op == "hide":
-        return hidden(x, edit, start)
-    chosen = region(x, edit, axis, start)
+        return hide_edges(x, edit, start)
+    chosen = select_region(x, edit, axis, start)
     if not bool(chosen.any()):
         return x, False
     given = edit.value
@@ -119,7 +120,7 @@ def applied(x: Tensor, edit: Edit, axis: int, start: int) -> tuple[Tensor, bool]
     return torch.where(chosen, changed, x), True
 
 
-def hidden(score: Tensor, edit: Edit, start: int) -> tuple[Tensor, bool]:
+def hide_edges(score: Tensor, edit: Edit, start: int) -> tuple[Tensor, bool]:
     """Scores [B, H, T, S] with the removed edges at the lowest finite number, so that their weight is exactly zero."""
     low = torch.finfo(score.dtype).min
     if edit.cells is not None:
@@ -131,7 +132,7 @@ def hidden(score: Tensor, edit: Edit, start: int) -> tuple[Tensor, bool]:
             raise QkvError("hide {name}: cells of shape {shape} for scores of {shape2}", name=edit.name,
                            shape=list(cells.shape), shape2=list(score.shape))
     else:
-        cells = region(score, edit, 2, start)
+        cells = select_region(score, edit, 2, start)
     cells = cells.expand(score.shape)
     # softmax over a row without one visible key would be uniform over all of them, the masked ones too
     dead = (cells | (score <= low / 2)).all(-1) & ~(score <= low / 2).all(-1)

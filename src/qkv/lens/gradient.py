@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
-from qkv.lens import where
+from qkv.lens import resolve
 from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form
 
@@ -41,7 +41,7 @@ class Saliency(Drawn):
         return (Bars(title, self.read, self.times.tolist()),)
 
 
-class Ear:
+class EmbeddingLeaf:
     """Puts a leaf in the place of what goes into the first layer, so that a gradient arrives there."""
 
     needs_eager_attention = False
@@ -57,10 +57,10 @@ class Ear:
         return x
 
 
-def gradient(
+def input_gradient(
     core: Transformer, ids: list[int], *, source: list[int] | None = None, pos: int = -1, token: int | None = None,
     given: Inputs | None = None,
-) -> Saliency:  # fmt: skip
+) -> Saliency:
     """How each token read (of the source, for an encoder-decoder) bears on a token's logit after position `pos`.
 
     Without `token` the likeliest one is taken; `given` tells of a free prefix and the blank that it has. Weights are
@@ -70,7 +70,7 @@ def gradient(
     if core.spec.head is None or both != (source is not None):
         raise QkvError("gradient: this needs a head, and source= exactly where an encoder reads for a "
                        "decoder")
-    ear, device = Ear("encoder.embed" if both else "embed"), core.embed.weight.device
+    ear, device = EmbeddingLeaf("encoder.embed" if both else "embed"), core.embed.weight.device
     heard = active_tracer.set(ear)
     try:
         with torch.inference_mode(False), torch.enable_grad():
@@ -86,22 +86,22 @@ def gradient(
     return Saliency(wanted, float(logits[wanted].detach()), (grad * ear.leaf.detach()).sum(-1)[0], grad.norm(dim=-1)[0])
 
 
-def of(
+def trace_gradient(
     t: "Trace", pos: int | str = -1, token: int | str | None = None, *, row: int = 0, run: int | None = None
 ) -> Saliency:
     """The same for the text of a trace: its tokens are read once more, with a way back."""
-    passed, source = where.passed(t, index=run), None
+    passed, source = resolve.find_run(t, index=run), None
     ids = passed.ids[row].tolist()
     if t.core.spec.encoder and t.core.spec.decoder:
-        source = where.passed(t, "encoder.", run).ids[row].tolist()
-    wanted = None if token is None else where.token(t, token)
-    spot = where.spot(t, pos, row=row, run=run)
-    found = gradient(t.core, ids, source=source, pos=spot, token=wanted, given=as_read(passed, row))
-    read = where.heard(t, "encoder." if source else "", row=row, run=run)
-    return replace(found, read=read, goal=where.word(t, found.token))
+        source = resolve.find_run(t, "encoder.", run).ids[row].tolist()
+    wanted = None if token is None else resolve.find_token(t, token)
+    spot = resolve.find_position(t, pos, row=row, run=run)
+    found = input_gradient(t.core, ids, source=source, pos=spot, token=wanted, given=rebuild_inputs(passed, row))
+    read = resolve.tokens_read(t, "encoder." if source else "", row=row, run=run)
+    return replace(found, read=read, goal=resolve.show_token(t, found.token))
 
 
-def as_read(passed: "Run", row: int) -> Inputs:
+def rebuild_inputs(passed: "Run", row: int) -> Inputs:
     """What the first call of a run knew of one row: how long its free prefix was, and which blank its words filled."""
     first = passed.calls[0]
     seen = next((s for rule, s in first.mask.items() if rule.kind == "prefix"), None)

@@ -13,7 +13,7 @@ from qkv.core.cache import Cache
 from qkv.core.masks import AttentionBias
 from qkv.core.positions import Positions
 from qkv.errors import QkvError
-from qkv.lens import tape, where
+from qkv.lens import resolve, trace_storage
 
 if TYPE_CHECKING:
     from qkv.lens.trace import Call, Run, Trace
@@ -32,32 +32,32 @@ class Line:
         return self.rows[0]
 
 
-def parents(call: "Call") -> list[int]:
+def parent_rows(call: "Call") -> list[int]:
     """The row of the call before that each row continues."""
     return list(range(len(call.ids))) if call.parents is None else call.parents
 
 
-def path(run: "Run", call: int, row: int) -> Line:
+def path_back(run: "Run", call: int, row: int) -> Line:
     """The way back from a row of a call to the first one."""
     rows = [row]
     for later in reversed(run.calls[1 : call + 1]):
-        rows.insert(0, parents(later)[rows[0]])
+        rows.insert(0, parent_rows(later)[rows[0]])
     ids = [i for c, r in zip(run.calls, rows, strict=False) for i in c.ids[r].tolist()]
     return Line(tuple(rows), tuple(ids))
 
 
-def lines(t: "Trace", run: int | None = None) -> list[Line]:
+def list_lines(t: "Trace", run: int | None = None) -> list[Line]:
     """Every text of a run, a hypothesis that was given up too: those that no later call continues, in that order."""
-    passed = where.passed(t, index=run)
+    passed = resolve.find_run(t, index=run)
     found: list[Line] = []
     for n, call in enumerate(passed.calls):
         later = passed.calls[n + 1 : n + 2]
-        gone_on = set(parents(later[0])) if later else set[int]()
-        found += [path(passed, n, row) for row in range(len(call.ids)) if row not in gone_on]
+        gone_on = set(parent_rows(later[0])) if later else set[int]()
+        found += [path_back(passed, n, row) for row in range(len(call.ids)) if row not in gone_on]
     return found
 
 
-def line(t: "Trace", which: int | Sequence[int] = 0, *, origin: int = 0, run: int | None = None) -> "Trace":
+def extract_line(t: "Trace", which: int | Sequence[int] = 0, *, origin: int = 0, run: int | None = None) -> "Trace":
     """One text of a run as a trace of its own, of one row: `which` counts `lines`, or is the ids that it read last.
 
     With ids, any beginning of a text can be meant (a beam's end token goes on nowhere); `origin` is its prompt.
@@ -67,16 +67,16 @@ def line(t: "Trace", which: int | Sequence[int] = 0, *, origin: int = 0, run: in
     """
     from qkv.lens.trace import Run, Trace
 
-    passed = where.passed(t, index=run)
+    passed = resolve.find_run(t, index=run)
     if isinstance(which, int):
-        known = lines(t, run)
+        known = list_lines(t, run)
         if not -len(known) <= which < len(known):
             raise QkvError("line {which}: this run has {known} texts, 0 to {known2}", which=which, known=len(known),
                            known2=len(known) - 1)
         chosen = known[which]
     else:
         spots = ((n, row) for n, call in enumerate(passed.calls) for row in range(len(call.ids)))
-        ways = (path(passed, n, row) for n, row in spots)
+        ways = (path_back(passed, n, row) for n, row in spots)
         wanted = tuple(which)
         found = next((w for w in ways if w.origin == origin and w.ids[-len(wanted) :] == wanted), None)
         if found is None:
@@ -89,22 +89,24 @@ def line(t: "Trace", which: int | Sequence[int] = 0, *, origin: int = 0, run: in
     source = chosen.rows[0] * first.sources // len(first.ids)
     for other in t.runs:
         if other.stack != passed.stack and len(other.calls) == 1 and len(other.calls[0].ids) == first.sources:
-            one.runs.append(Run(other.stack, Cache(), [alone(other.calls[0], source, source)]))
-    calls = [alone(c, row, source) for c, row in zip(passed.calls, chosen.rows, strict=False)]
+            one.runs.append(Run(other.stack, Cache(), [extract_row(other.calls[0], source, source)]))
+    calls = [extract_row(c, row, source) for c, row in zip(passed.calls, chosen.rows, strict=False)]
     one.runs.append(Run(passed.stack, Cache(), calls))
     return one
 
 
-def alone(call: "Call", row: int, source: int) -> "Call":
+def extract_row(call: "Call", row: int, source: int) -> "Call":
     """One row of a call; of what was made once of the memory, its source's."""
     rows = len(call.ids)
 
-    def mine(x: Tensor, at: int = row) -> Tensor:
+    def take_row(x: Tensor, at: int = row) -> Tensor:
         at = at * len(x) // rows if len(x) < rows else at
         return x[at : at + 1]
 
-    taps = {name: mine(x, source) if tape.of_memory(name.split("@")[0]) else mine(x) for name, x in call.taps.items()
-            if len(x) == rows or tape.of_memory(name.split("@")[0])}  # fmt: skip
-    mask = {rule: AttentionBias(None if s.bias is None else mine(s.bias), s.causal) for rule, s in call.mask.items()}
+    memory = {name for name in call.taps if trace_storage.of_memory(name.split("@")[0])}
+    taps = {name: take_row(x, source if name in memory else row) for name, x in call.taps.items()
+            if len(x) == rows or name in memory}
+    mask = {rule: AttentionBias(None if s.bias is None else take_row(s.bias), s.causal)
+            for rule, s in call.mask.items()}
     place = Positions(*(x.expand(call.ids.shape)[row : row + 1] for x in call.place))
     return replace(call, ids=call.ids[row : row + 1], sources=1, mask=mask, place=place, taps=taps, parents=None)

@@ -24,9 +24,9 @@ from qkv.core.model import Stack, Transformer
 from qkv.core.positions import Positions, bucket_distances
 from qkv.core.step import Mode, Step, Tracer, active_tracer, pass_through
 from qkv.errors import QkvError, nearest
-from qkv.lens import proofs, select, tape
-from qkv.lens.edit import Edit, applied
-from qkv.lens.reads import Reads
+from qkv.lens import consistency, selectors, trace_storage
+from qkv.lens.edit import Edit, apply_edit
+from qkv.lens.readouts import Readouts
 from qkv.messages import Message
 from qkv.spec import Block, Spec
 from qkv.spec import Latent as Latents
@@ -58,7 +58,7 @@ class Call:
     sources: int
     place: Positions
     across: int  # positions of the memory
-    taps: dict[str, Tensor] | tape.Shelf = field(default_factory=dict)
+    taps: dict[str, Tensor] | trace_storage.TapFile = field(default_factory=dict)
     parents: list[int] | None = None  # the row of the call before that each row continues; None: its own
 
 
@@ -73,7 +73,7 @@ class Run:
     @property
     def ids(self) -> Tensor:
         """All ids [B, T] of this run."""
-        same_rows(self)
+        require_same_rows(self)
         return torch.cat([c.ids for c in self.calls], 1)
 
     @property
@@ -101,7 +101,7 @@ class Stop(BaseException):
         self.trace = trace
 
 
-class Trace(Reads):
+class Trace(Readouts):
     """Listens to one core while its block runs: `with Trace(core, save=["*.attn.pattern"]) as t: ...`, then `t[name]`.
 
     `save` holds globs over tap names ("layers.{4:8}.attn.{q,k}", where {4:8} is a slice of the layers), or names of
@@ -120,45 +120,45 @@ class Trace(Reads):
     def __init__(
         self, core: Transformer, save: Sequence[str] = (), edit: Sequence[Edit] = (), tokenizer: Any = None, *,
         budget: str | int | None = None, to: Path | str | None = None, stop: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not core.spec.has_blocks and READOUTS.keys() & set(save):
             raise QkvError("an LSTM has no layers to read; where one with attention looked, translate(align=True) "
                            "says")
         self.core, self.tokenizer, self.edits = core, tokenizer, tuple(edit)
-        self.known = names(core.spec)
+        self.known = tap_names(core.spec)
         self.attentions = {m.path: m for m in core.modules() if isinstance(m, Attention | Latent)}
-        self.wanted = {name for one in save for name in self.selected(one)}
-        self.at = {e: set(select.matching(e.name, self.known, READOUTS)) for e in self.edits}
+        self.wanted = {name for one in save for name in self.expand_selector(one)}
+        self.at = {e: set(selectors.match_taps(e.name, self.known, READOUTS)) for e in self.edits}
         self.met: set[Edit] = set()
-        self.needed = self.wanted | {n for w in self.wanted for n in sides(w, self.attentions)}
+        self.needed = self.wanted | {n for w in self.wanted for n in source_taps(w, self.attentions)}
         self.keeps: dict[str, list[str]] = defaultdict(list)  # the selectors of each tap
         for name in self.needed:
-            self.keeps[select.parted(name)[0]].append(name)
+            self.keeps[selectors.parse_selector(name)[0]].append(name)
         self.runs: list[Run] = []
         self.outer: Tracer | None = None
         self.token: Token[Tracer | None] | None = None
         self.needs_eager_attention = any(e.needs_eager_attention for e in self.edits)
-        self.budget, self.held = tape.size(budget) if budget is not None else 0, 0
-        self.each = tape.per_token(core) if budget is not None else {}
+        self.budget, self.held = trace_storage.parse_bytes(budget) if budget is not None else 0, 0
+        self.each = trace_storage.bytes_per_token(core) if budget is not None else {}
         self.stop, self.awaited = stop, set[str]()
         self.directory = Path(to) if to is not None else None
         if self.directory:
-            tape.fresh(self.directory)
+            trace_storage.require_empty(self.directory)
 
-    def selected(self, selector: str) -> list[str]:
+    def expand_selector(self, selector: str) -> list[str]:
         """The names that a selector means, each with its cut: those of a readout, or those that its glob matches."""
-        glob, cut = select.parted(selector)
-        if cut != select.Cut() and glob in READOUTS and glob != "patterns":
+        glob, cut = selectors.parse_selector(selector)
+        if cut != selectors.Selection() and glob in READOUTS and glob != "patterns":
             raise QkvError("{selector!r}: {glob} reads whole taps; of the readouts only patterns can be cut",
                            selector=selector, glob=glob)
         layers = max(len(s.blocks) for s in (self.core.spec.encoder, self.core.spec.decoder) if s)
-        globs = READOUTS.get(glob) or ([] if glob in READOUTS else [*select.spread(glob, layers)])
-        taps = [n for g in globs for n in select.matching(g, self.known, READOUTS, strict=glob not in READOUTS)]
+        globs = READOUTS.get(glob) or ([] if glob in READOUTS else [*selectors.expand_glob(glob, layers)])
+        taps = [n for g in globs for n in selectors.match_taps(g, self.known, READOUTS, strict=glob not in READOUTS)]
         for tap in taps:
-            select.heads(f"{tap}{cut}", self.heads(tap))
+            selectors.resolve_heads(f"{tap}{cut}", self.count_heads(tap))
         return [f"{tap}{cut}" for tap in taps]
 
-    def heads(self, tap: str) -> int:
+    def count_heads(self, tap: str) -> int:
         """How many heads a tap carries: those of the queries, those of the keys where they share, 0 where none."""
         path, _, part = tap.rpartition(".")
         at = self.attentions.get(path)
@@ -170,7 +170,7 @@ class Trace(Reads):
         self.outer = active_tracer.get()
         self.token = active_tracer.set(self)
         # what is rebuilt need not come; where an edit opens the maths it does
-        self.awaited = {n for n in self.needed if self.needs_eager_attention or not sides(n, self.attentions)}
+        self.awaited = {n for n in self.needed if self.needs_eager_attention or not source_taps(n, self.attentions)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> bool | None:
@@ -181,8 +181,8 @@ class Trace(Reads):
         if error and not stopped:
             return None
         if self.directory:
-            tape.spill(self, self.directory)
-            tape.index(self, self.directory)
+            trace_storage.spill_calls(self, self.directory)
+            trace_storage.write_index(self, self.directory)
         idle = [e.name for e in self.edits if e not in self.met]
         if idle:
             raise QkvError("edit of {idle!r} never met anything: the run did not reach that tap, head or position",
@@ -207,20 +207,20 @@ class Trace(Reads):
         if not mine:
             return step
         if self.directory:
-            tape.spill(self, self.directory)
-        call = Call(stack, ids, step.cache.length, step.mode, leant(stack, ids, step), len(step.memory), step.positions,
-                    step.memory.shape[1], parents=moved(step.cache))  # fmt: skip
+            trace_storage.spill_calls(self, self.directory)
+        call = Call(stack, ids, step.cache.length, step.mode, collect_masks(stack, ids, step), len(step.memory),
+                    step.positions, step.memory.shape[1], parents=read_parents(step.cache))
         run = next((r for r in self.runs if r.cache is step.cache), None)
         if run is None:
             run = Run(mine[0], step.cache)
             self.runs.append(run)
         if self.budget:
-            tape.admit(self, call, first=not run.calls)
+            trace_storage.check_budget(self, call, first=not run.calls)
         run.calls.append(call)
         attend = attention.attend if self.needs_eager_attention else step.attend
-        return replace(step, tap=partial(self.hear, call, step.tap), attend=attend)
+        return replace(step, tap=partial(self.record_tap, call, step.tap), attend=attend)
 
-    def hear(self, call: Call, outer: Callable[..., Tensor], module: nn.Module, name: str, x: Tensor) -> Tensor:
+    def record_tap(self, call: Call, outer: Callable[..., Tensor], module: nn.Module, name: str, x: Tensor) -> Tensor:
         """Apply the edits of this tap, note what is wanted, pass it on."""
         path = f"{module.path}.{name}" if module.path else name
         for edit in self.edits:
@@ -228,7 +228,7 @@ class Trace(Reads):
                 if edit.needs_eager_attention and edit.query is not None and call.sources != len(call.ids):
                     raise QkvError("edit of {name}: beams share a row of scores; leave query out, or use one",
                                    name=edit.name)
-                x, met = applied(x, edit, along(x), first_slot(call, path, x))
+                x, met = apply_edit(x, edit, position_axis(x), first_slot(call, path, x))
                 if met:
                     self.met.add(edit)
         for kept in self.keeps.get(path, ()):
@@ -241,12 +241,12 @@ class Trace(Reads):
     def keep(self, call: Call, name: str, x: Tensor) -> None:
         """Keep what a selector means of what its tap carried; nothing where the call has none of its positions."""
         assert isinstance(call.taps, dict)
-        tap, cut = select.parted(name)
-        first, axis = first_slot(call, tap, x), along(x)
-        picked = select.heads(name, self.heads(tap)) if cut.heads else None
-        where = [slot - first for slot in select.slots(cut, first, x.shape[axis])] if cut.pos else None
+        tap, cut = selectors.parse_selector(name)
+        first, axis = first_slot(call, tap, x), position_axis(x)
+        picked = selectors.resolve_heads(name, self.count_heads(tap)) if cut.heads else None
+        where = [slot - first for slot in selectors.resolve_slots(cut, first, x.shape[axis])] if cut.pos else None
         if where != []:
-            call.taps[name] = select.taken(x, picked, where, axis) if picked or where else x
+            call.taps[name] = selectors.slice_tap(x, picked, where, axis) if picked or where else x
             self.awaited.discard(name)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -259,34 +259,35 @@ class Trace(Reads):
         A name with @heads or @pos gives those alone, where they or the whole tap were saved; `slots` says where they
         stand.
         """
-        tap, cut = select.parted(name)
+        tap, cut = selectors.parse_selector(name)
         if tap not in self.known:
             raise QkvError("no tap is called {tap!r}{hint} (of {known} names)", tap=tap, hint=nearest(tap, self.known),
                            known=len(self.known))
-        select.heads(name, self.heads(tap))
+        selectors.resolve_heads(name, self.count_heads(tap))
         if name not in self.needed and tap not in self.needed:
             near = [n for n in sorted(self.needed) if n.startswith(f"{tap}@")]
             some = Message("; of it there is {near}", near=", ".join(near)) if near else ""
             raise QkvError("{name} was not saved{some}; add it: save=[{name!r}]", name=name, some=some)
         heard = self.run(name, run)
         if cut.pos:
-            select.missed(name, self.slots(name, run=run), heard.ids.shape[1] - 1)
+            selectors.require_positions(name, self.slots(name, run=run), heard.ids.shape[1] - 1)
         if name in self.needed:
-            return self.stitched(heard, name)
+            return self.stitch(heard, name)
         where = [slot - self.start(tap, run=run) for slot in self.slots(name, run=run)] if cut.pos else None
-        return self.taken(self.stitched(heard, tap), name, where)
+        return self.slice_tap(self.stitch(heard, tap), name, where)
 
-    def taken(self, x: Tensor, name: str, where: list[int] | None) -> Tensor:
+    def slice_tap(self, x: Tensor, name: str, where: list[int] | None) -> Tensor:
         """Those positions of what a tap carried, and the heads that the name means."""
-        heads = select.heads(name, self.heads(select.parted(name)[0])) if select.parted(name)[1].heads else None
-        return select.taken(x, heads, where, along(x))
+        tap, cut = selectors.parse_selector(name)
+        heads = selectors.resolve_heads(name, self.count_heads(tap)) if cut.heads else None
+        return selectors.slice_tap(x, heads, where, position_axis(x))
 
     def run(self, name: str, index: int | None = None) -> Run:
         """The run that heard a tap."""
-        heard, cut = self.heard(name), select.parted(name)[1]
+        heard, cut = self.first_source(name), selectors.parse_selector(name)[1]
         runs = [r for r in self.runs if any(heard in c.taps for c in r.calls)]
         if not runs and cut.pos and self.runs:
-            select.missed(name, (), max(r.ids.shape[1] for r in self.runs) - 1)
+            selectors.require_positions(name, (), max(r.ids.shape[1] for r in self.runs) - 1)
         if not runs:
             why = "" if not name.endswith(".score") else Message(
                 "; scores exist only while an edit of a score opens the maths")
@@ -297,73 +298,74 @@ class Trace(Reads):
                            runs=len(runs))
         return runs[index or 0]
 
-    def heard(self, name: str) -> str:
+    def first_source(self, name: str) -> str:
         """The first name under which calls keep what a name is read from."""
-        name = name if name in self.needed else select.parted(name)[0]
-        return (*sides(name, self.attentions), name)[0]
+        name = name if name in self.needed else selectors.parse_selector(name)[0]
+        return (*source_taps(name, self.attentions), name)[0]
 
     def slots(self, name: str, *, run: int | None = None) -> list[int]:
         """The slot of each position that `t[name]` has."""
-        (tap, cut), heard, found = select.parted(name), self.heard(name), list[int]()
-        kept = bool(select.parted(heard)[1].pos)
+        (tap, cut), heard, found = selectors.parse_selector(name), self.first_source(name), list[int]()
+        kept = bool(selectors.parse_selector(heard)[1].pos)
         for call in (c for c in self.run(name, run).calls if heard in c.taps):
             x = call.taps[heard]
-            count, first = x.shape[along(x)], first_slot(call, tap, x)
+            count, first = x.shape[position_axis(x)], first_slot(call, tap, x)
             if not kept:
-                found += select.slots(cut, first, count)
-            elif tape.of_memory(tap):
-                found += select.slots(cut, 0, call.across)
+                found += selectors.resolve_slots(cut, first, count)
+            elif trace_storage.of_memory(tap):
+                found += selectors.resolve_slots(cut, 0, call.across)
             else:  # a call may make its last positions alone, as generation does of logits
-                found += select.slots(cut, call.start, call.ids.shape[1])[-count:]
-            if tape.of_memory(tap):
+                found += selectors.resolve_slots(cut, call.start, call.ids.shape[1])[-count:]
+            if trace_storage.of_memory(tap):
                 break
         return found
 
-    def stitched(self, run: Run, name: str) -> Tensor:
+    def stitch(self, run: Run, name: str) -> Tensor:
         """The value of a tap over a whole run."""
-        tap, cut = select.parted(name)
+        tap, cut = selectors.parse_selector(name)
         if tap.endswith((".pattern", ".score")):
-            calls = [c for c in run.calls if name in c.taps or self.heard(name) in c.taps]
-            parts = [c.taps[name] if name in c.taps else self.rebuilt(run, c, name) for c in calls]
+            calls = [c for c in run.calls if name in c.taps or self.first_source(name) in c.taps]
+            parts = [c.taps[name] if name in c.taps else self.rebuild_pattern(run, c, name) for c in calls]
             whole = cut.pos and ".cross." not in tap  # the keys of the run, whichever queries were kept
             longest = run.ids.shape[1] if whole else max(p.shape[-1] for p in parts)
-            same_rows(run)
+            require_same_rows(run)
             return torch.cat([nn.functional.pad(p, (0, longest - p.shape[-1])) for p in parts], 2)  # B H T S
-        if sides(name, self.attentions):
-            where = [s for c in run.calls for s in select.slots(cut, c.start, c.ids.shape[1])] if cut.pos else None
-            return self.taken(self.expanded(run, tap), name, where)
+        if source_taps(name, self.attentions):
+            slots = (selectors.resolve_slots(cut, c.start, c.ids.shape[1]) for c in run.calls)
+            where = [slot for call in slots for slot in call] if cut.pos else None
+            return self.slice_tap(self.expand_latent(run, tap), name, where)
         parts = [c.taps[name] for c in run.calls if name in c.taps]
-        if tape.of_memory(tap):
+        if trace_storage.of_memory(tap):
             return parts[0]  # the memory's, made once
-        same_rows(run)
-        return torch.cat(parts, along(parts[0])) if len(parts) > 1 else parts[0]
+        require_same_rows(run)
+        return torch.cat(parts, position_axis(parts[0])) if len(parts) > 1 else parts[0]
 
-    def rebuilt(self, run: Run, call: Call, name: str) -> Tensor:
+    def rebuild_pattern(self, run: Run, call: Call, name: str) -> Tensor:
         """The pattern [B, H, T, S] of one call, from the q of that call and all keys up to it."""
-        tap, cut = select.parted(name)
-        q, k, *_ = sides(name, self.attentions)
+        tap, cut = selectors.parse_selector(name)
+        q, k, *_ = source_taps(name, self.attentions)
         at, end = self.attentions[tap.removesuffix(".pattern")], call.start + call.ids.shape[1]
         # the keys of a latent are heard whole where they are expanded, and never where they are absorbed
-        keys = call.taps[k] if isinstance(at, Latent) and k in call.taps else self.stitched(run, k)
+        keys = call.taps[k] if isinstance(at, Latent) and k in call.taps else self.stitch(run, k)
         keys, seen = keys if ".cross." in k else keys[:, :, :end], call.mask[at.spec.mask]
-        if cut != select.Cut():
-            heads = select.heads(name, at.spec.heads)
-            groups = self.heads(select.parted(k)[0])
-            there, share = select.heads(k, groups), at.spec.heads // groups
+        if cut != selectors.Selection():
+            heads = selectors.resolve_heads(name, at.spec.heads)
+            groups = self.count_heads(selectors.parse_selector(k)[0])
+            there, share = selectors.resolve_heads(k, groups), at.spec.heads // groups
             keys = keys[:, [there.index(head // share) for head in heads]] if cut.heads else keys
-            rows = [slot - call.start for slot in select.slots(cut, call.start, call.ids.shape[1])]
-            seen = select.narrowed(seen, heads, rows, keys.shape[2])
-        return pattern(call.taps[q], keys, seen, at)
+            rows = [slot - call.start for slot in selectors.resolve_slots(cut, call.start, call.ids.shape[1])]
+            seen = selectors.narrow_mask(seen, heads, rows, keys.shape[2])
+        return compute_pattern(call.taps[q], keys, seen, at)
 
     @torch.no_grad()
-    def expanded(self, run: Run, name: str) -> Tensor:
+    def expand_latent(self, run: Run, name: str) -> Tensor:
         """Keys or values [B, H, S, K] of a run, from its latents: decoding keeps those and never expands them."""
         if len(run.calls) == 1 and name in run.calls[0].taps:
             return run.calls[0].taps[name]
         path, _, part = name.rpartition(".")
         at = self.attentions[path]
         assert isinstance(at, Latent)
-        both = at.expand(self.stitched(run, f"{path}.latent"), self.stitched(run, f"{path}.k_rope"))
+        both = at.expand(self.stitch(run, f"{path}.latent"), self.stitch(run, f"{path}.k_rope"))
         return both[part == "v"]
 
     def start(self, name: str, *, run: int | None = None) -> int:
@@ -396,11 +398,11 @@ class Trace(Reads):
             v = v.repeat_interleave(copies, 0).repeat_interleave(p.shape[1] // v.shape[1], 1)  # B H S K
             gap = (p.float() @ v - z).abs().amax((1, 3))  # B T
             run = self.run(f"{path}.pattern")
-            seeing = torch.cat([sees(c.mask[at.spec.mask], c.ids) for c in run.calls], 1)  # B T
+            seeing = torch.cat([sees_any_key(c.mask[at.spec.mask], c.ids) for c in run.calls], 1)  # B T
             found[path] = float(gap[seeing].max())
         if not found:
             raise QkvError('check: no pattern was saved; add them: save=["check"]')
-        return {**found, **proofs.of(self)}
+        return {**found, **consistency.check_readouts(self)}
 
 
     def row(self, path: str, head: int, query: int, *, row: int = 0) -> Tensor:
@@ -409,8 +411,8 @@ class Trace(Reads):
             raise QkvError("no attention is called {path!r}{hint}", path=path,
                            hint=nearest(path, self.attentions))
         run, at = self.run(f"{path}.pattern"), self.attentions[path]
-        (head,) = select.heads(f"{path}.pattern@heads={head}", at.spec.heads)
-        q, k = (self.get(n) for n in sides(f"{path}.pattern", {path: at})[:2])
+        (head,) = selectors.resolve_heads(f"{path}.pattern@heads={head}", at.spec.heads)
+        q, k = (self.get(n) for n in source_taps(f"{path}.pattern", {path: at})[:2])
         if not -q.shape[2] <= query < q.shape[2]:
             raise QkvError("position {query}: this text has {shape} tokens, 0 to {shape2}", query=query,
                            shape=q.shape[2], shape2=q.shape[2] - 1)
@@ -427,18 +429,18 @@ class Trace(Reads):
             mine = seen.bias[row * len(seen.bias) // q.shape[0]]  # H or 1, T or 1, S
             mine = mine[head * len(mine) // q.shape[1]]
             seen = AttentionBias(mine[min(slot - first, len(mine) - 1)][None, None, None], causal=False)
-        return pattern(q[row, head, slot][None, None, None], keys, seen, at)[0, 0, 0]
+        return compute_pattern(q[row, head, slot][None, None, None], keys, seen, at)[0, 0, 0]
 
-    def plan(self, tokens: int, *, source: int = 0, rows: int = 1) -> tape.Plan:
+    def plan(self, tokens: int, *, source: int = 0, rows: int = 1) -> trace_storage.BytePlan:
         """The bytes that this trace would hold of texts of that many tokens, in all and by tap."""
-        return tape.plan(self, tokens, source=source, rows=rows)
+        return trace_storage.plan_bytes(self, tokens, source=source, rows=rows)
 
     def save(self, directory: Path | str) -> Path:
         """Write what was heard as a directory of safetensors with an index; `model.traced(directory)` opens it."""
-        return tape.save(self, directory)
+        return trace_storage.save_trace(self, directory)
 
 
-def names(spec: Spec) -> list[str]:
+def tap_names(spec: Spec) -> list[str]:
     """Every tap name of a core of this spec, in the order of the forward pass; `pattern` is rebuilt from q and k."""
     found: list[str] = []
     for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
@@ -468,13 +470,13 @@ def block_names(block: Block) -> list[str]:
     return [*found, "resid_out"]
 
 
-def sides(name: str, parts: dict[str, Attention | Latent]) -> tuple[str, ...]:
+def source_taps(name: str, parts: dict[str, Attention | Latent]) -> tuple[str, ...]:
     """The taps from which a value is rebuilt, none where it is heard as it is.
 
     A pattern comes from q and k (the memory's keys are never rotated); a latent's k and v from what it caches. Some
     heads and queries of it need those of q, and of k the heads that they share, at every position.
     """
-    tap, cut = select.parted(name)
+    tap, cut = selectors.parse_selector(name)
     path, _, part = tap.rpartition(".")
     at, derived = parts.get(path), (f"{path}.latent", f"{path}.k_rope")
     if part == "pattern" and at:
@@ -482,13 +484,13 @@ def sides(name: str, parts: dict[str, Attention | Latent]) -> tuple[str, ...]:
         if isinstance(at, Latent):
             return (q, k, *derived)
         share = at.spec.heads // at.spec.groups
-        groups = sorted({head // share for head in select.heads(name, at.spec.heads)})
+        groups = sorted({head // share for head in selectors.resolve_heads(name, at.spec.heads)})
         return (q, k + (f"@heads={','.join(map(str, groups))}" if len(groups) < at.spec.groups else ""))
     return derived if part in ("k", "v") and isinstance(at, Latent) else ()
 
 
 @torch.no_grad()
-def leant(stack: Stack, ids: Tensor, step: Step) -> dict[Any, AttentionBias]:
+def collect_masks(stack: Stack, ids: Tensor, step: Step) -> dict[Any, AttentionBias]:
     """The masks of a call with what the stack's relative positions add to its scores."""
     near = stack.spec.relative
     if near is None:
@@ -497,7 +499,7 @@ def leant(stack: Stack, ids: Tensor, step: Step) -> dict[Any, AttentionBias]:
     return step.with_attention_bias(stack.relative(buckets)).mask
 
 
-def pattern(q: Tensor, k: Tensor, seen: AttentionBias, at: Attention | Latent) -> Tensor:
+def compute_pattern(q: Tensor, k: Tensor, seen: AttentionBias, at: Attention | Latent) -> Tensor:
     """softmax(q kᵀ · scale + mask) in fp32: q [B, H, T, K] and k [B or fewer, G, S, K] -> [B, H, T, S].
 
     Key/value groups are views; hypotheses of one source share its row of k.
@@ -514,7 +516,7 @@ def pattern(q: Tensor, k: Tensor, seen: AttentionBias, at: Attention | Latent) -
     return score.softmax(-1)
 
 
-def sees(seen: AttentionBias, ids: Tensor) -> Tensor:
+def sees_any_key(seen: AttentionBias, ids: Tensor) -> Tensor:
     """Which queries [B, T] see any key."""
     if seen.bias is None:
         return torch.ones_like(ids, dtype=torch.bool)
@@ -522,25 +524,25 @@ def sees(seen: AttentionBias, ids: Tensor) -> Tensor:
     return some.repeat_interleave(len(ids) // len(some), 0).expand(ids.shape)
 
 
-def moved(cache: Cache) -> list[int] | None:
+def read_parents(cache: Cache) -> list[int] | None:
     """The row of the call before that each row continues, None where all stayed."""
     rows = cache.parents if isinstance(cache, Static) else None
     return None if rows is None else rows.tolist()
 
 
-def along(x: Tensor) -> int:
+def position_axis(x: Tensor) -> int:
     """The axis of positions: [B, T, D] or [B, H, T, K]."""
     return 2 if x.dim() == 4 else 1
 
 
 def first_slot(call: Call, name: str, x: Tensor) -> int:
     """The slot of the first position of x: a call's last ones where it has fewer; the memory's slots start at 0."""
-    if tape.of_memory(name):
+    if trace_storage.of_memory(name):
         return 0
-    return call.start + call.ids.shape[1] - x.shape[along(x)]
+    return call.start + call.ids.shape[1] - x.shape[position_axis(x)]
 
 
-def same_rows(run: Run) -> None:
+def require_same_rows(run: Run) -> None:
     """A QkvError where rows moved between calls: such values cannot be stitched by row."""
     rows = {len(c.ids) for c in run.calls}
     ends = [c.start + c.ids.shape[1] for c in run.calls]

@@ -21,8 +21,8 @@ from qkv.plots.forms import (
     Table,
     list_words,
     trim,
-)  # fmt: skip
-from qkv.plots.text import clean, find_widest, number
+)
+from qkv.plots.text import clean, find_widest, format_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ DPI = 150
 CJK = (
     "Noto Sans CJK SC", "Source Han Sans SC", "Noto Sans SC", "WenQuanYi Micro Hei", "PingFang SC", "Microsoft YaHei",
     "SimHei", "Arial Unicode MS",
-)  # fmt: skip
+)
 
 
 def open_figure(wide: float, tall: float) -> "Figure":
@@ -81,7 +81,7 @@ def use_fonts() -> Any:
 def draw(forms: Sequence[Form | Sequence[Form]], title: str = "") -> "Figure":
     """One figure of some forms, from the top; those of an inner list stand side by side."""
     rows = [[row] if isinstance(row, Form) else list(row) for row in forms]
-    sizes = [[measure(form) for form in row] for row in rows]
+    sizes = [[measure_form(form) for form in row] for row in rows]
     heights = [max(tall for _, tall in row) for row in sizes]
     fig = open_figure(max(sum(wide for wide, _ in row) for row in sizes), sum(heights) + 0.3 * bool(title))
     count = math.lcm(*map(len, rows))
@@ -93,15 +93,15 @@ def draw(forms: Sequence[Form | Sequence[Form]], title: str = "") -> "Figure":
     with use_fonts():
         axes = fig.subplot_mosaic(mosaic, height_ratios=heights)
         for name, form in enumerate(form for row in rows for form in row):
-            axes[name].set_title(write(form.title), fontsize=10, loc="left")
+            axes[name].set_title(escape_words(form.title), fontsize=10, loc="left")
             AXES[type(form)](axes[name], form)
             label_axes(axes[name], form)
         if title:
-            fig.suptitle(write(title), fontsize=11)
+            fig.suptitle(escape_words(title), fontsize=11)
     return fig
 
 
-def save(fig: "Figure", path: Path) -> None:
+def save_figure(fig: "Figure", path: Path) -> None:
     """A figure as a file, in a folder that is made where it is not there; the same figure gives the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Software": None} if path.suffix.lower() == ".png" else None
@@ -122,7 +122,7 @@ def mark_cut(form: Form) -> Form:
     return replace(kept, title=Message("{title} ({cut})", title=form.title, cut=cut))
 
 
-def write(words: str) -> str:
+def escape_words(words: str) -> str:
     """Words with a line for each language that can be written here."""
     lines = list_words(words)
     return "\n".join(escape(w) for w in lines if w.isascii() or w == lines[-1] or find_chinese())
@@ -133,10 +133,10 @@ def escape(text: str) -> str:
     return clean(text).replace("$", r"\$")
 
 
-def measure(form: Form) -> tuple[float, float]:
+def measure_form(form: Form) -> tuple[float, float]:
     """The inches that a form wants, with its title and labels."""
     wide, tall = measure_marks(form)
-    title = write(form.title).split("\n")
+    title = escape_words(form.title).split("\n")
     below = len(list_words(form.note)) + bool(form.x_label)
     return max(wide, 0.6 + 0.085 * find_widest(title)), tall + 0.2 + 0.18 * below
 
@@ -158,8 +158,8 @@ def measure_marks(form: Form) -> tuple[float, float]:
 
 def label_axes(ax: Any, form: Form) -> None:
     """What the two sides are, and the note below."""
-    ax.set_xlabel("\n".join(write(w) for w in (form.x_label, form.note) if w), fontsize=9)
-    ax.set_ylabel(write(form.y_label), fontsize=9)
+    ax.set_xlabel("\n".join(escape_words(w) for w in (form.x_label, form.note) if w), fontsize=9)
+    ax.set_ylabel(escape_words(form.y_label), fontsize=9)
     if form.published:
         ax.set_facecolor("#f3f3f3")
 
@@ -187,7 +187,7 @@ def draw_bars(ax: Any, form: Bars) -> None:
         single = [BLUE if v >= 0 else ORANGE for v in values]
         colour = single if len(series) == 1 else COLOURS[n % len(COLOURS)]
         bars = ax.barh([i + n * share for i in every], values, share, label=escape(name), color=colour)
-        ax.bar_label(bars, [number(v, 4) for v in values], fontsize=7, padding=2)
+        ax.bar_label(bars, [format_number(v, 4) for v in values], fontsize=7, padding=2)
     ax.set_yticks([i + 0.4 - share / 2 for i in every], [escape(n) for n in form.names], fontsize=8)
     ax.invert_yaxis()
     ax.margins(x=0.15)

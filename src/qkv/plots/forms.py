@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from qkv.messages import Message, translate
+from qkv.messages import Message, translate_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,7 +117,7 @@ class Drawn:
 
 def list_words(words: str) -> list[str]:
     """The texts of a title or a note: of a message one for each language where they differ."""
-    return [w for w in dict.fromkeys((translate(words, "zh"), str(words))) if w]
+    return [w for w in dict.fromkeys((translate_value(words, "zh"), str(words))) if w]
 
 
 def name_both(message: Message) -> str:

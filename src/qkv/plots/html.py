@@ -22,8 +22,8 @@ from qkv.plots.forms import (
     list_words,
     scale,
     trim,
-)  # fmt: skip
-from qkv.plots.text import clean, find_widest, number
+)
+from qkv.plots.text import clean, find_widest, format_number
 
 EDGE, FOOT, TALL = 60, 46, 220  # beside and below the lines of a chart, and their height
 DOTTED = 48  # points at most that a curve shows one by one, each with its numbers on hover
@@ -38,7 +38,7 @@ svg{max-width:100%;height:auto}pre{overflow:auto}@media(prefers-color-scheme:dar
 def render(form: Form) -> str:
     """One form as an HTML figure."""
     form, cut = trim(form)
-    title, notes = join(form.title), (join(words) for words in (form.note, cut))
+    title, notes = join_languages(form.title), (join_languages(words) for words in (form.note, cut))
     head = f'<figcaption style="font-weight:bold">{title}</figcaption>' if title else ""
     below = "".join(f"<div>{line}</div>" for line in notes if line)
     grey = "background:#8882;" * form.published
@@ -53,7 +53,7 @@ def page(title: str, body: str, lang: str) -> str:
     )
 
 
-def join(words: str) -> str:
+def join_languages(words: str) -> str:
     """A title or a note in both languages as HTML."""
     return escape(" · ".join(list_words(words)))
 
@@ -88,8 +88,8 @@ def draw_grid(form: Grid) -> str:
 
     cells = form.cells or [[""] * len(form.columns) for _ in form.rows]
     body = [[mark(name), *(mark(c) if form.cells else "&nbsp;" for c in row)]
-            for name, row in zip(form.rows, cells, strict=True)]  # fmt: skip
-    corner = " \\ ".join(w for w in (join(form.y_label), join(form.x_label)) if w)
+            for name, row in zip(form.rows, cells, strict=True)]
+    corner = " \\ ".join(w for w in (join_languages(form.y_label), join_languages(form.x_label)) if w)
     return make_table([[corner, *map(mark, form.columns)], *body], shade)
 
 
@@ -97,12 +97,12 @@ def draw_bars(form: Bars) -> str:
     """Names, numbers, and bars in SVG; of several series the bars of a name stand below each other."""
     several = len(form.series) > 1
     shares = scale(form.series.values(), log=form.log)
-    rows = [[join(form.y_label), "", join(form.x_label)]]
+    rows = [[join_languages(form.y_label), "", join_languages(form.x_label)]]
     for i, name in enumerate(form.names):
         for n, (values, parts) in enumerate(zip(form.series.values(), shares, strict=True)):
             fill = COLOURS[n % len(COLOURS)] if several or values[i] >= 0 else ORANGE
             bar = f'<svg width="240" height="12"><rect width="{240 * parts[i]:.1f}" height="12" fill="{fill}"/></svg>'
-            rows.append(["" if n else mark(name), number(values[i], 4), bar])
+            rows.append(["" if n else mark(name), format_number(values[i], 4), bar])
     return make_table(rows) + make_legend(form.series if several else ())
 
 
@@ -133,26 +133,27 @@ def draw_lines(form: Lines) -> str:
     for n, (name, curve) in enumerate(curves.items()):
         points, colour = [(f"{across(x):.1f}", f"{down(y):.1f}") for x, y in curve], COLOURS[n % len(COLOURS)]
         made.append(f'<polyline points="{" ".join(map(",".join, points))}" fill="none" stroke="{colour}" '
-                    f'stroke-width="2"><title>{mark(name)}</title></polyline>')  # fmt: skip
+                    f'stroke-width="2"><title>{mark(name)}</title></polyline>')
         for (x, y), (at, to) in zip(curve, points, strict=True) if len(points) <= DOTTED else ():
-            tip = f"{mark(name)}, {mark(form.places[int(x)]) if form.places else number(x, 4)}: {number(y, 4)}"
+            where = mark(form.places[int(x)]) if form.places else format_number(x, 4)
+            tip = f"{mark(name)}, {where}: {format_number(y, 4)}"
             made.append(f'<circle cx="{at}" cy="{to}" r="3" fill="{colour}"><title>{tip}</title></circle>')
     edge, foot = max(30, 4 * find_widest(form.places)), FOOT if form.x_label else FOOT - 20
     size = f'viewBox="0 0 {EDGE + wide + edge} {TALL + 16 + foot}" width="{EDGE + wide + edge}"'
     head = f'<svg {size} role="img" fill="currentColor" font-size="12">'
     legend = make_legend([name for name in curves if name])
-    return f"{head}<title>{join(form.title)}</title>{''.join(made)}</svg>{legend}"
+    return f"{head}<title>{join_languages(form.title)}</title>{''.join(made)}</svg>{legend}"
 
 
 def frame_rows(form: Lines, low: float, high: float, wide: int, down: Callable[[float], float]) -> str:
     """The horizontal lines of a chart with their numbers, and what these are."""
-    made = [f'<text x="{EDGE}" y="10">{join(form.y_label)}</text>'] * bool(form.y_label)
+    made = [f'<text x="{EDGE}" y="10">{join_languages(form.y_label)}</text>'] * bool(form.y_label)
     values = find_powers(low, high) if form.log else find_ticks(low, high)
     for v in values:
         y = down(v)
         made.append(
             f'<line x1="{EDGE}" x2="{EDGE + wide}" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor" opacity=".2"/>'
-            f'<text x="{EDGE - 8}" y="{y + 4:.1f}" text-anchor="end">{number(v, 4)}</text>'
+            f'<text x="{EDGE - 8}" y="{y + 4:.1f}" text-anchor="end">{format_number(v, 4)}</text>'
         )
     return "".join(made)
 
@@ -161,10 +162,10 @@ def frame_columns(form: Lines, left: float, right: float, across: Callable[[floa
     """The names or numbers below a chart, and what these are."""
     each = -(-len(form.places) // 12)
     ticks = ([(float(i), mark(form.places[i])) for i in range(0, len(form.places), each)] if form.places
-             else [(v, number(v, 4)) for v in find_ticks(left, right)])  # fmt: skip
+             else [(v, format_number(v, 4)) for v in find_ticks(left, right)])
     made = [f'<text x="{across(v):.1f}" y="{TALL + 34}" text-anchor="middle">{name}</text>' for v, name in ticks]
     middle = across((left + right) / 2)
-    made += [f'<text x="{middle:.1f}" y="{TALL + 54}" text-anchor="middle">{join(form.x_label)}</text>']
+    made += [f'<text x="{middle:.1f}" y="{TALL + 54}" text-anchor="middle">{join_languages(form.x_label)}</text>']
     return "".join(made)
 
 
@@ -188,10 +189,10 @@ def draw_table(form: Table) -> str:
     """The table, its columns of numbers to the right."""
     rows = [[mark(c if isinstance(c, str) else c[0]) for c in row] for row in form.rows]
     right = {j for j, column in enumerate(zip(*rows[1:], strict=False))
-             if all(re.fullmatch(r"[-–+\d,.… e]*%?", c) for c in column)}  # fmt: skip
+             if all(re.fullmatch(r"[-–+\d,.… e]*%?", c) for c in column)}
     return make_table(rows, lambda i, j: "text-align:right" if j in right else "")
 
 
 MARKS: dict[type, Callable[[Any], str]] = {
     Grid: draw_grid, Bars: draw_bars, Lines: draw_lines, Table: draw_table,
-}  # fmt: skip
+}

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from qkv.plots.forms import Bars, Form, Grid, Lines, Point, Table, find_bounds, list_words, scale
-from qkv.plots.text import HEIGHTS, SHADES, find_widest, number, pad
+from qkv.plots.text import HEIGHTS, SHADES, find_widest, format_number, pad
 
 COLUMNS = 40  # of the longest bar
 COLOURS = ("blue", "red", "green", "magenta", "yellow", "cyan", "white", "bright_blue")
@@ -40,7 +40,7 @@ def draw_bars(form: Bars) -> list[str]:
     for (name, values), shares in zip(form.series.items(), scale(form.series.values(), log=form.log), strict=True):
         lines += [f"{name}:"] * (len(form.series) > 1)
         lines += [
-            f"{pad(label, size)} {'█' * round(share * COLUMNS):<{COLUMNS}} {number(v, 4)}"
+            f"{pad(label, size)} {'█' * round(share * COLUMNS):<{COLUMNS}} {format_number(v, 4)}"
             for label, share, v in zip(form.names, shares, values, strict=True)
         ]
     return lines
@@ -57,8 +57,8 @@ def draw_rows(form: Lines) -> list[str]:
     for (name, row), shares in zip(form.series.items(), scale(form.series.values(), log=form.log), strict=True):
         there = [v for _, v in form.curves[name]] or [math.nan]
         marks = "".join((HEIGHTS[min(7, int(share * 8))] if math.isfinite(v) else " ") * 2
-                        for share, v in zip(shares, row, strict=True))  # fmt: skip
-        lines.append(f"{pad(name, size)} {marks}  {number(there[0], 4)} → {number(there[-1], 4)}")
+                        for share, v in zip(shares, row, strict=True))
+        lines.append(f"{pad(name, size)} {marks}  {format_number(there[0], 4)} → {format_number(there[-1], 4)}")
     label = " · ".join(list_words(form.x_label))
     return [*lines, " " * (size + 1) + f"{label} {form.places[0]} … {form.places[-1]}".strip()]
 
@@ -68,11 +68,11 @@ def draw_chart(form: Lines, *, height: int = 16) -> list[str]:
     curves = form.curves
     left, right, low, high = find_bounds(curves)
     wide = max(20, min(100, shutil.get_terminal_size((80, 24)).columns - 12))
-    edges = {0: number(high, 4), height - 1: number(low, 4)}
+    edges = {0: format_number(high, 4), height - 1: format_number(low, 4)}
     lines = [f"{'':>10} {' · '.join(list_words(form.y_label))}"]
     for i, row in enumerate(plot_dots(curves, wide=wide, height=height)):
         lines.append(f"{edges.get(i, ''):>9} │{''.join(paint_series(*cell) for cell in row)}".rstrip())
-    least, most = number(left, 4), " ".join([number(right, 4), *list_words(form.x_label)])
+    least, most = format_number(left, 4), " ".join([format_number(right, 4), *list_words(form.x_label)])
     lines += [f"{'':>9} └{'─' * wide}", f"{'':>11}{least}{most:>{wide - len(least)}}"]
     return [*lines, *(f"{'':>11}{paint_series('━━', who)} {name}" for who, name in enumerate(curves))]
 
@@ -122,4 +122,4 @@ def paint_series(text: str, who: int) -> str:
 
 MARKS: dict[type, Callable[[Any], list[str]]] = {
     Grid: draw_grid, Bars: draw_bars, Lines: draw_lines, Table: draw_table,
-}  # fmt: skip
+}

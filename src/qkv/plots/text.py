@@ -32,17 +32,17 @@ def pad(text: str, size: int) -> str:
     return text + " " * max(0, size - width(text))
 
 
-def number(x: float, digits: int = 3) -> str:
+def format_number(x: float, digits: int = 3) -> str:
     """A number in few characters: whole ones with commas."""
     return f"{x:,.0f}" if float(x).is_integer() and abs(x) < 1e15 else f"{x:.{digits}g}"
 
 
-def signed(x: float) -> str:
+def format_signed(x: float) -> str:
     """A number with its sign and three decimals, which stand under each other."""
     return f"{x:+.3f}" if 1e-3 <= abs(x) < 1e4 or x == 0 else f"{x:+.1e}"
 
 
-def text(cell: str, weight: float = 0.0) -> Cell:
+def make_cell(cell: str, weight: float = 0.0) -> Cell:
     """A cell of words."""
     return clean(cell), weight
 

@@ -13,7 +13,7 @@ from qkv import spec as parts
 from qkv.core.model import Stack, Transformer
 from qkv.specialize.cleanup import Substitute
 from qkv.specialize.functions import Functions, Written
-from qkv.specialize.source import annotate, belongs_to_core, parse, read_source
+from qkv.specialize.source import annotate, belongs_to_core, parse_expression, read_source
 from qkv.specialize.values import (
     Code,
     Frame,
@@ -159,14 +159,14 @@ class Classes(Functions):
             self.bind(loop.target, one, inner)
             inner.names["i"] = Known(self.layer, ast.Name("i", ast.Load()))
             made.append(residual(self.value(node.elt, inner)))
-        return Code(ast.Call(parse("nn.ModuleList"), [self.repeat(made)], []))
+        return Code(ast.Call(parse_expression("nn.ModuleList"), [self.repeat(made)], []))
 
     def repeat(self, made: list[ast.expr]) -> ast.expr:
         """One call for each layer: a comprehension, or a list of what differs."""
         texts = [ast.unparse(m) for m in made]
         if len(set(texts)) == 1:
             name = "i" if "i" in load_names(made[0]) else "_"
-            return parse(f"({texts[0]} for {name} in range({self.count_layers(len(made))}))")
+            return parse_expression(f"({texts[0]} for {name} in range({self.count_layers(len(made))}))")
         numbered = [Substitute({"i": ast.Constant(n)}).visit(m) for n, m in enumerate(made)]
         return self.group(numbered)
 
@@ -204,7 +204,7 @@ class Classes(Functions):
         node = read_source(kind.__module__).find_class(kind.__name__)
         order = [n.name for n in node.body if isinstance(n, ast.FunctionDef)]
         methods = self.methods[name]
-        new = ast.ClassDef(name, node.bases, [], [methods[n].finish() for n in order if n in methods], [])
+        new = ast.ClassDef(name, node.bases, [], [methods[n].build_definition() for n in order if n in methods], [])
         annotate(new)
         new.kind = kind.__name__  # type: ignore[attr-defined]
         new.doc = self.describe(module, (ast.get_docstring(node) or "").split("\n\n")[0])  # type: ignore[attr-defined]

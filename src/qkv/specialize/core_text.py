@@ -125,7 +125,8 @@ class CoreText(Classes):
             self.write_method(self.core, function, [], given).door = arguments
         self.done["Model"] = self.done.pop("Model")
         definitions = [
-            self.finish_class(n, m) if isinstance(m, nn.Module) else m[1].finish() for n, m in self.done.items()
+            self.finish_class(n, m) if isinstance(m, nn.Module) else m[1].build_definition()
+            for n, m in self.done.items()
         ]
         definitions = prune(definitions)
         body = self.name_rotaries("\n\n\n".join("\n".join(layout.print_statement(d)) for d in definitions))

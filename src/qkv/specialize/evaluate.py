@@ -9,7 +9,7 @@ import operator
 from types import FunctionType, ModuleType
 from typing import Any
 
-from qkv.specialize.source import annotate, belongs_to_core, name_function, parse, read_source
+from qkv.specialize.source import annotate, belongs_to_core, name_function, parse_expression, read_source
 from qkv.specialize.values import (
     Code,
     Frame,
@@ -49,7 +49,7 @@ class Evaluator:
         if self.rewrites and isinstance(node, REWRITTEN):
             instead = self.rewrites.get(ast.unparse(node))
             if instead is not None:
-                return self.value(parse(instead), f)
+                return self.value(parse_expression(instead), f)
         read = getattr(self, f"read_{type(node).__name__.lower()}", None)
         return read(node, f) if read else Code(self.rebuild(node, f))
 
@@ -104,7 +104,7 @@ class Evaluator:
             if isinstance(value.value, ModuleType):
                 known.node = ast.Attribute(residual(value), name, ast.Load())  # torch.inf
             if dataclasses.is_dataclass(value.value) and (value.value, name) in self.constants:
-                known.node = parse(self.constants[value.value, name])
+                known.node = parse_expression(self.constants[value.value, name])
             return known
         if isinstance(value, Items):
             return Known(getattr(value.values, name))

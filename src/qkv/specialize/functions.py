@@ -35,7 +35,7 @@ class Written:
     used: set[str] = field(default_factory=set)
     door: ast.arguments | None = None  # the parameters of a way into the model, as they stand
 
-    def finish(self) -> ast.FunctionDef:
+    def build_definition(self) -> ast.FunctionDef:
         """The definition with the parameters that are used."""
         if self.door:
             self.node.args = self.door

@@ -18,8 +18,8 @@ from qkv.specialize.cleanup import clean
 from qkv.specialize.constants import name_constants
 from qkv.specialize.functions import bind_arguments
 from qkv.specialize.naming import derive_naming
-from qkv.specialize.source import parse
-from qkv.specialize.tidy import drop_defaults, join_parts, print_numbers
+from qkv.specialize.source import parse_expression
+from qkv.specialize.tidy import drop_defaults, join_assignments, print_numbers
 from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load_names, residual
 
 REWRITES = {  # what holds in one pass over whole texts of one length, without a cache and outside of autocast
@@ -94,9 +94,8 @@ class Program(Classes):
                 else []
             )
             bias = [ast.keyword("bias", ast.Constant(False))] if s.kind == "unbiased" else []
-            return Code(
-                ast.Call(parse("nn.RMSNorm" if s.kind == "rms" else "nn.LayerNorm"), [residual(args[1])], eps + bias)
-            )
+            norm = parse_expression("nn.RMSNorm" if s.kind == "rms" else "nn.LayerNorm")
+            return Code(ast.Call(norm, [residual(args[1])], eps + bias))
         if not isinstance(module, ExpertLinear | Stack):
             return super().make(module, kind, args, f)
         stack = isinstance(module, Stack)
@@ -142,12 +141,12 @@ class Program(Classes):
         firsts = [texts.index(k) for k in kinds]
         if texts == sorted(texts, key=kinds.index) and len(kinds) < len(texts):
             pieces = [f"[{k} for _ in range({texts.count(k)})]" if texts.count(k) > 1 else f"[{k}]" for k in kinds]
-            return parse(" + ".join(pieces))
+            return parse_expression(" + ".join(pieces))
         period = next(
             (n for n in range(2, len(texts)) if len(texts) % n == 0 and texts == texts[:n] * (len(texts) // n)), 0
         )
         if period and len(firsts) > 1:
-            return parse(f"(block() for _ in range({len(texts) // period}) for block in "
+            return parse_expression(f"(block() for _ in range({len(texts) // period}) for block in "
                          f"({', '.join(t.removesuffix('()') for t in texts[:period])}))")  # fmt: skip
         return super().group(made)
 
@@ -199,7 +198,8 @@ class Program(Classes):
             self.methods.setdefault(title_of, {})
         self.done["Transformer"] = self.done.pop("Transformer")  # last
         definitions = [
-            self.finish_class(n, m) if not isinstance(m, tuple) else m[1].finish() for n, m in self.done.items()
+            self.finish_class(n, m) if not isinstance(m, tuple) else m[1].build_definition()
+            for n, m in self.done.items()
         ]
         definitions = unify.merge_classes(prune(definitions))
         for d in definitions:
@@ -210,7 +210,7 @@ class Program(Classes):
                 elif isinstance(node, ast.Name) and node.id == "input":
                     node.id = "x"
             if isinstance(d, ast.ClassDef) and isinstance(d.body[0], ast.FunctionDef):
-                d.body[0].body = join_parts(d.body[0].body)
+                d.body[0].body = join_assignments(d.body[0].body)
         naming = derive_naming(self.core, names, self.spell_parameter)
         body = ["\n".join(layout.print_statement(d)) for d in definitions]
         body += loader.print_loader(naming)

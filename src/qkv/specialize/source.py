@@ -68,10 +68,10 @@ def name_function(function: Any) -> ast.expr | None:
     """How a function of PyTorch is called in the text."""
     for name, module in (("F", F), ("torch", torch)):
         if getattr(module, getattr(function, "__name__", ""), None) is function:
-            return parse(f"{name}.{function.__name__}")
+            return parse_expression(f"{name}.{function.__name__}")
     return None
 
 
-def parse(text: str) -> ast.expr:
+def parse_expression(text: str) -> ast.expr:
     """An expression from its text."""
     return ast.parse(text, mode="eval").body

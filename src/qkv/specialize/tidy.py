@@ -7,7 +7,7 @@ from qkv.specialize import layout
 from qkv.specialize.source import annotate
 
 
-def join_parts(body: list[ast.stmt], width: int = 112) -> list[ast.stmt]:
+def join_assignments(body: list[ast.stmt], width: int = 112) -> list[ast.stmt]:
     """Parts that are made without arguments share a line, and so do equal norms."""
     joined: list[Any] = []
     for node in body:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from qkv import spec as parts
-from qkv.specialize.source import Source, parse
+from qkv.specialize.source import Source, parse_expression
 
 
 @dataclass(eq=False)
@@ -130,7 +130,7 @@ def residual(value: Value) -> ast.expr:
             return copy.deepcopy(value.node)
         if not is_plain(value.value):
             raise TypeError(f"{value.value!r} cannot be typed")
-        return parse(spell(value.value))
+        return parse_expression(spell(value.value))
     if isinstance(value, Items):
         if value.kind is dict:
             pairs = value.values.items()

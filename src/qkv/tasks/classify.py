@@ -26,7 +26,7 @@ class Classification:
     probabilities: dict[str, float]
 
     @staticmethod
-    def of(probabilities: dict[str, float]) -> "Classification":
+    def from_probabilities(probabilities: dict[str, float]) -> "Classification":
         """The classification that some probabilities amount to."""
         label = max(probabilities, key=probabilities.__getitem__)
         return Classification(label, probabilities[label], probabilities)
@@ -51,8 +51,9 @@ def ensemble_classify(models: Sequence[Model], texts: Sequence[Any], *, both: bo
             raise QkvError("ensemble: the models have different labels ({one}; {two}); train them on the same ones",
                            one=one, two=two)
     found = [label_probabilities(model, texts, both=both) for model in models]
-    return [Classification.of({name: sum(probs[name] for probs in each) / len(each) for name in each[0]})
-            for each in zip(*found, strict=True)]  # fmt: skip
+    means = ({name: sum(probs[name] for probs in each) / len(each) for name in each[0]}
+             for each in zip(*found, strict=True))
+    return [Classification.from_probabilities(mean) for mean in means]
 
 
 def label_probabilities(model: Model, texts: Sequence[Any], *, both: bool) -> list[dict[str, float]]:
@@ -104,7 +105,7 @@ def encode_example(
         raise QkvError("texts that are compared are given as texts, and to a model with a tokenizer")
     if tokenizer and all_text and has_task_tokens(model):
         ids = [tokenizer.encode(text, special=False) for text in texts]
-        rows = task_format.format_example(ids, task_format.TaskTokens.of(tokenizer), both=both)
+        rows = task_format.format_example(ids, task_format.TaskTokens.from_tokenizer(tokenizer), both=both)
     elif tokenizer and (both or len(texts) > 2):
         rows = task_format.format_without_tokens(texts, tokenizer.encode)
     else:

@@ -72,7 +72,7 @@ def stream(model: Model, prompt: Prompt, **given: Any) -> Iterator[str]:
     """The text of `generate`, piece by piece as it is chosen; see `Model.stream`."""
     options = GenerateOptions.parse(given, model.generation_config)
     decode = decode_options(model, options)
-    events = engine.stream(model.core, [model.ids(prompt)], sampling=options.choice, options=decode)
+    events = engine.stream_tokens(model.core, [model.ids(prompt)], sampling=options.choice, options=decode)
     return (event.text for event in events)
 
 

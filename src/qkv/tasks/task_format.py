@@ -29,7 +29,7 @@ class TaskTokens:
     extract: int
 
     @staticmethod
-    def of(tokenizer: Tokenizer, spelled: tuple[str, str, str] = TASK_TOKENS) -> "TaskTokens":
+    def from_tokenizer(tokenizer: Tokenizer, spelled: tuple[str, str, str] = TASK_TOKENS) -> "TaskTokens":
         """The task tokens of a vocabulary; a missing one is a QkvError that says what to do."""
         found = [tokenizer.id(token) for token in spelled]
         start, delimiter, extract = (-1 if i is None else i for i in found)

@@ -107,7 +107,7 @@ def align_tokens(model: Model, source: list[int], tokens: list[int]) -> Tensor:
     core, start = model.core, start_ids(model)
     target = [*start, *tokens[:-1]]
     if not core.spec.has_blocks:
-        return lstm.alignment(cast("lstm.LSTMModel", core), source, target)
+        return lstm.compute_alignment(cast("lstm.LSTMModel", core), source, target)
     name = f"decoder.layers.{len(core.decoder.layers) - 1}.cross.pattern"
     with Trace(core, save=[name]) as trace, torch.inference_mode():
         ids, read = (torch.tensor([row], device=model.device) for row in (target, source))

@@ -234,7 +234,8 @@ def two_models(directory: Path, source: str, target: str, vocabulary: str) -> Fo
         raise QkvError("{path}: no token {lacking}, expected the special tokens to be among the {ids}", path=path,
                        lacking=", ".join(lacking), ids=len(ids))
     named = [*roles.values(), *(t for t in ids if t.startswith(">>") and t.endswith("<<"))]  # >>fra<< names a language
-    sides = [sentencepiece.build(sentencepiece.read_model(directory / name), ids, named) for name in (source, target)]
+    models = (sentencepiece.read_model(directory / name) for name in (source, target))
+    sides = [sentencepiece.build_tokenizer(model, ids, named) for model in models]
     for side in sides:
         side.post_processor = template(None, (roles["eos"], ids[roles["eos"]]))
     kept = [source, target, vocabulary, "tokenizer_config.json", "special_tokens_map.json"]
@@ -247,7 +248,8 @@ def one_model(directory: Path, name: str) -> FoundTokenizer:
     model = sentencepiece.read_model(directory / name)
     offset = kind_of(directory)[1] == "sentence-offset"
     ids = _offset(model) if offset else {piece: i for i, piece in enumerate(model.pieces)}
-    backend = sentencepiece.build(model, ids, FRAME.values()) if offset else sentencepiece.build(model)
+    named = FRAME.values() if offset else ()
+    backend = sentencepiece.build_tokenizer(model, ids if offset else None, named)
     config = read_json(directory / "tokenizer_config.json")
     roles = (FRAME if offset else model.roles) | roles_of(directory)
     extra = 0 if offset else int(config.get("extra_ids", 100 if model.pieces[0] == "<pad>" else 0))

@@ -127,7 +127,7 @@ class BpeDropout:
         self.usual: dict[str, Word | None] = {}  # words as characters; None: not cut by these merges, so never cut anew
         self.ids: dict[str, int] = {}
 
-    def read(self, texts: Sequence[str]) -> list[list[Word | int]]:
+    def split_texts(self, texts: Sequence[str]) -> list[list[Word | int]]:
         """Each text as words to cut, and ids that stay: the template's, special ones, and words of another cut.
 
         Raises:
@@ -135,7 +135,7 @@ class BpeDropout:
         """
         with guard_panics(Message("the tokenizer cannot read these texts")):
             found = self.tokenizer.backend.encode_batch(list(texts))
-        read = [list(self.parts(text, one)) for text, one in zip(texts, found, strict=True)]
+        read = [list(self.split_text(text, one)) for text, one in zip(texts, found, strict=True)]
         if not self.jointed:  # its merges are the vocabulary's own
             return read
         other = [word for word, known in self.usual.items() if known is None]
@@ -144,10 +144,10 @@ class BpeDropout:
                            "they belong to this text?", other=len(other), usual=len(self.usual),
                            other2=other[0])
         for piece in list_pieces((word for word, known in self.usual.items() if known), self.ranks):
-            self.number(piece)
+            self.look_up(piece)
         return read
 
-    def parts(self, text: str, found: tokenizers.Encoding) -> Iterator[Word | int]:
+    def split_text(self, text: str, found: tokenizers.Encoding) -> Iterator[Word | int]:
         """The words of one text, and the ids between them."""
         held: list[tuple[int, str]] = []  # ids and pieces of the word in hand
         last: int | None = None
@@ -172,7 +172,7 @@ class BpeDropout:
         if text not in self.usual:
             bare = text.removesuffix(self.end)
             word = (*bare[:-1], bare[-1:] + self.end)
-            self.usual[text] = word if tuple(map(self.spell, self.path(word)[-1])) == given else None
+            self.usual[text] = word if tuple(map(self.spell, self.merge_fully(word)[-1])) == given else None
         word = self.usual[text]
         return ids if word is None else [word]
 
@@ -183,7 +183,7 @@ class BpeDropout:
     def cut_word(self, word: Word, trials: Trials) -> Word:
         """The pieces of a word in characters; a trial for each possible merge, the best first, may leave it out."""
         while True:
-            path = self.path(word)
+            path = self.merge_fully(word)
             if trials.kept >= len(path) - 1:
                 trials.kept -= len(path) - 1
                 return path[-1]
@@ -193,7 +193,7 @@ class BpeDropout:
                 return word
             word = merge_at(word, place)
 
-    def path(self, word: Word) -> list[Word]:
+    def merge_fully(self, word: Word) -> list[Word]:
         """The cuts of a word from this one on, if nothing is left out."""
         if word not in self.paths:
             if len(self.paths) >= MANY:
@@ -218,10 +218,10 @@ class BpeDropout:
                 continue
             for symbol in self.cut_word(part, trials):
                 number = self.ids.get(symbol)
-                found.append(self.number(symbol) if number is None else number)
+                found.append(self.look_up(symbol) if number is None else number)
         return found
 
-    def number(self, symbol: str) -> int:
+    def look_up(self, symbol: str) -> int:
         """The id of a piece.
 
         Raises:

@@ -28,7 +28,7 @@ class ControlTokens:
     ids: dict[str, int]
     unknown: int | None
 
-    def encode(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
+    def encode_parts(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
         """The ids of parts of text, each with whether its control tokens count.
 
         Raises:

@@ -146,7 +146,7 @@ def build_plain_pieces(pieces: list[str], scores: list[float]) -> Pieces:
     return Pieces(tuple(names), tuple(scores), tuple(types))
 
 
-def build(model: Pieces, ids: Mapping[str, int] | None = None, named: Collection[str] = ()) -> Tokenizer:
+def build_tokenizer(model: Pieces, ids: Mapping[str, int] | None = None, named: Collection[str] = ()) -> Tokenizer:
     """A tokenizer that cuts text as sentencepiece does, without a template.
 
     `ids` renumbers the pieces: those that it lacks come behind its last, those that only it has are never cut.

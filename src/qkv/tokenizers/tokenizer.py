@@ -145,7 +145,7 @@ class Tokenizer:
                                "text")
             self._control = control_tokens.find_control_tokens(self.backend, frozenset(self.roles.values()))
         with guard_panics(UNREAD):
-            return self._control.encode(parts)
+            return self._control.encode_parts(parts)
 
     def _renumber(self, text: str, found: tokenizers.Encoding) -> list[int]:
         """What one side's pieces lack, the common numbering may still have under its own spelling."""

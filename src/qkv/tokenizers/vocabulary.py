@@ -27,7 +27,7 @@ NEVER = "\0"  # a prefix that no token has: every token is joined with a space
 TIGHT = rf" (?=[{WIDE},.?!;:%)\]'’])|(?<=[{WIDE}(\[]) |(?<=['’]) (?=(?:s|t|m|d|re|ve|ll|clock)\b)"
 
 
-def train(
+def train_vocabulary(
     texts: Iterable[str], *, kind: Kind, size: int = 8000, words: Sequence[str] = (),
     specials: Sequence[str] = ("<pad>", "</s>", "<unk>"), template: Template = "none",
 ) -> Tokenizer:  # fmt: skip

@@ -192,7 +192,7 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         texts.append(" ".join(map(spell, words)))  # each piece that dropout makes is known
     words = run.words() if run.words else ()
     kind, size = run.tokenizer.kind, run.tokenizer.size
-    return vocabulary.train(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]
+    return vocabulary.train_vocabulary(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]
 
 
 def borrow_tokenizer(name: str, specials: Sequence[str], template: str) -> Tokenizer:

@@ -55,17 +55,17 @@ class Summary:
     @property
     def metrics(self) -> list[str]:
         """What its log holds as numbers, evaluations first."""
-        said = [k for e in self.events if e["kind"] == "evaluation" for k, v in e.items() if number(v)]
+        said = [k for e in self.events if e["kind"] == "evaluation" for k, v in e.items() if is_number(v)]
         left = ("step", "epoch", "best")
         return [*dict.fromkeys(k for k in said if k not in left), "train_loss"]
 
 
-def number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """Whether a value is a number and not a yes or no."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def find(folder: Path) -> list[Path]:
+def find_runs(folder: Path) -> list[Path]:
     """The directories of runs in a folder and below it, or the folder itself, by name.
 
     Raises:
@@ -83,7 +83,7 @@ def find(folder: Path) -> list[Path]:
     return found
 
 
-def read(directory: Path, name: str = "") -> Summary:
+def read_run(directory: Path, name: str = "") -> Summary:
     """The summary of the run in a directory; a log that a crash cut off is read up to there."""
     events = [e for e in log.read_events(directory / LOG) if isinstance(e, dict) and "kind" in e]
     steps = [e for e in events if e["kind"] == "step"]
@@ -96,16 +96,16 @@ def read(directory: Path, name: str = "") -> Summary:
     metric = str(settings.get("training.metric", "loss"))
     test = read_json_object(directory / "train" / "result.json").get("test")
     reached = test.get(metric) if end and isinstance(test, Mapping) else None  # of what ended; a resumed run goes on
-    bests = [e for e in events if e["kind"] == "evaluation" and e.get("best") and number(e.get(metric))]
-    bests += [metrics] if number((metrics := end.get("metrics") or {}).get(metric)) else []  # of the weights it kept
+    bests = [e for e in events if e["kind"] == "evaluation" and e.get("best") and is_number(e.get(metric))]
+    bests += [metrics] if is_number((metrics := end.get("metrics") or {}).get(metric)) else []  # of the weights it kept
     speed = tokens / seconds if tokens and seconds else next(
-        (e["tokens_per_second"] for e in reversed(steps) if number(e.get("tokens_per_second"))), None
+        (e["tokens_per_second"] for e in reversed(steps) if is_number(e.get("tokens_per_second"))), None
     )  # fmt: skip
-    measured = {k: v for k, v in bests[-1].items() if number(v) and k not in ("step", "epoch")} if bests else {}
-    losses = [e["loss"] for e in steps if number(e.get("loss"))]
+    measured = {k: v for k, v in bests[-1].items() if is_number(v) and k not in ("step", "epoch")} if bests else {}
+    losses = [e["loss"] for e in steps if is_number(e.get("loss"))]
     return Summary(
         name or directory.name, last, tokens, float(seconds), speed, metric, bests[-1][metric] if bests else None,
-        reached if number(reached) else None, losses[-1] if losses else None, end.get("why", ""), measured, settings,
+        reached if is_number(reached) else None, losses[-1] if losses else None, end.get("why", ""), measured, settings,
         events,
     )  # fmt: skip
 
@@ -162,8 +162,8 @@ def saved_tokens(directory: Path) -> int | None:
 
 def summaries(folder: Path) -> list[Summary]:
     """The runs of a folder; names are paths below it."""
-    folder, found = Path(folder), find(folder)
-    return [read(path, path.relative_to(folder).as_posix() if path != folder else folder.resolve().name)
+    folder, found = Path(folder), find_runs(folder)
+    return [read_run(path, path.relative_to(folder).as_posix() if path != folder else folder.resolve().name)
             for path in found]  # fmt: skip
 
 

@@ -52,10 +52,10 @@ class Teacher:
 
     def texts(self, result: Result) -> list[str]:
         """The translations that end, the best first, each on one line and once; none with half of a character in it."""
-        lines = (" ".join(self.text(r).split()) for r in (result, *result.others) if r.finish_reason == "stop")
+        lines = (" ".join(self.format_text(r).split()) for r in (result, *result.others) if r.finish_reason == "stop")
         return list(dict.fromkeys(line for line in lines if line and BROKEN not in line))
 
-    def text(self, result: Result) -> str:
+    def format_text(self, result: Result) -> str:
         """A translation as a text that is read as the tokens that were written, cut as the model's own texts are."""
         tokenizer = self.model.tokenizer
         assert tokenizer is not None  # it translated text
@@ -75,7 +75,7 @@ class Made:
     without: int
 
 
-def write(
+def write_pairs(
     teacher: Teacher, data: Data, out: Path, tell: Callable[[int, int], None] | None = None,
     doubt: Callable[[str, float, float], None] | None = None,
 ) -> list[Made]:  # fmt: skip

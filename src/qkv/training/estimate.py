@@ -67,7 +67,7 @@ def estimate(
     # nothing to go back to is kept, and odd batches follow one another here
     quiet = dataclasses.replace(settings, log_every=ENDLESS, on_bad_step="stop", spike=0.0)
     run = Loop(copy.deepcopy(core), short, quiet, None, None, lambda _: None)
-    run.begin(False)
+    run.open(False)
     each, speed = time_steps(run, [count for _, count in shapes])
     evaluation = rehearse(run.core) if rehearse else 0.0
     run.step()  # the largest once more, as what an evaluation freed need not fit

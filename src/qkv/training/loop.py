@@ -48,7 +48,7 @@ def train(
     run = Loop(core, plan, settings, folder, evaluate, log.open_log(path, report if first else None))
     run.recorder = recorder if path else None
     with use_threads(settings.threads), catch_signals() as caught:
-        run.begin(resume)
+        run.open(resume)
         why = find_stop_reason(run.at, settings)
         while not why:
             run.step()
@@ -82,7 +82,7 @@ class Loop:
         self.recorder: Recorder | None = None
         self.loss = math.nan
 
-    def begin(self, resume: bool) -> None:
+    def open(self, resume: bool) -> None:
         """Fill in what an earlier part of the run left, and choose what is chosen once."""
         at, s, ranks = self.at, self.settings, self.stepper.ranks
         notes = self.checkpoints.begin(resume)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.adapt.onednn_linear import pack
+from qkv.adapt.onednn_linear import pack_weights
 from qkv.core.dropout import Drop, make_dropout, no_dropout
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
@@ -60,7 +60,7 @@ class OptimizerStep:
             self.ranks.broadcast(core)
             self.shards = fsdp.Sharded(core, settings)
         self.learner = self.shards.core if self.shards else core  # whose weights move
-        pack(self.learner)
+        pack_weights(self.learner)
         self.blocks = Blocks(self.learner, settings, self.device)
         self.optimizer = optim.make_optimizer(self.learner, settings)
         self.weights = list(optim.named_weights(self.learner).values())

@@ -379,7 +379,7 @@ def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) ->
 def test_a_dry_run_says_whether_it_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], free: int | None, fits: bool
 ) -> None:
-    monkeypatch.setattr(memory, "free", lambda: free)
+    monkeypatch.setattr(memory, "read_free", lambda: free)
     assert cli.main(["train", str(own(tmp_path)), "--dry-run", "--device", "cpu", "--lang", "en"]) == 0
     said = capsys.readouterr().out
     assert ("will not fit" in said) != fits
@@ -390,26 +390,26 @@ def test_free_memory_is_the_kernels_within_the_containers_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not sys.platform.startswith("linux"):
-        assert memory.free() is None
+        assert memory.read_free() is None
         return
-    whole = memory.free()
+    whole = memory.read_free()
     assert whole is not None
     limits = (tmp_path / "v2", tmp_path / "v1")
     for text, found in (("max\n", None), ("1000\n", 1000)):
         limits[0].write_text(text, encoding="ascii")
         monkeypatch.setattr(memory, "LIMITS", limits)
-        free = memory.free()
+        free = memory.read_free()
         assert free is not None
         assert free == found if found else free > 1 << 20
 
 
 def test_the_line_of_a_step_says_how_uneven_experts_are() -> None:
-    from qkv.cli.train import lines
+    from qkv.cli.train import describe_event
 
     step = {"kind": "step", "step": 3, "of": 9, "loss": 2.0, "lr": 1e-3, "tokens_per_second": 50.0, "of_peak": 0.5,
             "eta": 60.0}  # fmt: skip
-    assert lines(step) == ["step 3/9  loss 2.000  lr 1.00e-03  50 tokens/s, 50% of peak  ETA 1:00"]
-    assert "lr 1.00e-03  busiest expert 1.25 × its share  50 tokens/s" in lines(step | {"busiest": 1.25})[0]
+    assert describe_event(step) == ["step 3/9  loss 2.000  lr 1.00e-03  50 tokens/s, 50% of peak  ETA 1:00"]
+    assert "lr 1.00e-03  busiest expert 1.25 × its share  50 tokens/s" in describe_event(step | {"busiest": 1.25})[0]
 
 
 def test_the_lines_of_a_run_are_chinese_where_one_speaks_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

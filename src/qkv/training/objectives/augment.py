@@ -46,7 +46,7 @@ def recut_items(
     An item with a text whose new cut is longer than `longest` keeps its `usual` cuts.
     """
     recut, share = BpeDropout(tokenizer, run.tokenizer.ranks()), run.tokenizer.bpe_dropout
-    seed, parts = run.training.seed ^ RECUT_STREAM, iter(recut.read([text for item in items for text in item]))
+    seed, parts = run.training.seed ^ RECUT_STREAM, iter(recut.split_texts([text for item in items for text in item]))
     read = [[next(parts) for _ in item] for item in items]
 
     def cuts(epoch: int) -> list[Rows]:
@@ -63,7 +63,7 @@ def recut_items(
 def recut_text(run: Run, tokenizer: Tokenizer, text: str) -> Callable[[int], np.ndarray]:
     """The ids of a text as an epoch cuts it, a function of (seed, epoch); dropout makes it longer, never shorter."""
     recut = BpeDropout(tokenizer, run.tokenizer.ranks())
-    (read,) = recut.read([text])
+    (read,) = recut.split_texts([text])
 
     @lru_cache(maxsize=2)
     def cuts(epoch: int) -> np.ndarray:

@@ -17,8 +17,8 @@ from torch import Tensor
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
-from qkv.lens import readout, words
-from qkv.lens.mask import mask
+from qkv.lens import attention_maps, embeddings, logit_lens
+from qkv.lens.mask_reasons import explain_mask
 from qkv.lens.trace import Trace
 from qkv.model import Model
 from qkv.tasks.fill import fill_ids
@@ -61,7 +61,7 @@ def make_recorder(a: Assembly) -> Recorder:
         "teacher": partial(read_teacher, model, batch),
     }
     found = Recorder(readings, w, about)
-    readings["texts"] = lambda: read_texts(model, [*texts, *readable_texts(model, found.requests, texts)], w.longest)
+    readings["texts"] = lambda: read_answers(model, [*texts, *readable_texts(model, found.requests, texts)], w.longest)
     return found
 
 
@@ -105,7 +105,7 @@ def text_limit(model: Model) -> int:
     return min(n for n in (model.spec.context, reads, 256) if n) - 2
 
 
-def read_texts(model: Model, texts: Sequence[str], longest: int) -> Reading:
+def read_answers(model: Model, texts: Sequence[str], longest: int) -> Reading:
     """What the model says of each text, with its attention, alignment and guesses by layer."""
     rows, arrays = list[dict[str, Any]](), dict[str, Tensor]()
     for i, (text, said) in enumerate(zip(texts, answer_texts(model, texts, longest), strict=True)):
@@ -145,26 +145,27 @@ def read_inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dic
             model(source=torch.tensor([ids], device=model.device), target=rows)
         else:
             model(rows, prefix=torch.tensor([len(ids)], device=model.device) if kind == "prefix" else None)
-    parts: list[readout.Part] = ["encoder", "decoder", "cross"] if both else [kind if kind == "encoder" else "decoder"]
+    alone: attention_maps.AttentionPart = "encoder" if kind == "encoder" else "decoder"
+    parts: list[attention_maps.AttentionPart] = ["encoder", "decoder", "cross"] if both else [alone]
     arrays = {f"attention.{p}": attention_bytes(t, p) for p in parts}
     if model.spec.head:
         masks = [token == made.mask_id for token in read] if kind == "encoder" else None
         row |= read_guesses(t, made, len(given), masks)
     if both:
-        found = readout.alignment(t, source=len(ids) - (ids[-1] in special.eos))
+        found = attention_maps.align_words(t, source=len(ids) - (ids[-1] in special.eos))
         row["layer"], arrays["alignment"] = found.layer, found.weight.float()
     return row, arrays
 
 
-def attention_bytes(t: Trace, part: readout.Part) -> Tensor:
+def attention_bytes(t: Trace, part: attention_maps.AttentionPart) -> Tensor:
     """The attention of a part as bytes [L, H, T, S]: 255 is all of it."""
-    found = torch.stack([t[f"{path}.pattern"][0] for path in readout.layers(t, part)])
+    found = torch.stack([t[f"{path}.pattern"][0] for path in attention_maps.attention_paths(t.core.spec, part)])
     return (found.float() * 255).round().to(torch.uint8)
 
 
 def read_guesses(t: Trace, tokenizer: Any, prompt: int, masks: list[bool] | None) -> dict[str, Any]:
     """The three likeliest next tokens after each layer at each position; an encoder's count where a word is hidden."""
-    found = readout.lens(t, top=3, prompt=prompt)
+    found = logit_lens.guess_by_layer(t, top=3, prompt=prompt)
     cells = [
         [[[piece, round(p, 4)] for piece, p in zip(tokenizer.pieces(ids), chances, strict=True)]
          for ids, chances in zip(*layer, strict=True)]
@@ -188,8 +189,8 @@ def read_words(model: Model, wanted: Sequence[str]) -> Reading:
     if not wanted:
         return [], {}
     core, made = model.core, model.tokenizer
-    found = torch.stack([words.vector(core, made, word, "source")[0] for word in wanted]).cpu()
-    near = [words.neighbours(core, made, word, 8, side="source") for word in wanted]
+    found = torch.stack([embeddings.word_vector(core, made, word, "source")[0] for word in wanted]).cpu()
+    near = [embeddings.find_neighbours(core, made, word, 8, side="source") for word in wanted]
     rows = [{"word": word, "near": [{"text": n.piece, "cosine": round(n.cosine, 4)} for n in some]}
             for word, some in zip(wanted, near, strict=True)]  # fmt: skip
     unit = F.normalize(found, dim=-1)
@@ -221,7 +222,7 @@ def read_teacher(model: Model, batch: Batch) -> Reading:
     source = None if batch.source is None else made.pieces(batch.source[0].tolist())
     mean = sum(lost) / len(lost) if lost else None
     found = {"source": source, "rows": rows, "loss": mean}
-    return found, {} if not model.spec.has_blocks else {"mask": (mask(t).cells == 0).to(torch.uint8)}
+    return found, {} if not model.spec.has_blocks else {"mask": (explain_mask(t).cells == 0).to(torch.uint8)}
 
 
 def show_token(tokenizer: Any, token: int) -> str:

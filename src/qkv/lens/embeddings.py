@@ -1,0 +1,82 @@
+"""Words as vectors: neighbours and analogies in the embedding table.
+
+Letters: V vocabulary, D width.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.core.model import Transformer
+from qkv.errors import QkvError
+from qkv.lens import resolve
+from qkv.messages import Message
+from qkv.plots.forms import Bars, Drawn, Form
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A token near a word: its id, how it looks, and the cosine between the two vectors."""
+
+    id: int
+    piece: str
+    cosine: float
+
+
+class Neighbours(list[Neighbour], Drawn):
+    """Tokens near a word or a point, the nearest first; `title` says near what."""
+
+    title: str = ""
+
+    def forms(self) -> tuple[Form, ...]:
+        """The cosine of each."""
+        return (Bars(self.title, [n.piece for n in self], [n.cosine for n in self]),)
+
+
+def embedding_table(core: Transformer, side: str = "target") -> Tensor:
+    """The embedding table [V, D]; an encoder with a vocabulary of its own has another one."""
+    return (core.source_embed if side == "source" and core.spec.sources else core.embed).weight.detach()
+
+
+def word_vector(core: Transformer, tokenizer: Any, word: str, side: str = "target") -> tuple[Tensor, list[int]]:
+    """A word's row of the embedding table [D], the mean of its pieces' where it has several; and their ids."""
+    if tokenizer is None:
+        raise QkvError("words need a tokenizer: this model has none")
+    ids = resolve.encode_word(tokenizer, word, side)
+    return embedding_table(core, side)[ids].float().mean(0), ids
+
+
+def find_neighbours(core: Transformer, tokenizer: Any, word: str, n: int = 10, *, side: str = "target") -> Neighbours:
+    """The n tokens whose embeddings point most nearly the same way as a word's, the nearest first."""
+    found, ids = word_vector(core, tokenizer, word, side)
+    near = find_nearest(core, tokenizer, found, n, ids, side)
+    near.title = Message("{word}: nearest in the embedding table", word=word)
+    return near
+
+
+def solve_analogy(
+    core: Transformer, tokenizer: Any, a: str, b: str, c: str, *, n: int = 5, side: str = "target"
+) -> Neighbours:
+    """a is to b as c is to…: the tokens nearest to b - a + c on the unit sphere, a, b and c left out.
+
+    Mikolov et al. 2013 (Linguistic regularities, section 4); whether it holds is a fact about this very table.
+    """
+    found = [word_vector(core, tokenizer, w, side) for w in (a, b, c)]
+    va, vb, vc = (F.normalize(v, dim=0) for v, _ in found)
+    near = find_nearest(core, tokenizer, vb - va + vc, n, [i for _, ids in found for i in ids], side)
+    near.title = Message("{a} : {b} = {c} : ?", a=a, b=b, c=c)
+    return near
+
+
+def find_nearest(core: Transformer, tokenizer: Any, to: Tensor, n: int, without: list[int], side: str) -> Neighbours:
+    """The n tokens nearest to a vector by cosine, but for some; rows of the table that no token has are left out."""
+    table = embedding_table(core, side)
+    rows = table[: len(tokenizer)] if hasattr(tokenizer, "__len__") else table
+    cosine = F.cosine_similarity(rows.float(), to[None].to(rows.device), dim=-1)  # V
+    cosine[[i for i in without if i < len(cosine)]] = -torch.inf
+    best = cosine.topk(min(n, len(cosine) - len(set(without))))
+    ids = best.indices.tolist()
+    return Neighbours(Neighbour(*row) for row in zip(ids, tokenizer.pieces(ids), best.values.tolist(), strict=True))

@@ -1,0 +1,85 @@
+"""The logit lens: what each layer would say next, its states read by the final norm and the head (nostalgebraist 2020).
+
+Letters: T positions, L layers, D width, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qkv.errors import QkvError
+from qkv.lens import resolve
+from qkv.lens.trace import Trace
+from qkv.messages import Message
+from qkv.plots.forms import Drawn, Form, Grid
+
+
+@dataclass(frozen=True)
+class Guesses(Drawn):
+    """The likeliest next tokens after each layer: `ids` and `chances` [L+1, T, N], the likeliest first.
+
+    Row 0 is the embedding, the last row is what the model says. `used` is False where the guess was thrown away
+    because the next token was given. `read` are the positions' own tokens, `best` [L+1][T] the likeliest ones in words.
+    """
+
+    names: tuple[str, ...]
+    ids: Tensor
+    chances: Tensor
+    used: tuple[bool, ...]
+    read: tuple[str, ...] = ()
+    best: tuple[tuple[str, ...], ...] = ()
+
+    def forms(self) -> tuple[Form, ...]:
+        """The likeliest token in each cell, the last layer first; brackets mark what was thrown away."""
+        chances, names = self.chances[..., 0].float().flip(0), [n.removesuffix(".resid_out") for n in self.names]
+        cells = [
+            [f"{word} {100 * p:.0f}%" if used else f"({word})" for word, p, used in zip(*row, self.used, strict=True)]
+            for row in zip(self.best[::-1], chances.tolist(), strict=True)
+        ]
+        note = Message("brackets: the next token was given, so the guess was thrown away")
+        used = torch.tensor(self.used, device=chances.device)
+        title = Message("guesses after each layer")
+        return (Grid(title, names[::-1], self.read, chances * used, cells, Message() if all(self.used) else note),)
+
+
+@torch.no_grad()
+def layer_logits(
+    t: Trace, *, row: int = 0, run: int | None = None, places: slice = slice(None)
+) -> tuple[tuple[str, ...], Tensor]:
+    """Each layer's own guess: its states through the final norm and the head, [L+1, T, V] (nostalgebraist 2020).
+
+    The final norm is computed anew for each layer, so the last row equals the model's logits. Early layers speak
+    another basis than the head reads: their guesses are a picture, not a belief.
+    """
+    core, spec = t.core, t.core.spec
+    if spec.head is None:
+        raise QkvError("lens: this model has no head, so its layers guess no tokens")
+    stack = core.decoder if spec.decoder else core.encoder
+    dot = "decoder." if spec.encoder and spec.decoder else ""
+    taps = (f"{dot}embed", *(f"{dot}layers.{i}.resid_out" for i in range(len(stack.layers))))
+    if not set(taps) <= t.needed:
+        raise QkvError('lens: the states after each layer were not saved; add them: save=["lens"]')
+    states = torch.stack([t.get(n, run=run)[row, places] for n in taps])  # L T D
+    return taps, core.head(stack.final_norm(states)).float()
+
+
+def guess_by_layer(
+    t: Trace, *, top: int = 5, row: int = 0, prompt: int | None = None, run: int | None = None,
+    pos: int | str | None = None,
+) -> Guesses:
+    """The `top` likeliest next tokens after each layer, at each position or at `pos`; `prompt` positions are given.
+
+    Without `prompt`, the guesses that generation could use are those at the last position of each call.
+    """
+    kept = slice(None)
+    if pos is not None:
+        slot = resolve.find_position(t, pos, row=row, run=run)
+        kept = slice(slot, slot + 1)
+    taps, rows = layer_logits(t, row=row, run=run, places=kept)
+    best = rows.softmax(-1).topk(min(top, rows.shape[-1]), -1)
+    heard = t.run(taps[0], run)
+    used = heard.used if prompt is None else [i >= prompt - 1 for i in range(heard.ids.shape[1])]
+    ids, read = best.indices[..., 0].tolist(), heard.ids[row].tolist()
+    words = tuple(tuple(t.tokenizer.pieces(r) if t.tokenizer else map(str, r)) for r in ids)
+    return Guesses(taps, best.indices, best.values, tuple(used[kept]), tuple(resolve.show_tokens(t, read))[kept], words)

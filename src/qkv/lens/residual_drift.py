@@ -1,0 +1,87 @@
+"""How the residual stream of a word moves towards other words, layer by layer.
+
+Letters: D width, L layers, N anchors.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.core.model import build_step
+from qkv.errors import QkvError
+from qkv.lens import resolve
+from qkv.messages import Message
+from qkv.plots.forms import Drawn, Form, Lines
+
+if TYPE_CHECKING:
+    from qkv.lens.trace import Trace
+
+
+@dataclass(frozen=True)
+class Drift(Drawn):
+    """A word's way: `cosine` [L+1, N] to each anchor after each layer, row 0 before the first one.
+
+    With two anchors `between` [L+1] says where on the line from the first (0) to the second (1) the word's state lies.
+    """
+
+    word: str
+    anchors: tuple[str, ...]
+    names: tuple[str, ...]
+    cosine: Tensor
+    between: Tensor | None
+
+    def forms(self) -> tuple[Form, ...]:
+        """A line for each anchor, and with two of them the place between."""
+        names = [n.removesuffix(".resid_out") for n in self.names]
+        series = {f"cos {a}": self.cosine[:, i].tolist() for i, a in enumerate(self.anchors)}
+        if self.between is not None:
+            series[f"{self.anchors[0]} 0 … 1 {self.anchors[1]}"] = self.between.tolist()
+        return (Lines(Message("where {word} moves, layer by layer", word=self.word), names, series),)
+
+
+def measure_drift(
+    t: "Trace", pos: int | str, anchors: list[str], *, row: int = 0, run: int | None = None, side: str = ""
+) -> Drift:
+    """How the state of a word moves towards anchors, layer by layer; `side="encoder."` looks at the source.
+
+    Each anchor is read by the same stack as a text of its own, and compared layer by layer: states of different layers
+    have no common axes. The state of a word is that of its last piece.
+    """
+    if not anchors:
+        raise QkvError("shift: name at least one anchor, such as a word that the meaning might move to")
+    prefix = side if side and t.core.spec.decoder and t.core.spec.encoder else resolve.prefix_of(t)
+    stack = t.core.encoder if resolve.side_of(t, prefix) == "encoder" else t.core.decoder
+    names = (f"{prefix}embed", *(f"{prefix}layers.{i}.resid_out" for i in range(len(stack.layers))))
+    if not set(names) <= t.needed:
+        raise QkvError('shift: the states after each layer were not saved; add them: save=["shift"]')
+    slot = resolve.find_position(t, pos, path=prefix, row=row, run=run)
+    states = torch.stack([t.get(name, run=run)[row, slot].float() for name in names])  # L D
+    goals = torch.stack([read_word_alone(t, word, names) for word in anchors], 1)  # L N D
+    cosine = F.cosine_similarity(states[:, None], goals, dim=-1)
+    between = None
+    if len(anchors) == 2:
+        way = goals[:, 1] - goals[:, 0]  # L D
+        between = ((states - goals[:, 0]) * way).sum(-1) / way.square().sum(-1).clamp_min(1e-30)
+    piece = resolve.show_tokens(t, resolve.find_run(t, prefix, run).ids[row, slot : slot + 1].tolist())[0]
+    return Drift(pos if isinstance(pos, str) else piece, tuple(anchors), names, cosine, between)
+
+
+@torch.no_grad()
+def read_word_alone(t: "Trace", word: str, names: tuple[str, ...]) -> Tensor:
+    """The states [L+1, D] of a word's last piece where the word is the whole text."""
+    from qkv.lens.trace import Trace
+
+    core, encoder = t.core, resolve.side_of(t, names[0]) == "encoder"
+    ids = torch.tensor([resolve.encode_word(resolve.require_tokenizer(t), word, "source" if encoder else "target")])
+    ids = ids.to(core.embed.weight.device)
+    stack = core.encoder if encoder else core.decoder
+    table = core.source_embed if encoder and core.spec.sources else core.embed
+    if stack.spec.blocks[0].cross:
+        raise QkvError("shift: a decoder that reads a source says nothing of a word alone; look at "
+                       "side='encoder.'")
+    with Trace(core, save=list(names)) as heard:
+        stack(table(ids), build_step(stack, ids, mode="prefill"))
+    return torch.stack([heard[name][0, -1].float() for name in names])

@@ -1,0 +1,134 @@
+"""Which run, which position, which token is meant: what people say ("它", -1) as numbers. Used by every readout."""
+
+import re
+from typing import TYPE_CHECKING
+
+from qkv.errors import QkvError
+
+if TYPE_CHECKING:
+    from qkv.lens.trace import Run, Trace
+
+CUT = re.compile("⟨[0-9a-f]{2}⟩")  # how a tokenizer shows a byte of a cut character
+
+
+def side_of(t: "Trace", path: str = "") -> str:
+    """The stack to which a path belongs; without a path the one whose states become logits."""
+    if t.core.spec.encoder and path.startswith("encoder."):
+        return "encoder"
+    return "decoder" if t.core.spec.decoder else "encoder"
+
+
+def prefix_of(t: "Trace", path: str = "") -> str:
+    """What stands before `layers` in the names of that stack: empty where there is one stack."""
+    return f"{side_of(t, path)}." if t.core.spec.encoder and t.core.spec.decoder else ""
+
+
+def find_run(t: "Trace", path: str = "", index: int | None = None) -> "Run":
+    """The run of the stack to which a path belongs; `index` picks one of several."""
+    name = side_of(t, path)
+    runs = [r for r in t.runs if r.stack == name]
+    if not runs:
+        raise QkvError("nothing ran through the {name} inside the block", name=name)
+    if index is None and len(runs) > 1:
+        raise QkvError("the {name} ran {runs} times inside the block; choose one: run=0", name=name,
+                       runs=len(runs))
+    if not 0 <= (index or 0) < len(runs):
+        raise QkvError("run {index}: the {name} ran {runs} times; expected 0 to {runs2}", index=index, name=name,
+                       runs=len(runs), runs2=len(runs) - 1)
+    return runs[index or 0]
+
+
+def find_position(t: "Trace", pos: int | str, *, path: str = "", row: int = 0, run: int | None = None) -> int:
+    """The slot of a position: a number (from the end where negative), or a word, whose last piece is meant."""
+    ids = find_run(t, path, run).ids[row].tolist()
+    if isinstance(pos, str):
+        return find_word(t, ids, pos)
+    if not -len(ids) <= pos < len(ids):
+        raise QkvError("position {pos}: this text has {ids} tokens, 0 to {ids2}", pos=pos, ids=len(ids),
+                       ids2=len(ids) - 1)
+    return pos % len(ids)
+
+
+def find_word(t: "Trace", ids: list[int], word: str) -> int:
+    """The slot of the last piece of a word's first occurrence: pieces that spell it, or one that contains it."""
+    made = require_tokenizer(t)
+    size = len(word.encode())
+    for i in range(len(ids)):
+        for j in range(i + 1, min(len(ids), i + size) + 1):
+            if made.decode(ids[i:j]).strip() == word.strip():
+                return j - 1
+    pieces = made.pieces(ids)
+    inside = [i for i, piece in enumerate(pieces) if word.strip() in piece]
+    if not inside:
+        raise QkvError("{word!r} is not in this text; its tokens are {pieces}", word=word,
+                       pieces=" ".join(p.strip() or "␣" for p in pieces))
+    return inside[0]
+
+
+def require_tokenizer(t: "Trace"):
+    """The tokenizer of a trace; a QkvError where words were given and there is none."""
+    if t.tokenizer is None:
+        raise QkvError("this trace has no tokenizer, so words mean nothing to it: give ids, or Trace(…, "
+                       "tokenizer=…)")
+    return t.tokenizer
+
+
+def find_token(t: "Trace", word: str | int) -> int:
+    """The id of one token, given as an id or as its text.
+
+    Raises:
+        QkvError: the text is several tokens; they are named.
+    """
+    size = t.core.spec.vocabulary
+    if isinstance(word, int):
+        if not 0 <= word < size:
+            raise QkvError("token {word}: the vocabulary has {size}, 0 to {size2}", word=word, size=size,
+                           size2=size - 1)
+        return word
+    ids = encode_word(require_tokenizer(t), word, "target")
+    if len(ids) != 1:
+        told = ", ".join(f"{p!r} = {i}" for p, i in zip(t.tokenizer.pieces(ids), ids, strict=True))
+        raise QkvError("{word!r} is {ids} tokens here ({told}); give one of them, as text or as its id", word=word,
+                       ids=len(ids), told=told)
+    return ids[0]
+
+
+def encode_word(tokenizer, word: str, at: str = "source") -> list[int]:
+    """The ids of a word without the tokens that a template puts around a text."""
+    ids: list[int] = tokenizer.encode(word, special=False, side=at)
+    if not ids:
+        raise QkvError("{word!r} has no token; give a word", word=word)
+    if getattr(tokenizer, "unk_id", None) in ids:  # every such word would be the same one
+        raise QkvError("{word!r} is not in this model's vocabulary; give another word", word=word)
+    return ids
+
+
+def show_tokens(t: "Trace", ids: list[int]) -> list[str]:
+    """Ids as people read them."""
+    return join_cut_characters(t.tokenizer, ids) if t.tokenizer else [str(i) for i in ids]
+
+
+def tokens_read(t: "Trace", path: str = "", *, row: int = 0, run: int | None = None) -> tuple[str, ...]:
+    """The tokens that the stack of a path read, as people read them."""
+    return tuple(show_tokens(t, find_run(t, path, run).ids[row].tolist()))
+
+
+def show_token(t: "Trace", token: int) -> str:
+    """A token as people read it."""
+    return show_tokens(t, [token])[0].strip()
+
+
+def join_cut_characters(tokenizer, ids: list[int]) -> list[str]:
+    """The pieces of a text; where a character is cut into several, each shows it whole, with its share: 旧 1/3.
+
+    Bytes that no neighbour completes stay ⟨e4⟩.
+    """
+    pieces: list[str] = tokenizer.pieces(ids)
+    found: list[str] = []
+    while len(found) < len(ids):
+        i = len(found)
+        ends = range(i + 1, min(len(ids), i + 8) + 1) if CUT.search(pieces[i]) else ()
+        end = next((j for j in ends if "\ufffd" not in tokenizer.decode(ids[i:j], special=True)), i + 1)
+        text = tokenizer.decode(ids[i:end], special=True).strip() if end > i + 1 else ""
+        found += [f"{text} {n + 1}/{end - i}" for n in range(end - i)] if text else [pieces[i]]
+    return found

@@ -1,0 +1,83 @@
+"""Which experts read which token, layer by layer, and how the work was shared out.
+
+Letters: T tokens, E experts, J chosen experts.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from qkv.core.experts import Experts
+from qkv.errors import QkvError
+from qkv.lens import resolve
+from qkv.messages import Message
+from qkv.plots.forms import Bars, Drawn, Form, Grid
+
+if TYPE_CHECKING:
+    from qkv.lens.trace import Trace
+
+
+@dataclass(frozen=True)
+class Route:
+    """One layer's routing: the chosen experts `index` [T, J] with `weight` [T, J], and the `load` of each expert [E].
+
+    `score` [T, E] is what the router thought; `choice` [T, E] is that with the bias that helps to choose.
+    """
+
+    path: str
+    index: Tensor
+    weight: Tensor
+    score: Tensor
+    choice: Tensor
+    load: Tensor
+
+
+class Routes(tuple[Route, ...], Drawn):
+    """The routing layer by layer; `read` are the tokens."""
+
+    read: tuple[str, ...] = ()
+
+    def forms(self) -> tuple[Form, ...]:
+        """For each layer the experts of each token with their weights, and how often each was chosen."""
+        made: list[Form] = []
+        for r in self:
+            weight = torch.zeros(len(r.index), len(r.load)).scatter_(1, r.index.cpu(), r.weight.float().cpu())
+            cells = [[f"{w:.2f}" if w else "" for w in row] for row in weight.T.tolist()]
+            experts = [f"{e}" for e in range(len(r.load))]
+            title = Message("{path}: which experts read each token", path=r.path)
+            made.append(Grid(title, experts, self.read, weight.T, cells))
+            load = Message("{path}: load of each expert", path=r.path)
+            made.append(Bars(load, experts, r.load.tolist()))
+        return tuple(made)
+
+
+def read_routing(t: "Trace", *, row: int = 0, run: int | None = None) -> Routes:
+    """The routing of every layer that has experts, from the first one up.
+
+    Raises:
+        QkvError: the model has no experts, or their taps were not saved.
+    """
+    if not expert_modules(t):
+        raise QkvError("routes: this model has no experts; every token passes the same feed-forward networks")
+    found: list[Route] = []
+    for path, moe in expert_modules(t).items():
+        for name in ("logits", "index", "weight"):
+            if f"{path}.{name}" not in t.needed:
+                raise QkvError('routes: {path}.{name} was not saved; add it: save=["routes"]', path=path,
+                               name=name)
+        logits, index, weight = (t.get(f"{path}.{n}", run=run)[row] for n in ("logits", "index", "weight"))
+        score = logits.softmax(-1) if moe.spec.score == "softmax" else logits.sigmoid()
+        choice = score + moe.bias if moe.spec.balance == "bias" else score
+        load = torch.bincount(index.flatten(), minlength=moe.spec.num_experts)
+        found.append(Route(path, index, weight, score, choice, load))
+    made = Routes(found)
+    made.read = resolve.tokens_read(t, row=row, run=run)
+    return made
+
+
+def expert_modules(t: "Trace") -> dict[str, Experts]:
+    """The experts of the stack that speaks, by path."""
+    stack = t.core.decoder if resolve.side_of(t) == "decoder" else t.core.encoder
+    return {m.path: m for m in stack.modules() if isinstance(m, Experts)}

@@ -1,0 +1,159 @@
+"""Selectors: which taps a trace keeps, and which heads and positions of them. trace.py keeps and reads by them.
+
+`layers.{4:8}.attn.{q,k}@heads=0:4@pos=-1` is a glob over tap names, with slices of the layers in braces, then a cut.
+Letters: B rows, T positions, H heads, K head dim.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor
+
+from qkv.core.masks import AttentionBias
+from qkv.errors import QkvError, nearest
+from qkv.messages import Message
+
+NUMBERS = re.compile(r"-?\d+(?:,-?\d+)*|(?:-?\d+)?:(?:-?\d+)?(?::[1-9]\d*)?")
+CUTS = ("heads", "pos")
+EXPECTED = Message("expected numbers or a slice, such as @heads=0,3 or @pos=-1 or @heads=0:4@pos=2:10")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What of a tap is meant: heads and positions as they were typed, empty for all."""
+
+    heads: str = ""
+    pos: str = ""
+
+    def __str__(self) -> str:
+        return "".join(f"@{key}={said}" for key in CUTS if (said := getattr(self, key)))
+
+
+def parse_selector(name: str) -> tuple[str, Selection]:
+    """A selector as the name (or glob) of its tap and what of it is meant.
+
+    Raises:
+        QkvError: something other than heads and pos, each once, as numbers or a slice.
+    """
+    tap, *more = name.split("@")
+    found: dict[str, str] = {}
+    for one in more:
+        key, _, said = one.partition("=")
+        if key not in CUTS or key in found:
+            raise QkvError("{name!r}: found @{key}{hint}; a selector has @heads and @pos, each once", name=name,
+                           key=key, hint=nearest(key, CUTS))
+        if not NUMBERS.fullmatch(said):
+            raise QkvError("{name!r}: {key}={said}; {expected}", name=name, key=key, said=said,
+                           expected=EXPECTED)
+        found[key] = said
+    return tap, Selection(**found)
+
+
+def parse_slice(said: str) -> slice:
+    """A slice as it was typed."""
+    return slice(*(int(part) if part else None for part in said.split(":")))
+
+
+def resolve_heads(name: str, count: int) -> list[int]:
+    """The heads that a selector means, of `count`; without heads all of them.
+
+    Raises:
+        QkvError: a head that is not there, a slice of none, a tap without heads (`count` 0).
+    """
+    tap, cut = parse_selector(name)
+    if not cut.heads:
+        return list(range(count))
+    if not count:
+        raise QkvError("{name!r}: {tap} has no heads; leave @heads out", name=name, tap=tap)
+    if ":" in cut.heads:
+        found = list(range(count)[parse_slice(cut.heads)])
+    else:
+        found = [int(part) for part in cut.heads.split(",")]
+        found = [head + count if -count <= head < 0 else head for head in found]
+    if not found or not all(0 <= head < count for head in found):
+        raise QkvError("{name!r}: {tap} has {count} heads, 0 to {count2}; found heads={heads}", name=name, tap=tap,
+                       count=count, count2=count - 1, heads=cut.heads)
+    return found
+
+
+def resolve_slots(cut: Selection, first: int, count: int) -> list[int]:
+    """The slots that a cut means of a call's `count` positions from `first` on, in their order.
+
+    Numbers from 0 count over the whole run; negative ones from the end of the call, so that -1 is the last position of
+    a prompt and then every word written after it.
+    """
+    end, here = first + count, range(first, first + count)
+    if not cut.pos:
+        return list(here)
+    if ":" not in cut.pos:
+        said = {int(part) for part in cut.pos.split(",")}
+        return [slot for slot in here if slot in said or slot - end in said]
+    s = parse_slice(cut.pos)
+    start, stop = (at + end if at is not None and at < 0 else at for at in (s.start, s.stop))
+    start, stop = max(0, start or 0), end if stop is None else stop
+    return [slot for slot in here if start <= slot < stop and (slot - start) % (s.step or 1) == 0]
+
+
+def require_positions(name: str, met: Sequence[int], last: int) -> None:
+    """A QkvError where a position that a selector names is not among those that a run of slots 0 to `last` met."""
+    said = parse_selector(name)[1].pos
+    wanted = [] if ":" in said or not said else [int(part) for part in said.split(",")]
+    lost = [slot for slot in wanted if slot >= 0 and slot not in met]
+    if lost or not met:
+        raise QkvError("{name!r}: position {lost} never came; this run has 0 to {last}", name=name,
+                       lost=lost[0] if lost else said, last=last)
+
+
+def slice_tap(x: Tensor, picked: Sequence[int] | None, where: Sequence[int] | None, axis: int) -> Tensor:
+    """A copy of those heads and positions of what a tap carried (None: all), so that the rest is let go of."""
+    if picked is not None:
+        x = x.index_select(1, torch.tensor(picked, device=x.device))
+    return x if where is None else x.index_select(axis, torch.tensor(where, device=x.device))
+
+
+def narrow_mask(seen: AttentionBias, picked: Sequence[int], rows: Sequence[int], keys: int) -> AttentionBias:
+    """The mask of some heads and queries alone: bias [B or 1, H or 1, T, S]."""
+    bias = seen.bias
+    if seen.causal:
+        future = torch.arange(keys)[None] > torch.tensor(rows)[:, None]  # T S
+        bias = torch.zeros(future.shape).masked_fill(future, torch.finfo(torch.float32).min)[None, None]
+    elif bias is not None:
+        bias = bias[:, list(picked)] if bias.shape[1] > 1 else bias
+        bias = bias[:, :, list(rows)] if bias.shape[2] > 1 else bias
+    return AttentionBias(bias, causal=False)
+
+
+def expand_glob(glob: str, layers: int) -> Iterator[str]:
+    """A glob with {a,b} as the globs it stands for; {8:12} or {-2:} is a slice of the layers' numbers, as in Python."""
+    found = re.search(r"\{([^{}]*)\}", glob)
+    if found is None:
+        yield glob
+        return
+    for part in expand_braces(found[1], glob, layers):
+        yield from expand_glob(glob[: found.start()] + part + glob[found.end() :], layers)
+
+
+def expand_braces(inside: str, glob: str, layers: int) -> list[str]:
+    """What stands between braces, one by one."""
+    cut = re.fullmatch(r"(-?\d+)?:(-?\d+)?(?::([1-9]\d*))?", inside)
+    if cut is None:
+        return inside.split(",")
+    found = range(layers)[slice(*(None if said is None else int(said) for said in cut.groups()))]
+    if not found:
+        raise QkvError("{glob!r}: the slice {{{inside}}} holds none of the layers, which are 0 to {layers}", glob=glob,
+                       inside=inside, layers=layers - 1)
+    return [str(layer) for layer in found]
+
+
+def match_taps(glob: str, known: Sequence[str], readouts: Iterable[str], *, strict: bool = True) -> Iterator[str]:
+    """The names that a glob means; none is a QkvError with the nearest name, unless a readout asked."""
+    found = [n for n in known if fnmatchcase(n, glob)]
+    if strict and not found:
+        hint = nearest(glob, [*known, *readouts])
+        ways = Message("names look like {known!r}, readouts are {readouts}", known=known[2],
+                       readouts=", ".join(readouts))
+        raise QkvError("no tap matches {glob!r}{hint}; {ways}", glob=glob, hint=hint, ways=ways)
+    yield from found

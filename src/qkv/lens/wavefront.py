@@ -1,0 +1,89 @@
+"""The grid of layers and tokens: which states need which, the triangle of a serial reader, and what the machine ran.
+
+Letters: L layers, T tokens. Row 0 of a grid is the first layer; the embeddings below it are given or written.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from qkv.lens import resolve
+from qkv.lens.mask_reasons import explain_mask
+from qkv.messages import Message
+from qkv.plots.forms import Drawn, Form, Grid
+
+if TYPE_CHECKING:
+    from qkv.lens.trace import Trace
+
+
+@dataclass(frozen=True)
+class Wavefront(Drawn):
+    """When each state could be and was computed, in ticks from 0, all [L, T].
+
+    `triangle`: one token after another, one layer a tick, as in a pipeline. `earliest`: as soon as what it depends on
+    is there, on a machine wide enough; a written token depends on the last state of the one before it. `ran`: the
+    order of the run that was traced, a tick for each layer of each call. `read` [T] are the tokens.
+    """
+
+    sees: Tensor  # L T T: does layer l's state of token t read layer l-1's state of token s
+    triangle: Tensor
+    earliest: Tensor
+    ran: Tensor
+    read: tuple[str, ...] = ()
+
+    def forms(self) -> tuple[Form, ...]:
+        """The three orders, the last layer on top; the later, the darker."""
+        titles = {
+            "triangle": Message("one token, one layer at a time: the triangle"),
+            "earliest": Message("as early as what it needs is there"),
+            "ran": Message("what the machine ran: row by row"),
+        }
+        names = [f"layer {i + 1}" for i in range(len(self.ran))][::-1]
+        made: list[Form] = []
+        for name, title in titles.items():
+            ticks: Tensor = getattr(self, name).flip(0)
+            cells = [[str(x) for x in row] for row in ticks.tolist()]
+            made.append(Grid(title, names, self.read, ticks / max(1, int(ticks.max())), cells))
+        return tuple(made)
+
+    def needs(self, layer: int, token: int) -> list[tuple[int, int]]:
+        """The states (layer, token) that a state reads directly; layer -1 is the embedding."""
+        return [(layer - 1, s) for s in self.sees[layer, token].nonzero().flatten().tolist()]
+
+    def find_ancestors(self, layer: int, token: int) -> Tensor:
+        """All states of lower layers on which a state rests, directly or not: bool [L, T]."""
+        rests = torch.zeros(self.sees.shape[:2], dtype=torch.bool)
+        front = self.sees[layer, token]
+        for under in reversed(range(layer)):
+            rests[under] = front
+            front = self.sees[under][front].any(0)
+        return rests
+
+
+def build_wavefront(t: "Trace", *, row: int = 0, run: int | None = None) -> Wavefront:
+    """The grid of the stack that speaks, for the run that was traced."""
+    stack = t.core.decoder if resolve.side_of(t) == "decoder" else t.core.encoder
+    calls = resolve.find_run(t, index=run).calls
+    paths = [f"{resolve.prefix_of(t)}layers.{i}.attn" for i in range(len(stack.layers))]
+    cells = torch.stack([explain_mask(t, p, row=row, run=run).cells == 0 for p in paths])  # L T T
+    sees = cells | torch.eye(cells.shape[1], dtype=torch.bool)  # the residual: a state always reads its own
+    layers, size = sees.shape[:2]
+    triangle = torch.arange(layers)[:, None] + torch.arange(size)
+    rows = torch.arange(layers)[:, None]  # a call computes a whole row of its tokens at once
+    ran = torch.cat([rows.expand(-1, c.ids.shape[1]) + layers * n for n, c in enumerate(calls)], 1)
+    earliest = earliest_ticks(sees, calls[0].ids.shape[1])
+    return Wavefront(sees, triangle, earliest, ran, resolve.tokens_read(t, row=row, run=run))
+
+
+def earliest_ticks(sees: Tensor, prompt: int) -> Tensor:
+    """The first tick at which each state [L, T] can be made; tokens from `prompt` on are written one by one."""
+    layers, size = sees.shape[:2]
+    ticks = torch.zeros(layers, size, dtype=torch.long)
+    for columns in ([*range(prompt)], *([token] for token in range(prompt, size))):
+        ticks[0, columns] = 0 if columns[0] == 0 else ticks[-1, columns[0] - 1] + 1
+        for layer in range(1, layers):
+            for token in columns:
+                ticks[layer, token] = ticks[layer - 1][sees[layer, token]].max() + 1
+    return ticks
