@@ -254,7 +254,7 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     whole = checkpoint.weights(small())
     wide = whole | {"embed.weight": torch.zeros(3, 4), "more": torch.zeros(1)}
     shape = re.escape(str(list(whole["embed.weight"].shape)))
-    with pytest.raises(QkvError, match=rf"it has more in addition; embed\.weight was \[3, 4\], now {shape}\. Give another"):
+    with pytest.raises(QkvError, match=rf"it has more in addition; embed\.weight was \[3, 4\], now {shape}\. Give"):
         checkpoint.fill(small(), wide)
 
 
