@@ -15,22 +15,22 @@ ROOT = Path(__file__).parents[1]
 TICKS = ("loads", "saves", "generates", "trains", "traces", "shows", "counts")
 HEAD = """# Families
 
-Every row is one file in `src/qkv/families`, tested against transformers on random models (head dim of at least 32, at least
-three layers, every weight, norm and bias moved off its initial value, a padded batch of unequal lengths). This page is
-written by `python tools/families.py` from the measurements of the tests{how}; do not edit it.
+Every row is one file in `src/qkv/families`, tested against transformers on random models (head dim of at least 32,
+at least three layers, every weight, norm and bias moved off its initial value, a padded batch of unequal lengths).
+This page is written by `python tools/families.py` from the measurements of the tests{how}; do not edit it.
 
-- **largest difference** of logits in fp32, and the same as a share of the allowed difference. Allowed is four times what
-  rounding alone does to this model on the same machine: the largest distance among transformers' eager and SDPA kernels
-  in fp32 and its float64. For a family held to a paper it is 1e-5 of the spread of the logits.
-- **fp64**: largest difference of logits in float64. Where transformers itself casts to fp32 inside (rotary positions, norms,
-  softmax) it is near 1e-6, otherwise below 1e-9.
+- **largest difference** of logits in fp32, and the same as a share of the allowed difference. Allowed is four times
+  what rounding alone does to this model on the same machine: the largest distance among transformers' eager and
+  SDPA kernels in fp32 and its float64. For a family held to a paper it is 1e-5 of the spread of the logits.
+- **fp64**: largest difference of logits in float64. Where transformers itself casts to fp32 inside (rotary
+  positions, norms, softmax) up to 1e-5 is allowed, otherwise 1e-9.
 - **bf16**: our error against fp32 as a multiple of transformers' error (allowed: 1.25), summed over the models.
 - **cached**: largest difference between decoding in chunks with a cache and a single pass.
 - **lines** of code, as `make size` counts them, not including what families share: {shared}.
-- Ticks: it loads and saves (bit-equal, and transformers loads what we save); its greedy text equals that of transformers
-  (padding at the start of a decoder's text is never generated); it trains for a step; its traced attention explains what
-  was computed; the program that `qkv show` prints computes the same bits; parameter counts equal those of transformers.
-  A dash means that it does not apply.
+- Ticks: it loads and saves (bit-equal, and transformers loads what we save); its greedy text equals that of
+  transformers (padding at the start of a decoder's text is never generated); it trains for a step; its traced
+  attention explains what was computed; the program that `qkv show` prints computes the same bits; parameter counts
+  equal those of transformers. A dash means that it does not apply.
 
 | family | model types | lines | held to | largest difference | of allowed | fp64 | bf16 | cached | {ticks} |
 |---|---|---:|---|---:|---:|---:|---:|---:|{rules}
