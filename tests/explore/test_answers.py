@@ -418,7 +418,8 @@ def wrong_in(run: Run, what: str) -> int:
 
 def test_the_shelf_keeps_eight_and_no_more_bytes_than_allowed() -> None:
     lm, shelf = model_of("demo-lm"), RecentRuns(2, BUDGET)
-    made = [shelf.get_or_make(q.id("m"), lambda q=q: ask(lm, q)) for q in (Question(t, max_new_tokens=1) for t in "abc")]
+    questions = [Question(t, max_new_tokens=1) for t in "abc"]
+    made = [shelf.get_or_make(q.id("m"), lambda q=q: ask(lm, q)) for q in questions]
     assert list(shelf.runs) == [Question(t, max_new_tokens=1).id("m") for t in "bc"]
     assert shelf.get_or_make(Question("c", max_new_tokens=1).id("m"), lambda: pytest.fail("was kept")) is made[2]
     with pytest.raises(Refused, match="ask again") as gone:
@@ -426,7 +427,7 @@ def test_the_shelf_keeps_eight_and_no_more_bytes_than_allowed() -> None:
     assert gone.value.status == 404
     small = RecentRuns(8, made[1].bytes + 1)
     for q in (Question("b", max_new_tokens=1), Question("c", max_new_tokens=1)):
-        small.put(q.id("m"), lambda q=q: ask(lm, q))
+        small.get_or_make(q.id("m"), lambda q=q: ask(lm, q))
     assert len(small.runs) == 1
 
 

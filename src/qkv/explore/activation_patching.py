@@ -1,6 +1,6 @@
-"""A state of the first text put into the second: what it would say then, and how likely each text's own word becomes.
+"""A state of the first text put into the second: what it says then, and how likely each text's own word becomes.
 
-The measure is that of lens/compare.py. Read run.py before.
+The measure is that of lens/activation_patching.py. Read question.py first.
 """
 
 from typing import Any
@@ -26,7 +26,8 @@ def patch(run: Run, query: Query) -> Answer:
     side = query.get_choice("part", *there)
     depth, ids = there[side]
     layer = query.get_integer("layer", 0, high=depth)
-    source, pos = (query.get_integer(key, 0, high=len(one) - 1) for key, one in zip(("source", "pos"), ids, strict=True))
+    pairs = zip(("source", "pos"), ids, strict=True)
+    source, pos = (query.get_integer(key, 0, high=len(one) - 1) for key, one in pairs)
     dot = f"{side}." if model.encoder_decoder else ""
     name = f"{dot}layers.{layer - 1}.resid_out" if layer else f"{dot}embed"
     moved = read_text(model, second.text, run.question, [edit.swap(name, run.t[name], pos=pos, source=source)])

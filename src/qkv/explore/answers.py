@@ -1,8 +1,8 @@
-"""What the page asks of a run, and each answer: JSON, or arrays, with the Python line that gives the numbers.
+"""The answers to the page's questions about a run: JSON, or arrays, with the Python line that gives the numbers.
 
 `answer(run, "row", query)` is all that server.py and record.py call. Lines evaluate with `run.scope`: `t` (the trace),
-`t2` (the second text's), `model`, `torch` and `qkv`. Read run.py before, and after it the panels' own files: heads.py,
-guesses.py, meanings.py, routing.py, trees.py, grafts.py. Letters: L layers.
+`t2` (the second text's), `model`, `torch` and `qkv`. Read question.py first, then the panels' own files: heads.py,
+guesses.py, embeddings.py, routing.py, beam_tree.py, activation_patching.py. Letters: L layers.
 """
 
 import math
@@ -43,7 +43,7 @@ def answer(run: Run, what: str, said: Mapping[str, str]) -> Answer:
 
 
 def describe_model(model: Model, name: str, names: list[str], lang: str, examples: list[str]) -> Answer:
-    """What the page shows before anything was asked."""
+    """What the page shows at first."""
     spec = model.spec
     at = spec.stack.blocks[0].attn
     latent = {"rank": at.kv_rank, "rotary": at.rotary.dim} if not hasattr(at, "groups") else None  # pyright: ignore
@@ -88,13 +88,13 @@ def meta(run: Run, query: Query) -> Answer:
 
 
 def check(run: Run, query: Query) -> Answer:
-    """How far what is rebuilt is from what ran, attention by attention; `meta` says it at once where that is quick."""
+    """How far what is rebuilt is from what ran, attention by attention; `meta` includes it where that is quick."""
     gaps = run.t.check()
     return Answer({"check": max(gaps.values()), "checks": gaps, "line": "max(t.check().values())"})
 
 
 def count_checked_weights(run: Run) -> int:
-    """How many weights a check rebuilds."""
+    """How many attention weights a check rebuilds."""
     return sum(p["layers"] * p["heads"] * p["queries"] * p["keys"] for p in list_parts(run))
 
 

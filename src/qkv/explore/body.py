@@ -73,7 +73,7 @@ def to_json_value(value: Any) -> Any:
 
 
 class Query:
-    """The query of a path: each key is asked for by its kind; what does not fit is a Refused that says what does."""
+    """The query of a path: each key is read by its type; a wrong value is a Refused with what was expected."""
 
     def __init__(self, said: Mapping[str, str]) -> None:
         self.said = said
@@ -118,7 +118,7 @@ class Query:
         return found
 
     def get_choice(self, key: str, *known: str) -> str:
-        """One of some words, the first where nothing was said."""
+        """One of some words, the first where none was given."""
         found = self.said.get(key) or known[0]
         if found not in known:
             there = ", ".join(known)
@@ -127,7 +127,7 @@ class Query:
 
 
 def list_tokens(t: Any, ids: list[int]) -> list[dict[str, Any]]:
-    """Tokens as people read them; a character that is cut into several carries the share that each is."""
+    """Tokens as text; a character that is cut into several carries the share that each is."""
     made = t.tokenizer.pieces(ids)
     found: list[dict[str, Any]] = []
     for i, (shown, piece) in enumerate(zip(resolve.show_tokens(t, ids), made, strict=True)):

@@ -1,6 +1,6 @@
-"""Attention as the page asks it: rebuilt head by head from q and k, pooled, row by row, and never sent whole.
+"""Attention as the page shows it: rebuilt head by head from q and k, pooled, row by row, and never sent whole.
 
-The panels are Heads, Walk, Mask & phase and Alignment. Read answers.py before.
+The panels are Heads, Walk, Mask & phase and Alignment. Read answers.py first.
 Letters: Q queries, S keys, L layers, H heads.
 """
 
@@ -97,7 +97,7 @@ def head_of(run: Run, query: Query) -> Head:
 
 
 def part_of(run: Run, query: Query) -> str:
-    """The part that a query means; without one that of the stack that speaks."""
+    """The part that a query means; without one that of the stack that writes."""
     return query.get_choice("part", *sorted(attention_paths(run.model), key=("decoder", "encoder", "cross").index))
 
 

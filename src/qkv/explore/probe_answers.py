@@ -1,4 +1,4 @@
-"""What a run recorded of itself while it learnt, as answers of the page: training/probes/records.py reads the records.
+"""What a training run recorded of itself, as answers of the page; training/probes/records.py reads the records.
 
 Letters: S recorded steps, N matrices, W watched words.
 """

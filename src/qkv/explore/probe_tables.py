@@ -47,7 +47,7 @@ def step_tables(w: ProbeLog, number: int, say: Say, *, every: bool = False) -> t
 
 
 def output_table(r: Record, say: Say) -> Table:
-    """What the model said of each text then."""
+    """What the model wrote for each text then."""
     j = r.json
     loss = "–" if j["loss"] is None else f"{j['loss']:.3f}"
     gradient = "" if j["gradient"] is None else say(", gradient norm ") + f"{j['gradient']:.3g}"
@@ -154,6 +154,6 @@ def compare_steps(
 
 
 def forward_table(forward: int, count: int, first: int, say: Say) -> Table:
-    """The line about the forward pass."""
+    """What a forward pass changed."""
     return Table(say("a forward pass at step {first}: {forward} of {count} tensors changed", first=first,
                      forward=forward, count=count), [])

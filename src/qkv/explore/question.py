@@ -1,7 +1,7 @@
 """One question put to a model: what it wrote, and the trace of the pass that reads what it wrote. Next: answers.py.
 
 The words are written first (greedily, drawn, by beams, or forced), then read once more with the cache, token by token,
-while the trace listens: so that every way of writing gives one row, real phases and one trace.
+while the trace records, so that every way of writing gives one row, real phases and one trace.
 Letters: B rows, T positions, V vocabulary.
 """
 
@@ -72,7 +72,7 @@ class Question:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Question":
-        """The question that a JSON object says; a Refused names the key that is wrong."""
+        """The question of a JSON object; a Refused names a wrong key."""
         known = [f.name for f in fields(Question)]
         for key in body:
             if key not in known:
@@ -128,7 +128,7 @@ def parse_sampling(sampling: object) -> tuple[tuple[str, float], ...]:
 
 
 def parse_cut(body: object) -> Cut | None:
-    """The cut that a JSON object says."""
+    """The cut of a JSON object."""
     if body is None:
         return None
     names = [f.name for f in fields(Cut)]
@@ -239,7 +239,7 @@ def explain_omission(model: Model, tokens: int) -> Message:
 
 
 def fit_text(model: Model, text: str) -> tuple[str, list[Message]]:
-    """As much of a text as the page takes, and what to say where that is not all of it."""
+    """As much of a text as the page takes, and a message where that is not all of it."""
     most, size = max_text_tokens(model), len(model.ids(text))
     if size <= most:
         return text, []
@@ -373,7 +373,7 @@ def choose_search(model: Model, question: Question) -> beams.Search | None:
 
 
 class FullLogitsDecoder(Decoder):
-    """A decoder whose every position goes through the head: what a prompt would have said is shown as thrown away."""
+    """A decoder that computes logits at every position: guesses inside a prompt are shown as thrown away."""
 
     def forward(self, ids: Tensor, real: Tensor | None, *, head: bool = True, decode: bool = False) -> Tensor:
         inputs, mode = replace(self.inputs, padding_mask=real), "decode" if decode else "prefill"
@@ -397,7 +397,7 @@ def reread(model: Model, ids: list[int], written: list[int], question: Question)
 
 
 def read_once(model: Model, ids: list[int]) -> None:
-    """A model that writes nothing: one pass over a text, with what its heads say of it."""
+    """A model that writes nothing: one pass over a text, with the outputs of its heads."""
     core = model.core
     if model.encoder_decoder:
         raise Refused("this encoder-decoder has no head, so it writes no words")
@@ -412,7 +412,7 @@ def read_once(model: Model, ids: list[int]) -> None:
 
 
 def output_text(model: Model, t: Trace, ids: list[int], written: list[int]) -> str:
-    """What the model says: what it wrote, or the text with its blanks filled in."""
+    """The model's output: what it wrote, or the text with its blanks filled in."""
     if model.spec.decoder:
         return model.text([i for i in written if i not in model.special.eos])
     mask = model.tokenizer.mask_id if model.tokenizer else None
@@ -430,7 +430,7 @@ class RecentRuns:
         self.runs: OrderedDict[str, Run] = OrderedDict()
 
     def get(self, name: str) -> Run:
-        """A run that is kept; a Refused with status 404 where it was let go."""
+        """A run that is kept; a Refused with status 404 where it was dropped."""
         if name not in self.runs:
             raise Refused("there is no {name}: the last {num_experts} are kept; ask again", status=404, name=name,
                           num_experts=self.num_experts)

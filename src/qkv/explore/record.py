@@ -1,6 +1,6 @@
 """The live page as one file: real answers recorded beforehand, which the same script finds where it would ask a server.
 
-What is recorded goes from what everybody sees to what few open, until the file is full; what is missing says so.
+The views opened most are recorded first, until the file is full; a view that is missing says so.
 """
 
 import base64
@@ -173,13 +173,13 @@ def list_heads(part: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def list_positions(run: Run) -> tuple[list[str], list[str]]:
-    """The positions of the stack that speaks, and of the one that reads."""
+    """The positions of the stack that writes, and of the one that reads."""
     speaks, reads = (resolve.find_run(run.t, path).ids.shape[1] for path in ("", "encoder."))
     return [str(i) for i in range(speaks)], [str(i) for i in range(reads)]
 
 
 def choose_opening(run: Run, parts: list[dict[str, Any]]) -> dict[str, str]:
-    """Where the page opens: across (or where words are said), the last layer, a query in the middle, its best key."""
+    """Where the page opens: cross-attention if any, the last layer, a query in the middle, its best key."""
     part = next(p for name in ("cross", "decoder", "encoder") for p in parts if p["part"] == name)
     calls = resolve.find_run(run.t).calls
     begin = 0 if part["part"] == "encoder" else calls[0].ids.shape[1] - 1

@@ -23,7 +23,7 @@ from qkv.sampling import Sampling
 
 @dataclass(frozen=True)
 class Ask:
-    """What is asked of a trace: positions as numbers or words, layer and head from 0, and how to speak."""
+    """What is asked of a trace: positions as numbers or words, layer and head from 0, and the language."""
 
     say: Callable[..., str]
     pos: int | str = -1
@@ -38,7 +38,7 @@ class Ask:
     part: str | None = None
 
     def path(self, t: Trace) -> str:
-        """The attention asked about: of the stack that speaks, or of the `part` encoder, decoder or cross."""
+        """The attention asked about: of the stack that writes, or of the `part` encoder, decoder or cross."""
         dot = "encoder." if self.part == "encoder" and t.core.spec.decoder else resolve.prefix_of(t)
         return f"{dot}layers.{self.layer}.{'cross' if self.part == 'cross' else 'attn'}"
 
@@ -239,14 +239,14 @@ def cache(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 
 
 def gradient(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
-    """How each token read bears on the next word."""
+    """How each input token influences the next word."""
     found = t.gradient(ask.pos, ask.token)
     both = t.core.spec.encoder and t.core.spec.decoder
     tokens = resolve.show_tokens(t, resolve.find_run(t, "encoder." if both else "").ids[0].tolist())
     largest = float(found.times.abs().max())
     rows = [[text(w), text(signed(x)), bar(x, largest)] for w, x in zip(tokens, found.times.tolist(), strict=True)]
     goal = resolve.show_tokens(t, [found.token])[0].strip()
-    title = ask.say("gradient × input: who bears on {goal}", goal=goal)
+    title = ask.say("gradient × input: what influences {goal}", goal=goal)
     return [Table(title, rows)], {"tokens": tokens, **vars(found)}
 
 
@@ -265,7 +265,7 @@ def lens(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 def list_guesses(
     cells: Any, used: Sequence[bool], tokens: Sequence[str], say: Callable[..., str]
 ) -> list[list[Cell]]:
-    """The likeliest token after each layer at each position, the last layer first; those thrown away in brackets.
+    """The likeliest token after each layer at each position, the last layer first; discarded ones in brackets.
 
     `cells` lists by layer and position the likeliest (token, chance); the row below is what was read.
     """
@@ -342,7 +342,7 @@ def parse_place(said: str | None) -> int | str | None:
 
 
 def first_answer(model: Any, line: str, t: Trace) -> int:
-    """The position after which the first word is said: the last one that was given, or the mask."""
+    """The position after which the first word is written: the last one that was given, or the mask."""
     if model.spec.decoder:
         return resolve.find_run(t).calls[0].ids.shape[1] - 1
     ids, mask_id = model.ids(line), model.tokenizer.mask_id if model.tokenizer else None

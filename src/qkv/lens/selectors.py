@@ -103,12 +103,12 @@ def require_positions(name: str, met: Sequence[int], last: int) -> None:
     wanted = [] if ":" in said or not said else [int(part) for part in said.split(",")]
     lost = [slot for slot in wanted if slot >= 0 and slot not in met]
     if lost or not met:
-        raise QkvError("{name!r}: position {lost} never came; this run has 0 to {last}", name=name,
+        raise QkvError("{name!r}: position {lost} was not read; this run has 0 to {last}", name=name,
                        lost=lost[0] if lost else said, last=last)
 
 
 def slice_tap(x: Tensor, picked: Sequence[int] | None, where: Sequence[int] | None, axis: int) -> Tensor:
-    """A copy of those heads and positions of what a tap carried (None: all), so that the rest is let go of."""
+    """A copy of those heads and positions of what a tap carried (None: all), so that the rest can be freed."""
     if picked is not None:
         x = x.index_select(1, torch.tensor(picked, device=x.device))
     return x if where is None else x.index_select(axis, torch.tensor(where, device=x.device))
