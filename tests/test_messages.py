@@ -22,7 +22,7 @@ SENTENCES = {
              "__init__"},
     "training": {"built_in"},
     "cli": {"classify", "demo", "embed", "fill", "look", "translate"},
-    "explore": {"guesses", "meanings", "record", "scenes"},
+    "explore": {"embeddings", "guesses", "record", "scenes"},
     "data": {"encodings", "sources"}, "tokenizers": {"vocabulary"}, "objectives": {"denoise"}, "tasks": {"evaluate"},
 }  # fmt: skip
 

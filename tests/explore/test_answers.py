@@ -381,8 +381,8 @@ def test_a_long_text_is_cut_to_what_fits_and_says_so() -> None:
     lm = model_of("demo-lm")
     run = ask(lm, Question("One, two, " * 3000), "demo-lm")
     assert len(run.first.ids) <= max_text_tokens(lm) < 200
-    assert f"{len(lm.ids('One, two, ' * 3000))} tokens" in run.first.said[0]
-    assert f"first {max_text_tokens(lm)}" in run.first.said[0]
+    assert f"{len(lm.ids('One, two, ' * 3000))} tokens" in run.first.notes[0]
+    assert f"first {max_text_tokens(lm)}" in run.first.notes[0]
     assert run.first.written
 
 

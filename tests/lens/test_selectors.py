@@ -75,7 +75,7 @@ def test_logits_of_the_words_that_were_written() -> None:
     whole, cut = both("gqa", ["logits@pos=3:"])
     assert cut.slots("logits@pos=3:") == [5, 6, 7, 8]
     assert torch.equal(cut["logits@pos=3:"], whole["logits"])
-    with pytest.raises(QkvError, match=r"position 2 never came"):
+    with pytest.raises(QkvError, match=r"position 2 was not read"):
         whole["logits@pos=2"]
 
 

@@ -74,9 +74,9 @@ def measure_patch(run: Run, token: tuple[int, int], at: tuple[str, int, int]) ->
     assert run.second is not None
     cases = [make_case(run, one, place, wanted) for one in (run.first, run.second)]
     found = activation_patching.patch_activation(run.model.core, *cases, name=name, source=source, pos=pos)
-    said = ", ".join(f"qkv.lens.edge_ablation.Case({c.source!r}, {c.target!r}, {c.at}, {c.free})" for c in cases)
+    both = ", ".join(f"qkv.lens.edge_ablation.Case({c.source!r}, {c.target!r}, {c.at}, {c.free})" for c in cases)
     call = "qkv.lens.activation_patching.patch_activation"
-    line = f"{call}(model.core, {said}, name={name!r}, source={source}, pos={pos})"
+    line = f"{call}(model.core, {both}, name={name!r}, source={source}, pos={pos})"
     assert run.model.tokenizer is not None
     logs = {key: getattr(found, key) for key in ("before", "after", "donor")}
     return {"text": run.model.tokenizer.pieces([wanted])[0], "id": wanted, **logs, "line": line}

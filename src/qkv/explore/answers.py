@@ -26,14 +26,14 @@ from qkv.model import Model
 CHECKED = 5_000_000  # weights that are rebuilt before the page opens
 
 
-def answer(run: Run, what: str, said: Mapping[str, str]) -> Answer:
+def answer(run: Run, what: str, values: Mapping[str, str]) -> Answer:
     """The answer to `what`, one of ANSWERS, about a run."""
     if what not in ANSWERS:
         there = ", ".join(ANSWERS)
         raise Refused("there is no {what}{hint}; there are {there}", status=404, what=what, hint=nearest(what, ANSWERS),
                       there=there)
     function, keys = ANSWERS[what]
-    query = Query(said)
+    query = Query(values)
     query.allow_only(*keys)
     with torch.inference_mode():
         return function(run, query)
@@ -62,9 +62,9 @@ def meta(run: Run, query: Query) -> Answer:
     both, spec = model.encoder_decoder, model.spec
     decoder = None
     if spec.decoder:
-        heard = resolve.find_run(t)
-        decoder = {"tokens": list_tokens(t, heard.ids[0].tolist()), "prompt": heard.calls[0].ids.shape[1],
-                   "phases": heard.phases}
+        passed = resolve.find_run(t)
+        decoder = {"tokens": list_tokens(t, passed.ids[0].tolist()), "prompt": passed.calls[0].ids.shape[1],
+                   "phases": passed.phases}
     encoder = {"tokens": list_tokens(t, resolve.find_run(t, "encoder.").ids[0].tolist())} if spec.encoder else None
     chances = [math.exp(p) for p in first.logprobs]
     written = [{**w, "p": p, "forced": i < len(q.force)}
@@ -75,13 +75,13 @@ def meta(run: Run, query: Query) -> Answer:
         chances_of = t["labels.out"][0].float().softmax(-1).tolist()
         labels = [[n, p] for n, p in zip(model.labels, chances_of, strict=True)]
     second = run.second and {"text": run.second.text, "output": run.second.output}
-    said = [*first.said, *(run.second.said if run.second else [])]
+    notes = [*first.notes, *(run.second.notes if run.second else [])]
     return Answer({
         "question": question_as_json(q), "text": first.text, "output": first.output, "kind": kind(model),
         "model": run.name, "encoder": encoder, "decoder": decoder, "written": written, "labels": labels,
         "second": second,
         "parts": list_parts(run), "panels": list_panels(run), "check": max(gaps.values()) if gaps else None,
-        "checks": gaps, "said": [translate_both(message) for message in said], "cut": cut_as_json(run),
+        "checks": gaps, "said": [translate_both(message) for message in notes], "cut": cut_as_json(run),
         "full": first.full,
         "source": len(first.ids) if both else None, "line": "max(t.check().values())", "how": python_of(run),
     })

@@ -97,14 +97,14 @@ def grow_tree(model: Model, question: Question) -> Tree:
     core = model.core
     limits = count_new_tokens(core, [ids], options)
     decoder = Decoder(core, options)
-    heard = RecordingSearch(decoder, limits, search, options)
+    recording = RecordingSearch(decoder, limits, search, options)
     edits = edits_of(model, question.cut)
     with Trace(core, edit=edits) if edits else nullcontext():
-        tokens = heard.advance(decoder.prefill([ids], limits[0]))
-        while heard.beams.sources:
-            tokens = heard.advance(decoder.decode(tokens))
-    found = heard.found[0][: search.nbest]
-    return Tree(heard.nodes, found, best_path(heard.nodes, found[0].tokens))
+        tokens = recording.advance(decoder.prefill([ids], limits[0]))
+        while recording.beams.sources:
+            tokens = recording.advance(decoder.decode(tokens))
+    found = recording.found[0][: search.nbest]
+    return Tree(recording.nodes, found, best_path(recording.nodes, found[0].tokens))
 
 
 def best_path(nodes: list[Node], tokens: list[int]) -> list[int]:

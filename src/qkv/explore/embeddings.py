@@ -25,7 +25,7 @@ def shift(run: Run, query: Query) -> Answer:
     if both and not side:
         raise Refused("a decoder that reads a source cannot read a word alone; look at part=encoder")
     read = resolve.find_run(run.t, side).ids[0].tolist()
-    pos = query.get_integer("pos", high=len(read) - 1) if "pos" in query.said else 0
+    pos = query.get_integer("pos", high=len(read) - 1) if "pos" in query.values else 0
     anchors = [w.strip() for w in query.get_text("anchors").replace("，", ",").split(",") if w.strip()]
     if not query.get_text("anchors") and not (anchors := near_words(list_tokens(run.t, read), pos)):
         return Answer({"pos": pos, "anchors": [], "line": "t"})  # a text of one word: the page says so

@@ -35,10 +35,10 @@ def lens(run: Run, query: Query) -> Answer:
     if spec.head is None:
         raise Refused("this model has no head, so its layers guess no words")
     own = query.get_choice("own", "1", "0") == "1"
-    heard = resolve.find_run(t)
-    size = heard.ids.shape[1]
+    passed = resolve.find_run(t)
+    size = passed.ids.shape[1]
     layers = ["embed", *(str(i + 1) for i in range(len(spec.stack.blocks)))]
-    if "pos" in query.said:
+    if "pos" in query.values:
         first = query.get_integer("pos", high=size - 1)
         places = [slice(first, first + 1)]
     else:
@@ -47,12 +47,12 @@ def lens(run: Run, query: Query) -> Answer:
         tile = max(1, (32 << 20) // (len(layers) * spec.vocabulary))
         places = [slice(i, min(i + tile, size)) for i in range(first, size, tile)]
     count = min(top, spec.vocabulary)
-    found = [rank_guesses(logit_lens.layer_logits(t, places=p)[1], heard.ids[0, p], count, own) for p in places]
+    found = [rank_guesses(logit_lens.layer_logits(t, places=p)[1], passed.ids[0, p], count, own) for p in places]
     ids, chances, ranks = (torch.cat(rows, 1).tolist() for rows in zip(*found, strict=True))
     cells = [[[[w, p] for w, p in zip(t.tokenizer.pieces(i), ps, strict=True)] for i, ps in zip(*rows, strict=True)]
              for rows in zip(ids, chances, strict=True)]
-    used = mark_usable(run, heard)[first : first + len(cells[0])]
-    line, rank = guess_lines(slice(first, places[-1].stop), "pos" in query.said, top, own)
+    used = mark_usable(run, passed)[first : first + len(cells[0])]
+    line, rank = guess_lines(slice(first, places[-1].stop), "pos" in query.values, top, own)
     return Answer({"layers": layers, "first": first, "used": used, "cells": cells, "ids": ids, "ranks": ranks,
                    "line": line, "lines": {"ranks": rank}})
 
@@ -79,19 +79,19 @@ def guess_lines(at: slice, one: bool, top: int, own: bool) -> tuple[str, str]:
     return f"(lambda x, read: {rest})({these}, qkv.lens.resolve.find_run(t).ids[:1, {at.start}:{at.stop}, None])", ranks
 
 
-def mark_usable(run: Run, heard: Any) -> list[bool]:
+def mark_usable(run: Run, passed: Any) -> list[bool]:
     """Whether the guess at each position counts: an encoder's at its masks (everywhere without one), else as it ran."""
     if run.model.spec.decoder:
-        return heard.used
+        return passed.used
     mask_id = run.model.tokenizer.mask_id if run.model.tokenizer else None
-    ids = heard.ids[0].tolist()
+    ids = passed.ids[0].tolist()
     return [i == mask_id for i in ids] if mask_id in ids else [True] * len(ids)
 
 
 def parse_position(run: Run, query: Query) -> int:
     """The position of a query: by default the one after which the first word is written, or an encoder's first mask."""
     size = resolve.find_run(run.t).ids.shape[1]
-    if "pos" in query.said:
+    if "pos" in query.values:
         return query.get_integer("pos", high=size - 1)
     return mark_usable(run, resolve.find_run(run.t)).index(True)
 
@@ -114,16 +114,16 @@ def choices(run: Run, query: Query) -> Answer:
         best = [{"id": i, "text": w, "p": p} for i, w, p in zip(ids, run.t.tokenizer.pieces(ids), chances, strict=True)]
         stages.append({"name": stage.name, "kept": stage.kept, "entropy": stage.entropy, "gone": stage.gone,
                        "top": best, "line": f"{line}[{n}]"})
-    said = resolve.find_run(run.t).ids[0].tolist()[pos + 1 : pos + 2] or run.first.written[-1:]
+    written = resolve.find_run(run.t).ids[0].tolist()[pos + 1 : pos + 2] or run.first.written[-1:]
     return Answer(
-        {"pos": pos, "next": said[0] if said and run.model.spec.decoder else None, "stages": stages, "line": line}
+        {"pos": pos, "next": written[0] if written and run.model.spec.decoder else None, "stages": stages, "line": line}
     )
 
 
 def parse_goal(run: Run, query: Query, key: str) -> int | None:
     """A token asked for by its id or its text."""
-    said = query.get_text(key)
-    return None if not said else resolve.find_token(run.t, int(said) if said.isdigit() else said)
+    value = query.get_text(key)
+    return None if not value else resolve.find_token(run.t, int(value) if value.isdigit() else value)
 
 
 def parts(run: Run, query: Query) -> Answer:

@@ -205,9 +205,9 @@ def walk(run: Run, query: Query) -> Answer:
         for name, strips in found.steps.items()
     ]
     gone = cut_key(run, at, spots["query"]) == spots["key"]
-    said = "cut" if gone else "" if found.reason == "seen" else found.reason
+    reason = "cut" if gone else "" if found.reason == "seen" else found.reason
     weight = found["weight"]
-    return Answer({"path": at.path, "head": at.head, **spots, "steps": steps, "reason": said,
+    return Answer({"path": at.path, "head": at.head, **spots, "steps": steps, "reason": reason,
                    "weight": float(weight.values), "line": qualify_line(weight.line)})
 
 
@@ -238,7 +238,7 @@ def alignment(run: Run, query: Query) -> Answer:
     ids = run.first.ids
     real = len(ids) - (ids[-1] in run.model.special.eos)
     paths = attention_paths(run.model)["cross"]
-    layer = query.get_integer("layer", -1, high=len(paths) - 1) if "layer" in query.said else None
+    layer = query.get_integer("layer", -1, high=len(paths) - 1) if "layer" in query.values else None
     found = run.t.alignment(layer=layer, source=real)
     return Answer({"layer": found.layer, "chosen": layer is None, "line": f"t.alignment(layer={found.layer}).weight"},
                   {"weight": found.weight.float()})

@@ -38,10 +38,10 @@ def step_tables(w: ProbeLog, number: int, say: Say, *, every: bool = False) -> t
     r = w.read(number)
     data = {**r.json, "arrays": {name: list(r[name].shape) for name in r.names}}
     sheets = [output_table(r, say)]
-    for i, said in enumerate(r.json.get("texts", ())[:1]):
+    for i, row in enumerate(r.json.get("texts", ())[:1]):
         sheets += [alignment_table(r, i, say)] if f"texts.{i}.alignment" in r.names else []
-        sheets += [guess_table(said, say)] if "cells" in said else []
-    sheets += [neighbour_table(said, say) for said in r.json.get("words", ())]
+        sheets += [guess_table(row, say)] if "cells" in row else []
+    sheets += [neighbour_table(row, say) for row in r.json.get("words", ())]
     sheets += [norm_table(w, r, say, every=every), teacher_table(r, say)]
     return sheets, data
 
@@ -58,26 +58,26 @@ def output_table(r: Record, say: Say) -> Table:
 
 def alignment_table(r: Record, i: int, say: Say) -> Table:
     """Where each written word looked."""
-    said = r.json["texts"][i]
+    row = r.json["texts"][i]
     end = f" ({say('end')})"
-    names = [*said["target"][1:], end]
-    head = [text(""), *(text(piece) for piece in said["source"])]
+    names = [*row["target"][1:], end]
+    head = [text(""), *(text(piece) for piece in row["source"])]
     cells = r[f"texts.{i}.alignment"].tolist()
     rows = [[text(name), *map(percent, row)] for name, row in zip(names, cells, strict=True)]
-    layer = said["layer"] + 1
+    layer = row["layer"] + 1
     return Table(say("alignment (layer {layer}, %)", layer=layer), [head, *rows])
 
 
-def guess_table(said: dict[str, Any], say: Say) -> Table:
+def guess_table(row: dict[str, Any], say: Say) -> Table:
     """The likeliest next token after each layer at each position."""
-    rows = list_guesses(said["cells"], said["used"], said["target"], say)
+    rows = list_guesses(row["cells"], row["used"], row["target"], say)
     return Table(say("guesses after each layer"), rows)
 
 
-def neighbour_table(said: dict[str, Any], say: Say) -> Table:
+def neighbour_table(row: dict[str, Any], say: Say) -> Table:
     """The nearest tokens of a word."""
-    rows = [[text(n["text"]), text(f"{n['cosine']:.3f}"), bar(n["cosine"], 1.0)] for n in said["near"]]
-    return Table(f"{said['word']}: " + say("nearest then"), rows)
+    rows = [[text(n["text"]), text(f"{n['cosine']:.3f}"), bar(n["cosine"], 1.0)] for n in row["near"]]
+    return Table(f"{row['word']}: " + say("nearest then"), rows)
 
 
 def norm_table(w: ProbeLog, r: Record, say: Say, *, every: bool) -> Table:
@@ -95,8 +95,8 @@ def norm_table(w: ProbeLog, r: Record, say: Say, *, every: bool) -> Table:
         share = update / weight if weight else 0.0
         total = sum(named[i]["rows"] for i in of)
         counts = f"{sum(moved[i] for i in of)}/{total}"
-        told = (f"{gradient:.2e}", f"{update:.2e}", f"{share:.2e}", counts) if stepped else ("–",) * 4
-        cells = (str(len(of)), f"{weight:.3f}", *told)
+        numbers = (f"{gradient:.2e}", f"{update:.2e}", f"{share:.2e}", counts) if stepped else ("–",) * 4
+        cells = (str(len(of)), f"{weight:.3f}", *numbers)
         rows.append([text(name), *(text(cell) for cell in cells)])
     return Table(say("the matrices in this step"), rows)
 

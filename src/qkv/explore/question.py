@@ -92,8 +92,8 @@ class Question:
 
     def id(self, model: str) -> str:
         """The name of the run that answers: the same for the same question to the same model."""
-        said = json.dumps([model, asdict(self)], ensure_ascii=False, sort_keys=True)
-        return "r" + hashlib.sha256(said.encode()).hexdigest()[:12]
+        asked = json.dumps([model, asdict(self)], ensure_ascii=False, sort_keys=True)
+        return "r" + hashlib.sha256(asked.encode()).hexdigest()[:12]
 
 
 def question_as_json(q: Question) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class Pass:
     logprobs: list[float]
     output: str
     t: Trace
-    said: list[Message] = field(default_factory=list)
+    notes: list[Message] = field(default_factory=list)
     full: bool = True
 
     @property
@@ -213,22 +213,22 @@ def ask(model: Model, question: Question, name: str = "model") -> Run:
 @torch.inference_mode()
 def read_text(model: Model, text: str, question: Question, more: Sequence[edit.Edit] = ()) -> Pass:
     """One text: cut to what fits, continued or translated, and traced; `more` is edited beside what is cut."""
-    text, said = fit_text(model, text)
+    text, notes = fit_text(model, text)
     ids = model.ids(text)
     missing = model.tokenizer.find_unknown(text) if model.tokenizer else []
     if missing:
-        said.append(Message("not in the vocabulary: {missing}", missing=join(", ", missing[:8])))
+        notes.append(Message("not in the vocabulary: {missing}", missing=join(", ", missing[:8])))
     edits = [*edits_of(model, question.cut), *more]
     speaks = model.spec.decoder is not None and model.spec.head is not None
     written, logprobs = write_words(model, ids, question, edits) if speaks else ([], [])
     tokens = len(ids) + len(written)
     full = tokens * bytes_per_token(model.core, FULL) <= BUDGET
     if not full:
-        said.append(explain_omission(model, tokens))
+        notes.append(explain_omission(model, tokens))
     save = [*(FULL if full else LIGHT), *["labels.out"] * bool(model.spec.labels)]
     with Trace(model.core, save, edits, model.tokenizer) as t:
         reread(model, ids, written, question) if speaks else read_once(model, ids)
-    return Pass(text, ids, written, logprobs, output_text(model, t, ids, written), t, said, full)
+    return Pass(text, ids, written, logprobs, output_text(model, t, ids, written), t, notes, full)
 
 
 def explain_omission(model: Model, tokens: int) -> Message:

@@ -120,10 +120,10 @@ class Desk:
         except QkvError:
             return ""  # the page asks, and says what is wrong
 
-    def answer_run(self, run: str, what: str, said: Mapping[str, str]) -> Answer:
+    def answer_run(self, run: str, what: str, values: Mapping[str, str]) -> Answer:
         """One answer about a run."""
         found: Run = self.shelf.get(run)
-        return answers.answer(found, what, said)
+        return answers.answer(found, what, values)
 
     def table(self, what: str, query: Query) -> Answer:
         """One answer about a model without a text."""
@@ -169,8 +169,8 @@ class Gate:
 
     def is_first_visit(self, request: Request) -> bool:
         """Whether this is the first visit, with the right Host and the token in the address."""
-        said = request.query_params.get("token", "")
-        right = secrets.compare_digest(said.encode(), self.token.encode())
+        token = request.query_params.get("token", "")
+        right = secrets.compare_digest(token.encode(), self.token.encode())
         return right and request.url.path == "/" and request.headers.get("host", "") in self.hosts
 
 
@@ -236,19 +236,19 @@ class Site:
         """A question about a model, a run or a training."""
         if refusal := self.gate.find_refusal(request):
             return error_response(refusal)
-        parts, desk, said = request.path_params["rest"].split("/"), self.desk, dict(request.query_params)
+        parts, desk, values = request.path_params["rest"].split("/"), self.desk, dict(request.query_params)
         if request.method == "POST":
             return await self.post_question(request, parts)
         if parts == ["events"]:
             return add_guards(stream_events(desk.events, request))
         if len(parts) == 3 and parts[0] == "r":
-            return await self.work(lambda: desk.answer_run(parts[1], parts[2], said))
+            return await self.work(lambda: desk.answer_run(parts[1], parts[2], values))
         if parts == ["about"]:
-            return await self.work(lambda: desk.describe_page(Query(said)))
+            return await self.work(lambda: desk.describe_page(Query(values)))
         if parts[0] == "watch":
             return await self.work(lambda: desk.watch(parts[1:]))
         if len(parts) == 1 and parts[0] in answers.TABLES:
-            return await self.work(lambda: desk.table(parts[0], Query(said)))
+            return await self.work(lambda: desk.table(parts[0], Query(values)))
         return error_response(Refused("there is no /api/{rest}", status=404, rest=request.path_params["rest"]))
 
     async def post_question(self, request: Request, parts: list[str]) -> Response:
@@ -305,10 +305,10 @@ def add_guards(response: Response) -> Response:
 
 def error_response(error: QkvError, *, html: bool = False) -> Response:
     """An error as the page shows it."""
-    said, status = error.message, 422
+    message, status = error.message, 422
     if isinstance(error, Refused):
         status = error.status
-    words = translate_both(said)
+    words = translate_both(message)
     if html:
         text = "".join(f"<p lang={lang}>{text}</p>" for lang, text in words.items())
         text = f"<!doctype html><meta charset=utf-8><title>qkv</title>{text}"
@@ -319,8 +319,8 @@ def error_response(error: QkvError, *, html: bool = False) -> Response:
 
 def crash_response(error: Exception) -> Response:
     """The response for an unexpected exception."""
-    said = f"{type(error).__name__}: {error}".splitlines()[0]
-    return error_response(Refused("this was not expected: {said}", status=500, said=said))
+    fault = f"{type(error).__name__}: {error}".splitlines()[0]
+    return error_response(Refused("this was not expected: {said}", status=500, said=fault))
 
 
 async def not_found_response(request: Request, error: Exception) -> Response:
@@ -353,10 +353,10 @@ def static_response(request: Request, name: str, kind: str, ready: str = "") -> 
 
 def stream_events(events: Events, request: Request) -> Response:
     """Server-sent events from the number that the browser saw last."""
-    said = request.headers.get("last-event-id", "")
+    last_id = request.headers.get("last-event-id", "")
 
     async def lines() -> AsyncIterator[str]:
-        last, idle = int(said) if said.isdigit() else 0, 0
+        last, idle = int(last_id) if last_id.isdigit() else 0, 0
         yield "retry: 1000\n\n"
         while not (events.closed or await request.is_disconnected()):
             found = events.events_after(last)

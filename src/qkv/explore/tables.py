@@ -336,9 +336,9 @@ def parse_ask(
                part=part)
 
 
-def parse_place(said: str | None) -> int | str | None:
+def parse_place(typed: str | None) -> int | str | None:
     """A position that was typed: a number, or a word."""
-    return int(said) if said and said.lstrip("-").isdigit() else said
+    return int(typed) if typed and typed.lstrip("-").isdigit() else typed
 
 
 def first_answer(model: Any, line: str, t: Trace) -> int:

@@ -177,10 +177,10 @@ def locate_logit(
     at = Spot(t, resolve.find_run(t, index=run), row, resolve.find_position(t, pos, row=row, run=run))
     state = at(f"{resolve.prefix_of(t)}final_norm")
     with torch.no_grad():
-        said = t.core.head(state.to(t.core.embed.weight)).double()  # V
-    first = int(said.argmax()) if token is None else resolve.find_token(t, token)
+        logits = t.core.head(state.to(t.core.embed.weight)).double()  # V
+    first = int(logits.argmax()) if token is None else resolve.find_token(t, token)
     second = None if vs is None else resolve.find_token(t, vs)
-    return at, (first, second), float(said[first] - (0.0 if second is None else said[second]))
+    return at, (first, second), float(logits[first] - (0.0 if second is None else logits[second]))
 
 
 def compute_pushes(
@@ -236,9 +236,9 @@ def add_layer(book: Ledger, block: Block, x: Tensor, at: Spot) -> Tensor:
         a = book.norm(block.attn_out, add_heads(book, block.attn, at))
         return x + a + book.norm(block.ffn_out, add_ffn(book, block, at))
     for part in ("attn", "cross", "ffn") if s.cross else ("attn", "ffn"):
-        said = add_ffn(book, block, at) if part == "ffn" else add_heads(book, getattr(block, part), at)
-        said = book.norm(getattr(block, f"{part}_out"), said)
-        x = book.norm(getattr(block, f"{part}_sum"), said if s.residual == "none" else x + said)
+        update = add_ffn(book, block, at) if part == "ffn" else add_heads(book, getattr(block, part), at)
+        update = book.norm(getattr(block, f"{part}_out"), update)
+        x = book.norm(getattr(block, f"{part}_sum"), update if s.residual == "none" else x + update)
     return x
 
 

@@ -108,7 +108,7 @@ def mark_places(places: tuple[int, ...], size: int, start: int, strict: str = ""
 
 
 def apply_edit(x: Tensor, edit: Edit, axis: int, start: int) -> tuple[Tensor, bool]:
-    """x after an edit, and whether the edit met anything in it."""
+    """x after an edit, and whether the edit applied to any of it."""
     if edit.op == "hide":
         return hide_edges(x, edit, start)
     chosen = select_region(x, edit, axis, start)

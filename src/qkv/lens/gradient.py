@@ -71,7 +71,7 @@ def input_gradient(
         raise QkvError("gradient: this needs a head, and source= exactly where an encoder reads for a "
                        "decoder")
     ear, device = EmbeddingLeaf("encoder.embed" if both else "embed"), core.embed.weight.device
-    heard = active_tracer.set(ear)
+    token_of_tracer = active_tracer.set(ear)
     try:
         with torch.inference_mode(False), torch.enable_grad():
             given, x = given or Inputs(), torch.tensor([ids], device=device)
@@ -82,7 +82,7 @@ def input_gradient(
             wanted = int(logits.argmax()) if token is None else token
             (grad,) = torch.autograd.grad(logits[wanted], ear.leaf)
     finally:
-        active_tracer.reset(heard)
+        active_tracer.reset(token_of_tracer)
     return Saliency(wanted, float(logits[wanted].detach()), (grad * ear.leaf.detach()).sum(-1)[0], grad.norm(dim=-1)[0])
 
 
@@ -109,8 +109,8 @@ def rebuild_inputs(passed: "Run", row: int) -> Inputs:
         return Inputs()
     free = first.ids.shape[1]
     if seen.bias is not None:
-        mine = seen.bias[row if len(seen.bias) > 1 else 0, 0, 0]  # S, what the first token sees
-        free = int((mine > torch.finfo(mine.dtype).min / 2).sum())
+        visible = seen.bias[row if len(seen.bias) > 1 else 0, 0, 0]  # S, what the first token sees
+        free = int((visible > torch.finfo(visible.dtype).min / 2).sum())
     place = passed.place
     blank = torch.where(place.blank > 0, place.token, -1)[row : row + 1]  # 1 T
     prefix = torch.tensor([free], device=first.ids.device)

@@ -82,6 +82,6 @@ def read_word_alone(t: "Trace", word: str, names: tuple[str, ...]) -> Tensor:
     if stack.spec.blocks[0].cross:
         raise QkvError("shift: a decoder that reads a source cannot read a word alone; look at "
                        "side='encoder.'")
-    with Trace(core, save=list(names)) as heard:
+    with Trace(core, save=list(names)) as alone:
         stack(table(ids), build_step(stack, ids, mode="prefill"))
-    return torch.stack([heard[name][0, -1].float() for name in names])
+    return torch.stack([alone[name][0, -1].float() for name in names])

@@ -87,9 +87,9 @@ def find_token(t: "Trace", word: str | int) -> int:
         return word
     ids = encode_word(require_tokenizer(t), word, "target")
     if len(ids) != 1:
-        told = ", ".join(f"{p!r} = {i}" for p, i in zip(t.tokenizer.pieces(ids), ids, strict=True))
+        listed = ", ".join(f"{p!r} = {i}" for p, i in zip(t.tokenizer.pieces(ids), ids, strict=True))
         raise QkvError("{word!r} is {ids} tokens here ({told}); give one of them, as text or as its id", word=word,
-                       ids=len(ids), told=told)
+                       ids=len(ids), told=listed)
     return ids[0]
 
 

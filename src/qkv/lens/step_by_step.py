@@ -75,8 +75,8 @@ class Walk(Drawn):
 def show_first(s: Strip, most: int = 6) -> str:
     """The first numbers of a strip, with their words where they have any."""
     numbers = [number(float(x)) for x in s.values.flatten()[:most].tolist()]
-    told = [f"{w.strip()} {x}" for w, x in zip(s.words, numbers, strict=False)] if s.words else numbers
-    return "  ".join(told) + " …" * (s.values.numel() > most)
+    shown = [f"{w.strip()} {x}" for w, x in zip(s.words, numbers, strict=False)] if s.words else numbers
+    return "  ".join(shown) + " …" * (s.values.numel() > most)
 
 
 @dataclass(frozen=True)

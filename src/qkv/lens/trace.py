@@ -114,7 +114,7 @@ class Trace(Readouts):
 
     Raises:
         QkvError: an unknown name (the nearest one is given); a head out of range; a value read that was not saved or
-            never came; an edit that had no effect; a call that would not fit the budget, before it runs.
+            never recorded; an edit that had no effect; a call that would not fit the budget, before it runs.
     """
 
     def __init__(
@@ -202,8 +202,8 @@ class Trace(Readouts):
             step = on_forward(stack, ids, step) if on_forward else step
         else:
             step = replace(step, tap=pass_through, attend=kernels.attend)
-        mine = [n for n in ("encoder", "decoder") if getattr(self.core, n, None) is stack]
-        if not mine:
+        sides = [n for n in ("encoder", "decoder") if getattr(self.core, n, None) is stack]
+        if not sides:
             return step
         if self.directory:
             trace_storage.spill_calls(self, self.directory)
@@ -211,7 +211,7 @@ class Trace(Readouts):
                     step.positions, step.memory.shape[1], parents=read_parents(step.cache))
         run = next((r for r in self.runs if r.cache is step.cache), None)
         if run is None:
-            run = Run(mine[0], step.cache)
+            run = Run(sides[0], step.cache)
             self.runs.append(run)
         if self.budget:
             trace_storage.check_budget(self, call, first=not run.calls)
@@ -267,13 +267,13 @@ class Trace(Readouts):
             near = [n for n in sorted(self.needed) if n.startswith(f"{tap}@")]
             some = Message("; of it there is {near}", near=", ".join(near)) if near else ""
             raise QkvError("{name} was not saved{some}; add it: save=[{name!r}]", name=name, some=some)
-        heard = self.run(name, run)
+        passed = self.run(name, run)
         if cut.pos:
-            selectors.require_positions(name, self.slots(name, run=run), heard.ids.shape[1] - 1)
+            selectors.require_positions(name, self.slots(name, run=run), passed.ids.shape[1] - 1)
         if name in self.needed:
-            return self.stitch(heard, name)
+            return self.stitch(passed, name)
         where = [slot - self.start(tap, run=run) for slot in self.slots(name, run=run)] if cut.pos else None
-        return self.slice_tap(self.stitch(heard, tap), name, where)
+        return self.slice_tap(self.stitch(passed, tap), name, where)
 
     def slice_tap(self, x: Tensor, name: str, where: list[int] | None) -> Tensor:
         """Those positions of what a tap carried, and the heads that the name means."""
@@ -283,8 +283,8 @@ class Trace(Readouts):
 
     def run(self, name: str, index: int | None = None) -> Run:
         """The run that recorded a tap."""
-        heard, cut = self.first_source(name), selectors.parse_selector(name)[1]
-        runs = [r for r in self.runs if any(heard in c.taps for c in r.calls)]
+        source, cut = self.first_source(name), selectors.parse_selector(name)[1]
+        runs = [r for r in self.runs if any(source in c.taps for c in r.calls)]
         if not runs and cut.pos and self.runs:
             selectors.require_positions(name, (), max(r.ids.shape[1] for r in self.runs) - 1)
         if not runs:
@@ -304,10 +304,10 @@ class Trace(Readouts):
 
     def slots(self, name: str, *, run: int | None = None) -> list[int]:
         """The slot of each position that `t[name]` has."""
-        (tap, cut), heard, found = selectors.parse_selector(name), self.first_source(name), list[int]()
-        kept = bool(selectors.parse_selector(heard)[1].pos)
-        for call in (c for c in self.run(name, run).calls if heard in c.taps):
-            x = call.taps[heard]
+        (tap, cut), source, found = selectors.parse_selector(name), self.first_source(name), list[int]()
+        kept = bool(selectors.parse_selector(source)[1].pos)
+        for call in (c for c in self.run(name, run).calls if source in c.taps):
+            x = call.taps[source]
             count, first = x.shape[position_axis(x)], first_slot(call, tap, x)
             if not kept:
                 found += selectors.resolve_slots(cut, first, count)
@@ -425,9 +425,9 @@ class Trace(Readouts):
         if seen.causal:
             keys, seen = keys[:, :, : slot + 1], AttentionBias(None, causal=False)
         elif seen.bias is not None:
-            mine = seen.bias[row * len(seen.bias) // q.shape[0]]  # H or 1, T or 1, S
-            mine = mine[head * len(mine) // q.shape[1]]
-            seen = AttentionBias(mine[min(slot - first, len(mine) - 1)][None, None, None], causal=False)
+            bias = seen.bias[row * len(seen.bias) // q.shape[0]]  # H or 1, T or 1, S
+            bias = bias[head * len(bias) // q.shape[1]]
+            seen = AttentionBias(bias[min(slot - first, len(bias) - 1)][None, None, None], causal=False)
         return compute_pattern(q[row, head, slot][None, None, None], keys, seen, at)[0, 0, 0]
 
     def plan(self, tokens: int, *, source: int = 0, rows: int = 1) -> trace_storage.BytePlan:
@@ -457,8 +457,8 @@ def block_names(block: Block) -> list[str]:
     """The tap names of one layer, in the order of its forward pass."""
     ends = ("score", "pattern", "z", "out")
     own = ("norm", "q_pre", "k_pre", "v", "q", "k", *ends)
-    mine = ("norm", "q_pre", "q", "latent", "k_rope", "k", "v", *ends) if isinstance(block.attn, Latents) else own
-    found = ["resid_in", *(f"attn.{n}" for n in mine)]
+    taps = ("norm", "q_pre", "q", "latent", "k_rope", "k", "v", *ends) if isinstance(block.attn, Latents) else own
+    found = ["resid_in", *(f"attn.{n}" for n in taps)]
     found += [] if block.residual == "parallel" else ["resid_mid"]
     found += [*(f"cross.{n}" for n in own if n != "k"), "resid_cross"] if block.cross else []
     path, ffn = ("moe.shared", block.moe.shared) if block.moe else ("ffn", block.ffn)

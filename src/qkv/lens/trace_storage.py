@@ -137,10 +137,10 @@ def check_budget(trace: "Trace", call: "Call", first: bool) -> None:
     """
     side = next((s for s in ("encoder", "decoder") if getattr(trace.core, s, None) is call.stack), "")
     both = trace.core.spec.encoder is not None and trace.core.spec.decoder is not None
-    mine = {n for n in trace.needed if not both or n.startswith("encoder.") == (side == "encoder")}
+    own = {n for n in trace.needed if not both or n.startswith("encoder.") == (side == "encoder")}
     rows, tokens = call.ids.shape
     taps: dict[str, int] = {}
-    for n in mine:
+    for n in own:
         tap, cut = selectors.parse_selector(n)
         of, at, count = (call.sources * first, 0, call.across) if of_memory(tap) else (rows, call.start, tokens)
         taps[n] = bytes_per_selector(trace, n, trace.each) * of * len(selectors.resolve_slots(cut, at, count))
@@ -240,8 +240,8 @@ def load_trace(directory: Path | str, core: Transformer, tokenizer: Any = None) 
     for row in index["calls"]:
         path = directory / row["file"]
         read, stack = storage.open_safetensors(path), getattr(core, row["stack"])
-        masks = {rule: AttentionBias(read[f"mask.{i}"]() if said["bias"] else None, said["causal"])
-                 for i, (rule, said) in enumerate(zip(stack.masks, row["masks"], strict=True))}
+        masks = {rule: AttentionBias(read[f"mask.{i}"]() if mask["bias"] else None, mask["causal"])
+                 for i, (rule, mask) in enumerate(zip(stack.masks, row["masks"], strict=True))}
         place = Positions(*(read[f"place.{n}"]() for n in Positions._fields))
         call = Call(stack, read["ids"](), row["start"], row["mode"], masks, row["sources"], place, row["across"],
                     TapFile(path), row.get("parents"))
