@@ -508,7 +508,7 @@ def test_bad_questions_say_what_is_expected(body: dict[str, Any], fault: str) ->
     [
         (Question("One", force=(10**6,)), "no id"), (Question("One", cut=Cut("cross", 0, 0)), "this model has decoder"),
         (Question("One", cut=Cut("decoder", 8, 0)), "0 to 3"), (Question("One", cut=Cut("decoder", 0, 8)), "0 to 3"),
-        (Question("One", cut=Cut("decoder", 0, 0, 90, 0), max_new_tokens=2), "never met"),
+        (Question("One", cut=Cut("decoder", 0, 0, 90, 0), max_new_tokens=2), "had no effect"),
     ],
 )
 def test_bad_selectors_of_a_question(question: Question, fault: str) -> None:

@@ -103,11 +103,11 @@ def heavier(self, s, width, *given, whole=Attention.__init__):
     self.extra = torch.nn.Linear(width, width, bias=False)
 
 
-def learning(self, ids, step, whole=Transformer.hidden):
+def learning(self, *args, whole=Transformer.run_stack, **options):
     """Reading that writes into the embedding."""
     with torch.no_grad():
         self.embed.weight.add_(1e-3)
-    return whole(self, ids, step)
+    return whole(self, *args, **options)
 
 
 def by_shares(logits, sampling):
@@ -125,7 +125,7 @@ FAULTS = {
     "head-shapes": (Attention, "forward", tangled),
     "wo-sum": (Attention, "forward", tangled),
     "scale": (Attention, "__init__", unscaled),
-    "what-moves": (Transformer, "hidden", learning),
+    "what-moves": (Transformer, "run_stack", learning),
     "revision-ledger": (Block, "add", lambda self, x, update, step: x + 0.9 * update),
     "parallel-equals-serial": (kernels, "attend", blind),
     "temperature-and-top-p": (sample, "nucleus", lambda probs, mass: probs + 0.1),

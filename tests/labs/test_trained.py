@@ -112,7 +112,7 @@ def test_the_published_figures_stand_beside_ours_with_their_source():
         assert kept is not None
         plot = labs.find(name).plot(Runs(tuple(kept["numbers"])))
         assert plot.beside is not None
-        assert "et al." in plot.beside.source[1]
+        assert "et al." in plot.beside.source
         assert all(len(row) == len(plot.beside.x) for row in plot.beside.series.values())
 
 

@@ -162,7 +162,7 @@ def test_json_is_written_whole_or_not_at_all_and_knows_no_nan(tmp_path: Path, mo
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(log, "sync", full)
+    monkeypatch.setattr(log, "fsync_path", full)
     with pytest.raises(OSError, match="No space"):
         log.write_json_line(path, {"loss": 2.0})
     assert json.loads(path.read_text(encoding="utf-8"))["loss"] is None
@@ -174,6 +174,6 @@ def test_a_metric_that_is_no_number_is_beaten_by_any(metric: str) -> None:
     s = Settings(metric=metric)
     good, bad, gone = ({metric: value} for value in (3.0, math.nan, None))
     for worse in (bad, gone):
-        assert s.better(good, worse)
-        assert not s.better(worse, good)
-        assert not s.better(worse, worse)
+        assert s.is_better(good, worse)
+        assert not s.is_better(worse, good)
+        assert not s.is_better(worse, worse)

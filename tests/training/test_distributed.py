@@ -94,7 +94,8 @@ def run(
             end = loop.train(core, plan(), settings, directory=folder, resume=resume, stop=halt, report=told.append,
                              evaluate=measured if ranks.first else None)  # fmt: skip
         except (control.Interrupted, QkvError) as error:
-            (folder / f"{ranks.rank}.error").write_text(f"{getattr(error, 'code', 2)} {error}", encoding="utf-8")
+            code = getattr(error, "exit_code", 0) or getattr(error, "code", 0) or 2
+            (folder / f"{ranks.rank}.error").write_text(f"{code} {error}", encoding="utf-8")
             return
         except KeyError as error:
             (folder / f"{ranks.rank}.error").write_text(f"KeyError {error}", encoding="utf-8")
@@ -287,8 +288,8 @@ def test_a_process_that_dies_ends_the_others_with_a_word(two: Path) -> None:
 def test_processes_with_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed.Ranks, "all_reduce_max", lambda self, numbers: [max(n, 7.0) for n in numbers])
     with pytest.raises(QkvError, match="the 2 processes differ in data") as found:
-        distributed.Ranks(0, 2).assert_same(Message("data"), "rows 40")
-    assert "2 个进程的数据不同" in found.value.message.to("zh")
+        distributed.Ranks(0, 2).assert_same(Message("data, model or checkpoint"), "rows 40")
+    assert "2 个进程的数据、模型或检查点不同" in found.value.message.to("zh")
 
 
 CHILD = (
@@ -298,13 +299,13 @@ CHILD = (
 
 def test_processes_end_with_the_first_and_an_early_end_names_its_cause() -> None:
     with distributed.start_ranks(2, [sys.executable, "-c", CHILD], device="cpu") as ranks:
-        assert (ranks, ranks.total([1.0])) == (distributed.Ranks(0, 2), [2.0])
+        assert (ranks, ranks.all_reduce_sum([1.0])) == (distributed.Ranks(0, 2), [2.0])
     assert distributed.current_ranks() == distributed.Ranks()
     fail = CHILD + "import sys; print('no such file', file=sys.stderr); sys.exit(2)"
     with pytest.raises(distributed.Lost, match="process 1 ended with code 2: no such file") as error:  # noqa: PT012, SIM117
         with distributed.start_ranks(2, [sys.executable, "-c", fail], device="cpu") as ranks:
-            ranks.total([1.0])
-            ranks.total([1.0])
+            ranks.all_reduce_sum([1.0])
+            ranks.all_reduce_sum([1.0])
     assert error.value.exit_code == 2
 
 
@@ -338,6 +339,6 @@ def test_the_other_processes_run_the_same_command(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("said", ["error: the disk is full\nrun again", "错误： the disk is full\n加 --debug 再运行"])
 def test_what_ended_another_process_is_told_in_any_language(said: str) -> None:
     child = types.SimpleNamespace(returncode=2)
-    found = distributed.first_cause([child], [io.BytesIO(said.encode())])  # type: ignore[list-item]
+    found = distributed.find_cause([child], [io.BytesIO(said.encode())])  # type: ignore[list-item]
     assert "process 1 ended with code 2" in str(found)
     assert "the disk is full" in str(found)

@@ -99,7 +99,8 @@ def run(
                        stop=lambda step: step == (stop or -1),
                        evaluate=p.measured if ranks.first else None)  # fmt: skip
         except (control.Interrupted, QkvError) as error:
-            (folder / f"{ranks.rank}.error").write_text(f"{getattr(error, 'code', 2)} {error}", encoding="utf-8")
+            code = getattr(error, "exit_code", 0) or getattr(error, "code", 0) or 2
+            (folder / f"{ranks.rank}.error").write_text(f"{code} {error}", encoding="utf-8")
             return
     checkpoint.write(folder / f"{ranks.rank}.weights", checkpoint.weights(core), {})
 

@@ -241,7 +241,7 @@ def test_what_is_kept_of_a_run_is_whole_and_strict_json(tmp_path: Path, monkeypa
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(log, "sync", full)
+    monkeypatch.setattr(log, "fsync_path", full)
     with pytest.raises(QkvError, match=r"result\.json: could not be written"):
         log.write_json(path, {"loss": 1.0})
     assert path.read_text(encoding="utf-8") == told

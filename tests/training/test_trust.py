@@ -371,7 +371,7 @@ def faulty(at: int, fault: Callable[[], None]) -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save_file", around("save_file", checkpoint.save_file))
         for module in (checkpoint, log, fsdp):
-            patch.setattr(module, "sync", around("sync", module.sync))
+            patch.setattr(module, "fsync_path", around("sync", module.fsync_path))
         patch.setattr(log, "to_json_line", around("line", log.to_json_line))
         patch.setattr(checkpoint.os, "replace", around("replace", os.replace))
         yield acts

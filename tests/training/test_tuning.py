@@ -538,7 +538,7 @@ def test_a_base_says_what_is_learnt_of_which_data(tmp_path: Path, monkeypatch: p
     for base, objective in ((t5, "spans"), (bart, "denoise")):
         a = assemble.assemble(dataclasses.replace(run_of("text", base=str(base)), objective=""), device="cpu")
         assert a.objective is compatibility.OBJECTIVES[objective]
-    with pytest.raises(QkvError, match=r"for these and this base \(decoder\) there are: labels, similarity, "):
+    with pytest.raises(QkvError, match=r"for these and this base \(causal decoder\) there are: labels, similarity, "):
         assemble.assemble(dataclasses.replace(run_of("labels", base=str(gpt2)), objective=""), device="cpu")
 
 

@@ -223,7 +223,8 @@ def find_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[by
         if child.returncode and GONE not in text:
             code = child.returncode if child.returncode > 0 else 128 - child.returncode
             lines = text.splitlines() or ["it said nothing"]
-            said_last = next((line for line in lines if line.startswith(("error:", Message("error:").to("zh")))), lines[-1])
+            heads = "error:", Message("error:").to("zh")
+            said_last = next((line for line in lines if line.startswith(heads)), lines[-1])
             error = Lost("training: process {rank} ended with code {exit}: {said_last}; --resume auto goes on",
                          rank=rank, exit=code, said_last=said_last[:300])
             error.exit_code = code

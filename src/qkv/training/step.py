@@ -22,6 +22,7 @@ from qkv.core.dropout import Drop, make_dropout, no_dropout
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.training import checkpoint, distributed, fsdp, log, optim
 from qkv.training.blocks import Blocks
 from qkv.training.load_balancing import move_router_biases
@@ -103,7 +104,8 @@ class OptimizerStep:
                     batch, smoothing=s.label_smoothing, aux_loss_weight=s.moe_aux_loss, rdrop=s.rdrop, drop=drop
                 )
         except QkvError as e:
-            place = f"step {at.step + 1} (epoch {at.epoch}, rows {str(key)[:80]})"
+            place = Message("step {step} (epoch {epoch}, rows {rows})", step=at.step + 1, epoch=at.epoch,
+                            rows=str(key)[:80])
             raise QkvError("training: {place}: {e}", place=place, e=e) from e
 
     def sum_ranks(self, loss: float, keys: Sequence[Any], at: checkpoint.Progress) -> float:
@@ -143,18 +145,19 @@ def find_fault(loss: float, norm: float, recent: Sequence[Sequence[float]], *, s
 
     `recent` holds (loss, gradient norm) of good steps; gradients are compared by their logarithm. 0 `spike`: never.
     """
-    for name, value in (("loss", loss), ("gradient norm", norm)):
+    for name, value in ((Message("loss"), loss), (Message("gradient norm"), norm)):
         if not math.isfinite(value):
-            return f"{name} {value}"
+            return Message("{name} {value}", name=name, value=value)
     if not spike or len(recent) < ENOUGH:
         return ""
-    sides = (("loss", loss, [a for a, _ in recent]),
-             ("gradient norm", math.log(norm + 1e-12), [math.log(b + 1e-12) for _, b in recent]))  # fmt: skip
+    sides = ((Message("loss"), loss, [a for a, _ in recent]),
+             (Message("gradient norm"), math.log(norm + 1e-12), [math.log(b + 1e-12) for _, b in recent]))  # fmt: skip
     for (name, value, before), said in zip(sides, (loss, norm), strict=True):
         mean = fmean(before)
         far = (value - mean) / max(pstdev(before, mean), 0.01 * abs(mean), 1e-9)  # an even loss makes no spike of dust
         if far > spike:
-            return f"{name} {said:.4g}, {far:.1f} standard deviations above the last {len(before)} steps"
+            return Message("{name} {said:.4g}, {far:.1f} standard deviations above the last {count} steps", name=name,
+                           said=said, far=far, count=len(before))
     return ""
 
 
@@ -168,21 +171,25 @@ def handle_bad_step(
         NonFinite: bad steps end this run, or there were too many of them.
     """
     at.skipped, at.row = at.skipped + 1, at.row + 1
-    where = f"step {at.step + 1} (epoch {at.epoch}, batch {at.done}, rows {str(list(keys))[:80]})"
-    aside = ""
+    where = Message("step {step} (epoch {epoch}, batch {batch}, rows {rows})", step=at.step + 1, epoch=at.epoch,
+                    batch=at.done, rows=str(list(keys))[:80])
+    aside = Message()
     if store.folder:
         again = f"-again-{at.back}" if at.back else ""  # it came to this step before
         path = store.folder / "bad_batches" / f"step-{at.step + 1}{again}.{rank}.safetensors"
         state = {"seed": s.seed, "epoch": at.epoch, "batch": at.done, "rows": [str(key) for key in keys],
                  "why": wrong, "gradient": norm}  # fmt: skip
-        aside = f"; its batches are in {path}" if keep_batches(path, batches, state) else ""
+        if keep_batches(path, batches, state):
+            aside = Message("; its batches are in {path}", path=path)
     if s.on_bad_step == "stop" or at.row >= ROW or at.back >= ROW:
-        kept = f"the last good checkpoint is {store.last}" if store.last else "nothing was saved before"
-        again = f", bad step {at.row} in a row" if at.row > 1 else ""
-        again = f", and the run went back {at.back} times" if at.back else again
+        kept = Message("nothing was saved before")
+        if store.last:
+            kept = Message("the last good checkpoint is {last}", last=store.last)
+        again = Message(", bad step {row} in a row", row=at.row) if at.row > 1 else Message()
+        again = Message(", and the run went back {back} times", back=at.back) if at.back else again
         raise NonFinite("training: {wrong} at {where}{again}; {kept}{aside}. Try a smaller lr, clip=1, or "
                         "precision=fp32", wrong=wrong, where=where, again=again, kept=kept, aside=aside)
-    return f"{wrong} at {where}", aside
+    return Message("{wrong} at {where}", wrong=wrong, where=where), aside
 
 
 def keep_batches(path: Path, batches: Mapping[int, Batch], state: Mapping[str, Any]) -> bool:
