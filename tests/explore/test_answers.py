@@ -381,8 +381,8 @@ def test_a_long_text_is_cut_to_what_fits_and_says_so() -> None:
     lm = model_of("demo-lm")
     run = ask(lm, Question("One, two, " * 3000), "demo-lm")
     assert len(run.first.ids) <= max_text_tokens(lm) < 200
-    assert f"{len(lm.ids('One, two, ' * 3000))} tokens" in run.first.said[0]
-    assert f"first {max_text_tokens(lm)}" in run.first.said[0]
+    assert f"{len(lm.ids('One, two, ' * 3000))} tokens" in run.first.notes[0]
+    assert f"first {max_text_tokens(lm)}" in run.first.notes[0]
     assert run.first.written
 
 
@@ -427,7 +427,7 @@ def test_the_shelf_keeps_eight_and_no_more_bytes_than_allowed() -> None:
     assert gone.value.status == 404
     small = RecentRuns(8, made[1].bytes + 1)
     for q in (Question("b", max_new_tokens=1), Question("c", max_new_tokens=1)):
-        small.put(q.id("m"), lambda q=q: ask(lm, q))
+        small.get_or_make(q.id("m"), lambda q=q: ask(lm, q))
     assert len(small.runs) == 1
 
 
@@ -508,7 +508,7 @@ def test_bad_questions_say_what_is_expected(body: dict[str, Any], fault: str) ->
     [
         (Question("One", force=(10**6,)), "no id"), (Question("One", cut=Cut("cross", 0, 0)), "this model has decoder"),
         (Question("One", cut=Cut("decoder", 8, 0)), "0 to 3"), (Question("One", cut=Cut("decoder", 0, 8)), "0 to 3"),
-        (Question("One", cut=Cut("decoder", 0, 0, 90, 0), max_new_tokens=2), "never met"),
+        (Question("One", cut=Cut("decoder", 0, 0, 90, 0), max_new_tokens=2), "had no effect"),
     ],
 )
 def test_bad_selectors_of_a_question(question: Question, fault: str) -> None:

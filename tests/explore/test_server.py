@@ -471,7 +471,7 @@ def test_a_taken_port_names_the_next_free_one() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(QkvError, match=rf"--port {port}: something else listens .* (\d+) is free") as found:
+        with pytest.raises(QkvError, match=rf"--port {port}: the port is taken .* (\d+) is free") as found:
             server.bind_socket(port)
         named = int(str(found.value).rsplit(" ", 3)[1])
         server.bind_socket(named).close()

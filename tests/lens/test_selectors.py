@@ -75,7 +75,7 @@ def test_logits_of_the_words_that_were_written() -> None:
     whole, cut = both("gqa", ["logits@pos=3:"])
     assert cut.slots("logits@pos=3:") == [5, 6, 7, 8]
     assert torch.equal(cut["logits@pos=3:"], whole["logits"])
-    with pytest.raises(QkvError, match=r"position 2 never came"):
+    with pytest.raises(QkvError, match=r"position 2 was not read"):
         whole["logits@pos=2"]
 
 
@@ -181,9 +181,9 @@ def test_what_was_not_kept_and_positions_that_never_came_are_named() -> None:
     t = written(core, Trace(core, ["layers.0.attn.q@heads=0", "embed@pos=3,40", "layers.0.attn.z@pos=50:"]), ids)
     with pytest.raises(QkvError, match=r"attn.q was not saved; of it there is layers.0.attn.q@heads=0; add it"):
         t["layers.0.attn.q"]
-    with pytest.raises(QkvError, match=r"position 40 never came; this run has 0 to 8"):
+    with pytest.raises(QkvError, match=r"position 40 was not read; this run has 0 to 8"):
         t["embed@pos=3,40"]
-    with pytest.raises(QkvError, match=r"position 50: never came; this run has 0 to 8"):
+    with pytest.raises(QkvError, match=r"position 50: was not read; this run has 0 to 8"):
         t["layers.0.attn.z@pos=50:"]
     with pytest.raises(QkvError, match=r"layers.0.attn.q has \d heads"):
         t["layers.0.attn.q@heads=11"]

@@ -357,7 +357,7 @@ def test_wrong_names_and_silence_are_errors_with_the_way_out() -> None:
         Trace(core, save=["layers.7.*"])
     with Trace(core, save=["logits", "layers.0.attn.score"]) as t:
         pass
-    with pytest.raises(QkvError, match="never heard"):
+    with pytest.raises(QkvError, match="was not recorded"):
         t["logits"]
     with Trace(core, save=["logits", "layers.0.attn.score", "layers.1.attn.pattern"]) as t:
         core(ids)
@@ -372,7 +372,7 @@ def test_wrong_names_and_silence_are_errors_with_the_way_out() -> None:
     with pytest.raises(QkvError, match="2 runs"):
         t["logits"]
     assert torch.equal(t.get("logits", run=0), t.get("logits", run=1))
-    with pytest.raises(QkvError, match="never met anything"), Trace(core, edit=[edit.ablate("layers.0.attn.z", pos=9)]):
+    with pytest.raises(QkvError, match="had no effect"), Trace(core, edit=[edit.ablate("layers.0.attn.z", pos=9)]):
         core(ids)
     for wrong in (edit.ablate("layers.0.attn.z", heads=6), edit.ablate("embed", heads=0), edit.ablate("embed", pos=-1)):
         with pytest.raises(QkvError), Trace(core, edit=[wrong]):
@@ -507,7 +507,7 @@ def test_a_trace_that_stops_makes_its_edits_first() -> None:
         core(ids)
     assert t.met == {late}
     never = edit.ablate("layers.0.attn.z", pos=9)
-    with pytest.raises(QkvError, match="never met anything"), Trace(core, save=["embed"], edit=[never], stop=True):
+    with pytest.raises(QkvError, match="had no effect"), Trace(core, save=["embed"], edit=[never], stop=True):
         core(ids)
 
 

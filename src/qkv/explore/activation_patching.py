@@ -1,6 +1,6 @@
-"""A state of the first text put into the second: what it would say then, and how likely each text's own word becomes.
+"""A state of the first text put into the second: what it says then, and how likely each text's own word becomes.
 
-The measure is that of lens/compare.py. Read run.py before.
+The measure is that of lens/activation_patching.py. Read question.py first.
 """
 
 from typing import Any
@@ -26,8 +26,8 @@ def patch(run: Run, query: Query) -> Answer:
     side = query.get_choice("part", *there)
     depth, ids = there[side]
     layer = query.get_integer("layer", 0, high=depth)
-    texts = zip(("source", "pos"), ids, strict=True)
-    source, pos = (query.get_integer(key, 0, high=len(one) - 1) for key, one in texts)
+    pairs = zip(("source", "pos"), ids, strict=True)
+    source, pos = (query.get_integer(key, 0, high=len(one) - 1) for key, one in pairs)
     dot = f"{side}." if model.encoder_decoder else ""
     name = f"{dot}layers.{layer - 1}.resid_out" if layer else f"{dot}embed"
     moved = read_text(model, second.text, run.question, [edit.swap(name, run.t[name], pos=pos, source=source)])
@@ -74,9 +74,9 @@ def measure_patch(run: Run, token: tuple[int, int], at: tuple[str, int, int]) ->
     assert run.second is not None
     cases = [make_case(run, one, place, wanted) for one in (run.first, run.second)]
     found = activation_patching.patch_activation(run.model.core, *cases, name=name, source=source, pos=pos)
-    said = ", ".join(f"qkv.lens.edge_ablation.Case({c.source!r}, {c.target!r}, {c.at}, {c.free})" for c in cases)
+    both = ", ".join(f"qkv.lens.edge_ablation.Case({c.source!r}, {c.target!r}, {c.at}, {c.free})" for c in cases)
     call = "qkv.lens.activation_patching.patch_activation"
-    line = f"{call}(model.core, {said}, name={name!r}, source={source}, pos={pos})"
+    line = f"{call}(model.core, {both}, name={name!r}, source={source}, pos={pos})"
     assert run.model.tokenizer is not None
     logs = {key: getattr(found, key) for key in ("before", "after", "donor")}
     return {"text": run.model.tokenizer.pieces([wanted])[0], "id": wanted, **logs, "line": line}

@@ -72,8 +72,8 @@ class Branch:
     def render(self, say: Say) -> list[str]:
         """The text as it stands, its next words as bars, and what the keys do."""
         model, room = self.model, max(20, shutil.get_terminal_size().columns // 2 - 4)  # a character may be two wide
-        spoken = model.text([i for i in self.written if i not in model.special.eos])
-        shown = spoken if model.encoder_decoder or kind(model) == "prefix" else model.text([*self.ids, *self.written])
+        answer = model.text([i for i in self.written if i not in model.special.eos])
+        shown = answer if model.encoder_decoder or kind(model) == "prefix" else model.text([*self.ids, *self.written])
         assert model.tokenizer is not None
         there = self.list_next()
         words = model.tokenizer.pieces([token for token, _ in there])

@@ -1,8 +1,8 @@
-"""What the page asks of a run, and each answer: JSON, or arrays, with the Python line that gives the numbers.
+"""The answers to the page's questions about a run: JSON, or arrays, with the Python line that gives the numbers.
 
 `answer(run, "row", query)` is all that server.py and record.py call. Lines evaluate with `run.scope`: `t` (the trace),
-`t2` (the second text's), `model`, `torch` and `qkv`. Read run.py before, and after it the panels' own files: heads.py,
-guesses.py, meanings.py, routing.py, trees.py, grafts.py. Letters: L layers.
+`t2` (the second text's), `model`, `torch` and `qkv`. Read question.py first, then the panels' own files: heads.py,
+guesses.py, embeddings.py, routing.py, beam_tree.py, activation_patching.py. Letters: L layers.
 """
 
 import math
@@ -26,14 +26,14 @@ from qkv.model import Model
 CHECKED = 5_000_000  # weights that are rebuilt before the page opens
 
 
-def answer(run: Run, what: str, said: Mapping[str, str]) -> Answer:
+def answer(run: Run, what: str, values: Mapping[str, str]) -> Answer:
     """The answer to `what`, one of ANSWERS, about a run."""
     if what not in ANSWERS:
         there = ", ".join(ANSWERS)
         raise Refused("there is no {what}{hint}; there are {there}", status=404, what=what, hint=nearest(what, ANSWERS),
                       there=there)
     function, keys = ANSWERS[what]
-    query = Query(said)
+    query = Query(values)
     query.allow_only(*keys)
     with torch.inference_mode():
         return function(run, query)
@@ -43,7 +43,7 @@ def answer(run: Run, what: str, said: Mapping[str, str]) -> Answer:
 
 
 def describe_model(model: Model, name: str, names: list[str], lang: str, examples: list[str]) -> Answer:
-    """What the page shows before anything was asked."""
+    """What the page shows at first."""
     spec = model.spec
     at = spec.stack.blocks[0].attn
     latent = {"rank": at.kv_rank, "rotary": at.rotary.dim} if not hasattr(at, "groups") else None  # pyright: ignore
@@ -62,9 +62,9 @@ def meta(run: Run, query: Query) -> Answer:
     both, spec = model.encoder_decoder, model.spec
     decoder = None
     if spec.decoder:
-        heard = resolve.find_run(t)
-        decoder = {"tokens": list_tokens(t, heard.ids[0].tolist()), "prompt": heard.calls[0].ids.shape[1],
-                   "phases": heard.phases}
+        passed = resolve.find_run(t)
+        decoder = {"tokens": list_tokens(t, passed.ids[0].tolist()), "prompt": passed.calls[0].ids.shape[1],
+                   "phases": passed.phases}
     encoder = {"tokens": list_tokens(t, resolve.find_run(t, "encoder.").ids[0].tolist())} if spec.encoder else None
     chances = [math.exp(p) for p in first.logprobs]
     written = [{**w, "p": p, "forced": i < len(q.force)}
@@ -75,26 +75,26 @@ def meta(run: Run, query: Query) -> Answer:
         chances_of = t["labels.out"][0].float().softmax(-1).tolist()
         labels = [[n, p] for n, p in zip(model.labels, chances_of, strict=True)]
     second = run.second and {"text": run.second.text, "output": run.second.output}
-    said = [*first.said, *(run.second.said if run.second else [])]
+    notes = [*first.notes, *(run.second.notes if run.second else [])]
     return Answer({
         "question": question_as_json(q), "text": first.text, "output": first.output, "kind": kind(model),
         "model": run.name, "encoder": encoder, "decoder": decoder, "written": written, "labels": labels,
         "second": second,
         "parts": list_parts(run), "panels": list_panels(run), "check": max(gaps.values()) if gaps else None,
-        "checks": gaps, "said": [translate_both(message) for message in said], "cut": cut_as_json(run),
+        "checks": gaps, "said": [translate_both(message) for message in notes], "cut": cut_as_json(run),
         "full": first.full,
         "source": len(first.ids) if both else None, "line": "max(t.check().values())", "how": python_of(run),
     })
 
 
 def check(run: Run, query: Query) -> Answer:
-    """How far what is rebuilt is from what ran, attention by attention; `meta` says it at once where that is quick."""
+    """How far what is rebuilt is from what ran, attention by attention; `meta` includes it where that is quick."""
     gaps = run.t.check()
     return Answer({"check": max(gaps.values()), "checks": gaps, "line": "max(t.check().values())"})
 
 
 def count_checked_weights(run: Run) -> int:
-    """How many weights a check rebuilds."""
+    """How many attention weights a check rebuilds."""
     return sum(p["layers"] * p["heads"] * p["queries"] * p["keys"] for p in list_parts(run))
 
 

@@ -1,6 +1,6 @@
-"""The beams of a search as a tree: every candidate that was weighed, whose child it is, and what became of it.
+"""The beams of a search as a tree: every candidate, its parent, and what became of it.
 
-The search is that of generation/beam.py, overheard. Read run.py before.
+The search is that of generation/beam.py, recorded while it runs. Read question.py first.
 Letters: B sources (one), M beams, C candidates, V vocabulary.
 """
 
@@ -63,7 +63,7 @@ class RecordingSearch(BeamSearch):
         self.born: dict[tuple[int, int], int] = {}
 
     def rank_candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As searched; every finite one is a node."""
+        """As in BeamSearch; every finite candidate becomes a node."""
         found = super().rank_candidates(logits)
         step, self.born = self.beams.tokens.shape[1], {}
         for n, (total, parent, token) in enumerate(zip(*(x[0].tolist() for x in found), strict=True)):
@@ -74,7 +74,7 @@ class RecordingSearch(BeamSearch):
         return found
 
     def drop_finished(self, rows: Tensor, *, first: bool) -> Tensor:
-        """As searched; those that go on are kept."""
+        """As in BeamSearch; candidates that go on are marked as kept."""
         going = zip(rows.tolist(), self.beams.tokens[:, -1].tolist(), self.beams.sums[0].tolist(), strict=True)
         self.places = [self.born.get((row, token), -1) for row, token, _ in going]
         for place, total in zip(self.places, self.beams.sums[0].tolist(), strict=True):
@@ -85,7 +85,7 @@ class RecordingSearch(BeamSearch):
 
 @torch.inference_mode()
 def grow_tree(model: Model, question: Question) -> Tree:
-    """The search that a question leads to, as a tree.
+    """The beam search of a question, as a tree.
 
     Raises:
         Refused: its words are not searched for by beams.
@@ -97,14 +97,14 @@ def grow_tree(model: Model, question: Question) -> Tree:
     core = model.core
     limits = count_new_tokens(core, [ids], options)
     decoder = Decoder(core, options)
-    heard = RecordingSearch(decoder, limits, search, options)
+    recording = RecordingSearch(decoder, limits, search, options)
     edits = edits_of(model, question.cut)
     with Trace(core, edit=edits) if edits else nullcontext():
-        tokens = heard.advance(decoder.prefill([ids], limits[0]))
-        while heard.beams.sources:
-            tokens = heard.advance(decoder.decode(tokens))
-    found = heard.found[0][: search.nbest]
-    return Tree(heard.nodes, found, best_path(heard.nodes, found[0].tokens))
+        tokens = recording.advance(decoder.prefill([ids], limits[0]))
+        while recording.beams.sources:
+            tokens = recording.advance(decoder.decode(tokens))
+    found = recording.found[0][: search.nbest]
+    return Tree(recording.nodes, found, best_path(recording.nodes, found[0].tokens))
 
 
 def best_path(nodes: list[Node], tokens: list[int]) -> list[int]:

@@ -73,14 +73,14 @@ def to_json_value(value: Any) -> Any:
 
 
 class Query:
-    """The query of a path: each key is asked for by its kind; what does not fit is a Refused that says what does."""
+    """The query of a path: each key is read by its type; a wrong value is a Refused with what was expected."""
 
-    def __init__(self, said: Mapping[str, str]) -> None:
-        self.said = said
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self.values = values
 
     def allow_only(self, *known: str) -> None:
         """No key but these."""
-        for key in self.said:
+        for key in self.values:
             if key not in known:
                 there = ", ".join(known) or Message("none")
                 raise Refused("{key!r} is unknown{hint}; known: {there}", key=key, hint=nearest(key, known),
@@ -88,38 +88,38 @@ class Query:
 
     def get_text(self, key: str, default: str = "") -> str:
         """A text."""
-        return self.said.get(key, default)
+        return self.values.get(key, default)
 
     def get_integer(self, key: str, default: int | None = None, *, low: int = 0, high: int | None = None) -> int:
         """A whole number from `low` to `high`; without a default it must be there."""
-        said = self.said.get(key)
-        if said is None and default is not None:
+        value = self.values.get(key)
+        if value is None and default is not None:
             return default
         try:
-            found = int(said or "")
+            found = int(value or "")
         except ValueError:
             found = low - 1
         if found < low or (high is not None and found > high):
             bounds = Message("at least {low}", low=low)
             if high is not None:
                 bounds = Message("{low} to {high}", low=low, high=high)
-            raise Refused("{key}={said}: expected a whole number, {bounds}", key=key, said=said,
+            raise Refused("{key}={said}: expected a whole number, {bounds}", key=key, said=value,
                           bounds=bounds)
         return found
 
     def get_number(self, key: str, default: float) -> float:
         """A finite number."""
         try:
-            found = float(self.said.get(key, default))
+            found = float(self.values.get(key, default))
         except ValueError:
             found = math.nan
         if not math.isfinite(found):
-            raise Refused("{key}={said}: expected a number", key=key, said=self.said[key])
+            raise Refused("{key}={said}: expected a number", key=key, said=self.values[key])
         return found
 
     def get_choice(self, key: str, *known: str) -> str:
-        """One of some words, the first where nothing was said."""
-        found = self.said.get(key) or known[0]
+        """One of some words, the first where none was given."""
+        found = self.values.get(key) or known[0]
         if found not in known:
             there = ", ".join(known)
             raise Refused("{key}={found}: expected {there}", key=key, found=found, there=there)
@@ -127,7 +127,7 @@ class Query:
 
 
 def list_tokens(t: Any, ids: list[int]) -> list[dict[str, Any]]:
-    """Tokens as people read them; a character that is cut into several carries the share that each is."""
+    """Tokens as text; a character that is cut into several carries the share that each is."""
     made = t.tokenizer.pieces(ids)
     found: list[dict[str, Any]] = []
     for i, (shown, piece) in enumerate(zip(resolve.show_tokens(t, ids), made, strict=True)):

@@ -1,4 +1,4 @@
-"""Where words lie and how they move, as the page asks it: the panel Word shift. Read answers.py before.
+"""Words in the embedding table and their way through the layers: the panel Word shift. Read answers.py first.
 
 Letters: L layers.
 """
@@ -23,9 +23,9 @@ def shift(run: Run, query: Query) -> Answer:
     both = run.model.encoder_decoder
     side = "encoder." if both and query.get_choice("part", "encoder", "decoder") == "encoder" else ""
     if both and not side:
-        raise Refused("a decoder that reads a source says nothing of a word alone; look at part=encoder")
+        raise Refused("a decoder that reads a source cannot read a word alone; look at part=encoder")
     read = resolve.find_run(run.t, side).ids[0].tolist()
-    pos = query.get_integer("pos", high=len(read) - 1) if "pos" in query.said else 0
+    pos = query.get_integer("pos", high=len(read) - 1) if "pos" in query.values else 0
     anchors = [w.strip() for w in query.get_text("anchors").replace("，", ",").split(",") if w.strip()]
     if not query.get_text("anchors") and not (anchors := near_words(list_tokens(run.t, read), pos)):
         return Answer({"pos": pos, "anchors": [], "line": "t"})  # a text of one word: the page says so

@@ -1,6 +1,6 @@
-"""What a model guesses and why, as the page asks it: layer by layer, word by word, with another text, with a cut.
+"""What a model guesses and why, as the page shows it: layer by layer, word by word, with another text, with a cut.
 
-The panels are Guess map, Next word, Who pushed, Compare and Proof. Read answers.py before.
+The panels are Guess map, Next word, Who pushed, Compare and Proof. Read answers.py first.
 Letters: T positions, S keys, L layers, H heads, V vocabulary.
 """
 
@@ -27,18 +27,18 @@ WORK = 5e10  # multiply-adds of the head that one lens may take: more, and only 
 def lens(run: Run, query: Query) -> Answer:
     """Each layer's likeliest next tokens at every position, or at one, and which place the last layer's best one has.
 
-    With `own=0` the token that was read there is left out: where one table reads and writes, states still say it.
+    With `own=0` the token that was read there is left out: with tied embeddings, states still predict it.
     """
     t, spec, top = run.t, run.model.spec, query.get_integer("top", 5, low=1, high=50)
     if query.get_choice("part", "decoder", "encoder") == "encoder" and spec.decoder:
-        raise Refused("the encoder says no words: its states do not meet the head")
+        raise Refused("the encoder writes no words: its states do not go through the head")
     if spec.head is None:
         raise Refused("this model has no head, so its layers guess no words")
     own = query.get_choice("own", "1", "0") == "1"
-    heard = resolve.find_run(t)
-    size = heard.ids.shape[1]
+    passed = resolve.find_run(t)
+    size = passed.ids.shape[1]
     layers = ["embed", *(str(i + 1) for i in range(len(spec.stack.blocks)))]
-    if "pos" in query.said:
+    if "pos" in query.values:
         first = query.get_integer("pos", high=size - 1)
         places = [slice(first, first + 1)]
     else:
@@ -47,12 +47,12 @@ def lens(run: Run, query: Query) -> Answer:
         tile = max(1, (32 << 20) // (len(layers) * spec.vocabulary))
         places = [slice(i, min(i + tile, size)) for i in range(first, size, tile)]
     count = min(top, spec.vocabulary)
-    found = [rank_guesses(logit_lens.layer_logits(t, places=p)[1], heard.ids[0, p], count, own) for p in places]
+    found = [rank_guesses(logit_lens.layer_logits(t, places=p)[1], passed.ids[0, p], count, own) for p in places]
     ids, chances, ranks = (torch.cat(rows, 1).tolist() for rows in zip(*found, strict=True))
     cells = [[[[w, p] for w, p in zip(t.tokenizer.pieces(i), ps, strict=True)] for i, ps in zip(*rows, strict=True)]
              for rows in zip(ids, chances, strict=True)]
-    used = mark_usable(run, heard)[first : first + len(cells[0])]
-    line, rank = guess_lines(slice(first, places[-1].stop), "pos" in query.said, top, own)
+    used = mark_usable(run, passed)[first : first + len(cells[0])]
+    line, rank = guess_lines(slice(first, places[-1].stop), "pos" in query.values, top, own)
     return Answer({"layers": layers, "first": first, "used": used, "cells": cells, "ids": ids, "ranks": ranks,
                    "line": line, "lines": {"ranks": rank}})
 
@@ -68,7 +68,7 @@ def rank_guesses(x: Tensor, read: Tensor, top: int, own: bool) -> tuple[Tensor, 
 
 
 def guess_lines(at: slice, one: bool, top: int, own: bool) -> tuple[str, str]:
-    """The lines of a lens: its chances, and the ranks of what the last layer says."""
+    """The lines of a lens: its chances, and the ranks of the last layer's guess."""
     these = f"qkv.lens.logit_lens.layer_logits(t, places=slice({at.start}, {at.stop}))[1]"
     best = "x.gather(-1, x[-1:].argmax(-1, keepdim=True).expand(len(x), -1, 1))"
     ranks = f"(lambda x: (x > {best}).sum(-1) + 1)({these})"
@@ -79,19 +79,19 @@ def guess_lines(at: slice, one: bool, top: int, own: bool) -> tuple[str, str]:
     return f"(lambda x, read: {rest})({these}, qkv.lens.resolve.find_run(t).ids[:1, {at.start}:{at.stop}, None])", ranks
 
 
-def mark_usable(run: Run, heard: Any) -> list[bool]:
+def mark_usable(run: Run, passed: Any) -> list[bool]:
     """Whether the guess at each position counts: an encoder's at its masks (everywhere without one), else as it ran."""
     if run.model.spec.decoder:
-        return heard.used
+        return passed.used
     mask_id = run.model.tokenizer.mask_id if run.model.tokenizer else None
-    ids = heard.ids[0].tolist()
+    ids = passed.ids[0].tolist()
     return [i == mask_id for i in ids] if mask_id in ids else [True] * len(ids)
 
 
 def parse_position(run: Run, query: Query) -> int:
-    """The position asked about: by default the one after which the first word is said, or an encoder's first mask."""
+    """The position of a query: by default the one after which the first word is written, or an encoder's first mask."""
     size = resolve.find_run(run.t).ids.shape[1]
-    if "pos" in query.said:
+    if "pos" in query.values:
         return query.get_integer("pos", high=size - 1)
     return mark_usable(run, resolve.find_run(run.t)).index(True)
 
@@ -114,16 +114,16 @@ def choices(run: Run, query: Query) -> Answer:
         best = [{"id": i, "text": w, "p": p} for i, w, p in zip(ids, run.t.tokenizer.pieces(ids), chances, strict=True)]
         stages.append({"name": stage.name, "kept": stage.kept, "entropy": stage.entropy, "gone": stage.gone,
                        "top": best, "line": f"{line}[{n}]"})
-    said = resolve.find_run(run.t).ids[0].tolist()[pos + 1 : pos + 2] or run.first.written[-1:]
+    written = resolve.find_run(run.t).ids[0].tolist()[pos + 1 : pos + 2] or run.first.written[-1:]
     return Answer(
-        {"pos": pos, "next": said[0] if said and run.model.spec.decoder else None, "stages": stages, "line": line}
+        {"pos": pos, "next": written[0] if written and run.model.spec.decoder else None, "stages": stages, "line": line}
     )
 
 
 def parse_goal(run: Run, query: Query, key: str) -> int | None:
     """A token asked for by its id or its text."""
-    said = query.get_text(key)
-    return None if not said else resolve.find_token(run.t, int(said) if said.isdigit() else said)
+    value = query.get_text(key)
+    return None if not value else resolve.find_token(run.t, int(value) if value.isdigit() else value)
 
 
 def parts(run: Run, query: Query) -> Answer:
@@ -153,12 +153,12 @@ def parts(run: Run, query: Query) -> Answer:
 
 
 def can_repeat(run: Run) -> bool:
-    """Whether a pass of its own, as the gradient makes one, says what the run said: no free prefix, nothing cut."""
+    """Whether another pass, as the gradient makes one, repeats the run: no free prefix, nothing cut."""
     return run.model.spec.head is not None and kind(run.model) != "prefix" and run.question.cut is None
 
 
 def gradient(run: Run, query: Query) -> Answer:
-    """How each token read bears on the next word, by one more pass with a way back."""
+    """How each input token influences the next word, by one more pass and its gradient."""
     if not can_repeat(run):
         raise Refused("the gradient runs once more, without the free prefix or the cut")
     pos, token = parse_position(run, query), parse_goal(run, query, "token")
@@ -193,7 +193,7 @@ def diff(run: Run, query: Query) -> Answer:
 
 
 def next_words_after(one: Pass, name: str) -> dict[str, Any] | None:
-    """The likeliest words after what a text gave."""
+    """The likeliest words after a given text."""
     if one.t.core.spec.decoder is None or one.t.core.spec.head is None:
         return None
     pos = resolve.find_run(one.t).calls[0].ids.shape[1] - 1

@@ -1,6 +1,6 @@
-"""Attention as the page asks it: rebuilt head by head from q and k, pooled, row by row, and never sent whole.
+"""Attention as the page shows it: rebuilt head by head from q and k, pooled, row by row, and never sent whole.
 
-The panels are Heads, Walk, Mask & phase and Alignment. Read answers.py before.
+The panels are Heads, Walk, Mask & phase and Alignment. Read answers.py first.
 Letters: Q queries, S keys, L layers, H heads.
 """
 
@@ -97,7 +97,7 @@ def head_of(run: Run, query: Query) -> Head:
 
 
 def part_of(run: Run, query: Query) -> str:
-    """The part that a query means; without one that of the stack that speaks."""
+    """The part that a query means; without one that of the stack that writes."""
     return query.get_choice("part", *sorted(attention_paths(run.model), key=("decoder", "encoder", "cross").index))
 
 
@@ -205,9 +205,9 @@ def walk(run: Run, query: Query) -> Answer:
         for name, strips in found.steps.items()
     ]
     gone = cut_key(run, at, spots["query"]) == spots["key"]
-    said = "cut" if gone else "" if found.reason == "seen" else found.reason
+    reason = "cut" if gone else "" if found.reason == "seen" else found.reason
     weight = found["weight"]
-    return Answer({"path": at.path, "head": at.head, **spots, "steps": steps, "reason": said,
+    return Answer({"path": at.path, "head": at.head, **spots, "steps": steps, "reason": reason,
                    "weight": float(weight.values), "line": qualify_line(weight.line)})
 
 
@@ -238,7 +238,7 @@ def alignment(run: Run, query: Query) -> Answer:
     ids = run.first.ids
     real = len(ids) - (ids[-1] in run.model.special.eos)
     paths = attention_paths(run.model)["cross"]
-    layer = query.get_integer("layer", -1, high=len(paths) - 1) if "layer" in query.said else None
+    layer = query.get_integer("layer", -1, high=len(paths) - 1) if "layer" in query.values else None
     found = run.t.alignment(layer=layer, source=real)
     return Answer({"layer": found.layer, "chosen": layer is None, "line": f"t.alignment(layer={found.layer}).weight"},
                   {"weight": found.weight.float()})

@@ -1,4 +1,4 @@
-"""What a run recorded of itself while it learnt, as answers of the page: training/probes/records.py reads the records.
+"""What a training run recorded of itself, as answers of the page; training/probes/records.py reads the records.
 
 Letters: S recorded steps, N matrices, W watched words.
 """
@@ -57,9 +57,10 @@ def python_line(w: ProbeLog) -> str:
 
 def answer_run(w: ProbeLog) -> Answer:
     """The whole run: its recorded steps, its curve, the norms of every matrix and the ways of the words."""
-    told = log.read_events(w.directory / "train" / "log.jsonl")
-    loss = [[e["step"], e["loss"]] for e in told if e.get("kind") == "step" and e.get("loss") is not None]
-    scores = [{k: v for k, v in e.items() if isinstance(v, int | float)} for e in told if e.get("kind") == "evaluation"]
+    events = log.read_events(w.directory / "train" / "log.jsonl")
+    loss = [[e["step"], e["loss"]] for e in events if e.get("kind") == "step" and e.get("loss") is not None]
+    evaluations = [e for e in events if e.get("kind") == "evaluation"]
+    scores = [{k: v for k, v in e.items() if isinstance(v, int | float)} for e in evaluations]
     arrays: dict[str, Tensor] = {n: w.series(f"matrices.{n}").float() for n in NORMS}
     arrays["moved"] = w.series("matrices.moved").to(torch.int32)
     arrays["paths"] = w.paths()
@@ -72,11 +73,11 @@ def answer_run(w: ProbeLog) -> Answer:
     )
 
 
-def answer_step(w: ProbeLog, said: str) -> Answer:
+def answer_step(w: ProbeLog, number: str) -> Answer:
     """What was recorded at one step; arrays in u8, i32 or f32 by their names."""
-    if not said.isdigit():
-        raise Refused("step: expected a whole number, found {said!r}", said=said)
-    r = w.read(int(said))
+    if not number.isdigit():
+        raise Refused("step: expected a whole number, found {said!r}", said=number)
+    r = w.read(int(number))
     whole = {torch.uint8: torch.uint8, torch.int32: torch.int32, torch.int64: torch.int32, torch.bool: torch.uint8}
     arrays = {n: (x := r[n]).to(whole.get(x.dtype, torch.float32)) for n in r.names}
     return Answer({**r.json, "line": f"{python_line(w)}.read({r.step}).json"}, arrays)

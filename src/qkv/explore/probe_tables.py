@@ -38,16 +38,16 @@ def step_tables(w: ProbeLog, number: int, say: Say, *, every: bool = False) -> t
     r = w.read(number)
     data = {**r.json, "arrays": {name: list(r[name].shape) for name in r.names}}
     sheets = [output_table(r, say)]
-    for i, said in enumerate(r.json.get("texts", ())[:1]):
+    for i, row in enumerate(r.json.get("texts", ())[:1]):
         sheets += [alignment_table(r, i, say)] if f"texts.{i}.alignment" in r.names else []
-        sheets += [guess_table(said, say)] if "cells" in said else []
-    sheets += [neighbour_table(said, say) for said in r.json.get("words", ())]
+        sheets += [guess_table(row, say)] if "cells" in row else []
+    sheets += [neighbour_table(row, say) for row in r.json.get("words", ())]
     sheets += [norm_table(w, r, say, every=every), teacher_table(r, say)]
     return sheets, data
 
 
 def output_table(r: Record, say: Say) -> Table:
-    """What the model said of each text then."""
+    """What the model wrote for each text then."""
     j = r.json
     loss = "–" if j["loss"] is None else f"{j['loss']:.3f}"
     gradient = "" if j["gradient"] is None else say(", gradient norm ") + f"{j['gradient']:.3g}"
@@ -59,26 +59,26 @@ def output_table(r: Record, say: Say) -> Table:
 
 def alignment_table(r: Record, i: int, say: Say) -> Table:
     """Where each written word looked."""
-    said = r.json["texts"][i]
+    row = r.json["texts"][i]
     end = f" ({say('end')})"
-    names = [*said["target"][1:], end]
-    head = [make_cell(""), *(make_cell(piece) for piece in said["source"])]
+    names = [*row["target"][1:], end]
+    head = [make_cell(""), *(make_cell(piece) for piece in row["source"])]
     cells = r[f"texts.{i}.alignment"].tolist()
     rows = [[make_cell(name), *map(percent, row)] for name, row in zip(names, cells, strict=True)]
-    layer = said["layer"] + 1
+    layer = row["layer"] + 1
     return Table(say("alignment (layer {layer}, %)", layer=layer), [head, *rows])
 
 
-def guess_table(said: dict[str, Any], say: Say) -> Table:
+def guess_table(row: dict[str, Any], say: Say) -> Table:
     """The likeliest next token after each layer at each position."""
-    rows = list_guesses(said["cells"], said["used"], said["target"], say)
+    rows = list_guesses(row["cells"], row["used"], row["target"], say)
     return Table(say("guesses after each layer"), rows)
 
 
-def neighbour_table(said: dict[str, Any], say: Say) -> Table:
+def neighbour_table(row: dict[str, Any], say: Say) -> Table:
     """The nearest tokens of a word."""
-    rows = [[make_cell(n["text"]), make_cell(f"{n['cosine']:.3f}"), bar(n["cosine"], 1.0)] for n in said["near"]]
-    return Table(f"{said['word']}: " + say("nearest then"), rows)
+    rows = [[make_cell(n["text"]), make_cell(f"{n['cosine']:.3f}"), bar(n["cosine"], 1.0)] for n in row["near"]]
+    return Table(f"{row['word']}: " + say("nearest then"), rows)
 
 
 def norm_table(w: ProbeLog, r: Record, say: Say, *, every: bool) -> Table:
@@ -96,8 +96,8 @@ def norm_table(w: ProbeLog, r: Record, say: Say, *, every: bool) -> Table:
         share = update / weight if weight else 0.0
         total = sum(named[i]["rows"] for i in of)
         counts = f"{sum(moved[i] for i in of)}/{total}"
-        told = (f"{gradient:.2e}", f"{update:.2e}", f"{share:.2e}", counts) if stepped else ("–",) * 4
-        cells = (str(len(of)), f"{weight:.3f}", *told)
+        numbers = (f"{gradient:.2e}", f"{update:.2e}", f"{share:.2e}", counts) if stepped else ("–",) * 4
+        cells = (str(len(of)), f"{weight:.3f}", *numbers)
         rows.append([make_cell(name), *(make_cell(cell) for cell in cells)])
     return Table(say("the matrices in this step"), rows)
 
@@ -156,6 +156,6 @@ def compare_steps(
 
 
 def forward_table(forward: int, count: int, first: int, say: Say) -> Table:
-    """The line about the forward pass."""
+    """What a forward pass changed."""
     return Table(say("a forward pass at step {first}: {forward} of {count} tensors changed", first=first,
                      forward=forward, count=count), [])

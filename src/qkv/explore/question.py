@@ -1,7 +1,7 @@
 """One question put to a model: what it wrote, and the trace of the pass that reads what it wrote. Next: answers.py.
 
 The words are written first (greedily, drawn, by beams, or forced), then read once more with the cache, token by token,
-while the trace listens: so that every way of writing gives one row, real phases and one trace.
+while the trace records, so that every way of writing gives one row, real phases and one trace.
 Letters: B rows, T positions, V vocabulary.
 """
 
@@ -72,7 +72,7 @@ class Question:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Question":
-        """The question that a JSON object says; a Refused names the key that is wrong."""
+        """The question of a JSON object; a Refused names a wrong key."""
         known = [f.name for f in fields(Question)]
         for key in body:
             if key not in known:
@@ -92,8 +92,8 @@ class Question:
 
     def id(self, model: str) -> str:
         """The name of the run that answers: the same for the same question to the same model."""
-        said = json.dumps([model, asdict(self)], ensure_ascii=False, sort_keys=True)
-        return "r" + hashlib.sha256(said.encode()).hexdigest()[:12]
+        asked = json.dumps([model, asdict(self)], ensure_ascii=False, sort_keys=True)
+        return "r" + hashlib.sha256(asked.encode()).hexdigest()[:12]
 
 
 def question_as_json(q: Question) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def parse_sampling(sampling: object) -> tuple[tuple[str, float], ...]:
 
 
 def parse_cut(body: object) -> Cut | None:
-    """The cut that a JSON object says."""
+    """The cut of a JSON object."""
     if body is None:
         return None
     names = [f.name for f in fields(Cut)]
@@ -150,7 +150,7 @@ class Pass:
     logprobs: list[float]
     output: str
     t: Trace
-    said: list[Message] = field(default_factory=list)
+    notes: list[Message] = field(default_factory=list)
     full: bool = True
 
     @property
@@ -213,22 +213,22 @@ def ask(model: Model, question: Question, name: str = "model") -> Run:
 @torch.inference_mode()
 def read_text(model: Model, text: str, question: Question, more: Sequence[edit.Edit] = ()) -> Pass:
     """One text: cut to what fits, continued or translated, and traced; `more` is edited beside what is cut."""
-    text, said = fit_text(model, text)
+    text, notes = fit_text(model, text)
     ids = model.ids(text)
     missing = model.tokenizer.find_unknown(text) if model.tokenizer else []
     if missing:
-        said.append(Message("not in the vocabulary: {missing}", missing=join(", ", missing[:8])))
+        notes.append(Message("not in the vocabulary: {missing}", missing=join(", ", missing[:8])))
     edits = [*edits_of(model, question.cut), *more]
     speaks = model.spec.decoder is not None and model.spec.head is not None
     written, logprobs = write_words(model, ids, question, edits) if speaks else ([], [])
     tokens = len(ids) + len(written)
     full = tokens * bytes_per_token(model.core, FULL) <= BUDGET
     if not full:
-        said.append(explain_omission(model, tokens))
+        notes.append(explain_omission(model, tokens))
     save = [*(FULL if full else LIGHT), *["labels.out"] * bool(model.spec.labels)]
     with Trace(model.core, save, edits, model.tokenizer) as t:
         reread(model, ids, written, question) if speaks else read_once(model, ids)
-    return Pass(text, ids, written, logprobs, output_text(model, t, ids, written), t, said, full)
+    return Pass(text, ids, written, logprobs, output_text(model, t, ids, written), t, notes, full)
 
 
 def explain_omission(model: Model, tokens: int) -> Message:
@@ -239,7 +239,7 @@ def explain_omission(model: Model, tokens: int) -> Message:
 
 
 def fit_text(model: Model, text: str) -> tuple[str, list[Message]]:
-    """As much of a text as the page takes, and what to say where that is not all of it."""
+    """As much of a text as the page takes, and a message where that is not all of it."""
     most, size = max_text_tokens(model), len(model.ids(text))
     if size <= most:
         return text, []
@@ -373,7 +373,7 @@ def choose_search(model: Model, question: Question) -> beams.Search | None:
 
 
 class FullLogitsDecoder(Decoder):
-    """A decoder whose every position goes through the head: what a prompt would have said is shown as thrown away."""
+    """A decoder that computes logits at every position: guesses inside a prompt are shown as thrown away."""
 
     def forward(self, ids: Tensor, real: Tensor | None, *, head: bool = True, decode: bool = False) -> Tensor:
         inputs, mode = replace(self.inputs, padding_mask=real), "decode" if decode else "prefill"
@@ -397,7 +397,7 @@ def reread(model: Model, ids: list[int], written: list[int], question: Question)
 
 
 def read_once(model: Model, ids: list[int]) -> None:
-    """A model that writes nothing: one pass over a text, with what its heads say of it."""
+    """A model that writes nothing: one pass over a text, with the outputs of its heads."""
     core = model.core
     if model.encoder_decoder:
         raise Refused("this encoder-decoder has no head, so it writes no words")
@@ -412,7 +412,7 @@ def read_once(model: Model, ids: list[int]) -> None:
 
 
 def output_text(model: Model, t: Trace, ids: list[int], written: list[int]) -> str:
-    """What the model says: what it wrote, or the text with its blanks filled in."""
+    """The model's output: what it wrote, or the text with its blanks filled in."""
     if model.spec.decoder:
         return model.text([i for i in written if i not in model.special.eos])
     mask = model.tokenizer.mask_id if model.tokenizer else None
@@ -430,7 +430,7 @@ class RecentRuns:
         self.runs: OrderedDict[str, Run] = OrderedDict()
 
     def get(self, name: str) -> Run:
-        """A run that is kept; a Refused with status 404 where it was let go."""
+        """A run that is kept; a Refused with status 404 where it was dropped."""
         if name not in self.runs:
             raise Refused("there is no {name}: the last {num_experts} are kept; ask again", status=404, name=name,
                           num_experts=self.num_experts)

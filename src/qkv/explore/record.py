@@ -1,6 +1,6 @@
 """The live page as one file: real answers recorded beforehand, which the same script finds where it would ask a server.
 
-What is recorded goes from what everybody sees to what few open, until the file is full; what is missing says so.
+The views opened most are recorded first, until the file is full; a view that is missing says so.
 """
 
 import base64
@@ -49,15 +49,15 @@ def record(
         raise QkvError("record: no text to look into; give at least one")
     home, book = asked[0][0], dict[str, Answer]()
     runs = [(name, ask(models[name], question, name)) for name, question in asked]
-    said = [{**question_as_json(run.question), **({"model": name} if name != home else {})} for name, run in runs]
+    questions = [{**question_as_json(run.question), **({"model": name} if name != home else {})} for name, run in runs]
     names = list(dict.fromkeys(name for name, _ in asked))
     for name in names:
         texts = [q.text for n, q in asked if n == name]
         found = answers.describe_model(models[name], name, names, lang, texts)
         asking = {} if name == home else {"model": name}
-        book[path_of("about", asking)] = Answer({**found.keys, **(more or {}).get(name, {}), "recorded": said})
+        book[path_of("about", asking)] = Answer({**found.keys, **(more or {}).get(name, {}), "recorded": questions})
         book |= {path_of(path, asking): one for path, one in record_training(watched).items()}
-    for question, (_, run) in zip(said, runs, strict=True):
+    for question, (_, run) in zip(questions, runs, strict=True):
         book[run_path(question)] = Answer({"run": run.id})
     packed = {path: encode_answer(found) for path, found in book.items()}
     shell = {name: read_page_file(STATIC / name) for name in ("index.html", "app.js", "app.css")}
@@ -72,11 +72,11 @@ def preload(run: Run, about: Answer, question: Mapping[str, Any]) -> str:
     """The answers with which the live page opens on a run, as data that its document can carry."""
     packed = {"/api/about": encode_answer(about), run_path(question): encode_answer(Answer({"run": run.id}))}
     map_first = "lens" in answers.list_panels(run)
-    for must, what, said in list_requests(run):
+    for must, what, values in list_requests(run):
         if what == "attn" or (map_first and what == "thumbs"):
             break
         if must:
-            packed[path_of(f"r/{run.id}/{what}", said)] = encode_answer(answers.answer(run, what, said))
+            packed[path_of(f"r/{run.id}/{what}", values)] = encode_answer(answers.answer(run, what, values))
     return element("ready", packed)
 
 
@@ -87,13 +87,13 @@ def fill(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str], 
         QkvError: not even what the page opens with fits.
     """
     spent, missed = 0, 0
-    for must, what, said in list_requests(run):
+    for must, what, values in list_requests(run):
         about = what in answers.TABLES
-        path = path_of(what if about else f"r/{run.id}/{what}", {**said, **(model if about else {})})
+        path = path_of(what if about else f"r/{run.id}/{what}", {**values, **(model if about else {})})
         if path in packed:
             continue
         try:
-            found = answers.TABLES[what](run.model, Query(said)) if about else answers.answer(run, what, said)
+            found = answers.TABLES[what](run.model, Query(values)) if about else answers.answer(run, what, values)
         except QkvError:
             continue  # the live page would say why
         one = encode_answer(found)
@@ -173,13 +173,13 @@ def list_heads(part: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def list_positions(run: Run) -> tuple[list[str], list[str]]:
-    """The positions of the stack that speaks, and of the one that reads."""
+    """The positions of the stack that writes, and of the one that reads."""
     speaks, reads = (resolve.find_run(run.t, path).ids.shape[1] for path in ("", "encoder."))
     return [str(i) for i in range(speaks)], [str(i) for i in range(reads)]
 
 
 def choose_opening(run: Run, parts: list[dict[str, Any]]) -> dict[str, str]:
-    """Where the page opens: across (or where words are said), the last layer, a query in the middle, its best key."""
+    """Where the page opens: cross-attention if any, the last layer, a query in the middle, its best key."""
     part = next(p for name in ("cross", "decoder", "encoder") for p in parts if p["part"] == name)
     calls = resolve.find_run(run.t).calls
     begin = 0 if part["part"] == "encoder" else calls[0].ids.shape[1] - 1
@@ -209,8 +209,8 @@ def record_training(w: ProbeLog | None) -> dict[str, Answer]:
 def path_of(path: str, query: Mapping[str, str]) -> str:
     """A path as the page's script writes it: keys sorted, defaults and empty ones left out."""
     kept = sorted((k, v) for k, v in query.items() if v != "" and DEFAULTS.get(k) != v)
-    said = "&".join(f"{k}={quote(v, safe=chr(33) + chr(39) + '()*~-_.')}" for k, v in kept)
-    return f"/api/{path}" + f"?{said}" * bool(said)
+    pairs = "&".join(f"{k}={quote(v, safe=chr(33) + chr(39) + '()*~-_.')}" for k, v in kept)
+    return f"/api/{path}" + f"?{pairs}" * bool(pairs)
 
 
 def run_path(question: Mapping[str, Any]) -> str:

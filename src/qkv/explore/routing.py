@@ -1,4 +1,4 @@
-"""How a router chose its experts, token by token, as the page asks it: the panel Experts. Read answers.py before.
+"""How a router chose its experts, token by token: the panel Experts. Read answers.py first.
 
 Letters: T positions, E experts, J chosen experts, N which layer of those that have experts.
 """

@@ -138,7 +138,7 @@ def prove_edges(
     pieces = tokenizer.pieces(asking)
     drop = (before - after).clone()
     if side != "cross":
-        drop.diagonal(dim1=0, dim2=1).fill_(-1.0)  # to cut a word from itself says little
+        drop.diagonal(dim1=0, dim2=1).fill_(-1.0)  # cutting a word from itself is not interesting
     drop[:, :, [i for i, token in enumerate(case.target) if token in how.eos or i < case.at]] = -1.0
     last = 0 if side == "cross" else len(pieces) - (side == "decoder")  # nothing is written after a text's last token
     asked = [i for i, piece in enumerate(pieces[:last]) if how.ask and how.ask in piece]

@@ -1,7 +1,8 @@
 """The live page: a small server on 127.0.0.1 that answers a browser's questions about models.
 
-Only whoever has the token of the printed address is answered: it becomes a cookie that scripts cannot read. Torch works
-in one thread, so that two tabs wait for each other. The answers are made in answers.py; `qkv look --serve` runs it.
+Only requests with the token of the printed address are answered; it becomes a cookie that scripts cannot read. Torch
+works in one thread, so that two tabs wait for each other. The answers are made in answers.py; `qkv look --serve` runs
+it.
 """
 
 import asyncio
@@ -52,13 +53,13 @@ EMPTY = Message("static/index.html is not built yet")
 
 
 class Events:
-    """What a run that trains in this process says, numbered, the latest kept for those who come or come back later."""
+    """The events of a run that trains in this process, numbered; the latest are kept for later visitors."""
 
     def __init__(self, kept: int = 4096) -> None:
         self.kept: deque[tuple[int, dict[str, Any]]] = deque(maxlen=kept)
         self.count = 0
         self.lock = threading.Lock()
-        self.closed = False  # the server ends: nobody listens on
+        self.closed = False  # set when the server ends
 
     def send(self, event: Mapping[str, Any]) -> None:
         """One more event; from any thread."""
@@ -74,7 +75,7 @@ class Events:
 
 @dataclass(eq=False)
 class Desk:
-    """What the server answers from: models by name (loaded when asked for), their runs, a watched folder, events."""
+    """What the server answers with: models by name (loaded when asked for), their runs, a watched folder, events."""
 
     names: list[str]
     load: Callable[[str], Model]
@@ -119,23 +120,23 @@ class Desk:
         except QkvError:
             return ""  # the page asks, and says what is wrong
 
-    def answer_run(self, run: str, what: str, said: Mapping[str, str]) -> Answer:
+    def answer_run(self, run: str, what: str, values: Mapping[str, str]) -> Answer:
         """One answer about a run."""
         found: Run = self.shelf.get(run)
-        return answers.answer(found, what, said)
+        return answers.answer(found, what, values)
 
     def table(self, what: str, query: Query) -> Answer:
         """One answer about a model without a text."""
         return answers.TABLES[what](self.open_model(query.get_text("model") or None)[1], query)
 
     def wish(self, run: str, body: Mapping[str, Any]) -> Answer:
-        """A text that a run which learns is to be watched with from now on; those asked for so far."""
+        """Ask a training run to record a text from now on; returns the texts asked for so far."""
         found = probe_answers.open_run(self.watched, run)
         found.request_text(str(body.get("text") or ""))
         return Answer({"texts": list(found.requests)})
 
     def watch(self, parts: list[str]) -> Answer:
-        """What runs recorded while they learnt: all of them, one of them, one step of one."""
+        """What training runs recorded: all of them, one of them, one step of one."""
         if not parts:
             return probe_answers.list_runs(self.watched)
         found = probe_answers.open_run(self.watched, parts[0])
@@ -147,7 +148,7 @@ class Desk:
 
 
 class Gate:
-    """Who is let in: the right Host, the token or its cookie, and for questions the page's own Origin."""
+    """Which requests are answered: the right Host, the token or its cookie, and for questions the page's own Origin."""
 
     def __init__(self, token: str, port: int) -> None:
         self.token, self.cookie = token, f"qkv-{port}"
@@ -168,8 +169,8 @@ class Gate:
 
     def is_first_visit(self, request: Request) -> bool:
         """Whether this is the first visit, with the right Host and the token in the address."""
-        said = request.query_params.get("token", "")
-        right = secrets.compare_digest(said.encode(), self.token.encode())
+        token = request.query_params.get("token", "")
+        right = secrets.compare_digest(token.encode(), self.token.encode())
         return right and request.url.path == "/" and request.headers.get("host", "") in self.hosts
 
 
@@ -213,7 +214,7 @@ class Site:
         return add_guards(Response(body, media_type=kind, headers={"cache-control": "no-store"}))
 
     async def open_page(self, request: Request) -> Response:
-        """The page, or for whoever comes with the token its cookie first."""
+        """The page; a request that brings the token first gets its cookie."""
         if self.gate.is_first_visit(request):
             welcome = RedirectResponse("/", 303)
             welcome.set_cookie(self.gate.cookie, self.gate.token, httponly=True, samesite="strict", path="/")
@@ -235,19 +236,19 @@ class Site:
         """A question about a model, a run or a training."""
         if refusal := self.gate.find_refusal(request):
             return error_response(refusal)
-        parts, desk, said = request.path_params["rest"].split("/"), self.desk, dict(request.query_params)
+        parts, desk, values = request.path_params["rest"].split("/"), self.desk, dict(request.query_params)
         if request.method == "POST":
             return await self.post_question(request, parts)
         if parts == ["events"]:
             return add_guards(stream_events(desk.events, request))
         if len(parts) == 3 and parts[0] == "r":
-            return await self.work(lambda: desk.answer_run(parts[1], parts[2], said))
+            return await self.work(lambda: desk.answer_run(parts[1], parts[2], values))
         if parts == ["about"]:
-            return await self.work(lambda: desk.describe_page(Query(said)))
+            return await self.work(lambda: desk.describe_page(Query(values)))
         if parts[0] == "watch":
             return await self.work(lambda: desk.watch(parts[1:]))
         if len(parts) == 1 and parts[0] in answers.TABLES:
-            return await self.work(lambda: desk.table(parts[0], Query(said)))
+            return await self.work(lambda: desk.table(parts[0], Query(values)))
         return error_response(Refused("there is no /api/{rest}", status=404, rest=request.path_params["rest"]))
 
     async def post_question(self, request: Request, parts: list[str]) -> Response:
@@ -304,10 +305,10 @@ def add_guards(response: Response) -> Response:
 
 def error_response(error: QkvError, *, html: bool = False) -> Response:
     """An error as the page shows it."""
-    said, status = error.message, 422
+    message, status = error.message, 422
     if isinstance(error, Refused):
         status = error.status
-    words = translate_both(said)
+    words = translate_both(message)
     if html:
         text = "".join(f"<p lang={lang}>{text}</p>" for lang, text in words.items())
         text = f"<!doctype html><meta charset=utf-8><title>qkv</title>{text}"
@@ -317,13 +318,13 @@ def error_response(error: QkvError, *, html: bool = False) -> Response:
 
 
 def crash_response(error: Exception) -> Response:
-    """A fault of ours."""
-    said = f"{type(error).__name__}: {error}".splitlines()[0]
-    return error_response(Refused("this was not expected: {said}", status=500, said=said))
+    """The response for an unexpected exception."""
+    fault = f"{type(error).__name__}: {error}".splitlines()[0]
+    return error_response(Refused("this was not expected: {said}", status=500, said=fault))
 
 
 async def not_found_response(request: Request, error: Exception) -> Response:
-    """An address that is not there."""
+    """The response for an unknown address."""
     return error_response(
         Refused("there is no {method} {path}", status=getattr(error, "status_code", 404), method=request.method,
                 path=request.url.path)
@@ -352,10 +353,10 @@ def static_response(request: Request, name: str, kind: str, ready: str = "") -> 
 
 def stream_events(events: Events, request: Request) -> Response:
     """Server-sent events from the number that the browser saw last."""
-    said = request.headers.get("last-event-id", "")
+    last_id = request.headers.get("last-event-id", "")
 
     async def lines() -> AsyncIterator[str]:
-        last, idle = int(said) if said.isdigit() else 0, 0
+        last, idle = int(last_id) if last_id.isdigit() else 0, 0
         yield "retry: 1000\n\n"
         while not (events.closed or await request.is_disconnected()):
             found = events.events_after(last)
@@ -390,12 +391,12 @@ def bind_socket(port: int | None) -> socket.socket:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
                 raise
             continue
-        listening.listen(128)  # now, so that nobody else can
+        listening.listen(128)  # at once, so that no other process can
         return listening
     if port is None:
         raise QkvError("ports {port} to {port2} are all taken; choose one with --port", port=PORT,
                        port2=PORT + 63)
-    raise QkvError("--port {port}: something else listens there (or it is not allowed); {free} is free", port=port,
+    raise QkvError("--port {port}: the port is taken (or not allowed); {free} is free", port=port,
                    free=next_free_port(port))
 
 

@@ -23,7 +23,7 @@ from qkv.sampling import Sampling
 
 @dataclass(frozen=True)
 class Ask:
-    """What is asked of a trace: positions as numbers or words, layer and head from 0, and how to speak."""
+    """What is asked of a trace: positions as numbers or words, layer and head from 0, and the language."""
 
     say: Callable[..., str]
     pos: int | str = -1
@@ -38,7 +38,7 @@ class Ask:
     part: str | None = None
 
     def path(self, t: Trace) -> str:
-        """The attention asked about: of the stack that speaks, or of the `part` encoder, decoder or cross."""
+        """The attention asked about: of the stack that writes, or of the `part` encoder, decoder or cross."""
         dot = "encoder." if self.part == "encoder" and t.core.spec.decoder else resolve.prefix_of(t)
         return f"{dot}layers.{self.layer}.{'cross' if self.part == 'cross' else 'attn'}"
 
@@ -242,7 +242,7 @@ def cache(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 
 
 def gradient(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
-    """How each token read bears on the next word."""
+    """How each input token influences the next word."""
     found = t.gradient(ask.pos, ask.token)
     both = t.core.spec.encoder and t.core.spec.decoder
     tokens = resolve.show_tokens(t, resolve.find_run(t, "encoder." if both else "").ids[0].tolist())
@@ -250,7 +250,7 @@ def gradient(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     rows = [[make_cell(w), make_cell(format_signed(x)), bar(x, largest)]
             for w, x in zip(tokens, found.times.tolist(), strict=True)]
     goal = resolve.show_tokens(t, [found.token])[0].strip()
-    title = ask.say("gradient × input: who bears on {goal}", goal=goal)
+    title = ask.say("gradient × input: what influences {goal}", goal=goal)
     return [Table(title, rows)], {"tokens": tokens, **vars(found)}
 
 
@@ -269,7 +269,7 @@ def lens(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 def list_guesses(
     cells: Any, used: Sequence[bool], tokens: Sequence[str], say: Callable[..., str]
 ) -> list[list[Cell]]:
-    """The likeliest token after each layer at each position, the last layer first; those thrown away in brackets.
+    """The likeliest token after each layer at each position, the last layer first; discarded ones in brackets.
 
     `cells` lists by layer and position the likeliest (token, chance); the row below is what was read.
     """
@@ -340,13 +340,13 @@ def parse_ask(
                part=part)
 
 
-def parse_place(said: str | None) -> int | str | None:
+def parse_place(typed: str | None) -> int | str | None:
     """A position that was typed: a number, or a word."""
-    return int(said) if said and said.lstrip("-").isdigit() else said
+    return int(typed) if typed and typed.lstrip("-").isdigit() else typed
 
 
 def first_answer(model: Any, line: str, t: Trace) -> int:
-    """The position after which the first word is said: the last one that was given, or the mask."""
+    """The position after which the first word is written: the last one that was given, or the mask."""
     if model.spec.decoder:
         return resolve.find_run(t).calls[0].ids.shape[1] - 1
     ids, mask_id = model.ids(line), model.tokenizer.mask_id if model.tokenizer else None

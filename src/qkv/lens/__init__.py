@@ -1,5 +1,7 @@
-"""Looking inside: trace.py records, edit.py changes, reads.py lists the readouts, patch.py proves. Start with trace.py.
+"""Looking inside: trace.py records, edit.py changes, readouts.py lists the readouts. Start with trace.py.
 
-The readouts, one file each: readout (lens, edges, alignment), parts, walk, words (neighbours, analogy, shift), choices,
-mask, routes, grid (the wavefront), kept (the cache), compare (diff, graft), gradient; proofs holds them to the model.
+The readouts, one file each: logit_lens, attention_maps (edges, alignment), attribution (parts), step_by_step (walk),
+embeddings (neighbours, analogy), residual_drift (shift), sampling_filters (choices), mask_reasons (mask), routing,
+wavefront, cache_report, compare (diff), gradient. Causal: edge_ablation, activation_patching. consistency holds the
+readouts to the model; resolve finds runs, positions and tokens; selectors and trace_storage serve trace.py.
 """

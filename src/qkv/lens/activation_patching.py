@@ -43,7 +43,7 @@ def patch_activation(core: Transformer, donor: Case, case: Case, *, name: str, s
 
 
 def score_answer(core: Transformer, case: Case, edits: Sequence[Edit] = ()) -> tuple[float, int]:
-    """log P(target[at]) and the likeliest token there; an encoder alone says it of the place itself, in `source`."""
+    """log P(target[at]) and the likeliest token there; for an encoder alone, of the token at that place of `source`."""
     if core.spec.decoder:
         found = score_targets(core, [case], edits)
         return float(found.logprobs[0, case.at]), int(found.best[0, case.at])

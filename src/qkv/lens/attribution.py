@@ -1,4 +1,4 @@
-"""Who pushed a logit: what each embedding, head, feed-forward, expert and bias added to it, exactly.
+"""Direct logit attribution: what each embedding, head, feed-forward, expert and bias added to a logit, exactly.
 
 Every norm's statistics are frozen at what they were, so the logit is linear in what was written to the residual
 stream, and the pushes sum to it. Pre-norm: only the final norm is in between. Post-norm: each later norm's frozen
@@ -39,8 +39,8 @@ class Part:
 class Parts(Drawn):
     """Everything that made a logit, or the difference of two, in the order of the forward pass.
 
-    `logit` is what the model said; `gap` is how far the sum of the pushes is from it. `frozen` names the norms whose
-    statistics were held, in the order of the forward pass. `goal` is the token in words, `after` what was read last.
+    `logit` is the model's own; `gap` is how far the sum of the pushes is from it. `frozen` names the norms whose
+    statistics were frozen, in the order of the forward pass. `goal` is the token in words, `after` what was read last.
     """
 
     token: int
@@ -119,7 +119,7 @@ class Ledger:
         return leaf
 
     def norm(self, at: nn.Module, x: Tensor) -> Tensor:
-        """A norm with its statistics held: linear in x; its bias is one more part."""
+        """A norm with frozen statistics: linear in x; its bias is one more part."""
         if not isinstance(at, Norm):
             return x
         self.frozen.append(at.path)
@@ -171,16 +171,16 @@ def attribute_to_neurons(
 def locate_logit(
     t: "Trace", pos: int | str, token: int | str | None, vs: int | str | None, row: int, run: int | None
 ) -> tuple[Spot, tuple[int, int | None], float]:
-    """The spot, the tokens, and the logit (or difference of two) that the model said there."""
+    """The spot, the tokens, and the logit (or difference of two) of the model there."""
     if t.core.spec.head is None:
-        raise QkvError("parts: this model has no head, so it says no logit")
+        raise QkvError("parts: this model has no head, so it gives no logits")
     at = Spot(t, resolve.find_run(t, index=run), row, resolve.find_position(t, pos, row=row, run=run))
     state = at(f"{resolve.prefix_of(t)}final_norm")
     with torch.no_grad():
-        said = t.core.head(state.to(t.core.embed.weight)).double()  # V
-    first = int(said.argmax()) if token is None else resolve.find_token(t, token)
+        logits = t.core.head(state.to(t.core.embed.weight)).double()  # V
+    first = int(logits.argmax()) if token is None else resolve.find_token(t, token)
     second = None if vs is None else resolve.find_token(t, vs)
-    return at, (first, second), float(said[first] - (0.0 if second is None else said[second]))
+    return at, (first, second), float(logits[first] - (0.0 if second is None else logits[second]))
 
 
 def compute_pushes(
@@ -236,9 +236,9 @@ def add_layer(book: Ledger, block: Block, x: Tensor, at: Spot) -> Tensor:
         a = book.norm(block.attn_out, add_heads(book, block.attn, at))
         return x + a + book.norm(block.ffn_out, add_ffn(book, block, at))
     for part in ("attn", "cross", "ffn") if s.cross else ("attn", "ffn"):
-        said = add_ffn(book, block, at) if part == "ffn" else add_heads(book, getattr(block, part), at)
-        said = book.norm(getattr(block, f"{part}_out"), said)
-        x = book.norm(getattr(block, f"{part}_sum"), said if s.residual == "none" else x + said)
+        update = add_ffn(book, block, at) if part == "ffn" else add_heads(book, getattr(block, part), at)
+        update = book.norm(getattr(block, f"{part}_out"), update)
+        x = book.norm(getattr(block, f"{part}_sum"), update if s.residual == "none" else x + update)
     return x
 
 
@@ -273,7 +273,7 @@ def add_experts(book: Ledger, moe: Experts, at: Spot) -> Tensor:
 
 
 def form_logit(book: Ledger, head: nn.Linear, x: Tensor, first: int, second: int | None) -> Tensor:
-    """The logit, or the difference of two; a dense layer's activation is held as the factor that it was, act(u)/u."""
+    """The logit, or the difference of two; a dense layer's activation is frozen as the factor act(u)/u."""
     if isinstance(head, Head):
         s = head.spec
         if s.dense:

@@ -22,7 +22,7 @@ class Diff(Drawn):
     """Two texts: `pairs` of positions that hold the same token, and how far apart the runs are there.
 
     `distance` [L+1, N]: |a - b| / |b| of the states after each layer, row 0 before the first. `divergence` [N]: the
-    Kullback-Leibler divergence of what a would say next from what b would, in nats; NaN where no logits were made.
+    Kullback-Leibler divergence of a's next-token distribution from b's, in nats; NaN where no logits were made.
     `read` [N] are the shared tokens.
     """
 

@@ -32,8 +32,8 @@ def check_readouts(t: "Trace") -> dict[str, float]:
 def check_lens(t: "Trace", name: str) -> float:
     """How far the last row of the lens is from the logits."""
     stack = t.core.decoder if t.core.spec.decoder else t.core.encoder
-    said = t["logits"].float()  # the last positions of the text
-    return float((t.core.head(stack.final_norm(t[name]))[:, -said.shape[1] :].float() - said).abs().max())
+    logits = t["logits"].float()  # the last positions of the text
+    return float((t.core.head(stack.final_norm(t[name]))[:, -logits.shape[1] :].float() - logits).abs().max())
 
 
 def moe_layers(t: "Trace") -> list[int]:

@@ -1,4 +1,4 @@
-"""The proof that an edge or a head matters: cut it, run again, and see what becomes of the target's probability.
+"""Whether an attention edge or a head matters: remove it, run again, and compare the target's probability.
 
 Many cuts run side by side: each row of a batch is one sentence with its own cut. Letters: N rows, T target tokens,
 S source tokens, H heads, V vocabulary.
@@ -26,7 +26,7 @@ Side = Literal["encoder", "decoder", "cross"]
 class Case:
     """A sentence with a question: how likely is `target[at]`? `source` is empty for a decoder alone.
 
-    `target` holds what the decoder reads and says, its start token included, so `at` is at least 1. A prefix decoder
+    `target` holds what the decoder reads and predicts, with its start token, so `at` is at least 1. A prefix decoder
     sees the first `free` tokens of it freely.
     """
 
@@ -53,7 +53,7 @@ class EdgeCut:
 
 @dataclass(frozen=True)
 class CutEffect:
-    """What a cut did: the log-probability of the target before and after, and what the model would say instead."""
+    """What a cut did: the log-probability of the target before and after, and the likeliest token afterwards."""
 
     cut: EdgeCut
     before: float
@@ -70,7 +70,7 @@ class CutEffect:
 class TargetScores:
     """Teacher-forced answers: the log-probability of each target token [N, T], and the likeliest token there [N, T].
 
-    Column 0, the start token, is 0: nothing guessed it. Padding is 0 as well.
+    Column 0, the start token, and padding are 0.
     """
 
     logprobs: Tensor
@@ -79,7 +79,7 @@ class TargetScores:
 
 @torch.no_grad()
 def score_targets(core: Transformer, cases: Sequence[Case], edits: Sequence[Edit] = ()) -> TargetScores:
-    """What the model says of every target token of every case, with edits."""
+    """The model's log-probability of every target token of every case, with edits."""
     target, real = pad_with_mask([c.target for c in cases], core.embed.weight.device)
     with Trace(core, edit=edits):
         logits = core(target, make_inputs(core, cases), mode="prefill").logits[:, :-1].float()  # N T V
@@ -91,7 +91,7 @@ def score_targets(core: Transformer, cases: Sequence[Case], edits: Sequence[Edit
 def score_answers(
     core: Transformer, cases: Sequence[Case], edits: Sequence[Edit] = (), *, once: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """`said` of each case's target[at] alone, at less cost: its log-probability and the likeliest token, [N] each.
+    """The log-probability of each case's target[at] and the likeliest token, [N] each: cheaper than `score_targets`.
 
     With `once` equal sources are encoded together, as the edits leave the encoder alone.
     """

@@ -108,7 +108,7 @@ def mark_places(places: tuple[int, ...], size: int, start: int, strict: str = ""
 
 
 def apply_edit(x: Tensor, edit: Edit, axis: int, start: int) -> tuple[Tensor, bool]:
-    """x after an edit, and whether the edit met anything in it."""
+    """x after an edit, and whether the edit applied to any of it."""
     if edit.op == "hide":
         return hide_edges(x, edit, start)
     chosen = select_region(x, edit, axis, start)
@@ -138,6 +138,6 @@ def hide_edges(score: Tensor, edit: Edit, start: int) -> tuple[Tensor, bool]:
     dead = (cells | (score <= low / 2)).all(-1) & ~(score <= low / 2).all(-1)
     if bool(dead.any()):
         query = int(dead.nonzero()[0, 2]) + start
-        raise QkvError("cut {name}: query {query} would have no key left to look at; leave it at least one",
+        raise QkvError("cut {name}: query {query} would have no key left; leave it at least one",
                        name=edit.name, query=query)
     return score.masked_fill(cells, low), bool(cells.any())

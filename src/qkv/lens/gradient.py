@@ -1,6 +1,6 @@
-"""Which words read would move a logit most: its gradient with respect to each embedding, times that embedding.
+"""Which input words would move a logit most: its gradient with respect to each embedding, times that embedding.
 
-A first-order answer, read off one backward pass: cutting (patch.py) measures what this estimates.
+A first-order answer, read off one backward pass: cutting (edge_ablation.py) measures what this estimates.
 Letters: T tokens, D width.
 """
 
@@ -37,7 +37,7 @@ class Saliency(Drawn):
 
     def forms(self) -> tuple[Form, ...]:
         """A bar for each token read."""
-        title = Message("gradient × input: who bears on {goal}", goal=self.goal)
+        title = Message("gradient × input: what influences {goal}", goal=self.goal)
         return (Bars(title, self.read, self.times.tolist()),)
 
 
@@ -61,17 +61,17 @@ def input_gradient(
     core: Transformer, ids: list[int], *, source: list[int] | None = None, pos: int = -1, token: int | None = None,
     given: Inputs | None = None,
 ) -> Saliency:
-    """How each token read (of the source, for an encoder-decoder) bears on a token's logit after position `pos`.
+    """How each input token (of the source, for an encoder-decoder) influences a logit after position `pos`.
 
-    Without `token` the likeliest one is taken; `given` tells of a free prefix and the blank that it has. Weights are
-    left without gradients.
+    Without `token` the likeliest one is taken; `given` holds a free prefix and its blank. Weights get no
+    gradients.
     """
     both = bool(core.spec.encoder and core.spec.decoder)
     if core.spec.head is None or both != (source is not None):
         raise QkvError("gradient: this needs a head, and source= exactly where an encoder reads for a "
                        "decoder")
     ear, device = EmbeddingLeaf("encoder.embed" if both else "embed"), core.embed.weight.device
-    heard = active_tracer.set(ear)
+    token_of_tracer = active_tracer.set(ear)
     try:
         with torch.inference_mode(False), torch.enable_grad():
             given, x = given or Inputs(), torch.tensor([ids], device=device)
@@ -82,14 +82,14 @@ def input_gradient(
             wanted = int(logits.argmax()) if token is None else token
             (grad,) = torch.autograd.grad(logits[wanted], ear.leaf)
     finally:
-        active_tracer.reset(heard)
+        active_tracer.reset(token_of_tracer)
     return Saliency(wanted, float(logits[wanted].detach()), (grad * ear.leaf.detach()).sum(-1)[0], grad.norm(dim=-1)[0])
 
 
 def trace_gradient(
     t: "Trace", pos: int | str = -1, token: int | str | None = None, *, row: int = 0, run: int | None = None
 ) -> Saliency:
-    """The same for the text of a trace: its tokens are read once more, with a way back."""
+    """The same for the text of a trace: its tokens are read once more, with gradients."""
     passed, source = resolve.find_run(t, index=run), None
     ids = passed.ids[row].tolist()
     if t.core.spec.encoder and t.core.spec.decoder:
@@ -102,15 +102,15 @@ def trace_gradient(
 
 
 def rebuild_inputs(passed: "Run", row: int) -> Inputs:
-    """What the first call of a run knew of one row: how long its free prefix was, and which blank its words filled."""
+    """The inputs of one row of a run's first call: the length of its free prefix, and the blank its words filled."""
     first = passed.calls[0]
     seen = next((s for rule, s in first.mask.items() if rule.kind == "prefix"), None)
     if seen is None:
         return Inputs()
     free = first.ids.shape[1]
     if seen.bias is not None:
-        mine = seen.bias[row if len(seen.bias) > 1 else 0, 0, 0]  # S, what the first token sees
-        free = int((mine > torch.finfo(mine.dtype).min / 2).sum())
+        visible = seen.bias[row if len(seen.bias) > 1 else 0, 0, 0]  # S, what the first token sees
+        free = int((visible > torch.finfo(visible.dtype).min / 2).sum())
     place = passed.place
     blank = torch.where(place.blank > 0, place.token, -1)[row : row + 1]  # 1 T
     prefix = torch.tensor([free], device=first.ids.device)

@@ -78,8 +78,8 @@ def guess_by_layer(
         kept = slice(slot, slot + 1)
     taps, rows = layer_logits(t, row=row, run=run, places=kept)
     best = rows.softmax(-1).topk(min(top, rows.shape[-1]), -1)
-    heard = t.run(taps[0], run)
-    used = heard.used if prompt is None else [i >= prompt - 1 for i in range(heard.ids.shape[1])]
-    ids, read = best.indices[..., 0].tolist(), heard.ids[row].tolist()
+    passed = t.run(taps[0], run)
+    used = passed.used if prompt is None else [i >= prompt - 1 for i in range(passed.ids.shape[1])]
+    ids, read = best.indices[..., 0].tolist(), passed.ids[row].tolist()
     words = tuple(tuple(t.tokenizer.pieces(r) if t.tokenizer else map(str, r)) for r in ids)
     return Guesses(taps, best.indices, best.values, tuple(used[kept]), tuple(resolve.show_tokens(t, read))[kept], words)

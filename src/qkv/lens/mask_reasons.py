@@ -1,4 +1,4 @@
-"""Why each cell of an attention is dark, read off the masks that really ran. The rules are in core/masks.py.
+"""Why each cell of an attention is masked, from the masks of the run. The rules are in core/masks.py.
 
 Letters: B rows, T queries, S keys, H heads.
 """
@@ -53,7 +53,7 @@ class MaskReasons(Drawn):
 
 
 def explain_mask(t: "Trace", path: str | None = None, *, row: int = 0, run: int | None = None) -> MaskReasons:
-    """Every cell of an attention (default: the first one of the stack that speaks) with its reason."""
+    """Every cell of an attention (default: the first one of the stack that writes) with its reason."""
     path = path or f"{resolve.prefix_of(t)}layers.0.attn"
     kind = mask_rule(t, path).kind
     cells = added_bias(t, path, run=run)[:, 0] <= LOW / 2  # B T S
@@ -64,7 +64,7 @@ def explain_mask(t: "Trace", path: str | None = None, *, row: int = 0, run: int 
 
 
 def classify_hidden(hidden: Tensor, kind: str, window: int | None) -> Tensor:
-    """The reason of each hidden cell [T, S], the first of REASONS that holds, told by the rule and by the grid itself.
+    """The reason of each hidden cell [T, S], the first of REASONS that applies, from the rule and the grid itself.
 
     A token that may not look at itself is padding; the memory hides nothing but padding.
     """

@@ -1,6 +1,6 @@
 """The readouts as methods of a trace: `t.lens()`, `t.parts(token="旧")`, `t.walk("layers.3.attn", head=5)`…
 
-Each only hands on to the file that holds it; the files import Trace, so they are imported when they are asked.
+Each method calls the file that holds the readout; those import Trace, so they are imported late.
 """
 
 from typing import TYPE_CHECKING, Any, cast
@@ -31,7 +31,7 @@ Where = int | str
 
 
 class Readouts:
-    """What a trace can be asked. Positions are slots (from the end where negative) or words of the text."""
+    """What can be read from a trace. Positions are slots (from the end where negative) or words of the text."""
 
     def ran(self, path: str = "", run: int | None = None) -> "Run":
         """The run of the stack to which a path belongs, with its ids, phases and places."""
@@ -76,7 +76,7 @@ class Readouts:
         return step_by_step.walk_steps(cast("Trace", self), path, **how)
 
     def mask(self, path: str | None = None, *, row: int = 0, run: int | None = None) -> "MaskReasons":
-        """Why each cell of an attention is dark."""
+        """Why each cell of an attention is masked."""
         from qkv.lens import mask_reasons
 
         return mask_reasons.explain_mask(cast("Trace", self), path, row=row, run=run)
@@ -144,7 +144,7 @@ class Readouts:
         return compare.compare_runs(cast("Trace", self), other, **how)
 
     def gradient(self, pos: Where = -1, token: Where | None = None, **how: Any) -> "Saliency":
-        """How each token read bears on a token's logit: gradient times input, by one more pass; options: row, run."""
+        """How each input token influences a logit: gradient times input, by one more pass; options: row, run."""
         from qkv.lens import gradient
 
         return gradient.trace_gradient(cast("Trace", self), pos, token, **how)

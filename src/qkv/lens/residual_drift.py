@@ -80,8 +80,8 @@ def read_word_alone(t: "Trace", word: str, names: tuple[str, ...]) -> Tensor:
     stack = core.encoder if encoder else core.decoder
     table = core.source_embed if encoder and core.spec.sources else core.embed
     if stack.spec.blocks[0].cross:
-        raise QkvError("shift: a decoder that reads a source says nothing of a word alone; look at "
+        raise QkvError("shift: a decoder that reads a source cannot read a word alone; look at "
                        "side='encoder.'")
-    with Trace(core, save=list(names)) as heard:
+    with Trace(core, save=list(names)) as alone:
         stack(table(ids), build_step(stack, ids, mode="prefill"))
-    return torch.stack([heard[name][0, -1].float() for name in names])
+    return torch.stack([alone[name][0, -1].float() for name in names])

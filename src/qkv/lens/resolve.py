@@ -1,4 +1,4 @@
-"""Which run, which position, which token is meant: what people say ("它", -1) as numbers. Used by every readout."""
+"""Resolve what a user gives ("它", -1) to a run, a position or a token. Used by every readout."""
 
 import re
 from typing import TYPE_CHECKING
@@ -68,7 +68,7 @@ def find_word(t: "Trace", ids: list[int], word: str) -> int:
 def require_tokenizer(t: "Trace"):
     """The tokenizer of a trace; a QkvError where words were given and there is none."""
     if t.tokenizer is None:
-        raise QkvError("this trace has no tokenizer, so words mean nothing to it: give ids, or Trace(…, "
+        raise QkvError("this trace has no tokenizer, so it cannot look up words: give ids, or Trace(…, "
                        "tokenizer=…)")
     return t.tokenizer
 
@@ -87,9 +87,9 @@ def find_token(t: "Trace", word: str | int) -> int:
         return word
     ids = encode_word(require_tokenizer(t), word, "target")
     if len(ids) != 1:
-        told = ", ".join(f"{p!r} = {i}" for p, i in zip(t.tokenizer.pieces(ids), ids, strict=True))
+        listed = ", ".join(f"{p!r} = {i}" for p, i in zip(t.tokenizer.pieces(ids), ids, strict=True))
         raise QkvError("{word!r} is {ids} tokens here ({told}); give one of them, as text or as its id", word=word,
-                       ids=len(ids), told=told)
+                       ids=len(ids), told=listed)
     return ids[0]
 
 
@@ -104,17 +104,17 @@ def encode_word(tokenizer, word: str, at: str = "source") -> list[int]:
 
 
 def show_tokens(t: "Trace", ids: list[int]) -> list[str]:
-    """Ids as people read them."""
+    """Ids as text."""
     return join_cut_characters(t.tokenizer, ids) if t.tokenizer else [str(i) for i in ids]
 
 
 def tokens_read(t: "Trace", path: str = "", *, row: int = 0, run: int | None = None) -> tuple[str, ...]:
-    """The tokens that the stack of a path read, as people read them."""
+    """The tokens that the stack of a path read, as text."""
     return tuple(show_tokens(t, find_run(t, path, run).ids[row].tolist()))
 
 
 def show_token(t: "Trace", token: int) -> str:
-    """A token as people read it."""
+    """A token as text."""
     return show_tokens(t, [token])[0].strip()
 
 

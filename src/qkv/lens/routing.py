@@ -78,6 +78,6 @@ def read_routing(t: "Trace", *, row: int = 0, run: int | None = None) -> Routes:
 
 
 def expert_modules(t: "Trace") -> dict[str, Experts]:
-    """The experts of the stack that speaks, by path."""
+    """The experts of the stack that writes, by path."""
     stack = t.core.decoder if resolve.side_of(t) == "decoder" else t.core.encoder
     return {m.path: m for m in stack.modules() if isinstance(m, Experts)}

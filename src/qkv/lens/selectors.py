@@ -29,7 +29,7 @@ class Selection:
     pos: str = ""
 
     def __str__(self) -> str:
-        return "".join(f"@{key}={said}" for key in CUTS if (said := getattr(self, key)))
+        return "".join(f"@{key}={value}" for key in CUTS if (value := getattr(self, key)))
 
 
 def parse_selector(name: str) -> tuple[str, Selection]:
@@ -41,20 +41,20 @@ def parse_selector(name: str) -> tuple[str, Selection]:
     tap, *more = name.split("@")
     found: dict[str, str] = {}
     for one in more:
-        key, _, said = one.partition("=")
+        key, _, value = one.partition("=")
         if key not in CUTS or key in found:
             raise QkvError("{name!r}: found @{key}{hint}; a selector has @heads and @pos, each once", name=name,
                            key=key, hint=nearest(key, CUTS))
-        if not NUMBERS.fullmatch(said):
-            raise QkvError("{name!r}: {key}={said}; {expected}", name=name, key=key, said=said,
+        if not NUMBERS.fullmatch(value):
+            raise QkvError("{name!r}: {key}={said}; {expected}", name=name, key=key, said=value,
                            expected=EXPECTED)
-        found[key] = said
+        found[key] = value
     return tap, Selection(**found)
 
 
-def parse_slice(said: str) -> slice:
+def parse_slice(typed: str) -> slice:
     """A slice as it was typed."""
-    return slice(*(int(part) if part else None for part in said.split(":")))
+    return slice(*(int(part) if part else None for part in typed.split(":")))
 
 
 def resolve_heads(name: str, count: int) -> list[int]:
@@ -89,8 +89,8 @@ def resolve_slots(cut: Selection, first: int, count: int) -> list[int]:
     if not cut.pos:
         return list(here)
     if ":" not in cut.pos:
-        said = {int(part) for part in cut.pos.split(",")}
-        return [slot for slot in here if slot in said or slot - end in said]
+        numbers = {int(part) for part in cut.pos.split(",")}
+        return [slot for slot in here if slot in numbers or slot - end in numbers]
     s = parse_slice(cut.pos)
     start, stop = (at + end if at is not None and at < 0 else at for at in (s.start, s.stop))
     start, stop = max(0, start or 0), end if stop is None else stop
@@ -99,16 +99,16 @@ def resolve_slots(cut: Selection, first: int, count: int) -> list[int]:
 
 def require_positions(name: str, met: Sequence[int], last: int) -> None:
     """A QkvError where a position that a selector names is not among those that a run of slots 0 to `last` met."""
-    said = parse_selector(name)[1].pos
-    wanted = [] if ":" in said or not said else [int(part) for part in said.split(",")]
+    typed = parse_selector(name)[1].pos
+    wanted = [] if ":" in typed or not typed else [int(part) for part in typed.split(",")]
     lost = [slot for slot in wanted if slot >= 0 and slot not in met]
     if lost or not met:
-        raise QkvError("{name!r}: position {lost} never came; this run has 0 to {last}", name=name,
-                       lost=lost[0] if lost else said, last=last)
+        raise QkvError("{name!r}: position {lost} was not read; this run has 0 to {last}", name=name,
+                       lost=lost[0] if lost else typed, last=last)
 
 
 def slice_tap(x: Tensor, picked: Sequence[int] | None, where: Sequence[int] | None, axis: int) -> Tensor:
-    """A copy of those heads and positions of what a tap carried (None: all), so that the rest is let go of."""
+    """A copy of those heads and positions of what a tap carried (None: all), so that the rest can be freed."""
     if picked is not None:
         x = x.index_select(1, torch.tensor(picked, device=x.device))
     return x if where is None else x.index_select(axis, torch.tensor(where, device=x.device))
@@ -141,7 +141,7 @@ def expand_braces(inside: str, glob: str, layers: int) -> list[str]:
     cut = re.fullmatch(r"(-?\d+)?:(-?\d+)?(?::([1-9]\d*))?", inside)
     if cut is None:
         return inside.split(",")
-    found = range(layers)[slice(*(None if said is None else int(said) for said in cut.groups()))]
+    found = range(layers)[slice(*(None if part is None else int(part) for part in cut.groups()))]
     if not found:
         raise QkvError("{glob!r}: the slice {{{inside}}} holds none of the layers, which are 0 to {layers}", glob=glob,
                        inside=inside, layers=layers - 1)

@@ -75,8 +75,8 @@ class Walk(Drawn):
 def show_first(s: Strip, most: int = 6) -> str:
     """The first numbers of a strip, with their words where they have any."""
     numbers = [format_number(float(x)) for x in s.values.flatten()[:most].tolist()]
-    told = [f"{w.strip()} {x}" for w, x in zip(s.words, numbers, strict=False)] if s.words else numbers
-    return "  ".join(told) + " …" * (s.values.numel() > most)
+    shown = [f"{w.strip()} {x}" for w, x in zip(s.words, numbers, strict=False)] if s.words else numbers
+    return "  ".join(shown) + " …" * (s.values.numel() > most)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Place:
         return self.path.rpartition(".")[0]
 
     def has(self, name: str) -> bool:
-        """Whether the run of this place heard a tap."""
+        """Whether the run of this place recorded a tap."""
         return name in self.t.known and name in self.t.needed
 
     def take(self, label: str, name: str, index: str, letters: str) -> Strip:
@@ -252,7 +252,7 @@ def moments(x: Strip) -> tuple[Strip, Strip]:
 
 
 def ffn_strips(at: Place) -> tuple[Strip, ...]:
-    """Step 6: up, activation and down, or the router's choice and what the experts said; then the end of the layer."""
+    """Step 6: up, activation and down, or the router's choice and the experts' outputs; then the end of the layer."""
     letters = {"up": "B T F", "gate": "B T F", "act": "B T F", "logits": "B T E", "index": "B T J", "weight": "B T J"}
     names = [n for n in ("ffn.norm", "ffn.up", "ffn.gate", "ffn.act", "ffn.out", "moe.norm", "moe.logits", "moe.index",
                          "moe.weight", "moe.shared", "moe.out") if f"{at.layer}.{n}" in at.t.known]
@@ -263,7 +263,7 @@ def ffn_strips(at: Place) -> tuple[Strip, ...]:
 
 
 def next_word_strips(at: Place, top: int = 10) -> tuple[Strip, ...]:
-    """Step 7: the last state, the likeliest tokens' logits and chances; a stack that says nothing ends at its norm."""
+    """Step 7: the last state, the likeliest tokens' logits and chances; a stack without a head ends at its norm."""
     t = at.t
     state = at.take_at_query("final_norm", f"{resolve.prefix_of(t, at.path)}final_norm", "B T D")
     if t.core.spec.head is None or resolve.side_of(t, at.path) != resolve.side_of(t):

@@ -1,4 +1,4 @@
-"""A trace: what the taps carried while the model ran, by name, stitched over prefill and decode. Next: readout.py.
+"""A trace: what the taps carried while the model ran, by name, stitched over prefill and decode. Next: readouts.py.
 
 Attention patterns are not stored: they are rebuilt in fp32 from the recorded q and k, so the fast kernels keep running.
 Letters: B rows, T queries, S keys, D width, H heads, G key/value groups, K head dim.
@@ -94,27 +94,27 @@ class Run:
 
 
 class Stop(BaseException):
-    """Unwinds the pass once a trace has heard all that it waits for; no `except Exception` on the way may hold it."""
+    """Unwinds the pass once a trace has recorded all that it waits for; no `except Exception` may catch it."""
 
     def __init__(self, trace: "Trace") -> None:
-        super().__init__("the trace has heard all that it was to hear")
+        super().__init__("the trace has recorded all that it waits for")
         self.trace = trace
 
 
 class Trace(Readouts):
-    """Listens to one core while its block runs: `with Trace(core, save=["*.attn.pattern"]) as t: ...`, then `t[name]`.
+    """Records one core while its block runs: `with Trace(core, save=["*.attn.pattern"]) as t: ...`, then `t[name]`.
 
     `save` holds globs over tap names ("layers.{4:8}.attn.{q,k}", where {4:8} is a slice of the layers), or names of
-    READOUTS, which are the methods of reads.py. "layers.3.attn.z@heads=0:4@pos=-1" keeps those heads and positions
+    READOUTS, which are the methods of readouts.py. "layers.3.attn.z@heads=0:4@pos=-1" keeps those heads and positions
     alone, and is read by that name; of a tap saved whole any cut is read. `edit` holds Edits, applied in their order.
-    Other models, threads and contexts are not heard; a trace inside a trace hears first. `budget` ("2GB") bounds what
-    it may hold in memory, `to` is a directory that takes each call's taps once it is over. With `stop` the block ends
-    where each saved tap has been heard once and each edit was made: what comes after it, in the forward pass (later
+    Other models, threads and contexts are not recorded; a trace inside a trace records first. `budget` ("2GB") bounds
+    what it may hold in memory, `to` is a directory that takes each call's taps once it is over. With `stop` the block
+    ends where each saved tap was recorded once and each edit was made: what comes after it, in the forward pass (later
     layers, the head) and in the block, is not run, so `out = model(ids)` gives no `out`.
 
     Raises:
         QkvError: an unknown name (the nearest one is given); a head out of range; a value read that was not saved or
-            never came; an edit that never met anything; a call that would not fit the budget, before it runs.
+            never recorded; an edit that had no effect; a call that would not fit the budget, before it runs.
     """
 
     def __init__(
@@ -122,8 +122,7 @@ class Trace(Readouts):
         budget: str | int | None = None, to: Path | str | None = None, stop: bool = False,
     ) -> None:
         if not core.spec.has_blocks and READOUTS.keys() & set(save):
-            raise QkvError("an LSTM has no layers to read; where one with attention looked, translate(align=True) "
-                           "says")
+            raise QkvError("an LSTM has no layers to read; translate(align=True) shows where one with attention looked")
         self.core, self.tokenizer, self.edits = core, tokenizer, tuple(edit)
         self.known = tap_names(core.spec)
         self.attentions = {m.path: m for m in core.modules() if isinstance(m, Attention | Latent)}
@@ -185,16 +184,16 @@ class Trace(Readouts):
             trace_storage.write_index(self, self.directory)
         idle = [e.name for e in self.edits if e not in self.met]
         if idle:
-            raise QkvError("edit of {idle!r} never met anything: the run did not reach that tap, head or position",
+            raise QkvError("edit of {idle!r} had no effect: the run did not reach that tap, head or position",
                            idle=idle[0])
         return stopped
 
     def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
-        """The identity: `begins` gives each call a tap of its own."""
+        """The identity: `on_forward` gives each call a tap of its own."""
         return x
 
     def on_forward(self, stack: Stack, ids: Tensor, step: Step) -> Step:
-        """The step with this call's own tap; calls of other cores pass to whoever listened before."""
+        """The step with this call's own tap; calls of other cores go to the outer tracer."""
         outer = self.outer
         if outer:
             on_forward: Callable[..., Step] | None = getattr(outer, "on_forward", None)
@@ -203,8 +202,8 @@ class Trace(Readouts):
             step = on_forward(stack, ids, step) if on_forward else step
         else:
             step = replace(step, tap=pass_through, attend=kernels.attend)
-        mine = [n for n in ("encoder", "decoder") if getattr(self.core, n, None) is stack]
-        if not mine:
+        sides = [n for n in ("encoder", "decoder") if getattr(self.core, n, None) is stack]
+        if not sides:
             return step
         if self.directory:
             trace_storage.spill_calls(self, self.directory)
@@ -212,7 +211,7 @@ class Trace(Readouts):
                     step.positions, step.memory.shape[1], parents=read_parents(step.cache))
         run = next((r for r in self.runs if r.cache is step.cache), None)
         if run is None:
-            run = Run(mine[0], step.cache)
+            run = Run(sides[0], step.cache)
             self.runs.append(run)
         if self.budget:
             trace_storage.check_budget(self, call, first=not run.calls)
@@ -268,13 +267,13 @@ class Trace(Readouts):
             near = [n for n in sorted(self.needed) if n.startswith(f"{tap}@")]
             some = Message("; of it there is {near}", near=", ".join(near)) if near else ""
             raise QkvError("{name} was not saved{some}; add it: save=[{name!r}]", name=name, some=some)
-        heard = self.run(name, run)
+        passed = self.run(name, run)
         if cut.pos:
-            selectors.require_positions(name, self.slots(name, run=run), heard.ids.shape[1] - 1)
+            selectors.require_positions(name, self.slots(name, run=run), passed.ids.shape[1] - 1)
         if name in self.needed:
-            return self.stitch(heard, name)
+            return self.stitch(passed, name)
         where = [slot - self.start(tap, run=run) for slot in self.slots(name, run=run)] if cut.pos else None
-        return self.slice_tap(self.stitch(heard, tap), name, where)
+        return self.slice_tap(self.stitch(passed, tap), name, where)
 
     def slice_tap(self, x: Tensor, name: str, where: list[int] | None) -> Tensor:
         """Those positions of what a tap carried, and the heads that the name means."""
@@ -283,18 +282,18 @@ class Trace(Readouts):
         return selectors.slice_tap(x, heads, where, position_axis(x))
 
     def run(self, name: str, index: int | None = None) -> Run:
-        """The run that heard a tap."""
-        heard, cut = self.first_source(name), selectors.parse_selector(name)[1]
-        runs = [r for r in self.runs if any(heard in c.taps for c in r.calls)]
+        """The run that recorded a tap."""
+        source, cut = self.first_source(name), selectors.parse_selector(name)[1]
+        runs = [r for r in self.runs if any(source in c.taps for c in r.calls)]
         if not runs and cut.pos and self.runs:
             selectors.require_positions(name, (), max(r.ids.shape[1] for r in self.runs) - 1)
         if not runs:
             why = "" if not name.endswith(".score") else Message(
                 "; scores exist only while an edit of a score opens the maths")
-            raise QkvError("{name} was never heard: nothing of this core ran through it inside the block{why}",
+            raise QkvError("{name} was not recorded: nothing of this core ran through it inside the block{why}",
                            name=name, why=why)
         if index is None and len(runs) > 1:
-            raise QkvError("{name} was heard in {runs} runs; choose one: get({name!r}, run=0)", name=name,
+            raise QkvError("{name} was recorded in {runs} runs; choose one: get({name!r}, run=0)", name=name,
                            runs=len(runs))
         return runs[index or 0]
 
@@ -305,10 +304,10 @@ class Trace(Readouts):
 
     def slots(self, name: str, *, run: int | None = None) -> list[int]:
         """The slot of each position that `t[name]` has."""
-        (tap, cut), heard, found = selectors.parse_selector(name), self.first_source(name), list[int]()
-        kept = bool(selectors.parse_selector(heard)[1].pos)
-        for call in (c for c in self.run(name, run).calls if heard in c.taps):
-            x = call.taps[heard]
+        (tap, cut), source, found = selectors.parse_selector(name), self.first_source(name), list[int]()
+        kept = bool(selectors.parse_selector(source)[1].pos)
+        for call in (c for c in self.run(name, run).calls if source in c.taps):
+            x = call.taps[source]
             count, first = x.shape[position_axis(x)], first_slot(call, tap, x)
             if not kept:
                 found += selectors.resolve_slots(cut, first, count)
@@ -345,7 +344,7 @@ class Trace(Readouts):
         tap, cut = selectors.parse_selector(name)
         q, k, *_ = source_taps(name, self.attentions)
         at, end = self.attentions[tap.removesuffix(".pattern")], call.start + call.ids.shape[1]
-        # the keys of a latent are heard whole where they are expanded, and never where they are absorbed
+        # a latent's keys are recorded where they are expanded, never where they are absorbed
         keys = call.taps[k] if isinstance(at, Latent) and k in call.taps else self.stitch(run, k)
         keys, seen = keys if ".cross." in k else keys[:, :, :end], call.mask[at.spec.mask]
         if cut != selectors.Selection():
@@ -373,7 +372,7 @@ class Trace(Readouts):
         return self.slots(name, run=run)[0]
 
     def tokens(self, stack: str | None = None) -> list[list[str]]:
-        """What went through a stack, in pieces that people can read; ids as text where there is no tokenizer."""
+        """What went through a stack, as pieces of text; ids as digits where there is no tokenizer."""
         run = next((r for r in self.runs if stack in (None, r.stack)), None)
         if run is None:
             raise QkvError("nothing ran through the {stack} inside the block", stack=stack or Message("core"))
@@ -383,7 +382,7 @@ class Trace(Readouts):
         """The largest |pattern @ v - z| of each attention: how far the rebuilt maps are from what really ran.
 
         Queries that see nothing (padding) are left out. Where the readouts `lens` and `parts` were saved they are held
-        to the model as well (proofs.py). Raises QkvError where v and z were not saved.
+        to the model as well (consistency.py). Raises QkvError where v and z were not saved.
         """
         found: dict[str, float] = {}
         for path, at in self.attentions.items():
@@ -426,9 +425,9 @@ class Trace(Readouts):
         if seen.causal:
             keys, seen = keys[:, :, : slot + 1], AttentionBias(None, causal=False)
         elif seen.bias is not None:
-            mine = seen.bias[row * len(seen.bias) // q.shape[0]]  # H or 1, T or 1, S
-            mine = mine[head * len(mine) // q.shape[1]]
-            seen = AttentionBias(mine[min(slot - first, len(mine) - 1)][None, None, None], causal=False)
+            bias = seen.bias[row * len(seen.bias) // q.shape[0]]  # H or 1, T or 1, S
+            bias = bias[head * len(bias) // q.shape[1]]
+            seen = AttentionBias(bias[min(slot - first, len(bias) - 1)][None, None, None], causal=False)
         return compute_pattern(q[row, head, slot][None, None, None], keys, seen, at)[0, 0, 0]
 
     def plan(self, tokens: int, *, source: int = 0, rows: int = 1) -> trace_storage.BytePlan:
@@ -436,7 +435,7 @@ class Trace(Readouts):
         return trace_storage.plan_bytes(self, tokens, source=source, rows=rows)
 
     def save(self, directory: Path | str) -> Path:
-        """Write what was heard as a directory of safetensors with an index; `model.traced(directory)` opens it."""
+        """Write the trace as a directory of safetensors with an index; `model.traced(directory)` opens it."""
         return trace_storage.save_trace(self, directory)
 
 
@@ -458,8 +457,8 @@ def block_names(block: Block) -> list[str]:
     """The tap names of one layer, in the order of its forward pass."""
     ends = ("score", "pattern", "z", "out")
     own = ("norm", "q_pre", "k_pre", "v", "q", "k", *ends)
-    mine = ("norm", "q_pre", "q", "latent", "k_rope", "k", "v", *ends) if isinstance(block.attn, Latents) else own
-    found = ["resid_in", *(f"attn.{n}" for n in mine)]
+    taps = ("norm", "q_pre", "q", "latent", "k_rope", "k", "v", *ends) if isinstance(block.attn, Latents) else own
+    found = ["resid_in", *(f"attn.{n}" for n in taps)]
     found += [] if block.residual == "parallel" else ["resid_mid"]
     found += [*(f"cross.{n}" for n in own if n != "k"), "resid_cross"] if block.cross else []
     path, ffn = ("moe.shared", block.moe.shared) if block.moe else ("ffn", block.ffn)
@@ -471,7 +470,7 @@ def block_names(block: Block) -> list[str]:
 
 
 def source_taps(name: str, parts: dict[str, Attention | Latent]) -> tuple[str, ...]:
-    """The taps from which a value is rebuilt, none where it is heard as it is.
+    """The taps from which a value is rebuilt; none where it is recorded as it is.
 
     A pattern comes from q and k (the memory's keys are never rotated); a latent's k and v from what it caches. Some
     heads and queries of it need those of q, and of k the heads that they share, at every position.

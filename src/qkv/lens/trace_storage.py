@@ -1,4 +1,4 @@
-"""How many bytes a trace will hold, told before the run, and a trace on disk that is read piece by piece.
+"""How many bytes a trace will hold, computed before the run; and traces on disk, read tensor by tensor.
 
 A trace on disk is a directory: one safetensors file a call, and index.json. Next: trace.py, which records.
 """
@@ -56,7 +56,7 @@ class BytePlan:
     taps: dict[str, int]
 
     def list_largest(self, count: int = 3) -> str:
-        """The taps that cost most, in words."""
+        """The largest taps, as text."""
         most = sorted(self.taps, key=self.taps.__getitem__, reverse=True)[:count]
         return ", ".join(f"{name} {format_bytes(self.taps[name])}" for name in most)
 
@@ -72,7 +72,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in words."""
+    """Bytes as text."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -82,7 +82,7 @@ def format_bytes(count: float) -> str:
 
 @contextmanager
 def pause_tracing() -> Iterator[None]:
-    """Whoever listens hears nothing of what runs inside."""
+    """No tracer records what runs inside."""
     token = active_tracer.set(None)
     try:
         yield
@@ -133,14 +133,14 @@ def check_budget(trace: "Trace", call: "Call", first: bool) -> None:
     """Refuse a call whose taps would not fit into what is left of the budget, before it runs.
 
     Raises:
-        QkvError: with the bytes that are needed, those allowed, and the dearest taps.
+        QkvError: with the bytes that are needed, those allowed, and the largest taps.
     """
     side = next((s for s in ("encoder", "decoder") if getattr(trace.core, s, None) is call.stack), "")
     both = trace.core.spec.encoder is not None and trace.core.spec.decoder is not None
-    mine = {n for n in trace.needed if not both or n.startswith("encoder.") == (side == "encoder")}
+    own = {n for n in trace.needed if not both or n.startswith("encoder.") == (side == "encoder")}
     rows, tokens = call.ids.shape
     taps: dict[str, int] = {}
-    for n in mine:
+    for n in own:
         tap, cut = selectors.parse_selector(n)
         of, at, count = (call.sources * first, 0, call.across) if of_memory(tap) else (rows, call.start, tokens)
         taps[n] = bytes_per_selector(trace, n, trace.each) * of * len(selectors.resolve_slots(cut, at, count))
@@ -150,14 +150,14 @@ def check_budget(trace: "Trace", call: "Call", first: bool) -> None:
         if trace.held:
             kept = Message(" beside {spoken} kept already", spoken=format_bytes(trace.held))
         raise QkvError("trace: {rows} x {tokens} tokens would take {spoken}{kept}, and the budget is {spoken2}; the "
-                       "dearest are {dearest}. Save fewer taps, or write to disk: to=FOLDER", rows=rows, tokens=tokens,
+                       "largest are {largest}. Save fewer taps, or write to disk: to=FOLDER", rows=rows, tokens=tokens,
                        spoken=format_bytes(wanted.bytes), kept=kept, spoken2=format_bytes(trace.budget),
-                       dearest=wanted.list_largest())
+                       largest=wanted.list_largest())
     trace.held += wanted.bytes
 
 
 def spill_calls(trace: "Trace", directory: Path) -> None:
-    """Write the taps of every finished call that still lie in memory, a file each, and read them from there."""
+    """Write the taps of every finished call that are still in memory, a file each, and read them from there."""
     directory.mkdir(parents=True, exist_ok=True)
     for call in (c for run in trace.runs for c in run.calls if not isinstance(c.taps, TapFile)):
         path = directory / f"{len(list(directory.glob('*.safetensors'))):05d}.safetensors"
@@ -178,7 +178,7 @@ def save_trace(trace: "Trace", directory: Path | str) -> Path:
     """Write a trace as a new directory that `load` reads, whole or not at all.
 
     Raises:
-        QkvError: something lies there already.
+        QkvError: the directory is not empty.
     """
     directory = Path(directory)
     require_empty(directory)
@@ -190,7 +190,7 @@ def save_trace(trace: "Trace", directory: Path | str) -> Path:
 
 
 def write_index(trace: "Trace", directory: Path) -> None:
-    """Write what is no tensor, last: a directory without it is no trace."""
+    """Write the index, last: a directory without it is not a trace."""
     calls = [(number, run.stack, call) for number, run in enumerate(trace.runs) for call in run.calls]
     rows = [{"run": number, "stack": stack, "file": name_call_file(call, n, directory), **describe_call(call)}
             for n, (number, stack, call) in enumerate(calls)]
@@ -206,16 +206,16 @@ def name_call_file(call: "Call", n: int, directory: Path) -> str:
 
 
 def describe_call(call: "Call") -> dict[str, Any]:
-    """What of a call is no tensor."""
+    """The fields of a call that are not tensors."""
     masks = [{"causal": s.causal, "bias": s.bias is not None} for s in call.mask.values()]
     return {"start": call.start, "mode": call.mode, "sources": call.sources, "across": call.across, "masks": masks,
             "parents": call.parents}
 
 
 def require_empty(directory: Path) -> None:
-    """Refuse to write where something lies already."""
+    """Raise a QkvError where the directory is not empty."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise QkvError("{directory}: something lies there already; give a new directory for the trace",
+        raise QkvError("{directory}: not empty; give a new directory for the trace",
                        directory=directory)
 
 
@@ -223,7 +223,7 @@ def load_trace(directory: Path | str, core: Transformer, tokenizer: Any = None) 
     """A trace from disk, of the core that it was recorded from; its taps are read when they are asked for.
 
     Raises:
-        QkvError: no trace lies there, it is of another format, or its model had another spec.
+        QkvError: there is no trace, it has another format, or its model had another spec.
     """
     from qkv.lens.trace import Call, Run, Trace
 
@@ -240,8 +240,8 @@ def load_trace(directory: Path | str, core: Transformer, tokenizer: Any = None) 
     for row in index["calls"]:
         path = directory / row["file"]
         read, stack = storage.open_safetensors(path), getattr(core, row["stack"])
-        masks = {rule: AttentionBias(read[f"mask.{i}"]() if said["bias"] else None, said["causal"])
-                 for i, (rule, said) in enumerate(zip(stack.masks, row["masks"], strict=True))}
+        masks = {rule: AttentionBias(read[f"mask.{i}"]() if mask["bias"] else None, mask["causal"])
+                 for i, (rule, mask) in enumerate(zip(stack.masks, row["masks"], strict=True))}
         place = Positions(*(read[f"place.{n}"]() for n in Positions._fields))
         call = Call(stack, read["ids"](), row["start"], row["mode"], masks, row["sources"], place, row["across"],
                     TapFile(path), row.get("parents"))

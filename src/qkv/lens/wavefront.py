@@ -63,7 +63,7 @@ class Wavefront(Drawn):
 
 
 def build_wavefront(t: "Trace", *, row: int = 0, run: int | None = None) -> Wavefront:
-    """The grid of the stack that speaks, for the run that was traced."""
+    """The grid of the stack that writes, for the run that was traced."""
     stack = t.core.decoder if resolve.side_of(t) == "decoder" else t.core.encoder
     calls = resolve.find_run(t, index=run).calls
     paths = [f"{resolve.prefix_of(t)}layers.{i}.attn" for i in range(len(stack.layers))]
