@@ -22,7 +22,7 @@ def parse_device(name: str) -> torch.device:
 
 
 DTYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
-          "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}  # fmt: skip
+          "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def parse_dtype(name: str) -> torch.dtype | None:

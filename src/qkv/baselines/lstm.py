@@ -156,11 +156,11 @@ def build_core(s: spec.Spec) -> Transformer:
 def lstm_spec(
     vocabulary: int, *, width: int, layers: int = 1, attention: Literal["none", "additive"] = "none",
     source: bool = True, dropout: float = 0.0, context: int | None = None, tied: bool = True,
-) -> LSTMSpec:  # fmt: skip
+) -> LSTMSpec:
     """The spec of an LSTM model; without a `source` it is a language model."""
     stack = spec.Stack(width, (), embed_scale=width**0.5, dropout=dropout, context=context)
     return LSTMSpec(vocabulary, stack, stack if source else None, spec.Head("tied" if tied else "untied"),
-                    init=spec.Init("xavier"), layers=layers, attention=attention)  # fmt: skip
+                    init=spec.Init("xavier"), layers=layers, attention=attention)
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def begin_decoding(core: LSTMModel, sources: Sequence[Sequence[int]], ids: Tenso
 def translate(
     core: LSTMModel, sources: Sequence[Sequence[int]], *, start: int, ends: Sequence[int], longest: int,
     forbid: Sequence[int] = (),
-) -> list[Written]:  # fmt: skip
+) -> list[Written]:
     """The likeliest next word, again and again, for a batch of sources: an end id, or `longest`, ends a row."""
     ids = torch.full((len(sources), 1), start, device=core.embed.weight.device)
     step, ending = begin_decoding(core, sources, ids), torch.tensor(list(ends), device=ids.device)

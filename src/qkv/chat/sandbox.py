@@ -32,7 +32,7 @@ FILTERS = (
     "abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "groupby", "indent", "int", "items",
     "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "round", "select",
     "selectattr", "sort", "string", "sum", "title", "trim", "unique", "upper", "wordcount",
-)  # fmt: skip
+)
 METHODS: dict[type, tuple[str, ...]] = {
     str: (
         "capitalize", "casefold", "count", "endswith", "find", "format", "index", "isalnum", "isalpha", "isdecimal",
@@ -41,7 +41,7 @@ METHODS: dict[type, tuple[str, ...]] = {
         "splitlines", "startswith", "strip", "title", "upper",
     ),
     dict: ("copy", "get", "items", "keys", "values"), list: ("copy", "count", "index"), tuple: ("count", "index"),
-}  # fmt: skip
+}
 ROLES = ("system", "developer", "user", "assistant", "model", "tool", "function", "observation", "ipython")
 KEEP = {"strip", "lstrip", "rstrip", "format", "trim", "string", "default", "d", "lower", "upper"}  # leave marks alone
 
@@ -277,7 +277,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def tojson(
         self, value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None,
         sort_keys: bool = False,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """JSON as transformers writes it for templates: nothing escaped for HTML; all of it counts as people's."""
         if not isinstance(indent, int | None) or (indent or 0) > 16:
             raise QkvError("the chat template indents JSON by {indent!r}, expected at most 16", indent=indent)

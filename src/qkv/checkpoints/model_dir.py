@@ -155,7 +155,7 @@ def first_difference(a: Any, b: Any, where: str = "spec") -> str:
 def save_core(
     directory: Path, core: Transformer, *, family: str | None = None, config: dict[str, Any] | None = None,
     extra: dict[str, Any] | None = None, dtype: torch.dtype | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Weights and config into `directory`; returns the model_type written.
 
     The config that was loaded is kept where it still says the spec; else the family named, or the first that can say

@@ -51,7 +51,7 @@ def expand_spellings(pattern: str) -> list[str]:
     for choice in pattern.split("|"):
         match = re.search(r"\[([^]]*)\]", choice)
         found += [choice[: match.start()] + match[1] + choice[match.end() :],
-                  choice[: match.start()] + choice[match.end() :]] if match else [choice]  # fmt: skip
+                  choice[: match.start()] + choice[match.end() :]] if match else [choice]
     return found
 
 

@@ -26,7 +26,7 @@ Part = tuple[Tensor, Tensor, float]  # A [rank, in], B [out, rank], and what the
 REFUSED = {
     "use_dora": "DoRA", "lora_bias": "biases of adapters", "layer_replication": "repeated layers",
     "trainable_token_indices": "single token embeddings", "target_parameters": "adapters of experts' banks",
-}  # fmt: skip
+}
 
 
 def table_rows(core: Transformer, config: Mapping[str, Any]) -> list[name_table.Slot]:
@@ -51,7 +51,7 @@ def without_flip(slot: name_table.Slot) -> name_table.Slot:
 def write_adapters(
     directory: Path, core: Transformer, config: Mapping[str, Any], parts: Mapping[str, Part], *, base: str,
     also: Sequence[str] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Adapters by our paths, and the weights `also` in full, into a directory that PEFT reads."""
     tensors: dict[str, Tensor] = {}
     ranks, alphas, flips = dict[str, int](), dict[str, float](), list[bool]()
@@ -76,7 +76,7 @@ def write_adapters(
         "rank_pattern": {m: r for m, r in ranks.items() if r != rank},
         "alpha_pattern": {m: v for m, v in alphas.items() if v != alpha},
         "use_dora": False, "init_lora_weights": True, "layers_to_transform": None, "layers_pattern": None,
-    })  # fmt: skip
+    })
 
 
 def join_adapters(core: Transformer, slot: name_table.Slot, paths: list[str], parts: Mapping[str, Part]) -> Part:

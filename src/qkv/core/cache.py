@@ -52,7 +52,7 @@ class Static(Cache):
     def bytes(self) -> int:
         """Bytes of the positions stored so far, including the memory's."""
         own = sum(b.shape[0] * b.shape[1] * n * b.shape[3] * b.element_size()
-                  for n, pair in zip(self.filled, self.buffers, strict=True) if pair for b in pair)  # fmt: skip
+                  for n, pair in zip(self.filled, self.buffers, strict=True) if pair for b in pair)
         return own + sum(t.numel() * t.element_size() for pair in self.memory.values() for t in pair)
 
     def extend_mask(self, padding_mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:

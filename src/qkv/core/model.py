@@ -221,7 +221,7 @@ class Transformer(nn.Module):
     def forward(
         self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
         mode: Mode = "train", drop: Drop = no_dropout, logits_to_keep: int = 0,
-    ) -> Output:  # fmt: skip
+    ) -> Output:
         """Ids [B, T] to logits [B, T, V] and states; `logits_to_keep` > 0 gives logits of the last positions only."""
         s = self.spec
         step = self.begin(ids, inputs, cache, mode=mode, drop=drop)
@@ -233,7 +233,7 @@ class Transformer(nn.Module):
     def hidden(
         self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
         mode: Mode = "train", drop: Drop = no_dropout,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """The last states [B, T, D] without the head."""
         return self.run_stack(ids, self.begin(ids, inputs, cache, mode=mode, drop=drop))
 
@@ -257,7 +257,7 @@ class Transformer(nn.Module):
     def begin(
         self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
         mode: Mode = "train", drop: Drop = no_dropout,
-    ) -> Step:  # fmt: skip
+    ) -> Step:
         """The step for `run_stack`; an encoder-decoder encodes its source first."""
         s = self.spec
         if s.encoder and s.decoder:
@@ -284,7 +284,7 @@ def read_source(core: Transformer, inputs: Inputs | None, mode: Mode, drop: Drop
 def build_step(
     stack: Stack, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
     mode: Mode = "train", drop: Drop = no_dropout,
-) -> Step:  # fmt: skip
+) -> Step:
     """The step for `ids` [B, T] through `stack`; a tracer that is active in this context gets its taps."""
     inputs, cache = inputs or Inputs(), cache or Cache()
     (rows, tokens), start = ids.shape, cache.length

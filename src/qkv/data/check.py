@@ -266,7 +266,7 @@ class JsonTexts:
 def find_leaks(training: Path, held: Path) -> tuple[str, ...]:
     """The note about a held-out text of which much also occurs in the training text; empty if little does."""
     one, two = (read_contents((path,), [FileReport(path, detect_kind((path,), "auto"))], [], Options(keys=("text",)))
-                for path in (training, held))  # fmt: skip
+                for path in (training, held))
     found = judge_overlap(next(find_overlaps(one, two)))
     said = Message("{place}: {text}: the evaluation looks too good", place=found.place, text=found.text)
     return (said,) if found.broken and found.count else ()

@@ -101,7 +101,7 @@ def build_padding_mask(rows: Sequence[Sequence[int]], width: int) -> Tensor | No
 def collate_pairs(
     pairs_ids: Sequence[tuple[list[int], list[int]]], *, pad: int, start: int, multiple: int = 1,
     shape: tuple[int, int] | None = None,
-) -> Batch:  # fmt: skip
+) -> Batch:
     """Pairs for teacher forcing: the decoder reads `start` and the target but for its last id, and answers the target.
 
     Target ids end with the end symbol. `shape` is the (S, T) of `Buckets.shape`; without it the longest pair decides.
@@ -121,7 +121,7 @@ def collate_pairs(
     return Batch(
         target, labels, source, build_padding_mask(sources, source.shape[1]),
         build_padding_mask(targets, labels.shape[1]), tokens=sum(map(len, targets)),
-    )  # fmt: skip
+    )
 
 
 def collate_windows(windows: Tensor) -> Batch:
@@ -139,13 +139,13 @@ def collate_documents(ids: Tensor, documents: Tensor) -> Batch:
     return Batch(
         ids[:, :-1].contiguous(), labels, target_real=None if bool(there.all()) else there, documents=numbers,
         tokens=int(own.sum()),
-    )  # fmt: skip
+    )
 
 
 def collate_masked(
     rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad: int, width: int | None = None,
     separator: int | None = None,
-) -> Batch:  # fmt: skip
+) -> Batch:
     """Texts with hidden words and their labels, as `corrupt.mask_words` gives them, for an encoder.
 
     A `separator` within a row ends its first segment.
@@ -188,7 +188,7 @@ def add_labels(batch: Batch, classes: Sequence[int], *, orders: int = 1, choices
 def collate_prefixes(
     pairs_ids: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad: int, start: Sequence[int] = (),
     width: int | None = None,
-) -> Batch:  # fmt: skip
+) -> Batch:
     """Pairs for a prefix decoder: the source is a bidirectional prefix without loss, the target is learnt.
 
     `start` ids begin what follows; without them the last id that is given answers its first.
@@ -209,7 +209,7 @@ def collate_prefixes(
         target, pad_rows(answers, IGNORED, width=target.shape[1]),
         target_real=build_padding_mask(rows, target.shape[1]),
         prefix=torch.tensor([len(given) for given, _ in pairs_ids]), tokens=sum(len(f) for _, f in pairs_ids),
-    )  # fmt: skip
+    )
 
 
 class BlankedText(Protocol):
@@ -249,7 +249,7 @@ def collate_blanks(rows: Sequence[BlankedText], *, pad: int, width: int | None =
         target, labels, target_real=build_padding_mask([row.ids for row in rows], target.shape[1]),
         prefix=torch.tensor([row.prefix for row in rows]), blank=pad_rows(own, -1, width=target.shape[1]),
         tokens=int((labels != IGNORED).sum()),
-    )  # fmt: skip
+    )
 
 
 def collate_labelled_text(rows: Sequence[Sequence[int]], *, pad: int, share: float, width: int | None = None) -> Batch:
@@ -264,7 +264,7 @@ def collate_labelled_text(rows: Sequence[Sequence[int]], *, pad: int, share: flo
     return Batch(
         target, pad_rows(says, IGNORED, width=target.shape[1]), target_real=build_padding_mask(rows, target.shape[1]),
         weight=weight.expand_as(target).contiguous(),
-    )  # fmt: skip
+    )
 
 
 def collate_packed_labels(ids: Tensor, labels: Tensor, documents: Tensor) -> Batch:
@@ -273,4 +273,4 @@ def collate_packed_labels(ids: Tensor, labels: Tensor, documents: Tensor) -> Bat
     return Batch(
         ids, labels, target_real=None if bool(there.all()) else there, documents=documents,
         tokens=int((labels != IGNORED).sum()),
-    )  # fmt: skip
+    )

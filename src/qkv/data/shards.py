@@ -51,7 +51,7 @@ class Shard:
 
 def write_shard(
     folder: Path, documents: Iterable[Sequence[int]], *, vocabulary: int, save: Callable[[Path], None]
-) -> Shard:  # fmt: skip
+) -> Shard:
     """Documents of ids as a shard, whole or not at all: written beside, flushed, then renamed.
 
     Each document is written as it is, with the symbol that ends it where it has one. `save` puts the tokenizer into a
@@ -82,7 +82,7 @@ def write_shard(
         if not tokens:
             raise QkvError("{folder}: no text, so there are no tokens to write", folder=folder)
         index = {"format": FORMAT, "dtype": kind.str, "tokens": tokens, "vocabulary": vocabulary,
-                 "sha256": sign.hexdigest(), "tokenizer": save_hashed(aside, save)}  # fmt: skip
+                 "sha256": sign.hexdigest(), "tokenizer": save_hashed(aside, save)}
         with (aside / "index.json").open("w", encoding="utf-8") as file:
             json.dump(index, file, indent=2, ensure_ascii=False)
             flush_file(file)

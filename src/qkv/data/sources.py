@@ -201,7 +201,7 @@ HEADER_WORDS = set[str]().union(*map(str.split, (
     "source target src tgt text texts sentence sentence1 sentence2 label labels class category score",
     "input output prompt completion question answer zh en de fr chinese english german french",
     "中文 英文 原文 译文 源文 文本 句子 标签 类别 问题 答案 输入 输出",
-)))  # fmt: skip
+)))
 
 
 def is_header(row: Sequence[str]) -> bool:

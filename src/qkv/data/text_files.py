@@ -19,7 +19,7 @@ MAGIC = {
     b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"%PDF": "PDF", b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG",
     b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard", b"SQLite format": "SQLite",
     b"PAR1": "Parquet", b"\x7fELF": "a program", b"ARROW1": "Arrow", b"\x80\x02": "pickle", b"\x80\x04": "pickle",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

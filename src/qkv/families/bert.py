@@ -9,7 +9,7 @@ TYPES = ("bert",)
 TOKENS = {"bert": "pieces"}
 ACTIVATIONS = {**gpt2.ACTIVATIONS, "silu": "silu", "swish": "silu"}
 HEADS = {"BertForMaskedLM": "words", "BertForPreTraining": "words and pairs", "BertForSequenceClassification": "texts",
-         "BertModel": "none"}  # fmt: skip
+         "BertModel": "none"}
 
 
 def spec(c: Config) -> Spec:
@@ -71,7 +71,7 @@ def size(width: int, layers: int, heads: int, vocabulary: int = 30522) -> dict[s
 
 
 SIZES = {"base": size(768, 12, 12), "large": size(1024, 24, 16), "base-chinese": size(768, 12, 12, 21128),
-         "tiny": size(128, 2, 2), "mini": size(256, 4, 4)}  # fmt: skip
+         "tiny": size(128, 2, 2), "mini": size(256, 4, 4)}
 
 NORMS = {
     "embed_norm": "[bert.]embeddings.LayerNorm",
@@ -95,7 +95,7 @@ labels.out                  classifier                                        wi
 """ + "\n".join(
     f"{ours}.{part} {theirs}.{part}|{theirs}.{old}"  # early checkpoints call them gamma and beta
     for ours, theirs in NORMS.items() for part, old in (("weight", "gamma"), ("bias", "beta"))
-)  # fmt: skip
+)
 
 IGNORE = {
     "directionality|pooler_.*": "what the first release could have been and was not",

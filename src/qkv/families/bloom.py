@@ -38,7 +38,7 @@ def config(s: Spec) -> dict[str, Any]:
         "apply_residual_connection_post_layernorm": block.residual == "deepnorm",
         "tie_word_embeddings": s.head is None or s.head.kind == "tied",
         **({"id2label": name_labels(s.labels.count)} if s.labels else {}),
-    }  # fmt: skip
+    }
 
 
 def size(width: int, layers: int, heads: int) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def size(width: int, layers: int, heads: int) -> dict[str, Any]:
 SIZES = {
     "560m": size(1024, 24, 16), "1b1": size(1536, 24, 16), "1b7": size(2048, 24, 16),
     "3b": size(2560, 30, 32), "7b1": size(4096, 30, 32), "176b": size(14_336, 70, 112),
-}  # fmt: skip
+}
 
 NAMES = """
 embed                      [transformer.]word_embeddings

@@ -47,7 +47,7 @@ def config(s: Spec) -> dict[str, Any]:
 SIZES = {
     "6b": {"vocab_size": 130_528, "hidden_size": 4096, "inner_hidden_size": 16_384, "num_layers": 28,
            "num_attention_heads": 32, "max_sequence_length": 2048, "position_encoding_2d": True},
-}  # fmt: skip
+}
 
 NAMES = """
 embed                    transformer.word_embeddings

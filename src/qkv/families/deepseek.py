@@ -12,20 +12,20 @@ TYPES = ("deepseek_v3", "deepseek_v2")
 BOTH = {
     "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
     "rope_interleave": True, "moe_layer_freq": 1,
-}  # fmt: skip
+}
 V3 = BOTH | {
     "vocab_size": 129_280, "hidden_size": 7168, "intermediate_size": 18_432, "moe_intermediate_size": 2048,
     "num_hidden_layers": 61, "num_attention_heads": 128, "max_position_embeddings": 4096, "n_shared_experts": 1,
     "n_routed_experts": 256, "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "first_k_dense_replace": 3,
     "routed_scaling_factor": 2.5, "norm_topk_prob": True, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
-}  # fmt: skip
+}
 V2 = BOTH | {
     "vocab_size": 102_400, "hidden_size": 4096, "intermediate_size": 11_008, "moe_intermediate_size": 1407,
     "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 2048, "n_shared_experts": 2,
     "n_routed_experts": 64, "num_experts_per_tok": None, "n_group": None, "topk_group": None,
     "first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "norm_topk_prob": False, "scoring_func": "softmax",
     "topk_method": "greedy",
-}  # fmt: skip
+}
 SCORES = {"noaux_tc": "sigmoid", "greedy": "softmax", "group_limited_greedy": "softmax"}
 
 
@@ -69,7 +69,7 @@ def read_experts(c: Config, wide: Ffn) -> Experts:
         balance="bias" if v3 else "none", groups=groups, topk_groups=topk_groups,
         group_score="best two" if v3 else "best",
         shared=replace(wide, width=one.width * shared) if shared else None,
-    )  # fmt: skip
+    )
 
 
 def config(s: Spec) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def config(s: Spec) -> dict[str, Any]:
     usual = Attention(
         heads=attn.heads, groups=attn.heads, head_dim=turn.dim, mask=attn.mask, bias=attn.bias, rotary=turn,
         dropout=attn.dropout,
-    )  # fmt: skip
+    )
     plain = Block(usual, dense[0] if dense else moe.shared or moe.expert, norm_in=last.norm_in)
     said = llama.config(llama.map_blocks(s, lambda *_: plain), "DeepseekV3" if v3 else "DeepseekV2")
     if attn.scale and turn.scaling:
@@ -96,14 +96,14 @@ def config(s: Spec) -> dict[str, Any]:
         "n_group": moe.groups, "topk_group": moe.topk_groups, "routed_scaling_factor": moe.scale,
         "norm_topk_prob": moe.weights == "sum to one", "scoring_func": moe.score,
         "topk_method": "noaux_tc" if v3 else "greedy" if moe.groups == 1 else "group_limited_greedy",
-    }  # fmt: skip
+    }
 
 
 def size(weight: float, **own: Any) -> dict[str, Any]:
     """A released model; yarn extends the 4096 trained positions 40 times."""
     yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 40.0, "original_max_position_embeddings": 4096}
     return own | {"max_position_embeddings": 163_840, "rope_parameters": {**yarn, "mscale": weight,
-                  "mscale_all_dim": weight, "beta_fast": 32, "beta_slow": 1}}  # fmt: skip
+                  "mscale_all_dim": weight, "beta_fast": 32, "beta_slow": 1}}
 
 
 SIZES = {
@@ -117,7 +117,7 @@ SIZES = {
         0.707, model_type="deepseek_v2", hidden_size=2048, intermediate_size=10_944, moe_intermediate_size=1408,
         num_hidden_layers=27, num_attention_heads=16, q_lora_rank=None, num_experts_per_tok=6, first_k_dense_replace=1,
     ),
-}  # fmt: skip
+}
 
 NAMES = f"""{llama.NAMES}
 layers.*.attn.{{q_down,q_norm,q_up}}     [model.]layers.*.self_attn.{{q_a_proj,q_a_layernorm,q_b_proj}}

@@ -8,7 +8,7 @@ from qkv.spec import Block, Spec
 
 TYPES = ("glm", "glm4")
 USUAL = {"num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131_072, "attention_bias": True,
-         "rms_norm_eps": 1.5625e-7, "partial_rotary_factor": 0.5}  # fmt: skip
+         "rms_norm_eps": 1.5625e-7, "partial_rotary_factor": 0.5}
 
 
 def spec(c: Config) -> Spec:

@@ -50,7 +50,7 @@ def config(s: Spec) -> dict[str, Any]:
 def size(width: int, layers: int, heads: int, vocabulary: int = 50_304, context: int = 1024) -> dict[str, Any]:
     """One of the released models (Du et al. 2022, table 6; model cards)."""
     return {"hidden_size": width, "num_layers": layers, "num_attention_heads": heads, "vocab_size": vocabulary,
-            "max_sequence_length": context, "block_position_encoding": True}  # fmt: skip
+            "max_sequence_length": context, "block_position_encoding": True}
 
 
 SIZES = {

@@ -17,7 +17,7 @@ def spec(c: Config) -> Spec:
     attn = Attention(
         heads=heads, groups=heads, head_dim=width // heads, mask=Mask("causal"), bias=True, out_bias=True,
         scale=None if c.get("scale_attn_weights", True) else 1.0, dropout=c.get("attn_pdrop", 0.1),
-    )  # fmt: skip
+    )
     activation = c.choice("activation_function", ACTIVATIONS, "gelu_new")
     ffn = Ffn(width=c.get("n_inner", None) or 4 * width, activation=activation, bias=True)
     block = Block(attn, ffn, norm_in=norm, dropout=drop)

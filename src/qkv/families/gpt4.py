@@ -28,5 +28,5 @@ def spec(c: Config) -> Spec:
 
 
 SIZES = {"as-reported": gpt3.size(120, 10_752, 168, 128) | {
-    "experts": 16, "chosen": 2, "n_ctx": 8192, "vocab_size": 100_277}}  # fmt: skip
+    "experts": 16, "chosen": 2, "n_ctx": 8192, "vocab_size": 100_277}}
 NAMES, IGNORE = gpt3.NAMES, gpt3.IGNORE

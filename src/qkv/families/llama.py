@@ -21,7 +21,7 @@ def spec(c: Config, *, partial: bool = False) -> Spec:
     attn = Attention(
         heads=heads, groups=groups, head_dim=dim, mask=Mask("causal"), bias=bias, out_bias=bias, rotary=turn,
         dropout=c.get("attention_dropout", 0.0) or 0.0,
-    )  # fmt: skip
+    )
     activation = c.choice("hidden_act", ACTIVATIONS, "silu")
     ffn = Ffn(width=c["intermediate_size"], activation=activation, gated=True, bias=c.get("mlp_bias", False))
     norm = Norm("rms", c.get("rms_norm_eps", 1e-6))
@@ -86,11 +86,11 @@ def size(
     """One of the released models (Touvron et al. 2023, table 2; model cards); `more` is what differs from LLaMA 1."""
     shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": ffn}
     return shape | {"vocab_size": 32_000, "num_key_value_heads": groups or heads,
-                    "max_position_embeddings": context} | more  # fmt: skip
+                    "max_position_embeddings": context} | more
 
 
 LONG = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192}  # fmt: skip
+        "original_max_position_embeddings": 8192}
 THREE = {"vocab_size": 128_256, "rope_theta": 5e5, "rms_norm_eps": 1e-5}
 SIZES = {
     "7b": size(4096, 32, 32, 11008),

@@ -21,7 +21,7 @@ def spec(c: Config) -> Spec:
         return Attention(
             heads=heads, groups=heads, head_dim=width // heads, mask=Mask(kind), bias=True, out_bias=True,
             dropout=c.get("attention_dropout", 0.0),
-        )  # fmt: skip
+        )
 
     def stack(side: str, mask: Literal["full", "causal"], cross: bool) -> Stack:
         heads = c[f"{side}_attention_heads"]
@@ -73,9 +73,9 @@ def config(s: Spec) -> dict[str, Any]:
 def size(width: int, heads: int, ffn: int) -> dict[str, Any]:
     """One of the paper's models (Vaswani et al. 2017, table 3), with its shared vocabulary of 37,000."""
     sides = {f"{side}_{key}": value for side in ("encoder", "decoder")
-             for key, value in (("layers", 6), ("attention_heads", heads), ("ffn_dim", ffn))}  # fmt: skip
+             for key, value in (("layers", 6), ("attention_heads", heads), ("ffn_dim", ffn))}
     return {**sides, "d_model": width, "vocab_size": 37_000, "activation_function": "relu", "scale_embedding": True,
-            "max_position_embeddings": 512}  # fmt: skip
+            "max_position_embeddings": 512}
 
 
 SIZES = {"base": size(512, 8, 2048), "big": size(1024, 16, 4096)}

@@ -25,5 +25,5 @@ def config(s: Spec) -> dict[str, Any]:
 
 SEVEN = llama.size(4096, 32, 32, 14336, groups=8, context=32_768, rms_norm_eps=1e-5)
 SIZES = {"7b": SEVEN | {"sliding_window": 4096}, "7b-v0.3": SEVEN | {
-    "vocab_size": 32_768, "rope_theta": 1e6, "sliding_window": None}}  # fmt: skip
+    "vocab_size": 32_768, "rope_theta": 1e6, "sliding_window": None}}
 NAMES, IGNORE = llama.NAMES, llama.IGNORE

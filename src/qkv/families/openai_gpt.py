@@ -10,7 +10,7 @@ TYPES = ("openai-gpt",)
 TOKENS = {"openai-gpt": "words"}
 ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}  # its "gelu" is the tanh one
 HEADS = {"OpenAIGPTLMHeadModel": "words", "OpenAIGPTModel": "words", "OpenAIGPTForSequenceClassification": "texts",
-         "OpenAIGPTDoubleHeadsModel": "choices"}  # fmt: skip
+         "OpenAIGPTDoubleHeadsModel": "choices"}
 SUMMARY = {"summary_use_proj": True, "summary_proj_to_labels": True, "summary_activation": None}
 
 

@@ -76,7 +76,7 @@ def common_config(s: Spec, name: str) -> dict[str, Any]:
 def expert_size(count: int, chosen: int, width: int) -> dict[str, Any]:
     """The experts of a released model (model cards), and what all releases share."""
     return {"num_experts": count, "num_experts_per_tok": chosen, "moe_intermediate_size": width,
-            "vocab_size": 151_936, "rope_theta": 1e6}  # fmt: skip
+            "vocab_size": 151_936, "rope_theta": 1e6}
 
 
 SIZES = {

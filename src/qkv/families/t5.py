@@ -8,12 +8,12 @@ from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Relative, Spec, St
 TYPES = ("t5", "mt5")
 TOKENS = {"t5": "sentence", "mt5": "sentence"}
 HEADS = {f"{name}{part}": kind for part, kind in {"ForConditionalGeneration": "head", "WithLMHeadModel": "head",
-         "Model": "states", "EncoderModel": "encoder"}.items() for name in ("T5", "MT5")}  # fmt: skip
+         "Model": "states", "EncoderModel": "encoder"}.items() for name in ("T5", "MT5")}
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "silu": "silu"}
 PROJECTIONS = {
     "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_new", "silu": "silu", "gated-relu": "relu",
     "gated-gelu": "gelu_new", "gated-gelu_new": "gelu_new", "gated-silu": "silu",
-}  # fmt: skip
+}
 
 
 def spec(c: Config) -> Spec:

@@ -192,7 +192,7 @@ def count_new_tokens(core: Transformer, prompts: Seq[Seq[int]], options: DecodeO
     start = options.start if spec.architecture == "prefix decoder" else ()
     written = [options.start] * len(prompts) if spec.encoder else [[*p, *start] for p in prompts]
     check_prompts(written[:1] if spec.encoder else written, spec.vocabulary, context,
-                  "start" if spec.encoder else "prompt")  # fmt: skip
+                  "start" if spec.encoder else "prompt")
     found: list[int] = []
     for prompt, row in zip(prompts, written, strict=True):
         usual = 2 * len(prompt) + 50 if spec.encoder else None

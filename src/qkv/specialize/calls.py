@@ -59,7 +59,7 @@ class Caller(Evaluator):
             if isinstance(called, FunctionType) and belongs_to_core(called):
                 source = read_source(called.__module__)
                 defaults = {k: self.lift(p.default) for k, p in inspect.signature(called).parameters.items()
-                            if p.default is not inspect.Parameter.empty}  # fmt: skip
+                            if p.default is not inspect.Parameter.empty}
                 return self.invoke(Function(source.find_function(called), source, defaults=defaults), args, given, f)
             held = getattr(called, "__self__", None)
             pure = called in PURE if callable(called) and getattr(called, "__hash__", None) else False
@@ -73,7 +73,7 @@ class Caller(Evaluator):
                 columns: list[Any] = [self.list_values(v) for v in args]
                 if called in (enumerate, zip) and None not in columns:
                     return Known([Items([self.lift(v) if isinstance(v, int) else v for v in row])
-                                  for row in called(*columns)])  # fmt: skip
+                                  for row in called(*columns)])
         return self.write_call(function, args, given, f)
 
     def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:

@@ -87,7 +87,7 @@ class Classes(Functions):
             source = read_source(method.__module__)
             definition = source.find_function(method)
             defaults = {k: Known(p.default) for k, p in inspect.signature(method).parameters.items()
-                        if p.default is not inspect.Parameter.empty}  # fmt: skip
+                        if p.default is not inspect.Parameter.empty}
             return Function(definition, source, owner=part, defaults=defaults)
         if name not in self.open_attributes and (is_plain(found) or callable(found)) and not inspect.ismethod(found):
             return self.lift(found)

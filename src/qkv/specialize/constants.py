@@ -12,7 +12,7 @@ COUNTED = {  # the numbers that get a name, and what it is where the field alone
     "size": "POSITIONS", "buckets": "BUCKETS", "distance": "DISTANCE", "window": "WINDOW", "eps": "EPS",
     "num_experts": "EXPERTS", "top_k": "TOP_K", "topk_groups": "TOPK_GROUPS", "base": "ROPE_BASE",
     "segments": "SEGMENTS",
-}  # fmt: skip
+}
 OF: dict[type, dict[str, str]] = {
     parts.Labels: {"count": "LABELS"},
     parts.Relative: {"heads": "HEADS"},
@@ -25,7 +25,7 @@ def name_constants(s: parts.Spec) -> tuple[dict[tuple[Any, str], str], dict[str,
     found = list(walk(s, "", ""))
     for both in (False, True):
         found = [(o, f, f"{side}_{n}".strip("_") if both and len(values(found, n)) > 1 else n, v, side)
-                 for o, f, n, v, side in found]  # fmt: skip
+                 for o, f, n, v, side in found]
     turned = values(found, "ROTARY_DIM")
     if turned == values(found, "HEAD_DIM"):
         found = [(o, f, "HEAD_DIM" if n == "ROTARY_DIM" else n, v, side) for o, f, n, v, side in found]

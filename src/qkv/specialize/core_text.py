@@ -26,7 +26,7 @@ IMPORTS = (
     ("torch", ("Tensor", "nn")), ("qkv.core.cache", ("Cache",)), ("qkv.core.dropout", ("Drop", "no_dropout")),
     ("qkv.core.masks", ("AttentionBias",)), ("qkv.core.model", ("Output", "build_step", "read_source")),
     ("qkv.core.step", ("Inputs", "Mode", "Step")), ("qkv.spec", ("Mask", "Rotary", "Scaling")),
-)  # fmt: skip
+)
 
 
 def print_core(s: parts.Spec, *, mode: Mode = None, taps: bool = False) -> str:
@@ -96,7 +96,7 @@ class CoreText(Classes):
         if name == "step.drop" and isinstance(args[1], Known) and args[1].value == 0.0:
             return args[0]
         found = super().write_call(function, args, {k: v for k, v in given.items() if k != "enable_gqa" or not (
-            isinstance(v, Known) and not v.value)}, f)  # fmt: skip
+            isinstance(v, Known) and not v.value)}, f)
         return Record(Step, self.fields, found.node) if name.endswith("with_attention_bias") else found
 
     def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:

@@ -30,7 +30,7 @@ OPERATORS: dict[type, Any] = {
     ast.LShift: operator.lshift, ast.Not: operator.not_, ast.Eq: operator.eq, ast.NotEq: operator.ne,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_,
     ast.IsNot: operator.is_not, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
+}
 REWRITTEN = (ast.Attribute, ast.Call, ast.Compare, ast.BinOp, ast.IfExp, ast.Subscript)
 NEUTRAL = {(ast.Mult, 1.0), (ast.Add, 0)}
 RETURNED: Any = object()  # every way through the statements has returned already
@@ -61,7 +61,7 @@ class Evaluator:
                 setattr(new, name, residual(self.value(child, f)))
             elif isinstance(child, list):
                 setattr(new, name, [residual(self.value(c, f)) if isinstance(c, ast.expr) else self.rebuild(c, f)
-                                    if isinstance(c, ast.AST) else c for c in child])  # fmt: skip
+                                    if isinstance(c, ast.AST) else c for c in child])
             elif isinstance(child, ast.keyword | ast.comprehension):
                 setattr(new, name, self.rebuild(child, f))
         return new
@@ -217,7 +217,7 @@ class Evaluator:
         if isinstance(left, Known) and isinstance(right, Known):
             named = left.node or right.node or isinstance(node.op, ast.LShift)
             return Known(OPERATORS[type(node.op)](left.value, right.value),
-                         ast.BinOp(residual(left), node.op, residual(right)) if named else None)  # fmt: skip
+                         ast.BinOp(residual(left), node.op, residual(right)) if named else None)
         return Code(ast.BinOp(residual(left), node.op, residual(right)))
 
     def read_compare(self, node: ast.Compare, f: Frame) -> Any:

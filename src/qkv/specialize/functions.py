@@ -81,7 +81,7 @@ class Functions(Runner):
         over = {n for n, v in values.items() if isinstance(v, Code) and isinstance(v.node, ast.Name) and v.node.id == n}
         clash = (stored & f.taken) - over
         names = {n: Code(ast.Name(f"_{n}", ast.Load())) if isinstance(v, Code) and not is_atomic(v.node) else v
-                 for n, v in values.items()}  # fmt: skip
+                 for n, v in values.items()}
         places = {f"_{n}": values[n].node for n in names if names[n] is not values[n]}
         taken = set(f.taken)
         renamed = {n: self.find_free_name(n, Frame(f.source, {}, taken)) for n in sorted(clash)}
@@ -92,7 +92,7 @@ class Functions(Runner):
         if result is RETURNED or any(isinstance(n, ast.Return) for s in inner.body for n in ast.walk(s)):
             return None
         is_open = isinstance(result, Code) or (isinstance(result, Items) and result.kind is tuple and all(
-            isinstance(v, Code) for v in result.values) and not inner.yields)  # fmt: skip
+            isinstance(v, Code) for v in result.values) and not inner.yields)
         if is_open:
             last = ast.Return(residual(result))
             annotate(last)
@@ -134,7 +134,7 @@ class Functions(Runner):
         name = function.definition.name  # type: ignore[union-attr]
         if name not in methods:
             own = Function(function.definition, function.source, owner=Part([module], ast.Name("self", ast.Load())),
-                           defaults=function.defaults)  # fmt: skip
+                           defaults=function.defaults)
             methods[name] = self.define(own, args, given or {})
             self.done.setdefault(self.titles[self.key(module)], module)
         return methods[name]

@@ -11,7 +11,7 @@ IMPORTS = (
     ("json", "import json"), ("math", "import math"), ("re", "import re"), ("sys", "import sys"),
     ("Path", "from pathlib import Path"), ("", ""), ("torch", "import torch"), ("F", "import torch.nn.functional as F"),
     ("load_file", "from safetensors.torch import load_file"), ("Tensor", "from torch import Tensor, nn"),
-)  # fmt: skip
+)
 
 REFUSAL = 'f"text needs the package tokenizers and {directory}/tokenizer.json ({e}); ids do not: 1 2 3"'
 
@@ -69,7 +69,7 @@ def find_tensor(naming: Naming) -> list[str]:
         key = "name"
     if any("*" in k for k in naming.exceptions):
         lines = [f'key = NAMES.get(re.sub(r"\\d+", "*", name), {key})',
-                 'key = key.replace("*", "".join(re.findall(r"\\d+", name)))']  # fmt: skip
+                 'key = key.replace("*", "".join(re.findall(r"\\d+", name)))']
         key = "key"
     elif naming.exceptions:
         key = f"NAMES.get(name, {key})"
@@ -136,7 +136,7 @@ def read_once(s: parts.Spec) -> list[str]:
     given = "torch.tensor([ids])" + ", torch.zeros(1, len(ids), dtype=torch.long)" * bool(s.stack.segments)
     if s.head:
         return ["# the likeliest token at each place", f"ids = model({given})[0].argmax(-1).tolist()",
-                "print(tokenizer.decode(ids) if tokenizer else ids)"]  # fmt: skip
+                "print(tokenizer.decode(ids) if tokenizer else ids)"]
     return [f"print(model{'.classify' * bool(s.labels)}({given})[0].tolist())"]
 
 
@@ -150,7 +150,7 @@ def write_on(s: parts.Spec, *, free: bool, blanks: bool) -> list[str]:
     elif free:
         lines += ["prefix_len = torch.tensor([len(ids)])" + "  # the prompt ends with the blank to fill" * blanks,
                   'ids += [config["decoder_start_token_id"]] if "decoder_start_token_id" in config else []',
-        ]  # fmt: skip
+        ]
         call = f"model(torch.tensor([ids]), prefix_len{', prefix_len - 1' * blanks})"
     if s.stack.positions and s.stack.positions.kind == "learned":
         count = "min(50, POSITIONS - len(ids))"
@@ -158,7 +158,7 @@ def write_on(s: parts.Spec, *, free: bool, blanks: bool) -> list[str]:
         lines.append('while len(ids) < 50 and ids[1:][-1:] != [config.get("eos_token_id")]:')
         lines += [f"    logits = {call}[0, -1]  # V",
                   '    logits[config.get("pad_token_id", ids[0])] = -torch.inf  # padding is never said',
-                  "    ids.append(int(logits.argmax()))"]  # fmt: skip
+                  "    ids.append(int(logits.argmax()))"]
     else:
         lines += [f"for _ in range({count}):", f"    ids.append(int({call}[0, -1].argmax()))"]
     return [*lines, "print(tokenizer.decode(ids) if tokenizer else ids)"]

@@ -36,7 +36,7 @@ REWRITES = {  # what holds in one pass over whole texts of one length, without a
     "mask.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)": "mask.bias.to(q.dtype)",
 }
 EVEN = {"torch.cat(pair, -1)[..., :width]": "torch.cat(pair, -1)", "(width + 1) // 2": "width // 2",
-        "torch.stack(pair, -1).flatten(-2)[..., :width]": "torch.stack(pair, -1).flatten(-2)"}  # fmt: skip
+        "torch.stack(pair, -1).flatten(-2)[..., :width]": "torch.stack(pair, -1).flatten(-2)"}
 WHOLE = {  # where every head is turned from end to end
     "s.dim < x.shape[-1]": "False",
     "x[..., s.dim // 2:s.dim]": "x[..., s.dim // 2:]",
@@ -62,7 +62,7 @@ class Program(Classes):
         self.both = bool(s.encoder and s.decoder)
         attention = [a for t in (s.encoder, s.decoder) if t for b in t.blocks for a in (b.attn, b.cross) if a]
         partly = any(isinstance(a, parts.Attention) and a.rotary and a.rotary.dim * a.rotary.axes < a.head_dim
-                     for a in attention)  # fmt: skip
+                     for a in attention)
         self.rewrites = REWRITES | ({"s.dim < x.shape[-1]": "True"} if partly else WHOLE)
         self.rewrites |= EVEN if s.stack.width % 2 == 0 else {}
 
@@ -147,7 +147,7 @@ class Program(Classes):
         )
         if period and len(firsts) > 1:
             return parse_expression(f"(block() for _ in range({len(texts) // period}) for block in "
-                         f"({', '.join(t.removesuffix('()') for t in texts[:period])}))")  # fmt: skip
+                         f"({', '.join(t.removesuffix('()') for t in texts[:period])}))")
         return super().group(made)
 
     # ---- the model -----------------------------------------------------------------------------------------------

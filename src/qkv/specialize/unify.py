@@ -52,7 +52,7 @@ def find_calls(node: ast.ClassDef, name: str) -> list[ast.Call]:
         one.targets[0].attr for one in ast.walk(node)
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute)
         and isinstance(one.value, ast.Call) and ast.unparse(one.value.func) == name
-    }  # fmt: skip
+    }
     return [
         c
         for c in ast.walk(node)

@@ -142,7 +142,7 @@ def has_task_tokens(model: Model) -> bool:
     """Whether a decoder's vocabulary has the tokens that open a text, stand between two, and end it."""
     tokenizer = model.tokenizer
     return tokenizer is not None and not model.spec.encoder and all(
-        tokenizer.id(t) is not None for t in task_format.TASK_TOKENS)  # fmt: skip
+        tokenizer.id(t) is not None for t in task_format.TASK_TOKENS)
 
 
 def split_line(model: Model, line: str, *, both: bool = False) -> str | tuple[str, ...]:

@@ -82,7 +82,7 @@ class Accuracy:
 def evaluate(
     model: Model, *, bleu: tuple[Lines, Lines] | None = None, ppl: str | Path | None = None,
     accuracy: str | Path | None = None, tell: Tell | None = None, **how: Any,
-) -> Translation | Perplexity | Accuracy:  # fmt: skip
+) -> Translation | Perplexity | Accuracy:
     """One evaluation: `bleu` (sources, references), `ppl` of a text file, or `accuracy` on `text TAB label` or JSONL.
 
     A model that writes after a source has the perplexity of pairs: `source TAB target` in a *.tsv.
@@ -92,7 +92,7 @@ def evaluate(
     """
     name = choose_evaluation({"bleu": bleu, "ppl": ppl, "accuracy": accuracy}, how)
     known = {"bleu": ("tokenize", "lowercase", "joint", "beam", "length_penalty", "max_new_tokens", "ensemble"),
-             "ppl": ("window", "stride"), "accuracy": ("ensemble",)}[name]  # fmt: skip
+             "ppl": ("window", "stride"), "accuracy": ("ensemble",)}[name]
     for key in how:
         if key not in known:
             raise QkvError("eval: unknown option {key!r} of {name}{hint} (known: {known})", key=key, name=name,
@@ -126,7 +126,7 @@ def choose_evaluation(asked: dict[str, Any], how: dict[str, Any]) -> str:
 def evaluate_translation(
     model: Model, source: Lines, reference: Lines, *, tokenize: Tokenize = "auto", lowercase: bool = False,
     joint: str = "", tell: Tell | None = None, **search: Any,
-) -> Translation:  # fmt: skip
+) -> Translation:
     """Translate each line of the source and compare with the references; a blank line's translation is blank.
 
     `joint` (such as "@@ ") is what joins the parts of a word in the files; BLEU sees whole words.
@@ -136,10 +136,10 @@ def evaluate_translation(
     """
     texts, wanted = (read_lines(given) for given in (source, reference))
     names = [str(given) if isinstance(given, str | Path) else word
-             for given, word in ((source, "the source"), (reference, "the reference"))]  # fmt: skip
+             for given, word in ((source, "the source"), (reference, "the reference"))]
     if len(texts) != len(wanted):
         raise sources.explain_unequal((Path(names[0]), len(texts)), (Path(names[1]), len(wanted)),
-                              min(len(texts), len(wanted)) + 1)  # fmt: skip
+                              min(len(texts), len(wanted)) + 1)
     real = [i for i, text in enumerate(texts) if text.strip()]
     if not real:
         raise QkvError("{names}: the file is empty, expected text", names=names[0])
@@ -150,7 +150,7 @@ def evaluate_translation(
         for i, result in zip(part, answer([texts[i] for i in part]), strict=True):
             said[i] = result.text.replace("\n", " ")
     return score_translations([join_parts(line, joint) for line in wanted], [join_parts(line, joint) for line in said],
-                    tokenize=tokenize, lowercase=lowercase)  # fmt: skip
+                    tokenize=tokenize, lowercase=lowercase)
 
 
 def score_translations(
@@ -167,7 +167,7 @@ def score_translations(
     return Translation(
         round(scores[0], 2), round(scores[1], 2), round(exact, 4), len(said), str(bleu.get_signature()),
         str(chrf.get_signature()), tuple(said),
-    )  # fmt: skip
+    )
 
 
 def choose_tokenization(references: Sequence[str]) -> Literal["13a", "zh", "char"]:
@@ -228,7 +228,7 @@ def evaluate_perplexity(
     return Perplexity(
         exp_or_none(total / count) or math.inf, exp_or_none(total / words), total / math.log(2) / max(1, seen),
         total / count, count, words, max(1, seen), min(window, len(ids)), stride,
-    )  # fmt: skip
+    )
 
 
 def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perplexity:
@@ -253,11 +253,11 @@ def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perple
             tell(n, len(rows))
     check_finite(total)
     words, size = (sum(map(measure, (target for _, (_, target) in rows)))
-                   for measure in (lambda text: len(text.split()), lambda text: len(text.encode("utf-8"))))  # fmt: skip
+                   for measure in (lambda text: len(text.split()), lambda text: len(text.encode("utf-8"))))
     return Perplexity(
         exp_or_none(total / tokens) or math.inf, exp_or_none(total / words), total / math.log(2) / size,
         total / tokens, tokens, words, size, None, None,
-    )  # fmt: skip
+    )
 
 
 def check_finite(total: float) -> None:

@@ -87,7 +87,7 @@ def decode_options(model: Model, options: GenerateOptions) -> DecodeOptions:
     return DecodeOptions(
         options.max_new_tokens, special.eos, start_ids(model), blank_ids(model), forbid=special.forbid,
         stop_strings=options.stop, text_stream=text_stream, chunk=options.chunk, cache=options.cache,
-    )  # fmt: skip
+    )
 
 
 def continue_by_sampling(model: Model, prompts: Sequence[Prompt], options: GenerateOptions) -> list[Result]:
@@ -101,7 +101,7 @@ def continue_by_sampling(model: Model, prompts: Sequence[Prompt], options: Gener
             {"prefill": s.timing.prefill, "decode": s.timing.decode, "tokens_per_second": s.timing.tokens_per_second},
         )
         for s in done
-    ]  # fmt: skip
+    ]
 
 
 def continue_with_beams(model: Model, prompts: Sequence[Prompt], options: GenerateOptions) -> list[Result]:
@@ -122,5 +122,5 @@ def result_of(model: Model, hypotheses: Sequence[Hypothesis], unknown: tuple[str
             h.finish_reason, {}, h.score, unknown=unknown,
         )
         for h in hypotheses
-    )  # fmt: skip
+    )
     return replace(best, others=tuple(rest))

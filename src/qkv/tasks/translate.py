@@ -24,7 +24,7 @@ from qkv.tasks.types import Model, Result, as_list
 def translate(
     model: Model, text: Any, *, beam: int = 4, length_penalty: float = 0.6, nbest: int = 1,
     max_new_tokens: int | None = None, align: bool = False, batch_tokens: int = 2048, ensemble: Sequence[Model] = (),
-) -> Any:  # fmt: skip
+) -> Any:
     """Translate a text, or a list of texts: one Result, or a list of them; see `Model.translate`."""
     many, texts = as_list(text)
     for other in ensemble:
@@ -98,7 +98,7 @@ def translate_greedily(
                        "text; remove it", nbest=search.nbest)
     longest = options.max_new_tokens or min(core.spec.context or 512, 50 + 2 * max(map(len, sources)))
     found = lstm.translate(core, sources, start=options.start[0], ends=options.eos, longest=longest,
-                                forbid=options.forbid)  # fmt: skip
+                                forbid=options.forbid)
     return [[Hypothesis(w.tokens, sum(w.logprobs), w.logprobs, "stop" if w.ended else "length")] for w in found]
 
 

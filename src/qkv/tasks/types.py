@@ -33,7 +33,7 @@ class SpecialTokens:
     def keys(self) -> dict[str, Any]:
         """The same as a Hugging Face config writes it."""
         found = {"bos_token_id": self.bos, "pad_token_id": self.pad, "decoder_start_token_id": self.start,
-                 "forced_bos_token_id": self.forced}  # fmt: skip
+                 "forced_bos_token_id": self.forced}
         found["eos_token_id"] = self.eos[0] if len(self.eos) == 1 else list(self.eos) or None  # type: ignore[assignment]
         return {k: v for k, v in found.items() if v is not None}
 

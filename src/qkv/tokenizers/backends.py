@@ -24,11 +24,11 @@ CLASSES: dict[str, Kind] = {  # the names that tokenizer_class gives, without To
     "OpenAIGPT": "words", "Bert": "pieces", "DistilBert": "pieces", "Electra": "pieces", "T5": "sentence",
     "MT5": "sentence", "Llama": "sentence", "CodeLlama": "sentence", "XLMRoberta": "sentence-offset",
     "Marian": "pair", "PreTrained": "json", "TokenizersBackend": "json",
-}  # fmt: skip
+}
 OTHERS: dict[str, Kind] = {  # model types that have no family here, for directories that name no class
     "gptj": "bytes", "roberta": "bytes-framed", "distilbert": "pieces", "electra": "pieces",
     "xlm-roberta": "sentence-offset",
-}  # fmt: skip
+}
 QWEN2 = (  # what Qwen2 cuts at before merging: GPT-4's expression with single digits
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -156,7 +156,7 @@ FRAME = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<
 USUAL = {
     "bytes": {"bos": END, "eos": END, "unk": END}, "bytes-nfc": {"eos": END, "pad": END, "unk": END},
     "bytes-framed": FRAME, "words": {"unk": "<unk>"},
-}  # fmt: skip
+}
 
 
 def _kind_of_names(names: Mapping[str, int]) -> Kind:
@@ -291,7 +291,7 @@ def word_pieces(directory: Path, name: str) -> FoundTokenizer:
     backend.normalizer = normalizers.BertNormalizer(
         lowercase=bool(config.get("do_lower_case", True)), strip_accents=config.get("strip_accents"),
         handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
-    )  # fmt: skip
+    )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
     backend.add_special_tokens([AddedToken(t, normalized=False) for t in usual.values() if t in names])

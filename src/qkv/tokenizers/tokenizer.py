@@ -33,7 +33,7 @@ class Tokenizer:
         self, backend: tokenizers.Tokenizer, *, bos: str | None = None, eos: str | None = None, pad: str | None = None,
         unk: str | None = None, mask: str | None = None, cls: str | None = None, sep: str | None = None,
         target: tokenizers.Tokenizer | None = None, names: Sequence[str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.backend, self._target, self._names = backend, target, names
         self._numbers = None if names is None else {name: i for i, name in enumerate(names)}
         self.config: dict[str, Any] = {}

@@ -21,7 +21,7 @@ WIDE = CJK + "，。、；：？！（）《》〈〉「」『』【】“”‘
 NAMES = {
     "<pad>": "pad", "[PAD]": "pad", "</s>": "eos", "<eos>": "eos", "<|endoftext|>": "eos", "<s>": "bos", "<bos>": "bos",
     "<unk>": "unk", "[UNK]": "unk", "<mask>": "mask", "[MASK]": "mask", "[CLS]": "cls", "[SEP]": "sep",
-}  # fmt: skip
+}
 NEVER = "\0"  # a prefix that no token has: every token is joined with a space
 # In place of words' spaces: none at Chinese, before closing marks, after opening ones, or within What's.
 TIGHT = rf" (?=[{WIDE},.?!;:%)\]'’])|(?<=[{WIDE}(\[]) |(?<=['’]) (?=(?:s|t|m|d|re|ve|ll|clock)\b)"
@@ -30,7 +30,7 @@ TIGHT = rf" (?=[{WIDE},.?!;:%)\]'’])|(?<=[{WIDE}(\[]) |(?<=['’]) (?=(?:s|t|m
 def train_vocabulary(
     texts: Iterable[str], *, kind: Kind, size: int = 8000, words: Sequence[str] = (),
     specials: Sequence[str] = ("<pad>", "</s>", "<unk>"), template: Template = "none",
-) -> Tokenizer:  # fmt: skip
+) -> Tokenizer:
     """A tokenizer of at most `size` tokens, the special ones first.
 
     `char`: each character; `word`: words and punctuation; `bpe`: byte-level BPE (Sennrich et al. 2016), which spells
@@ -86,7 +86,7 @@ def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> tokenizers
     trainer = trainers.BpeTrainer(
         vocab_size=size, special_tokens=list(specials), show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     backend.train_from_iterator(texts, trainer)
     return backend
 
@@ -153,7 +153,7 @@ def equip(tokenizer: Tokenizer, specials: Sequence[str], template: Template) -> 
         QkvError: its files cannot say more tokens.
     """
     lacking = [token for token in specials if (token in NAMES and NAMES[token] not in tokenizer.roles)
-               or (token not in NAMES and tokenizer.id(token) is None)]  # fmt: skip
+               or (token not in NAMES and tokenizer.id(token) is None)]
     bare = template != "none" and not tokenizer.encode("")
     if not lacking and not bare:
         return tokenizer

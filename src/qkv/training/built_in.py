@@ -62,4 +62,4 @@ def read_sst2_rows(split: str) -> Iterator[Row]:
 
 READERS: dict[str, Callable[[], Splits]] = {
     "demo": read_pairs, "demo_text": read_text, "demo_labels": read_labelled, "sst2": read_sst2,
-}  # fmt: skip
+}

@@ -24,7 +24,7 @@ class Checkpointing:
     def __init__(
         self, stepper: OptimizerStep, plan: Plan, settings: Settings, folder: Path | None, evaluate: Evaluate | None,
         report: log.Report,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.stepper, self.settings, self.evaluate, self.report = stepper, settings, evaluate, report
         core, ranks = stepper.core, stepper.ranks
         who = {

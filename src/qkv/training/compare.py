@@ -100,14 +100,14 @@ def read_run(directory: Path, name: str = "") -> Summary:
     bests += [metrics] if is_number((metrics := end.get("metrics") or {}).get(metric)) else []  # of the weights it kept
     speed = tokens / seconds if tokens and seconds else next(
         (e["tokens_per_second"] for e in reversed(steps) if is_number(e.get("tokens_per_second"))), None
-    )  # fmt: skip
+    )
     measured = {k: v for k, v in bests[-1].items() if is_number(v) and k not in ("step", "epoch")} if bests else {}
     losses = [e["loss"] for e in steps if is_number(e.get("loss"))]
     return Summary(
         name or directory.name, last, tokens, float(seconds), speed, metric, bests[-1][metric] if bests else None,
         reached if is_number(reached) else None, losses[-1] if losses else None, end.get("why", ""), measured, settings,
         events,
-    )  # fmt: skip
+    )
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def effective_settings(settings: dict[str, Any]) -> dict[str, Any]:
         return settings
     theirs = ("tokenizer.kind", "tokenizer.size")
     return {k: v for k, v in settings.items()
-            if k == "model.context" or not (k.startswith("model.") or k in theirs)}  # fmt: skip
+            if k == "model.context" or not (k.startswith("model.") or k in theirs)}
 
 
 def differing(runs: Sequence[Summary]) -> list[dict[str, Any]]:
@@ -164,7 +164,7 @@ def summaries(folder: Path) -> list[Summary]:
     """The runs of a folder; names are paths below it."""
     folder, found = Path(folder), find_runs(folder)
     return [read_run(path, path.relative_to(folder).as_posix() if path != folder else folder.resolve().name)
-            for path in found]  # fmt: skip
+            for path in found]
 
 
 def shared_metric(runs: Sequence[Summary], metric: str = "") -> str:

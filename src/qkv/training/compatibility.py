@@ -27,7 +27,7 @@ from qkv.training.splits import Splits
 USUAL = {
     "marian": "pairs", "gpt2": "text", "llama": "text", "openai_gpt": "text", "bert": "masked", "prefix": "prefixes",
     "t5": "spans", "bart": "denoise", "glm_blank": "blanks", "lstm": "pairs", "lstm-attention": "pairs",
-}  # fmt: skip
+}
 LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "causal decoder": "text"}
 
 
@@ -48,7 +48,7 @@ def choose_objective(run: Run, splits: Splits, begun: Model | None) -> Objective
     if splits.kind in OBJECTIVES[name].data.split(" or "):
         return OBJECTIVES[name]
     fit = [known for known, o in OBJECTIVES.items() if splits.kind in o.data.split(" or ") and (
-           not kind or kind in o.models)]  # fmt: skip
+           not kind or kind in o.models)]
     if run.objective or begun:
         whose = Message("; for these and this base ({kind})", kind=kind) if kind else Message(
             "; for these")
@@ -194,10 +194,10 @@ def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Mo
         "training.betas": adam, "training.eps": adam,
         "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
         "data.overlap": rows, "data.valid": rows, "data.test": rows and not data.dataset,
-    }  # fmt: skip
+    }
     parts: dict[str, tuple[Any, Any]] = {
         "training": (s, Settings()), "check": (check, Check()), "data": (data, Data()),
-    }  # fmt: skip
+    }
     found: list[str] = []
     for name, used in heeded.items():
         part, key = name.split(".")

@@ -20,7 +20,7 @@ class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rdrop: float
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         with torch.autocast(hidden.device.type, enabled=False):
             w = weight.detach().to(hidden.dtype)
             b = None if bias is None else bias.detach().to(hidden.dtype)
@@ -96,7 +96,7 @@ def add_rdrop_gradient(p: Tensor, logits: Tensor, rdrop: float) -> Tensor:
 
 def linear_cross_entropy(
     hidden: Tensor, head: torch.nn.Linear, labels: Tensor, *, smoothing: float = 0.0, rdrop: float = 0.0
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The summed, label-smoothed cross-entropy of `head(hidden)` [N, D] against `labels` [N], without its logits.
 
     With `rdrop` the rows are two passes over the same words, one after the other; differing costs (see

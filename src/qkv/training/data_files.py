@@ -213,7 +213,7 @@ class Data:
                            found=", ".join(found))
         names = {part: f"{self.dataset}/{part}" for part in PARTS if part in found}
         rows = {part: list(hf_datasets.read_rows(found[part], self.keys, name=name, policy=policy))
-                for part, name in names.items()}  # fmt: skip
+                for part, name in names.items()}
         train, valid, test = ([row for _, row in rows.get(part, ())] for part in PARTS)
         if self.is_text:
             whole, some, last = ("\n\n".join(t for (t,) in part) for part in (train, valid, test))

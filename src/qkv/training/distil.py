@@ -78,7 +78,7 @@ class Made:
 def write_pairs(
     teacher: Teacher, data: Data, out: Path, tell: Callable[[int, int], None] | None = None,
     doubt: Callable[[str, float, float], None] | None = None,
-) -> list[Made]:  # fmt: skip
+) -> list[Made]:
     """For each file of pairs one of the same name in `out`; each is whole or not there.
 
     `tell` gets (read, all). `doubt` gets (file, chrF with the pairs' own side, chrF with what was read) as soon as

@@ -190,7 +190,7 @@ def start_ranks(count: int, command: Sequence[str], *, device: str = "auto") -> 
             child = subprocess.Popen(
                 command, env={**os.environ, **address, **own}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=file, start_new_session=True,
-            )  # fmt: skip
+            )
             children.append(child)
         join_group(device, 0, f"tcp://127.0.0.1:{store.port}", rank=0, size=count)
         yield current_ranks()

@@ -82,7 +82,7 @@ def estimate(
         steps=total, steps_per_epoch=per_epoch, peak_bytes=max(before, peak_memory(core) - own), seconds_per_step=each,
         seconds=total * each, evaluations=count, evaluation_seconds=count * evaluation,
         tokens_per_second=speed, precision=run.at.precision,
-    )  # fmt: skip
+    )
 
 
 def find_shapes(keys: Sequence[Any], plan: Plan) -> list[tuple[Any, int]]:

@@ -32,7 +32,7 @@ def train(
     core: Transformer, plan: Plan, settings: Settings, *, directory: Path | str | None = None,
     evaluate: Evaluate | None = None, report: log.Report | None = None,
     stop: Callable[[int], bool] | None = None, resume: bool = False, recorder: Recorder | None = None,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Train `core` in place; without `directory` nothing is written.
 
     `resume` continues from the directory's last checkpoint if there is one. `recorder` records the run in it.
@@ -73,7 +73,7 @@ class Loop:
     def __init__(
         self, core: Transformer, plan: Plan, settings: Settings, folder: Path | None, evaluate: Evaluate | None,
         report: log.Report,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.core, self.plan, self.settings, self.report = core, plan, settings, report
         self.stepper = OptimizerStep(core, plan, settings)
         self.checkpoints = Checkpointing(self.stepper, plan, settings, folder, evaluate, report)
@@ -236,6 +236,6 @@ class Loop:
         stepper.ranks.broadcast(self.core)
         epochs = at.epoch + at.done / len(self.order)
         end = Outcome(why, at.step, epochs, at.tokens, at.seconds, self.loss, chosen, metrics, at.precision, at.empty,
-                      at.skipped)  # fmt: skip
+                      at.skipped)
         self.report({"kind": "end", **vars(end), "step": at.step})
         return end

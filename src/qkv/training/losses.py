@@ -24,7 +24,7 @@ from qkv.training.load_balancing import balance_loss, collect_decisions, listen_
 def step_loss(
     core: Transformer, batch: Batch, *, smoothing: float = 0.0, aux_loss_weight: float = 0.0, rdrop: float = 0.0,
     drop: Drop = no_dropout,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+) -> tuple[Tensor, Tensor | None]:
     """(the loss summed over what is learnt, how many tokens chose each expert of each layer [L, E] or None).
 
     With experts, `aux_loss_weight` times the loss that evens them out (Fedus et al. 2021, equation 4), mean over
@@ -89,7 +89,7 @@ def loss_from_states(
 
 def weighted_cross_entropy(
     hidden: Tensor, head: nn.Linear, labels: Tensor, weight: Tensor, *, smoothing: float, rdrop: float = 0.0
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The cross-entropy of `head(hidden)` [N, D] against `labels` [N], summed with a weight [N] for each.
 
     The logits exist a chunk of rows at a time; on the way back they are made again. With `rdrop` the rows are two
@@ -165,7 +165,7 @@ def states(core: Transformer, batch: Batch, drop: Drop = no_dropout) -> Tensor:
         given = Inputs(
             padding_mask=batch.target_real if ahead else None, document_ids=batch.documents, segments=batch.segments,
             prefix_len=batch.prefix, blank_pos=batch.blank,
-        )  # fmt: skip
+        )
         return core.hidden(batch.target, given, drop=drop)
     real = batch.source_real
     if real is not None and bool(real.all()):

@@ -40,19 +40,19 @@ OWN_PAIRS = Settings(
 OWN_TEXT = Settings(
     epochs=10, optimizer="adamw", lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, schedule="cosine", warmup=100,
     floor=0.1, clip=1.0, patience=3,
-)  # fmt: skip
+)
 OWN_CHAT = Settings(
     epochs=3, optimizer="adamw", lr=3e-4, betas=(0.9, 0.95), schedule="linear", warmup=20, clip=1.0, patience=2
 )
 OWN_LABELS = Settings(
     epochs=10, tokens=2048, optimizer="adamw", lr=3e-4, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01,
     schedule="linear", warmup=20, clip=1.0, metric="label_accuracy", patience=3,
-)  # fmt: skip
+)
 # the family that is trained if only the objective is given
 FAMILIES: dict[str, Any] = {
     "labels": "bert", "similarity": "bert", "choice": "bert", "masked": "bert", "prefixes": "prefix", "spans": "t5",
     "denoise": "bart", "blanks": "glm_blank",
-}  # fmt: skip
+}
 OWN = {"labels": OWN_LABELS, "similarity": OWN_LABELS, "choice": OWN_LABELS, "chat": OWN_CHAT}
 
 

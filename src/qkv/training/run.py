@@ -202,4 +202,4 @@ def shrink_run(run: Run) -> Run:
         check=dataclasses.replace(run.check, sentences=4, longest=8, prompts=prompts),
         # so few rows need not contain the words to watch
         watch=dataclasses.replace(run.watch, times=min(run.watch.times, 3), longest=8, texts=(), words=()),
-    )  # fmt: skip
+    )

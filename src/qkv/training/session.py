@@ -57,7 +57,7 @@ def train_assembly(
     recorder = readings.make_recorder(a) if place and (a.run.watch.times or a.run.watch.steps) else None
     try:
         outcome = loop.train(a.model.core, a.plan, a.run.training, directory=directory, evaluate=evaluate,
-                             report=report, resume=resume, recorder=recorder)  # fmt: skip
+                             report=report, resume=resume, recorder=recorder)
     except Interrupted:
         if place:
             write_settings(a, place)

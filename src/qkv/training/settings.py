@@ -18,7 +18,7 @@ RENAMED: dict[str, str] = {
     "training.sampled": "training.scheduled_sampling", "training.sampled_ramp": "training.scheduled_sampling_ramp",
     "training.balance": "training.moe_aux_loss", "training.steer": "training.moe_bias_lr",
     "tokenizer.dropout": "tokenizer.bpe_dropout", "model.chosen": "model.top_k", "model.steered": "model.moe_bias",
-}  # fmt: skip
+}
 REMOVED: dict[str, Message] = {
     "training.outputs": Message("a translation is chosen among all words of the vocabulary; delete the key"),
 }
@@ -77,11 +77,11 @@ class Settings:
         check_range("training", self, AT_LEAST_ONE, lambda n: n >= 1, "tokens", "accumulate", "log_every")
         check_range("training", self, NOT_NEGATIVE, lambda n: n >= 0, "steps", "epochs", "seconds", "patience",
                     "warmup", "lr", "clip", "average", "weight_decay", "moe_aux_loss", "moe_bias_lr", "auxiliary",
-                "scheduled_sampling_ramp", "spike", "rdrop", "evaluate_every", "save_every")  # fmt: skip
+                "scheduled_sampling_ramp", "spike", "rdrop", "evaluate_every", "save_every")
         above = Message("a number above 0, such as 1e-8: Adam divides by it")
         check_range("training", self, above, lambda n: n > 0, "eps")
         check_range("training", self, SHARE, lambda n: 0 <= n <= 1, "label_smoothing", "decay", "floor",
-                "scheduled_sampling")  # fmt: skip
+                "scheduled_sampling")
         check_range("training", self, SHARE_BELOW_1, lambda n: 0 <= n < 1, "ema", "word_dropout")
         usual = Message("0 (the default) to {threads}", threads=THREADS)
         check_range("training", self, usual, lambda n: 0 <= n <= THREADS, "threads")

@@ -17,7 +17,7 @@ LACKS = {
     "lstm": ("activation", "attention_dropout"), "lstm-attention": ("activation", "attention_dropout"),
     "glm_blank": ("activation", "tied"), "bert": ("tied",), "bart": ("tied",), "openai_gpt": ("tied",),
     "t5": ("attention_dropout",),  # it has one rate for all
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ class Shape:
         if self.family in ("lstm", "lstm-attention"):
             attention = "additive" if self.family == "lstm-attention" else "none"
             return lstm_spec(vocabulary, width=self.width, layers=self.layers, attention=attention,
-                              dropout=self.drop, context=self.context, tied=self.tied)  # fmt: skip
+                              dropout=self.drop, context=self.context, tied=self.tied)
         kind = "llama" if self.family == "prefix" else self.family
         made = {"marian": self.marian, "gpt2": self.gpt2, "llama": self.llama, "bert": self.bert, "t5": self.t5,
-                "bart": self.bart, "glm_blank": self.glm_blank, "openai_gpt": self.openai_gpt}[kind]()  # fmt: skip
+                "bart": self.bart, "glm_blank": self.glm_blank, "openai_gpt": self.openai_gpt}[kind]()
         common = {"model_type": kind, "vocab_size": vocabulary}
         common |= {} if kind == "glm_blank" else {"tie_word_embeddings": self.tied}
         spec = spec_from_config(common | made, "model")
@@ -129,12 +129,12 @@ class Shape:
         drops = {"hidden_dropout_prob": self.drop, "attention_probs_dropout_prob": self.attention_dropout}
         return {**drops, "hidden_size": self.width, "num_hidden_layers": self.layers, "intermediate_size": self.inner,
                 "num_attention_heads": self.heads, "hidden_act": self.activation or "gelu",
-                "max_position_embeddings": self.context, "type_vocab_size": 2}  # fmt: skip
+                "max_position_embeddings": self.context, "type_vocab_size": 2}
 
     def t5(self) -> dict[str, Any]:
         return {"d_model": self.width, "num_layers": self.layers, "num_heads": self.heads, "d_ff": self.inner,
                 "d_kv": self.width // self.heads, "feed_forward_proj": self.activation or "relu",
-                "dropout_rate": self.drop}  # fmt: skip
+                "dropout_rate": self.drop}
 
     def bart(self) -> dict[str, Any]:
         return {**self.marian(), "activation_function": self.activation or "gelu", "scale_embedding": False}
@@ -143,26 +143,26 @@ class Shape:
         made = self.gpt2()
         self.refuse_narrow()
         return {key: made[key] for key in made if key not in ("n_inner", "activation_function")} | {
-            "model_type": "openai-gpt", "afn": self.activation or "gelu"}  # fmt: skip
+            "model_type": "openai-gpt", "afn": self.activation or "gelu"}
 
     def glm_blank(self) -> dict[str, Any]:
         self.refuse_narrow()
         return {"model_type": "glm", "block_position_encoding": True, "hidden_size": self.width,
                 "num_layers": self.layers, "num_attention_heads": self.heads, "max_sequence_length": self.context,
                 "output_dropout_prob": self.drop, "embedding_dropout_prob": self.drop,
-                "attention_dropout_prob": self.attention_dropout}  # fmt: skip
+                "attention_dropout_prob": self.attention_dropout}
 
     def marian(self) -> dict[str, Any]:
         both = {"layers": self.layers, "attention_heads": self.heads, "ffn_dim": self.inner}
         sides = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in both.items()}
         drops = {"dropout": self.drop, "attention_dropout": self.attention_dropout}
         return {**sides, **drops, "d_model": self.width, "activation_function": self.activation or "relu",
-                "max_position_embeddings": self.context, "scale_embedding": True}  # fmt: skip
+                "max_position_embeddings": self.context, "scale_embedding": True}
 
     def gpt2(self) -> dict[str, Any]:
         drops = {"attn_pdrop": self.attention_dropout, "resid_pdrop": self.drop, "embd_pdrop": self.drop}
         return {**drops, "n_embd": self.width, "n_layer": self.layers, "n_head": self.heads, "n_inner": self.inner,
-                "n_positions": self.context, "activation_function": self.activation or "gelu_new"}  # fmt: skip
+                "n_positions": self.context, "activation_function": self.activation or "gelu_new"}
 
     def llama(self) -> dict[str, Any]:
         sparse = {"model_type": "mixtral", "num_local_experts": self.experts, "num_experts_per_tok": self.top_k}
@@ -170,7 +170,7 @@ class Shape:
                 "num_key_value_heads": self.groups or self.heads, "intermediate_size": self.inner,
                 "hidden_act": self.activation or "silu", "max_position_embeddings": self.context,
                 "attention_dropout": self.attention_dropout,
-                **(sparse if self.experts and self.family == "llama" else {})}  # fmt: skip
+                **(sparse if self.experts and self.family == "llama" else {})}
 
 
 def label_head(spec: Spec, count: int, dropout: float) -> Labels:

@@ -151,7 +151,7 @@ def find_fault(loss: float, norm: float, recent: Sequence[Sequence[float]], *, s
     if not spike or len(recent) < ENOUGH:
         return ""
     sides = ((Message("loss"), loss, [a for a, _ in recent]),
-             (Message("gradient norm"), math.log(norm + 1e-12), [math.log(b + 1e-12) for _, b in recent]))  # fmt: skip
+             (Message("gradient norm"), math.log(norm + 1e-12), [math.log(b + 1e-12) for _, b in recent]))
     for (name, value, before), said in zip(sides, (loss, norm), strict=True):
         mean = fmean(before)
         far = (value - mean) / max(pstdev(before, mean), 0.01 * abs(mean), 1e-9)  # an even loss makes no spike of dust
@@ -164,7 +164,7 @@ def find_fault(loss: float, norm: float, recent: Sequence[Sequence[float]], *, s
 def handle_bad_step(
     wrong: str, norm: float, keys: Sequence[Any], batches: Mapping[int, Batch], at: checkpoint.Progress, s: Settings,
     store: checkpoint.Store, rank: int,
-) -> tuple[str, str]:  # fmt: skip
+) -> tuple[str, str]:
     """Count a bad step and keep its batches: the notes on both, if the run continues.
 
     Raises:
@@ -178,7 +178,7 @@ def handle_bad_step(
         again = f"-again-{at.back}" if at.back else ""  # it came to this step before
         path = store.folder / "bad_batches" / f"step-{at.step + 1}{again}.{rank}.safetensors"
         state = {"seed": s.seed, "epoch": at.epoch, "batch": at.done, "rows": [str(key) for key in keys],
-                 "why": wrong, "gradient": norm}  # fmt: skip
+                 "why": wrong, "gradient": norm}
         if keep_batches(path, batches, state):
             aside = Message("; its batches are in {path}", path=path)
     if s.on_bad_step == "stop" or at.row >= ROW or at.back >= ROW:
@@ -197,6 +197,6 @@ def keep_batches(path: Path, batches: Mapping[int, Batch], state: Mapping[str, A
     if len(list(path.parent.glob("*.safetensors"))) >= KEPT:
         return False
     tensors = {f"{micro}.{f.name}": value.clone() for micro, batch in batches.items() for f in dataclasses.fields(batch)
-               if isinstance(value := getattr(batch, f.name), Tensor)}  # fmt: skip
+               if isinstance(value := getattr(batch, f.name), Tensor)}
     checkpoint.write(path, tensors, log.replace_nonfinite(state))
     return True

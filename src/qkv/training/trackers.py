@@ -97,7 +97,7 @@ def collect_numbers(event: Event) -> dict[str, float]:
     if side is None or event.get("weights", "last") != "last":  # means are judged at the same step again
         return {}
     return {f"{side}/{key}": float(value) for key, value in event.items()
-            if key not in never and isinstance(value, int | float)}  # fmt: skip
+            if key not in never and isinstance(value, int | float)}
 
 
 def join_reports(reports: Sequence[Report | None]) -> Report:

@@ -24,7 +24,7 @@ WORD_STREAM = 0x7468_696E  # and so are those of words left out
 def plan_by_epoch(
     rows_of: Callable[[int], Any], boxes_of: Callable[[Any], bucket.Buckets],
     maker: Callable[[Any, bucket.Buckets], Callable[[Any], collate.Batch]], who: dict[str, Any],
-) -> Plan:  # fmt: skip
+) -> Plan:
     """A plan whose rows, and so their buckets, are others in each epoch; two epochs are kept at a time."""
 
     @lru_cache(maxsize=2)
@@ -105,7 +105,7 @@ def remove_words(rows: list[Rows], *, tokenizer: Tokenizer, share: float, seed: 
 
     def shorten(row: list[int]) -> list[int]:
         kept = [i for i, drawn in zip(row, draws.random(len(row)).tolist(), strict=True)
-                if drawn >= share or i in special]  # fmt: skip
+                if drawn >= share or i in special]
         return kept if any(i not in special for i in kept) else row
 
     return [tuple(map(shorten, many)) for many in rows]

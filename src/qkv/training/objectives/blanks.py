@@ -32,4 +32,4 @@ def plan_blanks(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
 
 
 BLANKS = Objective("blanks", TEXTS, (*END_TOKENS, "[MASK]", *BLANK_ENDS), "none", plan_blanks, continue_sources,
-                   ("prefix decoder",))  # fmt: skip
+                   ("prefix decoder",))

@@ -76,4 +76,4 @@ def answer_talks(model: Model, sources: Sequence[Any], how: Decoding) -> list[st
 
 
 CHAT = Objective("chat", "conversations", END_TOKENS, "none", plan_chat, answer_talks, ("causal decoder",),
-                 measure=measure_perplexity)  # fmt: skip
+                 measure=measure_perplexity)

@@ -59,7 +59,7 @@ def collate_documents(windows: torch.Tensor, end: int) -> collate.Batch:
 def plan_packed(
     run: Run, model: Model, rows: list[Row], encode: Callable[[Any], list[Row]], *, notes: tuple[str, ...] = (),
     often: np.ndarray | None = None,
-) -> tuple[Plan, HoldOut]:  # fmt: skip
+) -> tuple[Plan, HoldOut]:
     """Rows packed into the context's width, each seeing itself alone; the same company in each epoch but for `often`,
     by which each epoch has rows of its own.
     """
@@ -104,4 +104,4 @@ def plan_packed(
 
 
 DOCUMENTS = Objective("documents", base.TEXTS, base.END_TOKENS, "none", plan_documents, base.continue_sources,
-                      ("causal decoder",), measure=base.measure_perplexity)  # fmt: skip
+                      ("causal decoder",), measure=base.measure_perplexity)

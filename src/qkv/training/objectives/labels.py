@@ -122,7 +122,7 @@ def plan_labels(run: Run, splits: Splits, model: Model, *, layout: Layout = Layo
         plan = augment.plan_by_epoch(
             lambda epoch: remove(recut(epoch) if recut else rows, epoch=epoch),
             partial(labeller.bucket_texts, often=splits.often), partial(labeller.maker, classes=classes), who,
-        )  # fmt: skip
+        )
         return replace(plan, notes=notes), labeller.hold_out
     boxes = labeller.bucket_texts(rows, splits.often)
     return Plan(boxes.batches, labeller.maker(rows, boxes, classes), who, notes), labeller.hold_out
@@ -155,7 +155,7 @@ def objective_of_labels(name: str, layout: Layout | None = None) -> Objective:
     plan = partial(plan_labels, layout=layout) if layout else plan_labels
     answer = partial(judge_rows, layout=layout) if layout else base.classify_sources
     return Objective(name, "pairs", base.END_TOKENS, "none", plan, answer, ("encoder", "causal decoder"), "labels",
-                     bpe_dropout=True, labels_texts=True)  # fmt: skip
+                     bpe_dropout=True, labels_texts=True)
 
 
 LABELS = objective_of_labels("labels")

@@ -50,7 +50,7 @@ class Masker:
 
     def batch(
         self, rows: list[list[int]], classes: list[int], items: Sequence[int], draws: Iterable[corrupt.Draw], width: int
-    ) -> collate.Batch:  # fmt: skip
+    ) -> collate.Batch:
         """The texts `items`, each with words hidden as a draw of its own says."""
         hidden = [corrupt.mask_words(rows[i], self.marks, draw) for i, draw in zip(items, draws, strict=True)]
         pad = self.tokenizer.pad_id or 0

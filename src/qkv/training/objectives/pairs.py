@@ -50,4 +50,4 @@ def plan_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
 
 
 PAIRS = Objective("pairs", "pairs", base.END_TOKENS, "eos", plan_pairs, base.translate_sources,
-                  measure=base.measure_perplexity, bpe_dropout=True)  # fmt: skip
+                  measure=base.measure_perplexity, bpe_dropout=True)

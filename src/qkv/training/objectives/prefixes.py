@@ -55,4 +55,4 @@ def plan_prefixed_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, H
 
 
 PREFIXES = Objective("prefixes", base.BOTH, (*base.END_TOKENS, "<s>"), "none", plan_prefixes, base.continue_sources,
-                     ("prefix decoder",))  # fmt: skip
+                     ("prefix decoder",))

@@ -49,4 +49,4 @@ def plan_text(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
 
 
 TEXT = Objective("text", base.TEXTS, ("</s>", "<unk>"), "none", plan_text, base.continue_sources, ("causal decoder",),
-                 measure=base.measure_perplexity, bpe_dropout=True)  # fmt: skip
+                 measure=base.measure_perplexity, bpe_dropout=True)

@@ -41,7 +41,7 @@ def plan_shards(
     splits: Splits,
     model: Model,
     collate_rows: Callable[[torch.Tensor], collate.Batch] = collate.collate_windows,
-) -> tuple[Plan, HoldOut]:  # fmt: skip
+) -> tuple[Plan, HoldOut]:
     """Windows of token shards, as of one long text; an epoch is as many as cover all shards once."""
     data, s = check_shards(run, splits, model), run.training
     length = min(run.model.context, shortest_shard(splits) - 1)

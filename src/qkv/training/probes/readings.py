@@ -137,7 +137,7 @@ def read_inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dic
     row = {"text": text, "output": output, "kind": KINDS.get(kind, "continuation"),
            "source": made.pieces(ids) if both else None, "target": made.pieces(read), "prompt": len(given),
            "unknown": list(made.find_unknown(text)), "layer": None,
-           "chances": [math.exp(p) for p in said.logprobs] if said else []}  # fmt: skip
+           "chances": [math.exp(p) for p in said.logprobs] if said else []}
     if not model.spec.has_blocks:  # a baseline without layers of attention
         return row, {}
     with Trace(model.core, save=["patterns", *["lens"] * bool(model.spec.head)], tokenizer=made) as t:
@@ -170,7 +170,7 @@ def read_guesses(t: Trace, tokenizer: Any, prompt: int, masks: list[bool] | None
         [[[piece, round(p, 4)] for piece, p in zip(tokenizer.pieces(ids), chances, strict=True)]
          for ids, chances in zip(*layer, strict=True)]
         for layer in zip(found.ids.tolist(), found.chances.tolist(), strict=True)
-    ]  # fmt: skip
+    ]
     layers = ["embed", *(str(i + 1) for i in range(len(found.names) - 1))]
     return {"layers": layers, "used": masks or list(found.used), "cells": cells}
 
@@ -192,7 +192,7 @@ def read_words(model: Model, wanted: Sequence[str]) -> Reading:
     found = torch.stack([embeddings.word_vector(core, made, word, "source")[0] for word in wanted]).cpu()
     near = [embeddings.find_neighbours(core, made, word, 8, side="source") for word in wanted]
     rows = [{"word": word, "near": [{"text": n.piece, "cosine": round(n.cosine, 4)} for n in some]}
-            for word, some in zip(wanted, near, strict=True)]  # fmt: skip
+            for word, some in zip(wanted, near, strict=True)]
     unit = F.normalize(found, dim=-1)
     return rows, {"vectors": found, "cosines": unit @ unit.mT}
 
@@ -217,7 +217,7 @@ def read_teacher(model: Model, batch: Batch) -> Reading:
             "counted": counted, "p": None if said is None else round(math.exp(said), 6),
             "loss": None if said is None else round(-said, 6), "guess": show_token(made, int(best.indices[i])),
             "chance": round(float(best.values[i].exp()), 6),
-        })  # fmt: skip
+        })
     lost = [row["loss"] for row in rows if row["counted"]]
     source = None if batch.source is None else made.pieces(batch.source[0].tolist())
     mean = sum(lost) / len(lost) if lost else None

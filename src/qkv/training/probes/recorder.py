@@ -135,7 +135,7 @@ class Recorder:
         if self.pending is None or self.pending["step"] != at.step:
             self.copies, self.gradients = {}, []
             self.pending = {"step": at.step, "epoch": at.epoch, "seconds": at.seconds, "tokens": at.tokens,
-                            "loss": loss, "lr": lr}  # fmt: skip
+                            "loss": loss, "lr": lr}
         return self.after()
 
     def record(self, moment: dict[str, Any], start: float) -> dict[str, Any]:

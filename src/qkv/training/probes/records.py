@@ -29,7 +29,7 @@ REQUESTS_FILE, REQUESTS, LONGEST_REQUEST = "wishes.json", 3, 120  # a file, text
 PARTS = {
     "attn.q": "W_Q", "attn.k": "W_K", "attn.v": "W_V", "attn.out": "W_O", "cross.q": "W_Q", "cross.k": "W_K",
     "cross.v": "W_V", "cross.out": "W_O", "embed": "embedding", "source_embed": "embedding", "moe.router": "router",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def kind_of_weight(name: str) -> str:
     if path.endswith(("norm", "_sum", "_in", "_out")):
         return "norm"
     within = (("moe.", "experts"), ("ffn.", "FFN"), ("position", "position"), ("segments", "position"),
-              ("relative", "position"), ("head", "head"), ("labels", "head"))  # fmt: skip
+              ("relative", "position"), ("head", "head"), ("labels", "head"))
     return next((part for key, part in within if key in f"{path}."), "other")
 
 

@@ -72,7 +72,7 @@ def train(
     recipe: "str | Path | Run", *, overrides: Iterable[str] = (), out: "str | Path | None" = None,
     device: str = "auto", report: "Report | None" = None, resume: bool = False,
     watch: "ProbeSettings | int | None" = None,
-) -> "Trained":  # fmt: skip
+) -> "Trained":
     """Train a recipe, a TOML file or a Run; with `out`, a model directory that also keeps the run in `out`/train.
 
     `watch` says what the run records of itself while it learns, or how often; probes.records.ProbeLog reads it.
