@@ -38,8 +38,8 @@ This page is written by `python tools/families.py` from the measurements of the 
 
 
 AFTER = """
-Held to the paper: transformers has no such model, so the tests contain a slow reference in plain PyTorch, written from the
-paper's text. Such a family is saved under the names of its release, or as type `qkv` if there was none.
+Held to the paper: transformers has no such model, so the tests contain a slow reference in plain PyTorch, written from
+the paper's text. Such a family is saved under the names of its release, or as type `qkv` if there was none.
 
 """
 
