@@ -42,7 +42,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = {  # module: the names that a lab may ta
     "qkv.labs.tiny": (),
     "qkv.labs.antecedent": (),
     "qkv.labs.arms": (),
-    "qkv.baselines.lstm": ("alignment", "lstm_spec"),
+    "qkv.baselines.lstm": ("compute_alignment", "lstm_spec"),
 }
 
 
