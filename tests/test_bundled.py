@@ -47,7 +47,7 @@ def test_the_translator_knows_held_out_sentences(demo):
 @needs
 def test_the_noun_flips_with_the_verb(demo):
     halves = [h for s in load_corpus().swaps[:50] for h in two_it.two(demo, s)]
-    right = two_it.named(demo, halves)
+    right = two_it.check_nouns(demo, halves)
     assert sum(a and b for a, b in zip(right[::2], right[1::2], strict=True)) >= 40
 
 

@@ -36,7 +36,7 @@ def test_words_become_nested_options_of_the_right_types() -> None:
 @pytest.mark.parametrize(("words", "key"), [
     (["cuont=3"], "cuont: unknown key; did you mean 'count'"), (["kind=rihgt"], "kind.*did you mean 'right'"),
     (["inner.nmaes=a"], "inner.nmaes: unknown key; did you mean 'names'"), (["count=true"], "count.*whole number"),
-    (["inner=3"], "inner: found 3"), (["count"], "key=value"), (["a=1", "a.b=2"], "a.b=2.*before"),
+    (["inner=3"], "inner: found 3"), (["count"], "key=value"), (["a=1", "a.b=2"], "a.b=2.*already"),
 ])  # fmt: skip
 def test_a_mistake_names_its_key(words: list[str], key: str) -> None:
     with pytest.raises(QkvError, match=key):

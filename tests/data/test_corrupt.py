@@ -256,7 +256,7 @@ def test_blanks_that_are_not_shuffled_are_found(monkeypatch: pytest.MonkeyPatch)
             found = super().permutation(x, axis=axis)
             return np.sort(found) if x < 20 else found  # blanks are few, gaps are many
 
-    monkeypatch.setattr(Draw, "begin", lambda self: Orderly(np.random.Philox(key=[self.seed, self.index])))
+    monkeypatch.setattr(Draw, "make_generator", lambda self: Orderly(np.random.Philox(key=[self.seed, self.index])))
     assert shuffles(corrupt.blank_spans) == 0
 
 
