@@ -98,7 +98,7 @@ def step(family: Any, layers: int, ffn: int, words: int, rows: int, long: int, *
     run = Loop(core, Plan(lambda _: range(steps + 2), lambda _: batch),
                Settings(steps=steps + 2, precision="bf16", optimizer="muon", log_every=ENDLESS), None, None,
                lambda _: None)  # fmt: skip
-    run.order, run.values, run.at.precision = run.groups(0), steps + 2, "bf16"
+    run.order, run.each, run.at.precision = run.groups(0), steps + 2, "bf16"
     spent, start = list[float](), time.perf_counter()
     while len(spent) < steps + 2 and (len(spent) < 4 or time.perf_counter() - start < 10):
         before = run.at.seconds

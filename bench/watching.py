@@ -65,10 +65,11 @@ def raced(given: Any, folder: Path, hear: Any, watcher: Any) -> dict[str, Any]:
             loop, steps = runs[name][0], min(BLOCK, given.steps - BLOCK * number)
             clock, processor = timed(lambda loop=loop, steps=steps: [(loop.step(), loop.after()) for _ in range(steps)])
             if name == "live":
-                shows, rest = told(watcher, loop.watch.last)
+                shows, rest = told(watcher, loop.recorder.last)
                 processor += rest
-                if shows.get("step") != loop.watch.last:
-                    raise SystemExit(f"the page did not follow: it shows {shows}, the last record is {loop.watch.last}")
+                last = loop.recorder.last
+                if shows.get("step") != last:
+                    raise SystemExit(f"the page did not follow: it shows {shows}, the last record is {last}")
             spent[name] = spent[name][0] + clock, spent[name][1] + processor
     found = {name: told_of(runs[name][0], folder / name, spent[name], spent["plain"]) for name in names[1:]}
     live = {**found["live"], "page": shows} if watcher else {"not measured": "needs Node, web/node_modules, Chromium"}
@@ -89,7 +90,7 @@ def told_of(loop: Any, folder: Path, spent: Spent, plain: Spent) -> dict[str, An
         "ratio_of_processor_time": ratio[1],
         "records": w.steps,
         "weights_kept": w.kept,
-        "seconds_a_record": round(loop.watch.spent / len(w.steps), 3),
+        "seconds_a_record": round(loop.recorder.spent / len(w.steps), 3),
         "megabytes_on_disk": round(size / 1e6, 1),
     }
 
@@ -132,7 +133,7 @@ def begun(given: Any, folder: Path, *, watched: bool, hear: Any = None) -> tuple
     given.precision = found.at.precision
     if not watched:
         return found, (0.0, 0.0)
-    watch = found.watch = readings.make_recorder(a)
+    watch = found.recorder = readings.make_recorder(a)
 
     def first() -> None:
         if watch and (event := watch.begin(a.model.core, folder / "train", found.at)):

@@ -219,7 +219,7 @@ def read_lines(text: str | None, to: str = "") -> Iterator[str]:
 class Arriving:
     """The lines of standard input as they come, without the mark that Windows puts before a file.
 
-    `more` is False where the next one has not come yet: whoever writes them may be waiting for an answer.
+    `more` is False where the next one has not come yet: their writer may be waiting for an answer.
     """
 
     def __init__(self, source: Any) -> None:

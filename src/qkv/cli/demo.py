@@ -237,7 +237,7 @@ def welcome(story: Story, url: str, *, opened: bool) -> None:
 
 
 def keep_page_open(story: Story, url: str) -> None:
-    """Keep the page open for whoever sits there, until Ctrl-C."""
+    """Keep the page open until Ctrl-C."""
     if not sys.stdin.isatty():
         return
     story.tell()

@@ -187,7 +187,7 @@ def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Mo
     falls = s.schedule in ("cosine", "linear", "wsd")
     rows = not textual and not data.corpus
     sure = rows and not data.messages
-    heeded = {
+    used_settings = {
         "training.moe_aux_loss": experts, "training.moe_bias_lr": steered, "training.auxiliary": worded,
         "training.floor": falls, "training.decay": s.schedule == "wsd", "check.prompts": textual,
         "training.scheduled_sampling_ramp": s.scheduled_sampling,
@@ -199,7 +199,7 @@ def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Mo
         "training": (s, Settings()), "check": (check, Check()), "data": (data, Data()),
     }
     found: list[str] = []
-    for name, used in heeded.items():
+    for name, used in used_settings.items():
         part, key = name.split(".")
         own, usual = (getattr(one, key) for one in parts[part])
         found += [name] if not used and own != usual else []
