@@ -48,16 +48,12 @@ class Assembly:
     valid: Batches
     family: str | None = None  # that can say the spec of a new model, so that nothing needs to look for it
 
-    def save(self, directory: Path) -> None:
-        """Write the model as it is now."""
-        self.model.save(directory, family=self.family)
-
 
 def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -> Assembly:
     """Read the data, make (or load from the run's directory) the vocabulary, build the model or load its base."""
     splits = read_splits(run)
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
-    notes = compatibility.note_overruled(run, splits, begun)
+    notes = compatibility.note_overruled(run, splits, begun) if begun or run.tokenizer.of else ()
     if begun is not None:
         context = min(run.model.context, begun.spec.context or run.model.context)
         run = replace(run, model=replace(run.model, context=context))

@@ -83,24 +83,23 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
         Message("these texts are tokenized only once"))
     rules = (
         (dropped and (not objective.bpe_dropout or isinstance(splits.train, Mixture)),
-         QkvError("tokenizer.bpe_dropout={bpe_dropout}: {what}; remove it (it works with {fit})", bpe_dropout=dropped,
-                  what=what, fit=", ".join(name for name, o in OBJECTIVES.items() if o.bpe_dropout))),
+         Message("tokenizer.bpe_dropout={bpe_dropout}: {what}; remove it (it works with {fit})", bpe_dropout=dropped,
+                 what=what, fit=", ".join(name for name, o in OBJECTIVES.items() if o.bpe_dropout))),
         (s.word_dropout and not (objective.name == "pairs" or objective.labels_texts),
-         QkvError("training.word_dropout={word_dropout}: it works only with labelled texts and with pairs; remove it",
-                  word_dropout=s.word_dropout)),
+         Message("training.word_dropout={word_dropout}: it works only with labelled texts and with pairs; remove it",
+                 word_dropout=s.word_dropout)),
         (s.word_dropout and s.scheduled_sampling,
-         QkvError("training.scheduled_sampling: the model guesses from true words, which training.word_dropout makes "
-                  "unknown; remove one of them")),
+         Message("training.scheduled_sampling: the model guesses from true words, which training.word_dropout makes "
+                 "unknown; remove one of them")),
         (s.rdrop and not has_dropout(as_json(model.spec)),
-         QkvError("training.rdrop={rdrop}: two passes of a model without dropout are equal; set model.dropout=0.1, or "
-                  "remove rdrop", rdrop=s.rdrop)),
+         Message("training.rdrop={rdrop}: two passes of a model without dropout are equal; set model.dropout=0.1, or "
+                 "remove rdrop", rdrop=s.rdrop)),
         (model.spec.architecture not in objective.models,
-         QkvError("{name}: objective {name2!r} needs a model of kind {fit}; this one is: {architecture}", name=run.name,
-                  name2=objective.name, fit=" or ".join(objective.models), architecture=model.spec.architecture)),
+         Message("{name}: objective {name2!r} needs a model of kind {fit}; this one is: {architecture}", name=run.name,
+                 name2=objective.name, fit=" or ".join(objective.models), architecture=model.spec.architecture)),
     )
-    for refused, error in rules:
-        if refused:
-            raise error
+    if why := next((why for refused, why in rules if refused), None):
+        raise QkvError(why)
 
 
 def has_dropout(part: Any) -> bool:

@@ -1,6 +1,6 @@
 """What a run is, as frozen data: model, vocabulary, training, how it is judged, and a function that reads its data.
 
-A recipe is a file of recipes/ with `run() -> Run`; own.py makes one of your own data. Next: assemble.py.
+own_data.py makes one of a recipe's TOML file, of yours, or of your data alone. Next: assemble.py.
 """
 
 import dataclasses
@@ -113,7 +113,7 @@ class Run:
     watch: ProbeSettings = field(default_factory=ProbeSettings)
     objective: str = ""
     base: str = ""
-    data: Data | None = None  # of a run over your own files (own.py): what `splits` reads
+    data: Data | None = None  # of a run that own_data.py made: what `splits` reads
 
 
 PLAIN = ("objective", "base")

@@ -47,7 +47,7 @@ def train(run: Run, directory: Path | None, device: str, report: Report | None, 
             refuse_others(directory, begun=True)  # once more, now that no other process can begin here
         if not going_on and ranks.first:
             write_settings(a, directory)  # first, so that what is begun is known as a run, also to a second try
-            a.save(directory)  # so that a resumed run finds its vocabulary
+            a.model.save(directory, family=a.family)  # so that a resumed run finds its vocabulary
         return train_assembly(a, directory, report, resume, ranks, start)
 
 
@@ -77,7 +77,7 @@ def train_assembly(
         return Trained(a.model, outcome, {}, directory, ranks.rank)
     numbers, said = evaluation.evaluate_test(a)
     if directory is not None:
-        a.save(directory)
+        a.model.save(directory, family=a.family)
         spent = None if start is None else round(time.process_time() - start, 1)  # of all threads of this process
         done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent}
         log.write_json(directory / "train" / "result.json", done | ({"ngrams": ngrams} if ngrams else {}))

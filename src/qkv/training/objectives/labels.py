@@ -151,7 +151,7 @@ def judge_rows(model: Model, sources: Sequence[str], how: Decoding, *, layout: L
 
 
 def swap_texts(text: str) -> list[str]:
-    """Two texts in both orders (Radford et al. 2018, section 3.3): which is first says nothing of how alike they are."""
+    """Two texts in both orders, as which is first says nothing of how alike they are (Radford et al. 2018, 3.3)."""
     return [text, SEPARATOR.join(reversed(text.split(SEPARATOR)))]
 
 
