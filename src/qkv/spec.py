@@ -274,10 +274,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Labels:
-    """The output projection to `count` labels, from the state of the `first` or of the `last` token of a text."""
+    """The output projection to `count` labels, from the state of the first or last token of a text, or their mean."""
 
     count: int
-    token: Literal["first", "last"] = "first"
+    token: Literal["first", "last", "mean"] = "first"
     dense: Dense | None = None
     bias: bool = True
     dropout: float = 0.0

@@ -120,12 +120,13 @@ def learn(
 
 def print_plan(common: Common, run: Any) -> int:
     """What the run would take."""
-    from qkv.training import recipes
+    from qkv.training import own_data, recipes
 
     free = room(common.device)
     found = recipes.estimate(run, device=common.device)
     if common.json:
-        common.emit({"run": run.name, **asdict(found), "free_bytes": free})
+        chosen = {choice.key: choice.value for choice in run.choices}
+        common.emit({"run": run.name, **asdict(found), "free_bytes": free, "chosen": chosen})
         return 0
     beside = "" if free is None else common.say(", of {free:.2f} GB free", free=free / 1e9)
     some, evaluations = found.parameters != found.trained_parameters, max(1, found.evaluations)
@@ -142,11 +143,14 @@ def print_plan(common: Common, run: Any) -> int:
         (Message("training time, about"), clock(found.seconds)),
         (Message("evaluations besides"), f"{found.evaluations} × {clock(found.evaluation_seconds / evaluations)}"),
     )
+    mark = "# " if run.choices else ""  # what is printed is a TOML file then
     for (text, value) in rows:
-        click.echo(pad_name(common.say(text)) + value)
+        click.echo(mark + pad_name(common.say(text)) + value)
     if free is not None and found.peak_bytes > free:
-        click.echo(common.say("this will not fit: halve training.tokens and double training.accumulate, or "
+        click.echo(mark + common.say("this will not fit: halve training.tokens and double training.accumulate, or "
                               "training.recompute=blocks"))
+    if run.choices:
+        click.echo(own_data.write_toml(run, common.say))
     return 0
 
 

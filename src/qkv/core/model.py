@@ -171,6 +171,9 @@ class Labels(nn.Module):
         s = self.spec
         if s.token == "first":
             x = x[:, 0]  # B D
+        elif s.token == "mean":
+            real = step.positions.token.ne(0).index_fill(1, x.new_zeros(1).long(), True)[..., None]  # B T 1
+            x = (x * real).sum(1) / real.sum(1)  # B D
         else:
             x = x[torch.arange(len(x), device=x.device), step.positions.token.argmax(1)]  # B D
         return step.tap(self, "out", self.out(step.drop(self.dense(x), s.dropout)))

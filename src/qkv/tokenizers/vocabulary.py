@@ -15,6 +15,7 @@ from qkv.tokenizers.tokenizer import Tokenizer
 
 Kind = Literal["char", "word", "bpe", "lexicon", "split"]
 Template = Literal["none", "eos", "bos", "cls"]
+Cjk = Literal["joined", "single"]
 LATIN = "0-9A-Za-zÀ-ɏ"
 CJK = r"\p{Han}\p{Hiragana}\p{Katakana}"
 WIDE = CJK + "，。、；：？！（）《》〈〉「」『』【】“”‘’…—～·"
@@ -29,14 +30,15 @@ TIGHT = rf" (?=[{WIDE},.?!;:%)\]'’])|(?<=[{WIDE}(\[]) |(?<=['’]) (?=(?:s|t|m
 
 def train_vocabulary(
     texts: Iterable[str], *, kind: Kind, size: int = 8000, words: Sequence[str] = (),
-    specials: Sequence[str] = ("<pad>", "</s>", "<unk>"), template: Template = "none",
+    specials: Sequence[str] = ("<pad>", "</s>", "<unk>"), template: Template = "none", cjk: Cjk = "joined",
 ) -> Tokenizer:
     """A tokenizer of at most `size` tokens, the special ones first.
 
     `char`: each character; `word`: words and punctuation; `bpe`: byte-level BPE (Sennrich et al. 2016), which spells
     any text; `split`: what spaces separate, with "@@ " as a joint; `lexicon`: the given `words` alone, English ones
     whole, runs of Chinese cut into the fewest words. `template` adds the end symbol behind or the begin symbol before;
-    `cls` adds [CLS] before and [SEP] behind.
+    `cls` adds [CLS] before and [SEP] behind. With `cjk` of "single", no piece of `bpe` joins two Chinese or Japanese
+    characters.
 
     Raises:
         QkvError: no text or words, a special token that the kind or the template needs, or too small a size.
@@ -57,7 +59,7 @@ def train_vocabulary(
         if kind == "lexicon":
             backend = _lexicon(words, specials, roles["unk"])
         elif kind == "bpe":
-            backend = _bpe(texts, size, specials)
+            backend = _bpe(texts, size, specials, cjk)
         else:
             backend = _words(texts, kind, size, (list(specials), roles["unk"]))
         ends = _ends(backend, template, roles)
@@ -79,9 +81,12 @@ def _ends(backend: tokenizers.Tokenizer, template: Template, roles: dict[str, st
     return around(ids.get(template) if template == "bos" else None, ids.get(template) if template == "eos" else None)
 
 
-def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> tokenizers.Tokenizer:
+def _bpe(texts: Iterable[str], size: int, specials: Sequence[str], cjk: Cjk) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if cjk == "single":
+        single = pre_tokenizers.Split(Regex(f"[{CJK}]"), "isolated")
+        backend.pre_tokenizer = pre_tokenizers.Sequence([single, backend.pre_tokenizer])
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size, special_tokens=list(specials), show_progress=False,

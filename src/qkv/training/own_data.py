@@ -1,9 +1,10 @@
 """Runs over your own data: as a TOML file describes them, or as the files alone say. Next: assemble.py."""
 
+import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from qkv.errors import QkvError
 from qkv.hub import spec_of
 from qkv.messages import Message
 from qkv.options import replace_from_dict
+from qkv.training.compatibility import USUAL
 from qkv.training.data_files import Data, read_shared
-from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, parse_overrides, refuse_key, suggest_key
+from qkv.training.planner import measure, plan
+from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, nest, parse_overrides, refuse_key, suggest_key
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits, list_words
@@ -24,27 +27,11 @@ from qkv.training.splits import Splits, list_words
 SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
 KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
 
-OWN_PAIRS = Settings(
-    epochs=20, lr=1e-3, schedule="inverse", warmup=1000, label_smoothing=0.1, clip=1.0, metric="bleu", average=3,
-    patience=5,
-)
-OWN_TEXT = Settings(
-    epochs=10, optimizer="adamw", lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, schedule="cosine", warmup=100,
-    floor=0.1, clip=1.0, patience=3,
-)
-OWN_CHAT = Settings(
-    epochs=3, optimizer="adamw", lr=3e-4, betas=(0.9, 0.95), schedule="linear", warmup=20, clip=1.0, patience=2
-)
-OWN_LABELS = Settings(
-    epochs=10, tokens=2048, optimizer="adamw", lr=3e-4, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01,
-    schedule="linear", warmup=20, clip=1.0, metric="label_accuracy", patience=3,
-)
 # the family that is trained if only the objective is given
 FAMILIES: dict[str, Any] = {
     "labels": "bert", "similarity": "bert", "choice": "bert", "masked": "bert", "prefixes": "prefix", "spans": "t5",
     "denoise": "bart", "blanks": "glm_blank",
 }
-OWN = {"labels": OWN_LABELS, "similarity": OWN_LABELS, "choice": OWN_LABELS, "chat": OWN_CHAT}
 
 
 def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) -> Run:
@@ -130,10 +117,9 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     """
     typed = resolve_paths(parse_overrides(words, PARTS if recipe else OWN_PARTS), folder)
     values = resolve_paths(values, folder)
-    tables = [table for given in (values, typed) if isinstance(table := given.get("training"), dict)]
-    said = {key for table in tables for key in table}
-    if {"steps", "seconds"} & said and "epochs" not in said:  # the usual epochs are not an end beside these
-        typed["training"] = {"epochs": 0, **typed.get("training", {})}
+    given = list_given(values) | list_given(typed)
+    if {"training.steps", "training.seconds"} & given.keys() and "training.epochs" not in given:
+        typed["training"] = {"epochs": 0, **typed.get("training", {})}  # usual epochs are not an end beside these
 
     def put_in(run: Run) -> Run:
         try:
@@ -146,13 +132,31 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     data = first.data
     assert data is not None
     family = FAMILIES.get(first.objective, "gpt2" if data.is_text or data.messages else Shape.family)
-    usual = OWN_CHAT if data.messages else OWN_TEXT if data.is_text else OWN_PAIRS
-    usual = OWN.get(first.objective, usual)
-    if usual is OWN_PAIRS and hides_words(first):
-        usual = replace(usual, metric="loss")  # words are guessed, nothing is translated
-    read = partial(read_shared, data) if recipe else partial(data.splits, folder)
-    return put_in(replace(first, splits=read, model=Shape(family=family), training=usual,
-                          words=list_words if data.corpus else None))
+    read = cache(partial(read_shared, data) if recipe else partial(data.splits, folder))
+    usual = replace(first, splits=read, model=Shape(family=family), words=list_words if data.corpus else None)
+    usual = put_in(usual)
+    if recipe:
+        return usual
+    objective = usual.objective or guess_objective(usual)
+    width = spec_of(usual.base).stack.width if usual.base else 0
+    given |= {"model.family": usual.model.family} | ({"model.width": width} if width else {})
+    choices = plan(measure(read(), objective), given)
+    chosen = {choice.key: choice.value for choice in choices}
+    chosen |= {"training.epochs": 0} if "training.steps" in chosen else {}
+    return put_in(replace_from_dict(replace(usual, choices=choices), nest(chosen)))
+
+
+def list_given(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """What nested values say, by keys such as "training.lora.rank"."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= list_given(value, f"{where}{key}.") if isinstance(value, dict) else {where + key: value}
+    return found
+
+
+def guess_objective(run: Run) -> str:
+    """What a run learns that does not say it, as compatibility.py decides when it has read data and base."""
+    return "masked" if hides_words(run) else USUAL[run.model.family]
 
 
 def hides_words(run: Run) -> bool:
@@ -175,3 +179,24 @@ def resolve_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         here = {key: str(folder / str(cut[key])) for key in ("merges", "of") if cut.get(key)}
         values["tokenizer"] = {**cut, **{key: path for key, path in here.items() if Path(path).exists()}}
     return values
+
+
+def write_toml(run: Run, say: Callable[..., str] = str) -> str:
+    """A run over your own data as a TOML file that gives the same run, with the reason of each choice beside it."""
+    reasons = {choice.key: say(choice.why) for choice in run.choices}
+    lines = [f"{key} = {format_value(getattr(run, key))}" for key in PLAIN if getattr(run, key)]
+    for part in OWN_PARTS:
+        options = getattr(run, part)
+        usual = list_given(asdict(Settings(steps=1) if part == "training" else type(options)()), f"{part}.")
+        values = {key: value for key, value in list_given(asdict(options), f"{part}.").items()
+                  if key in reasons or value != usual[key]}
+        rows = {key: f"{key.partition('.')[2]} = {format_value(value)}" for key, value in values.items()}
+        width = max(map(len, rows.values()), default=0)
+        told = [f"{row:<{width}}  # {reasons[key]}" if key in reasons else row for key, row in rows.items()]
+        lines += ["", f"[{part}]", *told] if told else []
+    return "\n".join(lines).strip()
+
+
+def format_value(value: Any) -> str:
+    """A value as TOML writes it."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

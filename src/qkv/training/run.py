@@ -18,8 +18,9 @@ from qkv.errors import QkvError, meant, nearest
 from qkv.messages import Message
 from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, parse_assignments, replace_from_dict
 from qkv.tokenizers.bpe_dropout import Ranks, read_merges
-from qkv.tokenizers.vocabulary import Kind
+from qkv.tokenizers.vocabulary import Cjk, Kind
 from qkv.training.data_files import Data
+from qkv.training.planner import Choice
 from qkv.training.settings import REMOVED, RENAMED, Part, Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits, find_data_file
@@ -34,6 +35,7 @@ class Vocabulary(Part):
 
     kind: Kind = "bpe"
     size: int = 8000
+    cjk: Cjk = "joined"  # single: no piece of kind bpe joins two Chinese or Japanese characters
     bpe_dropout: float = 0.0  # the paper's: 0.1, for Chinese and Japanese 0.6
     of: str = ""  # the MODEL whose vocabulary this run has, such as another run's directory
     merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
@@ -114,6 +116,7 @@ class Run:
     objective: str = ""
     base: str = ""
     data: Data | None = None  # of a run that own_data.py made: what `splits` reads
+    choices: tuple[Choice, ...] = ()  # what the planner chose of all this, as nobody said it
 
 
 PLAIN = ("objective", "base")
@@ -155,6 +158,15 @@ def refuse_key(name: str) -> None:
     if part in OWN_PARTS and key in others:
         known = ", ".join(f.name for f in dataclasses.fields(OWN_PARTS[part]))
         raise QkvError("{name}: unknown key{hint} (known: {known})", name=name, hint=suggest_key(key), known=known)
+
+
+def nest(choices: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by keys such as "model.width" as a nested mapping."""
+    values: dict[str, Any] = {}
+    for key, value in choices.items():
+        part, _, name = key.partition(".")
+        values.setdefault(part, {})[name] = value
+    return values
 
 
 def override_run(run: Run, words: Iterable[str]) -> Run:

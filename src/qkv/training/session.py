@@ -1,6 +1,7 @@
 """One run from start to end: assembled, trained, tested and saved to a directory from which it can resume."""
 
 import dataclasses
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -13,13 +14,14 @@ from filelock import FileLock, Timeout
 
 from qkv.errors import QkvError
 from qkv.model import Model
+from qkv.options import replace_from_dict
 from qkv.training import checkpoint, evaluation, log, loop
 from qkv.training.assemble import Assembly, assemble
 from qkv.training.control import Interrupted, Outcome
 from qkv.training.distributed import Ranks
 from qkv.training.log import Report
 from qkv.training.probes import readings
-from qkv.training.run import PARTS, PLAIN, Run
+from qkv.training.run import PARTS, PLAIN, Run, nest
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ def train(run: Run, directory: Path | None, device: str, report: Report | None, 
     """Train in this process, which is one of `ranks`."""
     going_on = bool(resume and directory and checkpoint.Store(directory / "train", {}).last)
     start = None if going_on else time.process_time()
+    run = recall_choices(run, directory) if directory and going_on else run
     a = assemble(run, directory=directory if going_on else None, device=device)
     if directory is None:
         return train_assembly(a, None, report, resume, ranks, start)
@@ -128,10 +131,17 @@ def lock_directory(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def recall_choices(run: Run, directory: Path) -> Run:
+    """The run with what was chosen when it began, as a second choice depends on how fast the machine is by then."""
+    kept = json.loads((directory / "train" / "run.json").read_text(encoding="utf-8")).get("chosen", {})
+    return replace_from_dict(run, nest({c.key: kept[c.key] for c in run.choices if c.key in kept}))
+
+
 def write_settings(a: Assembly, directory: Path) -> None:
     """Write the settings beside the run: those that it begins with, or a resumed part, which may have others."""
     kept: dict[str, Any] = {"name": a.run.name, "notes": [*a.splits.notes, *a.plan.notes]}
     for part in (*PARTS, *PLAIN, *(["data"] if a.run.data else [])):
         value = getattr(a.run, part)
         kept[part] = value if part in PLAIN else dataclasses.asdict(value)
+    kept |= {"chosen": {c.key: c.value for c in a.run.choices}} if a.run.choices else {}
     log.write_json(directory / "train" / "run.json", kept)

@@ -77,6 +77,7 @@ class Shape(Part):
     attention_dropout: float = 0.0
     context: int = 256
     tied: bool = True
+    pooling: Literal["", "first", "last", "mean"] = ""  # which states labels are read from; empty: the family's usual
 
     where = "model"
     ranges = (
@@ -112,7 +113,7 @@ class Shape(Part):
         spec = spec_from_config(config, "model")
         spec = make_prefix_decoder(spec, self) if self.family == "prefix" else spec
         spec = add_router_bias(spec) if self.moe_bias else spec
-        return replace(spec, labels=label_head(spec, labels, fields["dropout"])) if labels else spec
+        return replace(spec, labels=label_head(spec, labels, fields["dropout"], self.pooling)) if labels else spec
 
     def refuse_idle(self) -> None:
         """Refuse what this family would ignore, and sizes that do not go together."""
@@ -151,11 +152,14 @@ def find_ignored(family: str) -> list[str]:
     return ignored + [key for key in ("groups", "experts") if family not in SHARING]
 
 
-def label_head(spec: Spec, count: int, dropout: float) -> Labels:
-    """What labels texts: an encoder by its first state (Devlin et al. 2018), a decoder by its last (GPT-1)."""
+def label_head(spec: Spec, count: int, dropout: float, pooling: str = "") -> Labels:
+    """What labels texts: an encoder by its first state (Devlin et al. 2018), a decoder by its last (GPT-1), or either
+    by `pooling`: "first", "last" or "mean" (Reimers & Gurevych 2019).
+    """
+    token: Any = pooling or ("last" if spec.decoder else "first")
     if spec.decoder:
-        return Labels(count, "last", bias=False, dropout=dropout)
-    return Labels(count, dense=Dense("tanh"), dropout=dropout)
+        return Labels(count, token, bias=False, dropout=dropout)
+    return Labels(count, token, dense=Dense("tanh"), dropout=dropout)
 
 
 def make_prefix_decoder(spec: Spec, shape: Shape) -> Spec:

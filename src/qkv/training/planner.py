@@ -1,0 +1,222 @@
+"""What a run is where you did not say it: sizes, rates and length from what the data are. Next: own_data.py.
+
+Each choice has a reason. The rules come from experiments on cuts of several data sets (docs/LOG.md, 2026-11-25); what
+a person sets is taken, and the rest fits itself to it.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qkv.core.model import Transformer
+from qkv.core.step import Inputs
+from qkv.data.shards import Mixture
+from qkv.devices import parse_device
+from qkv.messages import Message
+from qkv.spec import Spec
+from qkv.training.shape import Shape
+from qkv.training.splits import Splits
+
+LOOKED = 20_000  # rows that are measured, evenly over all
+SEEN, LOOKS = 30_000, 30  # characters of a text that are measured at each of so many places
+UNSPACED = (("\u2e80", "\u9fff"), ("\uf900", "\ufaff"), ("\u0e00", "\u0e7f"))  # Chinese, Japanese; Thai
+LONGEST = 1200.0  # seconds of training where none are given
+SURE = 3e9  # floating-point operations a second that any machine does: shorter runs are not timed
+TIMED = 3  # steps
+USUAL: dict[str, dict[str, Any]] = {
+    "pairs": {"optimizer": "muon", "lr": 0.005, "betas": (0.9, 0.98), "eps": 1e-8, "label_smoothing": 0.1,
+              "metric": "bleu", "average": 3},
+    "labels": {"optimizer": "adamw", "lr": 0.002, "betas": (0.9, 0.98), "eps": 1e-8, "weight_decay": 0.05,
+               "metric": "label_accuracy"},
+    "plain text": {"optimizer": "muon", "lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1},
+    "conversations": {"optimizer": "adamw", "lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8},
+    "hidden": {"optimizer": "adamw", "lr": 0.002, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01},
+}
+LABELLED = ("labels", "similarity", "choice")
+HIDDEN = ("masked", "prefixes", "spans", "denoise", "blanks")  # objectives that put back what a text lacks
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was measured of the training data: `characters` of both sides, of which `letters` are the target's."""
+
+    kind: str  # "pairs", "labels", "plain text", "token shards" or "conversations": what the data are
+    objective: str  # what is learnt from them
+    rows: int
+    characters: int
+    letters: int
+    alphabet: int
+    unspaced: float  # the share of characters of scripts that put no spaces between words
+    longest: int  # characters of a source, which one row in a hundred exceeds
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting that nobody gave, and why it is as it is."""
+
+    key: str
+    value: Any
+    why: Message
+
+
+def measure(splits: Splits, objective: str) -> Facts:
+    """The facts of the training data, from rows or stretches drawn evenly over all of it."""
+    train, labelled = splits.train, objective in LABELLED
+    if isinstance(train, Mixture):
+        count = 4 * sum(len(shard) for shard in train.shards)
+        return Facts("token shards", objective, count, count, count, 0, 0.0, 0)
+    if isinstance(train, str):
+        places = range(0, len(train), max(1, len(train) // LOOKS))
+        some = "".join(train[at : at + SEEN] for at in places) if len(train) > LOOKS * SEEN else train
+        return Facts("plain text", objective, len(train) // 64, len(train), len(train), len(set(some)),
+                     share_unspaced(some), 0)
+    rows = train[:: max(1, len(train) // LOOKED)]
+    if splits.kind == "conversations":
+        rows = [("\n".join(str(m["content"]) for m in talk), "") for talk in rows]
+    sources, targets = [row[0] for row in rows], [] if labelled else [row[1] for row in rows]
+    text, scale, lengths = "".join((*sources, *targets)), len(train) / len(rows), sorted(map(len, sources))
+    letters = sum(map(len, targets)) or len(text)
+    return Facts("labels" if labelled else splits.kind, objective, len(train), int(scale * len(text)),
+                 int(scale * letters), len(set(text)), share_unspaced(text), lengths[int(0.99 * (len(lengths) - 1))])
+
+
+def share_unspaced(text: str) -> float:
+    """The share of characters that belong to scripts without spaces between words, such as Chinese."""
+    return sum(any(a <= c <= b for a, b in UNSPACED) for c in text) / max(1, len(text))
+
+
+class Planner:
+    """Chooses settings one by one; `given` are those that a person set, by key such as "model.width"."""
+
+    def __init__(self, facts: Facts, given: Mapping[str, Any]) -> None:
+        self.facts, self.given = facts, given
+        self.choices: list[Choice] = []
+
+    def choose(self, key: str, value: Any, why: Message) -> Any:
+        """The given value of a setting, or this one, with its reason."""
+        if key in self.given:
+            return self.given[key]
+        self.choices.append(Choice(key, value, why))
+        return value
+
+    def choose_vocabulary(self) -> tuple[int, float]:
+        """How text is cut: about how many tokens there are, and how many characters each has."""
+        f, crowded = self.facts, self.facts.unspaced > 0.2
+        size = round(280 + 0.6 * f.characters**0.6)
+        kind, why = "bpe", Message("pieces that {characters:,} characters show often enough", characters=f.characters)
+        if f.kind == "labels" and not crowded:
+            kind, size, why = "word", 20_000, Message("whole words tell labels apart better than pieces do")
+        elif f.kind in ("labels", "plain text") and f.characters < 3e6:
+            kind, size = "char", f.alphabet + 100
+            why = Message("{characters:,} characters are too few to learn words from", characters=f.characters)
+        kind = self.choose("tokenizer.kind", kind, why)
+        if kind == "bpe" and f.kind == "pairs" and crowded and f.characters < 1e6:
+            self.choose("tokenizer.cjk", "single", Message("each Chinese character stands for itself: the text is too "
+                                                           "short to join them"))
+        size = self.choose("tokenizer.size", min(16_000, max(300, size)) if kind == "bpe" else size, why)
+        if kind in ("char", "lexicon"):
+            return size, 1.0
+        return size, (1.3 if crowded else 5.0 if kind != "bpe" else 1.6 + 0.5 * math.log2(max(1, size / 300)))
+
+    def choose_model(self, each: float) -> Shape:
+        """The size of a new model, whose tokens have `each` characters."""
+        f = self.facts
+        rooms = {"labels": ((64, 1, 0.5), (128, 2, 0.3)), "pairs": ((128, 2, 0.2), (192, 3, 0.2), (256, 4, 0.1))}
+        sizes = rooms.get(f.kind, ((128, 4, 0.2), (192, 5, 0.1), (256, 6, 0.1)))
+        bounds = {"labels": (5e6,), "pairs": (3e5, 2e7)}.get(f.kind, (3e6, 3e7))
+        width, layers, dropout = sizes[sum(f.characters > bound for bound in bounds)]
+        why = Message("the size that {characters:,} characters fill", characters=f.characters)
+        family = self.given["model.family"]
+        width, layers = self.choose("model.width", width, why), self.choose("model.layers", layers, why)
+        heads = next(n for n in (4, 2, 1) if width % n == 0)
+        heads = self.choose("model.heads", heads, Message("a divisor of the width"))
+        ffn = self.given.get("model.ffn", 0)
+        if family not in ("llama", "prefix"):
+            self.choose("model.dropout", dropout, Message("against learning {rows:,} rows by heart", rows=f.rows))
+        if f.kind == "labels" and family == "bert":
+            ffn = self.choose("model.ffn", 2 * width, why)
+            self.choose("model.pooling", "mean", Message("every word of a short text counts"))
+            if f.longest / each > 250:
+                self.choose("model.context", min(512, 8 * math.ceil(f.longest / each / 8) + 8),
+                            Message("the longest texts have {longest} characters", longest=f.longest))
+        return Shape(family=family, width=width, layers=layers, heads=heads, ffn=ffn)
+
+    def choose_rate(self, width: int, *, new: bool) -> None:
+        """Optimiser and rate: of a new model, or gentler of one that was trained before."""
+        f = self.facts
+        name = "hidden" if f.objective in HIDDEN else f.kind
+        usual = USUAL.get(name, USUAL["plain text"])
+        if not new:
+            adapters = bool(self.given.get("training.lora.rank"))
+            usual = {**USUAL["conversations"], "lr": 1e-3 if adapters else 3e-4 if width <= 256 else 1e-4,
+                     **{key: value for key, value in usual.items() if key in ("metric", "label_smoothing")}}
+        why = Message("usual for a new model") if new else Message("gentle, as the model was trained before")
+        for key, value in {**usual, "clip": 1.0}.items():
+            self.choose(f"training.{key}", value, why)
+
+    def choose_length(self, each: float, time_step: Callable[[int, float], float] | None) -> None:
+        """Batch and steps: as often through the data as helps, within the time there is."""
+        f, given = self.facts, self.given
+        new, rows = time_step is not None, max(1, f.rows)
+        least = {"pairs": 200, "labels": 200}.get(f.kind, 300) if new else 60
+        passes = {"pairs": 80 * (rows / 200) ** -0.2, "labels": 10.0}.get(
+            f.kind, 20 * (max(1, f.characters) / 1e5) ** -0.5)
+        passes = min(100.0, max(0.3, passes)) if new else 5.0
+        tokens = self.choose("training.tokens", 1024 if rows < 1e5 or f.kind != "pairs" else 2048,
+                             Message("small steps learn more in the same time"))
+        epoch = max(1.0, (f.letters if f.kind == "pairs" else f.characters) / each / 0.9)  # a tenth is padding
+        steps, seconds = max(least, math.ceil(passes * epoch / tokens)), given.get("training.seconds", 0) or LONGEST
+        why = Message("{passes:.3g} times through the data", passes=steps * tokens / epoch)
+        if time_step and steps * (each := time_step(tokens, steps / seconds)) > seconds:
+            steps = max(1, int(seconds / each))
+            why = Message("as many as {seconds:.0f} s have room for, at {each:.3f} s each", seconds=seconds, each=each)
+        ends = (given.get("training.steps", 0), math.ceil(given.get("training.epochs", 0) * epoch / tokens))
+        steps = min((n for n in ends if n), default=0) or self.choose("training.steps", steps, why)
+        self.choose("training.warmup", max(1, min(1000, round(0.06 * steps))), Message("6 % of the steps"))
+        self.choose("training.schedule", "linear", Message("the rate is down when the steps end"))
+        self.choose("training.evaluate_every", max(1, min(2000, steps // 10)), Message("ten times in the run"))
+        self.choose("training.patience", 4, Message("evaluations without a better one"))
+
+
+def time_training_step(spec: Spec, tokens: int, length: int) -> float:
+    """The seconds of a training step of a model on this machine, about: the median of a few on drawn tokens."""
+    core, rows = Transformer(spec), max(1, tokens // length)
+    core.to(parse_device("auto"))
+    ids = torch.randint(0, spec.vocabulary, (rows, length), device=core.embed.weight.device)
+    spent = list[float]()
+    for _ in range(TIMED + 1):
+        start = time.perf_counter()
+        made = core(ids, Inputs(source=ids) if spec.encoder and spec.decoder else Inputs(), mode="train")
+        torch.nn.functional.cross_entropy(made.logits.flatten(0, 1), ids.flatten()).backward()
+        core.zero_grad()
+        spent.append(time.perf_counter() - start)
+    return 1.3 * statistics.median(spent[1:])  # the update of the weights besides
+
+
+def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """Every setting that is not given, chosen for these data.
+
+    `given` has the model's family; of a run that begins with a trained model, its `base` and the width of that.
+    """
+    planner = Planner(facts, given)
+    if given.get("base"):
+        planner.choose_rate(given["model.width"], new=False)
+        planner.choose_length(3.0 - 1.5 * facts.unspaced, None)
+        return tuple(planner.choices)
+    size, each = (1000, 4.0) if facts.kind == "token shards" else planner.choose_vocabulary()
+    shape = planner.choose_model(each)
+    planner.choose_rate(shape.width, new=True)
+
+    def time_step(tokens: int, rate: float) -> float:
+        weights = 24 * shape.layers * shape.width**2 + size * shape.width
+        if 6 * weights * tokens * rate < SURE:  # any machine makes so many steps a second
+            return 0.0
+        return time_training_step(shape.spec(size), tokens, 32 if facts.kind == "pairs" else 64)
+
+    planner.choose_length(each, time_step)
+    return tuple(planner.choices)
