@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from safetensors.torch import save_file
 import qkv
 from qkv.errors import QkvError
 from qkv.explore import probe_answers, server
-from qkv.explore.server import Desk, Events, make_app
+from qkv.explore.server import Desk, Events, Site, make_app
 from qkv.model import Model
 from qkv.training.probes.records import ProbeLog
 
@@ -53,7 +52,7 @@ class Browser:
     """Asks the application without a socket, as a browser does that has the cookie."""
 
     def __init__(self, desk: Desk, *, known: bool = True) -> None:
-        self.app = make_app(desk, token=TOKEN, port=PORT)
+        self.app = make_app(Site(desk), token=TOKEN, port=PORT)
         self.cookie = f"qkv-{PORT}={TOKEN}" if known else ""
 
     async def ask(self, path: str, body: bytes | None = None, **headers: str) -> Reply:
@@ -187,14 +186,14 @@ def test_static_files_have_a_tag(browser: Browser) -> None:
 # The answers with which the page opens
 
 
-def opened(desk: Desk) -> tuple[server.Site, Browser]:
+def opened(desk: Desk) -> tuple[Site, Browser]:
     """The site once those answers are made, and a browser in it."""
-    site = server.Site(desk, server.Gate(TOKEN, PORT), ThreadPoolExecutor(1))
+    site = Site(desk)
     site.prepare()
     assert site.begun
     site.begun[1].result(60)
     browser = Browser(desk)
-    browser.app = server.build_app(site)
+    browser.app = make_app(site, token=TOKEN, port=PORT)
     return site, browser
 
 
