@@ -3,14 +3,13 @@
 The measure is that of lens/activation_patching.py. Read question.py first.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from qkv.explore.body import Answer, Query
-from qkv.explore.question import Pass, Refused, Run, kind, read_text
+from qkv.explore.question import Pass, Refused, Run, make_case, mask_token, read_text
 from qkv.lens import activation_patching, edit, resolve
-from qkv.lens.edge_ablation import Case
 from qkv.model import Model
-from qkv.tasks.special_tokens import start_ids
 
 
 def patch(run: Run, query: Query) -> Answer:
@@ -49,12 +48,6 @@ def list_movable(run: Run) -> dict[str, tuple[int, list[list[int]]]]:
             for side, stack in sides.items() if stack}
 
 
-def mask_token(model: Model) -> int:
-    """The token that stands for a word to be guessed, -1 where there is none."""
-    found = model.tokenizer.mask_id if model.tokenizer else None
-    return -1 if found is None else found
-
-
 def find_difference(model: Model, first: Pass, second: Pass) -> list[tuple[int, int]]:
     """The first place where two answers differ, and the word that each has there: (place, id), at most two.
 
@@ -72,7 +65,8 @@ def measure_patch(run: Run, token: tuple[int, int], at: tuple[str, int, int]) ->
     place, wanted = token
     name, source, pos = at
     assert run.second is not None
-    cases = [make_case(run, one, place, wanted) for one in (run.first, run.second)]
+    cases = [make_case(run.model, one, (*one.written[:place], wanted)) for one in (run.first, run.second)]
+    cases = [replace(case, at=len(case.target) - 1) for case in cases]
     found = activation_patching.patch_activation(run.model.core, *cases, name=name, source=source, pos=pos)
     both = ", ".join(f"qkv.lens.edge_ablation.Case({c.source!r}, {c.target!r}, {c.at}, {c.free})" for c in cases)
     call = "qkv.lens.activation_patching.patch_activation"
@@ -80,14 +74,3 @@ def measure_patch(run: Run, token: tuple[int, int], at: tuple[str, int, int]) ->
     assert run.model.tokenizer is not None
     logs = {key: getattr(found, key) for key in ("before", "after", "donor")}
     return {"text": run.model.tokenizer.pieces([wanted])[0], "id": wanted, **logs, "line": line}
-
-
-def make_case(run: Run, one: Pass, place: int, wanted: int) -> Case:
-    """A text with what it wrote up to a place, and a word there; for an encoder a word at its first [MASK]."""
-    if run.model.spec.decoder is None:
-        at = one.ids.index(mask_token(run.model))
-        return Case(tuple(one.ids), (*one.ids[:at], wanted), at)
-    both = run.model.encoder_decoder
-    given = (*(() if both else one.ids), *start_ids(run.model))
-    target = (*given, *one.written[:place], wanted)
-    return Case(tuple(one.ids) if both else (), target, len(target) - 1, len(one.ids) * (kind(run.model) == "prefix"))

@@ -14,12 +14,11 @@ from torch import Tensor
 from qkv.explore import activation_patching, scenes
 from qkv.explore.body import Answer, Query, list_tokens, translate_both
 from qkv.explore.embeddings import PLAIN
-from qkv.explore.question import Pass, Refused, Run, kind
+from qkv.explore.question import Pass, Refused, Run, kind, make_case, mask_token
 from qkv.lens import logit_lens, resolve
 from qkv.lens.edge_ablation import Case
 from qkv.messages import Message
 from qkv.sampling import Sampling
-from qkv.tasks.special_tokens import start_ids
 
 WORK = 5e10  # multiply-adds of the head that one lens may take: more, and only the last positions are shown
 
@@ -83,8 +82,7 @@ def mark_usable(run: Run, passed: Any) -> list[bool]:
     """Whether the guess at each position counts: an encoder's at its masks (everywhere without one), else as it ran."""
     if run.model.spec.decoder:
         return passed.used
-    mask_id = run.model.tokenizer.mask_id if run.model.tokenizer else None
-    ids = passed.ids[0].tolist()
+    mask_id, ids = mask_token(run.model), passed.ids[0].tolist()
     return [i == mask_id for i in ids] if mask_id in ids else [True] * len(ids)
 
 
@@ -210,20 +208,17 @@ def proof(run: Run, query: Query) -> Answer:
         raise Refused("this model writes no words: there is nothing to prove")
     both = model.encoder_decoder
     side = query.get_choice("side", *(("encoder", "cross", "decoder") if both else ("decoder",)))
-    given = [*(() if both else first.ids), *start_ids(model)]
-    target, free = [*given, *first.written], len(first.ids) if kind(model) == "prefix" else 0
-    if len(target) <= len(given) or not given:
+    if not first.written or not (model.encoder_decoder or first.ids):
         raise Refused("nothing was written")
-    case = Case(tuple(first.ids) if both else (), tuple(target), len(given), free)
-    how_long = scenes.SceneOptions(start_ids(model), model.special.eos, ask=query.get_text("ask", "它"))
+    case = make_case(model, first, first.written)
     with torch.inference_mode(False), torch.no_grad():
-        found = scenes.prove_edges(model.core, model.tokenizer, case, how_long, side)  # pyright: ignore[reportArgumentType]
+        found = scenes.prove_edges(model, case, query.get_text("ask", "它"), side)  # pyright: ignore[reportArgumentType]
     if found is None:
-        raise Refused("every edge is cut for texts of up to {proof} tokens", proof=how_long.proof)
-    lines = proof_lines(case, side)
+        raise Refused("every edge is cut for texts of up to {proof} tokens", proof=scenes.PROOF)
+    lines, target = proof_lines(case, side), list(case.target)
     return Answer({**found, "asking": list_tokens(run.t, list(case.source if side == "encoder" else case.target)),
-                   "target": list_tokens(run.t, target), "given": len(given), "line": lines["after"],
-                   "turned": list_turned(found, run.t.tokenizer.pieces(target), len(given)), "lines": lines})
+                   "target": list_tokens(run.t, target), "given": case.at, "line": lines["after"],
+                   "turned": list_turned(found, run.t.tokenizer.pieces(target), case.at), "lines": lines})
 
 
 def list_turned(found: Mapping[str, Any], target: list[str], given: int) -> list[int]:

@@ -10,7 +10,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -19,18 +19,21 @@ from torch import Tensor
 
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
-from qkv.errors import QkvError, nearest
+from qkv.errors import QkvError
 from qkv.generation import beam as beams
 from qkv.generation import engine
 from qkv.generation.decoder import Decoder
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import attention_maps, edit
+from qkv.lens.edge_ablation import Case
 from qkv.lens.trace import Trace
 from qkv.messages import Message, join
 from qkv.model import Model
+from qkv.options import NOT_NEGATIVE, check_range, replace_from_dict
 from qkv.sampling import Sampling
 from qkv.spec import Latent
 from qkv.tasks.generate import GenerateOptions, decode_options
+from qkv.tasks.special_tokens import start_ids
 
 FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")
 LIGHT = ("patterns", "lens", "routes")
@@ -57,6 +60,16 @@ class Cut:
     query: int | None = None
     key: int | None = None
 
+    @staticmethod
+    def from_json(body: Any) -> "Cut":
+        """The cut of a JSON object; a QkvError names a key that is missing, unknown or out of range."""
+        cut = replace_from_dict(Cut("", -1, -1), body, "cut")
+        if (cut.query is None) != (cut.key is None):
+            raise Refused("cut: expected part, layer and head, and for an edge query and key")
+        keys = ("layer", "head") if cut.query is None else ("layer", "head", "query", "key")
+        check_range("cut", cut, NOT_NEGATIVE, lambda n: n >= 0, *keys)
+        return cut
+
 
 @dataclass(frozen=True)
 class Question:
@@ -72,23 +85,21 @@ class Question:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Question":
-        """The question of a JSON object; a Refused names a wrong key."""
-        known = [f.name for f in fields(Question)]
-        for key in body:
-            if key not in known:
-                hint = nearest(key, known)
-                raise Refused("{key!r} is unknown{hint}; known: {known}", key=key, hint=hint,
-                              known=", ".join(known))
-        text, second = body.get("text"), body.get("second")
-        for value in (text, second or "x"):
-            if not isinstance(value, str) or not value.strip():
-                raise Refused("there is no text: write a sentence")
-        made = {key: parse_integer(body, key, 1, most) for key, most in MOST.items()}
-        force = body.get("force") or []
-        if not isinstance(force, list) or any(type(i) is not int or i < 0 for i in force):
-            raise Refused("force: expected a list of token ids")
-        return Question(str(text), second or None, made["max_new_tokens"], made["beam"],
-                        parse_sampling(body.get("sampling")), tuple(force), parse_cut(body.get("cut")))
+        """The question of a JSON object.
+
+        Raises:
+            QkvError: an unknown key, or a value that it cannot have.
+        """
+        texts = body.get("text"), body.get("second") or "x"
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            raise Refused("there is no text: write a sentence")
+        cut = None if body.get("cut") is None else Cut.from_json(body["cut"])
+        kept = {"second": body.get("second") or None, "force": body.get("force") or (), "sampling": (), "cut": cut}
+        made = replace_from_dict(Question(""), {**body, **kept})
+        for key, most in MOST.items():
+            if getattr(made, key) is not None:
+                check_range("", made, Message("1 to {most}", most=most), lambda n, most=most: 1 <= n <= most, key)
+        return replace(made, sampling=parse_sampling(body.get("sampling")))
 
     def id(self, model: str) -> str:
         """The name of the run that answers: the same for the same question to the same model."""
@@ -105,15 +116,6 @@ def question_as_json(q: Question) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value}
 
 
-def parse_integer(body: Mapping[str, Any], key: str, low: int = 0, high: int | None = None) -> int | None:
-    """A whole number of a JSON object, None where it is not given."""
-    value = body.get(key)
-    if value is not None and (type(value) is not int or not low <= value <= (value if high is None else high)):
-        raise Refused("{key}: expected a whole number >= {low}{bool}, found {value!r}", key=key, low=low,
-                      bool=Message(" and <= {high}", high=high) if high else "", value=value)
-    return value
-
-
 def parse_sampling(sampling: object) -> tuple[tuple[str, float], ...]:
     """How words are drawn, as sorted pairs; filters that are off (null, or top_k 0) are left out."""
     known = ("temperature", "top_k", "top_p", "min_p", "seed")
@@ -122,22 +124,8 @@ def parse_sampling(sampling: object) -> tuple[tuple[str, float], ...]:
     if not isinstance(sampling, dict) or not set(sampling) <= set(known):
         raise Refused("sampling: expected an object with some of {known}", known=", ".join(known))
     kept = {k: v for k, v in sampling.items() if v is not None and not (k == "top_k" and v == 0)}
-    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in kept.values()):
-        raise Refused("sampling: expected numbers, found {sampling!r}", sampling=sampling)
+    GenerateOptions.parse(kept, {})  # refuses what is no such number
     return tuple(sorted(kept.items()))
-
-
-def parse_cut(body: object) -> Cut | None:
-    """The cut of a JSON object."""
-    if body is None:
-        return None
-    names = [f.name for f in fields(Cut)]
-    ok = isinstance(body, dict) and set(body) <= set(names) and {"part", "layer", "head"} <= set(body)
-    if not ok or (body.get("query") is None) != (body.get("key") is None):  # pyright: ignore[reportAttributeAccessIssue]
-        raise Refused("cut: expected part, layer and head, and for an edge query and key")
-    assert isinstance(body, dict)
-    layer, head, query, key = (parse_integer(body, name) for name in ("layer", "head", "query", "key"))
-    return Cut(str(body["part"]), layer or 0, head or 0, query, key)
 
 
 @dataclass(eq=False)
@@ -270,6 +258,23 @@ def bytes_per_token(core: Transformer, save: Sequence[str]) -> int:
     return sum(tap_width(t, name) for name in t.needed) * core.embed.weight.element_size()
 
 
+def make_case(model: Model, one: Pass, written: Sequence[int]) -> Case:
+    """A text with words after it, the first of them asked about; for an encoder a word at its first [MASK]."""
+    ids = tuple(one.ids)
+    if model.spec.decoder is None:
+        at = ids.index(mask_token(model))
+        return Case(ids, (*ids[:at], *written), at)
+    both = model.encoder_decoder
+    given = (*(() if both else ids), *start_ids(model))
+    return Case(ids if both else (), (*given, *written), len(given), len(ids) * (kind(model) == "prefix"))
+
+
+def mask_token(model: Model) -> int:
+    """The token that stands for a word to be guessed, -1 where there is none."""
+    found = model.tokenizer.mask_id if model.tokenizer else None
+    return -1 if found is None else found
+
+
 def tap_width(t: Trace, name: str) -> int:
     """How many numbers a tap carries for one position; patterns are rebuilt, logits counted apart."""
     path, _, last = name.rpartition(".")
@@ -280,13 +285,8 @@ def tap_width(t: Trace, name: str) -> int:
         s = at.spec
         if isinstance(s, Latent):
             dim = s.nope_head_dim + s.rotary.dim
-            sizes = {
-                "latent": s.kv_rank,
-                "k_rope": s.rotary.dim,
-                "z": s.heads * s.value_dim,
-                "v": s.heads * s.value_dim,
-            }
-            return sizes.get(last, s.heads * dim)
+            value = s.heads * s.value_dim
+            return {"latent": s.kv_rank, "k_rope": s.rotary.dim, "z": value, "v": value}.get(last, s.heads * dim)
         return (s.heads if last in ("q_pre", "q", "z") else s.groups) * s.head_dim
     if ".moe" in path or ".ffn" in path:
         stack = spec.encoder if name.startswith("encoder.") or not spec.decoder else spec.decoder
@@ -320,8 +320,7 @@ def attention_path(model: Model, part: str, layer: int, head: int = 0) -> str:
         raise Refused("layer={layer}: expected 0 to {rows}", layer=layer, rows=len(rows) - 1)
     stack = model.spec.encoder if part == "encoder" else model.spec.decoder
     assert stack is not None
-    block = stack.blocks[layer]
-    heads = block.cross.heads if part == "cross" and block.cross else block.attn.heads
+    heads = getattr(stack.blocks[layer], "cross" if part == "cross" else "attn").heads
     if not 0 <= head < heads:
         raise Refused("head={head}: expected 0 to {heads}", head=head, heads=heads - 1)
     return rows[layer]
@@ -340,8 +339,8 @@ def write_words(
 ) -> tuple[list[int], list[float]]:
     """The ids that follow a text, what is forced first, and the log-probability of each that was chosen (forced: 0)."""
     force = list(question.force)
-    if force and (bad := max(force)) >= model.spec.vocabulary:
-        raise Refused("force: there is no id {bad}, the last one is {vocabulary}", bad=bad,
+    if bad := [i for i in force if not 0 <= i < model.spec.vocabulary]:
+        raise Refused("force: there is no id {bad}, the last one is {vocabulary}", bad=bad[0],
                       vocabulary=model.spec.vocabulary - 1)
     if force and force[-1] in model.special.eos:
         return force, [0.0] * len(force)
@@ -415,7 +414,7 @@ def output_text(model: Model, t: Trace, ids: list[int], written: list[int]) -> s
     """The model's output: what it wrote, or the text with its blanks filled in."""
     if model.spec.decoder:
         return model.text([i for i in written if i not in model.special.eos])
-    mask = model.tokenizer.mask_id if model.tokenizer else None
+    mask = mask_token(model)
     if model.spec.head is None or mask not in ids:
         return ""
     best = t["logits"][0].argmax(-1).tolist()
