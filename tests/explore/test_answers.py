@@ -492,7 +492,7 @@ def test_bad_queries_say_what_is_allowed(what: str, said: dict[str, str], fault:
         ({}, "no text"), ({"text": "  "}, "no text"), ({"text": 3}, "no text"), ({"text": "a", "secnd": "b"}, "second"),
         ({"text": "a", "beam": 0}, "beam"), ({"text": "a", "max_new_tokens": 1.5}, "whole number"),
         ({"text": "a", "force": ["x"]}, "force"), ({"text": "a", "sampling": {"heat": 1}}, "temperature"),
-        ({"text": "a", "sampling": {"top_k": "3"}}, "top_k"), ({"text": "a", "cut": {"part": "decoder"}}, "cut.layer"),
+        ({"text": "a", "sampling": {"top_k": "3"}}, "top_k"), ({"text": "a", "cut": {"part": "decoder"}}, "part, layer"),
         ({"text": "a", "cut": {"part": "decoder", "layer": 0, "head": 0, "kye": 1}}, "did you mean 'key'"),
         ({"text": "a", "cut": {"part": "decoder", "layer": 0, "head": 0, "query": 1}}, "query and key"),
     ],

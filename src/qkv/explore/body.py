@@ -128,9 +128,13 @@ class Query:
 
 def list_tokens(t: Any, ids: list[int]) -> list[dict[str, Any]]:
     """Tokens as text; a character that is cut into several carries the share that each is."""
-    made = t.tokenizer.pieces(ids)
     found: list[dict[str, Any]] = []
-    for i, (shown, piece) in enumerate(zip(resolve.show_tokens(t, ids), made, strict=True)):
+    for token, shown, piece in zip(ids, resolve.show_tokens(t, ids), t.tokenizer.pieces(ids), strict=True):
         text, _, share = shown.rpartition(" ") if shown != piece else (shown, "", "")
-        found.append({"text": text, "id": ids[i], **({"bytes": share} if share else {})})
+        found.append({"text": text, "id": token, **({"bytes": share} if share else {})})
     return found
+
+
+def read_ids(t: Any, path: str = "") -> list[int]:
+    """The ids that the stack of a path read, without one the stack that writes."""
+    return resolve.find_run(t, path).ids[0].tolist()

@@ -63,8 +63,8 @@ class Cut:
     @staticmethod
     def from_json(body: Any) -> "Cut":
         """The cut of a JSON object; a QkvError names a key that is missing, unknown or out of range."""
-        cut = replace_from_dict(Cut("", -1, -1), body, "cut")
-        if (cut.query is None) != (cut.key is None):
+        cut = replace_from_dict(Cut("", 0, 0), body, "cut")
+        if not {"part", "layer", "head"} <= set(body) or (cut.query is None) != (cut.key is None):
             raise Refused("cut: expected part, layer and head, and for an edge query and key")
         keys = ("layer", "head") if cut.query is None else ("layer", "head", "query", "key")
         check_range("cut", cut, NOT_NEGATIVE, lambda n: n >= 0, *keys)
@@ -98,7 +98,7 @@ class Question:
         made = replace_from_dict(Question(""), {**body, **kept})
         for key, most in MOST.items():
             if getattr(made, key) is not None:
-                check_range("", made, Message("1 to {most}", most=most), lambda n, most=most: 1 <= n <= most, key)
+                check_range("", made, Message("{low} to {high}", low=1, high=most), lambda n, most=most: 1 <= n <= most, key)
         return replace(made, sampling=parse_sampling(body.get("sampling")))
 
     def id(self, model: str) -> str:

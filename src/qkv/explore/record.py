@@ -16,8 +16,7 @@ from qkv.explore import answers, probe_answers
 from qkv.explore.body import JSON, Answer, Query, list_tokens
 from qkv.explore.embeddings import whole_words
 from qkv.explore.guesses import mark_usable
-from qkv.explore.heads import count_keys as read_by
-from qkv.explore.heads import count_queries, heads_of, list_parts
+from qkv.explore.heads import heads_of, list_parts
 from qkv.explore.question import Question, Run, ask, attention_paths, question_as_json
 from qkv.lens import resolve
 from qkv.model import Model
@@ -148,10 +147,9 @@ def list_more_requests(
     yield from list_word_requests(run, ends)
     for p in parts:
         yield from ((False, "row", {**spot, "query": str(i)}) for i in range(p["queries"]) for spot in list_heads(p))
-    asks = [str(i) for i in range(count_queries(run.first, first["part"]))]
-    yield from ((False, "walk", {**first, "query": i, "key": "0"}) for i in asks)
-    yield from ((False, "walk", {**first, "key": str(i)}) for i in range(read_by(run.first, first["part"])))
     part = next(p for p in parts if p["part"] == first["part"])
+    yield from ((False, "walk", {**first, "query": str(i), "key": "0"}) for i in range(part["queries"]))
+    yield from ((False, "walk", {**first, "key": str(i)}) for i in range(part["keys"]))
     yield from ((False, "walk", {**first, **spot}) for spot in list_heads(part))
     for layer in map(str, range(len(run.model.spec.stack.blocks))):
         yield from ((False, "parts", {"pos": p, "by": by, "layer": layer}) for by in ("head", "neuron") for p in pos)

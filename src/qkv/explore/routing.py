@@ -4,9 +4,8 @@ Letters: T positions, E experts, J chosen experts, N which layer of those that h
 """
 
 from qkv.core.experts import mask_closed_groups
-from qkv.explore.body import Answer, Query, list_tokens
+from qkv.explore.body import Answer, Query, list_tokens, read_ids
 from qkv.explore.question import Refused, Run
-from qkv.lens import resolve
 from qkv.lens.routing import expert_modules
 
 
@@ -39,7 +38,7 @@ def routes(run: Run, query: Query) -> Answer:
              "group_score": s.group_score}
     return Answer({
         "layer": layer, "layers": layers, "path": one.path,
-        "tokens": list_tokens(run.t, resolve.find_run(run.t).ids[0].tolist()),
+        "tokens": list_tokens(run.t, read_ids(run.t)),
         "experts": s.num_experts, "chosen": s.top_k, "shared": s.shared is not None, "scored": s.score, **rules,
         "index": one.index, "weight": one.weight, "load": one.load, "share": one.load / one.load.sum(),
         "line": lines["weight"], "lines": lines,
