@@ -6,9 +6,9 @@ The measure is that of lens/activation_patching.py. Read question.py first.
 from dataclasses import replace
 from typing import Any
 
-from qkv.explore.body import Answer, Query
+from qkv.explore.body import Answer, Query, read_ids
 from qkv.explore.question import Pass, Refused, Run, make_case, mask_token, read_text
-from qkv.lens import activation_patching, edit, resolve
+from qkv.lens import activation_patching, edit
 from qkv.model import Model
 
 
@@ -37,15 +37,13 @@ def patch(run: Run, query: Query) -> Answer:
 
 def list_movable(run: Run) -> dict[str, tuple[int, list[list[int]]]]:
     """The sides whose states can be moved, none where no word is guessed: their layers, and each text's ids."""
-    spec, both = run.model.spec, run.model.encoder_decoder
+    spec = run.model.spec
     texts = [one for one in (run.first, run.second) if one]
     blank = spec.decoder is None and not all(mask_token(run.model) in one.ids for one in texts)
     if spec.head is None or blank:
         return {}
-    sides = {"encoder": spec.encoder, "decoder": spec.decoder}
-    traces = [one.t for one in texts]
-    return {side: (len(stack.blocks), [resolve.find_run(t, f"{side}." if both else "").ids[0].tolist() for t in traces])
-            for side, stack in sides.items() if stack}
+    return {side: (len(stack.blocks), [read_ids(one.t, f"{side}.") for one in texts])
+            for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)) if stack}
 
 
 def find_difference(model: Model, first: Pass, second: Pass) -> list[tuple[int, int]]:
@@ -57,7 +55,7 @@ def find_difference(model: Model, first: Pass, second: Pass) -> list[tuple[int, 
         best = [int(one.t["logits"][0, one.ids.index(mask_token(model))].argmax()) for one in (first, second)]
         return [(0, token) for token in dict.fromkeys(best)]
     pairs = enumerate(zip(first.written, second.written, strict=False))
-    return next(([(i, a), (i, b)] for i, (a, b) in pairs if a != b), [(0, w.written[0]) for w in (first,) if w.written])
+    return next(([(i, a), (i, b)] for i, (a, b) in pairs if a != b), [(0, token) for token in first.written[:1]])
 
 
 def measure_patch(run: Run, token: tuple[int, int], at: tuple[str, int, int]) -> dict[str, Any]:

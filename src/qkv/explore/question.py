@@ -98,7 +98,8 @@ class Question:
         made = replace_from_dict(Question(""), {**body, **kept})
         for key, most in MOST.items():
             if getattr(made, key) is not None:
-                check_range("", made, Message("{low} to {high}", low=1, high=most), lambda n, most=most: 1 <= n <= most, key)
+                wanted = Message("{low} to {high}", low=1, high=most)
+                check_range("", made, wanted, lambda n, most=most: 1 <= n <= most, key)
         return replace(made, sampling=parse_sampling(body.get("sampling")))
 
     def id(self, model: str) -> str:
