@@ -83,8 +83,8 @@ class Query:
         for key in self.values:
             if key not in known:
                 there = ", ".join(known) or Message("none")
-                raise Refused("{key!r} is unknown{hint}; known: {there}", key=key, hint=nearest(key, known),
-                              there=there)
+                hint = nearest(key, known)
+                raise Refused("{key!r} is unknown{hint}; known: {there}", key=key, hint=hint, there=there)
 
     def get_text(self, key: str, default: str = "") -> str:
         """A text."""
@@ -103,8 +103,7 @@ class Query:
             bounds = Message("at least {low}", low=low)
             if high is not None:
                 bounds = Message("{low} to {high}", low=low, high=high)
-            raise Refused("{key}={said}: expected a whole number, {bounds}", key=key, said=value,
-                          bounds=bounds)
+            raise Refused("{key}={said}: expected a whole number, {bounds}", key=key, said=value, bounds=bounds)
         return found
 
     def get_number(self, key: str, default: float) -> float:

@@ -18,7 +18,9 @@ from qkv.explore.question import Pass, Refused, Run, kind, make_case, mask_token
 from qkv.lens import logit_lens, resolve
 from qkv.lens.edge_ablation import Case
 from qkv.lens.sampling_filters import Stage
+from qkv.lens.trace import Trace
 from qkv.messages import Message
+from qkv.model import Model
 from qkv.sampling import Sampling
 
 WORK = 5e10  # multiply-adds of the head that one lens may take: more, and only the last positions are shown
@@ -50,8 +52,9 @@ def lens(run: Run, query: Query) -> Answer:
     cells = [[[*zip(t.tokenizer.pieces(i), ps, strict=True)] for i, ps in zip(*rows, strict=True)]
              for rows in zip(ids, chances, strict=True)]
     line, rank = guess_lines(slice(first, places[-1].stop), pos, top, own)
-    return Answer({"layers": layers, "first": first, "used": mark_usable(run)[first : places[-1].stop], "cells": cells,
-                   "ids": ids, "ranks": ranks, "line": line, "lines": {"ranks": rank}})
+    used = mark_usable(run.model, t)[first : places[-1].stop]
+    return Answer({"layers": layers, "first": first, "used": used, "cells": cells, "ids": ids, "ranks": ranks,
+                   "line": line, "lines": {"ranks": rank}})
 
 
 def rank_guesses(x: Tensor, read: Tensor, top: int, own: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -76,11 +79,11 @@ def guess_lines(at: slice, one: bool, top: int, own: bool) -> tuple[str, str]:
     return f"(lambda x, read: {rest})({these}, qkv.lens.resolve.find_run(t).ids[:1, {at.start}:{at.stop}, None])", ranks
 
 
-def mark_usable(run: Run) -> list[bool]:
+def mark_usable(model: Model, t: Trace) -> list[bool]:
     """Whether the guess at each position counts: an encoder's at its masks (everywhere without one), else as it ran."""
-    if run.model.spec.decoder:
-        return resolve.find_run(run.t).used
-    mask_id, ids = mask_token(run.model), read_ids(run.t)
+    if model.spec.decoder:
+        return resolve.find_run(t).used
+    mask_id, ids = mask_token(model), read_ids(t)
     return [i == mask_id or mask_id not in ids for i in ids]
 
 
@@ -88,7 +91,7 @@ def parse_position(run: Run, query: Query) -> int:
     """The position of a query: by default the one after which the first word is written, or an encoder's first mask."""
     if "pos" in query.values:
         return query.get_integer("pos", high=len(read_ids(run.t)) - 1)
-    return mark_usable(run).index(True)
+    return mark_usable(run.model, run.t).index(True)
 
 
 def sampling_of(query: Query) -> Sampling:

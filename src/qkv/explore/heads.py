@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from qkv.core.masks import REASONS
 from qkv.explore.body import Answer, Query
@@ -94,8 +95,8 @@ def part_of(run: Run, query: Query) -> str:
 
 
 def pool_max(x: Tensor, by: tuple[int, int]) -> Tensor:
-    """The largest number of each tile of [..., Q, S]; the last tiles may be smaller."""
-    return F.max_pool2d(x.flatten(0, -3)[:, None] if x.dim() > 3 else x[None], by, by, ceil_mode=True)
+    """The largest number of each tile of [Q, S]; the last tiles may be smaller."""
+    return F.max_pool2d(x[None, None], by, by, ceil_mode=True)[0, 0]
 
 
 def to_bytes(x: Tensor) -> Tensor:
@@ -107,7 +108,8 @@ def thumbs(run: Run, query: Query) -> Answer:
     """Every head of a part, pooled to at most 24 x 24 cells; with sink=0 the first key is left out of the picture."""
     part = part_of(run, query)
     paths, sink = attention_paths(run.model)[part], query.get_choice("sink", "1", "0")
-    by = tuple(-(-n // THUMB) for n in count_edges(run, part))
+    queries, keys = count_edges(run, part)
+    by = -(-queries // THUMB), -(-keys // THUMB)
     maps: list[Tensor] = []
     sinks: list[Tensor] = []
     for path in paths:
@@ -116,15 +118,12 @@ def thumbs(run: Run, query: Query) -> Answer:
         if sink == "0":
             for w in found:
                 w[:, 0] = 0
-        maps.append(torch.stack([pool_max(w[None], (by[0], by[1]))[0, 0] for w in found]))
-    heads = max(map(len, maps))
+        maps.append(torch.stack([pool_max(w, by) for w in found]))
     stem = re.sub(r"layers\.\d+", "layers.{i}", paths[0])  # for an f-string over the layers
     one = f'torch.stack([t[f"{stem}.pattern"][0, :, :, 0].mean(-1) for i in range({len(paths)})])'
-    return Answer(
-        {"part": part, "pool": list(by), "line": one},
-        {"thumbs": to_bytes(torch.stack([F.pad(m, (0, 0, 0, 0, 0, heads - len(m))) for m in maps])),
-         "sink": torch.stack([F.pad(s, (0, heads - len(s))) for s in sinks])},
-    )
+    # layers with fewer heads are filled up with zeros
+    arrays = {"thumbs": to_bytes(pad_sequence(maps, batch_first=True)), "sink": pad_sequence(sinks, batch_first=True)}
+    return Answer({"part": part, "pool": by, "line": one}, arrays)
 
 
 def attn(run: Run, query: Query) -> Answer:
@@ -133,7 +132,7 @@ def attn(run: Run, query: Query) -> Answer:
     weight = at.weights()
     by = max(-(-max(weight.shape) // WHOLE), query.get_integer("pool", 1, low=1, high=1 << 12))
     return Answer({"path": at.path, "head": at.head, "pool": by, "line": at.line},
-                  {"weight": to_bytes(pool_max(weight[None], (by, by))[0, 0])})
+                  {"weight": to_bytes(pool_max(weight, (by, by)))})
 
 
 def row(run: Run, query: Query) -> Answer:

@@ -24,14 +24,13 @@ from qkv.generation import beam as beams
 from qkv.generation import engine
 from qkv.generation.decoder import Decoder
 from qkv.generation.sequence import DecodeOptions
-from qkv.lens import attention_maps, edit
+from qkv.lens import attention_maps, edit, trace_storage
 from qkv.lens.edge_ablation import Case
 from qkv.lens.trace import Trace
 from qkv.messages import Message, join
 from qkv.model import Model
 from qkv.options import NOT_NEGATIVE, check_range, replace_from_dict
 from qkv.sampling import Sampling
-from qkv.spec import Latent
 from qkv.tasks.generate import GenerateOptions, decode_options
 from qkv.tasks.special_tokens import start_ids
 
@@ -211,20 +210,15 @@ def read_text(model: Model, text: str, question: Question, more: Sequence[edit.E
     speaks = model.spec.decoder is not None and model.spec.head is not None
     written, logprobs = write_words(model, ids, question, edits) if speaks else ([], [])
     tokens = len(ids) + len(written)
-    full = tokens * bytes_per_token(model.core, FULL) <= BUDGET
+    size = tokens * bytes_per_token(model.core, FULL)
+    full = size <= BUDGET
     if not full:
-        notes.append(explain_omission(model, tokens))
+        notes.append(Message("this text has {tokens} tokens, and all of it takes {size} MB: no walk, parts or check "
+                             "here, but the rest", tokens=tokens, size=f"{size / 2**20:,.0f}"))
     save = [*(FULL if full else LIGHT), *["labels.out"] * bool(model.spec.labels)]
     with Trace(model.core, save, edits, model.tokenizer) as t:
         reread(model, ids, written, question) if speaks else read_once(model, ids)
     return Pass(text, ids, written, logprobs, output_text(model, t, ids, written), t, notes, full)
-
-
-def explain_omission(model: Model, tokens: int) -> Message:
-    """What a long text leaves out, and why."""
-    size = f"{tokens * bytes_per_token(model.core, FULL) / 2**20:,.0f}"
-    return Message("this text has {tokens} tokens, and all of it takes {size} MB: no walk, parts or check here, but "
-                   "the rest", tokens=tokens, size=size)
 
 
 def fit_text(model: Model, text: str) -> tuple[str, list[Message]]:
@@ -254,9 +248,9 @@ def max_text_tokens(model: Model) -> int:
 
 
 def bytes_per_token(core: Transformer, save: Sequence[str]) -> int:
-    """Bytes that a trace with these taps keeps for one token of a source and one that is written."""
-    t = Trace(core, list(save))
-    return sum(tap_width(t, name) for name in t.needed) * core.embed.weight.element_size()
+    """Bytes that a trace with these taps keeps for one token of a source and one that is written; logits apart."""
+    each = trace_storage.bytes_per_token(core)
+    return sum(each.get(name, 0) for name in Trace(core, save).needed if name != "logits")
 
 
 def make_case(model: Model, one: Pass, written: Sequence[int]) -> Case:
@@ -274,31 +268,6 @@ def mask_token(model: Model) -> int:
     """The token that stands for a word to be guessed, -1 where there is none."""
     found = model.tokenizer.mask_id if model.tokenizer else None
     return -1 if found is None else found
-
-
-def tap_width(t: Trace, name: str) -> int:
-    """How many numbers a tap carries for one position; patterns are rebuilt, logits counted apart."""
-    path, _, last = name.rpartition(".")
-    spec, at = t.core.spec, t.attentions.get(path)
-    if last in ("pattern", "score", "logits") and ".moe" not in path:
-        return 0
-    if at is not None and last not in ("norm", "out"):
-        s = at.spec
-        if isinstance(s, Latent):
-            dim = s.nope_head_dim + s.rotary.dim
-            value = s.heads * s.value_dim
-            return {"latent": s.kv_rank, "k_rope": s.rotary.dim, "z": value, "v": value}.get(last, s.heads * dim)
-        return (s.heads if last in ("q_pre", "q", "z") else s.groups) * s.head_dim
-    if ".moe" in path or ".ffn" in path:
-        stack = spec.encoder if name.startswith("encoder.") or not spec.decoder else spec.decoder
-        assert stack is not None
-        block = stack.blocks[int(name.split("layers.")[1].split(".")[0])]
-        if block.moe and path.endswith("moe") and last in ("logits", "index", "weight"):
-            return block.moe.num_experts if last == "logits" else 2 * block.moe.top_k
-        ffn = block.moe.shared if block.moe else block.ffn
-        if ffn and last in ("up", "gate", "act"):
-            return ffn.width
-    return spec.stack.width
 
 
 def edits_of(model: Model, cut: Cut | None) -> list[edit.Edit]:
@@ -319,8 +288,7 @@ def attention_path(model: Model, part: str, layer: int, head: int = 0) -> str:
     rows = paths[part]
     if not 0 <= layer < len(rows):
         raise Refused("layer={layer}: expected 0 to {rows}", layer=layer, rows=len(rows) - 1)
-    stack = model.spec.encoder if part == "encoder" else model.spec.decoder
-    assert stack is not None
+    stack: Any = model.spec.encoder if part == "encoder" else model.spec.decoder
     heads = getattr(stack.blocks[layer], "cross" if part == "cross" else "attn").heads
     if not 0 <= head < heads:
         raise Refused("head={head}: expected 0 to {heads}", head=head, heads=heads - 1)
@@ -426,14 +394,14 @@ class RecentRuns:
     """The latest runs, at most `count` of them and `limit` bytes; the one asked for longest ago goes first."""
 
     def __init__(self, count: int = 8, limit: int = 2 * BUDGET) -> None:
-        self.num_experts, self.limit = count, limit
+        self.count, self.limit = count, limit
         self.runs: OrderedDict[str, Run] = OrderedDict()
 
     def get(self, name: str) -> Run:
         """A run that is kept; a Refused with status 404 where it was dropped."""
         if name not in self.runs:
             raise Refused("there is no {name}: the last {num_experts} are kept; ask again", status=404, name=name,
-                          num_experts=self.num_experts)
+                          num_experts=self.count)
         self.runs.move_to_end(name)
         return self.runs[name]
 
@@ -442,8 +410,8 @@ class RecentRuns:
         if name not in self.runs:
             self.runs[name] = make()
         self.runs.move_to_end(name)
-        while len(self.runs) > self.num_experts or (
-            len(self.runs) > 1 and sum(r.bytes for r in self.runs.values()) > self.limit
+        while len(self.runs) > 1 and (
+            len(self.runs) > self.count or sum(r.bytes for r in self.runs.values()) > self.limit
         ):
             self.runs.popitem(last=False)
         return self.runs[name]

@@ -170,7 +170,7 @@ def choose_opening(run: Run, parts: list[dict[str, Any]]) -> dict[str, str]:
     part = next(p for name in ("cross", "decoder", "encoder") for p in parts if p["part"] == name)
     begin = 0 if part["part"] == "encoder" else resolve.find_run(run.t).calls[0].ids.shape[1] - 1
     query = (begin + part["queries"] - 1) // 2
-    if part["part"] == "encoder" and len(set(used := mark_usable(run))) == 2:
+    if part["part"] == "encoder" and len(set(used := mark_usable(run.model, run.t))) == 2:
         query = used.index(True)
     best = int(heads_of(run, part["path_of_layer"][-1])[0].weights(slice(query, query + 1))[0].argmax())
     return {"part": part["part"], "layer": str(part["layers"] - 1), "head": "0", "query": str(query), "key": str(best)}

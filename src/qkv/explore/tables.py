@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from qkv.errors import QkvError
+from qkv.explore.guesses import mark_usable
 from qkv.lens import embeddings, resolve
 from qkv.lens.attribution import Part
 from qkv.lens.step_by_step import Strip
@@ -299,8 +300,8 @@ def parse_ask(
         raise QkvError("--head {head}: layer {layer} has heads 1 to {heads}", head=head + 1, layer=layer + 1,
                        heads=heads)
     pos, key = parse_place(how.get("word")), parse_place(how.get("key"))
-    if pos is None:
-        pos = first_answer(model, texts[0], traces[0]) if traces else 0
+    if pos is None:  # after which the first word is written: the last one that was given, or the mask
+        pos = mark_usable(model, traces[0]).index(True) if traces else 0
     return Ask(say, pos, 0 if key is None else key, layer, head, how.get("token"), how.get("vs"),
                tuple(how.get("anchor") or texts), sampling, part=part)
 
@@ -308,14 +309,6 @@ def parse_ask(
 def parse_place(typed: str | None) -> int | str | None:
     """A position that was typed: a number, or a word."""
     return int(typed) if typed and typed.lstrip("-").isdigit() else typed
-
-
-def first_answer(model: Any, line: str, t: Trace) -> int:
-    """The position after which the first word is written: the last one that was given, or the mask."""
-    if model.spec.decoder:
-        return resolve.find_run(t).calls[0].ids.shape[1] - 1
-    ids, mask_id = model.ids(line), model.tokenizer.mask_id if model.tokenizer else None
-    return ids.index(mask_id) if mask_id in ids else 0
 
 
 SHOWS: dict[str, Callable[[Trace, Ask], tuple[list[Table], Any]]] = {
