@@ -83,7 +83,10 @@ class Events:
 
 @dataclass(eq=False)
 class Desk:
-    """What the server answers with: models by name (loaded when asked for), their runs, a watched folder, events."""
+    """What the server answers with: models by name (loaded when asked for), their runs, a watched folder, events.
+
+    Torch works in the one thread of `worker`, so that two tabs never meet in it.
+    """
 
     names: list[str]
     load: Callable[[str], Model]
@@ -94,6 +97,8 @@ class Desk:
     events: Events = field(default_factory=Events)
     models: dict[str, Model] = field(default_factory=dict)
     shelf: RecentRuns = field(default_factory=RecentRuns)
+    worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "qkv-torch"))
+    begun: tuple[str, Future[str]] | None = None  # the answers with which the page opens, and the model they are of
 
     def open_model(self, name: str | None) -> tuple[str, Model]:
         """The model of a name, the first one without; a Refused names those there are."""
@@ -155,6 +160,60 @@ class Desk:
             ("GET", "/api/{what}", self.answer_table),
         ]
 
+    def prepare(self) -> None:
+        """Begin to make the answers with which the page opens."""
+        self.begun = self.names[0], self.worker.submit(self.opening)
+
+    def preload(self) -> str:
+        """Those answers, where they are made: a browser that comes before asks for them."""
+        if self.begun is None:
+            return ""
+        name, made = self.begun
+        if name != self.names[0]:  # a model was trained meanwhile, and the page now opens with it
+            self.prepare()
+            return ""
+        return made.result() if made.done() and not made.exception() else ""
+
+    def respond_with(self, make: Callable[..., Answer]) -> Callable[[Request], Awaitable[Response]]:
+        """An address whose answers are made in the one thread where torch works."""
+
+        def make_body(given: Mapping[str, Any], parts: Mapping[str, str]) -> tuple[str, bytes]:
+            try:
+                found = make(given, **parts)
+                return found.type, found.body()
+            except QkvError:
+                raise
+            except Exception as error:
+                traceback.print_exc()  # the panel shows the fault, the terminal shows where
+                fault = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise Refused("this was not expected: {said}", status=500, said=fault) from error
+
+        async def respond(request: Request) -> Response:
+            given = await read_json(request) if request.method == "POST" else dict(request.query_params)
+            loop = asyncio.get_running_loop()
+            kind, body = await loop.run_in_executor(self.worker, make_body, given, request.path_params)
+            return Response(body, media_type=kind, headers=UNSTORED)
+
+        return respond
+
+    async def open_file(self, request: Request) -> Response:
+        """A file of the page, with a tag by which a browser need not fetch it again."""
+        name, kind = FILES[request.url.path]
+        data = record.read_page_file(STATIC / name).encode()
+        if name == "index.html" and (ready := self.preload()):
+            data = data.replace(b"<script", ready.encode() + b"\n<script", 1)
+        tag = f'"{hashlib.sha256(data).hexdigest()[:24]}"'
+        headers = {"etag": tag, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(data, media_type=kind, headers=headers)
+
+    async def open_events(self, request: Request) -> Response:
+        """The events of a training as they come."""
+        last_id = request.headers.get("last-event-id", "")
+        lines = stream_events(self.events, request, int(last_id) if last_id.isdigit() else 0)
+        return StreamingResponse(lines, media_type="text/event-stream", headers=UNSTORED)
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -208,73 +267,10 @@ class Gate:
         return None
 
 
-@dataclass(eq=False)
-class Site:
-    """The addresses of the page; torch works in one thread, so that two tabs never meet in it."""
-
-    desk: Desk
-    worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "qkv-torch"))
-    begun: tuple[str, Future[str]] | None = None
-
-    def prepare(self) -> None:
-        """Begin to make the answers with which the page opens."""
-        self.begun = self.desk.names[0], self.worker.submit(self.desk.opening)
-
-    def preload(self) -> str:
-        """Those answers, where they are made: a browser that comes before asks for them."""
-        if self.begun is None:
-            return ""
-        name, made = self.begun
-        if name != self.desk.names[0]:  # a model was trained meanwhile, and the page now opens with it
-            self.prepare()
-            return ""
-        return made.result() if made.done() and not made.exception() else ""
-
-    def respond_with(self, make: Callable[..., Answer]) -> Callable[[Request], Awaitable[Response]]:
-        """An address whose answers are made in the one thread where torch works."""
-
-        def make_body(given: Mapping[str, Any], parts: Mapping[str, str]) -> tuple[str, bytes]:
-            try:
-                found = make(given, **parts)
-                return found.type, found.body()
-            except QkvError:
-                raise
-            except Exception as error:
-                traceback.print_exc()  # the panel shows the fault, the terminal shows where
-                fault = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise Refused("this was not expected: {said}", status=500, said=fault) from error
-
-        async def respond(request: Request) -> Response:
-            given = await read_json(request) if request.method == "POST" else dict(request.query_params)
-            loop = asyncio.get_running_loop()
-            kind, body = await loop.run_in_executor(self.worker, make_body, given, request.path_params)
-            return Response(body, media_type=kind, headers=UNSTORED)
-
-        return respond
-
-    async def open_file(self, request: Request) -> Response:
-        """A file of the page, with a tag by which a browser need not fetch it again."""
-        name, kind = FILES[request.url.path]
-        data = record.read_page_file(STATIC / name).encode()
-        if name == "index.html" and (ready := self.preload()):
-            data = data.replace(b"<script", ready.encode() + b"\n<script", 1)
-        tag = f'"{hashlib.sha256(data).hexdigest()[:24]}"'
-        headers = {"etag": tag, "cache-control": "no-cache"}
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        return Response(data, media_type=kind, headers=headers)
-
-    async def open_events(self, request: Request) -> Response:
-        """The events of a training as they come."""
-        last_id = request.headers.get("last-event-id", "")
-        lines = stream_events(self.desk.events, request, int(last_id) if last_id.isdigit() else 0)
-        return StreamingResponse(lines, media_type="text/event-stream", headers=UNSTORED)
-
-
-def make_app(site: Site, *, token: str, port: int) -> Starlette:
-    """The ASGI application of a site."""
-    api = [Route(path, site.respond_with(make), methods=[method]) for method, path, make in site.desk.list_routes()]
-    pages = [*(Route(path, site.open_file) for path in FILES), Route("/api/events", site.open_events)]
+def make_app(desk: Desk, *, token: str, port: int) -> Starlette:
+    """The ASGI application."""
+    api = [Route(path, desk.respond_with(make), methods=[method]) for method, path, make in desk.list_routes()]
+    pages = [*(Route(path, desk.open_file) for path in FILES), Route("/api/events", desk.open_events)]
     return Starlette(routes=[*pages, *api], middleware=[Middleware(Gate, token=token, port=port)],
                      exception_handlers={QkvError: say_error, HTTPException: say_missing})
 
@@ -377,9 +373,8 @@ class Page:
         self.desk, self.socket = desk, bind_socket(port)
         self.port = self.socket.getsockname()[1]
         self.token = token or secrets.token_urlsafe(24)
-        self.site = Site(desk)
-        self.site.prepare()
-        app = make_app(self.site, token=self.token, port=self.port)
+        desk.prepare()
+        app = make_app(desk, token=self.token, port=self.port)
         settings = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=5,
                                   server_header=False)
         self.server = Server(settings, desk.events)
