@@ -126,7 +126,7 @@ def test_the_token_becomes_a_cookie_that_scripts_cannot_read(lm: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/app.js", "/api/about", "/api/events", "/api/watch", "/api/r/x/meta", "/?token=wrong"]
+    "path", ["/", "/app.js", "/api/about", "/api/events", "/api/watch", "/api/r/x/meta", "/?token=wrong", "/no/such"]
 )
 def test_without_the_token_nothing_is_answered(lm: Model, path: str) -> None:
     reply = Browser(desk_of(lm), known=False).get(path)

@@ -93,7 +93,7 @@ def command(
     from qkv.explore import scenes
 
     found = [scenes.describe_text(loaded, make_question(loaded, line, how), how["word"] or "它") for line in text]
-    for note in (note for scene in found for note in scene.pop("said")):
+    for note in (note for scene in found for note in scene.get("said", ())):
         common.note(note)
     if common.json:
         return common.emit({"title": Path(model).name, "scenes": found, "lang": common.talk.lang, "html": html})

@@ -85,8 +85,8 @@ def heads_of(run: Run, path: str) -> list[Head]:
 
 def head_of(run: Run, query: Query) -> Head:
     """The head that a query means."""
-    head = query.get_integer("head", 0)
-    return heads_of(run, attention_path(run.model, part_of(run, query), query.get_integer("layer", 0), head))[head]
+    part, layer, head = part_of(run, query), query.get_integer("layer", 0), query.get_integer("head", 0)
+    return heads_of(run, attention_path(run.model, part, layer, head))[head]
 
 
 def part_of(run: Run, query: Query) -> str:

@@ -109,10 +109,8 @@ class Question:
 
 def question_as_json(q: Question) -> dict[str, Any]:
     """A question as the page puts it."""
-    found: dict[str, Any] = {"text": q.text, "second": q.second, "max_new_tokens": q.max_new_tokens, "beam": q.beam,
-                             "sampling": dict(q.sampling), "force": list(q.force)}
-    if q.cut:
-        found["cut"] = {key: value for key, value in vars(q.cut).items() if value is not None}
+    cut = {key: value for key, value in vars(q.cut).items() if value is not None} if q.cut else None
+    found = {**vars(q), "sampling": dict(q.sampling), "force": list(q.force), "cut": cut}
     return {key: value for key, value in found.items() if value}
 
 

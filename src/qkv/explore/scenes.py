@@ -28,8 +28,9 @@ def describe_text(model: Model, question: Question, word: str = "它") -> dict[s
     if model.spec.decoder is None:
         raise QkvError("an encoder alone writes nothing: a scene is a translation or a continuation")
     run = ask(model, question)
+    said = {"said": run.first.notes} if run.first.notes else {}  # what was not read, or not known
     with torch.inference_mode():
-        return {"model": model_card(model.core), **describe_run(run, word), "said": run.first.notes}
+        return {"model": model_card(model.core), **describe_run(run, word), **said}
 
 
 def describe_run(run: Run, word: str) -> dict[str, Any]:

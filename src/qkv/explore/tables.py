@@ -150,7 +150,7 @@ def choices(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     data: list[dict[str, Any]] = []
     for s in t.choices(ask.pos, sampling=ask.sampling):
         ids, chances = s.top_tokens(ask.top)
-        top = [list(pair) for pair in zip(resolve.show_tokens(t, ids), chances, strict=True)]
+        top = list(zip(resolve.show_tokens(t, ids), chances, strict=True))
         left = ask.say("{kept} tokens left, entropy {entropy:.2f} nats", kept=s.kept, entropy=s.entropy)
         gone = ask.say(", {gone:.1f}% cut", gone=100 * s.gone) if s.gone else ""
         sheets.append(make_table(f"{s.name} ({left}{gone})", [(w, f"{100 * p:.2f}%", bar(p, 1.0, 30)) for w, p in top]))
