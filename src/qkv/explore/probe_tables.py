@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from qkv.core.model import Transformer
-from qkv.explore.tables import list_guesses, make_table, neighbour_rows
+from qkv.explore.tables import list_guesses, make_table, neighbour_table
 from qkv.messages import Message
 from qkv.plots.forms import Cell, Table
 from qkv.plots.text import bar, make_cell, percent
@@ -30,8 +30,7 @@ def step_tables(w: ProbeLog, number: int, say: Say, *, every: bool = False) -> t
         if "cells" in row:
             guesses = list_guesses(row["cells"], row["used"], row["target"], say)
             sheets.append(Table(say("guesses after each layer"), guesses))
-    sheets += [make_table(f"{row['word']}: " + say("nearest then"),
-                          neighbour_rows((n["text"], n["cosine"]) for n in row["near"]))
+    sheets += [neighbour_table(f"{row['word']}: {say('nearest then')}", ((n["text"], n["cosine"]) for n in row["near"]))
                for row in r.json.get("words", ())]
     sheets += [norm_table(w, r, say, every=every), teacher_table(r, say)]
     return sheets, data

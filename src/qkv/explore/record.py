@@ -234,11 +234,11 @@ def write_document(packed: Mapping[str, Any], texts: Mapping[str, str]) -> str:
     """The document: the page's own script and style inline, allowed by their hash, and the answers as data."""
     script = texts["app.js"].replace("</script", "<\\/script").replace("<!--", "<\\!--")
     style = texts["app.css"].replace("</style", "<\\/style")
-    policy = (f"default-src 'none'; script-src {hash_script(script)}; style-src 'unsafe-inline'; img-src data:; "
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()  # allows this very script, no other
+    policy = (f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
               "base-uri 'none'; form-action 'none'")
     meta = f'<meta http-equiv="content-security-policy" content="{policy}">'
-    data = write_element("recorded", packed)
-    html = texts["index.html"]
+    html, data = texts["index.html"], write_element("recorded", packed)
     for old, new in (
         ('<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}'),
         ('<link rel="stylesheet" href="app.css">', f"<style>{style}</style>"),
@@ -249,11 +249,6 @@ def write_document(packed: Mapping[str, Any], texts: Mapping[str, str]) -> str:
                            old=old)
         html = html.replace(old, new)
     return html
-
-
-def hash_script(script: str) -> str:
-    """The source expression by which a policy allows this very script and no other."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def read_page_file(path: Path) -> str:

@@ -76,11 +76,10 @@ def push_table(title: str, found: Sequence[Part], note: str = "") -> Table:
     return make_table(title, [(p.name, format_signed(p.push), bar(p.push, largest)) for p in found], note)
 
 
-STEPS = {
-    "pieces": Message("pieces"), "embedding": Message("embedding"),
-    "attention": Message("attention"), "heads": Message("heads"),
-    "add & norm": Message("add & norm"), "ffn": Message("ffn"), "next word": Message("next word"),
-}
+STEPS = {str(step): step for step in (
+    Message("pieces"), Message("embedding"), Message("attention"), Message("heads"), Message("add & norm"),
+    Message("ffn"), Message("next word"),
+)}
 
 
 def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -109,17 +108,16 @@ def show_strip(s: Strip) -> str:
     return " ".join(map(format_signed, values)) + (" …" if s.values.numel() > 4 else "")
 
 
-def neighbour_rows(found: Iterable[tuple[str, float]]) -> list[tuple[str | Cell, ...]]:
-    """Tokens with their cosines."""
-    return [(word, f"{cosine:.3f}", bar(cosine, 1.0)) for word, cosine in found]
+def neighbour_table(title: str, found: Iterable[tuple[str, float]]) -> Table:
+    """Tokens with their cosines, as bars."""
+    return make_table(title, [(word, f"{cosine:.3f}", bar(cosine, 1.0)) for word, cosine in found])
 
 
 def neighbours(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The tokens nearest to each word asked about."""
     found = {w: embeddings.find_neighbours(t.core, t.tokenizer, w, ask.top, side="source") for w in ask.anchors}
     title = ask.say("nearest in the embedding table")
-    return [make_table(f"{w}: {title}", neighbour_rows((n.piece, n.cosine) for n in near))
-            for w, near in found.items()], found
+    return [neighbour_table(f"{w}: {title}", ((n.piece, n.cosine) for n in near)) for w, near in found.items()], found
 
 
 def analogy(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -128,7 +126,7 @@ def analogy(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
         raise QkvError("analogy: give three words, such as 中国 北京 日本")
     a, b, c = ask.anchors
     found = embeddings.solve_analogy(t.core, t.tokenizer, a, b, c, side="source")
-    return [make_table(f"{a} : {b} = {c} : ?", neighbour_rows((n.piece, n.cosine) for n in found))], found
+    return [neighbour_table(f"{a} : {b} = {c} : ?", ((n.piece, n.cosine) for n in found))], found
 
 
 def shift(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -195,11 +193,10 @@ def wavefront(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
         "ran": ask.say("what the machine ran: row by row"),
     }
     grids = {name: getattr(found, name) for name in titles}
-    sheets = [
-        make_table(titles[name], [["", *tokens], *reversed([[f"layer {i + 1}", *map(str, row)]
-                                                             for i, row in enumerate(grid.tolist())])])
-        for name, grid in grids.items()
-    ]
+    sheets: list[Table] = []
+    for name, grid in grids.items():
+        rows = [[f"layer {i + 1}", *map(str, row)] for i, row in enumerate(grid.tolist())]
+        sheets.append(make_table(titles[name], [["", *tokens], *reversed(rows)]))
     return sheets, {"tokens": tokens, **grids, "sees": found.sees}
 
 
