@@ -104,3 +104,11 @@ def test_an_encoder_alone_writes_no_scene() -> None:
     core = Transformer(Spec(len(WORDS), encoder=Stack(32, (b,), Table("learned", 64)))).eval()
     with pytest.raises(QkvError, match="encoder alone"):
         describe_text(Model(core, Letters(), SPECIAL), Question("我"))  # type: ignore[arg-type]
+
+
+def test_what_a_long_text_leaves_out_is_said() -> None:
+    model = Model(made(both=False), Letters())  # type: ignore[arg-type]
+    scene = describe_text(model, Question("书" * 100, max_new_tokens=1))
+    assert "tokens" in scene["said"][0]
+    assert len(scene["target"]) < 100
+    assert "said" not in describe_text(model, Question("书和茶", max_new_tokens=1))
