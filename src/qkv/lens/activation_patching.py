@@ -8,7 +8,7 @@ import torch
 from qkv.core.model import Transformer
 from qkv.lens.edge_ablation import Case, score_targets
 from qkv.lens.edit import Edit, put
-from qkv.lens.trace import Trace
+from qkv.lens.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def patch_activation(core: Transformer, donor: Case, case: Case, *, name: str, s
     """
     wanted = case.target[case.at]
     asked = Case(donor.source, (*donor.target[: donor.at], wanted), donor.at)
-    with Trace(core, save=[name]) as t:
+    with Recording(core, save=[name]) as t:
         there, _ = score_answer(core, asked)
     state = t[name][..., source : source + 1, :]
     after, instead = score_answer(core, case, [put(name, state, pos=pos)])
@@ -48,6 +48,6 @@ def score_answer(core: Transformer, case: Case, edits: Sequence[Edit] = ()) -> t
         found = score_targets(core, [case], edits)
         return float(found.logprobs[0, case.at]), int(found.best[0, case.at])
     ids = torch.tensor([case.source], device=core.embed.weight.device)
-    with Trace(core, edit=edits):
+    with Recording(core, edit=edits):
         logits = core(ids, mode="prefill").logits[0, case.at].float()  # V
     return float(logits.log_softmax(-1)[case.target[case.at]]), int(logits.argmax())

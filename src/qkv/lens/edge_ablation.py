@@ -17,7 +17,7 @@ from qkv.core.step import Inputs
 from qkv.data.collate import pad_with_mask
 from qkv.errors import QkvError
 from qkv.lens.edit import Edit, ablate, hide
-from qkv.lens.trace import Trace
+from qkv.lens.recording import Recording
 
 Side = Literal["encoder", "decoder", "cross"]
 
@@ -81,7 +81,7 @@ class TargetScores:
 def score_targets(core: Transformer, cases: Sequence[Case], edits: Sequence[Edit] = ()) -> TargetScores:
     """The model's log-probability of every target token of every case, with edits."""
     target, real = pad_with_mask([c.target for c in cases], core.embed.weight.device)
-    with Trace(core, edit=edits):
+    with Recording(core, edit=edits):
         logits = core(target, make_inputs(core, cases), mode="prefill").logits[:, :-1].float()  # N T V
     chance = logits.log_softmax(-1).gather(-1, target[:, 1:, None])[..., 0] * real[:, 1:]
     return TargetScores(torch.nn.functional.pad(chance, (1, 0)), torch.nn.functional.pad(logits.argmax(-1), (1, 0)))
@@ -98,7 +98,7 @@ def score_answers(
     device = core.embed.weight.device
     target, _ = pad_with_mask([c.target for c in cases], device)
     rows, at = torch.arange(len(cases), device=device), torch.tensor([c.at for c in cases], device=device)
-    with Trace(core, edit=edits):
+    with Recording(core, edit=edits):
         given = make_inputs(core, cases, once=once)
         states = core.hidden(target, given, mode="prefill")[rows, at - 1]  # N D
         logits = core.head(states).float()  # N V
@@ -246,7 +246,7 @@ def cut_every_edge(core: Transformer, case: Case, *, side: Side = "encoder") -> 
 
 
 def cut_heads(core: Transformer, heads: Sequence[tuple[int, int]], *, side: Side = "encoder") -> list[Edit]:
-    """Edits that silence heads (layer, head) of a side's attention: for `Trace(core, edit=cut_heads(...))`."""
+    """Edits that silence heads (layer, head) of a side's attention: for `Recording(core, edit=cut_heads(...))`."""
     paths = [path for path, _ in attentions_of(core, side)]
     return [ablate(f"{paths[layer]}.z", heads=head) for layer, head in heads]
 

@@ -5,20 +5,18 @@ Letters: T tokens, D width.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from qkv.core.model import Transformer
-from qkv.core.step import Inputs, active_tracer
+from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.lens import resolve
+from qkv.lens.recording import Recording
+from qkv.lens.taps import Run, use_tracer
 from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form
-
-if TYPE_CHECKING:
-    from qkv.lens.trace import Run, Trace
 
 
 @dataclass(frozen=True)
@@ -71,37 +69,31 @@ def input_gradient(
         raise QkvError("gradient: this needs a head, and source= exactly where an encoder reads for a "
                        "decoder")
     ear, device = EmbeddingLeaf("encoder.embed" if both else "embed"), core.embed.weight.device
-    token_of_tracer = active_tracer.set(ear)
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            given, x = given or Inputs(), torch.tensor([ids], device=device)
-            if source is not None:
-                read = torch.tensor([source], device=device)
-                given = replace(given, source=read)
-            logits = core(x, given).logits[0, pos]
-            wanted = int(logits.argmax()) if token is None else token
-            (grad,) = torch.autograd.grad(logits[wanted], ear.leaf)
-    finally:
-        active_tracer.reset(token_of_tracer)
+    with use_tracer(ear), torch.inference_mode(False), torch.enable_grad():
+        given = given or Inputs()
+        if source is not None:
+            given = replace(given, source=torch.tensor([source], device=device))
+        logits = core(torch.tensor([ids], device=device), given).logits[0, pos]
+        wanted = int(logits.argmax()) if token is None else token
+        (grad,) = torch.autograd.grad(logits[wanted], ear.leaf)
     return Saliency(wanted, float(logits[wanted].detach()), (grad * ear.leaf.detach()).sum(-1)[0], grad.norm(dim=-1)[0])
 
 
 def trace_gradient(
-    t: "Trace", pos: int | str = -1, token: int | str | None = None, *, row: int = 0, run: int | None = None
+    t: Recording, pos: int | str = -1, token: int | str | None = None, *, row: int = 0, run: int | None = None
 ) -> Saliency:
     """The same for the text of a trace: its tokens are read once more, with gradients."""
-    passed, source = resolve.find_run(t, index=run), None
-    ids = passed.ids[row].tolist()
-    if t.core.spec.encoder and t.core.spec.decoder:
-        source = resolve.find_run(t, "encoder.", run).ids[row].tolist()
-    wanted = None if token is None else resolve.find_token(t, token)
-    spot = resolve.find_position(t, pos, row=row, run=run)
-    found = input_gradient(t.core, ids, source=source, pos=spot, token=wanted, given=rebuild_inputs(passed, row))
-    read = resolve.tokens_read(t, "encoder." if source else "", row=row, run=run)
+    passed, side = resolve.find_run(t, run=run), "encoder." if t.core.spec.encoder and t.core.spec.decoder else ""
+    found = input_gradient(
+        t.core, passed.ids[row].tolist(), source=resolve.find_run(t, side, run).ids[row].tolist() if side else None,
+        pos=resolve.find_position(t, pos, row=row, run=run), given=rebuild_inputs(passed, row),
+        token=None if token is None else resolve.find_token(t, token),
+    )
+    read = resolve.tokens_read(t, side, row=row, run=run)
     return replace(found, read=read, goal=resolve.show_token(t, found.token))
 
 
-def rebuild_inputs(passed: "Run", row: int) -> Inputs:
+def rebuild_inputs(passed: Run, row: int) -> Inputs:
     """The inputs of one row of a run's first call: the length of its free prefix, and the blank its words filled."""
     first = passed.calls[0]
     seen = next((s for rule, s in first.mask.items() if rule.kind == "prefix"), None)
