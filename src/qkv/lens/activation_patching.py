@@ -33,8 +33,7 @@ def patch_activation(core: Transformer, donor: Case, case: Case, *, name: str, s
     Activation patching (Vig et al. 2020; Meng et al. 2022). The donor's number is how likely the donor itself finds
     the case's target token at its own `at`. For an encoder alone a case's `source` is what it reads, [MASK] and all.
     """
-    wanted = case.target[case.at]
-    asked = Case(donor.source, (*donor.target[: donor.at], wanted), donor.at)
+    asked = Case(donor.source, (*donor.target[: donor.at], case.target[case.at]), donor.at)
     with Recording(core, save=[name]) as t:
         there, _ = score_answer(core, asked)
     state = t[name][..., source : source + 1, :]

@@ -1,4 +1,4 @@
-"""Attention weights read from a trace: the strongest edges of a position, and the alignment of a translation.
+"""Attention weights read from a trace: the paths of the attentions, and the alignment of a translation.
 
 Weights say where a head looked, not what mattered: edge_ablation.py measures that.
 Letters: T positions, S source positions, H heads.
@@ -17,17 +17,6 @@ from qkv.plots.forms import Drawn, Form, Grid
 from qkv.spec import Spec
 
 AttentionPart = Literal["encoder", "decoder", "cross"]
-
-
-@dataclass(frozen=True)
-class Edge:
-    """A query looked at a key: how much, in which layer and head."""
-
-    layer: int
-    head: int
-    query: int
-    key: int
-    weight: float
 
 
 @dataclass(frozen=True)
@@ -58,17 +47,6 @@ def attention_paths(spec: Spec, part: AttentionPart) -> list[str]:
         raise QkvError("this model has no {part}", part=part)
     dot = ("encoder." if part == "encoder" else "decoder.") if spec.encoder and spec.decoder else ""
     return [f"{dot}layers.{i}.{'cross' if part == 'cross' else 'attn'}" for i in range(len(stack.blocks))]
-
-
-def rank_edges(t: Recording, query: int, *, part: AttentionPart = "decoder", top: int = 10, row: int = 0) -> list[Edge]:
-    """The strongest edges from one position, over all layers and heads of a part."""
-    found: list[Edge] = []
-    for layer, path in enumerate(attention_paths(t.core.spec, part)):
-        weight = t[f"{path}.pattern"][row, :, query]  # H S
-        best = weight.flatten().topk(min(top, weight.numel()))
-        spots = [divmod(i, weight.shape[1]) for i in best.indices.tolist()]
-        found += [Edge(layer, h, query, k, w) for (h, k), w in zip(spots, best.values.tolist(), strict=True)]
-    return sorted(found, key=lambda e: -e.weight)[:top]
 
 
 def align_words(t: Recording, *, layer: int | None = None, row: int = 0, source: int | None = None) -> Alignment:

@@ -65,17 +65,12 @@ def report_cache(t: Recording, *, run: int | None = None) -> CacheReport:
         raise QkvError("cache: an encoder alone reads its text once and keeps nothing")
     passed, spec = resolve.find_run(t, run=run), t.core.spec
     size, first = t.core.embed.weight.element_size(), passed.calls[0]
-    each = numbers_per_position(spec) * size
+    each = cost.count(spec).kv_per_token * size
     steps = tuple(CacheStep(c.end, c.end * each * len(c.ids), c.ids.shape[1], c.end) for c in passed.calls)
     memory = cost.count(spec).memory_per_token * size * first.sources * first.across if spec.encoder else 0
     real = passed.cache.bytes if isinstance(passed.cache, Static) else None
-    kinds = {name: numbers_per_position(s) * size for name, s in attention_variants(spec).items()}
+    kinds = {name: cost.count(s).kv_per_token * size for name, s in attention_variants(spec).items()}
     return CacheReport(steps, memory, real, kinds)
-
-
-def numbers_per_position(spec: Spec) -> int:
-    """Numbers kept for each position of the decoder."""
-    return cost.count(spec).kv_per_token
 
 
 def attention_variants(spec: Spec) -> dict[str, Spec]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.core.masks import REASONS, AttentionBias
+from qkv.core.masks import REASONS
 from qkv.lens import resolve
 from qkv.lens.recording import Recording
+from qkv.lens.taps import open_bias
 from qkv.messages import Message
 from qkv.plots.forms import Drawn, Form, Grid
 
@@ -87,15 +88,8 @@ def added_bias(t: Recording, path: str, *, run: int | None = None) -> Tensor:
     rule = resolve.find_attention(t, path).spec.mask
     calls = resolve.find_run(t, path, run).calls
     sizes = [c.across if rule.kind == "memory" else c.end for c in calls]
-    rows = [read_bias(c.mask[rule], c.ids.shape[1], size) for c, size in zip(calls, sizes, strict=True)]
+    rows = [open_bias(c.mask[rule], range(c.ids.shape[1]), size).detach().float().cpu()
+            for c, size in zip(calls, sizes, strict=True)]
     keys = sizes[0] if rule.kind == "memory" else max(sizes)
     rows = [torch.nn.functional.pad(r, (0, keys - r.shape[-1]), value=LOW) for r in rows]
     return torch.cat([r.expand(*(max(x.shape[i] for x in rows) for i in (0, 1)), -1, -1) for r in rows], 2)
-
-
-def read_bias(seen: AttentionBias, queries: int, keys: int) -> Tensor:
-    """One call's share of that, over the keys that it had: [B or 1, H or 1, T, S]."""
-    if seen.bias is not None:
-        return seen.bias.detach().float().cpu()
-    cells = torch.zeros(1, 1, queries, keys)
-    return cells.masked_fill(torch.ones(queries, keys, dtype=torch.bool).triu(1), LOW) if seen.causal else cells

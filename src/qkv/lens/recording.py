@@ -25,7 +25,7 @@ from qkv.errors import QkvError, nearest
 from qkv.lens import resolve, selectors, trace_storage
 from qkv.lens.edit import Edit, apply_edit
 from qkv.lens.selectors import Selector
-from qkv.lens.taps import Call, Run, collect_masks, compute_pattern, of_memory, position_axis, tap_names
+from qkv.lens.taps import Call, Run, collect_masks, compute_pattern, of_memory, open_bias, position_axis, tap_names
 from qkv.messages import Message
 
 STATES = ("*embed", "*layers.*.resid_out")
@@ -307,16 +307,14 @@ class Recording:
         k = self.select(k_name if k_name in self.needed else k_name.partition("@")[0])
         # a latent's keys are recorded where they are expanded, never where they are absorbed
         keys = call.taps[k.name] if isinstance(at, Latent) and k.name in call.taps else self.stitch(run, k)
-        keys, seen = keys if ".cross." in k.tap else keys[:, :, :call.end], call.mask[at.spec.mask]
+        keys = keys if ".cross." in k.tap else keys[:, :, :call.end]
         rows = [slot - call.start for slot in s.list_slots(call.start, call.ids.shape[1])]
         q = call.taps[q_name] if q_name in call.taps else s.slice_tap(call.taps[f"{at.path}.q"], rows)
         if s.heads is not None:
             groups = self.count_heads(k.tap)
             there, share = k.heads or range(groups), at.spec.heads // groups
             keys = keys[:, [there.index(head // share) for head in s.heads]]
-        if s.cut:
-            seen = selectors.narrow_mask(seen, s.heads, rows, keys.shape[2])
-        return compute_pattern(q, keys, seen, at)
+        return compute_pattern(q, keys, open_bias(call.mask[at.spec.mask], rows, keys.shape[2], s.heads), at.scale)
 
     @torch.no_grad()
     def expand_latent(self, run: Run, name: str) -> Tensor:

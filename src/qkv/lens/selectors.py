@@ -1,7 +1,6 @@
 """Selectors: which taps a trace keeps, and which heads and positions of them. recording.py keeps and reads by them.
 
 `layers.{4:8}.attn.{q,k}@heads=0:4@pos=-1` is a glob over tap names, with slices of the layers in braces, then a cut.
-Letters: B rows, T positions, S keys, H heads, K head dim.
 """
 
 import re
@@ -12,7 +11,6 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from qkv.core.masks import AttentionBias
 from qkv.errors import QkvError, nearest
 from qkv.lens.taps import position_axis
 from qkv.messages import Message
@@ -115,18 +113,6 @@ def parse_numbers(typed: str) -> list[int]:
 def parse_slice(typed: str) -> slice:
     """A slice as it was typed."""
     return slice(*(int(part) if part else None for part in typed.split(":")))
-
-
-def narrow_mask(seen: AttentionBias, heads: Sequence[int] | None, rows: Sequence[int], keys: int) -> AttentionBias:
-    """The mask of some heads (None: all) and queries alone: bias [B or 1, H or 1, T, S]."""
-    bias = seen.bias
-    if seen.causal:
-        future = torch.arange(keys)[None] > torch.tensor(rows)[:, None]  # T S
-        bias = torch.zeros(future.shape).masked_fill(future, torch.finfo(torch.float32).min)[None, None]
-    elif bias is not None:
-        bias = bias[:, heads] if heads is not None and bias.shape[1] > 1 else bias
-        bias = bias[:, :, list(rows)] if bias.shape[2] > 1 else bias
-    return AttentionBias(bias, causal=False)
 
 
 def expand_glob(glob: str, layers: int) -> Iterator[str]:

@@ -3,7 +3,7 @@
 Letters: B rows, T queries, S keys, H heads, G key/value groups, K head dim.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.core.attention import Attention
 from qkv.core.cache import Cache
-from qkv.core.latent import Latent
 from qkv.core.masks import AttentionBias
 from qkv.core.model import Stack
 from qkv.core.positions import Positions, bucket_distances
@@ -147,18 +145,21 @@ def collect_masks(stack: Stack, ids: Tensor, step: Step) -> dict[Any, AttentionB
     return step.with_attention_bias(stack.relative(buckets)).mask
 
 
-def compute_pattern(q: Tensor, k: Tensor, seen: AttentionBias, at: Attention | Latent) -> Tensor:
-    """softmax(q kᵀ · scale + mask) in fp32: q [B, H, T, K] and k [B or fewer, G, S, K] -> [B, H, T, S].
+def open_bias(seen: AttentionBias, queries: Sequence[int], keys: int, heads: Sequence[int] | None = None) -> Tensor:
+    """What a mask adds to the scores of some queries of its call and some heads (None: all) [B or 1, H or 1, T, S]."""
+    if seen.bias is not None:
+        bias = seen.bias if heads is None or seen.bias.shape[1] == 1 else seen.bias[:, heads]
+        return bias if bias.shape[2] == 1 else bias[:, :, list(queries)]
+    future = (torch.arange(keys) > torch.tensor(queries)[:, None]) & seen.causal  # T S
+    return torch.zeros(future.shape).masked_fill(future, torch.finfo(torch.float32).min)[None, None]
+
+
+def compute_pattern(q: Tensor, k: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """softmax(q kᵀ · scale + bias) in fp32: q [B, H, T, K] and k [B or fewer, G, S, K] -> [B, H, T, S].
 
     Key/value groups are views; hypotheses of one source share its row of k.
     """
     copies = q.shape[0] // k.shape[0]
     k = k.float().repeat_interleave(copies, 0) if copies > 1 else k.float()
-    score = (q.float().unflatten(1, (k.shape[1], -1)) @ k[:, :, None].mT).flatten(1, 2) * at.scale  # B H T S
-    if seen.bias is not None:
-        rows = copies if seen.bias.shape[0] > 1 else 1
-        score = score + seen.bias.repeat_interleave(rows, 0)
-    if seen.causal:
-        future = torch.ones(score.shape[-2:], dtype=torch.bool, device=score.device).triu(1)
-        score = score.masked_fill(future, torch.finfo(score.dtype).min)
-    return score.softmax(-1)
+    score = (q.float().unflatten(1, (k.shape[1], -1)) @ k[:, :, None].mT).flatten(1, 2) * scale  # B H T S
+    return (score + bias.to(score.device).repeat_interleave(copies if len(bias) > 1 else 1, 0)).softmax(-1)
