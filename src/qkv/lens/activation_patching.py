@@ -1,13 +1,10 @@
 """What a state of one run does in another run: activation patching (Vig et al. 2020; Meng et al. 2022)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from qkv.core.model import Transformer
-from qkv.lens.edge_ablation import Case, score_targets
-from qkv.lens.edit import Edit, put
+from qkv.lens.edge_ablation import Case, score_answers
+from qkv.lens.edit import put
 from qkv.lens.recording import Recording
 
 
@@ -26,7 +23,6 @@ class Patched:
         return (self.after - self.before) / (self.donor - self.before) if self.donor != self.before else 0.0
 
 
-@torch.no_grad()
 def patch_activation(core: Transformer, donor: Case, case: Case, *, name: str, source: int, pos: int) -> Patched:
     """Run `case` with the donor's state of a tap (such as "layers.8.resid_out") at `source` put at `pos`.
 
@@ -35,18 +31,7 @@ def patch_activation(core: Transformer, donor: Case, case: Case, *, name: str, s
     """
     asked = Case(donor.source, (*donor.target[: donor.at], case.target[case.at]), donor.at)
     with Recording(core, save=[name]) as t:
-        there, _ = score_answer(core, asked)
+        there, _ = score_answers(core, [asked])
     state = t[name][..., source : source + 1, :]
-    after, instead = score_answer(core, case, [put(name, state, pos=pos)])
-    return Patched(score_answer(core, case)[0], after, there, instead)
-
-
-def score_answer(core: Transformer, case: Case, edits: Sequence[Edit] = ()) -> tuple[float, int]:
-    """log P(target[at]) and the likeliest token there; for an encoder alone, of the token at that place of `source`."""
-    if core.spec.decoder:
-        found = score_targets(core, [case], edits)
-        return float(found.logprobs[0, case.at]), int(found.best[0, case.at])
-    ids = torch.tensor([case.source], device=core.embed.weight.device)
-    with Recording(core, edit=edits):
-        logits = core(ids, mode="prefill").logits[0, case.at].float()  # V
-    return float(logits.log_softmax(-1)[case.target[case.at]]), int(logits.argmax())
+    before, (after, instead) = score_answers(core, [case])[0], score_answers(core, [case], [put(name, state, pos=pos)])
+    return Patched(float(before), float(after), float(there), int(instead))

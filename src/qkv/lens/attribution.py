@@ -163,8 +163,7 @@ def locate_logit(
     t: Recording, pos: int | str, token: int | str | None, vs: int | str | None, row: int, run: int | None
 ) -> tuple[Spot, tuple[int, int | None], float]:
     """The spot, the tokens, and the logit (or difference of two) of the model there."""
-    if t.core.spec.head is None:
-        raise QkvError("parts: this model has no head, so it gives no logits")
+    resolve.require_head(t, "parts")
     at = Spot(t, resolve.find_run(t, run=run), row, resolve.find_position(t, pos, row=row, run=run))
     state = at(f"{resolve.prefix_of(t)}final_norm")
     with torch.no_grad():

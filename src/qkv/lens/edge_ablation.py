@@ -76,15 +76,17 @@ def score_answers(
 ) -> tuple[Tensor, Tensor]:
     """The log-probability of each case's target[at] and the likeliest token, [N] each: cheaper than `score_targets`.
 
-    With `once` equal sources are encoded together, as the edits leave the encoder alone.
+    With `once` equal sources are encoded together, as the edits leave the encoder alone. An encoder alone answers at
+    the place `at` of the source itself.
     """
-    device = core.embed.weight.device
-    target, _ = pad_with_mask([c.target for c in cases], device)
+    device, decodes = core.embed.weight.device, core.spec.decoder is not None
+    read, real = pad_with_mask([c.target if decodes else c.source for c in cases], device)
     rows, at = torch.arange(len(cases), device=device), torch.tensor([c.at for c in cases], device=device)
     with Recording(core, edit=edits):
-        given = make_inputs(core, cases, once=once)
-        logits = core.head(core.hidden(target, given, mode="prefill")[rows, at - 1]).float()  # N V
-    return logits.log_softmax(-1)[rows, target[rows, at]], logits.argmax(-1)
+        given = make_inputs(core, cases, once=once) if decodes else Inputs(padding_mask=real)
+        logits = core.head(core.hidden(read, given, mode="prefill")[rows, at - int(decodes)]).float()  # N V
+    wanted = torch.tensor([c.target[c.at] for c in cases], device=device)
+    return logits.log_softmax(-1)[rows, wanted], logits.argmax(-1)
 
 
 def make_inputs(core: Transformer, cases: Sequence[Case], *, once: bool = False) -> Inputs:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.errors import QkvError
 from qkv.lens import resolve
 from qkv.lens.recording import Recording
 from qkv.messages import Message
@@ -52,8 +51,7 @@ def layer_logits(
     The final norm is computed anew for each layer, so the last row equals the model's logits. Early layers speak
     another basis than the head reads: their guesses are a picture, not a belief.
     """
-    if t.core.spec.head is None:
-        raise QkvError("lens: this model has no head, so its layers guess no tokens")
+    resolve.require_head(t, "lens")
     taps = resolve.require_states(t, "lens", resolve.prefix_of(t))
     states = torch.stack([t.get(n, run=run)[row, places] for n in taps])  # L T D
     return taps, t.core.head(t.core.stack.final_norm(states)).float()

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.core.model import build_step
 from qkv.errors import QkvError
 from qkv.lens import resolve
 from qkv.lens.recording import Recording
@@ -68,12 +67,10 @@ def measure_drift(
 def read_word_alone(t: Recording, word: str, names: tuple[str, ...]) -> Tensor:
     """The states [L+1, D] of a word's last piece where the word is the whole text."""
     core, encoder = t.core, resolve.side_of(t, names[0]) == "encoder"
-    side, stack = "source" if encoder else "target", resolve.stack_of(t, names[0])
-    ids = torch.tensor([resolve.encode_word(resolve.require_tokenizer(t), word, side)], device=core.embed.weight.device)
-    table = core.source_embed if encoder and core.spec.sources else core.embed
-    if stack.spec.blocks[0].cross:
+    ids = resolve.encode_word(resolve.require_tokenizer(t), word, "source" if encoder else "target")
+    if resolve.stack_of(t, names[0]).spec.blocks[0].cross:
         raise QkvError("shift: a decoder that reads a source cannot read a word alone; look at "
                        "side='encoder.'")
     with Recording(core, save=list(names)) as alone:
-        stack(table(ids), build_step(stack, ids, mode="prefill"))
+        (core.encode if encoder else core.hidden)(torch.tensor([ids], device=core.embed.weight.device), mode="prefill")
     return torch.stack([alone[name][0, -1].float() for name in names])

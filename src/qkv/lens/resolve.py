@@ -52,6 +52,12 @@ def find_attention(t: "Recording", path: str) -> Attention | Latent:
     return t.attentions[path]
 
 
+def require_head(t: "Recording", readout: str) -> None:
+    """A QkvError where a readout needs logits and the model gives none."""
+    if t.core.spec.head is None:
+        raise QkvError("{readout}: this model has no head, so it gives no logits", readout=readout)
+
+
 def require_saved(t: "Recording", readout: str, *names: str) -> None:
     """A QkvError with the exact `save=` where a tap that a readout needs was not saved."""
     for name in names:
