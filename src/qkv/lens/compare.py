@@ -49,15 +49,14 @@ def compare_runs(a: Recording, b: Recording, *, row: int = 0, run: int | None = 
     """Where two runs of one model differ, over the tokens that both texts have, in their order."""
     if a.core is not b.core and a.core.spec != b.core.spec:
         raise QkvError("diff: the two runs are of different models; compare two texts in one model")
-    names, _ = (resolve.require_states(t, "diff", resolve.prefix_of(t)) for t in (a, b))
     one, two = (resolve.find_run(t, run=run).ids[row].tolist() for t in (a, b))
     blocks = SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks()
     pairs = tuple((m.a + i, m.b + i) for m in blocks for i in range(m.size))
     if not pairs:
         raise QkvError("diff: the two texts have no token in common")
     left, right = ([p[side] for p in pairs] for side in (0, 1))
-    x = torch.stack([a.get(n, run=run)[row, left].float() for n in names])  # L N D
-    y = torch.stack([b.get(n, run=run)[row, right].float() for n in names])
+    (names, x), (_, y) = (resolve.read_states(t, "diff", at, row=row, run=run) for t, at in ((a, left), (b, right)))
+    x, y = x.float(), y.float()  # L N D
     distance = (x - y).norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-30)
     read = resolve.tokens_read(a, row=row, run=run)
     return Diff(pairs, names, distance, measure_divergence(a, b, (left, right), row, run), tuple(read[i] for i in left))

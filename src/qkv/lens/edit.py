@@ -1,4 +1,4 @@
-"""Edits as data: what is changed in a run, where, and how. Weights are never touched; trace.py applies the edits.
+"""Edits as data: what is changed in a run, where, and how. Weights are never touched; recording.py applies the edits.
 
 A name is a glob over tap names. Positions are slots of the sequence, counted from 0 over prompt and what was written.
 Letters: B batch, T queries, S keys, H heads, K head dim.

@@ -52,8 +52,7 @@ def layer_logits(
     another basis than the head reads: their guesses are a picture, not a belief.
     """
     resolve.require_head(t, "lens")
-    taps = resolve.require_states(t, "lens", resolve.prefix_of(t))
-    states = torch.stack([t.get(n, run=run)[row, places] for n in taps])  # L T D
+    taps, states = resolve.read_states(t, "lens", places, row=row, run=run)
     return taps, t.core.head(t.core.stack.final_norm(states)).float()
 
 

@@ -49,9 +49,9 @@ def measure_drift(
     if not anchors:
         raise QkvError("shift: name at least one anchor, such as a word that the meaning might move to")
     prefix = side if side and t.core.spec.decoder and t.core.spec.encoder else resolve.prefix_of(t)
-    names = resolve.require_states(t, "shift", prefix)
     slot = resolve.find_position(t, pos, path=prefix, row=row, run=run)
-    states = torch.stack([t.get(name, run=run)[row, slot].float() for name in names])  # L D
+    names, states = resolve.read_states(t, "shift", slot, prefix=prefix, row=row, run=run)
+    states = states.float()  # L D
     goals = torch.stack([read_word_alone(t, word, names) for word in anchors], 1)  # L N D
     cosine = F.cosine_similarity(states[:, None], goals, dim=-1)
     between = None

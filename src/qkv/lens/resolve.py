@@ -3,6 +3,9 @@
 import re
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
 from qkv.core.attention import Attention
 from qkv.core.latent import Latent
 from qkv.core.model import Stack
@@ -65,14 +68,17 @@ def require_saved(t: "Recording", readout: str, *names: str) -> None:
             raise QkvError('{readout}: {name} was not saved; add it: save=["{readout}"]', readout=readout, name=name)
 
 
-def require_states(t: "Recording", readout: str, prefix: str) -> tuple[str, ...]:
-    """The names of a stack's states before the first layer and after each, which a readout needs."""
+def read_states(
+    t: "Recording", readout: str, where: int | slice | list[int], *, prefix: str = "", row: int, run: int | None
+) -> tuple[tuple[str, ...], Tensor]:
+    """The taps of a stack's states before the first layer and after each, and what they held there [L+1, T, D]."""
+    prefix = prefix or prefix_of(t)
     layers = range(len(stack_of(t, prefix).layers))
     names = (f"{prefix}embed", *(f"{prefix}layers.{i}.resid_out" for i in layers))
     if not set(names) <= t.needed:
         raise QkvError('{readout}: the states after each layer were not saved; add them: save=["{readout}"]',
                        readout=readout)
-    return names
+    return names, torch.stack([t.get(n, run=run)[row, where] for n in names])
 
 
 def find_position(t: "Recording", pos: int | str, *, path: str = "", row: int = 0, run: int | None = None) -> int:

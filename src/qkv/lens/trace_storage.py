@@ -96,11 +96,11 @@ def bytes_per_token(core: Transformer) -> dict[str, int]:
     }
 
 
-def count_bytes(t: "Recording", names: Iterable[str], measure: Callable[[str], tuple[int, int, int]]) -> BytePlan:
-    """The bytes of selectors, 0 where a tap is rebuilt from others; `measure` gives a tap's rows, first slot, count."""
+def count_bytes(t: "Recording", names: Iterable[str], locate: Callable[[str], tuple[int, int, int]]) -> BytePlan:
+    """The bytes of selectors, 0 where a tap is rebuilt from others; `locate` gives a tap's rows, first slot, count."""
     each, taps = t.each or bytes_per_token(t.core), dict[str, int]()
     for s in map(t.select, sorted(names)):
-        rows, first, count = measure(s.tap)
+        rows, first, count = locate(s.tap)
         heads, every = (1, 1) if s.heads is None else (len(s.heads), t.count_heads(s.tap))
         taps[s.name] = each.get(s.tap, 0) * heads // every * rows * len(s.list_slots(first, count))
     taps = {name: taken for name, taken in taps.items() if taken}
@@ -111,10 +111,10 @@ def plan_bytes(t: "Recording", tokens: int, *, source: int = 0, rows: int = 1) -
     """The bytes that a trace would hold of texts of that many tokens (and of a source), in all and by tap."""
     both = t.core.spec.encoder is not None and t.core.spec.decoder is not None
 
-    def measure(tap: str) -> tuple[int, int, int]:
+    def locate_tap(tap: str) -> tuple[int, int, int]:
         return rows, 0, source if both and (tap.startswith("encoder.") or of_memory(tap)) else tokens
 
-    return count_bytes(t, t.needed, measure)
+    return count_bytes(t, t.needed, locate_tap)
 
 
 def check_budget(t: "Recording", call: "Call", first: bool) -> None:
@@ -127,11 +127,11 @@ def check_budget(t: "Recording", call: "Call", first: bool) -> None:
     spec = t.core.spec
     side = "encoder." if spec.encoder and spec.decoder and call.stack is t.core.encoder else ""
 
-    def measure(tap: str) -> tuple[int, int, int]:
+    def locate_tap(tap: str) -> tuple[int, int, int]:
         return (call.sources * first, 0, call.across) if of_memory(tap) else (rows, call.start, tokens)
 
     own = {n for n in t.needed if n.startswith("encoder.") == bool(side)}
-    wanted = count_bytes(t, own, measure)
+    wanted = count_bytes(t, own, locate_tap)
     if t.held + wanted.bytes > t.budget:
         kept = Message(" beside {spoken} kept already", spoken=format_bytes(t.held)) if t.held else Message("")
         raise QkvError("trace: {rows} x {tokens} tokens would take {spoken}{kept}, and the budget is {spoken2}; the "
@@ -146,12 +146,12 @@ def spill_calls(t: "Recording", directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for call in (c for run in t.runs for c in run.calls if not isinstance(c.taps, TapFile)):
         path = directory / f"{len(list(directory.glob('*.safetensors'))):05d}.safetensors"
-        write_call(call, path)
+        spill_call(call, path)
         call.taps = TapFile(path)
     t.held = 0
 
 
-def write_call(call: Call, path: Path) -> None:
+def spill_call(call: Call, path: Path) -> None:
     """Write everything of a call that is a tensor, by name."""
     found = {f"tap.{name}": x for name, x in call.taps.items()}
     found |= {"ids": call.ids, **{f"place.{n}": x for n, x in call.place._asdict().items()}}
@@ -169,7 +169,7 @@ def save_trace(t: "Recording", directory: Path | str) -> Path:
     require_empty(directory)
     with storage.replace_dir(directory) as aside:
         for n, call in enumerate(c for run in t.runs for c in run.calls):
-            write_call(call, aside / f"{n:05d}.safetensors")
+            spill_call(call, aside / f"{n:05d}.safetensors")
         write_index(t, aside)
     return directory
 
