@@ -313,7 +313,8 @@ class Recording:
         if s.heads is not None:
             groups = self.count_heads(k.tap)
             there, share = k.heads or range(groups), at.spec.heads // groups
-            keys = keys[:, [there.index(head // share) for head in s.heads]]
+            shared = torch.tensor([there.index(head // share) for head in s.heads], device=keys.device)
+            keys = keys.index_select(1, shared)
         return compute_pattern(q, keys, open_bias(call.mask[at.spec.mask], rows, keys.shape[2], s.heads), at.scale)
 
     @torch.no_grad()

@@ -69,8 +69,7 @@ def read_word_alone(t: Recording, word: str, names: tuple[str, ...]) -> Tensor:
     core, encoder = t.core, resolve.side_of(t, names[0]) == "encoder"
     ids = resolve.encode_word(resolve.require_tokenizer(t), word, "source" if encoder else "target")
     if resolve.stack_of(t, names[0]).spec.blocks[0].cross:
-        raise QkvError("shift: a decoder that reads a source cannot read a word alone; look at "
-                       "side='encoder.'")
+        raise QkvError("shift: a decoder that reads a source cannot read a word alone; look at side='encoder.'")
     with Recording(core, save=list(names)) as alone:
         (core.encode if encoder else core.hidden)(torch.tensor([ids], device=core.embed.weight.device), mode="prefill")
     return torch.stack([alone[name][0, -1].float() for name in names])

@@ -111,8 +111,7 @@ def find_word(t: "Recording", ids: list[int], word: str) -> int:
 def require_tokenizer(t: "Recording"):
     """The tokenizer of a trace; a QkvError where words were given and there is none."""
     if t.tokenizer is None:
-        raise QkvError("this trace has no tokenizer, so it cannot look up words: give ids, or Trace(…, "
-                       "tokenizer=…)")
+        raise QkvError("this trace has no tokenizer, so it cannot look up words: give ids, or Trace(…, tokenizer=…)")
     return t.tokenizer
 
 

@@ -44,12 +44,10 @@ class Selector:
         if not self.pos:
             return list(here)
         if ":" not in self.pos:
-            numbers = parse_numbers(self.pos)
-            return [slot for slot in here if slot in numbers or slot - end in numbers]
+            return sorted(n for n in {n + end if n < 0 else n for n in parse_numbers(self.pos)} if n in here)
         s = parse_slice(self.pos)
         start, stop = (at + end if at is not None and at < 0 else at for at in (s.start, s.stop))
-        start, stop = max(0, start or 0), end if stop is None else stop
-        return [slot for slot in here if start <= slot < stop and (slot - start) % (s.step or 1) == 0]
+        return [n for n in range(max(0, start or 0), end if stop is None else stop, s.step or 1) if n in here]
 
     def slice_tap(self, x: Tensor, where: Sequence[int] | None) -> Tensor:
         """A copy of its heads and of those positions (None: all) of what the tap carried: the rest can be freed."""
@@ -79,8 +77,7 @@ def parse_selector(name: str) -> tuple[str, dict[str, str]]:
             raise QkvError("{name!r}: found @{key}{hint}; a selector has @heads and @pos, each once", name=name,
                            key=key, hint=nearest(key, CUTS))
         if not NUMBERS.fullmatch(value):
-            raise QkvError("{name!r}: {key}={said}; {expected}", name=name, key=key, said=value,
-                           expected=EXPECTED)
+            raise QkvError("{name!r}: {key}={said}; {expected}", name=name, key=key, said=value, expected=EXPECTED)
         found[key] = value
     return tap, found
 

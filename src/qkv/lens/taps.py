@@ -162,4 +162,4 @@ def compute_pattern(q: Tensor, k: Tensor, bias: Tensor, scale: float) -> Tensor:
     copies = q.shape[0] // k.shape[0]
     k = k.float().repeat_interleave(copies, 0) if copies > 1 else k.float()
     score = (q.float().unflatten(1, (k.shape[1], -1)) @ k[:, :, None].mT).flatten(1, 2) * scale  # B H T S
-    return (score + bias.to(score.device).repeat_interleave(copies if len(bias) > 1 else 1, 0)).softmax(-1)
+    return score.add_(bias.to(score.device).repeat_interleave(copies if len(bias) > 1 else 1, 0)).softmax(-1)

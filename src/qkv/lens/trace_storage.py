@@ -209,8 +209,7 @@ def load_trace(directory: Path | str, core: Transformer, tokenizer: Any = None) 
         raise QkvError("{directory}: a trace of format {format}, expected {format2}", directory=directory,
                        format=index.get("format"), format2=FORMAT)
     if from_json(type(core.spec), index["spec"]) != core.spec:
-        raise QkvError("{directory}: was recorded from a model of another spec than the one given",
-                       directory=directory)
+        raise QkvError("{directory}: was recorded from a model of another spec than the one given", directory=directory)
     trace = Trace(core, tokenizer=tokenizer)
     trace.wanted, trace.needed = set(index["wanted"]), set(index["needed"])
     for row in index["calls"]:
