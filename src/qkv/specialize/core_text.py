@@ -129,7 +129,7 @@ class CoreText(Classes):
             for n, m in self.done.items()
         ]
         definitions = prune(definitions)
-        body = self.name_rotaries("\n\n\n".join("\n".join(layout.print_statement(d)) for d in definitions))
+        body = self.name_rotaries("\n\n\n".join(layout.print_definition(d) for d in definitions))
         used = set(re.findall(r"\w+", body))
         usual = {"math": "import math\n", "torch": "import torch", "F": "import torch.nn.functional as F"}
         lines = [line for name, line in usual.items() if name in used]

@@ -212,7 +212,7 @@ class Program(Classes):
             if isinstance(d, ast.ClassDef) and isinstance(d.body[0], ast.FunctionDef):
                 d.body[0].body = join_assignments(d.body[0].body)
         naming = derive_naming(self.core, names, self.spell_parameter)
-        body = ["\n".join(layout.print_statement(d)) for d in definitions]
+        body = [layout.print_definition(d) for d in definitions]
         body += loader.print_loader(naming)
         body += loader.print_main(self.spec, free=has_prefix(self.spec), blanks=fills_blanks(self.spec))
         text = "\n\n\n".join(body)

@@ -18,7 +18,7 @@ def join_assignments(body: list[ast.stmt], width: int = 112) -> list[ast.stmt]:
             new = ast.Assign(
                 [ast.Tuple([t for t, _ in both], ast.Store())], ast.Tuple([v for _, v in both], ast.Load())
             )
-            if len(layout.print_simple(new)) <= width:
+            if len(layout.tidy(ast.unparse(ast.fix_missing_locations(new)))) - 2 <= width:
                 joined[-1] = annotate(new)
                 continue
         joined.append(node)
