@@ -66,7 +66,8 @@ def tidy(text: str) -> str:
     text = re.sub(r"(// \w+):\]", r"\1 :]", text)
     text = re.sub(r"(\w: [\w.| \[\],]+)=(?!=)", r"\1 = ", text)  # a default beside an annotation
     text = re.sub(r"1e-0(\d)", r"1e-\1", text)
-    return re.sub(r"(?<![\w{])'([^'\"]*)'", r'"\1"', text)
+    strings = r"(f'[^']*'|\"[^\"]*\")|'([^'\"]*)'"
+    return re.sub(strings, lambda m: m[1] or f'"{m[2]}"', text)
 
 
 def wrap(text: str, indent: int, beside: str = "") -> list[str]:
