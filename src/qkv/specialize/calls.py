@@ -52,8 +52,6 @@ class Caller(Evaluator):
                 return Record(
                     args[0].kind, args[0].fields | {k: self.settle(v, k, f) for k, v in given.items()}, args[0].node
                 )
-            if called in (tuple, list) and isinstance(args[0], Items):
-                return Items(args[0].values, called)
             if inspect.isclass(called) and belongs_to_core(called):
                 return self.construct(called, args, given, f)
             if isinstance(called, FunctionType) and belongs_to_core(called):
@@ -70,10 +68,6 @@ class Caller(Evaluator):
                     if getattr(called, "__module__", "") == "math" and any(v.node for v in every):
                         found.node = ast.Call(residual(function), [residual(v) for v in args], [])
                     return found
-                columns: list[Any] = [self.list_values(v) for v in args]
-                if called in (enumerate, zip) and None not in columns:
-                    return Known([Items([self.lift(v) if isinstance(v, int) else v for v in row])
-                                  for row in called(*columns)])
         return self.write_call(function, args, given, f)
 
     def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
