@@ -14,16 +14,7 @@ from qkv.core.model import Stack, Transformer
 from qkv.specialize.cleanup import Substitute
 from qkv.specialize.functions import Functions, Written
 from qkv.specialize.source import annotate, belongs_to_core, parse_expression, read_source
-from qkv.specialize.values import (
-    Code,
-    Frame,
-    Function,
-    Known,
-    Part,
-    is_plain,
-    load_names,
-    residual,
-)
+from qkv.specialize.values import Code, Frame, Function, Known, Part, is_plain, load_names, residual
 
 ROLES = {"cross": "CrossAttention", "shared": "SharedFfn"}
 
