@@ -142,10 +142,7 @@ class Evaluator:
         return Code(ast.Slice(*nodes))  # type: ignore[arg-type]
 
     def read_tuple(self, node: ast.Tuple | ast.List, f: Frame) -> Any:
-        found: list[Any] = []
-        for one in node.elts:
-            found += self.list_values(self.value(one.value, f)) or [] if isinstance(one, ast.Starred) else [
-                self.value(one, f)]
+        found = [self.value(one, f) for one in node.elts]
         if isinstance(node, ast.Tuple) and all(isinstance(v, Known) and v.node is None for v in found):
             return Known(tuple(v.value for v in found))
         return Items(found, tuple if isinstance(node, ast.Tuple) else list)
@@ -188,8 +185,6 @@ class Evaluator:
 
     def read_unaryop(self, node: ast.UnaryOp, f: Frame) -> Any:
         value = self.value(node.operand, f)
-        if isinstance(node.op, ast.Not) and self.truth(value) is not None:
-            return Known(not self.truth(value))
         if isinstance(value, Known):
             return Known(compute(ast.UnaryOp(node.op, A), value), value.node and ast.UnaryOp(node.op, residual(value)))
         return Code(ast.UnaryOp(node.op, residual(value)))
@@ -264,8 +259,6 @@ class Evaluator:
         """The values that a loop goes through, None where that is open."""
         if isinstance(value, Items):
             return [Known(k) for k in value.values] if value.kind is dict else list(value.values)
-        if isinstance(value, Record) and value.node is None:
-            return list(value.fields.values())
         if isinstance(value, Known) and hasattr(value.value, "__iter__"):
             return [self.lift(v) for v in value.value]
         return None
@@ -274,12 +267,7 @@ class Evaluator:
 
     def read_call(self, node: ast.Call, f: Frame) -> Any:
         function = self.value(node.func, f)
-        args: list[Any] = []
-        for one in node.args:
-            if isinstance(one, ast.Starred):
-                args += self.list_values(self.value(one.value, f)) or []
-            else:
-                args.append(self.value(one, f))
+        args = [self.value(one, f) for one in node.args]
         return self.apply(function, args, {str(k.arg): self.value(k.value, f) for k in node.keywords}, f)
 
     def apply(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
@@ -289,12 +277,9 @@ class Evaluator:
         if isinstance(function, Part):
             return self.call_part(function, args, f)
         if isinstance(function, Known):
-            called = function.value
-            every = [*args, *given.values()]
-            if called is dataclasses.replace and isinstance(args[0], Record):
-                return Record(
-                    args[0].kind, args[0].fields | {k: self.settle(v, k, f) for k, v in given.items()}, args[0].node
-                )
+            called, first = function.value, args[0] if args else None
+            if called is dataclasses.replace and isinstance(first, Record):
+                return Record(first.kind, first.fields | {k: self.settle(v, k, f) for k, v in given.items()}, first.node)
             if inspect.isclass(called) and belongs_to_core(called):
                 return self.construct(called, args, given, f)
             if isinstance(called, FunctionType) and belongs_to_core(called):
@@ -302,15 +287,14 @@ class Evaluator:
                 defaults = {k: self.lift(p.default) for k, p in inspect.signature(called).parameters.items()
                             if p.default is not inspect.Parameter.empty}
                 return self.invoke(Function(source.find_function(called), source, defaults=defaults), args, given, f)
-            held = getattr(called, "__self__", None)
-            pure = called in PURE if callable(called) and getattr(called, "__hash__", None) else False
-            pure = pure or getattr(called, "__module__", "") in ("math", "dataclasses", "qkv.spec")
-            if pure or held is dict or isinstance(held, dict | str | ContextVar):
-                if all(isinstance(v, Known) for v in every):
-                    found = self.lift(called(*(v.value for v in args), **{k: v.value for k, v in given.items()}))
-                    if getattr(called, "__module__", "") == "math" and any(v.node for v in every):
-                        found.node = ast.Call(residual(function), [residual(v) for v in args], [])
-                    return found
+            home, held = getattr(called, "__module__", ""), getattr(called, "__self__", None)
+            pure = called in PURE or home in ("math", "dataclasses", "qkv.spec") or held is dict
+            if (pure or isinstance(held, dict | str | ContextVar)) and all(
+                    isinstance(v, Known) for v in (*args, *given.values())):
+                found = self.lift(called(*(v.value for v in args), **{k: v.value for k, v in given.items()}))
+                if home == "math" and any(v.node for v in args):
+                    found.node = ast.Call(residual(function), [residual(v) for v in args], [])
+                return found
         return self.write_call(function, args, given, f)
 
     def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:

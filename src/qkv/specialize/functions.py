@@ -101,10 +101,6 @@ class Functions(Evaluator):
         if isinstance(value, Code):
             self.write(ast.Expr(value.node), node, f)
 
-    def run_annassign(self, node: ast.AnnAssign, f: Frame) -> None:
-        if node.value is not None:
-            self.run_assign(annotate(ast.Assign([node.target], node.value), node.beside, node.above), f)  # type: ignore[attr-defined]
-
     def run_augassign(self, node: ast.AugAssign, f: Frame) -> None:
         left = copy.copy(node.target)
         left.ctx = ast.Load()
@@ -204,8 +200,6 @@ class Functions(Evaluator):
     def run_for(self, node: ast.For, f: Frame) -> Any:
         rounds = self.value(node.iter, f)
         every = self.list_values(rounds)
-        if isinstance(rounds, Function):  # of the generator, whose yields are decided
-            every = self.value(node.iter, f)
         if every is not None:
             for one in every:
                 self.bind(node.target, one, f)
@@ -277,18 +271,16 @@ class Functions(Evaluator):
             if inner.body and (clash or not self.may_splice(function)):
                 return None
         counts = list(load_names(inner.body)) + ([n for v in leaves_of(result) for n in load_names(v)])
-        for place, node in places.items():
-            if counts.count(place) > 1:
-                if is_open and not self.may_splice(function):
+        for hole, node in places.items():
+            if counts.count(hole) > 1:
+                if is_open and (hole[1:] in f.taken or not self.may_splice(function)):
                     return None
-                if is_open and place[1:] in f.taken:
-                    return None
-                name = self.find_free_name(place[1:], f)
+                name = self.find_free_name(hole[1:], f)
                 let = ast.Assign([ast.Name(name, ast.Store())], node)
                 annotate(let)
                 let.fresh = True  # type: ignore[attr-defined]
                 inner.body.insert(0, let)
-                places[place] = ast.Name(name, ast.Load())
+                places[hole] = ast.Name(name, ast.Load())
         put = Substitute(places)
         f.body += [put.visit(s) for s in inner.body]
         f.taken |= taken

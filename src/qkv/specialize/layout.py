@@ -1,4 +1,4 @@
-"""Definitions as lines of text: comments where they belong, 120 columns, quotes and brackets as a formatter has them."""
+"""Definitions as text: comments where they belong, 120 columns, quotes and brackets as a formatter has them."""
 
 import ast
 import re

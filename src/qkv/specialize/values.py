@@ -132,15 +132,10 @@ def residual(value: Value) -> ast.expr:
             raise TypeError(f"{value.value!r} cannot be typed")
         return parse_expression(spell(value.value))
     if isinstance(value, Items):
-        if value.kind is dict:
-            pairs = value.values.items()
-            return ast.Dict([residual(Known(k)) for k, _ in pairs], [residual(v) for _, v in pairs])
         nodes = [residual(v) for v in value.values]
         return ast.List(nodes, ast.Load()) if value.kind is list else ast.Tuple(nodes, ast.Load())
     if isinstance(value, Record) and value.node is None:
         return ast.Call(ast.Name(value.kind.__name__, ast.Load()), [residual(v) for v in value.fields.values()], [])
-    if isinstance(value, Function):
-        raise TypeError(f"{ast.unparse(value.definition)} cannot be typed")
     return copy.deepcopy(value.node)  # type: ignore[return-value]
 
 
