@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 WIDE = 120
@@ -87,6 +88,16 @@ def wrap(text: str, indent: int, beside: str = "") -> list[str]:
         rows = [f"{part}," for part in parts]
     lines = [line for row in rows for line in wrap(row, indent + 4)]
     return [space + text[: start + 1], *lines, space + text[end:] + comment]
+
+
+def fill_rows(entries: Iterable[Any], fits: Callable[[list[Any]], bool]) -> list[list[Any]]:
+    """As many entries in each row as fit."""
+    rows: list[list[Any]] = [[]]
+    for one in entries:
+        if rows[-1] and not fits([*rows[-1], one]):
+            rows.append([])
+        rows[-1].append(one)
+    return rows
 
 
 def outer_brackets(text: str) -> tuple[int, int]:

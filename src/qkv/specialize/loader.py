@@ -24,14 +24,9 @@ def print_imports(text: str) -> str:
 
 def print_table(name: str, words: dict[str, str]) -> list[str]:
     """A dict of words, as many on a line as fit."""
-    lines, row = [f"{name} = {{"], "   "
-    for ours, theirs in words.items():
-        entry = f" {json.dumps(ours)}: {json.dumps(theirs)},"
-        if len(row + entry) > layout.WIDE:
-            lines.append(row)
-            row = "   "
-        row += entry
-    return [*lines, row, "}"]
+    entries = [f"{json.dumps(ours)}: {json.dumps(theirs)}," for ours, theirs in words.items()]
+    rows = layout.fill_rows(entries, lambda row: len(" ".join(row)) + 4 <= layout.WIDE)
+    return [f"{name} = {{", *("    " + " ".join(row) for row in rows), "}"]
 
 
 def print_loader(naming: Naming) -> list[str]:

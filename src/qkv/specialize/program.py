@@ -88,14 +88,10 @@ class Program(Classes):
     def make(self, module: Any, kind: type, args: list[Any], f: Frame) -> Any:
         if isinstance(module, Norm):
             s = module.spec
-            eps = (
-                [ast.keyword("eps", residual(self.attribute(args[0], "eps")))]
-                if s.eps != 1e-5 or s.kind == "rms"
-                else []
-            )
-            bias = [ast.keyword("bias", ast.Constant(False))] if s.kind == "unbiased" else []
+            given = {"eps": self.attribute(args[0], "eps")} if s.eps != 1e-5 or s.kind == "rms" else {}
+            given |= {"bias": Known(False)} if s.kind == "unbiased" else {}
             norm = parse_expression("nn.RMSNorm" if s.kind == "rms" else "nn.LayerNorm")
-            return Code(ast.Call(norm, [residual(args[1])], eps + bias))
+            return super(Classes, self).write_call(Code(norm), args[1:2], given, f)
         if not isinstance(module, ExpertLinear | Stack):
             return super().make(module, kind, args, f)
         stack = isinstance(module, Stack)
@@ -116,7 +112,7 @@ class Program(Classes):
         return super().call_part(part, args, f)
 
     def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
-        if function.definition is function.source.names.get("") or getattr(function.definition, "name", "") == "attend":
+        if getattr(function.definition, "name", "") == "attend":
             function = Function(function.source.find_function(kernels.sdpa), function.source)
         return super().invoke(function, args, given, f)
 
@@ -131,29 +127,25 @@ class Program(Classes):
         return super().write_call(function, args, given, f)
 
     def count_layers(self, count: int) -> str:
-        known = self.constants.get((getattr(self.owner, "spec", None), "blocks"))
-        return known or str(count)
+        return self.constants.get((getattr(self.owner, "spec", None), "blocks")) or str(count)
 
     def group(self, made: list[ast.expr]) -> ast.expr:
         """Runs of equal calls: [DenseBlock() for _ in range(3)] + [MoeBlock() …]."""
         texts = [ast.unparse(m) for m in made]
         kinds = list(dict.fromkeys(texts))
-        firsts = [texts.index(k) for k in kinds]
         if texts == sorted(texts, key=kinds.index) and len(kinds) < len(texts):
             pieces = [f"[{k} for _ in range({texts.count(k)})]" if texts.count(k) > 1 else f"[{k}]" for k in kinds]
             return parse_expression(" + ".join(pieces))
-        period = next(
-            (n for n in range(2, len(texts)) if len(texts) % n == 0 and texts == texts[:n] * (len(texts) // n)), 0
-        )
-        if period and len(firsts) > 1:
+        period = next((n for n in range(2, len(texts)) if texts == texts[:n] * (len(texts) // n)), 0)
+        if period and len(kinds) > 1:
             return parse_expression(f"(block() for _ in range({len(texts) // period}) for block in "
                          f"({', '.join(t.removesuffix('()') for t in texts[:period])}))")
         return super().group(made)
 
     # ---- the model -----------------------------------------------------------------------------------------------
 
-    def write_model(self) -> dict[str, str]:
-        """Write the Transformer; what its methods give, by name."""
+    def write_model(self) -> None:
+        """Write the Transformer."""
         s, given = self.spec, {"cache": Known(None)}
         fields: dict[str, Any] = {k: Known(None) for k in Inputs.__dataclass_fields__}
         part = Part([self.core], SELF)
@@ -174,7 +166,6 @@ class Program(Classes):
             self.write_root("forward", ["ids"], inputs | given)
         if s.labels:
             self.write_root("classify", ["ids"], inputs)
-        return {}
 
     def write_root(self, name: str, args: list[str], given: dict[str, Any]) -> None:
         """One of the ways into the model, for a single pass that learns nothing."""
@@ -194,8 +185,6 @@ class Program(Classes):
     def module(self, names: str) -> str:
         """The whole text."""
         self.write_model()
-        for title_of in self.titles.values():  # parts that are made and never called do not appear
-            self.methods.setdefault(title_of, {})
         self.done["Transformer"] = self.done.pop("Transformer")  # last
         definitions = [
             self.finish_class(n, m) if not isinstance(m, tuple) else m[1].build_definition()
@@ -204,15 +193,10 @@ class Program(Classes):
         definitions = unify.merge_classes(prune(definitions))
         for d in definitions:
             drop_defaults(d)
-            for node in ast.walk(d):  # nn.Linear's own name for it
-                if isinstance(node, ast.arg) and node.arg == "input":
-                    node.arg = "x"
-                elif isinstance(node, ast.Name) and node.id == "input":
-                    node.id = "x"
             if isinstance(d, ast.ClassDef) and isinstance(d.body[0], ast.FunctionDef):
                 d.body[0].body = join_assignments(d.body[0].body)
         naming = derive_naming(self.core, names, self.spell_parameter)
-        body = [layout.print_definition(d) for d in definitions]
+        body = [re.sub(r"\binput\b", "x", layout.print_definition(d)) for d in definitions]  # nn.Linear's own name
         body += loader.print_loader(naming)
         body += loader.print_main(self.spec, free=has_prefix(self.spec), blanks=fills_blanks(self.spec))
         text = "\n\n\n".join(body)
@@ -220,10 +204,6 @@ class Program(Classes):
             text = re.sub(rf"\b{self.numbers.get(name)}\*\*", f"{name}**", text)
         words = set(re.findall(r"\w+", text))
         numbers = print_numbers({n: v for n, v in self.numbers.items() if n in words})
-        if "s.dim < x.shape[-1]" in WHOLE and self.rewrites.get("s.dim < x.shape[-1]") == "False":
-            text = text.replace(", the rest passes", "").replace(
-                "Turn the first P numbers of each head", "Turn each head"
-            )
         return f'"""{self.header()}"""\n\n{loader.print_imports(text)}\n\n{numbers}\n\n\n{text}\n'
 
     def header(self) -> str:
@@ -234,9 +214,7 @@ class Program(Classes):
 
     def spell_parameter(self, name: str) -> str:
         """A parameter of the core by its name in the program."""
-        name = (
-            re.sub(r"\.(gate|up|down)\.weight$", r".\1", name) if ".moe." in name and ".shared." not in name else name
-        )
+        name = re.sub(r"(\.moe\.(?:gate|up|down))\.weight$", r"\1", name)
         return re.sub(r"^(encoder|decoder)\.", r"\1_", name) if self.both else name
 
 

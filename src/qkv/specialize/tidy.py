@@ -41,16 +41,14 @@ def kind_of(node: ast.stmt) -> str:
 
 
 def print_numbers(numbers: dict[str, Any]) -> str:
-    """The constants, several on a line: sizes, then what is no whole number."""
-    lines, row = list[str](), dict[str, Any]()
-    for name, value in [*numbers.items(), ("", None)]:
-        if not name or (
-            row and len(", ".join([*row, name]) + ", ".join(map(layout.tidy, map(repr, [*row.values(), value])))) > 117
-        ):
-            lines.append(f"{', '.join(row)} = {', '.join(layout.tidy(repr(v)) for v in row.values())}")
-            row = {}
-        row[name] = value
-    return "\n".join(lines)
+    """The constants, several on a line."""
+    rows = layout.fill_rows(numbers.items(), lambda row: len(print_row(row)) <= layout.WIDE)
+    return "\n".join(map(print_row, rows))
+
+
+def print_row(row: list[tuple[str, Any]]) -> str:
+    """One line of constants."""
+    return f"{', '.join(name for name, _ in row)} = {', '.join(layout.tidy(repr(value)) for _, value in row)}"
 
 
 def drop_defaults(tree: ast.AST) -> None:
