@@ -197,8 +197,7 @@ class Program(Classes):
                 d.body[0].body = join_assignments(d.body[0].body)
         naming = derive_naming(self.core, names, self.spell_parameter)
         body = [re.sub(r"\binput\b", "x", layout.print_definition(d)) for d in definitions]  # nn.Linear's own name
-        body += loader.print_loader(naming)
-        body += loader.print_main(self.spec, free=has_prefix(self.spec), blanks=fills_blanks(self.spec))
+        body.append(loader.print_frame(self.spec, naming, free=has_prefix(self.spec), blanks=fills_blanks(self.spec)))
         text = "\n\n\n".join(body)
         for name in ("WIDTH", "HEAD_DIM"):
             text = re.sub(rf"\b{self.numbers.get(name)}\*\*", f"{name}**", text)

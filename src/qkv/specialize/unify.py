@@ -20,7 +20,7 @@ class Leaves(ast.NodeTransformer):
         self.found.append(node)
         return self.fill.get(len(self.found) - 1, node)
 
-    visit_Constant = visit_Name  # type: ignore[assignment]
+    visit_Constant = visit_Name  # type: ignore[assignment]  # noqa: N815
 
 
 def merge_classes(definitions: list[Any]) -> list[Any]:
