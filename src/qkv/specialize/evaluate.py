@@ -391,4 +391,4 @@ def short_lived(node: Any) -> Any:
 def compute(operation: ast.expr, a: Known, b: Known | None = None) -> Any:
     """What Python makes of an operation on the decided values a and b."""
     code = compile(ast.fix_missing_locations(ast.Expression(copy.deepcopy(operation))), "", "eval")
-    return eval(code, {"a": a.value, "b": b and b.value})  # noqa: S307  an operator and two values
+    return eval(code, {"a": a.value, "b": b and b.value})  # noqa: S307  an operator

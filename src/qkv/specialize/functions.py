@@ -74,26 +74,23 @@ class Functions(Evaluator):
     def run_pass(self, node: ast.Pass, f: Frame) -> None:
         """Nothing."""
 
-    run_importfrom = run_pass  # type: ignore[assignment]
-
     def run_return(self, node: ast.Return, f: Frame) -> Any:
         value = self.value(node.value, f) if node.value else Known(None)
         if not f.branch:
             f.returns = [node]
             return value
-        new = ast.Return(residual(value))
-        self.write(new, node, f)
+        self.write(ast.Return(residual(value)), node, f)
         return RETURNED
 
     def run_expr(self, node: ast.Expr, f: Frame) -> None:
-        text = ast.unparse(node)
-        if isinstance(node.value, ast.Yield):
-            f.yields.append(self.value(node.value.value, f))  # type: ignore
+        text, call = ast.unparse(node), node.value
+        if isinstance(call, ast.Yield):
+            f.yields.append(self.value(call.value, f))  # type: ignore[arg-type]
             return
-        if isinstance(node.value, ast.Constant) or (f.inner and text == "super().__init__()"):
+        if isinstance(call, ast.Constant) or (f.inner and text == "super().__init__()"):
             return
-        if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "self.add_module":
-            name, made = node.value.args
+        if isinstance(call, ast.Call) and text.startswith("self.add_module("):
+            name, made = call.args
             attribute = ast.Attribute(ast.Name("self", ast.Load()), self.value(name, f).value, ast.Store())
             self.run_assign(annotate(ast.Assign([attribute], made)), f)
             return
@@ -102,9 +99,7 @@ class Functions(Evaluator):
             self.write(ast.Expr(value.node), node, f)
 
     def run_augassign(self, node: ast.AugAssign, f: Frame) -> None:
-        left = copy.copy(node.target)
-        left.ctx = ast.Load()
-        value = ast.BinOp(left, node.op, node.value)
+        value = ast.BinOp(node.target, node.op, node.value)
         self.run_assign(annotate(ast.Assign([node.target], value), node.beside, node.above), f)  # type: ignore[attr-defined]
 
     def run_assign(self, node: Any, f: Frame) -> None:
@@ -115,27 +110,19 @@ class Functions(Evaluator):
             value = self.target_value(target, node.value, f)
             found = self.list_values(value) if isinstance(target, ast.Tuple) else None
             pairs = [(target, value)] if found is None else list(zip(target.elts, found, strict=True))  # type: ignore[union-attr]
-        comments = node.beside.split(", ")
-        left: list[ast.expr] = []
-        right: list[ast.expr] = []
-        shapes: list[str] = []
-        for i, (to, value) in enumerate((copy.copy(t), v) for t, v in pairs):
-            written = self.assign(to, value, f)
-            if written is not None:
-                left.append(place(to, f))
-                right.append(written)
-                shapes.append(comments[i] if len(comments) == len(pairs) else node.beside)
+        shapes = node.beside.removeprefix("# ").split(", ")
+        several = 1 < len(shapes) == len(pairs)
+        copies = [(copy.copy(to), value, shapes[several * i]) for i, (to, value) in enumerate(pairs)]
+        written = [(place(to, f), new, shape) for to, value, shape in copies
+                   if (new := self.assign(to, value, f)) is not None]
         for other in node.targets[1:]:
             self.assign(other, self.value(target, f), f)
-        if left:
-            beside = node.beside
-            if len(left) < len(pairs) and len(comments) == len(pairs):
-                beside = "# " + ", ".join(s.removeprefix("# ") for s in shapes)
-            one = len(left) == 1
-            new = ast.Assign(
-                [left[0] if one else ast.Tuple(left, ast.Store())], right[0] if one else ast.Tuple(right, ast.Load())
-            )
-            self.write(new, node, f, beside=beside)
+        if written:
+            left, right, kept = (list(column) for column in zip(*written, strict=True))
+            new = ast.Assign([ast.Tuple(left, ast.Store())], ast.Tuple(right, ast.Load()))
+            if len(left) == 1:
+                new = ast.Assign(left, right[0])
+            self.write(new, node, f, beside="# " + ", ".join(kept) if several else None)
 
     def target_value(self, target: ast.expr, value: ast.expr, f: Frame) -> Any:
         """What is assigned; a module that is made knows from the target which one it is."""
@@ -173,10 +160,8 @@ class Functions(Evaluator):
         truth = self.truth(test := self.value(node.test, f))
         if truth is not None:
             return self.run(node.body if truth else node.orelse, f)
-        ways = [self.run_branch(body, f) for body in (node.body, node.orelse)]
-        (yes, ended), (no, over) = ways
-        new = ast.If(residual(test), yes.body or [annotate(ast.Pass())], no.body)
-        self.write(annotate(new), node, f)
+        (yes, ended), (no, over) = (self.run_branch(body, f) for body in (node.body, node.orelse))
+        self.write(ast.If(residual(test), yes.body or [annotate(ast.Pass())], no.body), node, f)
         if ended and over:
             return RETURNED
         for way, done in ((yes, ended), (no, over)):
@@ -194,7 +179,7 @@ class Functions(Evaluator):
             return self.run(node.body, f)
         way, ended = self.run_branch(node.body, f)
         items = [ast.withitem(residual(self.value(i.context_expr, f)), None) for i in node.items]
-        self.write(annotate(ast.With(items, way.body)), node, f)
+        self.write(ast.With(items, way.body), node, f)
         return RETURNED if ended else None
 
     def run_for(self, node: ast.For, f: Frame) -> Any:
@@ -213,7 +198,7 @@ class Functions(Evaluator):
             layers = list({self.key(m): m for m in rounds.module}.values())  # type: ignore[attr-defined]
             way.names[node.target.id] = Part(layers, ast.Name(node.target.id, ast.Load()))  # type: ignore[attr-defined]
         self.run(node.body, way)
-        self.write(annotate(ast.For(place(node.target, f), residual(rounds), way.body, [])), node, f)
+        self.write(ast.For(place(node.target, f), residual(rounds), way.body, []), node, f)
         f.names.update({k: v for k, v in way.names.items() if k in f.names})
         return None
 
@@ -226,9 +211,8 @@ class Functions(Evaluator):
     def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
         values = bind_arguments(function, args, given)
         if isinstance(function.definition, ast.Lambda):
-            return self.value(
-                function.definition.body, Frame(function.source, function.names | values, f.taken, f.body)
-            )
+            frame = Frame(function.source, function.names | values, f.taken, f.body)
+            return self.value(function.definition.body, frame)
         inlined = self.put_in_place(function, values, f)
         if inlined is not None:
             return inlined

@@ -40,7 +40,7 @@ def print_frame(s: parts.Spec, naming: Naming, *, free: bool, blanks: bool) -> s
     elif s.encoder:
         what = "what the model writes for a source, the likeliest token each time"
     learned = s.stack.positions and s.stack.positions.kind == "learned"
-    frame = Environment(loader=PackageLoader("qkv.specialize", ""), trim_blocks=True).get_template("frame.jinja")  # noqa: S701  no HTML
+    frame = Environment(loader=PackageLoader("qkv.specialize", ""), trim_blocks=True).get_template("frame.jinja")
     text = frame.render(
         s=s, naming=naming, table=print_table("NAMES", naming.segments | naming.exceptions), words=words, key=key,
         theirs=theirs, starred=starred, changed=bool(naming.flipped or naming.parts or naming.stacked), what=what,

@@ -20,7 +20,7 @@ from qkv.specialize.functions import bind_arguments
 from qkv.specialize.naming import derive_naming
 from qkv.specialize.source import parse_expression
 from qkv.specialize.tidy import drop_defaults, join_assignments, print_numbers
-from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load_names, residual
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load_names
 
 REWRITES = {  # what holds in one pass over whole texts of one length, without a cache and outside of autocast
     "rule.window >= keys": "False",
