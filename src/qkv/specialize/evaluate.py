@@ -226,12 +226,11 @@ class Evaluator:
         rounds = self.list_values(self.value(node.generators[0].iter, f))
         inner = dataclasses.replace(f, names=dict(f.names))
         if rounds is None:
-            new = copy.copy(node)
-            head = residual(self.value(node.generators[0].iter, f))
-            bind_open(node.generators[0].target, inner)
-            new.elt = residual(self.value(node.elt, inner))
-            new.generators = [ast.comprehension(node.generators[0].target, head, [], 0)]
-            return Code(new)
+            loop = node.generators[0]
+            head = residual(self.value(loop.iter, f))
+            bind_open(loop.target, inner)
+            every = [ast.comprehension(loop.target, head, [], 0)]
+            return Code(type(node)(residual(self.value(node.elt, inner)), every))
         found = self.go_through(node, 0, inner)
         if isinstance(node, ast.DictComp):
             return Items(dict(found), dict)
@@ -299,10 +298,8 @@ class Evaluator:
 
     def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
         """A call that stays."""
-        for i, v in enumerate(args):
-            if isinstance(v, Function) and isinstance(v.definition, ast.Lambda):
-                body = residual(self.value(v.definition.body, dataclasses.replace(f, names=v.names)))
-                args = [*args[:i], Code(ast.Lambda(v.definition.args, body)), *args[i + 1 :]]
+        args = [Code(ast.Lambda(v.definition.args, residual(self.value(v.definition.body, dataclasses.replace(
+            f, names=v.names))))) if isinstance(v, Function) and isinstance(v.definition, ast.Lambda) else v for v in args]
         keywords = [ast.keyword(k, residual(v)) for k, v in given.items()]
         return Code(ast.Call(residual(function), [residual(v) for v in args], keywords))
 
@@ -331,10 +328,7 @@ class Evaluator:
 
     def find_free_name(self, name: str, f: Frame) -> str:
         """A name that the text has not taken yet."""
-        number = 2
-        new = name
-        while new in f.taken:
-            new, number = f"{name}{number}", number + 1
+        new = next(n for n in (name, *(f"{name}{i}" for i in range(2, 99))) if n not in f.taken)
         f.taken.add(new)
         return new
 

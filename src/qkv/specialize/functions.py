@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qkv.specialize.cleanup import Substitute, clean
-from qkv.specialize.evaluate import RETURNED, Evaluator, bind_open, place
+from qkv.specialize.evaluate import RETURNED, Evaluator, bind_open, place, short_lived
 from qkv.specialize.source import annotate
 from qkv.specialize.values import (
     Code,
@@ -244,14 +244,10 @@ class Functions(Evaluator):
         is_open = isinstance(result, Code) or (isinstance(result, Items) and result.kind is tuple and all(
             isinstance(v, Code) for v in result.values) and not inner.yields)
         if is_open:
-            last = ast.Return(residual(result))
-            annotate(last)
-            inner.body = clean([*inner.body, last])
-            inner.body.pop()
-            if not isinstance(result, Items) or not isinstance(last.value, ast.Tuple):
-                result = Code(last.value)  # type: ignore[arg-type]
-            else:
-                result = Items([Code(e) for e in last.value.elts])
+            last: Any = annotate(ast.Return(residual(result)))
+            inner.body = clean([*inner.body, last])[:-1]
+            several = isinstance(result, Items) and isinstance(last.value, ast.Tuple)
+            result = Items([Code(e) for e in last.value.elts]) if several else Code(last.value)
             if inner.body and (clash or not self.may_splice(function)):
                 return None
         counts = list(load_names(inner.body)) + ([n for v in leaves_of(result) for n in load_names(v)])
@@ -260,10 +256,7 @@ class Functions(Evaluator):
                 if is_open and (hole[1:] in f.taken or not self.may_splice(function)):
                     return None
                 name = self.find_free_name(hole[1:], f)
-                let = ast.Assign([ast.Name(name, ast.Store())], node)
-                annotate(let)
-                let.fresh = True  # type: ignore[attr-defined]
-                inner.body.insert(0, let)
+                inner.body.insert(0, short_lived(ast.Assign([ast.Name(name, ast.Store())], node)))
                 places[hole] = ast.Name(name, ast.Load())
         put = Substitute(places)
         f.body += [put.visit(s) for s in inner.body]
