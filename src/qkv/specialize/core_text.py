@@ -15,8 +15,8 @@ from qkv.core.norm import Norm
 from qkv.core.step import Step, pass_through
 from qkv.errors import QkvError
 from qkv.specialize import layout
-from qkv.specialize.classes import Classes, prune
-from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, residual, spell
+from qkv.specialize.classes import SELF, Classes, prune
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, read_function, residual, spell
 
 Mode = Literal["train", "prefill", "decode"] | None
 SHARES = "k.shape[1] < q.shape[1]"  # do several heads read one key? The spec of an attention knows
@@ -113,9 +113,9 @@ class CoreText(Classes):
 
     def module(self) -> str:
         """The whole text."""
-        s, self_ = self.spec, Part([self.core], ast.Name("self", ast.Load()))
+        s, self_ = self.spec, Part([self.core], SELF)
         methods = self.methods.setdefault("Model", {})
-        init = self.find_method(Transformer, "__init__", self_)
+        init = read_function(Transformer.__init__, self_)
         methods["__init__"] = self.in_module(self.core, lambda: self.define(init, [Known(s)], {}))
         roots = ["forward", "hidden"] + ["classify"] * bool(s.labels) + ["encode"] * bool(s.encoder and s.decoder)
         for name in roots:

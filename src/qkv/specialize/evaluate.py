@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from qkv.specialize.source import annotate, belongs_to_core, name_function, parse_expression, read_source
+from qkv.specialize.source import annotate, belongs_to_core, name_function, parse_expression
 from qkv.specialize.values import (
     Code,
     Frame,
@@ -24,6 +24,7 @@ from qkv.specialize.values import (
     is_atomic,
     is_plain,
     map_leaves,
+    read_function,
     residual,
 )
 
@@ -95,8 +96,7 @@ class Evaluator:
                 return value.fields[name]
             found = inspect.getattr_static(value.kind, name, None)
             if isinstance(found, FunctionType):
-                source = read_source(found.__module__)
-                return Function(source.find_function(found), source, owner=value)
+                return read_function(found, value)
             if is_plain(found) and found is not None and value.node is None:
                 return Known(found)
         if isinstance(value, Known):
@@ -282,10 +282,7 @@ class Evaluator:
             if inspect.isclass(called) and belongs_to_core(called):
                 return self.construct(called, args, given, f)
             if isinstance(called, FunctionType) and belongs_to_core(called):
-                source = read_source(called.__module__)
-                defaults = {k: self.lift(p.default) for k, p in inspect.signature(called).parameters.items()
-                            if p.default is not inspect.Parameter.empty}
-                return self.invoke(Function(source.find_function(called), source, defaults=defaults), args, given, f)
+                return self.invoke(read_function(called), args, given, f)
             home, held = getattr(called, "__module__", ""), getattr(called, "__self__", None)
             pure = called in PURE or home in ("math", "dataclasses", "qkv.spec") or held is dict
             if (pure or isinstance(held, dict | str | ContextVar)) and all(
@@ -298,8 +295,10 @@ class Evaluator:
 
     def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
         """A call that stays."""
-        args = [Code(ast.Lambda(v.definition.args, residual(self.value(v.definition.body, dataclasses.replace(
-            f, names=v.names))))) if isinstance(v, Function) and isinstance(v.definition, ast.Lambda) else v for v in args]
+        for i, v in enumerate(args):
+            if isinstance(v, Function):  # a lambda
+                inner = dataclasses.replace(f, names=v.names)
+                args[i] = Code(ast.Lambda(v.definition.args, residual(self.value(v.definition.body, inner))))  # type: ignore[arg-type]
         keywords = [ast.keyword(k, residual(v)) for k, v in given.items()]
         return Code(ast.Call(residual(function), [residual(v) for v in args], keywords))
 

@@ -13,14 +13,14 @@ from qkv.core.norm import Norm
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.specialize import layout, loader, unify
-from qkv.specialize.classes import Classes, prune
+from qkv.specialize.classes import SELF, Classes, prune
 from qkv.specialize.cleanup import clean
 from qkv.specialize.constants import name_constants
 from qkv.specialize.functions import bind_arguments
 from qkv.specialize.naming import derive_naming
 from qkv.specialize.source import parse_expression
 from qkv.specialize.tidy import drop_defaults, join_assignments, print_numbers
-from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load_names
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load_names, read_function
 
 REWRITES = {  # what holds in one pass over whole texts of one length, without a cache and outside of autocast
     "rule.window >= keys": "False",
@@ -43,7 +43,6 @@ WHOLE = {  # where every head is turned from end to end
     "x[..., 0:s.dim:2]": "x[..., ::2]",
     "x[..., 1:s.dim:2]": "x[..., 1::2]",
 }
-SELF = ast.Name("self", ast.Load())
 
 
 def print_program(s: parts.Spec, names: str) -> str:
@@ -96,7 +95,7 @@ class Program(Classes):
             return super().make(module, kind, args, f)
         stack = isinstance(module, Stack)
         part = self.part_attribute(Part([self.core], SELF), self.target.attr) if stack else Part([module], SELF)
-        function = self.find_method(kind, "__init__", part)
+        function = read_function(kind.__init__, part)
         inner = Frame(function.source, bind_arguments(function, args, {}), set(), inner=True)
         self.in_module(module, lambda: self.run(function.definition.body, inner))  # type: ignore[arg-type]
         if not stack:  # one tensor
@@ -113,7 +112,7 @@ class Program(Classes):
 
     def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
         if getattr(function.definition, "name", "") == "attend":
-            function = Function(function.source.find_function(kernels.sdpa), function.source)
+            function = read_function(kernels.sdpa)
         return super().invoke(function, args, given, f)
 
     def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
@@ -150,7 +149,7 @@ class Program(Classes):
         fields: dict[str, Any] = {k: Known(None) for k in Inputs.__dataclass_fields__}
         part = Part([self.core], SELF)
         methods = self.methods.setdefault("Transformer", {})
-        init = self.find_method(type(self.core), "__init__", part)
+        init = read_function(type(self.core).__init__, part)
         methods["__init__"] = self.in_module(self.core, lambda: self.define(init, [Known(s)], {}))
         if self.both:
             fields["memory"] = name_code("memory")

@@ -3,6 +3,7 @@
 import ast
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from qkv import spec as parts
-from qkv.specialize.source import Source, parse_expression
+from qkv.specialize.source import Source, parse_expression, read_source
 
 
 @dataclass(eq=False)
@@ -68,6 +69,13 @@ class Function:
     names: dict[str, Any] = field(default_factory=dict)
     owner: Any = None
     defaults: dict[str, Any] = field(default_factory=dict)
+
+
+def read_function(function: Any, owner: Any = None) -> Function:
+    """A function or a method of the core as it stands in its file."""
+    source, parameters = read_source(function.__module__), inspect.signature(function).parameters
+    defaults = {k: Known(p.default) for k, p in parameters.items() if p.default is not inspect.Parameter.empty}
+    return Function(source.find_function(function), source, owner=owner, defaults=defaults)
 
 
 Value = Known | Code | Items | Record | Part | Function
