@@ -179,6 +179,19 @@ class Classes(Functions):
             target.attr = owner.prefix + target.attr
         return residual(value)
 
+    def write_init(self) -> None:
+        """The definition that makes the whole model."""
+        init = read_function(Transformer.__init__, Part([self.core], SELF))
+        methods = self.methods.setdefault(self.titles[self.key(self.core)], {})
+        methods["__init__"] = self.in_module(self.core, lambda: self.define(init, [Known(self.spec)], {}))
+
+    def finish(self) -> list[Any]:
+        """All definitions that something calls, the model's own last."""
+        last = self.titles[self.key(self.core)]
+        self.done[last] = self.done.pop(last)
+        return prune([self.finish_class(name, made) if isinstance(made, nn.Module) else made[1].build_definition()
+                      for name, made in self.done.items()])
+
     def finish_class(self, name: str, module: Any) -> ast.ClassDef:
         """The definition of a class with the methods that the model uses."""
         kind = type(module)

@@ -278,7 +278,8 @@ class Evaluator:
         if isinstance(function, Known):
             called, first = function.value, args[0] if args else None
             if called is dataclasses.replace and isinstance(first, Record):
-                return Record(first.kind, first.fields | {k: self.settle(v, k, f) for k, v in given.items()}, first.node)
+                changed = {k: self.settle(v, k, f) for k, v in given.items()}
+                return Record(first.kind, first.fields | changed, first.node)
             if inspect.isclass(called) and belongs_to_core(called):
                 return self.construct(called, args, given, f)
             if isinstance(called, FunctionType) and belongs_to_core(called):

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from itertools import groupby
 from typing import Any
 
 from qkv import spec as parts
@@ -13,13 +14,12 @@ from qkv.core.norm import Norm
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.specialize import layout, loader, unify
-from qkv.specialize.classes import SELF, Classes, prune
+from qkv.specialize.classes import SELF, Classes
 from qkv.specialize.cleanup import clean
 from qkv.specialize.constants import name_constants
 from qkv.specialize.functions import bind_arguments
 from qkv.specialize.naming import derive_naming
-from qkv.specialize.source import parse_expression
-from qkv.specialize.tidy import drop_defaults, join_assignments, print_numbers
+from qkv.specialize.source import annotate, parse_expression
 from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load_names, read_function
 
 REWRITES = {  # what holds in one pass over whole texts of one length, without a cache and outside of autocast
@@ -147,10 +147,7 @@ class Program(Classes):
         """Write the Transformer."""
         s, given = self.spec, {"cache": Known(None)}
         fields: dict[str, Any] = {k: Known(None) for k in Inputs.__dataclass_fields__}
-        part = Part([self.core], SELF)
-        methods = self.methods.setdefault("Transformer", {})
-        init = read_function(type(self.core).__init__, part)
-        methods["__init__"] = self.in_module(self.core, lambda: self.define(init, [Known(s)], {}))
+        self.write_init()
         if self.both:
             fields["memory"] = name_code("memory")
             self.write_root("encode", ["source"], {})
@@ -184,12 +181,7 @@ class Program(Classes):
     def module(self, names: str) -> str:
         """The whole text."""
         self.write_model()
-        self.done["Transformer"] = self.done.pop("Transformer")  # last
-        definitions = [
-            self.finish_class(n, m) if not isinstance(m, tuple) else m[1].build_definition()
-            for n, m in self.done.items()
-        ]
-        definitions = unify.merge_classes(prune(definitions))
+        definitions = unify.merge_classes(self.finish())
         for d in definitions:
             drop_defaults(d)
             if isinstance(d, ast.ClassDef) and isinstance(d.body[0], ast.FunctionDef):
@@ -231,3 +223,53 @@ def fills_blanks(s: parts.Spec) -> bool:
     table = s.stack.positions
     rotary = [b.attn.rotary for b in s.stack.blocks if b.attn.rotary]
     return bool(table and table.blanks == "counted") or any(r.axes == 2 for r in rotary)
+
+
+def join_assignments(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Parts that are made without arguments share a line, and so do equal norms."""
+    joined = list[ast.stmt]()
+    for kind, statements in groupby(body, name_kind):
+        row: Any = list(statements)
+        joined += map(join_row, layout.fill_rows(row, fits)) if kind else row
+    return joined
+
+
+def name_kind(node: Any) -> str:
+    """What kind of part a statement makes, empty where it makes none that may share its line."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+        return ""
+    name = ast.unparse(node.value.func)
+    if name.endswith("Norm"):
+        return ast.unparse(node.value)
+    return "own" if "." not in name and not node.value.args else ""
+
+
+def join_row(row: list[Any]) -> Any:
+    """Several assignments as one."""
+    targets, values = ast.Tuple([n.targets[0] for n in row], ast.Store()), ast.Tuple([n.value for n in row], ast.Load())
+    return row[0] if len(row) == 1 else annotate(ast.fix_missing_locations(ast.Assign([targets], values)))
+
+
+def fits(row: list[Any]) -> bool:
+    """Whether several assignments have room on one line."""
+    return len(layout.tidy(ast.unparse(join_row(row)))) - 2 <= 112
+
+
+def print_numbers(numbers: dict[str, Any]) -> str:
+    """The constants, several on a line."""
+    rows = layout.fill_rows(numbers.items(), lambda row: len(print_row(row)) <= layout.WIDE)
+    return "\n".join(map(print_row, rows))
+
+
+def print_row(row: list[tuple[str, Any]]) -> str:
+    """One line of constants."""
+    return f"{', '.join(name for name, _ in row)} = {', '.join(layout.tidy(repr(value)) for _, value in row)}"
+
+
+def drop_defaults(tree: ast.AST) -> None:
+    """Calls without the arguments that are their defaults."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("scaled_dot_product_attention"):
+            node.keywords = [k for k in node.keywords if ast.unparse(k.value) not in ("False", "None")]
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "nn.Linear":
+            node.keywords = [k for k in node.keywords if ast.unparse(k.value) != "True"]
