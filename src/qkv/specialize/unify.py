@@ -10,7 +10,7 @@ LEAF = re.compile(r"Name\(id='\w+', ctx=Load\(\)\)|Constant\(value=[^()]*\)")
 class Leaves(ast.NodeTransformer):
     """The names and constants that a tree reads, in order; `fill` says by number what to put in their place."""
 
-    def __init__(self, tree: ast.AST, fill: dict[int, ast.expr] | None = None) -> None:
+    def __init__(self, tree: ast.AST, fill: dict[int, Any] | None = None) -> None:
         self.found, self.fill = list[Any](), fill or {}
         self.visit(tree)
 
