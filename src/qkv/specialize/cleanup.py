@@ -47,6 +47,8 @@ def take_over(node: ast.Assign, block: list[ast.stmt], body: list[ast.stmt]) -> 
     first = names[0].rstrip("0123456789") if names else ""
     if len(names) != 1 or first == names[0] or block is not body or first not in load_names(node.value):
         return False
+    if first in load_names(body[body.index(node) + 1 :]):
+        return False
     for one in body[body.index(node) :]:
         for name in ast.walk(one):
             if isinstance(name, ast.Name) and name.id == names[0]:

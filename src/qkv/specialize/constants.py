@@ -18,7 +18,7 @@ NAMES = {  # the numbers that get a name, by their field or, where that alone do
 
 def name_constants(s: parts.Spec) -> tuple[dict[tuple[Any, str], str], dict[str, Any]]:
     """Each number's name by its part and field, and the names' values; a name of several values is none."""
-    found = [(part, field, name, value, side) for part, field, name, value, side in walk(s, "", "")]
+    found = list(walk(s, "", ""))
 
     def values(name: str) -> set[Any]:
         return {v for _, _, n, v, _ in found if n == name}
