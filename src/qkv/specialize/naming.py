@@ -76,11 +76,12 @@ def derive_naming(core: nn.Module, table: str, spell: Callable[[str], str]) -> N
 
 def list_rows(table: str, core: nn.Module, spell: Callable[[str], str]) -> list[Row]:
     """The rows of a table for the parameters that a core has; ours alone where there is no table."""
-    ours = {re.sub(r"\d+", LAYER, name): tensor for name, tensor in name_table.named_tensors(core).items()}
+    every = name_table.named_tensors(core)
+    ours = {re.sub(r"\d+", LAYER, name): tensor for name, tensor in every.items()}
     tied = bool(core.spec.head and core.spec.head.kind == "tied")  # type: ignore[union-attr]
-    slots = name_table.expand_rows(table, ours) or [name_table.Slot((name,), (name,), ()) for name in ours]
+    slots = name_table.expand_rows(table, every | ours) or [name_table.Slot((name,), (name,), ()) for name in ours]
     rows = {name: Row(spell(name.replace(LAYER, "*")), [t.replace(LAYER, "*") for t in slot.theirs], slot)
-            for slot in slots for name in slot.ours if not tied or name != "head.weight"}
+            for slot in slots for name in slot.ours if name in ours and not (tied and name == "head.weight")}
     if tied:
         rows["head.weight"] = Row("head.weight", rows["embed.weight"].theirs, rows["embed.weight"].slot)
     return list(rows.values())
