@@ -122,7 +122,7 @@ def read_splits(run: Run) -> Splits:
 
 def checksum(tensors: Iterable[torch.Tensor]) -> int:
     """A checksum of all that tensors hold."""
-    found = (t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy() for t in tensors)
+    found = (t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes() for t in tensors)
     return reduce(lambda crc, values: zlib.crc32(values, crc), found, 0)
 
 
