@@ -32,7 +32,7 @@ from qkv.training.objectives.base import Batches, HoldOut, Objective
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.shape import label_head
-from qkv.training.splits import Splits
+from qkv.training.splits import Splits, list_words
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         texts = list(texts)
         words = list_pieces((word for one in texts for word in whole_words(one)), ranks)
         texts.append(" ".join(map(spell, words)))  # each piece that dropout makes is known
-    words = run.words() if run.words else ()
+    words = list_words() if run.data and run.data.corpus else ()  # of a lexicon
     kind, size = run.tokenizer.kind, run.tokenizer.size
     return vocabulary.train_vocabulary(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ from qkv.training.data_files import Data, read_shared
 from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, parse_overrides, refuse_key, suggest_key
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
-from qkv.training.splits import Splits, list_words
+from qkv.training.splits import Splits
 
 SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
 KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
@@ -151,8 +151,7 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     if usual is OWN_PAIRS and hides_words(first):
         usual = replace(usual, metric="loss")  # words are guessed, nothing is translated
     read = partial(read_shared, data) if recipe else partial(data.splits, folder)
-    return put_in(replace(first, splits=read, model=Shape(family=family), training=usual,
-                          words=list_words if data.corpus else None))
+    return put_in(replace(first, splits=read, model=Shape(family=family), training=usual))
 
 
 def hides_words(run: Run) -> bool:
