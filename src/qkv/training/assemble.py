@@ -32,7 +32,7 @@ from qkv.training.objectives.base import Batches, HoldOut, Objective
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.shape import label_head
-from qkv.training.splits import Splits
+from qkv.training.splits import Splits, list_words
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def read_splits(run: Run) -> Splits:
 
 def checksum(tensors: Iterable[torch.Tensor]) -> int:
     """A checksum of all that tensors hold."""
-    found = (t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy() for t in tensors)
+    found = (t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes() for t in tensors)
     return reduce(lambda crc, values: zlib.crc32(values, crc), found, 0)
 
 
@@ -177,7 +177,7 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         texts = list(texts)
         words = list_pieces((word for one in texts for word in whole_words(one)), ranks)
         texts.append(" ".join(map(spell, words)))  # each piece that dropout makes is known
-    words = run.words() if run.words else ()
+    words = list_words() if run.data and run.data.corpus else ()  # of a lexicon
     t = run.tokenizer
     return vocabulary.train_vocabulary(texts, kind=t.kind, size=t.size, cjk=t.cjk, words=words, **how)  # type: ignore[arg-type]
 

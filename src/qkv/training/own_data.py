@@ -22,7 +22,7 @@ from qkv.training.planner import measure, plan
 from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, nest, parse_overrides, refuse_key, suggest_key
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
-from qkv.training.splits import Splits, list_words
+from qkv.training.splits import Splits
 
 SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
 KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
@@ -133,8 +133,7 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     assert data is not None
     family = FAMILIES.get(first.objective, "gpt2" if data.is_text or data.messages else Shape.family)
     read = cache(partial(read_shared, data) if recipe else partial(data.splits, folder))
-    usual = replace(first, splits=read, model=Shape(family=family), words=list_words if data.corpus else None)
-    usual = put_in(usual)
+    usual = put_in(replace(first, splits=read, model=Shape(family=family)))
     if recipe:
         return usual
     objective = usual.objective or guess_objective(usual)

@@ -5,7 +5,7 @@ own_data.py makes one of a recipe's TOML file, of yours, or of your data alone. 
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -111,7 +111,6 @@ class Run:
     tokenizer: Vocabulary = field(default_factory=Vocabulary)
     training: Settings = field(default_factory=Settings)
     check: Check = field(default_factory=Check)
-    words: Callable[[], Sequence[str]] | None = None  # of a tokenizer of kind lexicon
     watch: ProbeSettings = field(default_factory=ProbeSettings)
     objective: str = ""
     base: str = ""

@@ -103,9 +103,11 @@ class Shape(Part):
         """
         self.refuse_idle()
         kind = "mixtral" if self.family == "llama" and self.experts else self.family
-        fields = {**vars(self), "ffn": self.ffn or 4 * self.width, "groups": self.groups or self.heads,
-                  "head_dim": self.width // self.heads, "dropout": 0.1 if self.dropout is None else self.dropout,
-                  "activation": self.activation or ACTIVATIONS.get(kind)}
+        fields: dict[str, Any] = {
+            **vars(self), "ffn": self.ffn or 4 * self.width, "groups": self.groups or self.heads,
+            "head_dim": self.width // self.heads, "dropout": 0.1 if self.dropout is None else self.dropout,
+            "activation": self.activation or ACTIVATIONS.get(kind),
+        }
         config = {key: fields[value] if isinstance(value, str) else value for key, value in CONFIGS[kind].items()}
         if self.family in HEADLESS:
             return lstm_spec(vocabulary, attention="additive" if self.family == "lstm-attention" else "none", **config)

@@ -43,7 +43,7 @@ def plan_text(
     length = min(context, size - 1)
     if length < 1:
         raise QkvError(lacking)
-    w = Windows(ids, length, run)
+    w = Windows(ids, length, max(1, run.training.tokens // length), run.training.seed)
     each = len(w.order(0))
     cuts = recut_text(run, tokenizer, str(splits.train)) if run.tokenizer.bpe_dropout else None
 

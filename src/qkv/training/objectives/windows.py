@@ -29,12 +29,8 @@ class Windows:
 
     ids: np.ndarray | Mixture
     length: int
-    run: Run
-
-    @property
-    def rows(self) -> int:
-        """The windows of a batch."""
-        return max(1, self.run.training.tokens // self.length)
+    rows: int
+    seed: int
 
     def order(self, epoch: int) -> range:
         """The steps of an epoch, which number its windows."""
@@ -43,7 +39,7 @@ class Windows:
 
     def draw(self, step: int, width: int) -> torch.Tensor:
         """The windows of a step, `width` ids each: [rows, width]."""
-        how = {"length": width - 1, "rows": self.rows, "seed": self.run.training.seed, "step": step}
+        how = {"length": width - 1, "rows": self.rows, "seed": self.seed, "step": step}
         return self.ids.windows(**how) if isinstance(self.ids, Mixture) else packing.draw_windows(self.ids, **how)
 
 
@@ -90,7 +86,7 @@ class Corruption:
             raise QkvError("{name}: windows of {length} ids are too short to hide some; found {size} ids of text and "
                            "model.context {context}, expected at least 12 of both", name=run.name, length=length,
                            size=size, context=run.model.context)
-        w = Windows(ids, length, run)
+        w = Windows(ids, length, max(1, run.training.tokens // length), seed)
 
         def corrupt_rows(rows: list[list[int]], seed: int, key: int) -> list[Any]:
             return [self.corrupt_row(row, corrupt.Draw(seed, key, i)) for i, row in enumerate(rows)]
