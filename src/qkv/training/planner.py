@@ -24,7 +24,7 @@ from qkv.training.splits import Splits
 
 LOOKED = 20_000  # rows that are measured, evenly over all
 SEEN, LOOKS = 30_000, 30  # characters of a text that are measured at each of so many places
-UNSPACED = (("\u2e80", "\u9fff"), ("\uf900", "\ufaff"), ("\u0e00", "\u0e7f"))  # Chinese, Japanese; Thai
+UNSPACED = ((0x2E80, 0x9FFF), (0xF900, 0xFAFF), (0x0E00, 0x0E7F))  # Chinese, Japanese; Thai
 LONGEST = 1200.0  # seconds of training where none are given
 SURE = 3e9  # floating-point operations a second that any machine does: shorter runs are not timed
 TIMED = 3  # steps
@@ -87,7 +87,7 @@ def measure(splits: Splits, objective: str) -> Facts:
 
 def share_unspaced(text: str) -> float:
     """The share of characters that belong to scripts without spaces between words, such as Chinese."""
-    return sum(any(a <= c <= b for a, b in UNSPACED) for c in text) / max(1, len(text))
+    return sum(any(a <= ord(c) <= b for a, b in UNSPACED) for c in text) / max(1, len(text))
 
 
 class Planner:
