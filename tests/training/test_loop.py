@@ -30,7 +30,7 @@ from qkv.training.plan import Plan
 from qkv.training.run import Run, override_run
 from qkv.training.settings import RENAMED, Settings
 from qkv.training.splits import Splits
-from qkv.training.step import NonFinite
+from qkv.training.bad_steps import NonFinite
 
 VOCABULARY = 31
 

@@ -31,7 +31,7 @@ class Trained:
 
 def train(run: Run, directory: Path | None, device: str, report: Report | None, resume: bool, ranks: Ranks) -> Trained:
     """Train in this process, which is one of `ranks`."""
-    going_on = bool(resume and directory and checkpoint.Store(directory / "train", {}).last)
+    going_on = bool(resume and directory and checkpoint.find_last(directory / "train"))
     start = None if going_on else time.process_time()
     a = assemble(run, directory=directory if going_on else None, device=device)
     if directory is not None and not going_on:
@@ -92,7 +92,7 @@ def refuse_others(directory: Path) -> None:
 def begin_directory(a: Assembly, directory: Path, *, first: bool = True) -> None:
     """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
     refuse_others(directory)  # once more, now that no other process can begin here
-    if checkpoint.Store(directory / "train", {}).last:
+    if checkpoint.find_last(directory / "train"):
         raise QkvError("{directory}: there is a run here already; continue it with --resume auto, or give another "
                        "--out",
                        directory=directory)

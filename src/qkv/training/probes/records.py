@@ -92,7 +92,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
         QkvError: the disk is full or not writable.
     """
     try:
-        log.write_json_line(path, value)
+        log.write_text_file(path, log.to_json(value))
     except OSError as e:
         raise QkvError("{path}: could not be written ({e})", path=path, e=e) from e
 
