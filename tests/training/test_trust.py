@@ -30,7 +30,7 @@ from qkv.data import collate, corrupt, packing
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
-from qkv.training import checkpoint, fsdp, log, loop, losses, optim
+from qkv.training import checkpoint, fsdp, log, loop, losses
 from qkv.training import step as stepping
 from qkv.training.compatibility import OBJECTIVES
 from qkv.training.plan import Plan
@@ -544,7 +544,8 @@ def one_part(folder: str, before: str, after: str, fault: str) -> None:
         end = child(lambda place=place, at=at: over(place, at))
         last = checkpoint.find_last(place)
         assert last is not None
-        read = checkpoint.read if last.suffix == ".safetensors" else partial(fsdp.read, core=torch.nn.Linear(40, 40))
+        parts = partial(fsdp.read_parts, core=torch.nn.Linear(40, 40))
+        read = checkpoint.read if last.suffix == ".safetensors" else parts
         tensors, state = read(last)
         step = state["progress"]["step"]
         alike = bool((tensors["weight:weight"] == step).all() and (tensors["weight:bias"] == -step).all())

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.messages import Message
-from qkv.training import checkpoint, log, optim
-from qkv.training.probes.records import FORMAT, describe_weights, read_requests, write_json
+from qkv.training import checkpoint, optim
+from qkv.training.probes.records import FORMAT, describe_weights, write_json
 from qkv.training.run import ProbeSettings
 
 Reading = tuple[Any, dict[str, Tensor]]  # JSON, and arrays by name
@@ -41,11 +41,6 @@ class Recorder:
         self.copies: dict[str, Tensor] = {}
         self.gradients: list[float] = []
 
-    @property
-    def requests(self) -> tuple[str, ...]:
-        """The texts that were requested while the run was watched."""
-        return read_requests(self.folder)
-
     def begin(self, core: nn.Module, folder: Path, at: checkpoint.Progress) -> dict[str, Any] | None:
         """Take up what an earlier part of the run recorded up to here, or record the first weights: the event of it."""
         self.core, self.folder = core, folder / "watch"
@@ -53,8 +48,8 @@ class Recorder:
         self.spent = sum(row["took"] for row in rows)
         self.last = rows[-1]["step"] if rows else -1
         self.made, self.cost = len(rows), self.spent / max(1, len(rows))
-        named = describe_weights(optim.named_weights(core))
-        self.index = {"format": FORMAT, **self.about, "matrices": named, "spent": self.spent, "steps": rows}
+        self.index = {"format": FORMAT, **self.about, "matrices": describe_weights(optim.named_weights(core)),
+                      "spent": self.spent, "steps": rows}
         self.write_index()
         if at.step:
             return None
@@ -73,10 +68,10 @@ class Recorder:
     def write_index(self) -> None:
         """Write the index, then delete what it does not name: a run that resumes records those steps again."""
         write_json(self.folder / "index.json", self.index)
-        named = {FILE.format(row["step"]) for row in self.index["steps"]}
-        kept = {FILE.format(row["step"]) for row in self.index["steps"] if row["weights"]}
-        for folder, names in ((self.folder, named), (self.folder / "weights", kept)):
-            for path in folder.glob("*.safetensors"):
+        rows = self.index["steps"]
+        for folder, steps in (("", rows), ("weights", [row for row in rows if row["weights"]])):
+            names = {FILE.format(row["step"]) for row in steps}
+            for path in (self.folder / folder).glob("*.safetensors"):
                 if path.name not in names:
                     path.unlink(missing_ok=True)
 
@@ -146,17 +141,17 @@ class Recorder:
             said[name], found = reading()
             arrays |= {f"{name}.{key}": t for key, t in found.items()}
         said["took"] = time.perf_counter() - start
-        checkpoint.write(self.folder / FILE.format(step), arrays, log.replace_nonfinite(said))
+        checkpoint.write(self.folder / FILE.format(step), arrays, said)
         kept = self.keep_weights(step)
         outputs = [text["output"] for text in said.get("texts", ())]
         keys = ("step", "epoch", "seconds", "tokens", "loss")
-        row: dict[str, Any] = {k: said[k] for k in keys}
-        row |= {"took": time.perf_counter() - start, "outputs": outputs, "weights": kept}
+        took = time.perf_counter() - start
+        row = {**{k: said[k] for k in keys}, "took": took, "outputs": outputs, "weights": kept}
         self.index["steps"].append(row)
-        self.index["spent"] = self.spent + row["took"]
+        self.index["spent"] = self.spent + took
         self.drop_weights()
         self.write_index()
-        return {"kind": "watch", "step": step, "outputs": outputs, "took": row["took"]}
+        return {"kind": "watch", "step": step, "outputs": outputs, "took": took}
 
     def measure_changes(self) -> dict[str, Tensor]:
         """The norm of every matrix, of its gradient and of this step's update, and how many rows the step moved."""
