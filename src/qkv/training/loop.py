@@ -113,8 +113,8 @@ class Loop:
                                  "learning rate only rises", warmup=s.warmup, total=self.total()))
         for text in notes:
             self.note(text)
-        if self.recorder and self.log and (event := self.recorder.begin(self.core, self.log.parent, at)):
-            self.report(event)
+        if self.recorder and self.log:
+            self.recorder.begin(self.core, self.log.parent, at, self.report)
         if s.on_bad_step == "rewind":
             self.checkpoints.save(self.loss)
 
@@ -191,8 +191,7 @@ class Loop:
         self.note(Message("{what}{aside}: back to step {step}, past these batches", what=what, aside=aside,
                           step=at.step))
         if self.recorder and self.log:
-            self.recorder.pending = None
-            self.recorder.begin(self.core, self.log.parent, at)
+            self.recorder.begin(self.core, self.log.parent, at, self.report)
         return True
 
     def progress(self, lr: float, norm: float) -> None:
@@ -218,8 +217,8 @@ class Loop:
             at.seconds += time.perf_counter() - start  # splitting words again is a part of training
         if at.step == self.checkpoints.saved:  # it went back: nothing is new since then
             return
-        if self.recorder and (event := self.recorder.after()):
-            self.report(event)
+        if self.recorder:
+            self.recorder.after()
         due = at.step % s.evaluate_every == 0 if s.evaluate_every else turned
         if due and shards:
             shards.gather(self.core)
@@ -234,8 +233,8 @@ class Loop:
         """Leave the best of three weights in the core of each process; the metrics are known to the first one."""
         at, stepper = self.at, self.stepper
         lr = stepper.optimizer.param_groups[0]["lr"]
-        if self.recorder and (event := self.recorder.end(at, self.loss, lr)):
-            self.report(event)
+        if self.recorder:
+            self.recorder.end(at, self.loss, lr)
         if stepper.shards:
             stepper.shards.gather(self.core)
         with stepper.barrier():

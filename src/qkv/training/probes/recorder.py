@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.training import checkpoint, optim
+from qkv.training.log import Report
 from qkv.training.probes.records import FORMAT, describe_weights, write_json
 from qkv.training.run import ProbeSettings
 
@@ -41,9 +42,9 @@ class Recorder:
         self.copies: dict[str, Tensor] = {}
         self.gradients: list[float] = []
 
-    def begin(self, core: nn.Module, folder: Path, at: checkpoint.Progress) -> dict[str, Any] | None:
-        """Take up what an earlier part of the run recorded up to here, or record the first weights: the event of it."""
-        self.core, self.folder = core, folder / "watch"
+    def begin(self, core: nn.Module, folder: Path, at: checkpoint.Progress, report: Report) -> None:
+        """Take up what an earlier part of the run recorded up to here, or record the first weights."""
+        self.core, self.folder, self.report, self.pending = core, folder / "watch", report, None
         rows = self.read_earlier(at.step) if at.step else []
         self.spent = sum(row["took"] for row in rows)
         self.last = rows[-1]["step"] if rows else -1
@@ -51,10 +52,9 @@ class Recorder:
         self.index = {"format": FORMAT, **self.about, "matrices": describe_weights(optim.named_weights(core)),
                       "spent": self.spent, "steps": rows}
         self.write_index()
-        if at.step:
-            return None
-        self.pending = {"step": 0, "epoch": 0, "seconds": 0.0, "tokens": 0, "loss": None, "lr": None}
-        return self.after()
+        if not at.step:
+            self.pending = {"step": 0, "epoch": 0, "seconds": 0.0, "tokens": 0, "loss": None, "lr": None}
+            self.after()
 
     def read_earlier(self, step: int) -> list[dict[str, Any]]:
         """The rows of the index that an earlier part of the run wrote, up to a step, if their files are there."""
@@ -107,10 +107,10 @@ class Recorder:
         ahead = 2 * self.cost if known else 0.0  # what the last step will need, at worst
         return self.cost <= left and self.cost + ahead <= self.settings.share * whole - self.spent
 
-    def after(self) -> dict[str, Any] | None:
-        """Record the step that `prepare` chose, if it did: its event, or a note if it failed."""
+    def after(self) -> None:
+        """Record the step that `prepare` chose, if it did, and report it, or a note where that failed."""
         if self.pending is None:
-            return None
+            return
         start, moment = time.perf_counter(), self.pending
         try:
             event = self.record(moment, start)
@@ -120,18 +120,18 @@ class Recorder:
         self.pending, self.copies, self.gradients = None, {}, []
         self.last, self.made, self.spent = moment["step"], self.made + 1, self.spent + time.perf_counter() - start
         self.cost = self.spent / self.made
-        return event
+        self.report(event)
 
-    def end(self, at: checkpoint.Progress, loss: float, lr: float) -> dict[str, Any] | None:
+    def end(self, at: checkpoint.Progress, loss: float, lr: float) -> None:
         """Record the last step, at which one looks first; where nothing foretold that it was, not what it moved."""
         if self.last == at.step:
-            return None
+            return
         self.pending = self.spare
         if self.pending is None or self.pending["step"] != at.step:
             self.copies, self.gradients = {}, []
             self.pending = {"step": at.step, "epoch": at.epoch, "seconds": at.seconds, "tokens": at.tokens,
                             "loss": loss, "lr": lr}
-        return self.after()
+        self.after()
 
     def record(self, moment: dict[str, Any], start: float) -> dict[str, Any]:
         """Read everything and write it: arrays and JSON, then the weights, then the index that names them."""
