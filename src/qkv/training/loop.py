@@ -25,7 +25,6 @@ from qkv.training.probes.recorder import Recorder
 from qkv.training.settings import Settings
 from qkv.training.step import Gradients, OptimizerStep
 
-PRECISIONS = ("fp32", "bf16")
 WARM = 10  # steps after which the speed is known
 ENDLESS = 10**9
 
@@ -102,7 +101,7 @@ class Loop:
                 batch = self.plan.make(self.groups(0)[0][0]).to(self.stepper.device)
                 notes += machine.warn_oversubscribed(self.core, batch, at.precision)
         if self.stepper.together:  # one machine may choose otherwise than the first
-            at.precision = PRECISIONS[int(ranks.broadcast_numbers(PRECISIONS.index(at.precision))[0])]
+            at.precision = "bf16" if ranks.broadcast_numbers(at.precision == "bf16") == [1] else "fp32"
         self.order, self.each = self.groups(at.epoch), len(self.groups(0))
         self.stepper.speed.shown = (at.tokens, at.seconds)
         if self.recorder and self.stepper.shards:  # parts of a matrix say little of it

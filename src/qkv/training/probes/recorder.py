@@ -37,8 +37,8 @@ class Recorder:
         self.index: dict[str, Any] = {}
         self.folder = Path()
         self.last, self.made, self.cost, self.spent, self.size = -1, 0, 0.0, 0.0, 0
-        self.pending: dict[str, Any] | None = None  # the step to be recorded, once it is made
-        self.spare: dict[str, Any] | None = None  # one that is recorded if the run ends with it
+        self.pending: dict[str, Any] | None = None  # the step that may be recorded, once it is made:
+        self.due = False  # whether it is, or only if the run ends with it
         self.copies: dict[str, Tensor] = {}
         self.gradients: list[float] = []
 
@@ -54,6 +54,7 @@ class Recorder:
         self.write_index()
         if not at.step:
             self.pending = {"step": 0, "epoch": 0, "seconds": 0.0, "tokens": 0, "loss": None, "lr": None}
+            self.due = True
             self.after()
 
     def read_earlier(self, step: int) -> list[dict[str, Any]]:
@@ -80,12 +81,11 @@ class Recorder:
 
         `last`: the run may end with it, which only `end` will know.
         """
-        start, due = time.perf_counter(), self.is_due(moment["step"], moment["seconds"], total)
-        self.spare = moment if last and not due else None
-        if not (due or last):
+        start, self.due = time.perf_counter(), self.is_due(moment["step"], moment["seconds"], total)
+        self.pending = moment if self.due or last else None
+        if self.pending is None:
             return
         weights = optim.named_weights(self.core)
-        self.pending = moment if due else None
         self.gradients = [0.0 if p.grad is None else float(p.grad.float().norm()) for p in weights.values()]
         self.copies = {n: p.detach().clone() for n, p in weights.items()}
         self.spent += time.perf_counter() - start
@@ -109,7 +109,7 @@ class Recorder:
 
     def after(self) -> None:
         """Record the step that `prepare` chose, if it did, and report it, or a note where that failed."""
-        if self.pending is None:
+        if self.pending is None or not self.due:
             return
         start, moment = time.perf_counter(), self.pending
         try:
@@ -126,7 +126,7 @@ class Recorder:
         """Record the last step, at which one looks first; where nothing foretold that it was, not what it moved."""
         if self.last == at.step:
             return
-        self.pending = self.spare
+        self.due = True
         if self.pending is None or self.pending["step"] != at.step:
             self.copies, self.gradients = {}, []
             self.pending = {"step": at.step, "epoch": at.epoch, "seconds": at.seconds, "tokens": at.tokens,
