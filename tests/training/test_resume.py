@@ -139,7 +139,7 @@ def test_whatever_a_checkpoint_forgets_is_found(lost: str, tmp_path: Path, monke
 
     def forgetful(path: Path) -> Any:
         tensors, state = true(path)
-        if sys._getframe(1).f_code.co_name != "resume":
+        if sys._getframe(1).f_code.co_name != "load":
             return tensors, state
         fresh = vars(checkpoint.Progress())
         if lost in fresh:
