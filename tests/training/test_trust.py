@@ -370,7 +370,7 @@ def faulty(at: int, fault: Callable[[], None]) -> Iterator[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save_file", around("save_file", checkpoint.save_file))
-        for module in (checkpoint, log, fsdp):
+        for module in (log, fsdp):
             patch.setattr(module, "fsync_path", around("sync", module.fsync_path))
         patch.setattr(log, "to_json", around("line", log.to_json))
         patch.setattr(checkpoint.os, "replace", around("replace", os.replace))

@@ -66,11 +66,11 @@ def make_recorder(a: Assembly) -> Recorder:
     }
     found = Recorder(readings, w, about)
 
-    def read_texts() -> Reading:
+    def read_watched() -> Reading:
         asked = readable_texts(model, read_requests(found.folder), texts)  # while the run was watched
         return read_answers(model, [*texts, *asked], w.longest)
 
-    readings["texts"] = read_texts
+    readings["texts"] = read_watched
     return found
 
 
