@@ -12,10 +12,9 @@ import torch
 
 from qkv.baselines.lstm import LSTMSpec, build_core
 from qkv.checkpoints import name_table, storage
-from qkv.checkpoints.config import Reader
 from qkv.core.model import Transformer
 from qkv.errors import QkvError, nearest
-from qkv.families import modules
+from qkv.families import Config, modules
 from qkv.spec import Spec, as_json, from_json
 
 OWN = ("qkv", "lstm")  # types with the spec as JSON; lstm is what LSTMs were once written as
@@ -51,7 +50,7 @@ def spec_from_config(config: dict[str, Any], where: object) -> Spec:
         raise QkvError("{where}: the key 'model_type' is missing; is this a model's config?", where=where)
     if config["model_type"] in OWN:
         return from_json(Spec | LSTMSpec, config.get("spec"), f"{where}: spec")
-    family, reader = family_of_config(config, where), Reader(config, str(where))
+    family, reader = family_of_config(config, where), Config(config, str(where))
     for key, whole in number_keys(family.__name__).items():
         value = config.get(key)
         if isinstance(value, bool | str | list | dict) or (whole and isinstance(value, float)):
@@ -71,7 +70,7 @@ def number_keys(family: str) -> dict[str, bool]:
     """The keys of a family's config that hold numbers, whether whole ones, by what it writes of its own first size."""
     module = modules()[family.rpartition(".")[2]]
     size, values = next(iter(module.SIZES.items()))
-    said = module.config(module.spec(Reader(values, size))) if hasattr(module, "config") else values
+    said = module.config(module.spec(Config(values, size))) if hasattr(module, "config") else values
     return {key: type(value) is int for key, value in said.items() if type(value) in (int, float)}
 
 
@@ -134,7 +133,7 @@ def family_config(family: ModuleType, spec: Spec) -> dict[str, Any] | str:
     """The family's config of a spec, or, where the family cannot say it, the first field that does not fit."""
     try:
         config = family.config(spec)
-        back = family.spec(Reader(config, "config"))
+        back = family.spec(Config(config, "config"))
     except (AttributeError, KeyError, IndexError, TypeError, StopIteration, QkvError) as e:
         return f"it lacks a part that the family needs, or has one that it does not know ({e})"
     return config if back == spec else first_difference(spec, back)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, count_labels, gpt2, name_labels, read_architecture
+from qkv.families import Config, count_labels, gpt2, name_labels, read_architecture
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("bert",)
@@ -14,7 +14,7 @@ HEADS = {"BertForMaskedLM": "words", "BertForPreTraining": "words and pairs", "B
 
 def spec(c: Config) -> Spec:
     """The spec that a BERT config describes."""
-    c = ConfigDefaults(c, **SIZES["base"])
+    c = c.with_defaults(**SIZES["base"])
     width, heads = c["hidden_size"], c["num_attention_heads"]
     drop, norm = c.get("hidden_dropout_prob", 0.1), Norm("layer", c.get("layer_norm_eps", 1e-12))
     for key, usual in (("is_decoder", False), ("tie_word_embeddings", True), ("position_embedding_type", "absolute")):

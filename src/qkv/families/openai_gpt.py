@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, count_labels, gpt2, name_labels, read_architecture
+from qkv.families import Config, count_labels, gpt2, name_labels, read_architecture
 from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
 
@@ -16,7 +16,7 @@ SUMMARY = {"summary_use_proj": True, "summary_proj_to_labels": True, "summary_ac
 
 def spec(c: Config) -> Spec:
     """The spec that a GPT-1 config describes."""
-    c = ConfigDefaults(c, **SIZES["117m"])
+    c = c.with_defaults(**SIZES["117m"])
     width, heads, drop = c["n_embd"], c["n_head"], c.get("resid_pdrop", 0.1)
     if not c.get("tie_word_embeddings", True):
         raise c.error("tie_word_embeddings", False, Message("true: the head of GPT-1 is its embedding"))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, llama
+from qkv.families import Config, llama
 from qkv.spec import Experts, Ffn, Mask, Spec
 
 TYPES = ("qwen2_moe",)
@@ -13,7 +13,7 @@ DEFAULTS = {"intermediate_size": 5632, "max_position_embeddings": 32_768, "num_k
 
 def spec(c: Config) -> Spec:
     """The spec that a Qwen2-MoE config describes."""
-    base = llama.spec(ConfigDefaults(c, **DEFAULTS))
+    base = llama.spec(c.with_defaults(**DEFAULTS))
     attn, ffn = base.stack.blocks[0].attn, base.stack.blocks[0].ffn
     assert ffn
     attn = replace(attn, bias=c.get("qkv_bias", True), out_bias=False)

@@ -78,20 +78,14 @@ def list_rows(table: str, core: nn.Module, spell: Callable[[str], str]) -> list[
     ours = name_table.named_tensors(core)
     tied = bool(core.spec.head and core.spec.head.kind == "tied")  # type: ignore[union-attr]
     found: dict[str, Row] = {}
-    for line in filter(None, map(str.strip, table.splitlines())):
-        left, right, *ops = line.split()
-        if not name_table.row_applies(ops, ours):
-            continue
-        mine = name_table.expand_braces(left)
-        theirs = [name_table.expand_spellings(t) for t in name_table.expand_braces(right)]
-        for i, name in enumerate(mine):
+    for mine, theirs, ops in name_table.read_table(table, ours):
+        for name in mine:
             for kind in ("", *KINDS):
                 pattern = re.compile(re.escape(name + kind).replace(r"\*", r"\d+"))
                 if any(pattern.fullmatch(n) for n in ours) and not (tied and name + kind == "head.weight"):
-                    spelled = [t + kind for t in (theirs[0] if "split" in ops else theirs[i])]
-                    row = Row(
-                        spell(name + kind), spelled, ops, [m.split(".")[-1] for m in mine] if "split" in ops else []
-                    )
+                    spelled = [t + kind for t in theirs]
+                    parts = [m.split(".")[-1] for m in mine] if "split" in ops else []
+                    row = Row(spell(name + kind), spelled, list(ops), parts)
                     if row.ours in found:
                         found[row.ours].theirs += spelled
                     found.setdefault(row.ours, row)
