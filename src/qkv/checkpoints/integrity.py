@@ -12,11 +12,8 @@ def hash_files(directory: Path) -> dict[str, str]:
     """The SHA-256 of each file that holds weights, vocabulary or config, by its name."""
     found: dict[str, str] = {}
     for path in sorted(p for p in directory.iterdir() if p.is_file()):
-        digest = hashlib.sha256()
         with path.open("rb") as file:
-            while block := file.read(1 << 22):
-                digest.update(block)
-        found[path.name] = digest.hexdigest()
+            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
 
 

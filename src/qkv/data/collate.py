@@ -50,7 +50,7 @@ class Batch:
         """The batch with its tensors on a device; as it is where they are there already."""
         if self.target.device == device:
             return self
-        return replace(self, **{name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)})
+        return replace(self, **{name: x.to(device) for name, x in self.rows.items()})
 
 
 def duplicate_rows(batch: Batch) -> Batch:

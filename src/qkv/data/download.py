@@ -7,6 +7,7 @@ lie as recipes look for them. An interrupted download continues where it stopped
 import gzip
 import hashlib
 import os
+import shutil
 import tomllib
 import zlib
 from collections.abc import Callable
@@ -164,8 +165,7 @@ def store_file(file: File, url: str, part: Path, target: Path) -> None:
     try:
         if file.packed:
             with gzip.open(part) as source, aside.open("wb") as out:
-                while block := source.read(BLOCK):
-                    out.write(block)
+                shutil.copyfileobj(source, out)
                 out.flush()
                 os.fsync(out.fileno())
         found = hash_file(aside)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.json_rows import get_string, parse_object
-from qkv.data.sources import Pair, read_rows, refuse_blank_side
+from qkv.data.sources import Pair, read_rows
+from qkv.data.text_files import refuse_blank
 from qkv.errors import QkvError, nearest
 
 
@@ -36,7 +37,7 @@ def read_labelled_rows(
             if is_label(first, labels) and not is_label(label.strip(), labels):
                 raise QkvError("{place}: the label {first!r} comes before its text; put it after the text, as "
                                "training reads it: text TAB label", place=place, first=first)
-        refuse_blank_side((said, label), place, place, ("text", "label"))
+        refuse_blank((said, label), ("text", "label"), place)
         return said, parse_label(label.strip(), labels, place)
 
     return read_rows(path, parse_row, policy=policy)

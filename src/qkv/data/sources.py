@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from qkv.data.bad_rows import BadRowPolicy
-from qkv.data.json_rows import get_string, parse_object
-from qkv.data.text_files import decode_line, explain_empty, open_text, read_raw_lines, refuse_returns
+from qkv.data.json_rows import get_string, get_texts, parse_object
+from qkv.data.text_files import decode_line, explain_empty, open_text, read_raw_lines, refuse_blank, refuse_returns
 from qkv.errors import QkvError
-from qkv.messages import Message
 
 PIECE = 1 << 20  # characters of a long text at a time
 JSON = (".jsonl", ".ndjson")  # names of files of JSON lines
@@ -142,7 +141,7 @@ def read_pair_rows(source: Path, target: Path, *, policy: BadRowPolicy | None = 
             pair = decode_line(source, a), decode_line(target, b)
             if not any(side.strip() for side in pair):
                 continue
-            refuse_blank_side(pair, f"{source}:{a.number}", f"{target}:{b.number}")
+            refuse_blank(pair, ("source", "target"), f"{source}:{a.number}", f"{target}:{b.number}")
         except QkvError as error:
             policy.refuse(error, (source, a), (target, b))
             continue
@@ -162,21 +161,6 @@ def explain_unequal(one: tuple[Path, int], two: tuple[Path, int], first: int) ->
                     first=first)
 
 
-def refuse_blank_side(pair: Pair, one: str, two: str, names: tuple[str, str] = ("source", "target")) -> Pair:
-    """A pair of which neither side is blank; a blank one is a QkvError that names the place of each."""
-    for text, name, place in zip(pair, names, (one, two), strict=True):
-        if not text.strip():
-            beside = "" if one == two else Message(" beside {two}", two=two if place == one else one)
-            raise QkvError("{place}: the {name} is empty{beside}; fix the row, or skip such rows with on_bad_row",
-                           place=place, name=name, beside=beside)
-    return pair
-
-
-def read_pairs(source: Path, target: Path, *, policy: BadRowPolicy | None = None) -> list[Pair]:
-    """The pairs of two parallel files: see `read_pair_rows`."""
-    return [pair for _, pair in read_pair_rows(source, target, policy=policy)]
-
-
 def read_tsv_rows(
     path: Path, columns: tuple[int, int] = (0, 1), *, policy: BadRowPolicy | None = None
 ) -> Iterator[tuple[int, Pair]]:
@@ -192,7 +176,7 @@ def read_tsv_rows(
             raise QkvError("{place}: found {cells} column(s), expected at least {columns} with tabs between",
                            place=place, cells=len(cells), columns=max(columns) + 1)
         names = (f"column {columns[0] + 1}", f"column {columns[1] + 1}")
-        return refuse_blank_side((cells[columns[0]], cells[columns[1]]), place, place, names)
+        return refuse_blank((cells[columns[0]], cells[columns[1]]), names, place)
 
     return read_rows(path, parse, policy=policy)
 
@@ -209,11 +193,6 @@ def is_header(row: Sequence[str]) -> bool:
     return all(cell.strip().strip('"').lower() in HEADER_WORDS for cell in row)
 
 
-def read_tsv(path: Path, columns: tuple[int, int] = (0, 1), *, policy: BadRowPolicy | None = None) -> list[Pair]:
-    """The pairs of a TSV file: see `read_tsv_rows`."""
-    return [pair for _, pair in read_tsv_rows(path, columns, policy=policy)]
-
-
 def read_jsonl_rows(
     path: Path, keys: tuple[str, str] = ("source", "target"), *, policy: BadRowPolicy | None = None
 ) -> Iterator[tuple[int, Pair]]:
@@ -225,17 +204,4 @@ def read_jsonl_rows(
             empty one.
     """
 
-    def parse(text: str, place: str) -> Pair:
-        item = parse_object(text, place)
-        return refuse_blank_side(
-            (get_string(item, keys[0], place), get_string(item, keys[1], place)), place, place, keys
-        )
-
-    return read_rows(path, parse, policy=policy)
-
-
-def read_jsonl(
-    path: Path, keys: tuple[str, str] = ("source", "target"), *, policy: BadRowPolicy | None = None
-) -> list[Pair]:
-    """The pairs of a file of JSON lines: see `read_jsonl_rows`."""
-    return [pair for _, pair in read_jsonl_rows(path, keys, policy=policy)]
+    return read_rows(path, lambda text, place: get_texts(parse_object(text, place), keys, place), policy=policy)

@@ -5,7 +5,7 @@ Lines end with LF or CRLF, a byte order mark is dropped, and line numbers start 
 
 import codecs
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -137,6 +137,17 @@ def refuse_returns(path: Path, text: str) -> None:
     if (lines := text.strip("\r").count("\r")) > 0:
         raise QkvError("{path}: {lines:,} lines that end with only a carriage return; convert them to line feeds (tr "
                        "'\\r' '\\n')", path=path, lines=lines + 1)
+
+
+def refuse_blank(row: tuple[str, ...], names: Sequence[str], place: str, other: str = "") -> tuple[str, ...]:
+    """A row of which no text is blank; a blank one is a QkvError that names its place, `other` behind the first."""
+    for i, (text, name) in enumerate(zip(row, names, strict=True)):
+        if not text.strip():
+            at, two = (other, place) if other and i else (place, other)
+            beside = Message(" beside {two}", two=two) if two else ""
+            raise QkvError("{place}: the {name} is empty{beside}; fix the row, or skip such rows with on_bad_row",
+                           place=at, name=name, beside=beside)
+    return row
 
 
 def explain_empty(path: Path) -> QkvError:
