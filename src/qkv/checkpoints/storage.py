@@ -1,5 +1,6 @@
 """Files of a model directory: safetensors (one or sharded), foreign .bin weights-only, JSON; nothing is ever lost."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -185,3 +186,19 @@ def write_tensors(directory: Path, named: Mapping[str, Tensor], *, shard_bytes: 
         places |= dict.fromkeys(shard, file)
     total = sum(t.numel() * t.element_size() for t in named.values())
     write_json(directory / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": places})
+
+
+def hash_files(directory: Path) -> dict[str, str]:
+    """The SHA-256 of each file that holds weights, vocabulary or config, by its name."""
+    found: dict[str, str] = {}
+    for path in sorted(p for p in directory.iterdir() if p.is_file()):
+        with path.open("rb") as file:
+            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def count_nonfinite(directory: Path, file: str = "") -> dict[str, int]:
+    """How many numbers of each tensor of a model, or of one safetensors `file`, are NaN or infinite; 0 is left out."""
+    tensors = open_safetensors(directory / file) if file else open_tensors(directory)
+    counts = {name: int((~torch.isfinite(read())).sum()) for name, read in tensors.items()}
+    return {name: n for name, n in counts.items() if n}

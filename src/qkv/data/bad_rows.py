@@ -1,8 +1,9 @@
-"""How bad rows are treated: an error, skipped, or written to a quarantine file."""
+"""How bad rows are treated: an error, skipped, written to a quarantine file, or counted by kind."""
 
 import base64
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,9 +13,10 @@ from typing import IO, Literal
 
 from qkv.data.text_files import Line
 from qkv.errors import QkvError, nearest
-from qkv.messages import Message
+from qkv.messages import Message, Trimmed
 
 DRY_RUN = ContextVar("DRY_RUN", default=False)  # see tried()
+WHERE = re.compile(r"^.*?:\d+(?:: |\uff1a)")  # file:line before a message, English or Chinese
 Action = Literal["error", "skip", "quarantine"]
 
 
@@ -113,3 +115,37 @@ def describe_row(path: Path, line: Line, why: str) -> dict[str, str | int]:
     if not whole:
         return row | {"bytes": line.size, "offset": line.offset}
     return row if text.encode("utf-8") == line.raw else row | {"base64": base64.b64encode(line.raw).decode("ascii")}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something found: how often, the place of the first, and whether it must be mended (`broken`) or only known."""
+
+    place: str
+    text: Message
+    count: int = 1
+    broken: bool = True
+
+
+class FaultCounter(BadRowPolicy):
+    """A policy that counts each kind of fault and keeps the first of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__("skip")
+        self.kinds: dict[str, tuple[int, Message]] = {}
+        self.count = 0
+
+    def refuse(self, error: QkvError, *rows: tuple[Path, Line]) -> None:
+        """Count a bad row."""
+        super().refuse(error, *rows)
+        self.count += 1
+        what = re.sub(r"0x\w+|[\d,]+|'[^']*'", "", WHERE.sub("", str(error))).split(":")[0].split(";")[0]
+        seen, first = self.kinds.get(what, (0, error.message))
+        self.kinds[what] = (seen + 1, first)
+
+    def faults(self) -> Iterator[Fault]:
+        """One fault for each kind."""
+        for count, first in self.kinds.values():
+            found = WHERE.match(first)
+            place = found.group().removesuffix(": ") if found else ""
+            yield Fault(place, Trimmed(first, WHERE.pattern), count)

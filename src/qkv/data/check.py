@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from qkv.data import sources
-from qkv.data.bad_rows import BadRowPolicy
+from qkv.data.bad_rows import BadRowPolicy, Fault, FaultCounter
 from qkv.data.encodings import count_scripts, describe_encoding
-from qkv.data.findings import Fault, FaultCounter
 from qkv.data.json_rows import get_texts, parse_object
 from qkv.data.overlap import Overlap, Row, RowHashes, find_overlaps, find_repeats, judge_overlap
 from qkv.data.text_files import Line, open_text, read_raw_lines

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -55,16 +54,12 @@ class Set:
 
 def list_sets() -> dict[str, Set]:
     """The data sets by name, as sets.toml lists them."""
-    text = Path(__file__).with_name("sets.toml").read_text(encoding="utf-8")
-    return {name: parse_set(one) for name, one in tomllib.loads(text).items()}
-
-
-def parse_set(one: dict[str, Any]) -> Set:
-    """A data set of its table."""
-    end = ".gz" if one.get("gz") else ""
-    files = (File(f"{one['top']}/{name}{end}", f"{one['into']}/{name}", *has) for name, has in one["files"].items())
-    about, licence = Message(one["about"]), Message(one["licence"])
-    return Set(about, licence, tuple(files))
+    found: dict[str, Set] = {}
+    for name, one in tomllib.loads(Path(__file__).with_name("sets.toml").read_text(encoding="utf-8")).items():
+        end = ".gz" if one.get("gz") else ""
+        files = (File(f"{one['top']}/{file}{end}", f"{one['into']}/{file}", *has) for file, has in one["files"].items())
+        found[name] = Set(Message(one["about"]), Message(one["licence"]), tuple(files))
+    return found
 
 
 def find_set(name: str) -> Set:

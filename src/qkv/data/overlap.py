@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from qkv.data.findings import Fault
+from qkv.data.bad_rows import Fault
 from qkv.messages import Message
 
 Row = tuple[str, ...]  # one text, or a pair

@@ -44,20 +44,13 @@ def config(s: Spec) -> dict[str, Any]:
     stack, block = s.encoder, s.encoder.blocks[0]
     kind = ("words and pairs" if s.labels else "words") if s.head else "texts" if s.labels else "none"
     said = {
-        "architectures": [next(name for name, k in HEADS.items() if k == kind)],
-        "model_type": "bert",
-        "vocab_size": s.vocabulary,
-        "hidden_size": stack.width,
-        "num_hidden_layers": len(stack.blocks),
-        "num_attention_heads": block.attn.heads,
-        "intermediate_size": block.ffn.width,
+        "architectures": [next(name for name, k in HEADS.items() if k == kind)], "model_type": "bert",
+        "vocab_size": s.vocabulary, "hidden_size": stack.width, "num_hidden_layers": len(stack.blocks),
+        "num_attention_heads": block.attn.heads, "intermediate_size": block.ffn.width,
         "hidden_act": {v: k for k, v in reversed(ACTIVATIONS.items())}[block.ffn.activation],
-        "hidden_dropout_prob": block.dropout,
-        "attention_probs_dropout_prob": block.attn.dropout,
-        "max_position_embeddings": stack.longest,
-        "type_vocab_size": stack.segments,
-        "initializer_range": s.init.std,
-        "layer_norm_eps": block.norm_sum.eps,
+        "hidden_dropout_prob": block.dropout, "attention_probs_dropout_prob": block.attn.dropout,
+        "max_position_embeddings": stack.longest, "type_vocab_size": stack.segments,
+        "initializer_range": s.init.std, "layer_norm_eps": block.norm_sum.eps,
     }
     if kind == "texts":
         said |= {"id2label": name_labels(s.labels.count), "classifier_dropout": s.labels.dropout}

@@ -5,7 +5,7 @@ A cut is a function of the word and of the numbers that are drawn for it; evalua
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -83,22 +83,14 @@ class Trials:
     """Chances to leave something out, each with the probability `share`; `kept` of them pass before the next hit."""
 
     def __init__(self, generator: np.random.Generator, share: float) -> None:
-        self.gaps = draw_gaps(generator, share)
+        self.gaps = (gap for _ in count() for gap in (generator.geometric(share, 32) - 1).tolist())
         self.kept = next(self.gaps)
 
     def keeps(self) -> bool:
         """One trial: whether the thing stays."""
-        if self.kept:
-            self.kept -= 1
-            return True
-        self.kept = next(self.gaps)
-        return False
-
-
-def draw_gaps(generator: np.random.Generator, share: float) -> Iterator[int]:
-    """How many trials pass before each hit."""
-    while True:
-        yield from (generator.geometric(share, 32) - 1).tolist()
+        stays = self.kept > 0
+        self.kept = self.kept - 1 if stays else next(self.gaps)
+        return stays
 
 
 class BpeDropout:
@@ -213,12 +205,7 @@ class BpeDropout:
         """The ids of a text that was read, its words split again."""
         found: list[int] = []
         for part in read:
-            if isinstance(part, int):
-                found.append(part)
-                continue
-            for symbol in self.cut_word(part, trials):
-                number = self.ids.get(symbol)
-                found.append(self.look_up(symbol) if number is None else number)
+            found += [part] if isinstance(part, int) else map(self.look_up, self.cut_word(part, trials))
         return found
 
     def look_up(self, symbol: str) -> int:
@@ -227,6 +214,9 @@ class BpeDropout:
         Raises:
             QkvError: the vocabulary lacks it.
         """
+        found = self.ids.get(symbol)
+        if found is not None:
+            return found
         piece = self.spell(symbol)
         found = self.tokenizer.id(piece)
         if found is None:
