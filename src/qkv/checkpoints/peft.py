@@ -144,9 +144,8 @@ def read_adapters(
                        peft_type=stated.get("peft_type"))
     refused = [f"{key} ({what})" for key, what in REFUSED.items() if stated.get(key)]
     if refused or stated.get("bias", "none") != "none":
-        raise QkvError("{where}: has settings that are not supported: {refused}; merge the adapter with PEFT "
-                       "first", where=where,
-                       refused=", ".join(refused) or "bias")
+        raise QkvError("{where}: has settings that are not supported: {refused}; merge the adapter with PEFT first",
+                       where=where, refused=", ".join(refused) or "bias")
     if not (directory / WEIGHTS).is_file():
         raise QkvError("{directory}: no {weights}; adapters are read only from safetensors", directory=directory,
                        weights=WEIGHTS)

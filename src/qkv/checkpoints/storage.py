@@ -60,13 +60,11 @@ def open_shards(directory: Path, index: Path, open_file: Callable[[Path], Tensor
     """The union of the shards that an index names, each tensor where the index says."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places:
-        raise QkvError("{index}: found no 'weight_map', expected one that names the file of each tensor",
-                       index=index)
+        raise QkvError("{index}: found no 'weight_map', expected one that names the file of each tensor", index=index)
     shards: dict[str, Tensors] = {}
     for file in dict.fromkeys(map(str, places.values())):
         if Path(file).name != file:
-            raise QkvError("{index}: names {file!r}, which lies outside the directory; refused", index=index,
-                           file=file)
+            raise QkvError("{index}: names {file!r}, which lies outside the directory; refused", index=index, file=file)
         if not (directory / file).is_file():
             raise QkvError("{index}: names {file!r}, which is not there; was the download complete?", index=index,
                            file=file)
@@ -83,9 +81,8 @@ def open_safetensors(path: Path) -> Tensors:
     try:
         file = safe_open(str(path), framework="pt").__enter__()
     except (SafetensorError, OSError) as e:
-        raise QkvError("{path}: not a complete safetensors file ({e}); was the download or the copy "
-                       "complete?", path=path,
-                       e=e) from None
+        raise QkvError("{path}: not a complete safetensors file ({e}); was the download or the copy complete?",
+                       path=path, e=e) from None
     return {name: lambda name=name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 

@@ -77,8 +77,7 @@ class BadRowPolicy:
         """One sentence for each file that lost rows."""
         kept = self.action == "quarantine"
         where = Message(", written to {aside}", aside=self.aside) if kept else ""
-        return [Message("{n} bad row(s) left out{where}; the first: {first}", n=n, where=where,
-                        first=self.first[name])
+        return [Message("{n} bad row(s) left out{where}; the first: {first}", n=n, where=where, first=self.first[name])
                 for name, n in self.dropped.items()]
 
 

@@ -163,8 +163,7 @@ def survey(about: FileReport, options: Options) -> Iterator[Fault]:
         yield Fault(f"{path}:{first['bad'].number}", describe_encoding(first["bad"].raw, bad, wide), bad)
     if huge:
         size = first["huge"].size
-        text = Message("a line of {size:,} bytes; lines are rows: is this one file without line ends?",
-                       size=size)
+        text = Message("a line of {size:,} bytes; lines are rows: is this one file without line ends?", size=size)
         yield Fault(f"{path}:{first['huge'].number}", text, huge, broken=about.kind != "text")
     yield from find_oddities(about, returns, lost)
 

@@ -143,8 +143,7 @@ def download(file: File, url: str, part: Path, tell: Tell | None) -> None:
 def explain_unreachable(url: str, reason: str, part: Path) -> QkvError:
     """What to say, and what to do, when an address does not answer."""
     host, kept = urlsplit(url).netloc, part.stat().st_size if part.is_file() else 0
-    rest = "" if not kept else Message(" {kept:,} bytes are kept; the same command continues from there.",
-                                       kept=kept)
+    rest = "" if not kept else Message(" {kept:,} bytes are kept; the same command continues from there.", kept=kept)
     return QkvError("{url}: could not be fetched ({reason}).{rest} Without a network: copy the folder {parent} from a "
                     "machine that has it. QKV_DATA_URL names a mirror of {host}, HTTPS_PROXY a proxy", url=url,
                     reason=reason, rest=rest, parent=part.parent, host=host)

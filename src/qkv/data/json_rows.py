@@ -16,8 +16,7 @@ def parse_object(text: str, place: str) -> dict[str, object]:
     except (ValueError, RecursionError) as e:
         raise QkvError("{place}: not JSON: {e}", place=place, e=e) from None
     if not isinstance(item, dict):
-        raise QkvError("{place}: found a JSON {kind}, expected an object", place=place,
-                       kind=type(item).__name__)
+        raise QkvError("{place}: found a JSON {kind}, expected an object", place=place, kind=type(item).__name__)
     if "\\ud" in text.lower() and any("\ud800" <= c <= "\udfff" for c in json.dumps(item, ensure_ascii=False)):
         raise QkvError('{place}: contains half of a character (an unpaired \\ud800 to \\udfff), which is not valid '
                        "text",

@@ -76,8 +76,7 @@ def find(directory: Path) -> FoundTokenizer | None:
             if missing:
                 raise QkvError("{directory}: found {there}, expected {missing} beside it", directory=directory,
                                there=join(" and ", there), missing=join(" and ", missing))
-            with guard_panics(Message("{directory}: cannot be read as a tokenizer",
-                                      directory=directory / names[0])):
+            with guard_panics(Message("{directory}: cannot be read as a tokenizer", directory=directory / names[0])):
                 about = Stated(directory, config, roles_of(directory, config), kind)
                 return add_extra_tokens(about, make(about, *names))
     if stated is not None:
@@ -217,9 +216,8 @@ def add_extra_tokens(about: Stated, found: FoundTokenizer) -> FoundTokenizer:
         add([token])
         if (got := found.backend.token_to_id(token.content)) != i:
             raise QkvError("{directory}: the added token {content!r} is listed with the id {i}, but the vocabulary of "
-                           "{get_vocab_size} tokens gives it {got}; do the files belong together?",
-                           directory=directory, content=token.content, i=i,
-                           get_vocab_size=found.backend.get_vocab_size(), got=got)
+                           "{get_vocab_size} tokens gives it {got}; do the files belong together?", directory=directory,
+                           content=token.content, i=i, get_vocab_size=found.backend.get_vocab_size(), got=got)
     more = about.config.get("additional_special_tokens") or about.config.get("extra_special_tokens") or []
     named = [t.get("content") if isinstance(t, dict) else t for t in more] if isinstance(more, list) else []
     known = [t for t in named if isinstance(t, str) and found.backend.token_to_id(t) is not None]
@@ -365,8 +363,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as e:
         raise QkvError("{path}: not JSON: {e}", path=path, e=e) from None
     if not isinstance(found, dict):
-        raise QkvError("{path}: found a JSON {kind}, expected an object", path=path,
-                       kind=type(found).__name__)
+        raise QkvError("{path}: found a JSON {kind}, expected an object", path=path, kind=type(found).__name__)
     return cast("dict[str, Any]", found)
 
 

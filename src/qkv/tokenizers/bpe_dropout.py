@@ -110,8 +110,7 @@ class BpeDropout:
         if ranks is None:
             if model["type"] != "BPE" or model.get("continuing_subword_prefix"):
                 raise QkvError("a vocabulary of kind {type_} has no merges for dropout to skip: use "
-                               "tokenizer.kind=bpe, or kind split with tokenizer.merges=FILE",
-                               type_=model["type"])
+                               "tokenizer.kind=bpe, or kind split with tokenizer.merges=FILE", type_=model["type"])
             pairs = (row.split(" ") if isinstance(row, str) else row for row in model["merges"])
             ranks = {(a, b): i for i, (a, b) in enumerate(pairs)}
         self.ranks, self.end = ranks, END if self.jointed else model.get("end_of_word_suffix") or ""
@@ -133,8 +132,7 @@ class BpeDropout:
         other = [word for word, known in self.usual.items() if known is None]
         if 2 * len(other) > len(self.usual):
             raise QkvError("{other} of {usual} words, such as {other2!r}, are split differently by these merges; do "
-                           "they belong to this text?", other=len(other), usual=len(self.usual),
-                           other2=other[0])
+                           "they belong to this text?", other=len(other), usual=len(self.usual), other2=other[0])
         for piece in list_pieces((word for word, known in self.usual.items() if known), self.ranks):
             self.look_up(piece)
         return read
@@ -221,7 +219,6 @@ class BpeDropout:
         found = self.tokenizer.id(piece)
         if found is None:
             raise QkvError("the vocabulary of {tokenizer} tokens lacks {piece!r}, which dropout produces; raise "
-                           "tokenizer.size, or set tokenizer.bpe_dropout=0", tokenizer=len(self.tokenizer),
-                           piece=piece)
+                           "tokenizer.size, or set tokenizer.bpe_dropout=0", tokenizer=len(self.tokenizer), piece=piece)
         self.ids[symbol] = found
         return found

@@ -84,8 +84,7 @@ class Tokenizer:
         """The ids of each text, unpadded."""
         for text in texts:
             if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-                raise QkvError("{text!a}: contains bytes that are not UTF-8, or half of a character",
-                               text=text[:40])
+                raise QkvError("{text!a}: contains bytes that are not UTF-8, or half of a character", text=text[:40])
         backend = self._sides[side]
         with guard_panics(UNREAD):
             if self._numbers is None:
@@ -103,8 +102,7 @@ class Tokenizer:
         """
         if self._control is None:
             if self._numbers is not None:
-                raise QkvError("a tokenizer with one model for each side has no control tokens; encode the "
-                               "text")
+                raise QkvError("a tokenizer with one model for each side has no control tokens; encode the text")
             self._control = control_tokens.find_control_tokens(self.backend, frozenset(self.roles.values()))
         with guard_panics(UNREAD):
             return self._control.encode_parts(parts)
@@ -171,9 +169,8 @@ class Tokenizer:
         token, top = max(self.vocabulary.items(), key=lambda item: item[1], default=("", -1))
         if top >= vocabulary:
             raise QkvError("the tokenizer does not fit the model: it has {it} tokens (the last, {token!r}, is id "
-                           "{top}), the embedding has {vocabulary} rows; are both from the same "
-                           "checkpoint?", it=len(self),
-                           token=token, top=top, vocabulary=vocabulary)
+                           "{top}), the embedding has {vocabulary} rows; are both from the same checkpoint?",
+                           it=len(self), token=token, top=top, vocabulary=vocabulary)
 
     def save(self, directory: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, or the model's own files where one file cannot say it."""

@@ -150,8 +150,7 @@ def equip(tokenizer: Tokenizer, specials: Sequence[str], template: Template) -> 
         return tokenizer
     if tokenizer.files:
         what = Message("lacks {lacking}", lacking=", ".join(lacking[:5])) if lacking else Message("ends no text")
-        raise QkvError("this vocabulary {what}, and no tokens can be added to its files; use another one",
-                       what=what)
+        raise QkvError("this vocabulary {what}, and no tokens can be added to its files; use another one", what=what)
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
     backend.add_special_tokens([AddedToken(token, normalized=False) for token in lacking])
     roles = {**tokenizer.roles, **{NAMES[token]: token for token in lacking if token in NAMES}}
