@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ Action = Literal["error", "skip", "quarantine"]
 
 
 @dataclass
-class BadRowPolicy:
+class BadRowPolicy(AbstractContextManager["BadRowPolicy"]):
     """How bad rows are treated: the first is an error, or each is skipped, or written to a quarantine file.
 
     Used in a `with` block; the file, JSON lines of {file, line, why, text}, is there when the block ends, and no other
@@ -44,9 +44,6 @@ class BadRowPolicy:
             raise QkvError("on_bad_row: quarantine needs a file for the bad rows")
         if self.action == "quarantine" and DRY_RUN.get():
             self.action = "skip"
-
-    def __enter__(self) -> "BadRowPolicy":
-        return self
 
     def __exit__(self, kind: object, *error: object) -> None:
         if self.file is not None and self.aside is not None:

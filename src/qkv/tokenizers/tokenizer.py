@@ -166,7 +166,7 @@ class Tokenizer:
         Raises:
             QkvError: it has not; both sizes are named.
         """
-        token, top = max(self.vocabulary.items(), key=lambda item: item[1], default=("", -1))
+        token, top = max((self._numbers or self.backend.get_vocab()).items(), key=lambda item: item[1], default=("", -1))
         if top >= vocabulary:
             raise QkvError("the tokenizer does not fit the model: it has {it} tokens (the last, {token!r}, is id "
                            "{top}), the embedding has {vocabulary} rows; are both from the same checkpoint?",
