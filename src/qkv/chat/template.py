@@ -62,13 +62,8 @@ class Template:
             known = ", ".join(self.sources)
             raise QkvError("no chat template {name!r}{hint} (known: {known}): template=…", name=name,
                            hint=nearest(str(name), self.sources), known=known)
-        typed = {
-            "messages": rows,
-            "tools": None,
-            "documents": None,
-            **to_plain_data(extra, "extra"),
-            "add_generation_prompt": prompt,
-        }
+        typed = {"messages": rows, "tools": None, "documents": None, **to_plain_data(extra, "extra"),
+                 "add_generation_prompt": prompt}
         return self.sources[name], typed, dict(self.tokens)
 
 

@@ -7,7 +7,7 @@ Lines end with LF or CRLF, a byte order mark is dropped, and line numbers start 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.json_rows import get_string, get_texts, parse_object
@@ -204,7 +204,8 @@ def read_jsonl_rows(
             empty one.
     """
 
-    return read_rows(path, lambda text, place: get_texts(parse_object(text, place), keys, place), policy=policy)
+    found = read_rows(path, lambda text, place: get_texts(parse_object(text, place), keys, place), policy=policy)
+    return cast("Iterator[tuple[int, Pair]]", found)
 
 
 def read_labelled_rows(

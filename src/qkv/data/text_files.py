@@ -8,11 +8,12 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 
+R = TypeVar("R", bound=tuple[str, ...])
 LONGEST = 1 << 24  # bytes of one line; a longer one is no row of anything, and is never held in memory
 HEAD = 1 << 13  # bytes that distinguish text from other data
 MAGIC = {
@@ -139,7 +140,7 @@ def refuse_returns(path: Path, text: str) -> None:
                        "'\\r' '\\n')", path=path, lines=lines + 1)
 
 
-def refuse_blank(row: tuple[str, ...], names: Sequence[str], place: str, other: str = "") -> tuple[str, ...]:
+def refuse_blank(row: R, names: Sequence[str], place: str, other: str = "") -> R:
     """A row of which no text is blank; a blank one is a QkvError that names its place, `other` behind the first."""
     for i, (text, name) in enumerate(zip(row, names, strict=True)):
         if not text.strip():

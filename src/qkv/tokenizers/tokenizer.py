@@ -166,7 +166,8 @@ class Tokenizer:
         Raises:
             QkvError: it has not; both sizes are named.
         """
-        token, top = max((self._numbers or self.backend.get_vocab()).items(), key=lambda item: item[1], default=("", -1))
+        known = self._numbers or self.backend.get_vocab()
+        token, top = max(known.items(), key=lambda item: item[1], default=("", -1))
         if top >= vocabulary:
             raise QkvError("the tokenizer does not fit the model: it has {it} tokens (the last, {token!r}, is id "
                            "{top}), the embedding has {vocabulary} rows; are both from the same checkpoint?",
