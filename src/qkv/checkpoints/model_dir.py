@@ -107,8 +107,7 @@ def load_core(
         dtype = stored
         if device.type == "cpu" and stored != torch.float32:
             dtype = torch.float32 if count <= SMALL else torch.bfloat16
-    family = None if config["model_type"] == "qkv" else family_of_config(config, directory)
-    names, ignore = (family.NAMES, list(family.IGNORE)) if family else (own_names(core), [])
+    names, ignore = read_names(core, config)
     try:
         # first with shapes only, so that a checkpoint that does not fit fails before any memory is allocated
         shapes = {n: known[n] if n in known else get().shape for n, get in tensors.items()}
@@ -123,10 +122,13 @@ def load_core(
     return core.eval(), config
 
 
-def own_names(core: Transformer) -> str:
-    """The table of a model saved under our own names."""
+def read_names(core: Transformer, config: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The table of names for a config's type, and what of its checkpoints is ignored; our own type has our names."""
+    if config["model_type"] != "qkv":
+        family = family_of_config(config, "config")
+        return family.NAMES, list(family.IGNORE)
     lines = dict.fromkeys(re.sub(r"\.(weight|bias)$", "", name) for name in name_table.named_tensors(core))
-    return "\n".join(f"{line} {line}" for line in lines)
+    return "\n".join(f"{line} {line}" for line in lines), []
 
 
 def family_config(family: ModuleType, spec: Spec) -> dict[str, Any] | str:
@@ -177,13 +179,11 @@ def save_core(
         options = (family_config(m, spec) for m in modules().values())
         chosen = next((o for o in options if not isinstance(o, str)), {"model_type": "qkv", "spec": as_json(spec)})
     assert chosen is not None
-    kind = str(chosen["model_type"])
-    names = own_names(core) if kind == "qkv" else family_of_config(chosen, "config").NAMES
-    tensors = name_table.export_tensors(core, names)
+    tensors = name_table.export_tensors(core, read_names(core, chosen)[0])
     if dtype is not None:
         own = {t.data_ptr() for t in core.buffers()}
         tensors = {n: t if t.data_ptr() in own else t.to(dtype) for n, t in tensors.items()}
     stored = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     storage.write_tensors(directory, tensors)
     storage.write_json(directory / "config.json", {**chosen, **(extra or {}), "dtype": stored})
-    return kind
+    return str(chosen["model_type"])

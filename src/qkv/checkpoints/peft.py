@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoints import name_table, storage
-from qkv.checkpoints.model_dir import family_of_config, own_names
+from qkv.checkpoints.model_dir import read_names
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.messages import Message
@@ -29,16 +29,10 @@ REFUSED = {
 }
 
 
-def table_rows(core: Transformer, config: Mapping[str, Any]) -> list[name_table.Slot]:
-    """The rows of the family's table for a core."""
-    names = own_names(core) if config["model_type"] == "qkv" else family_of_config(config, "config").NAMES
-    return name_table.expand_rows(names, core)
-
-
 def stored_layers(core: Transformer, config: Mapping[str, Any]) -> Iterator[tuple[name_table.Slot, list[str]]]:
     """Each stored matrix with its row of the family's table, and the paths of our modules that it fills."""
     paths = {id(p): name.rpartition(".")[0] for name, p in core.named_parameters()}
-    for slot in table_rows(core, config):
+    for slot in name_table.expand_rows(read_names(core, config)[0], core):
         if next(iter(slot.ours)).endswith(".weight") and "stack" not in slot.ops:
             yield slot, [paths[id(own)] for own in slot.ours.values()]
 
@@ -100,7 +94,7 @@ def join_adapters(slot: name_table.Slot, paths: list[str], parts: Mapping[str, P
 def full_weights(core: Transformer, config: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
     """The named weights of ours as they are stored in full beside adapters."""
     wanted = {id(p) for n, p in core.named_parameters() if n in names}
-    for slot in table_rows(core, config):
+    for slot in name_table.expand_rows(read_names(core, config)[0], core):
         if any(id(own) in wanted for own in slot.ours.values()):
             yield BEFORE + slot.theirs[0][0], name_table.convert_out([w.detach() for w in slot.ours.values()], slot)
 
@@ -161,7 +155,7 @@ def read_adapters(
                     if len(paths) == 1 or bool(one.any()):
                         parts[path] = a, one, scale_of_module(stated, module, len(a))
     names = {id(p): n for n, p in core.named_parameters()}
-    for slot in table_rows(core, config):
+    for slot in name_table.expand_rows(read_names(core, config)[0], core):
         for key in left & {BEFORE + t for t, *_ in slot.theirs}:
             left.discard(key)
             found = name_table.convert_in(tensors[key](), slot)

@@ -116,7 +116,6 @@ class BpeDropout:
         self.ranks, self.end = ranks, END if self.jointed else model.get("end_of_word_suffix") or ""
         self.paths: dict[Word, list[Word]] = {}
         self.usual: dict[str, Word | None] = {}  # words as characters; None: not cut by these merges, so never cut anew
-        self.ids: dict[str, int] = {}
 
     def split_texts(self, texts: Sequence[str]) -> list[list[Word | int]]:
         """Each text as words to cut, and ids that stay: the template's, special ones, and words of another cut.
@@ -212,13 +211,9 @@ class BpeDropout:
         Raises:
             QkvError: the vocabulary lacks it.
         """
-        found = self.ids.get(symbol)
-        if found is not None:
-            return found
         piece = self.spell(symbol)
         found = self.tokenizer.id(piece)
         if found is None:
             raise QkvError("the vocabulary of {tokenizer} tokens lacks {piece!r}, which dropout produces; raise "
                            "tokenizer.size, or set tokenizer.bpe_dropout=0", tokenizer=len(self.tokenizer), piece=piece)
-        self.ids[symbol] = found
         return found

@@ -39,7 +39,7 @@ class Tokenizer:
         self.size = backend.get_vocab_size() if names is None else len(names)
         # the id of a token, None if there is no such token; and the token of an id
         self.id: Callable[[str], int | None] = backend.token_to_id if names is None else (self._numbers or {}).get
-        self._token = backend.id_to_token if names is None else dict(enumerate(names)).get
+        self.lookup = backend.id_to_token if names is None else dict(enumerate(names)).get
         self.config: dict[str, Any] = {}
         self.files: Mapping[str, bytes] = {}  # what save() writes instead of a tokenizer.json
         given = zip(ROLES, (bos, eos, pad, unk, mask, cls, sep), strict=True)
@@ -71,7 +71,7 @@ class Tokenizer:
         Raises:
             QkvError: there is no such id.
         """
-        found = self._token(id) if id >= 0 else None
+        found = self.lookup(id) if id >= 0 else None
         if found is None:
             raise QkvError("no token has the id {id}; this tokenizer has {it} tokens", id=id, it=len(self))
         return found
@@ -123,7 +123,7 @@ class Tokenizer:
         if self.spelling is None:
             with guard_panics(Message("the tokenizer cannot decode these ids")):
                 return self.backend.decode(kept, skip_special_tokens=False)
-        text = b"".join(self.spelling.spell(self._token(i) or "") for i in kept).decode("utf-8", "replace")
+        text = b"".join(self.spelling.spell(self.lookup(i) or "") for i in kept).decode("utf-8", "replace")
         return text.removeprefix(" ") if self.spelling.lead else text
 
     def stream(self, after: Sequence[int] = ()) -> "Stream":
@@ -218,7 +218,7 @@ class Stream:
             return new
         spelt = b""
         if id is not None and 0 <= id < t.size and id not in t.special_ids:
-            spelt = t.spelling.spell(t.token(id))
+            spelt = t.spelling.spell(t.lookup(id) or "")
         text = self._bytes.decode(spelt, final)
         if t.spelling.lead and text and not self._began:
             text = text.removeprefix(" ")
