@@ -72,8 +72,7 @@ def test_an_expert_that_is_missing_too_many_or_of_another_shape_is_named() -> No
 
 
 def test_slices_in_the_wrong_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = name_table.expand_rows
-    turned = lambda *of: [s._replace(theirs=tuple(t[::-1] for t in s.theirs)) for s in right(*of)]  # noqa: E731
-    monkeypatch.setattr(name_table, "expand_rows", turned)
+    right = name_table.expert_names
+    monkeypatch.setattr(name_table, "expert_names", lambda name, ours: right(name, ours)[::-1])
     with pytest.raises(AssertionError):
         test_each_expert_fills_its_slice_and_comes_back("model.")

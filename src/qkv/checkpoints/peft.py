@@ -51,7 +51,7 @@ def write_adapters(
     ranks, alphas, flips = dict[str, int](), dict[str, float](), list[bool]()
     known: list[str] = []
     for slot, paths in stored_layers(core, config):
-        module = slot.theirs[0][0].removesuffix(".weight")
+        module = slot.theirs[0].removesuffix(".weight")
         known.append(module)
         if not any(path in parts for path in paths):
             continue
@@ -96,7 +96,7 @@ def full_weights(core: Transformer, config: Mapping[str, Any], names: Sequence[s
     wanted = {id(p) for n, p in core.named_parameters() if n in names}
     for slot in name_table.expand_rows(read_names(core, config)[0], core):
         if any(id(own) in wanted for own in slot.ours.values()):
-            yield BEFORE + slot.theirs[0][0], name_table.convert_out([w.detach() for w in slot.ours.values()], slot)
+            yield BEFORE + slot.theirs[0], name_table.convert_out([w.detach() for w in slot.ours.values()], slot)
 
 
 def task_type(core: Transformer) -> str | None:
@@ -146,7 +146,7 @@ def read_adapters(
     tensors, parts, whole = storage.open_safetensors(directory / WEIGHTS), dict[str, Part](), dict[str, Tensor]()
     left = set(tensors)
     for slot, paths in stored_layers(core, config):
-        for module in (t.removesuffix(".weight") for t, *_ in slot.theirs):
+        for module in (t.removesuffix(".weight") for t in slot.theirs):
             keys = [f"{BEFORE}{module}.lora_{side}.weight" for side in "AB"]
             if keys[0] in tensors and keys[1] in tensors:
                 left -= set(keys)
@@ -156,7 +156,7 @@ def read_adapters(
                         parts[path] = a, one, scale_of_module(stated, module, len(a))
     names = {id(p): n for n, p in core.named_parameters()}
     for slot in name_table.expand_rows(read_names(core, config)[0], core):
-        for key in left & {BEFORE + t for t, *_ in slot.theirs}:
+        for key in left & {BEFORE + t for t in slot.theirs}:
             left.discard(key)
             found = name_table.convert_in(tensors[key](), slot)
             whole |= {names[id(own)]: t for own, t in zip(slot.ours.values(), found, strict=True)}
