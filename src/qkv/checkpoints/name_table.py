@@ -62,7 +62,7 @@ def read_table(
 
 
 def expand_rows(names: str, core: nn.Module | Mapping[str, Tensor]) -> list[Slot]:
-    """The rows of a table spelled out for every layer of a core (or of tensors), for weight and bias where they exist."""
+    """The rows of a table spelled out for every layer of a core (or tensors), for weight and bias where they exist."""
     found, spec = list[Slot](), getattr(core, "spec", None)
     ours = core if isinstance(core, Mapping) else named_tensors(core)
     for group, spellings, ops in read_table(names, ours):
