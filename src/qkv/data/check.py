@@ -236,7 +236,7 @@ def read_json_texts(keys: tuple[str, ...] = (), talk: ReadTalk | None = None) ->
     """
     chosen = keys
 
-    def parse(text: str, place: str) -> Row:
+    def read_row(text: str, place: str) -> Row:
         nonlocal chosen
         item = parse_object(text, place)
         if talk and (chosen == ("messages",) or (not chosen and "messages" in item)):
@@ -248,7 +248,7 @@ def read_json_texts(keys: tuple[str, ...] = (), talk: ReadTalk | None = None) ->
                            found=", ".join(item) or Message("none"))
         return get_texts(item, chosen, place)
 
-    return parse
+    return read_row
 
 
 def find_leaks(training: Path, held: Path) -> tuple[str, ...]:
