@@ -178,8 +178,8 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         words = list_pieces((word for one in texts for word in whole_words(one)), ranks)
         texts.append(" ".join(map(spell, words)))  # each piece that dropout makes is known
     words = list_words() if run.data and run.data.corpus else ()  # of a lexicon
-    t = run.tokenizer
-    return vocabulary.train_vocabulary(texts, kind=t.kind, size=t.size, cjk=t.cjk, words=words, **how)  # type: ignore[arg-type]
+    kind, size = run.tokenizer.kind, run.tokenizer.size
+    return vocabulary.train_vocabulary(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]
 
 
 def borrow_tokenizer(name: str, specials: Sequence[str], template: str) -> Tokenizer:

@@ -114,14 +114,17 @@ class Planner:
         elif f.kind in ("labels", "plain text") and f.characters < 3e6:
             kind, size = "char", f.alphabet + 100
             why = Message("{characters:,} characters are too few to learn words from", characters=f.characters)
+        elif f.kind == "pairs" and crowded and f.characters < 1e6:
+            kind = "bpe-cjk"
+            why = Message("each Chinese character stands for itself: the text is too short to join them")
         kind = self.choose("tokenizer.kind", kind, why)
-        if kind == "bpe" and f.kind == "pairs" and crowded and f.characters < 1e6:
-            self.choose("tokenizer.cjk", "single", Message("each Chinese character stands for itself: the text is too "
-                                                           "short to join them"))
-        size = self.choose("tokenizer.size", min(16_000, max(300, size)) if kind == "bpe" else size, why)
+        bounded = min(16_000, max(300, size)) if kind.startswith("bpe") else size
+        size = self.choose("tokenizer.size", bounded, why)
         if kind in ("char", "lexicon"):
             return size, 1.0
-        return size, (1.3 if crowded else 5.0 if kind != "bpe" else 1.6 + 0.5 * math.log2(max(1, size / 300)))
+        if crowded or not kind.startswith("bpe"):
+            return size, 1.3 if crowded else 5.0
+        return size, 1.6 + 0.5 * math.log2(max(1, size / 300))
 
     def choose_model(self, each: float) -> Shape:
         """The size of a new model, whose tokens have `each` characters."""

@@ -18,7 +18,7 @@ from qkv.errors import QkvError, meant, nearest
 from qkv.messages import Message
 from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, parse_assignments, replace_from_dict
 from qkv.tokenizers.bpe_dropout import Ranks, read_merges
-from qkv.tokenizers.vocabulary import Cjk, Kind
+from qkv.tokenizers.vocabulary import Kind
 from qkv.training.data_files import Data
 from qkv.training.planner import Choice
 from qkv.training.settings import REMOVED, RENAMED, Part, Settings
@@ -35,7 +35,6 @@ class Vocabulary(Part):
 
     kind: Kind = "bpe"
     size: int = 8000
-    cjk: Cjk = "joined"  # single: no piece of kind bpe joins two Chinese or Japanese characters
     bpe_dropout: float = 0.0  # the paper's: 0.1, for Chinese and Japanese 0.6
     of: str = ""  # the MODEL whose vocabulary this run has, such as another run's directory
     merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
