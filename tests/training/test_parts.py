@@ -158,7 +158,7 @@ def test_settings_from_words_and_their_errors() -> None:
 
 @pytest.mark.parametrize(("width", "known", "allowed", "expected"), [
     (128, {"amx_bf16": True}, "", "bf16"), (64, {"amx_bf16": True}, "", "fp32"), (128, {"amx_bf16": False}, "", "fp32"),
-    (128, {"avx512_bf16": True, "cpu_name": "AMD EPYC"}, "", "fp32"), (128, {"amx_bf16": True}, "AVX2", "fp32"),
+    (128, {"avx512_bf16": True, "cpu_name": "AMD EPYC"}, "", "bf16"), (128, {"amx_bf16": True}, "AVX2", "fp32"),
     (128, {}, "", "fp32"),
 ])  # fmt: skip
 def test_the_precision_is_decided_by_what_the_processor_has_and_the_width(

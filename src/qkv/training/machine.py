@@ -20,7 +20,7 @@ from qkv.spec import Spec
 from qkv.training.control import Progress
 from qkv.training.losses import token_loss
 
-BF16_UNITS = ("amx_bf16",)  # the units, as PyTorch calls them, of a processor that trains faster in bf16
+BF16_UNITS = ("amx_bf16", "avx512_bf16")  # the units, as PyTorch calls them, that multiply bf16
 WIDE = 128  # the width from which bf16 pays: in narrower models the casts around the products cost what these gain
 CROWDED = 1.2  # how much longer all threads must take than one to be reported
 GRAIN = 32  # lengths are rounded up to so many: few of them are counted
