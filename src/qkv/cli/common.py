@@ -69,19 +69,17 @@ class Common:
         plain = self.json or self.quiet or os.environ.get("CI")
         return not plain and sys.stdin.isatty() and sys.stdout.isatty()
 
-    def load_model(self, name: str) -> Any:
-        """The model of a verb: qkv.load as this command line says."""
+    def load_model(self, name: str, step: int | None = None) -> Any:
+        """The model of a verb: qkv.load as this command line says, or as its run had it after so many steps."""
         import qkv
 
+        if step is not None:
+            from qkv import hub
+
+            return hub.load_step(name, step, device=self.device, dtype=self.dtype)
         found = qkv.load(name, device=self.device, dtype=self.dtype, revision=self.revision)
         self.note_unfinished(name)
         return found
-
-    def load_step(self, name: str, step: int) -> Any:
-        """The model as its run had it after so many steps."""
-        from qkv import hub
-
-        return hub.load_step(name, step, device=self.device, dtype=self.dtype)
 
     def note_unfinished(self, name: str) -> None:
         """Say of a model whose run was cut off, or still goes on, how much it has learnt."""

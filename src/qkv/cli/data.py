@@ -126,9 +126,8 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
 
 def pack_files(common: Common, names: tuple[str, ...], out: Path, model: str | None, size: int) -> int:
     """Write texts as one token shard, with the tokenizer that cut them."""
-    from qkv.checkpoints.locate import locate
     from qkv.data import shards, sources
-    from qkv.tokenizers import tokenizer, vocabulary
+    from qkv.tokenizers import vocabulary
 
     def pieces() -> Iterator[tuple[str, bool]]:
         return (piece for name in names for piece in sources.read_pieces(Path(name)))
@@ -137,10 +136,7 @@ def pack_files(common: Common, names: tuple[str, ...], out: Path, model: str | N
         texts, specials = (text for text, _ in pieces()), ("</s>", "<unk>")
         made = vocabulary.train_vocabulary(texts, kind="bpe", size=size, specials=specials)
     else:
-        found = tokenizer.load(model if Path(model).is_dir() else locate(model, common.revision))
-        if found is None:
-            raise QkvError("{model}: no tokenizer there; leave --model away to train one", model=model)
-        made = found
+        made = load_tokenizer(common, model)
     end = [] if made.eos_id is None else [made.eos_id]
     ids = ((*made.encode(text, special=False), *(end if last else [])) for text, last in pieces())
     shard = shards.write_shard(out, ids, vocabulary=len(made), save=made.save)
@@ -155,13 +151,21 @@ def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], in
     if model is None:
         return len, 1000
     from qkv import hub
+
+    made = load_tokenizer(common, model)
+    return lambda text: len(made.encode(text)), hub.spec_of(model).context or 1000
+
+
+def load_tokenizer(common: Common, model: str) -> Any:
+    """The tokenizer of a model, or of a directory that holds nothing else; a QkvError where there is none."""
     from qkv.checkpoints.locate import locate
     from qkv.tokenizers import tokenizer
 
-    made = tokenizer.load(locate(model, common.revision))
-    if made is None:
-        raise QkvError("{model}: no tokenizer there; leave --model away to count characters", model=model)
-    return lambda text: len(made.encode(text)), hub.spec_of(model).context or 1000
+    found = tokenizer.load(model if Path(model).is_dir() else locate(model, common.revision))
+    if found is None:
+        raise QkvError("{model}: no tokenizer there; name another model, or leave --model away", model=model,
+                       code="no-tokenizer")
+    return found
 
 
 def list_findings(common: Common, report: Any) -> Iterator[str]:

@@ -15,11 +15,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import click
+from rich.cells import cell_len
 
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
 from qkv.messages import Message, join
-from qkv.plots.text import HEIGHTS, width
+from qkv.plots.text import HEIGHTS
 
 PROMPT = "One, Two,"
 
@@ -44,7 +45,7 @@ class Story:
     def act(self, template: str, /, **fields: Any) -> None:
         """A heading."""
         text = f"── {self.common.say(template, **fields)} "
-        rest = min(72, shutil.get_terminal_size().columns) - width(text)
+        rest = min(72, shutil.get_terminal_size().columns) - cell_len(text)
         self.tell("\n" + click.style(text + "─" * max(0, rest), bold=True))
 
     def lap(self, part: str) -> None:

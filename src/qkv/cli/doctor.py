@@ -53,26 +53,21 @@ def examine() -> dict[str, Any]:
     return {
         "versions": {"qkv": __version__, "python": platform.python_version(), **{n: _version(n) for n in names}},
         "machine": {
-            "system": f"{platform.system()} {platform.machine()}",
-            "device": device,
+            "system": f"{platform.system()} {platform.machine()}", "device": device,
             "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
             "cpus": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
-            "torch_threads": torch.get_num_threads(),
-            "cuda_build": torch.version.cuda,
+            "torch_threads": torch.get_num_threads(), "cuda_build": torch.version.cuda,
         },
         "kernels": {
-            "torch_cpu": torch.backends.cpu.get_cpu_capability(),
-            **read_cpu_flags(),
+            "torch_cpu": torch.backends.cpu.get_cpu_capability(), **read_cpu_flags(),
             "onednn_limit": os.environ.get("ONEDNN_MAX_CPU_ISA"),
-            "fp32_gflops": speed["fp32"],
-            "bf16_gflops": speed["bf16"],
+            "fp32_gflops": speed["fp32"], "bf16_gflops": speed["bf16"],
             "cpu_dtype": "bf16" if speed["bf16"] > 1.5 * speed["fp32"] else "fp32",
         },
         "space": {"memory_free_gib": None if free is None else round(free / GIB, 1),
                   "disk_free_gib": round(shutil.disk_usage(".").free / GIB, 1)},
         "cache": {
-            "folder": str(cache),
-            "there": cache.is_dir(),
+            "folder": str(cache), "there": cache.is_dir(),
             "offline": os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"),
         },
     }

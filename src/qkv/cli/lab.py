@@ -4,7 +4,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,20 +19,6 @@ if TYPE_CHECKING:
 COLOURS = {"shown": "green", "refuted": "red", "true only when": "yellow", "not shown": "magenta"}
 ORDER = ("shown", "true only when", "not shown", "refuted", "inconclusive", "not run yet")
 NOT_RUN = {"not run yet": Message("not run yet")}
-
-
-@dataclass(frozen=True)
-class How:
-    """How to run labs, and what to do with the results."""
-
-    seeds: int
-    steps: int
-    jobs: int | None
-    cores: int
-    saved: bool
-    compare: bool
-    out: Path
-    brief: bool  # of several labs the verdict alone is told
 
 
 @verb("Claims of the field as experiments that you can run. Without a name, list them all with their verdicts; "
@@ -52,8 +37,7 @@ class How:
 @option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/labs"), help="directory for "
         "results and figures")
 def command(
-    common: Common, names: tuple[str, ...], exact: bool, seeds: int, steps: int | None, jobs: int | None, saved: bool,
-    compare: bool, html: Path | None, out: Path,
+    common: Common, names: tuple[str, ...], exact: bool, html: Path | None, compare: bool, **how: Any
 ) -> int:
     from qkv import labs
 
@@ -64,13 +48,12 @@ def command(
     if html is not None and not html.parent.is_dir():
         raise QkvError("--html {html}: the directory {parent} does not exist", html=html, parent=html.parent)
     # before torch is imported: some builds let go of the processors that `taskset` gave
-    free = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    how["cores"] = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     chosen = [*names, *(n for n in labs.list_names() if exact and labs.find_lab(n).kind == "exact" and n not in names)]
     if not chosen:
         return print_list(common, html)
     found = {name: labs.find_lab(name) for name in chosen}  # an unknown name is told before anything runs
-    how = How(seeds, steps or 0, jobs, free, saved, compare, out, brief=len(found) > 1)
-    return run_labs(common, found, how, html)
+    return run_labs(common, found, html, compare, how)
 
 
 def print_list(common: Common, html: Path | None) -> int:
@@ -134,25 +117,27 @@ def write_page(common: Common, html: Path, done: "Sequence[tuple[Lab, Result]]")
     common.note("page: {html}", html=html)
 
 
-def run_labs(common: Common, found: "dict[str, Lab]", how: How, html: Path | None) -> int:
+def run_labs(
+    common: Common, found: "dict[str, Lab]", html: Path | None, compare: bool, how: Mapping[str, Any]
+) -> int:
     """Run labs one after another and tell what came out; Ctrl-C keeps what is done and stops."""
     from qkv.labs.lab import as_json
 
     done: list[tuple[Lab, Result]] = []
-    agreed = True
+    agreed, brief = True, len(found) > 1  # of several labs the verdict alone is told
     for name, lab in found.items():
-        result = load_or_run(common, name, lab, how)
+        result = load_or_run(common, name, lab, how, brief=brief)
         done.append((lab, result))
         if not common.json:
-            print_result(lab, result, common, brief=how.brief)
-        if how.compare:
+            print_result(lab, result, common, brief=brief)
+        if compare:
             agreed &= compare_to_saved(common, lab, result)
         if result.stopped:
             break
     if common.json:
         told = [as_json(lab, result) for lab, result in done]
-        common.emit(told[0] if len(found) == 1 else told)
-    elif len(found) > 1:
+        common.emit(told if brief else told[0])
+    elif brief:
         seconds = sum(result.seconds for _, result in done)
         click.echo(common.say("{done} labs, {seconds:.1f} s together", done=len(done), seconds=seconds))
     if html is not None:
@@ -160,7 +145,7 @@ def run_labs(common: Common, found: "dict[str, Lab]", how: How, html: Path | Non
     return 130 if done[-1][1].stopped else 0 if agreed else 1
 
 
-def load_or_run(common: Common, name: str, lab: "Lab", how: How) -> "Result":
+def load_or_run(common: Common, name: str, lab: "Lab", how: Mapping[str, Any], *, brief: bool) -> "Result":
     """The saved result of a lab, or the one of running it now: first what is expected, then the run."""
     from qkv import labs
     from qkv.labs import page
@@ -168,18 +153,18 @@ def load_or_run(common: Common, name: str, lab: "Lab", how: How) -> "Result":
 
     if not (common.json or common.quiet):
         click.echo(click.style(name, bold=True))
-        for head, text in () if how.brief else page.describe(lab, common.lang):
+        for head, text in () if brief else page.describe(lab, common.lang):
             click.echo(f"  {head}{common.say(': ')}{text}")
-    if how.saved:
-        kept = labs.load_result(name, how.out) or labs.load_result(name)
+    if how["saved"]:
+        kept = labs.load_result(name, how["out"]) or labs.load_result(name)
         if kept is None:
             raise QkvError("{name}: no saved result; run it without --saved", name=name)
         return from_json(kept, name_saved(name))
-    jobs = how.jobs or (min(how.seeds, how.cores) if lab.kind == "trained" else 1)
+    seeds, jobs = how["seeds"], how["jobs"] or (min(how["seeds"], how["cores"]) if lab.kind == "trained" else 1)
     if jobs > 1:
         common.note("{jobs} seeds at a time", jobs=jobs)
-    result = perform(name, lab, seeds=range(how.seeds), steps=how.steps, jobs=jobs, tell=show_line(common))
-    save_result(common, lab, result, how.out)
+    result = perform(name, lab, seeds=range(seeds), steps=how["steps"] or 0, jobs=jobs, tell=show_line(common))
+    save_result(common, lab, result, how["out"])
     return result
 
 

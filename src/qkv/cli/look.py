@@ -73,7 +73,7 @@ def command(
         raise click.UsageError(Message("TEXT is missing; give it in quotes, or --serve to type it on a page"))
     if empty := [t for t in text if not t.strip()]:
         raise QkvError("TEXT is empty ({empty!r}): there is nothing to look into", empty=empty[0])
-    loaded = common.load_model(model) if step is None else common.load_step(model, step)
+    loaded = common.load_model(model, step)
     if loaded.tokenizer is None:
         raise QkvError("{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights",
                        model=model)
@@ -147,7 +147,7 @@ def write_figures(common: Common, loaded: Any, text: tuple[str, ...], how: dict[
 EXAMPLES = {
     "demo": ("书和茶都在桌上，我看完了它。", "书和茶都在桌上，我喝完了它。", "我看完了那本书。"),
     "demo-lm": ("One, two, buckle my", "Twinkle, twinkle, little"),
-    "demo-bert": Message("I finished reading the [MASK]."),
+    "demo-bert": ("我爱[MASK]。", "I finished reading the [MASK]."),
     "demo-moe": ("我看完了那本书。", "书和茶都在桌上，我喝完了它。"),
 }
 
@@ -164,10 +164,8 @@ def list_examples(name: str) -> tuple[str, ...]:
     """Sentences to begin with: those of a bundled model, those with which a run was watched, or any."""
     from qkv.training.probes.records import FOLDER, ProbeLog
 
-    if name in EXAMPLES:
-        return tuple(EXAMPLES[name])
     known = tuple(ProbeLog(name).index["texts"]) if (Path(name) / FOLDER / "index.json").is_file() else ()
-    return known or ("The cat sat on the", "今天天气很")
+    return EXAMPLES.get(name) or known or ("The cat sat on the", "今天天气很")
 
 
 def serve_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], how: dict[str, Any]) -> None:
@@ -201,19 +199,19 @@ def show_readouts(
     found: list[dict[str, Any]] = []
     together = [s for s in show if s in ("analogy", "diff")]
     alone = [s for s in show if s not in together]
-    asks: list[tuple[list[str], tuple[str, ...]]] = [(together, texts), *((alone, (t,)) for t in texts)]
-    for names, part in asks:
+    for names, part in [(together, texts), *((alone, (t,)) for t in texts)]:
         traces = [] if set(names) <= {*tables.TABLES} else [tables.trace_text(loaded, t, names, how) for t in part]
         for name in names:
             ask = tables.parse_ask(common.say, loaded, part, how, traces)
             if name == "diff":
                 if len(traces) != 2:
-                    raise QkvError("diff: give two texts")
+                    raise QkvError("diff: give two texts", code="look-diff")
                 sheets, data = tables.diff(traces[0], traces[1], ask)
             else:
                 sheets, data = tables.SHOWS[name](traces[0] if traces else loaded.trace(), ask)
             found.append({"text": part[0] if len(part) == 1 else list(part), "show": name, "data": data})
-            print_sheets(() if common.json else sheets)
+            if not common.json:
+                print_sheets(sheets)
     if common.json:
         common.emit({"readouts": found})
 
@@ -225,7 +223,7 @@ def show_record(common: Common, model: str, step: int, moved: tuple[int, int] | 
 
     run = ProbeLog(model)
     if moved:
-        loaded = common.load_step(model, moved[0])
+        loaded = common.load_model(model, moved[0])
         sheets, data = probe_tables.compare_steps(run, *moved, common.say, loaded.core, loaded.tokenizer,
                                                   every=common.verbose)
     else:
