@@ -89,18 +89,34 @@ STEPS = {
 }
 
 
+LABELS = {"given": Message("value given")} | {label: label for label in (
+    Message("row"), Message("scaled"), Message("position"), Message("q before"), Message("product"), Message("running"),
+    Message("sum"), Message("scale"), Message("scaled sum"), Message("score"), Message("mask"), Message("pattern"),
+    Message("weight"), Message("all heads"), Message("head weights"), Message("joined"), Message("out"),
+    Message("before"), Message("read"), Message("said"), Message("after"), Message("mean"), Message("spread"),
+    Message("chances"), Message("next ids"))}
+
+
+def translate_label(name: str, say: Callable[..., str]) -> str:
+    """The name of a strip in the reader's language; names of taps and letters stay."""
+    stem, _, moment = name.rpartition(" ")
+    if stem and moment in ("mean", "spread"):
+        return f"{say(LABELS[stem])} {say(LABELS[moment])}"
+    return say(LABELS.get(name, name))
+
+
 def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The seven steps of one position."""
     found = t.walk(ask.path(t), head=ask.head, query=ask.pos, key=ask.key)
     pieces = tokens_of(t, "encoder." if ask.part == "cross" else found.path)
     sheets: list[Table] = []
     for n, (step, strips) in enumerate(found.steps.items(), start=1):
-        rows = [[make_cell(s.name), make_cell(show_shape(s)), make_cell(show_strip(s)), make_cell(s.line)]
-                for s in strips]
+        rows = [[make_cell(translate_label(s.name, ask.say)), make_cell(show_shape(s)), make_cell(show_strip(s)),
+                 make_cell(s.line)] for s in strips]
         sheets.append(Table(f"{n} {ask.say(STEPS[step])}", rows))
     q, k = found["ids"].words[found.query].strip(), pieces[found.key].strip()
     head = f"{found.path} {ask.say('head')} {found.head + 1}: {q} → {k}"
-    title = f"{head} ({found.reason}) {100 * float(found['weight'].values):.1f}%"
+    title = f"{head} ({ask.say(WHY[found.reason])}) {100 * float(found['weight'].values):.1f}%"
     data = {step: [{"name": s.name, "line": s.line, "shape": s.whole, "letters": s.letters, "words": s.words,
                     "values": s.values} for s in strips] for step, strips in found.steps.items()}
     place = {"path": found.path, "head": found.head, "query": found.query, "key": found.key, "reason": found.reason}
