@@ -34,11 +34,11 @@ def command(common: Common, model: str, against: str | None) -> int:
     parity = measure_parity(directory, loaded) if against else None
     report |= {"parameters": sum(p.numel() for p in loaded.core.parameters()), "loads": True, "parity": parity,
                "ok": not report["not_finite"] and (parity is None or parity["agrees"])}
-    common.print_result(report, list_lines(report, common.say))
+    common.print_result(report, list_checks(report, common.say))
     return 0 if report["ok"] else 1
 
 
-def list_lines(report: dict[str, Any], say: Callable[..., str]) -> Iterator[str]:
+def list_checks(report: dict[str, Any], say: Callable[..., str]) -> Iterator[str]:
     """The report as people read it."""
     yield from (f"  {digest[:16]}…  {name}" for name, digest in report["files"].items())
     if report["base"]:

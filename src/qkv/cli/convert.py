@@ -54,10 +54,10 @@ def command(
     report["model_type"] = (again.config or {})["model_type"]
     kv.append(hub.report(again)["kv_bytes_per_token"])
     report["loss"] = None if before is None else [round(before, 4), round(measure_loss(again, words), 4)]
-    common.print_result(report, list_lines(report, common.say, pooled=groups is not None))
+    common.print_result(report, list_changes(report, common.say, pooled=groups is not None))
 
 
-def list_lines(report: dict[str, Any], say: Callable[..., str], *, pooled: bool) -> Iterator[str]:
+def list_changes(report: dict[str, Any], say: Callable[..., str], *, pooled: bool) -> Iterator[str]:
     """The report as people read it."""
     (old, new), kind = report["kv_bytes_per_token"], report["model_type"]
     yield say("written to {target} as type {kind}", target=report["target"], kind=kind)

@@ -54,7 +54,8 @@ class Story:
 
     def hear(self, event: dict[str, Any], show: Any) -> None:
         """Take note of what training tells, and pass it on."""
-        self.send(event)
+        if self.stage:  # the live page hears it first
+            self.stage.desk.events.send(event)
         kind = event["kind"]
         self.lap({"note": "start", "evaluation": "evaluations", "watch": "records"}.get(kind, "training"))
         watched = [(*pair, out) for pair, out in zip(self.watched, event.get("outputs", ()), strict=False)]
@@ -69,11 +70,6 @@ class Story:
                 self.shown[text] = out
                 show({"kind": "note", "step": event["step"], "text": f"step {event['step']}  {text} → {out[:120]}"})
                 break
-
-    def send(self, event: Mapping[str, Any]) -> None:
-        """Let the live page know."""
-        if self.stage:
-            self.stage.desk.events.send(event)
 
     def scene(self, panel: str, **question: Any) -> None:
         """The page's address of what the terminal tells next: a panel, and the question put to a model."""

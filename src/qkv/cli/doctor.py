@@ -4,7 +4,6 @@ import os
 import platform
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,7 +22,7 @@ GIB = 2**30
       examples=("qkv doctor", "qkv doctor --json", "qkv doctor --threads 1"))
 def command(common: Common) -> None:
     report = examine()
-    common.print_result(report, list_lines(common, report))
+    common.print_result(report, list_parts(common, report))
 
 
 TITLES = {"versions": Message("versions"), "machine": Message("machine"), "kernels": Message("what will run"),
@@ -31,7 +30,7 @@ TITLES = {"versions": Message("versions"), "machine": Message("machine"), "kerne
 WORDS = {"None": "-", "True": "yes", "False": "no"}
 
 
-def list_lines(common: Common, report: dict[str, Any]) -> Iterator[str]:
+def list_parts(common: Common, report: dict[str, Any]) -> Iterator[str]:
     """The report as people read it, part by part."""
     for part, title in TITLES.items():
         yield click.style(common.say(title), bold=True)
@@ -44,8 +43,9 @@ def examine() -> dict[str, Any]:
     import torch
 
     from qkv import __version__, memory
+    from qkv.training.machine import measure_peak
 
-    free, speed = memory.read_free(), {name: matmul_gflops(name) for name in ("fp32", "bf16")}
+    free, speed = memory.read_free(), {name: round(measure_peak("cpu", name) / 1e9, 1) for name in ("fp32", "bf16")}
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -71,24 +71,6 @@ def examine() -> dict[str, Any]:
             "offline": os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"),
         },
     }
-
-
-def matmul_gflops(dtype: str, seconds: float = 0.4, size: int = 1024) -> float:
-    """The speed of a linear layer in use on the CPU in GFLOP/s, the best of the repeats that fit the time."""
-    import torch
-
-    from qkv.adapt.onednn_linear import pack_weights
-
-    number = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
-    layer, x = torch.nn.Linear(size, size, bias=False, dtype=number), torch.ones(size, size, dtype=number)
-    pack_weights(layer)
-    best, start = float("inf"), time.perf_counter()
-    with torch.inference_mode():
-        while best == float("inf") or time.perf_counter() - start < seconds:
-            begun = time.perf_counter()
-            layer(x)
-            best = min(best, time.perf_counter() - begun)
-    return round(2 * size**3 / best / 1e9, 1)
 
 
 def read_cpu_flags() -> dict[str, bool | None]:

@@ -12,6 +12,9 @@ import click
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
 from qkv.messages import Message
+from qkv.plots import terminal
+from qkv.plots.forms import Table
+from qkv.plots.text import find_widest
 
 if TYPE_CHECKING:
     from qkv.labs.lab import Lab, Result
@@ -59,13 +62,11 @@ def command(
 def print_list(common: Common, html: Path | None) -> int:
     """All labs in both languages: which verdicts there are on the first screen, then each with its claim."""
     from qkv import labs
-    from qkv.labs.lab import from_json
 
     rows = sorted(labs.list_labs(), key=lambda r: (ORDER.index(r["verdict"]), r["name"]))
     if html is not None:
-        kept = [found for row in rows if (found := labs.load_result(row["name"]))]
-        write_page(common, html, [(labs.find_lab(found["name"]), from_json(found, name_saved(found["name"])))
-                                  for found in kept])
+        names = [row["name"] for row in rows if labs.load_result(row["name"])]
+        save_pages(common, html, [(labs.find_lab(name), load_saved(name)) for name in names])
     common.print_result(rows, list_labs(common, rows))
     if not common.json:
         common.note("\nrun one: qkv lab NAME")
@@ -104,12 +105,7 @@ def list_misconceptions(entries: Sequence[Mapping[str, str]], lang: str) -> Iter
         yield click.style(f"    {entry['source']} · {entry['show']}", dim=True)
 
 
-def name_saved(name: str) -> Message:
-    """What to call a saved result in an error."""
-    return Message("the saved result of {name}", name=name)
-
-
-def write_page(common: Common, html: Path, done: "Sequence[tuple[Lab, Result]]") -> None:
+def save_pages(common: Common, html: Path, done: "Sequence[tuple[Lab, Result]]") -> None:
     """The page of some labs with their results."""
     from qkv.labs import page
 
@@ -141,25 +137,32 @@ def run_labs(
         seconds = sum(result.seconds for _, result in done)
         click.echo(common.say("{done} labs, {seconds:.1f} s together", done=len(done), seconds=seconds))
     if html is not None:
-        write_page(common, html, done)
+        save_pages(common, html, done)
     return 130 if done[-1][1].stopped else 0 if agreed else 1
+
+
+def load_saved(name: str, folder: Path | None = None) -> "Result":
+    """The saved result of a lab, of the folder or else the package's own."""
+    from qkv import labs
+    from qkv.labs.lab import from_json
+
+    kept = (folder and labs.load_result(name, folder)) or labs.load_result(name)
+    if kept is None:
+        raise QkvError("{name}: no saved result; run it without --saved", name=name, code="lab-not-saved")
+    return from_json(kept, Message("the saved result of {name}", name=name))
 
 
 def load_or_run(common: Common, name: str, lab: "Lab", how: Mapping[str, Any], *, brief: bool) -> "Result":
     """The saved result of a lab, or the one of running it now: first what is expected, then the run."""
-    from qkv import labs
     from qkv.labs import page
-    from qkv.labs.lab import from_json, perform
+    from qkv.labs.lab import perform
 
     if not (common.json or common.quiet):
         click.echo(click.style(name, bold=True))
         for head, text in () if brief else page.describe(lab, common.lang):
             click.echo(f"  {head}{common.say(': ')}{text}")
     if how["saved"]:
-        kept = labs.load_result(name, how["out"]) or labs.load_result(name)
-        if kept is None:
-            raise QkvError("{name}: no saved result; run it without --saved", name=name)
-        return from_json(kept, name_saved(name))
+        return load_saved(name, how["out"])
     seeds, jobs = how["seeds"], how["jobs"] or (min(how["seeds"], how["cores"]) if lab.kind == "trained" else 1)
     if jobs > 1:
         common.note("{jobs} seeds at a time", jobs=jobs)
@@ -213,9 +216,6 @@ def print_result(lab: "Lab", result: "Result", common: Common, *, brief: bool) -
     """The table and the picture in characters, unless brief; the verdict."""
     from qkv.labs import page
     from qkv.labs.lab import Runs
-    from qkv.plots import terminal
-    from qkv.plots.forms import Table
-    from qkv.plots.text import find_widest
 
     runs, lang = Runs(result.numbers), common.lang
     if not (common.quiet or brief):
