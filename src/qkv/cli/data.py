@@ -44,7 +44,7 @@ from qkv.messages import Message
 def command(
     common: Common, what: str, names: tuple[str, ...], out: Path | None, size: int, back: bool, beam: int, nbest: int,
     ensemble: tuple[str, ...], **how: Any,
-) -> int:
+) -> int | None:
     if what == "get":
         return get_sets(common, names, out)
     if not names:
@@ -74,11 +74,10 @@ def check_files(
     from qkv.data import check as checks
     from qkv.training.data_files import talk_of
 
-    places = two_columns(columns)
     measure, bound = lengths(common, model)
     with show_progress(common) as tell:
         options = checks.Options(
-            kind, places, tuple(k.strip() for k in (keys or "").split(",") if k.strip()),
+            kind, two_columns(columns), tuple(k.strip() for k in (keys or "").split(",") if k.strip()),
             longest or bound, measure, None if tell is None else lambda _, lines: tell(lines, 0), talk_of,
         )
         report = checks.check([Path(n) for n in names], [Path(n) for n in held], options)
@@ -95,7 +94,7 @@ def two_columns(said: str) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
-def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, Any], teacher: dict[str, Any]) -> int:
+def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, Any], teacher: dict[str, Any]) -> None:
     """Write pairs that a translator makes of pairs."""
     from qkv.training import distil as making
     from qkv.training.own_data import from_files
@@ -121,10 +120,9 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
         common.say("{files}: {read:,} pairs read, {written:,} written, {without:,} without a translation",
                    files=" ".join(map(str, one.files)), read=one.read, written=one.written, without=one.without)
         for one in made))
-    return 0
 
 
-def pack_files(common: Common, names: tuple[str, ...], out: Path, model: str | None, size: int) -> int:
+def pack_files(common: Common, names: tuple[str, ...], out: Path, model: str | None, size: int) -> None:
     """Write texts as one token shard, with the tokenizer that cut them."""
     from qkv.data import shards, sources
     from qkv.tokenizers import vocabulary
@@ -143,7 +141,6 @@ def pack_files(common: Common, names: tuple[str, ...], out: Path, model: str | N
     common.print_result({"folder": out, **shard.index}, [
         common.say("{out}: {shard:,} tokens of {made:,} kinds, {size:,} B", out=out, shard=len(shard), made=len(made),
                    size=(out / "tokens.bin").stat().st_size)])
-    return 0
 
 
 def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], int]:
@@ -190,7 +187,7 @@ def list_findings(common: Common, report: Any) -> Iterator[str]:
     yield common.say("nothing to mend") if report.ok else common.say("there is something to mend")
 
 
-def get_sets(common: Common, names: tuple[str, ...], out: Path | None) -> int:
+def get_sets(common: Common, names: tuple[str, ...], out: Path | None) -> None:
     """Fetch sets, or list them."""
     from qkv.data import download
 
@@ -200,7 +197,7 @@ def get_sets(common: Common, names: tuple[str, ...], out: Path | None) -> int:
             {n: {"about": s.about, "licence": s.licence, "bytes": size} for n, (s, size) in known.items()},
             (f"{n:<16} {size / 1e6:>5.1f} MB  {common.say(s.about)}\n{'':<26}"
              + common.say("licence: {licence}", licence=s.licence) for n, (s, size) in known.items()))
-        return 0
+        return
     found: dict[str, Any] = {}
     for name in names:
         one = download.find_set(name)
@@ -212,4 +209,3 @@ def get_sets(common: Common, names: tuple[str, ...], out: Path | None) -> int:
             click.echo("\n".join(map(str, files)))
     if common.json:
         common.emit(found)
-    return 0

@@ -101,7 +101,7 @@ def is_readable(right: str, said: str) -> bool:
 def command(
     common: Common, text: str | None, model: str | None, out: Path | None, page: Path, seed: int, epochs: int | None,
     browser: bool | None,
-) -> int:
+) -> None:
     if text is not None and not text.strip():
         raise QkvError("--text is empty: there is nothing to translate")
     if not page.parent.is_dir():
@@ -113,7 +113,6 @@ def command(
     story = Story(common, own=text)
     with open_page(story, out or Path("runs"), has_display(common) if browser is None else browser):
         play(story, model, out, page, {"training.seed": seed, "training.epochs": epochs})
-    return 0
 
 
 def make_directory(out: Path) -> Path:

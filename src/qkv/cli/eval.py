@@ -36,7 +36,7 @@ FILE = click.Path(path_type=Path)
 @option("--window", type=click.IntRange(2), help="tokens per window (default: the context)")
 @option("--stride", type=click.IntRange(1), help="tokens between the starts of two windows (default: half a window)")
 @ensemble
-def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, ...], **typed: Any) -> int:
+def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, ...], **typed: Any) -> None:
     what = drop_unset(**typed)
     kinds = [kind for kind in ("bleu", "ppl", "accuracy") if kind in what]
     if len(kinds) != 1:
@@ -68,7 +68,6 @@ def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, .
         values["labels"] = {name: dict(zip(names, row, strict=True)) for name, row in found.labels.items()}
     lines = {"bleu": list_bleu, "ppl": list_perplexity, "accuracy": list_accuracy}[kind]
     common.print_result(values, lines(found, common.say))
-    return 0
 
 
 def list_bleu(found: Any, say: Callable[..., str]) -> Iterator[str]:

@@ -41,13 +41,12 @@ NOT_RUN = {"not run yet": Message("not run yet")}
         "results and figures")
 def command(
     common: Common, names: tuple[str, ...], exact: bool, html: Path | None, compare: bool, **how: Any
-) -> int:
+) -> int | None:
     from qkv import labs
 
     if names == ("misconceptions",):
         entries = labs.misconceptions()
-        common.print_result(entries, list_misconceptions(entries, common.lang))
-        return 0
+        return common.print_result(entries, list_misconceptions(entries, common.lang))
     if html is not None and not html.parent.is_dir():
         raise QkvError("--html {html}: the directory {parent} does not exist", html=html, parent=html.parent)
     # before torch is imported: some builds let go of the processors that `taskset` gave
@@ -59,7 +58,7 @@ def command(
     return run_labs(common, found, html, compare, how)
 
 
-def print_list(common: Common, html: Path | None) -> int:
+def print_list(common: Common, html: Path | None) -> None:
     """All labs in both languages: which verdicts there are on the first screen, then each with its claim."""
     from qkv import labs
 
@@ -68,9 +67,7 @@ def print_list(common: Common, html: Path | None) -> int:
         names = [row["name"] for row in rows if labs.load_result(row["name"])]
         save_pages(common, html, [(labs.find_lab(name), load_saved(name)) for name in names])
     common.print_result(rows, list_labs(common, rows))
-    if not common.json:
-        common.note("\nrun one: qkv lab NAME")
-    return 0
+    common.note("\nrun one: qkv lab NAME")
 
 
 def list_labs(common: Common, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
