@@ -105,6 +105,8 @@ def heavy_at_start(name: str, source: str) -> list[str]:
     if name != "__init__" and not name.startswith("cli"):
         return []
     light = ("qkv.errors", "qkv.messages", "qkv.paths", "qkv.cli", "qkv.__version__", "click")
+    if name.startswith("cli.") and name != "cli.common":
+        light += ("qkv.plots", "rich.cells")  # a verb's file is imported when it is typed; pictures need no torch
     return [
         f"{name}:{line} imports {module} at module level"
         for line, module in at_import(ast.parse(source))

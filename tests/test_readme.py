@@ -14,7 +14,7 @@ import pytest
 
 from qkv import labs, paths
 from qkv.cli import VERBS, main
-from qkv.cli.common import Talk
+from qkv.cli.common import Common
 
 ROOT = Path(__file__).parents[1]
 READMES = ("README.md", "README.zh-CN.md")
@@ -67,7 +67,7 @@ def parsed(args: list[str]) -> dict[str, Any]:
         return {}
     assert args[0] in VERBS, f"there is no verb {args[0]}"
     command: click.Command = import_module(f"qkv.cli.{args[0]}").command
-    return command.make_context(args[0], args[1:], obj=Talk()).params
+    return command.make_context(args[0], args[1:], obj=Common()).params
 
 
 COMMANDS = {" ".join(line): line for r in PAGES for line in [*lines(r), *spans(r)] if line[0] == "qkv"}

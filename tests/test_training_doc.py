@@ -21,7 +21,7 @@ import pytest
 from qkv import paths
 from qkv.adapt.lora import Lora
 from qkv.cli import VERBS, main
-from qkv.cli.common import Talk
+from qkv.cli.common import Common
 from qkv.options import coerce
 from qkv.training import own_data, recipes
 from qkv.training import run as runs
@@ -82,7 +82,7 @@ def understood(args: list[str]) -> dict[str, Any]:
     """What the verb of a command line understands of it; click raises where it does not."""
     assert args[0] in VERBS, f"there is no verb {args[0]}"
     command: click.Command = import_module(f"qkv.cli.{args[0]}").command
-    return command.make_context(args[0], args[1:], obj=Talk()).params
+    return command.make_context(args[0], args[1:], obj=Common()).params
 
 
 ITEMS = list(items(ENGLISH))

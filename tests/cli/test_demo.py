@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from qkv.cli import demo, main
-from qkv.cli.common import Common, Talk
+from qkv.cli import common, demo, main
+from qkv.cli.common import Common
 from qkv.errors import QkvError
 from qkv.explore import record, server
 from qkv.training import recipes
@@ -61,7 +61,7 @@ def test_a_browser_opens_on_a_screen_alone(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "platform", "linux")
     end = SimpleNamespace(isatty=lambda: terminal)
-    monkeypatch.setattr(demo, "sys", SimpleNamespace(stdin=end, stdout=end, platform="linux"))
+    monkeypatch.setattr(common, "sys", SimpleNamespace(stdin=end, stdout=end))
     assert demo.has_display(Common(**flags)) is expected
 
 
@@ -116,12 +116,12 @@ def test_without_a_port_the_terminal_goes_on(
 
 
 def test_your_sentence_is_watched_first_where_its_words_are_known(capsys: pytest.CaptureFixture[str]) -> None:
-    run, common = recipes.configure("demo"), Common(talk=Talk("en"))
-    own = demo.watch_own_sentence(demo.Story(common, own="我爱喝茶。"), run)
+    run, shared = recipes.configure("demo"), Common(lang="en")
+    own = demo.watch_own_sentence(demo.Story(shared, own="我爱喝茶。"), run)
     assert own.watch.texts == ("我爱喝茶。", *run.watch.texts)
-    assert demo.watch_own_sentence(demo.Story(common, own="鹦鹉学舌。"), run) is run
+    assert demo.watch_own_sentence(demo.Story(shared, own="鹦鹉学舌。"), run) is run
     assert "鹦" in capsys.readouterr().out
-    assert demo.watch_own_sentence(demo.Story(common, own=""), run) is run
+    assert demo.watch_own_sentence(demo.Story(shared, own=""), run) is run
 
 
 def test_the_demo_records_itself(tmp_path: Any) -> None:
@@ -141,15 +141,13 @@ def test_the_page_is_the_live_one_recorded_with_what_the_acts_measured(
 
     monkeypatch.setattr(record, "record", record_of)
     monkeypatch.setattr(records, "ProbeLog", lambda directory: f"records of {directory}")
-    common = Common(talk=Talk("zh"))
-    model = common.load_model("demo")
+    shared = Common(lang="zh")
+    model = shared.load_model("demo")
     result = {"directory": "runs/demo", "exact_match": 0.91, "cache_milliseconds": [[8, 1.0, 2.0]]}
     pair = SimpleNamespace(zh_a="我喝完了它。", zh_b="我看完了它。")
-    moved = [SimpleNamespace(moved={"written": yes}, pair=pair if yes else None) for yes in (False, True)]
-    proved = SimpleNamespace(edges=moved)
     file = tmp_path / "page.html"
-    story = demo.Story(common, result=result)
-    demo.write_page(story, file, {"runs/demo": model, "demo-lm": None}, proved, "我爱喝茶。")
+    story = demo.Story(shared, result=result)
+    demo.write_page(story, file, {"runs/demo": model, "demo-lm": None}, pair, "我爱喝茶。")
     assert file.read_text(encoding="utf-8") == "<!doctype html>"
     assert [(name, q.text) for name, q in asked["questions"]] == [
         ("runs/demo", "我喝完了它。"), ("runs/demo", "我看完了它。"), ("runs/demo", "我爱学习。"),
@@ -159,7 +157,7 @@ def test_the_page_is_the_live_one_recorded_with_what_the_acts_measured(
     assert asked["more"]["runs/demo"] == {"facts": [["完全一致", "exact match", "91.0%"]]}
     assert asked["more"]["demo-lm"] == {"timed": [[8, 1.0, 2.0]]}
     del result["directory"]
-    demo.write_page(story, file, {"demo": model, "demo-lm": None}, proved, "鹦鹉学舌。")
+    demo.write_page(story, file, {"demo": model, "demo-lm": None}, pair, "鹦鹉学舌。")
     assert asked["watched"] is None
     assert len(asked["questions"]) == 4, "a sentence with unknown words is left out"
 
@@ -235,7 +233,7 @@ def test_headings_and_the_grid_fit_the_terminal(
     from rich.cells import cell_len
 
     monkeypatch.setenv("COLUMNS", str(wide))
-    story = demo.Story(Common(talk=Talk("zh" if zh else "en")))
+    story = demo.Story(Common(lang="zh" if zh else "en"))
     story.act("Act three: the same core as a language model")
     demo.print_guesses(story, story.common.load_model("demo-lm"))
     lines = capsys.readouterr().out.splitlines()

@@ -84,8 +84,9 @@ def test_columns_align_where_characters_are_two_wide(capsys: pytest.CaptureFixtu
 
     from qkv.cli import look
 
-    look.print_table(look.shade_cells(["book", "茶"], ["书", "and", "它"], [[0.5, 0.005, 0.495], [1.0, 0.0, 0.0]]))
-    head, book, tea = capsys.readouterr().out.splitlines()
+    weight = [[0.5, 0.005, 0.495], [1.0, 0.0, 0.0]]
+    look.print_sheets([look.make_alignment_table(str, ["book", "茶"], ["书", "and", "它"], weight)])
+    _, _, head, book, tea = capsys.readouterr().out.splitlines()
     for left, right in ((head[: head.index("它")], book[: book.index("▒ 50", 12)]),):
         assert cell_len(left) == cell_len(right)
     assert cell_len(book[: book.index("·")]) == cell_len(tea[: tea.index("·")]) == cell_len(head[: head.index("and")])

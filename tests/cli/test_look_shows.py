@@ -54,6 +54,14 @@ def test_every_readout_is_told(args: list[str], parts: list[str], capsys: pytest
         assert part in out, (part, out)
 
 
+def test_a_walk_in_chinese_keeps_only_the_names_of_taps(capsys: pytest.CaptureFixture[str]) -> None:
+    out = told(capsys, "demo", DEMO, "--show", "walk", "--lang", "zh")
+    assert "(看得见)" in out
+    labels = {line.split()[0] for line in out.splitlines() if line.startswith("  ")}
+    names = {"ids", "embed", "q", "k", "v", "z", "logits"}
+    assert {label for label in labels if label.isascii() and "." not in label and "_" not in label} == names
+
+
 def test_json_holds_the_numbers_of_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
     shows = (x for s in ("parts", "walk", "choices") for x in ("--show", s))
     parts, walk, choices = data(capsys, "demo-lm", LM, *shows)

@@ -10,11 +10,12 @@ import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from qkv.errors import QkvError
 from qkv.plots import figure, forms, html, terminal
 from qkv.plots.forms import Bars, Grid, Lines, Table
-from qkv.plots.text import bar, clean, format_number, percent, width
+from qkv.plots.text import bar, clean, format_number, percent
 
 POINTS = st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6)), min_size=1, max_size=30)
 
@@ -103,7 +104,7 @@ def test_forms_stand_side_by_side_in_their_rows() -> None:
 def test_columns_stand_under_each_other_in_chinese_too() -> None:
     rows = terminal.render(Table("", [[("书", 0.0), percent(0.5)], [("book", 0.7), bar(1.0, 1.0, 4)]], "note"))
     first, second, note = map(click.unstyle, rows)
-    assert width(first[: first.index("▒")]) == width(second[: second.index("█")]) == 8
+    assert cell_len(first[: first.index("▒")]) == cell_len(second[: second.index("█")]) == 8
     assert note == "  note"
     assert rows[1] != second, "a heavy cell has its colour"
 

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import click
 
-from qkv.cli.common import Talk, choose_language
+from qkv import __version__
+from qkv.cli.common import Common, choose_language
 from qkv.cli.usage import said_by_click
 from qkv.errors import QkvError
 from qkv.messages import Message, join
 
-# verb: what it does, in Chinese and in English. The file qkv/cli/<verb>.py holds it, as `command`.
+# verb: what it does. The file qkv/cli/<verb>.py holds it, as `command`.
 VERBS = {
     "demo": Message("train the 2017 Transformer, translate, look inside"),
     "train": Message("train by a recipe or a TOML file"),
@@ -52,59 +53,71 @@ class Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return import_module(f"qkv.cli.{cmd_name}").command if cmd_name in VERBS else None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in VERBS and not args[0].startswith("-"):
-            close = get_close_matches(args[0], VERBS, n=3, cutoff=0.5)
-            hint = Message("the verbs are {verbs}.", verbs=", ".join(VERBS))
-            if close:
-                hint = Message("did you mean {close}?", close=join(" or ", close))
-            said = Message("there is no verb {args!r}; {hint}", args=args[0], hint=hint)
-            raise click.UsageError(said, ctx)
-        return super().resolve_command(ctx, args)
+        if cmd_name in VERBS:
+            return import_module(f"qkv.cli.{cmd_name}").command
+        if cmd_name.startswith("-"):
+            return None  # click says that there is no such option
+        close = get_close_matches(cmd_name, VERBS, n=3, cutoff=0.5)
+        hint = (Message("did you mean {close}?", close=join(" or ", close)) if close
+                else Message("the verbs are {verbs}.", verbs=", ".join(VERBS)))
+        raise click.UsageError(Message("there is no verb {args!r}; {hint}", args=cmd_name, hint=hint), ctx)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        talk = ctx.ensure_object(Talk)
-        formatter.write_text(talk.say("Every Transformer, from one core."))
+        say = ctx.ensure_object(Common).say
+        formatter.write_text(say("Every Transformer, from one core."))
         formatter.write_paragraph()
-        formatter.write_usage("qkv", talk.say("VERB …"))
-        with formatter.section(talk.say("Verbs")):
-            formatter.write_dl([(verb, talk.say(about)) for verb, about in VERBS.items()])
-        with formatter.section(talk.say("Options")):
-            formatter.write_dl(
-                [
-                    ("--lang zh|en", talk.say("language (default: the locale's)")),
-                    ("--debug", talk.say("show the traceback of an error")),
-                    ("--version", talk.say("the version")),
-                    ("--help", talk.say("help; that of a verb has three examples")),
-                ]
-            )
+        formatter.write_usage("qkv", say("VERB …"))
+        options = (
+            ("--lang zh|en", Message("language (default: the locale's)")),
+            ("--debug", Message("show the traceback of an error")),
+            ("--version", Message("the version")),
+            ("--help", Message("help; that of a verb has three examples")),
+        )
+        for title, rows in ((Message("Verbs"), VERBS.items()), (Message("Options"), options)):
+            with formatter.section(say(title)):
+                formatter.write_dl([(name, say(about)) for name, about in rows])
 
 
-@click.group(cls=Verbs, invoke_without_command=True)
-@click.option("--version", is_flag=True)
-@click.option("--lang", type=click.Choice(["zh", "en"]), expose_value=False)
-@click.option("--debug", is_flag=True, expose_value=False)
-@click.pass_context
-def verbs(ctx: click.Context, version: bool) -> None:
-    if version:
-        from qkv import __version__
-
-        click.echo(f"qkv {__version__}")
-        ctx.exit()
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+verbs = Verbs("qkv", invoke_without_command=True, params=[
+    click.Option(["--lang"], type=click.Choice(["zh", "en"]), expose_value=False),
+    click.Option(["--debug"], is_flag=True, expose_value=False),
+])
+verbs = click.version_option(__version__, message="qkv %(version)s")(verbs)
 
 
-def _give_way() -> None:
-    """Let threads that wait for one another leave their core soon, sooner where other programs want it now.
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code: 0 ok, 1 failed, 2 usage, 3 not finite, 130 interrupted."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    _prepare_process()
+    common = Common(lang=choose_language(args, os.environ), debug="--debug" in args)
+    try:
+        with verbs.make_context("qkv", args, obj=common, color=False if os.environ.get("NO_COLOR") else None) as ctx:
+            verbs.invoke(ctx)  # which ends in Exit where a verb was typed
+            click.echo(ctx.get_help())
+        sys.stdout.flush()
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet too
+    except (Exception, KeyboardInterrupt) as error:
+        return _report_error(error, common)
+    return 0
 
-    GNU's OpenMP lets them wait on it for a millisecond and more: nothing where the cores are idle, but beside another
+
+def _prepare_process() -> None:
+    """Give every stream a place and UTF-8, and let threads that wait for one another leave their core soon.
+
+    Streams that were closed from the start (`2>&-`) lead nowhere: no file of ours may take their numbers. GNU's OpenMP
+    lets threads wait on their core for a millisecond and more: nothing where the cores are idle, but beside another
     program a run reads less than half of the text in the same time (bench/neighbour.py). It reads this as torch loads.
     """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            place = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one, if nobody has it yet
+            setattr(sys, name, os.fdopen(place, "r" if number == 0 else "w", encoding="utf-8", closefd=False))
+        elif number and (getattr(stream, "encoding", None) or "utf-8").lower() != "utf-8":
+            getattr(stream, "reconfigure", lambda **_: None)(encoding="utf-8")
     if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS["shared" if _others_run() else "alone"])
 
@@ -121,66 +134,36 @@ def _others_run() -> bool:
     return True
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code: 0 ok, 1 failed, 2 usage, 3 not finite, 130 interrupted."""
-    args = list(sys.argv[1:] if argv is None else argv)
-    _give_way()
-    _reopen()
-    for stream in (sys.stdout, sys.stderr):
-        if (getattr(stream, "encoding", None) or "utf-8").lower() != "utf-8" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
-    talk = Talk(lang=choose_language(args, os.environ), debug="--debug" in args)
-    try:
-        with verbs.make_context("qkv", args, obj=talk, color=False if os.environ.get("NO_COLOR") else None) as ctx:
-            verbs.invoke(ctx)
-        sys.stdout.flush()
-    except click.exceptions.Exit as exit_:
-        return exit_.exit_code
-    except click.ClickException as error:
-        said = error.format_message()
-        return _print_error(said_by_click(said, talk.lang), error.exit_code, _suggest_help(error, talk), talk=talk)
-    except (KeyboardInterrupt, click.Abort):
-        return _print_error(talk.say("interrupted"), 130, talk=talk)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet too
-    except Exception as error:
-        return _report_error(error, talk)
-    return 0
-
-
-def _reopen() -> None:
-    """Streams that were closed from the start (`2>&-`) lead nowhere: no file of ours may take their numbers."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            place = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one, if nobody has it yet
-            setattr(sys, name, os.fdopen(place, "r" if number == 0 else "w", encoding="utf-8", closefd=False))
-
-
-def _suggest_help(error: click.ClickException, talk: Talk) -> str:
-    ctx = getattr(error, "ctx", None)
-    return talk.say("try {command_path} --help", command_path=ctx.command_path) if ctx else ""
-
-
-def _report_error(error: Exception, talk: Talk) -> int:
-    if talk.debug:
-        traceback.print_exc()
-    if isinstance(error, QkvError):
-        return _print_error(talk.say(error.message), getattr(error, "exit_code", 2), talk=talk)
-    if isinstance(error, OSError) and error.filename is not None:
-        return _print_error(f"{error.filename}: {(error.strerror or str(error)).lower()}", 2, talk=talk)
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return _print_error(talk.say("cannot write: no space left on the disk"), 2, talk=talk)
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
-        return _print_error(talk.say("not enough memory: take a smaller model, batch or text (before training, "
-                                     "--dry-run tells what it will need)"), 2, talk=talk)
-    again = talk.say("this was not expected; run again with --debug")
-    return _print_error(f"{type(error).__name__}: {error}".splitlines()[0], 1, "" if talk.debug else again, talk=talk)
-
-
-def _print_error(message: str, code: int, remedy: str = "", *, talk: Talk) -> int:
+def _report_error(error: BaseException, common: Common) -> int:
+    """Print an error as one line, and what to do about it; its exit code."""
+    message, code, remedy = _explain_error(error, common)
+    if common.debug and not isinstance(error, click.ClickException | click.Abort | KeyboardInterrupt):
+        traceback.print_exception(error)
+        remedy = ""
     plain = False if os.environ.get("NO_COLOR") else None  # https://no-color.org
-    head = click.style(talk.say("error:"), fg="red", bold=True)
-    click.echo(f"{head}{'' if talk.lang == 'zh' else ' '}{message}", err=True, color=plain)
+    head = click.style(common.say("error:"), fg="red", bold=True)
+    click.echo(f"{head}{'' if common.lang == 'zh' else ' '}{message}", err=True, color=plain)
     if remedy:
         click.echo(remedy, err=True)
     return code
+
+
+def _explain_error(error: BaseException, common: Common) -> tuple[str, int, str]:
+    """What an error says, its exit code, and what to try next."""
+    if isinstance(error, click.ClickException):
+        ctx = getattr(error, "ctx", None)
+        remedy = common.say("try {command_path} --help", command_path=ctx.command_path) if ctx else ""
+        return said_by_click(error.format_message(), common.lang), error.exit_code, remedy
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return common.say("interrupted"), 130, ""
+    if isinstance(error, QkvError):
+        return common.say(error.message), getattr(error, "exit_code", 2), ""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {(error.strerror or str(error)).lower()}", 2, ""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return common.say("cannot write: no space left on the disk"), 2, ""
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
+        return common.say("not enough memory: take a smaller model, batch or text (before training, --dry-run tells "
+                          "what it will need)"), 2, ""
+    again = common.say("this was not expected; run again with --debug")
+    return f"{type(error).__name__}: {error}".splitlines()[0], 1, again

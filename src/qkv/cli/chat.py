@@ -1,7 +1,6 @@
 """`qkv chat MODEL`: a conversation, by the model's own chat template."""
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -27,7 +26,16 @@ def command(common: Common, model: str, system: str | None, **how: Any) -> None:
     first = [{"role": "system", "content": system}] if system else []
     loaded.conversation([*first, {"role": "user", "content": "?"}])  # says at once where there is no template
     said = list(first)
-    for line in turns(common):
+    lines, shown = read_lines("-"), sys.stdin.isatty() and not common.json
+    while True:
+        if shown:  # a mark to type behind
+            click.echo("> ", nl=False, err=True)
+        line = next(lines, None)
+        if line is None:
+            return
+        line = line.strip()
+        if not line:
+            continue
         if line == "/new":
             said = list(first)
             continue
@@ -40,20 +48,4 @@ def command(common: Common, model: str, system: str | None, **how: Any) -> None:
                 sys.stdout.flush()
         answer = "".join(pieces)
         said.append({"role": "assistant", "content": answer})
-        if common.json:
-            common.emit({"user": line, "assistant": answer})
-        else:
-            click.echo()
-
-
-def turns(common: Common) -> Iterator[str]:
-    """What the user says, line by line; on a terminal there is a mark to type behind."""
-    lines, shown = read_lines("-"), sys.stdin.isatty() and not common.json
-    while True:
-        if shown:
-            click.echo("> ", nl=False, err=True)
-        line = next(lines, None)
-        if line is None:
-            return
-        if line.strip():
-            yield line.strip()
+        common.print_result({"user": line, "assistant": answer}, [""])

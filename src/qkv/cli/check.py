@@ -1,5 +1,6 @@
 """`qkv check MODEL`: does it load strictly, are its numbers sound, does it compute what transformers computes?"""
 
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,54 +24,46 @@ def command(common: Common, model: str, against: str | None) -> int:
     directory = locate(model, common.revision)
     adapters = (directory / peft.CONFIG).is_file()
     if adapters and against:
-        raise QkvError("--against hf: these are adapters; qkv convert writes them and their base as one model to "
-                       "check")
-    report: dict[str, Any] = {"model": model, "files": storage.hash_files(directory)}
-    report["base"] = peft.base_of_adapter(directory) if adapters else None
-    report["not_finite"] = storage.count_nonfinite(directory, *[peft.WEIGHTS] * adapters)
+        raise QkvError("--against hf: these are adapters; qkv convert writes them and their base as one model to check")
+    report: dict[str, Any] = {
+        "model": model, "files": storage.hash_files(directory),
+        "base": peft.base_of_adapter(directory) if adapters else None,
+        "not_finite": storage.count_nonfinite(directory, *[peft.WEIGHTS] * adapters),
+    }
     loaded = hub.load(directory, device="cpu", dtype="fp32")
-    report["parameters"] = sum(p.numel() for p in loaded.core.parameters())
-    report["loads"] = True
-    report["parity"] = parity(directory, loaded) if against else None
-    agreed = report["parity"] is None or report["parity"]["agrees"]
-    report["ok"] = not report["not_finite"] and agreed
-    if common.json:
-        common.emit(report)
-    else:
-        print_report(common, report)
+    parity = measure_parity(directory, loaded) if against else None
+    report |= {"parameters": sum(p.numel() for p in loaded.core.parameters()), "loads": True, "parity": parity,
+               "ok": not report["not_finite"] and (parity is None or parity["agrees"])}
+    common.print_result(report, list_checks(report, common.say))
     return 0 if report["ok"] else 1
 
 
-def print_report(common: Common, report: dict[str, Any]) -> None:
+def list_checks(report: dict[str, Any], say: Callable[..., str]) -> Iterator[str]:
     """The report as people read it."""
-    for name, digest in report["files"].items():
-        click.echo(f"  {digest[:16]}…  {name}")
-    count, bad, p = report["parameters"], report["not_finite"], report["parity"]
+    yield from (f"  {digest[:16]}…  {name}" for name, digest in report["files"].items())
     if report["base"]:
-        click.echo(common.say("✓ adapters, loaded with {base}", base=report["base"]))
-    click.echo(common.say("✓ loads strictly: {count:,} parameters, every tensor read", count=count))
-    for name, n in bad.items():
-        click.echo(common.say("✗ {name}: {n} NaN or infinite", name=name, n=n))
-    if not bad:
-        click.echo(common.say("✓ all numbers are finite"))
-    if p:
-        mark, theirs = "✓" if p["agrees"] else "✗", f"transformers {p['transformers']}"
-        click.echo(common.say("{mark} largest difference from {theirs}: {difference:.2e} (spread {spread:.2f}, bound "
-                              "{bound:.2e})", mark=mark, theirs=theirs, difference=p["difference"], spread=p["spread"],
-                              bound=p["bound"]))
+        yield say("✓ adapters, loaded with {base}", base=report["base"])
+    yield say("✓ loads strictly: {count:,} parameters, every tensor read", count=report["parameters"])
+    for name, n in report["not_finite"].items():
+        yield say("✗ {name}: {n} NaN or infinite", name=name, n=n)
+    if not report["not_finite"]:
+        yield say("✓ all numbers are finite")
+    if p := report["parity"]:
+        yield say("{mark} largest difference from {theirs}: {difference:.2e} (spread {spread:.2f}, bound {bound:.2e})",
+                  mark="✓" if p["agrees"] else "✗", theirs=f"transformers {p['transformers']}", **p)
 
 
-def parity(directory: Path, loaded: Any) -> dict[str, Any]:
+def measure_parity(directory: Path, loaded: Any) -> dict[str, Any]:
     """Our numbers beside transformers' own on drawn ids, fp32; the bound: 1e-5 of the spread, 3x its kernels' gap."""
     import torch
 
-    oracle, version = theirs(directory, loaded)
+    oracle, version = load_theirs(directory, loaded)
     top = min(loaded.spec.vocabulary, loaded.spec.sources or loaded.spec.vocabulary)
     ids = torch.randint(0, top, (2, min(24, loaded.spec.context or 24)), generator=torch.Generator().manual_seed(0))
     pad = loaded.special.pad
     if pad is not None:
         ids = ids.where(ids != pad, (ids + 1) % top)  # transformers would look for a text's end before it
-    both = []
+    name, both = "", []
     with torch.no_grad():
         for way in ("sdpa", "eager"):
             oracle.set_attn_implementation(way)
@@ -90,15 +83,13 @@ def parity(directory: Path, loaded: Any) -> dict[str, Any]:
 
 def compute_output(loaded: Any, ids: Any, name: str) -> Any:
     """What we give for what transformers calls so: logits over labels [B, labels], states or logits [B, T, …]."""
-
     if name == "labels":
-        core = loaded.core
-        return core.classify(ids)
+        return loaded.core.classify(ids)
     out = loaded(source=ids, target=ids) if loaded.encoder_decoder else loaded(ids)
     return out.hidden if name == "last_hidden_state" else out.logits
 
 
-def theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
+def load_theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
     """transformers' own model of a directory, quiet and on its own code alone, and transformers' version."""
     try:
         transformers: Any = import_module("transformers")  # by name: its index alone costs a type check 10 s

@@ -26,14 +26,7 @@ def command(common: Common, model: str, text: str | None, both: bool, ensemble: 
     def classify_lines(texts: list[str]) -> Any:
         return loaded.classify([split_line(loaded, line, both=both) for line in texts], both=both, **others)
 
-    for line, verdict in answer_lines(lines, classify_lines, single=text is not None and text != "-"):
-        print_labels(common, line, verdict)
-
-
-def print_labels(common: Common, line: str, found: Any) -> None:
-    """One line with its label; an empty line has none."""
-    if common.json:
-        common.emit({"text": line, "label": found and found.label, "probability": found and round(found.probability, 6),
-                     "probabilities": found and found.probabilities})
-    else:
-        click.echo(f"{found.label}\t{found.probability:.4f}\t{line}" if found else "")
+    for line, found in answer_lines(lines, classify_lines):
+        row = {"label": found and found.label, "probability": found and round(found.probability, 6),
+               "probabilities": found and found.probabilities}
+        common.print_result({"text": line} | row, [f"{found.label}\t{found.probability:.4f}\t{line}" if found else ""])

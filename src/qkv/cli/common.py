@@ -8,12 +8,13 @@ def command(common: Common, model: str, beam: int) -> None: ...
 
 import json
 import math
+import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,19 +30,8 @@ EVERY = 10.0  # seconds between two plain lines of progress
 
 
 @dataclass(frozen=True)
-class Talk:
-    """How we speak on this command line: the language, and whether errors come with their traceback."""
-
-    lang: str = "en"
-    debug: bool = False
-
-    def say(self, template: str, /, **fields: Any) -> str:
-        return Message(template, **fields).to(self.lang)
-
-
-@dataclass(frozen=True)
 class Common:
-    """The options that every verb has, after reading."""
+    """How a command line is answered: the options that every verb has, the language, and what is printed by them."""
 
     json: bool = False
     device: str = "auto"
@@ -50,33 +40,46 @@ class Common:
     quiet: bool = False
     verbose: bool = False
     revision: str | None = None
-    talk: Talk = Talk()
+    lang: str = "en"
+    debug: bool = False
 
     def say(self, template: str, /, **fields: Any) -> str:
-        return self.talk.say(template, **fields)
-
-    def emit(self, result: object) -> None:
-        """Print one JSON object on one line; what JSON cannot hold becomes text, a non-finite number becomes null."""
-        click.echo(json.dumps(to_json(result), ensure_ascii=False, allow_nan=False))
+        """A message in the reader's language."""
+        return Message(template, **fields).to(self.lang)
 
     def note(self, template: str, /, **fields: Any) -> None:
         """Tell people something beside the result: on stderr, not with --json or --quiet."""
         if not (self.json or self.quiet):
             click.echo(self.say(template, **fields), err=True)
 
-    def load_model(self, name: str) -> Any:
-        """The model of a verb: qkv.load as this command line says."""
+    def emit(self, result: object) -> None:
+        """Print one JSON object on one line; what JSON cannot hold becomes text, a non-finite number becomes null."""
+        click.echo(json.dumps(to_json(result), ensure_ascii=False, allow_nan=False))
+
+    def print_result(self, result: object, lines: Iterable[str]) -> None:
+        """Print what a verb found: with --json as one object, otherwise as the lines in which people read it."""
+        if self.json:
+            return self.emit(result)
+        for line in lines:
+            click.echo(line)
+        return None
+
+    def is_interactive(self) -> bool:
+        """Whether somebody sits at the keys of a real terminal and wants more than the result."""
+        plain = self.json or self.quiet or os.environ.get("CI")
+        return not plain and sys.stdin.isatty() and sys.stdout.isatty()
+
+    def load_model(self, name: str, step: int | None = None) -> Any:
+        """The model of a verb: qkv.load as this command line says, or as its run had it after so many steps."""
         import qkv
 
+        if step is not None:
+            from qkv import hub
+
+            return hub.load_step(name, step, device=self.device, dtype=self.dtype)
         found = qkv.load(name, device=self.device, dtype=self.dtype, revision=self.revision)
         self.note_unfinished(name)
         return found
-
-    def load_step(self, name: str, step: int) -> Any:
-        """The model as its run had it after so many steps."""
-        from qkv import hub
-
-        return hub.load_step(name, step, device=self.device, dtype=self.dtype)
 
     def note_unfinished(self, name: str) -> None:
         """Say of a model whose run was cut off, or still goes on, how much it has learnt."""
@@ -87,23 +90,15 @@ class Common:
 
         events = [e for e in log.read_events(run / "log.jsonl") if isinstance(e, dict)]
         judged = [e.get("step", 0) for e in events if e.get("kind") == "evaluation"]
-        if not judged:
-            self.note("{name}: its run has not come to an evaluation; these are the weights that it began with",
-                      name=name)
-        else:
-            self.note("{name}: its run has not ended; these are its weights of step {judged}", name=name,
-                      judged=judged[-1])
+        said = (Message("{name}: its run has not ended; these are its weights of step {judged}", name=name,
+                        judged=judged[-1]) if judged else
+                Message("{name}: its run has not come to an evaluation; these are the weights that it began with",
+                        name=name))
+        self.note(said)
 
     def load_models(self, names: Sequence[str]) -> dict[str, Any]:
         """What --ensemble names, as an option of translate, classify and eval; nothing where it names none."""
         return {"ensemble": [self.load_model(name) for name in names]} if names else {}
-
-
-def ensemble(function: Any) -> Any:
-    """`--ensemble MODEL`, once for each model that answers with the verb's own."""
-    said = option("--ensemble", multiple=True, metavar="MODEL", help="another model to average the probabilities with "
-                  "(may be repeated)")
-    return said(function)
 
 
 def choose_language(args: Sequence[str], environ: Mapping[str, str]) -> str:
@@ -137,30 +132,33 @@ class Option(click.Option):
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         record, said = super().get_help_record(ctx), self.help or ""
-        return record and (record[0], record[1].replace(said, ctx.ensure_object(Talk).say(said), 1))
+        return record and (record[0], record[1].replace(said, ctx.ensure_object(Common).say(said), 1))
 
 
 class Verb(click.Command):
     """A command whose help begins with three examples, and says what it does in the reader's language."""
 
-    def __init__(self, *args: Any, about: str, examples: Sequence[str], **rest: Any) -> None:
+    def __init__(self, *args: Any, examples: Sequence[str], **rest: Any) -> None:
         super().__init__(*args, **rest)
-        self.about, self.examples = about, examples
+        self.examples = examples
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        talk = ctx.ensure_object(Talk)
         for example in self.examples:
             formatter.write(f"  {example}\n")
         formatter.write_paragraph()
         self.format_usage(ctx, formatter)
         formatter.write_paragraph()
-        formatter.write_text(talk.say(self.about))
+        formatter.write_text(ctx.ensure_object(Common).say(self.help or ""))
         self.format_options(ctx, formatter)
 
 
 def option(*names: str, help: str, **rest: Any) -> Callable[[Any], Any]:  # noqa: A002
     """A click option whose help is a message; a default is shown."""
     return click.option(*names, cls=Option, help=help, show_default=rest.get("default") is not None, **rest)
+
+
+ensemble = option("--ensemble", multiple=True, metavar="MODEL", help="another model to average the probabilities with "
+                  "(may be repeated)")
 
 
 def make_shared_options() -> list[click.Parameter]:
@@ -180,12 +178,13 @@ def make_shared_options() -> list[click.Parameter]:
 
 def verb(about: str, *, examples: Sequence[str]) -> Callable[[Callable[..., int | None]], Verb]:
     """Make a function `f(common, …)` a verb with the shared options; what it returns is the exit code."""
+    shared = make_shared_options()
+    keys = [str(one.name) for one in shared if one.expose_value]
 
     def decorate(function: Callable[..., int | None]) -> Verb:
         @click.pass_context
         def run(ctx: click.Context, /, **given: Any) -> None:
-            keys = ("json", "device", "dtype", "threads", "revision", "quiet", "verbose")
-            common = Common(**{key: given.pop(key) for key in keys}, talk=ctx.ensure_object(Talk))
+            common = replace(ctx.ensure_object(Common), **{key: given.pop(key) for key in keys})
             if common.threads:
                 import torch
 
@@ -194,7 +193,7 @@ def verb(about: str, *, examples: Sequence[str]) -> Callable[[Callable[..., int 
 
         own = reversed(getattr(function, "__click_params__", []))  # click collects them from the innermost outwards
         name = function.__module__.rpartition(".")[2]
-        return Verb(name, params=[*own, *make_shared_options()], callback=run, about=about, examples=examples)
+        return Verb(name, params=[*own, *shared], callback=run, help=about, examples=examples)
 
     return decorate
 
@@ -204,6 +203,11 @@ def drop_unset(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None and value != ()}
 
 
+def is_single(text: str | None) -> bool:
+    """Whether TEXT itself is answered, not the lines of standard input."""
+    return text not in (None, "-")
+
+
 def read_lines(text: str | None, to: str = "") -> Iterator[str]:
     """The lines of standard input for `-` or no TEXT on a pipe, otherwise TEXT; `to` is the verb that needs words."""
     if text is not None and text != "-":
@@ -211,8 +215,7 @@ def read_lines(text: str | None, to: str = "") -> Iterator[str]:
             raise QkvError("TEXT is empty: there is nothing to {to}", to=to)
         return iter([text])
     if text is None and sys.stdin.isatty():
-        raise click.UsageError(Message("TEXT is missing; give it in quotes, or - to read lines from standard "
-                                       "input"))
+        raise click.UsageError(Message("TEXT is missing; give it in quotes, or - to read lines from standard input"))
     return Arriving(sys.stdin.buffer)
 
 
@@ -278,13 +281,13 @@ def show_progress(common: Common) -> Iterator[Callable[[int, int], None] | None]
 
 
 def answer_lines(
-    lines: Iterator[str], answer: Callable[[list[str]], Sequence[Any]], *, single: bool, most: int = BATCH
+    lines: Iterator[str], answer: Callable[[list[str]], Sequence[Any]], *, most: int = BATCH
 ) -> Iterator[tuple[str, Any]]:
-    """Each line with its answer, None for a blank one. Lines are answered together; of `single`, nothing is blank.
+    """Each line with its answer, None for a blank one. Lines are answered together; a TEXT that was typed is not blank.
 
     Where some of them cannot be, those before the first such one are, and the error names its line.
     """
-    before = 0
+    before, single = 0, not isinstance(lines, Arriving)
     for batch in group_lines(lines, most):
         real = [line for line in batch if single or line.strip()]
         try:

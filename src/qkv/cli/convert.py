@@ -1,5 +1,6 @@
 """`qkv convert SRC DST`: a model with fewer key/value heads, in another dtype, or written as another family."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ def command(
 
     groups = groups_of(attention) if attention else None
     if groups == 0:
-        raise QkvError("--attention mha: heads that share keys cannot be taken apart again; expected mqa or "
-                       "gqa:N")
-    require_empty(target)
+        raise QkvError("--attention mha: heads that share keys cannot be taken apart again; expected mqa or gqa:N")
+    there = Path(target)
+    if there.is_file() or (there.is_dir() and any(there.iterdir())):  # another model there would be half replaced
+        raise QkvError("{target}: exists already; name a new directory, or remove this one first", target=target)
     model = common.load_model(source)
     words = read_document(Path(text)) if text else ""
     before = measure_loss(model, words) if words else None
@@ -52,40 +54,22 @@ def command(
     report["model_type"] = (again.config or {})["model_type"]
     kv.append(hub.report(again)["kv_bytes_per_token"])
     report["loss"] = None if before is None else [round(before, 4), round(measure_loss(again, words), 4)]
-    if common.json:
-        common.emit(report)
-        return
-    print_report(common, report, pooled=groups is not None)
+    common.print_result(report, list_changes(report, common.say, pooled=groups is not None))
 
 
-def print_report(common: Common, report: dict[str, Any], *, pooled: bool) -> None:
+def list_changes(report: dict[str, Any], say: Callable[..., str], *, pooled: bool) -> Iterator[str]:
     """The report as people read it."""
-    (old, new), change, target = report["kv_bytes_per_token"], report["loss"], report["target"]
-    kind = report["model_type"]
-    click.echo(common.say("written to {target} as type {kind}", target=target, kind=kind))
+    (old, new), kind = report["kv_bytes_per_token"], report["model_type"]
+    yield say("written to {target} as type {kind}", target=report["target"], kind=kind)
     if kind == "qkv":
-        click.echo(common.say("qkv alone loads it: transformers has no family of this shape"))
-    kv = f"{old:,} -> {new:,}"
-    click.echo(common.say("KV per token: {kv} bytes (fp32)", kv=kv))
-    if not change:
-        return
-    before, after = change
-    click.echo(common.say("loss per token: {before} -> {after}", before=before, after=after))
-    if pooled and after > before:
-        click.echo(common.say("Pooling cost something; a little more training recovers it (Ainslie et al. 2023: 5 % "
-                              "of the original)."))
-
-
-def require_empty(target: str) -> None:
-    """Nothing, if there is nothing yet where the result is to lie.
-
-    Raises:
-        QkvError: something lies there; a model of another shape beside it would be half replaced.
-    """
-    path = Path(target)
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise QkvError("{target}: exists already; name a new directory, or remove this one first",
-                       target=target)
+        yield say("qkv alone loads it: transformers has no family of this shape")
+    yield say("KV per token: {kv} bytes (fp32)", kv=f"{old:,} -> {new:,}")
+    if report["loss"]:
+        before, after = report["loss"]
+        yield say("loss per token: {before} -> {after}", before=before, after=after)
+        if pooled and after > before:
+            yield say("Pooling cost something; a little more training recovers it (Ainslie et al. 2023: 5 % of the "
+                      "original).")
 
 
 def stored_dtype(directory: Path) -> Any:

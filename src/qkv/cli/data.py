@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, ensemble, option, show_progress, verb
+from qkv.errors import QkvError
 from qkv.messages import Message
 
 
@@ -43,7 +44,7 @@ from qkv.messages import Message
 def command(
     common: Common, what: str, names: tuple[str, ...], out: Path | None, size: int, back: bool, beam: int, nbest: int,
     ensemble: tuple[str, ...], **how: Any,
-) -> int:
+) -> int | None:
     if what == "get":
         return get_sets(common, names, out)
     if not names:
@@ -73,18 +74,15 @@ def check_files(
     from qkv.data import check as checks
     from qkv.training.data_files import talk_of
 
-    places = two_columns(columns)
     measure, bound = lengths(common, model)
     with show_progress(common) as tell:
         options = checks.Options(
-            kind, places, tuple(k.strip() for k in (keys or "").split(",") if k.strip()),
+            kind, two_columns(columns), tuple(k.strip() for k in (keys or "").split(",") if k.strip()),
             longest or bound, measure, None if tell is None else lambda _, lines: tell(lines, 0), talk_of,
         )
         report = checks.check([Path(n) for n in names], [Path(n) for n in held], options)
-    if common.json:
-        common.emit({"ok": report.ok, "files": report.files, "faults": report.faults, "overlaps": report.overlaps})
-    else:
-        print_report(common, report)
+    found = {"ok": report.ok, "files": report.files, "faults": report.faults, "overlaps": report.overlaps}
+    common.print_result(found, list_findings(common, report))
     return 0 if report.ok else 1
 
 
@@ -96,9 +94,8 @@ def two_columns(said: str) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
-def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, Any], teacher: dict[str, Any]) -> int:
+def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, Any], teacher: dict[str, Any]) -> None:
     """Write pairs that a translator makes of pairs."""
-    from qkv.errors import QkvError
     from qkv.training import distil as making
     from qkv.training.own_data import from_files
 
@@ -113,29 +110,22 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
 
     def doubt(file: str, own: float, read: float) -> None:
         said = Message("what the model writes is more like what it reads (chrF {read:.0f}) than like the other side "
-                        "({own:.0f}); is it of this direction? (--back, or --columns 1,0)", read=read,
-                        own=own)
+                       "({own:.0f}); is it of this direction? (--back, or --columns 1,0)", read=read, own=own)
         click.echo(common.say("note: {file}: {said}", file=file, said=said), err=True)
 
     with show_progress(common) as tell:
         translator = making.Teacher(common.load_model(how["model"]), **teacher)
         made = making.write_pairs(translator, run.data, out, tell, doubt)
-    if common.json:
-        common.emit([{**asdict(one), "files": [str(path) for path in one.files]} for one in made])
-        return 0
-    for one in made:
-        files = " ".join(map(str, one.files))
-        click.echo(common.say("{files}: {read:,} pairs read, {written:,} written, {without:,} without a translation",
-                              files=files, read=one.read, written=one.written, without=one.without))
-    return 0
+    common.print_result([asdict(one) for one in made], (
+        common.say("{files}: {read:,} pairs read, {written:,} written, {without:,} without a translation",
+                   files=" ".join(map(str, one.files)), read=one.read, written=one.written, without=one.without)
+        for one in made))
 
 
-def pack_files(common: Common, names: tuple[str, ...], out: Path, model: str | None, size: int) -> int:
+def pack_files(common: Common, names: tuple[str, ...], out: Path, model: str | None, size: int) -> None:
     """Write texts as one token shard, with the tokenizer that cut them."""
-    from qkv.checkpoints.locate import locate
     from qkv.data import shards, sources
-    from qkv.errors import QkvError
-    from qkv.tokenizers import tokenizer, vocabulary
+    from qkv.tokenizers import vocabulary
 
     def pieces() -> Iterator[tuple[str, bool]]:
         return (piece for name in names for piece in sources.read_pieces(Path(name)))
@@ -144,20 +134,13 @@ def pack_files(common: Common, names: tuple[str, ...], out: Path, model: str | N
         texts, specials = (text for text, _ in pieces()), ("</s>", "<unk>")
         made = vocabulary.train_vocabulary(texts, kind="bpe", size=size, specials=specials)
     else:
-        found = tokenizer.load(model if Path(model).is_dir() else locate(model, common.revision))
-        if found is None:
-            raise QkvError("{model}: no tokenizer there; leave --model away to train one", model=model)
-        made = found
+        made = load_tokenizer(common, model)
     end = [] if made.eos_id is None else [made.eos_id]
     ids = ((*made.encode(text, special=False), *(end if last else [])) for text, last in pieces())
     shard = shards.write_shard(out, ids, vocabulary=len(made), save=made.save)
-    if common.json:
-        common.emit({"folder": str(out), **shard.index})
-    else:
-        size = (out / "tokens.bin").stat().st_size
-        click.echo(common.say("{out}: {shard:,} tokens of {made:,} kinds, {size:,} B", out=out, shard=len(shard),
-                              made=len(made), size=size))
-    return 0
+    common.print_result({"folder": out, **shard.index}, [
+        common.say("{out}: {shard:,} tokens of {made:,} kinds, {size:,} B", out=out, shard=len(shard), made=len(made),
+                   size=(out / "tokens.bin").stat().st_size)])
 
 
 def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], int]:
@@ -165,77 +148,64 @@ def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], in
     if model is None:
         return len, 1000
     from qkv import hub
-    from qkv.checkpoints.locate import locate
-    from qkv.errors import QkvError
-    from qkv.tokenizers import tokenizer
 
-    made = tokenizer.load(locate(model, common.revision))
-    if made is None:
-        raise QkvError("{model}: no tokenizer there; leave --model away to count characters", model=model)
+    made = load_tokenizer(common, model)
     return lambda text: len(made.encode(text)), hub.spec_of(model).context or 1000
 
 
-def print_report(common: Common, report: Any) -> None:
+def load_tokenizer(common: Common, model: str) -> Any:
+    """The tokenizer of a model, or of a directory that holds nothing else; a QkvError where there is none."""
+    from qkv.checkpoints.locate import locate
+    from qkv.tokenizers import tokenizer
+
+    found = tokenizer.load(model if Path(model).is_dir() else locate(model, common.revision))
+    if found is None:
+        raise QkvError("{model}: no tokenizer there; name another model, or leave --model away", model=model,
+                       code="no-tokenizer")
+    return found
+
+
+def list_findings(common: Common, report: Any) -> Iterator[str]:
     """The report as people read it: each file in three lines, then what was found."""
     from qkv.data.overlap import PARTS
 
     for a in report.files:
         mark = common.say(", byte order mark") if a.mark else ""
-        click.echo(click.style(str(a.path), bold=True) + f"  {a.kind}, {a.bytes:,} B{mark}")
-        click.echo(common.say("  {lines:,} lines: {rows:,} good rows, {bad:,} bad, {empty:,} blank, {duplicates:,} "
-                              "repeated, {over_long:,} over-long ({share})", lines=a.lines, rows=a.rows, bad=a.bad,
-                              empty=a.empty, duplicates=a.duplicates, over_long=a.over_long,
-                              share=share(a.over_long, a.rows)))
+        yield click.style(str(a.path), bold=True) + f"  {a.kind}, {a.bytes:,} B{mark}"
+        share = f"{a.over_long / a.rows:.2%}" if a.rows else "–"
+        yield common.say("  {lines:,} lines: {rows:,} good rows, {bad:,} bad, {empty:,} blank, {duplicates:,} "
+                         "repeated, {over_long:,} over-long ({share})", **asdict(a) | {"share": share})
         written = ", ".join(f"{name} {part:.1%}" for name, part in a.scripts.items()) or "–"
-        click.echo(common.say("  longest {longest:,} characters (line {longest_line:,}), {characters:,} different; "
-                              "scripts: {written}", longest=a.longest, longest_line=a.longest_line,
-                              characters=a.characters, written=written))
+        yield common.say("  longest {longest:,} characters (line {longest_line:,}), {characters:,} different; scripts: "
+                         "{written}", **asdict(a) | {"written": written})
     for o in report.overlaps:
-        part = common.say("overlap ({parts}): ", parts=PARTS[o.part])
-        click.echo(f"{part}{o.count:,}/{o.of:,}  {o.held} ∩ {o.training}")
+        yield common.say("overlap ({parts}): ", parts=PARTS[o.part]) + f"{o.count:,}/{o.of:,}  {o.held} ∩ {o.training}"
     for fault in report.faults:
         word = click.style(common.say("mend"), fg="red") if fault.broken else common.say("note")
         times = f" ({fault.count:,}×)" if fault.count > 1 else ""
-        said = common.say("{place}: {text}", place=fault.place, text=fault.text)
-        click.echo(f"{word}  {said}{times}")
-    click.echo(
-        common.say("nothing to mend")
-        if report.ok
-        else common.say("there is something to mend")
-    )
+        yield f"{word}  " + common.say("{place}: {text}", place=fault.place, text=fault.text) + times
+    yield common.say("nothing to mend") if report.ok else common.say("there is something to mend")
 
 
-def share(part: int, of: int) -> str:
-    """A share in percent."""
-    return f"{part / of:.2%}" if of else "–"
-
-
-def get_sets(common: Common, names: tuple[str, ...], out: Path | None) -> int:
+def get_sets(common: Common, names: tuple[str, ...], out: Path | None) -> None:
     """Fetch sets, or list them."""
     from qkv.data import download
 
     if not names:
-        known = download.list_sets()
-        if common.json:
-            common.emit({n: {"about": s.about, "licence": s.licence, "bytes": sum(f.size for f in s.files)}
-                         for n, s in known.items()})
-            return 0
-        for name, one in known.items():
-            said = common.say(one.about)
-            click.echo(f"{name:<16} {sum(f.size for f in one.files) / 1e6:>5.1f} MB  {said}")
-            click.echo(f"{'':<26}" + common.say("licence: {licence}", licence=one.licence))
-        return 0
+        known = {n: (s, sum(f.size for f in s.files)) for n, s in download.list_sets().items()}
+        common.print_result(
+            {n: {"about": s.about, "licence": s.licence, "bytes": size} for n, (s, size) in known.items()},
+            (f"{n:<16} {size / 1e6:>5.1f} MB  {common.say(s.about)}\n{'':<26}"
+             + common.say("licence: {licence}", licence=s.licence) for n, (s, size) in known.items()))
+        return
     found: dict[str, Any] = {}
     for name in names:
         one = download.find_set(name)
         common.note("{name}: {about}; licence: {licence}", name=name, about=one.about, licence=one.licence)
         with show_progress(common) as tell:
-            files = download.fetch_set(
-                name, out, tell=(lambda _, done, of, tell=tell: tell(done, of)) if tell else None
-            )
-        found[name] = {"licence": one.licence, "files": [str(path) for path in files]}
+            files = download.fetch_set(name, out, tell=tell and (lambda _, done, of, tell=tell: tell(done, of)))
+        found[name] = {"licence": one.licence, "files": files}
         if not common.json:
             click.echo("\n".join(map(str, files)))
     if common.json:
         common.emit(found)
-    return 0

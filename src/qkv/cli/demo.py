@@ -15,10 +15,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import click
+from rich.cells import cell_len
 
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
 from qkv.messages import Message, join
+from qkv.plots.text import HEIGHTS
 
 PROMPT = "One, Two,"
 
@@ -42,11 +44,9 @@ class Story:
 
     def act(self, template: str, /, **fields: Any) -> None:
         """A heading."""
-        self.tell()
         text = f"── {self.common.say(template, **fields)} "
-        # a Chinese character is two columns wide
-        rest = min(72, count_columns()) - sum(1 + (c > "\u2e7f") for c in text)
-        self.tell(click.style(text + "─" * max(0, rest), bold=True))
+        rest = min(72, shutil.get_terminal_size().columns) - cell_len(text)
+        self.tell("\n" + click.style(text + "─" * max(0, rest), bold=True))
 
     def lap(self, part: str) -> None:
         """Count the seconds since the last lap as this part's."""
@@ -54,30 +54,22 @@ class Story:
 
     def hear(self, event: dict[str, Any], show: Any) -> None:
         """Take note of what training tells, and pass it on."""
-        self.send(event)
+        if self.stage:  # the live page hears it first
+            self.stage.desk.events.send(event)
         kind = event["kind"]
         self.lap({"note": "start", "evaluation": "evaluations", "watch": "records"}.get(kind, "training"))
-        said = [(right, out) for (_, right), out in zip(self.watched, event.get("outputs", ()), strict=False)]
-        said += [(right, out) for _, right, out in event.get("samples", ())]
-        if "first_readable_seconds" not in self.result and any(is_readable(right, out) for right, out in said):
+        watched = [(*pair, out) for pair, out in zip(self.watched, event.get("outputs", ()), strict=False)]
+        readable = any(is_readable(right, out) for _, right, out in (*watched, *event.get("samples", ())))
+        if readable and "first_readable_seconds" not in self.result:
             self.result["first_readable_seconds"] = round(sum(self.parts.values()), 1)
-        if show is not None:
-            show(event)
-            if news := self.news(event):
-                show({"kind": "note", "step": event["step"], "text": news})
-
-    def news(self, event: Mapping[str, Any]) -> str:
-        """The first watched sentence that is translated otherwise than before, as a line; empty where none is."""
-        for (text, _), out in zip(self.watched, event.get("outputs", ()), strict=False):
+        if show is None:
+            return
+        show(event)
+        for text, _, out in watched:  # the first one that is translated otherwise than before
             if self.shown.get(text) != out:
                 self.shown[text] = out
-                return f"step {event['step']}  {text} → {out[:120]}"
-        return ""
-
-    def send(self, event: Mapping[str, Any]) -> None:
-        """Let the live page know."""
-        if self.stage:
-            self.stage.desk.events.send(event)
+                show({"kind": "note", "step": event["step"], "text": f"step {event['step']}  {text} → {out[:120]}"})
+                break
 
     def scene(self, panel: str, **question: Any) -> None:
         """The page's address of what the terminal tells next: a panel, and the question put to a model."""
@@ -85,11 +77,6 @@ class Story:
             where = urlencode({"panel": panel, "ask": json.dumps(question, ensure_ascii=False)})
             address = f"http://127.0.0.1:{self.stage.port}/#{where}"
             self.tell("  on the page: {address}", address=address)
-
-
-def count_columns() -> int:
-    """How wide the terminal is."""
-    return shutil.get_terminal_size().columns
 
 
 def is_readable(right: str, said: str) -> bool:
@@ -114,7 +101,7 @@ def is_readable(right: str, said: str) -> bool:
 def command(
     common: Common, text: str | None, model: str | None, out: Path | None, page: Path, seed: int, epochs: int | None,
     browser: bool | None,
-) -> int:
+) -> None:
     if text is not None and not text.strip():
         raise QkvError("--text is empty: there is nothing to translate")
     if not page.parent.is_dir():
@@ -126,7 +113,6 @@ def command(
     story = Story(common, own=text)
     with open_page(story, out or Path("runs"), has_display(common) if browser is None else browser):
         play(story, model, out, page, {"training.seed": seed, "training.epochs": epochs})
-    return 0
 
 
 def make_directory(out: Path) -> Path:
@@ -148,26 +134,28 @@ def play(story: Story, model: str | None, out: Path | None, page: Path, changes:
 
     story.lap("imports")
     common, text = story.common, story.own
-    translator: Any = None if out else load_translator(common, str(model))
+    translator: Any = None if out else common.load_model(str(model))
+    if translator and not translator.encoder_decoder:
+        raise QkvError("--model {name}: it has no encoder and decoder, so it cannot translate; the bundled `demo` can",
+                       name=model)
     data = load_corpus()
     story.lap("corpus")
     story.act("Act one: translate")
+    said: Sequence[str] = ()
     if out:
         translator, said = train_translator(story, out, changes, data)
-    else:
-        said = [r.text for r in translator.translate([p.zh for p in data.test], beam=4)]
     evaluate_translations(story, translator, data, said)
     story.lap("test")
     translate_texts(story, translator, [p.zh for p in data.showcase], text)
     story.lap("translations")
     story.act("Act two: the proof")
-    proved = prove(story, translator, data)
+    pair = prove(story, translator, data)
     story.lap("proof")
     story.act("Act three: the same core as a language model")
     speaker = run_language_model(story)
     story.lap("language_model")
     models = {str(out or model): translator, "demo-lm": speaker}
-    write_page(story, page, models, proved, text)
+    write_page(story, page, models, pair, text)
     story.lap("page")
     parts = {part: round(seconds, 2) for part, seconds in story.parts.items()}
     total = round(sum(story.parts.values()), 1)
@@ -177,18 +165,9 @@ def play(story: Story, model: str | None, out: Path | None, page: Path, changes:
     suggest_next(story, page, model)
 
 
-def load_translator(common: Common, name: str) -> Any:
-    """The model of --model, which must translate."""
-    model = common.load_model(name)
-    if not model.encoder_decoder:
-        raise QkvError("--model {name}: it has no encoder and decoder, so it cannot translate; the bundled `demo` can",
-                       name=name)
-    return model
-
-
 def has_display(common: Common) -> bool:
     """Whether somebody sits at a terminal with a display that a browser could open on."""
-    if common.json or common.quiet or os.environ.get("CI") or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not common.is_interactive():
         return False
     if sys.platform.startswith("linux"):
         return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
@@ -210,7 +189,7 @@ def open_page(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
     names = ["demo", "demo-lm", "demo-moe", "demo-bert"]
     examples = {"demo": recipes.configure("demo").watch.texts, "demo-lm": (PROMPT,)}
     try:
-        desk = server.Desk(names, story.common.load_model, story.common.talk.lang, examples, watched=watched)
+        desk = server.Desk(names, story.common.load_model, story.common.lang, examples, watched=watched)
         story.stage = server.Page(desk, token=os.environ.get("QKV_TOKEN") or None)
     except QkvError as error:
         story.tell("no page ({error}); going on in the terminal.", error=error)
@@ -271,9 +250,8 @@ def train_translator(story: Story, target: Path, changes: Mapping[str, int | Non
     run = watch_own_sentence(story, run)
     right = {p.zh: p.en for p in data.showcase}
     story.watched = tuple((text, right.get(text, "")) for text in run.watch.texts)
-    pairs, times = f"{len(data.train):,}", run.training.epochs
     story.tell("Training a Transformer of 2017 from nothing: {pairs} Chinese-English pairs, {times} times. Ctrl-C "
-               "stops, and saves.", pairs=pairs, times=times)
+               "stops, and saves.", pairs=f"{len(data.train):,}", times=run.training.epochs)
     try:
         with show_events(story.common) as show:
             done = recipes.train(run, out=target, device=story.common.device, report=lambda e: story.hear(e, show))
@@ -283,9 +261,8 @@ def train_translator(story: Story, target: Path, changes: Mapping[str, int | Non
     story.result |= {"train_seconds": round(done.outcome.seconds, 1), "directory": str(target)}
     if story.stage:
         story.stage.desk.names.insert(0, str(target))
-    seconds, precision = done.outcome.seconds, done.outcome.precision
-    story.tell("trained for {seconds:.0f} s ({precision}); the model lies in {target}", seconds=seconds,
-               precision=precision, target=target)
+    story.tell("trained for {seconds:.0f} s ({precision}); the model lies in {target}", target=target,
+               seconds=done.outcome.seconds, precision=done.outcome.precision)
     return done.model, (target / "train" / "test.hyp").read_text(encoding="utf-8").splitlines()
 
 
@@ -296,24 +273,24 @@ def find_free_directory(path: Path) -> Path:
 
 
 def evaluate_translations(story: Story, model: Any, data: Any, said: Sequence[str]) -> None:
-    """Held-out BLEU and exact match of what was `said` of the test, with the failures; the longer sentences apart."""
+    """Held-out BLEU and exact match, with the failures; the longer sentences apart. `said` of the test, where known."""
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize="13a")
-    parts = (("", Message("sentences that training never saw"), data.test),
-             ("longer_", Message("longer ones than any in training"), data.longer))
-    for (name, text, pairs) in parts:
-        said = [r.text for r in model.translate([p.zh for p in pairs], beam=4)] if name else said
-        wrong = [(p.zh, p.en, s) for p, s in zip(pairs, said, strict=True) if p.en != s]
-        exact, bleu = 1 - len(wrong) / len(pairs), metric.corpus_score(said, [[p.en for p in pairs]]).score
+    parts = (("", Message("sentences that training never saw"), data.test, said),
+             ("longer_", Message("longer ones than any in training"), data.longer, ()))
+    for name, text, pairs, known in parts:
+        outputs = known or [r.text for r in model.translate([p.zh for p in pairs], beam=4)]
+        wrong = [(p.zh, p.en, out) for p, out in zip(pairs, outputs, strict=True) if p.en != out]
+        exact, bleu = 1 - len(wrong) / len(pairs), metric.corpus_score(outputs, [[p.en for p in pairs]]).score
         story.result |= {f"{name}exact_match": round(exact, 4), f"{name}bleu": round(bleu, 2)}
         story.tell("{pairs} {text}: exact match {exact:.1%}, BLEU {bleu:.1f}", pairs=len(pairs), text=text, exact=exact,
                    bleu=bleu)
         if not name:
             story.result |= {"signature": str(metric.get_signature()), "failures": wrong[:20]}
             story.tell(f"  sacreBLEU {metric.get_signature()}")
-            for zh_text, right, got in wrong[:6]:
-                story.tell(f"  ✗ {zh_text}  →  {got}   ≠ {right}")
+            for source, right, out in wrong[:6]:
+                story.tell(f"  ✗ {source}  →  {out}   ≠ {right}")
             if exact < 0.95:
                 story.tell("  This is below the aim of 95 %.")
 
@@ -324,8 +301,8 @@ def translate_texts(story: Story, model: Any, texts: Sequence[str], own: str | N
     for text, result in zip(texts, model.translate(list(texts)), strict=True):
         story.tell(f"  {text}  →  {result.text}")
     if own is None and sys.stdin.isatty() and not story.common.json:
-        own = click.prompt(story.common.say("your own sentence in Chinese (Enter skips)"),
-                           default="", show_default=False)
+        own = click.prompt(story.common.say("your own sentence in Chinese (Enter skips)"), default="",
+                           show_default=False)
     if own and own.strip():
         result = model.translate(own)
         story.result["own"] = {"text": own, "translation": result.text, "unknown": list(result.unknown)}
@@ -337,13 +314,13 @@ def translate_texts(story: Story, model: Any, texts: Sequence[str], own: str | N
 
 
 def prove(story: Story, model: Any, data: Any) -> Any:
-    """它: the flip of the noun, the edges that it needs, the head without which it fails."""
+    """它: the flip of the noun, the edges that it needs, the head without which it fails. The pair that was shown."""
     from qkv.labs import two_it
 
     found = two_it.measure(model, data.swaps, [p for p in data.test if two_it.IT not in p.zh][:200])
     sample = next((e for e in found.edges if e.moved["written"]), found.edges[0])
     show_edges(story, sample)
-    say_shares(story, found)
+    tell_shares(story, found)
     if found.flip_rate < 0.9:
         story.tell("  The flip rate is below the aim of 90 %.")
     story.result |= {
@@ -352,54 +329,45 @@ def prove(story: Story, model: Any, data: Any) -> Any:
         "head_before": round(found.before, 4), "head_after": round(found.after, 4),
         "others_before": found.others_before, "others_after": found.others_after,
     }
-    return found
+    return sample.pair
 
 
 def show_edges(story: Story, sample: Any) -> None:
     """One pair of sentences, and what each edge is worth to the noun in both."""
-    pair = sample.pair
+    pair, marks = sample.pair, " " + HEIGHTS
     story.scene("proof", text=pair.zh_a, model=story.result.get("directory", "demo"))
-    story.tell("Change one verb, and 它 stands for another thing (bars: what log P(noun) loses when one edge is "
-               "cut):")
+    story.tell("Change one verb, and 它 stands for another thing (bars: what log P(noun) loses when one edge is cut):")
     asks = (("written", Message("the noun being written")), ("verb", Message("the verb")), ("it", Message("它")))
     for i, (source, target) in enumerate(((pair.zh_a, pair.en_a), (pair.zh_b, pair.en_b))):
         story.tell(f"  {source}  →  {target}")
-        top = max(max(sample.drops[query][i]) for query, _ in asks)
+        top = max(1e-9, *(max(sample.drops[query][i]) for query, _ in asks))
         for query, name in asks:
-            line = draw_word_bars(sample.pieces[i], sample.drops[query][i], top)
+            heights = (max(0, min(8, round(8 * drop / top))) for drop in sample.drops[query][i])
+            line = " ".join(f"{p}{marks[h]}".rstrip() for p, h in zip(sample.pieces[i], heights, strict=True))
             story.tell("    {name} → {line}", name=name, line=line)
 
 
-def say_shares(story: Story, found: Any) -> None:
+ROLES = {"noun": Message("noun"), "verb": Message("verb"), "other noun": Message("other noun"),
+         "elsewhere": Message("elsewhere")}
+
+
+def tell_shares(story: Story, found: Any) -> None:
     """What the measured pairs say, in numbers."""
-    n, moves, where = found.pairs, found.edge_moves, found.strongest
-    story.tell("{n} held-out pairs: with the verb, the English noun flips in {flip_rate:.1%}.", n=n,
+    story.tell("{n} held-out pairs: with the verb, the English noun flips in {flip_rate:.1%}.", n=found.pairs,
                flip_rate=found.flip_rate)
     story.tell("The edge that matters most points at the noun meant in both sentences ({edges} pairs): from the word "
-               "being written {written:.1%}, from the verb {verb:.1%}, from 它 {it:.1%}.", edges=len(found.edges),
-               written=moves["written"], verb=moves["verb"], it=moves["it"])
-    names = {"noun": Message("noun"), "verb": Message("verb"), "other noun": Message("other noun"),
-             "elsewhere": Message("elsewhere")}
-    shares = [Message("{names} {share:.0%}", names=names.get(role, role), share=share)
-              for role, share in where.items()]
+               "being written {written:.1%}, from the verb {verb:.1%}, from 它 {it:.1%}.",
+               **found.edge_moves | {"edges": len(found.edges)})
+    shares = [Message("{names} {share:.0%}", names=ROLES.get(role, role), share=share)
+              for role, share in found.strongest.items()]
     story.tell("What the word being written needs most: {shares}.", shares=join(", ", shares))
-    cut = {way: f"{share:.1%}" for way, share in found.severed.items()}
     story.tell("Nouns still right when edges to the noun meant are cut (all layers and heads): none {nothing}, the "
                "verb's {verb}, the written word's {written}, both {both}; control: both edges to the other noun "
-               "{control}.", nothing=cut["nothing"], verb=cut["verb"], written=cut["written"], both=cut["both"],
-               control=cut["control"])
+               "{control}.", **{way: f"{share:.1%}" for way, share in found.severed.items()})
     path, head = found.head
     story.tell("Without head {head} of {path} (chosen on one half, judged on the other): right nouns {before:.1%} -> "
-               "{after:.1%}; other sentences exactly right {others_before:.1%} -> {others_after:.1%}.", head=head,
-               path=path, before=found.before, after=found.after, others_before=found.others_before,
-               others_after=found.others_after)
-
-
-def draw_word_bars(pieces: Sequence[str], drops: Sequence[float], top: float) -> str:
-    """Words with a small bar each, as tall as their number, full at `top`."""
-    marks = " ▁▂▃▄▅▆▇█"
-    heights = [max(0, min(8, round(8 * d / max(top, 1e-9)))) for d in drops]
-    return " ".join(f"{p}{marks[h]}".rstrip() for p, h in zip(pieces, heights, strict=True))
+               "{after:.1%}; other sentences exactly right {others_before:.1%} -> {others_after:.1%}.",
+               **vars(found) | {"head": head, "path": path})
 
 
 def run_language_model(story: Story) -> Any:
@@ -411,9 +379,8 @@ def run_language_model(story: Story) -> Any:
     print_guesses(story, model)
     rows = time_cache(model)
     tokens, fast, slow = rows[-1]
-    times = f"{slow / fast:.1f}"
     story.tell("  cache ({tokens} tokens): with {fast:.0f} ms, without {slow:.0f} ms, {times} times as fast, same "
-               "text.", tokens=tokens, fast=fast, slow=slow, times=times)
+               "text.", tokens=tokens, fast=fast, slow=slow, times=f"{slow / fast:.1f}")
     story.result |= {"continuation": result.text, "cache_milliseconds": rows}
     return model
 
@@ -426,18 +393,14 @@ def print_guesses(story: Story, model: Any) -> None:
         model.generate(PROMPT, max_new_tokens=1)
     found = logit_lens.guess_by_layer(trace, top=1)
     pieces = model.tokenizer.pieces(model.ids(PROMPT))
-    wide = max(4, min(9, (count_columns() - 2) // (1 + len(pieces)) - 1))
-
-    def print_line(label: str, cells: Sequence[str]) -> None:
+    wide = max(4, min(9, (shutil.get_terminal_size().columns - 2) // (1 + len(pieces)) - 1))
+    story.tell("  " + " ".join([" " * 9, *(f"{p:>{wide}}"[:wide] for p in pieces)]))
+    for row in reversed(range(len(found.names))):
+        guesses = model.tokenizer.pieces([int(i) for i in found.ids[row, :, 0]])
+        cells = [f"{piece:>{wide}}"[:wide] if used else click.style(f"{f'({piece})':>{wide}}"[:wide], dim=True)
+                 for piece, used in zip(guesses, found.used, strict=True)]
+        label = f"layer {found.names[row].split('.')[-2]}" if row else "embed"
         story.tell("  " + " ".join([f"{label:>9}"[-9:], *cells]))
-
-    print_line("", [f"{p:>{wide}}"[:wide] for p in pieces])
-    for row in range(len(found.names) - 1, -1, -1):
-        said = model.tokenizer.pieces([int(i) for i in found.ids[row, :, 0]])
-        told = [f"{s if used else f'({s})':>{wide}}"[:wide] for s, used in zip(said, found.used, strict=True)]
-        label = found.names[row].split(".")[-2] if row else "embed"
-        cells = [c if used else click.style(c, dim=True) for c, used in zip(told, found.used, strict=True)]
-        print_line(f"layer {label}" if row else label, cells)
     story.tell("  (in brackets: the next word was given, so these guesses are thrown away)")
 
 
@@ -452,13 +415,12 @@ def time_cache(model: Any) -> list[list[float]]:
             said.append(model.generate(PROMPT, max_new_tokens=tokens, cache=cache).tokens)
             took.append(round((time.perf_counter() - start) * 1000, 1))
         if said[0] != said[1]:
-            raise QkvError("cache: {tokens} tokens with and without it differ, which they must not",
-                           tokens=tokens)
+            raise QkvError("cache: {tokens} tokens with and without it differ, which they must not", tokens=tokens)
         rows.append([len(said[0]), *took])
     return rows
 
 
-def write_page(story: Story, path: Path, models: Mapping[str, Any], proved: Any, own: str | None) -> None:
+def write_page(story: Story, path: Path, models: Mapping[str, Any], pair: Any, own: str | None) -> None:
     """The live page as a file: the pair of the proof, the texts' sentences, the language model, how it was learnt.
 
     `models` by name, the translator first and the language model after it.
@@ -468,12 +430,11 @@ def write_page(story: Story, path: Path, models: Mapping[str, Any], proved: Any,
     from qkv.training.probes.records import ProbeLog
 
     (home, translator), (speaker, _) = models.items()
-    pair = next((e for e in proved.edges if e.moved["written"]), proved.edges[0]).pair
     texts = [pair.zh_a, pair.zh_b, "我爱学习。", *([own] if own and not translator.tokenizer.find_unknown(own) else [])]
     asked = [*((home, Question(t)) for t in dict.fromkeys(texts)), (speaker, Question(PROMPT, max_new_tokens=12))]
     more = {home: {"facts": list_facts(story.result)}, speaker: {"timed": story.result["cache_milliseconds"]}}
     run = ProbeLog(story.result["directory"]) if "directory" in story.result else None
-    made = record.record(asked, models, lang=story.common.talk.lang, watched=run, more=more)
+    made = record.record(asked, models, lang=story.common.lang, watched=run, more=more)
     path.write_text(made, encoding="utf-8")
 
 

@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 import sys
-import time
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,97 +22,66 @@ GIB = 2**30
       examples=("qkv doctor", "qkv doctor --json", "qkv doctor --threads 1"))
 def command(common: Common) -> None:
     report = examine()
-    if common.json:
-        return common.emit(report)
-    titles = {
-        "versions": Message("versions"),
-        "machine": Message("machine"),
-        "kernels": Message("what will run"),
-        "space": Message("space"),
-        "cache": Message("cache"),
-    }
-    for part, title in titles.items():
-        click.echo(click.style(common.say(title), bold=True))
+    common.print_result(report, list_parts(common, report))
+
+
+TITLES = {"versions": Message("versions"), "machine": Message("machine"), "kernels": Message("what will run"),
+          "space": Message("space"), "cache": Message("cache")}
+WORDS = {"None": "-", "True": "yes", "False": "no"}
+
+
+def list_parts(common: Common, report: dict[str, Any]) -> Iterator[str]:
+    """The report as people read it, part by part."""
+    for part, title in TITLES.items():
+        yield click.style(common.say(title), bold=True)
         for key, value in report[part].items():
-            click.echo(f"  {key.replace('_', ' '):<18} {_words(value)}")
-    return None
+            yield f"  {key.replace('_', ' '):<18} {WORDS.get(str(value), value)}"
 
 
 def examine() -> dict[str, Any]:
     """Everything that `qkv doctor` prints, as one object; sizes in GiB, speeds in GFLOP/s."""
     import torch
 
-    from qkv import __version__
+    from qkv import __version__, memory
+    from qkv.training.machine import measure_peak
 
-    flags, speed = cpu_flags(), {name: matmul_gflops(name) for name in ("fp32", "bf16")}
+    free, speed = memory.read_free(), {name: round(measure_peak("cpu", name) / 1e9, 1) for name in ("fp32", "bf16")}
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     names = ("torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "transformers")
     return {
         "versions": {"qkv": __version__, "python": platform.python_version(), **{n: _version(n) for n in names}},
         "machine": {
-            "system": f"{platform.system()} {platform.machine()}",
-            "device": device,
+            "system": f"{platform.system()} {platform.machine()}", "device": device,
             "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
             "cpus": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
-            "torch_threads": torch.get_num_threads(),
-            "cuda_build": torch.version.cuda,
+            "torch_threads": torch.get_num_threads(), "cuda_build": torch.version.cuda,
         },
         "kernels": {
-            "torch_cpu": torch.backends.cpu.get_cpu_capability(),
-            **flags,
+            "torch_cpu": torch.backends.cpu.get_cpu_capability(), **read_cpu_flags(),
             "onednn_limit": os.environ.get("ONEDNN_MAX_CPU_ISA"),
-            "fp32_gflops": speed["fp32"],
-            "bf16_gflops": speed["bf16"],
+            "fp32_gflops": speed["fp32"], "bf16_gflops": speed["bf16"],
             "cpu_dtype": "bf16" if speed["bf16"] > 1.5 * speed["fp32"] else "fp32",
         },
-        "space": {"memory_free_gib": _free_memory(), "disk_free_gib": round(shutil.disk_usage(".").free / GIB, 1)},
+        "space": {"memory_free_gib": None if free is None else round(free / GIB, 1),
+                  "disk_free_gib": round(shutil.disk_usage(".").free / GIB, 1)},
         "cache": {
-            "folder": str(_cache()),
-            "there": _cache().is_dir(),
+            "folder": str(cache), "there": cache.is_dir(),
             "offline": os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"),
         },
     }
 
 
-def matmul_gflops(dtype: str, seconds: float = 0.4, size: int = 1024) -> float:
-    """The speed of a linear layer in use on the CPU in GFLOP/s, the best of the repeats that fit the time."""
-    import torch
-
-    from qkv.adapt.onednn_linear import pack_weights
-
-    number = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
-    layer, x = torch.nn.Linear(size, size, bias=False, dtype=number), torch.ones(size, size, dtype=number)
-    pack_weights(layer)
-    best, start = float("inf"), time.perf_counter()
-    with torch.inference_mode():
-        while best == float("inf") or time.perf_counter() - start < seconds:
-            begun = time.perf_counter()
-            layer(x)
-            best = min(best, time.perf_counter() - begun)
-    return round(2 * size**3 / best / 1e9, 1)
-
-
-def cpu_flags() -> dict[str, bool | None]:
+def read_cpu_flags() -> dict[str, bool | None]:
     """Whether the CPU multiplies bf16 in hardware; None where the system does not say."""
-    wanted = {"amx_bf16": "amx_bf16", "avx512_bf16": "avx512_bf16", "avx512f": "avx512f", "avx2": "avx2"}
+    wanted = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
     path = Path("/proc/cpuinfo")
     if not path.exists():
         return dict.fromkeys(wanted)
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     flags = next((set(line.split()) for line in lines if line.startswith(("flags", "Features"))), set[str]())
-    return {name: flag in flags for name, flag in wanted.items()}
-
-
-def _free_memory() -> float | None:
-    from qkv import memory
-
-    found = memory.read_free()
-    return None if found is None else round(found / GIB, 1)
-
-
-def _cache() -> Path:
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
-    return Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+    return {name: name in flags for name in wanted}
 
 
 def _version(name: str) -> str | None:
@@ -120,7 +89,3 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _words(value: object) -> str:
-    return {"None": "-", "True": "yes", "False": "no"}.get(str(value), str(value))

@@ -15,6 +15,5 @@ from qkv.cli.common import Common, answer_lines, read_lines, verb
 @click.argument("text", required=False, metavar="[TEXT|-]")
 def command(common: Common, model: str, text: str | None) -> None:
     lines, loaded = read_lines(text, "embed"), common.load_model(model)
-    single = text is not None and text != "-"
-    for line, vector in answer_lines(lines, lambda texts: loaded.embed(texts).tolist(), single=single):
+    for line, vector in answer_lines(lines, lambda texts: loaded.embed(texts).tolist()):
         common.emit({"text": line, "embedding": vector and [round(x, 7) for x in vector]})

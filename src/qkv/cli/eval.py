@@ -1,5 +1,6 @@
 """`qkv eval MODEL --bleu SRC REF | --ppl FILE | --accuracy FILE`: how good a model is on a file."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,11 @@ FILE = click.Path(path_type=Path)
 @option("--window", type=click.IntRange(2), help="tokens per window (default: the context)")
 @option("--stride", type=click.IntRange(1), help="tokens between the starts of two windows (default: half a window)")
 @ensemble
-def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, ...], **typed: Any) -> int:
+def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, ...], **typed: Any) -> None:
     what = drop_unset(**typed)
     kinds = [kind for kind in ("bleu", "ppl", "accuracy") if kind in what]
     if len(kinds) != 1:
-        raise click.UsageError(Message("give one of --bleu, --ppl, --accuracy; found {kinds}",
-                                       kinds=len(kinds)))
+        raise click.UsageError(Message("give one of --bleu, --ppl, --accuracy; found {kinds}", kinds=len(kinds)))
     kind = kinds[0]
     if kind != "bleu":
         what = {k: v for k, v in what.items() if (k, v) not in (("tokenize", "auto"), ("lowercase", False))}
@@ -59,26 +59,26 @@ def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, .
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text("".join(line + "\n" for line in found.hypotheses), encoding="utf-8")
-    {"bleu": told_bleu, "ppl": told_perplexity, "accuracy": told_accuracy}[kind](common, found, out)
-    return 0
+    values = dict(vars(found))
+    if kind == "bleu":
+        values |= {"out": str(out)} if out else {}
+        values = {k: v for k, v in values.items() if k != "hypotheses" or out is None}
+    if kind == "accuracy":
+        names = ("texts", "right", "said")
+        values["labels"] = {name: dict(zip(names, row, strict=True)) for name, row in found.labels.items()}
+    lines = {"bleu": list_bleu, "ppl": list_perplexity, "accuracy": list_accuracy}[kind]
+    common.print_result(values, lines(found, common.say))
 
 
-def told_bleu(common: Common, found: Any, out: Path | None) -> None:
+def list_bleu(found: Any, say: Callable[..., str]) -> Iterator[str]:
     """BLEU and chrF with what reproduces them."""
-    if common.json:
-        values = {k: v for k, v in vars(found).items() if k != "hypotheses"}
-        return common.emit(values | ({"out": str(out)} if out else {"hypotheses": found.hypotheses}))
-    click.echo(f"BLEU {found.bleu:.2f}  chrF {found.chrf:.2f}  "
-               + common.say("exact match {exact_match:.1%}  {sentences} sentences", exact_match=found.exact_match,
-                            sentences=found.sentences))
-    click.echo(f"BLEU|{found.signature}\nchrF|{found.chrf_signature}")
-    return None
+    yield f"BLEU {found.bleu:.2f}  chrF {found.chrf:.2f}  " + say(
+        "exact match {exact_match:.1%}  {sentences} sentences", **vars(found))
+    yield f"BLEU|{found.signature}\nchrF|{found.chrf_signature}"
 
 
-def told_perplexity(common: Common, found: Any, _: Path | None) -> None:
+def list_perplexity(found: Any, say: Callable[..., str]) -> Iterator[str]:
     """Perplexity in its three units, and how it was measured."""
-    if common.json:
-        return common.emit(vars(found))
     words = "–" if found.word_perplexity is None else f"{found.word_perplexity:,.2f}"
     rows = (
         (Message("perplexity per token"), f"{found.perplexity:,.3f}"),
@@ -88,22 +88,12 @@ def told_perplexity(common: Common, found: Any, _: Path | None) -> None:
         (Message("tokens, words, bytes"), f"{found.tokens:,}, {found.words:,}, {found.bytes:,}"),
         *([(Message("window, stride"), f"{found.window}, {found.stride}")] if found.window else []),
     )
-    for (text, value) in rows:
-        click.echo(f"{common.say(text):<38} {value}")
-    return None
+    return (f"{say(text):<38} {value}" for text, value in rows)
 
 
-def told_accuracy(common: Common, found: Any, _: Path | None) -> None:
+def list_accuracy(found: Any, say: Callable[..., str]) -> Iterator[str]:
     """Accuracy, and each label's share."""
-    if common.json:
-        names = ("texts", "right", "said")
-        labels = {name: dict(zip(names, numbers, strict=True)) for name, numbers in found.labels.items()}
-        return common.emit(vars(found) | {"labels": labels})
-    click.echo(
-        common.say("accuracy") + f" {found.accuracy:.2%} ({found.right}/{found.texts}); "
-        + common.say("always the commonest label") + f" {found.majority:.2%}"
-    )
-    click.echo(common.say("label\ttexts\tright\tsaid"))
-    for name, numbers in found.labels.items():
-        click.echo("\t".join([name, *map(str, numbers)]))
-    return None
+    yield (say("accuracy") + f" {found.accuracy:.2%} ({found.right}/{found.texts}); "
+           + say("always the commonest label") + f" {found.majority:.2%}")
+    yield say("label\ttexts\tright\tsaid")
+    yield from ("\t".join([name, *map(str, row)]) for name, row in found.labels.items())

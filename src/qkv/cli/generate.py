@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, answer_lines, drop_unset, option, read_lines, verb
+from qkv.cli.common import Common, answer_lines, drop_unset, is_single, option, read_lines, verb
 
 
 @verb("Continue a text: greedily, unless a sampling option such as -t is given. With -, read one prompt per line and "
@@ -29,18 +29,16 @@ from qkv.cli.common import Common, answer_lines, drop_unset, option, read_lines,
 def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...], **how: Any) -> None:
     how = drop_unset(**how, stop=list(stop) or None)
     lines, loaded = read_lines(prompt), common.load_model(model)
-    single = prompt is not None and prompt != "-"
+    single = is_single(prompt)
     if single and sys.stdout.isatty() and not common.json and how.get("beam", 1) == 1:
         how.pop("beam", None)
         for piece in loaded.stream(prompt, **how):
             click.echo(piece, nl=False)
             sys.stdout.flush()
         return click.echo()
-    for line, result in answer_lines(lines, lambda texts: loaded.generate(texts, **how), single=single):
+    for line, result in answer_lines(lines, lambda texts: loaded.generate(texts, **how)):
         text = "" if result is None else result.text
-        if common.json:
-            keys = ("tokens", "logprobs", "finish_reason", "timing")
-            common.emit({"prompt": line, "text": text, **{key: getattr(result, key, None) for key in keys}})
-        else:
-            click.echo(text if single else text.replace("\\", "\\\\").replace("\n", "\\n"))
+        more = {key: getattr(result, key, None) for key in ("tokens", "logprobs", "finish_reason", "timing")}
+        shown = text if single else text.replace("\\", "\\\\").replace("\n", "\\n")
+        common.print_result({"prompt": line, "text": text, **more}, [shown])
     return None

@@ -19,21 +19,17 @@ def command(common: Common, name: str, context: int | None, attention: str | Non
 
     dtype = "fp32" if common.dtype == "auto" else common.dtype
     report = to_json(count(name, dtype=dtype, context=context, attention=attention))
-    if common.json:
-        common.emit(report)
-    else:
-        for row in rows(report):
-            click.echo(row)
+    common.print_result(report, format_report(report))
 
 
-def rows(report: Mapping[str, Any], indent: str = "") -> list[str]:
+def format_report(report: Mapping[str, Any], indent: str = "") -> list[str]:
     """The report as aligned lines; parts of parts are indented."""
     width = max((len(str(key)) for key in report), default=0)
     lines: list[str] = []
     for key, value in report.items():
         label = str(key).replace("_", " ")
         if isinstance(value, dict):
-            lines += [f"{indent}{label}", *rows(value, indent + "  ")]
+            lines += [f"{indent}{label}", *format_report(value, indent + "  ")]
         else:
             lines.append(f"{indent}{label:<{width}}  {f'{value:,}' if isinstance(value, int) else value}")
     return lines

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,9 @@ import click
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
 from qkv.messages import Message
+from qkv.plots import terminal
+from qkv.plots.forms import Table
+from qkv.plots.text import find_widest
 
 if TYPE_CHECKING:
     from qkv.labs.lab import Lab, Result
@@ -19,20 +22,6 @@ if TYPE_CHECKING:
 COLOURS = {"shown": "green", "refuted": "red", "true only when": "yellow", "not shown": "magenta"}
 ORDER = ("shown", "true only when", "not shown", "refuted", "inconclusive", "not run yet")
 NOT_RUN = {"not run yet": Message("not run yet")}
-
-
-@dataclass(frozen=True)
-class How:
-    """How to run labs, and what to do with the results."""
-
-    seeds: int
-    steps: int
-    jobs: int | None
-    cores: int
-    saved: bool
-    compare: bool
-    out: Path
-    brief: bool  # of several labs the verdict alone is told
 
 
 @verb("Claims of the field as experiments that you can run. Without a name, list them all with their verdicts; "
@@ -51,52 +40,54 @@ class How:
 @option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/labs"), help="directory for "
         "results and figures")
 def command(
-    common: Common, names: tuple[str, ...], exact: bool, seeds: int, steps: int | None, jobs: int | None, saved: bool,
-    compare: bool, html: Path | None, out: Path,
-) -> int:
+    common: Common, names: tuple[str, ...], exact: bool, html: Path | None, compare: bool, **how: Any
+) -> int | None:
+    from qkv import labs
+
     if names == ("misconceptions",):
-        return misconceptions(common)
+        entries = labs.misconceptions()
+        return common.print_result(entries, list_misconceptions(entries, common.lang))
     if html is not None and not html.parent.is_dir():
         raise QkvError("--html {html}: the directory {parent} does not exist", html=html, parent=html.parent)
-    from qkv import labs
-
-    free = cores()  # before torch is imported: some builds let go of the processors that `taskset` gave
+    # before torch is imported: some builds let go of the processors that `taskset` gave
+    how["cores"] = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     chosen = [*names, *(n for n in labs.list_names() if exact and labs.find_lab(n).kind == "exact" and n not in names)]
     if not chosen:
-        return listing(common, html)
+        return print_list(common, html)
     found = {name: labs.find_lab(name) for name in chosen}  # an unknown name is told before anything runs
-    return settle(common, found, How(seeds, steps or 0, jobs, free, saved, compare, out, len(found) > 1), html)
+    return run_labs(common, found, html, compare, how)
 
 
-def listing(common: Common, html: Path | None) -> int:
+def print_list(common: Common, html: Path | None) -> None:
     """All labs in both languages: which verdicts there are on the first screen, then each with its claim."""
     from qkv import labs
-    from qkv.labs.lab import KINDS, VERDICTS
 
     rows = sorted(labs.list_labs(), key=lambda r: (ORDER.index(r["verdict"]), r["name"]))
     if html is not None:
-        everything(common, [row["name"] for row in rows], html)
-    if common.json:
-        common.emit(rows)
-        return 0
+        names = [row["name"] for row in rows if labs.load_result(row["name"])]
+        save_pages(common, html, [(labs.find_lab(name), load_saved(name)) for name in names])
+    common.print_result(rows, list_labs(common, rows))
+    common.note("\nrun one: qkv lab NAME")
+
+
+def list_labs(common: Common, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The list as people read it."""
+    from qkv.labs.lab import KINDS, VERDICTS
+
     words = {**VERDICTS, **NOT_RUN}
+    marks = {v: click.style(format_both(words[v]), fg=COLOURS.get(v), bold=True) for v in ORDER}
     counts = Counter(r["verdict"] for r in rows)
     parts = [f"{format_both(words[v], ' ')} {counts[v]}" for v in ORDER if counts[v] or v in COLOURS]
-    labs_ = Message("{rows} labs", rows=len(rows))
-    click.echo(f"{labs_.to('zh')} labs: " + " · ".join(parts))
+    yield f"{Message('{rows} labs', rows=len(rows)).to('zh')} labs: " + " · ".join(parts)
     for word in (v for v in ORDER if counts[v]):
-        mark = click.style(format_both(words[word]), fg=COLOURS.get(word), bold=True)
-        click.echo(f"  {mark}: " + ", ".join(row["name"] for row in rows if row["verdict"] == word))
+        yield f"  {marks[word]}: " + ", ".join(row["name"] for row in rows if row["verdict"] == word)
     for row in rows:
-        word = row["verdict"]
-        mark = click.style(format_both(words[word]), fg=COLOURS.get(word), bold=True)
-        click.echo(f"\n{click.style(row['name'], bold=True)}  [{format_both(KINDS[row['kind']], ' ')}]  {mark}")
+        kind = format_both(KINDS[row["kind"]], " ")
+        yield f"\n{click.style(row['name'], bold=True)}  [{kind}]  {marks[row['verdict']]}"
         for claim, says in zip(row["claim"], row["says"], strict=True):
-            click.echo(f"  {claim}")
+            yield f"  {claim}"
             if says and not common.quiet:
-                click.echo(click.style(f"    → {says}", dim=True))
-    common.note("\nrun one: qkv lab NAME")
-    return 0
+                yield click.style(f"    → {says}", dim=True)
 
 
 def format_both(message: Message, between: str = " · ") -> str:
@@ -104,78 +95,77 @@ def format_both(message: Message, between: str = " · ") -> str:
     return f"{message.to('zh')}{between}{message}"
 
 
-def misconceptions(common: Common) -> int:
+def list_misconceptions(entries: Sequence[Mapping[str, str]], lang: str) -> Iterator[str]:
     """What circulates and is wrong, with what shows it."""
-    from qkv import labs
-
-    entries = labs.misconceptions()
-    if common.json:
-        common.emit(entries)
-        return 0
-    lang = common.talk.lang
     for n, entry in enumerate(entries, 1):
-        click.echo(f"\n{n:2}. {click.style('✗ ' + entry[f'idea_{lang}'], fg='red')}")
-        click.echo(f"    ✓ {entry[f'right_{lang}']}")
-        click.echo(click.style(f"    {entry['source']} · {entry['show']}", dim=True))
-    return 0
+        yield f"\n{n:2}. {click.style('✗ ' + entry[f'idea_{lang}'], fg='red')}\n    ✓ {entry[f'right_{lang}']}"
+        yield click.style(f"    {entry['source']} · {entry['show']}", dim=True)
 
 
-def settle(common: Common, found: "dict[str, Lab]", how: How, html: Path | None) -> int:
-    """Run labs one after another and tell what came out; Ctrl-C keeps what is done and stops."""
+def save_pages(common: Common, html: Path, done: "Sequence[tuple[Lab, Result]]") -> None:
+    """The page of some labs with their results."""
     from qkv.labs import page
+
+    html.write_text(page.write_pages(done, common.lang), encoding="utf-8")
+    common.note("page: {html}", html=html)
+
+
+def run_labs(
+    common: Common, found: "dict[str, Lab]", html: Path | None, compare: bool, how: Mapping[str, Any]
+) -> int:
+    """Run labs one after another and tell what came out; Ctrl-C keeps what is done and stops."""
     from qkv.labs.lab import as_json
 
     done: list[tuple[Lab, Result]] = []
-    agreed = True
+    agreed, brief = True, len(found) > 1  # of several labs the verdict alone is told
     for name, lab in found.items():
-        result = load_or_run(common, name, lab, how)
+        result = load_or_run(common, name, lab, how, brief=brief)
         done.append((lab, result))
         if not common.json:
-            print_result(lab, result, common, brief=how.brief)
-        if how.compare:
+            print_result(lab, result, common, brief=brief)
+        if compare:
             agreed &= compare_to_saved(common, lab, result)
         if result.stopped:
             break
     if common.json:
         told = [as_json(lab, result) for lab, result in done]
-        common.emit(told[0] if len(found) == 1 else told)
-    elif len(found) > 1:
+        common.emit(told if brief else told[0])
+    elif brief:
         seconds = sum(result.seconds for _, result in done)
-        click.echo(
-            common.say("{done} labs, {seconds:.1f} s together", done=len(done), seconds=seconds)
-        )
+        click.echo(common.say("{done} labs, {seconds:.1f} s together", done=len(done), seconds=seconds))
     if html is not None:
-        html.write_text(page.write_pages(done, common.talk.lang), encoding="utf-8")
-        common.note("page: {html}", html=html)
+        save_pages(common, html, done)
     return 130 if done[-1][1].stopped else 0 if agreed else 1
 
 
-def load_or_run(common: Common, name: str, lab: "Lab", how: How) -> "Result":
-    """The saved result of a lab, or the one of running it now: first what is expected, then the run."""
+def load_saved(name: str, folder: Path | None = None) -> "Result":
+    """The saved result of a lab, of the folder or else the package's own."""
     from qkv import labs
+    from qkv.labs.lab import from_json
+
+    kept = (folder and labs.load_result(name, folder)) or labs.load_result(name)
+    if kept is None:
+        raise QkvError("{name}: no saved result; run it without --saved", name=name, code="lab-not-saved")
+    return from_json(kept, Message("the saved result of {name}", name=name))
+
+
+def load_or_run(common: Common, name: str, lab: "Lab", how: Mapping[str, Any], *, brief: bool) -> "Result":
+    """The saved result of a lab, or the one of running it now: first what is expected, then the run."""
     from qkv.labs import page
-    from qkv.labs.lab import from_json, perform
+    from qkv.labs.lab import perform
 
     if not (common.json or common.quiet):
         click.echo(click.style(name, bold=True))
-        for head, text in () if how.brief else page.describe(lab, common.talk.lang):
+        for head, text in () if brief else page.describe(lab, common.lang):
             click.echo(f"  {head}{common.say(': ')}{text}")
-    if how.saved:
-        kept = labs.load_result(name, how.out) or labs.load_result(name)
-        if kept is None:
-            raise QkvError("{name}: no saved result; run it without --saved", name=name)
-        return from_json(kept, Message("the saved result of {name}", name=name))
-    jobs = how.jobs or (min(how.seeds, how.cores) if lab.kind == "trained" else 1)
+    if how["saved"]:
+        return load_saved(name, how["out"])
+    seeds, jobs = how["seeds"], how["jobs"] or (min(how["seeds"], how["cores"]) if lab.kind == "trained" else 1)
     if jobs > 1:
         common.note("{jobs} seeds at a time", jobs=jobs)
-    result = perform(name, lab, seeds=range(how.seeds), steps=how.steps, jobs=jobs, tell=progress(common))
-    keep(common, lab, result, how.out)
+    result = perform(name, lab, seeds=range(seeds), steps=how["steps"] or 0, jobs=jobs, tell=show_line(common))
+    save_result(common, lab, result, how["out"])
     return result
-
-
-def cores() -> int:
-    """The processors that we may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def compare_to_saved(common: Common, lab: "Lab", result: "Result") -> bool:
@@ -195,7 +185,7 @@ def compare_to_saved(common: Common, lab: "Lab", result: "Result") -> bool:
     return not found
 
 
-def progress(common: Common) -> Any:
+def show_line(common: Common) -> Callable[[str], None]:
     """A line that is written over on a terminal; nothing for pipes."""
     live = sys.stderr.isatty() and not (common.json or common.quiet)
 
@@ -206,7 +196,7 @@ def progress(common: Common) -> Any:
     return tell
 
 
-def keep(common: Common, lab: "Lab", result: "Result", out: Path) -> None:
+def save_result(common: Common, lab: "Lab", result: "Result", out: Path) -> None:
     """Save numbers and picture, so that a page opens at once; the package's own folder holds numbers alone."""
     from qkv import labs
     from qkv.labs import page
@@ -215,42 +205,23 @@ def keep(common: Common, lab: "Lab", result: "Result", out: Path) -> None:
     file = write_result(lab, result, out)
     if out.resolve() == labs.find_results().resolve():
         return
-    if not page.save_page(lab, Runs(result.numbers), file.with_suffix(".png"), common.talk.lang):
+    if not page.save_page(lab, Runs(result.numbers), file.with_suffix(".png"), common.lang):
         common.note("no PNG without matplotlib: pip install 'qkv[plot]'")
-
-
-def everything(common: Common, names: list[str], html: Path) -> None:
-    """The page of all labs that have a result."""
-    from qkv import labs
-    from qkv.labs import page
-    from qkv.labs.lab import from_json
-
-    kept = [(labs.find_lab(name), found) for name in names if (found := labs.load_result(name))]
-    done = [(lab, from_json(found, Message("the saved result of {name}", name=found["name"]))) for lab, found in kept]
-    html.write_text(page.write_pages(done, common.talk.lang), encoding="utf-8")
-    common.note("page: {html}", html=html)
 
 
 def print_result(lab: "Lab", result: "Result", common: Common, *, brief: bool) -> None:
     """The table and the picture in characters, unless brief; the verdict."""
     from qkv.labs import page
     from qkv.labs.lab import Runs
-    from qkv.plots import terminal
-    from qkv.plots.text import find_widest, pad
 
-    runs, lang = Runs(result.numbers), common.talk.lang
+    runs, lang = Runs(result.numbers), common.lang
     if not (common.quiet or brief):
         rows = page.list_rows(lab, runs, lang)
-        sizes = [find_widest(row[i] for row in rows) for i in range(2)]
-        click.echo()
-        for label, mean, spread in rows:
-            range_ = f"  {click.style(spread, dim=True)}" if spread else ""
-            click.echo(f"  {pad(label, sizes[0])}  {mean:>{sizes[1]}}{range_}")
-        click.echo()
+        wide = find_widest(mean for _, mean, _ in rows)
+        cells = [[label, f"{mean:>{wide}}", (spread, -1.0)] for label, mean, spread in rows]
+        click.echo("\n" + "\n".join(line.rstrip() for line in terminal.render(Table("", cells))) + "\n")
         for form in page.make_forms(lab, runs, lang):
-            for line in (*terminal.render(form), ""):
-                click.echo(f"  {line}".rstrip())
+            click.echo("\n".join(f"  {line}".rstrip() for line in (*terminal.render(form), "")))
     click.echo(click.style(page.write_verdict(result, lang), fg=COLOURS.get(result.verdict.word), bold=True))
     if not common.quiet:
-        click.echo(common.say("  {seconds:.1f} s ({cpu:.1f} s of processor)", seconds=result.seconds,
-                              cpu=result.cpu))
+        click.echo(common.say("  {seconds:.1f} s ({cpu:.1f} s of processor)", seconds=result.seconds, cpu=result.cpu))

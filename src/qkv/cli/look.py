@@ -6,8 +6,7 @@ On a real terminal the arrow keys then walk through what it could have written (
 """
 
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,11 @@ import click
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
 from qkv.messages import Message
+from qkv.plots import terminal
+from qkv.plots.forms import Cell, Table
+from qkv.plots.text import bar, clean, percent
 
+Say = Callable[..., str]  # of a template and its fields the text in the reader's language
 SHOWS = (  # those of explore/tables.py, which is not imported for --help
     "lens", "parts", "walk", "choices", "mask", "routes", "wavefront", "cache", "gradient", "shift", "neighbours",
     "analogy", "diff",
@@ -70,7 +73,7 @@ def command(
         raise click.UsageError(Message("TEXT is missing; give it in quotes, or --serve to type it on a page"))
     if empty := [t for t in text if not t.strip()]:
         raise QkvError("TEXT is empty ({empty!r}): there is nothing to look into", empty=empty[0])
-    loaded = common.load_model(model) if step is None else common.load_step(model, step)
+    loaded = common.load_model(model, step)
     if loaded.tokenizer is None:
         raise QkvError("{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights",
                        model=model)
@@ -96,19 +99,14 @@ def command(
     for note in (note for scene in found for note in scene.get("said", ())):
         common.note(note)
     if common.json:
-        return common.emit({"title": Path(model).name, "scenes": found, "lang": common.talk.lang, "html": html})
+        return common.emit({"title": Path(model).name, "scenes": found, "lang": common.lang, "html": html})
     for scene in found:
         print_scene(common, scene, how)
-    if len(text) == 1 and not html and is_interactive(common):
+    if len(text) == 1 and not html and common.is_interactive():
         from qkv.explore import alternatives
 
         alternatives.walk_alternatives(loaded, text[0], common.say)
     return None
-
-
-def is_interactive(common: Common) -> bool:
-    """Whether somebody sits at the keys of a real terminal."""
-    return not (common.quiet or os.environ.get("CI")) and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def show_lstm(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, Any]) -> None:
@@ -122,15 +120,9 @@ def show_lstm(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str,
     if common.json:
         return common.emit({"kind": "lstm", "texts": found})
     for one in found:
-        print_heading(common, one)
-        print_table(shade_cells(one["target"], one["source"], one["alignment"]))
+        click.echo(f"{one['text']} → {click.style(one['output'], bold=True)}")
+        print_sheets([make_alignment_table(common.say, one["target"], one["source"], one["alignment"])])
     return None
-
-
-def print_heading(common: Common, scene: dict[str, Any]) -> None:
-    """What was read and written, and what the table below it shows."""
-    click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
-    click.echo(common.say("\nalignment (where each written word looked, %)"))
 
 
 def write_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], html: str, how: dict[str, Any]) -> None:
@@ -138,7 +130,7 @@ def write_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], ht
     from qkv.explore import record
 
     asked = [(name, make_question(loaded, line, how)) for line in text]
-    made = record.record(asked, {name: loaded}, lang=common.talk.lang)
+    made = record.record(asked, {name: loaded}, lang=common.lang)
     Path(html).write_text(made, encoding="utf-8")
     common.note("wrote {html}, one offline file", html=html)
 
@@ -151,17 +143,13 @@ def write_figures(common: Common, loaded: Any, text: tuple[str, ...], how: dict[
     word = tables.parse_place(how["word"])
     made = figures.make_figures(loaded, text, layer=layer, head=head, word=word, say=common.say)
     paths = [str(path) for path in figures.save_figures(made, how["figures"])]
-    if common.json:
-        return common.emit({"figures": paths})
-    for path in paths:
-        click.echo(path)
-    return None
+    common.print_result({"figures": paths}, paths)
 
 
 EXAMPLES = {
     "demo": ("书和茶都在桌上，我看完了它。", "书和茶都在桌上，我喝完了它。", "我看完了那本书。"),
     "demo-lm": ("One, two, buckle my", "Twinkle, twinkle, little"),
-    "demo-bert": Message("I finished reading the [MASK]."),
+    "demo-bert": ("我爱[MASK]。", "I finished reading the [MASK]."),
     "demo-moe": ("我看完了那本书。", "书和茶都在桌上，我喝完了它。"),
 }
 
@@ -178,10 +166,8 @@ def list_examples(name: str) -> tuple[str, ...]:
     """Sentences to begin with: those of a bundled model, those with which a run was watched, or any."""
     from qkv.training.probes.records import FOLDER, ProbeLog
 
-    if name in EXAMPLES:
-        return tuple(EXAMPLES[name])
     known = tuple(ProbeLog(name).index["texts"]) if (Path(name) / FOLDER / "index.json").is_file() else ()
-    return known or ("The cat sat on the", "今天天气很")
+    return EXAMPLES.get(name) or known or ("The cat sat on the", "今天天气很")
 
 
 def serve_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], how: dict[str, Any]) -> None:
@@ -192,16 +178,13 @@ def serve_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], ho
 
     known = sorted(p.name for p in paths.bundled_dir().iterdir() if (p / "config.json").is_file())
     desk = server.Desk(
-        [name, *(n for n in known if n != name)], common.load_model, common.talk.lang,
+        [name, *(n for n in known if n != name)], common.load_model, common.lang,
         {**EXAMPLES, name: list(dict.fromkeys((*text, *list_examples(name))))}, models={name: loaded},
         first=question_as_json(make_question(loaded, text[0], how)) if text else {},
         watched=Path(name) if Path(name).is_dir() else Path("runs"),
     )
     page = server.Page(desk, port=how["port"], token=os.environ.get("QKV_TOKEN") or None)
-    if common.json:
-        common.emit({"url": page.url})
-    else:
-        click.echo(page.url)
+    common.print_result({"url": page.url}, [page.url])
     if not (how["no_browser"] or server.open_browser(page.url)):
         common.note("no browser or no display: open the address above in one")
     common.note("Ctrl-C ends it")
@@ -218,19 +201,19 @@ def show_readouts(
     found: list[dict[str, Any]] = []
     together = [s for s in show if s in ("analogy", "diff")]
     alone = [s for s in show if s not in together]
-    asks: list[tuple[list[str], tuple[str, ...]]] = [(together, texts), *((alone, (t,)) for t in texts)]
-    for names, part in asks:
+    for names, part in [(together, texts), *((alone, (t,)) for t in texts)]:
         traces = [] if set(names) <= {*tables.TABLES} else [tables.trace_text(loaded, t, names, how) for t in part]
         for name in names:
             ask = tables.parse_ask(common.say, loaded, part, how, traces)
             if name == "diff":
                 if len(traces) != 2:
-                    raise QkvError("diff: give two texts")
+                    raise QkvError("diff: give two texts", code="look-diff")
                 sheets, data = tables.diff(traces[0], traces[1], ask)
             else:
                 sheets, data = tables.SHOWS[name](traces[0] if traces else loaded.trace(), ask)
             found.append({"text": part[0] if len(part) == 1 else list(part), "show": name, "data": data})
-            print_sheets(() if common.json else sheets)
+            if not common.json:
+                print_sheets(sheets)
     if common.json:
         common.emit({"readouts": found})
 
@@ -242,7 +225,7 @@ def show_record(common: Common, model: str, step: int, moved: tuple[int, int] | 
 
     run = ProbeLog(model)
     if moved:
-        loaded = common.load_step(model, moved[0])
+        loaded = common.load_model(model, moved[0])
         sheets, data = probe_tables.compare_steps(run, *moved, common.say, loaded.core, loaded.tokenizer,
                                                   every=common.verbose)
     else:
@@ -252,137 +235,111 @@ def show_record(common: Common, model: str, step: int, moved: tuple[int, int] | 
     return print_sheets(sheets)
 
 
-def print_sheets(sheets: Sequence[Any]) -> None:
+def print_sheets(sheets: Iterable[Table]) -> None:
     """Tables with their titles and notes."""
-    from qkv.plots import terminal
-
     for sheet in sheets:
         click.echo("\n" + "\n".join(terminal.render(sheet)))
 
 
 def print_scene(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
-    """One text in the terminal."""
-    from qkv.explore import tables
-
-    for kind in ("layer", "head"):
-        check_number(scene, kind, how[kind])
+    """One text in the terminal: what was written, and the tables below it."""
     translation = scene["kind"] == "translation"
     part, side = ("encoder", "source") if translation else ("decoder", "target")
-    tokens = scene[side][: len(scene["attention"][part][0][0])]
-    if how["word"] and not any(how["word"] in token for token in tokens):
-        raise QkvError("--word {word}: not among the tokens {map}", word=how["word"],
-                       map=" ".join(map(format_token, tokens)))
+    check_choice(scene, scene[side][: len(scene["attention"][part][0][0])], how)
+    click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
     if translation:
-        print_heading(common, scene)
         weight = scene["alignment"]["weight"]
         if how["layer"] or how["head"]:
             weight = average_heads(scene["attention"]["cross"], how)
-        print_table(shade_cells(scene["target"][1:], scene["source"], weight))
-        print_edges(common, scene, "encoder", scene["source"], how)
+        sheets = [make_alignment_table(common.say, scene["target"][1:], scene["source"], weight)]
     else:
-        click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
-        click.echo(
-            common.say("\nguesses after each layer (those in brackets are thrown away)")
-        )
-        found = scene["guesses"]
-        words = scene["target"][: len(found["used"])]
-        print_table(tables.list_guesses(found["cells"], found["used"], words, common.say))
-        print_edges(common, scene, "decoder", scene["target"], how)
-        print_next_words(common, scene)
-    print_cuts(common, scene)
+        sheets = [make_guess_table(common.say, scene)]
+    sheets.append(make_edge_table(common.say, scene["attention"][part], scene[side], how))
+    if not translation:
+        sheets.append(make_next_word_table(common.say, scene))
+    if scene["proof"]:
+        sheets.append(make_cut_table(common.say, scene))
+    print_sheets(sheets)
 
 
-def check_number(scene: dict[str, Any], name: str, number: int | None) -> None:
-    """A QkvError where the model has no such layer or head."""
-    for part, layers in scene["attention"].items():
-        size = len(layers) if name == "layer" else len(layers[0])
-        if number and number > size:
-            raise QkvError("--{name} {number}: the {part} has {name}s 1 to {size}", name=name, number=number, part=part,
-                           size=size)
+def check_choice(scene: dict[str, Any], tokens: Sequence[str], how: dict[str, Any]) -> None:
+    """A QkvError where the model has no such layer or head, or the text no such word."""
+    for name in ("layer", "head"):
+        for part, layers in scene["attention"].items():
+            size = len(layers) if name == "layer" else len(layers[0])
+            if how[name] and how[name] > size:
+                raise QkvError("--{name} {number}: the {part} has {name}s 1 to {size}", name=name, number=how[name],
+                               part=part, size=size)
+    if how["word"] and not any(how["word"] in token for token in tokens):
+        raise QkvError("--word {word}: not among the tokens {map}", word=how["word"], map=" ".join(map(clean, tokens)))
+
+
+def pick_heads(layers: list[Any], how: dict[str, Any]) -> list[tuple[int, int, Any]]:
+    """(layer, head, weights) of the heads that --layer and --head leave."""
+    return [(i, h, weight) for i, heads in enumerate(layers) for h, weight in enumerate(heads)
+            if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)]
 
 
 def average_heads(layers: list[Any], how: dict[str, Any]) -> list[list[float]]:
     """The mean of the heads that --layer and --head leave."""
-    kept = [m for i, row in enumerate(layers) for h, m in enumerate(row)
-            if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)]
-    return [[sum(m[t][s] for m in kept) / len(kept) for s in range(len(kept[0][0]))] for t in range(len(kept[0]))]
+    kept = [weight for _, _, weight in pick_heads(layers, how)]
+    return [[sum(cells) / len(kept) for cells in zip(*rows, strict=True)] for rows in zip(*kept, strict=True)]
 
 
-def shade_cells(
-    rows: Sequence[str], columns: Sequence[str], weight: list[list[float]]
-) -> list[list[tuple[str, float]]]:
-    """The cells of a table: names, then a shade with its percentage."""
-    from qkv.plots.text import percent
-
-    head = [("", 0.0), *((format_token(c), 0.0) for c in columns)]
-    body = [[(format_token(r), 0.0), *map(percent, row)] for r, row in zip(rows, weight, strict=True)]
-    return [head, *body]
+def make_alignment_table(say: Say, rows: Sequence[str], columns: Sequence[str], weight: list[list[float]]) -> Table:
+    """Where each written word looked: a shade with its percentage."""
+    body = [[clean(row), *map(percent, weights)] for row, weights in zip(rows, weight, strict=True)]
+    return Table(say("alignment (where each written word looked, %)"), [["", *map(clean, columns)], *body])
 
 
-def print_edges(common: Common, scene: dict[str, Any], part: str, tokens: Sequence[str], how: dict[str, Any]) -> None:
+def make_guess_table(say: Say, scene: dict[str, Any]) -> Table:
+    """What each layer would have said at each position."""
+    from qkv.explore import tables
+
+    found = scene["guesses"]
+    rows = tables.list_guesses(found["cells"], found["used"], scene["target"][: len(found["used"])], say)
+    return Table(say("guesses after each layer (those in brackets are thrown away)"), rows)
+
+
+def make_edge_table(say: Say, layers: list[Any], tokens: Sequence[str], how: dict[str, Any]) -> Table:
     """The strongest edges of the word asked about, or of all words, over the heads that are looked at."""
-    layers = scene["attention"][part]
     word = how["word"] or "它"
     asked = [i for i, t in enumerate(tokens[: len(layers[0][0])]) if word in t]
-    found = sorted(
-        ((row[q][s], i, h, q, s) for i, heads in enumerate(layers) for h, row in enumerate(heads)
-         if how["layer"] in (None, i + 1) and how["head"] in (None, h + 1)
-         for q in (asked or range(len(row))) for s in range(len(row[q])) if s != q), reverse=True)[:6]
-    of = format_token(tokens[asked[0]]) if asked else ""
-    click.echo(common.say("\nstrongest edges of {of}", of=of) if of
-               else common.say("\nstrongest edges"))
-    lines = [[(f"{format_token(tokens[q])} → {format_token(tokens[s])}", 0.0), (f"{100 * w:.0f}%", w),
-              (common.say("layer {i} head {h}", i=i + 1, h=h + 1), 0.0)]
-             for w, i, h, q, s in found]
-    print_table(lines)
+    found = sorted(((row[q][s], i, h, q, s) for i, h, row in pick_heads(layers, how)
+                    for q in (asked or range(len(row))) for s in range(len(row[q])) if s != q), reverse=True)[:6]
+    title = say("strongest edges of {of}", of=clean(tokens[asked[0]])) if asked else say("strongest edges")
+    return Table(title, [[f"{clean(tokens[q])} → {clean(tokens[s])}", (f"{100 * w:.0f}%", w),
+                          say("layer {i} head {h}", i=i + 1, h=h + 1)] for w, i, h, q, s in found])
 
 
-def print_next_words(common: Common, scene: dict[str, Any]) -> None:
+def make_next_word_table(say: Say, scene: dict[str, Any]) -> Table:
     """The likeliest words after the prompt, as bars."""
-    click.echo(common.say("\nthe next word after the prompt"))
     best = scene["guesses"]["cells"][-1][scene["prompt"] - 1]
-    print_table([[(format_token(w), 0.0), (("█" * round(p * 30) or "▏") + f" {100 * p:.1f}%", p)] for w, p in best])
+    rows = [[clean(w), (f"{bar(p, 1.0, 30)[0]} {100 * p:.1f}%", p)] for w, p in best]
+    return Table(say("the next word after the prompt"), rows)
 
 
-def print_cuts(common: Common, scene: dict[str, Any]) -> None:
+def make_cut_table(say: Say, scene: dict[str, Any]) -> Table:
     """The proof: which edges change the target most when they are cut, from the asked word and from the written one."""
-    proof, across = scene["proof"], scene.get("across")
-    if not proof:
-        return
-    at, query, target = proof["at"], proof["query"], scene["target"]
-    before, goal = proof["before"][at], format_token(target[at])
-    said = common.say("P({goal}) was {before:.2f}", goal=goal, before=before)
-    click.echo(common.say("\none edge cut, run again: {said}", said=said))
-    tokens = scene["source"] if across else target
-    rows = find_strongest_cuts(common, proof, query, at, tokens, format_token(tokens[query]))
-    print_table(rows + (find_strongest_cuts(common, across, at - 1, at, tokens, goal) if across else []))
+    proof, across, target = scene["proof"], scene.get("across"), scene["target"]
+    at, query = proof["at"], proof["query"]
+    tokens, goal = scene["source"] if across else target, clean(target[at])
+    said = say("P({goal}) was {before:.2f}", goal=goal, before=proof["before"][at])
+    rows = find_strongest_cuts(say, proof, query, at, tokens, clean(tokens[query]))
+    if across:
+        rows += find_strongest_cuts(say, across, at - 1, at, tokens, goal)
+    return Table(say("one edge cut, run again: {said}", said=said), rows)
 
 
 def find_strongest_cuts(
-    common: Common, proof: dict[str, Any], query: int, at: int, tokens: Sequence[str], asking: str
-) -> list[list[tuple[str, float]]]:
+    say: Say, proof: dict[str, Any], query: int, at: int, tokens: Sequence[str], asking: str
+) -> list[list[str | Cell]]:
     """The three cuts from a query that cost the target most, each with what would be said instead."""
     keys = range(query) if proof["side"] == "decoder" else range(len(tokens))
     own = None if proof["side"] == "cross" else query
     before, after = proof["before"][at], proof["after"][query]
     return [
-        [(f"{asking} ✂ {format_token(tokens[s])}", 0.0), (f"{before:.2f} → {p:.2f}", before - p),
-         (common.say("says ") + format_token(proof["instead"][query][s][at]), 0.0)]
+        [f"{asking} ✂ {clean(tokens[s])}", (f"{before:.2f} → {p:.2f}", before - p),
+         say("says ") + clean(proof["instead"][query][s][at])]
         for p, s in sorted((after[s][at], s) for s in keys if s != own)[:3]
     ]
-
-
-def format_token(piece: str) -> str:
-    """A token as it stands in a cell."""
-    from qkv.plots.text import clean
-
-    return clean(piece) or "␣"
-
-
-def print_table(rows: list[list[tuple[str, float]]]) -> None:
-    """Aligned cells, wide characters counted as two; on a terminal the number beside each gives its colour."""
-    from qkv.plots import terminal
-    from qkv.plots.forms import Table
-
-    for line in terminal.render(Table("", rows)):
-        click.echo(line)

@@ -41,7 +41,7 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
         page.parent.mkdir(parents=True, exist_ok=True)
         title = common.say("Runs in {folder}", folder=folder)
         rows = html.render(Table("", list_rows(common, runs, drawn)))
-        text = html.page(title, f"<h1>{escape(title)}</h1>{html.render(form)}{rows}", common.talk.lang)
+        text = html.page(title, f"<h1>{escape(title)}</h1>{html.render(form)}{rows}", common.lang)
         page.write_text(text, encoding="utf-8")
     if common.json:
         told = [

@@ -3,6 +3,7 @@
 import click
 
 from qkv.cli.common import Common, answer_lines, option, read_lines, verb
+from qkv.errors import QkvError
 
 
 @verb("Print the total log-probability (natural logarithm) of each text, before the text; with -, read one text per "
@@ -22,18 +23,13 @@ def command(common: Common, model: str, text: str | None, pairs: bool) -> None:
     def score_lines(texts: list[str]) -> list[float]:
         return loaded.score([split_pair(line) if apart else line for line in texts])
 
-    for line, found in answer_lines(lines, score_lines, single=text is not None and text != "-"):
+    for line, found in answer_lines(lines, score_lines):
         number = None if found is None else float(found)
-        if common.json:
-            common.emit({"text": line, "logprob": number})
-        else:
-            click.echo("" if number is None else f"{number:.4f}\t{line}")
+        common.print_result({"text": line, "logprob": number}, ["" if number is None else f"{number:.4f}\t{line}"])
 
 
 def split_pair(line: str) -> tuple[str, str]:
     """What stands before a line's tab, and what after it."""
-    from qkv.errors import QkvError
-
     parts = tuple(line.split("\t"))
     if len(parts) != 2 or not all(part.strip() for part in parts):
         raise QkvError("{line!r} has {parts} tabs, expected one: what is given, a tab, what is scored", line=line[:60],

@@ -1,12 +1,14 @@
 """`qkv translate MODEL [TEXT|-]`: one line in, one line out; a blank line stays blank."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
-from qkv.cli.common import BATCH, Common, answer_lines, drop_unset, ensemble, option, read_lines, verb
+from qkv.cli.common import BATCH, Common, answer_lines, drop_unset, ensemble, option, read_lines, to_json, verb
 from qkv.messages import Message
 
+KEYS = ("text", "score", "tokens", "alignment", "unknown")  # of a translation, as JSON
 ROWS = 1024  # hypotheses of the lines that are read together: enough lines to sort by length, and memory for them
 
 
@@ -36,33 +38,22 @@ def command(
     lines, loaded, others = read_lines(text, "translate"), common.load_model(model), common.load_models(ensemble)
     how = drop_unset(**how, **({"align": True} if align else {})) | others
     blank = loaded.tokenizer is not None and is_closed(loaded.tokenizer)
-    single, most = text is not None and text != "-", max(BATCH, ROWS // how["beam"])
-    for line, result in answer_lines(lines, lambda texts: loaded.translate(texts, **how), single=single, most=most):
-        _tell(common, line, result, scores, align, blank)
+    most = max(BATCH, ROWS // how["beam"])
+    for line, result in answer_lines(lines, lambda texts: loaded.translate(texts, **how), most=most):
+        best = [] if result is None else [result, *result.others]
+        told = [{key: getattr(r, key, None) for key in KEYS} for r in best] or [{"text": ""}]
+        missing = getattr(result, "unknown", ())
+        if missing:
+            common.note("not in the vocabulary: {words}{plural}", words=", ".join(missing),
+                        plural=Message("; left blank") if blank else "")
+        rows = list_translations(best, scores, align) if best and not (missing and blank) else [""]
+        common.print_result({"source": line, **told[0], **({"nbest": told} if len(told) > 1 else {})}, rows)
 
 
-def _tell(common: Common, line: str, result: Any, scores: bool, align: bool, blank: bool) -> None:
-    """One line's translation, and the next best if they were asked for; `blank` where unknown words forbid a guess."""
-    best = [] if result is None else [result, *result.others]
-    if common.json:
-        keys = ("text", "score", "tokens", "alignment", "unknown")
-        told = [{key: getattr(r, key, None) for key in keys} for r in best]
-        first = told[0] if told else {"text": ""}
-        return common.emit({"source": line, **first, **({"nbest": told} if len(told) > 1 else {})})
-    if missing := getattr(result, "unknown", ()):
-        words = ", ".join(missing)
-        common.note("not in the vocabulary: {words}{plural}", words=words,
-                    plural=Message("; left blank") if blank else "")
-    if not best or (missing and blank):
-        return click.echo("")
+def list_translations(best: Sequence[Any], scores: bool, align: bool) -> Iterator[str]:
+    """The best translations of a line, each with the source position that each target token looked at most."""
     for r in best:
-        click.echo(f"{r.score:.4f}\t{r.text}" if scores else r.text)
+        yield f"{r.score:.4f}\t{r.text}" if scores else r.text
         if align and r.alignment is not None:
-            click.echo("\t" + " ".join(f"{t}-{s}" for t, s in enumerate(_find_strongest(r.alignment))))
-    return None
-
-
-def _find_strongest(alignment: Any) -> list[int]:
-    """The source position that each target token looked at most."""
-    rows = alignment.tolist() if hasattr(alignment, "tolist") else alignment
-    return [max(range(len(row)), key=row.__getitem__) for row in rows]
+            yield "\t" + " ".join(f"{t}-{max(range(len(row)), key=row.__getitem__)}"
+                                  for t, row in enumerate(to_json(r.alignment)))

@@ -7,8 +7,7 @@ from qkv.messages import Message
 # Kinds of values, then whole sentences: what click says (8.1 and later), and the message that it is.
 KINDS = {
     "integer": Message("integer"), "float": Message("number"), "integer range": Message("integer"),
-    "float range": Message("number"), "boolean": Message("true or false value"), "file": Message(
-        "file"),
+    "float range": Message("number"), "boolean": Message("true or false value"), "file": Message("file"),
     "directory": Message("directory"), "path": Message("path"),
 }
 SAID = (
@@ -18,29 +17,21 @@ SAID = (
     (r"Did you mean (?P<name>[^?]+)\?", Message("Did you mean {name}?")),
     (r"Missing (?:argument|option|parameter):? (?P<name>'[^']+')\.?", Message("Missing {name}.")),
     (r"Choose from:", Message("Choose from:")),
-    (r"Option (?P<name>'[^']+') requires an argument\.",
-     Message("Option {name} requires an argument.")),
+    (r"Option (?P<name>'[^']+') requires an argument\.", Message("Option {name} requires an argument.")),
     (r"Option (?P<name>'[^']+') requires (?P<count>\d+) arguments\.",
      Message("Option {name} requires {count} arguments.")),
-    (r"Option (?P<name>'[^']+') does not take a value\.",
-     Message("Option {name} does not take a value.")),
-    (r"Got unexpected extra arguments? \((?P<words>.+)\)",
-     Message("Got unexpected extra arguments ({words})")),
+    (r"Option (?P<name>'[^']+') does not take a value\.", Message("Option {name} does not take a value.")),
+    (r"Got unexpected extra arguments? \((?P<words>.+)\)", Message("Got unexpected extra arguments ({words})")),
     (r"Invalid value for (?P<name>.+?): ", Message("Invalid value for {name}: ")),
-    (r"(?P<value>\S+) is not in the range (?P<range>.+?)\.$",
-     Message("{value} is not in the range {range}.")),
+    (r"(?P<value>\S+) is not in the range (?P<range>.+?)\.$", Message("{value} is not in the range {range}.")),
     (r"(?P<value>'.*?') is not one of (?P<names>.+)\.$", Message("{value} is not one of {names}.")),
     (r"(?P<value>'.*?') is not (?P<wanted>'.*?')\.$", Message("{value} is not {wanted}.")),
-    (r"(?P<value>'.*?') is not a valid (?P<kind>[a-z ]+)\.",
-     Message("{value} is not a valid {kind}.")),
-    (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') does not exist\.",
-     Message("{kind} {path} does not exist.")),
+    (r"(?P<value>'.*?') is not a valid (?P<kind>[a-z ]+)\.", Message("{value} is not a valid {kind}.")),
+    (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') does not exist\.", Message("{kind} {path} does not exist.")),
     (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') is a (?P<found>file|directory)\.",
      Message("{path} is a {found}, not a {kind}.")),
-    (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') is not readable\.",
-     Message("{kind} {path} is not readable.")),
-    (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') is not writable\.",
-     Message("{kind} {path} is not writable.")),
+    (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') is not readable\.", Message("{kind} {path} is not readable.")),
+    (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') is not writable\.", Message("{kind} {path} is not writable.")),
 )
 
 

@@ -82,15 +82,32 @@ STEPS = {str(step): step for step in (
 )}
 
 
+LABELS = {"given": Message("value given")} | {label: label for label in (
+    Message("row"), Message("scaled"), Message("position"), Message("q before"), Message("product"), Message("running"),
+    Message("sum"), Message("scale"), Message("scaled sum"), Message("score"), Message("mask"), Message("pattern"),
+    Message("weight"), Message("all heads"), Message("head weights"), Message("joined"), Message("out"),
+    Message("before"), Message("read"), Message("said"), Message("after"), Message("mean"), Message("spread"),
+    Message("chances"), Message("next ids"))}
+
+
+def translate_label(name: str, say: Callable[..., str]) -> str:
+    """The name of a strip in the reader's language; names of taps and letters stay."""
+    stem, _, moment = name.rpartition(" ")
+    if stem and moment in ("mean", "spread"):
+        return f"{say(LABELS[stem])} {say(LABELS[moment])}"
+    return say(LABELS.get(name, name))
+
+
 def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The seven steps of one position."""
     found = t.walk(ask.path(t), head=ask.head, query=ask.pos, key=ask.key)
     pieces = tokens_of(t, "encoder." if ask.part == "cross" else found.path)
     q, k = found["ids"].words[found.query].strip(), pieces[found.key].strip()
     head = f"{found.path} {ask.say('head')} {found.head + 1}: {q} → {k}"
-    sheets = [Table(f"{head} ({found.reason}) {100 * float(found['weight'].values):.1f}%", [])]
+    sheets = [Table(f"{head} ({ask.say(SIGNS[found.reason][1])}) {100 * float(found['weight'].values):.1f}%", [])]
     for n, (step, strips) in enumerate(found.steps.items(), start=1):
-        rows = [(s.name, f"{s.letters} {list(s.whole)}" if s.whole else "", show_strip(s), s.line) for s in strips]
+        rows = [(translate_label(s.name, ask.say), f"{s.letters} {list(s.whole)}" if s.whole else "",
+                 show_strip(s), s.line) for s in strips]
         sheets.append(make_table(f"{n} {ask.say(STEPS[step])}", rows))
     data = {step: [{"name": s.name, "line": s.line, "shape": s.whole, "letters": s.letters, "words": s.words,
                     "values": s.values} for s in strips] for step, strips in found.steps.items()}

@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qkv.errors import QkvError
 from qkv.messages import Message
-from qkv.plots.forms import (
-    BLUE,
-    COLOURS,
-    ORANGE,
-    Bars,
-    Form,
-    Grid,
-    Lines,
-    Table,
-    list_words,
-    trim,
-)
+from qkv.plots.forms import BLUE, COLOURS, ORANGE, Bars, Form, Grid, Lines, Table, list_words, trim
 from qkv.plots.text import clean, find_widest, format_number
 
 if TYPE_CHECKING:

@@ -9,20 +9,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from qkv.plots.forms import (
-    BLUE,
-    COLOURS,
-    ORANGE,
-    Bars,
-    Form,
-    Grid,
-    Lines,
-    Table,
-    find_bounds,
-    list_words,
-    scale,
-    trim,
-)
+from qkv.plots.forms import BLUE, COLOURS, ORANGE, Bars, Form, Grid, Lines, Table, find_bounds, list_words, scale, trim
 from qkv.plots.text import clean, find_widest, format_number
 
 EDGE, FOOT, TALL = 60, 46, 220  # beside and below the lines of a chart, and their height
@@ -193,6 +180,4 @@ def draw_table(form: Table) -> str:
     return make_table(rows, lambda i, j: "text-align:right" if j in right else "")
 
 
-MARKS: dict[type, Callable[[Any], str]] = {
-    Grid: draw_grid, Bars: draw_bars, Lines: draw_lines, Table: draw_table,
-}
+MARKS: dict[type, Callable[[Any], str]] = {Grid: draw_grid, Bars: draw_bars, Lines: draw_lines, Table: draw_table}

@@ -18,13 +18,8 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille 
 def render(form: Form) -> list[str]:
     """The lines of a picture: title, marks, note."""
     title = [click.style(" · ".join(list_words(form.title)), bold=True)] if list_words(form.title) else []
-    note = [f"({w})" for w in list_words(form.note)] if not isinstance(form, Table) else list_notes(form)
+    note = [f"  {w}" if isinstance(form, Table) else f"({w})" for w in list_words(form.note)]
     return [*title, *MARKS[type(form)](form), *note]
-
-
-def list_notes(form: Table) -> list[str]:
-    """The note below a table, as far in as its columns."""
-    return [f"  {w}" for w in list_words(form.note)]
 
 
 def draw_grid(form: Grid) -> list[str]:
@@ -121,5 +116,4 @@ def paint_series(text: str, who: int) -> str:
 
 
 MARKS: dict[type, Callable[[Any], list[str]]] = {
-    Grid: draw_grid, Bars: draw_bars, Lines: draw_lines, Table: draw_table,
-}
+    Grid: draw_grid, Bars: draw_bars, Lines: draw_lines, Table: draw_table}

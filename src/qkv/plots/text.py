@@ -17,19 +17,14 @@ def clean(text: str) -> str:
     return "".join(letters) or "␣" * bool(text)
 
 
-def width(text: str) -> int:
-    """The columns of a text in a terminal, where a Chinese character takes two."""
-    return cell_len(text)
-
-
 def find_widest(texts: Iterable[str]) -> int:
-    """The columns of the widest text."""
-    return max(map(width, texts), default=0)
+    """The columns of the widest text in a terminal, where a Chinese character takes two."""
+    return max(map(cell_len, texts), default=0)
 
 
 def pad(text: str, size: int) -> str:
     """A text filled up to so many columns."""
-    return text + " " * max(0, size - width(text))
+    return text + " " * max(0, size - cell_len(text))
 
 
 def format_number(x: float, digits: int = 3) -> str:
