@@ -360,8 +360,8 @@ def decoding_setup(model: Model, ids: list[int], question: Question) -> tuple[li
     asked = GenerateOptions.parse({"max_new_tokens": most, **dict(question.sampling)}, {})
     options = replace(decode_options(model, asked), stop_strings=(), text_stream=None)
     if kind(model) == "decoder":
-        return [*ids, *question.force], options, asked.choice
-    return ids, replace(options, start=(*options.start, *question.force)), asked.choice
+        return [*ids, *question.force], options, asked
+    return ids, replace(options, start=(*options.start, *question.force)), asked
 
 
 def choose_search(model: Model, question: Question) -> beams.Search | None:
