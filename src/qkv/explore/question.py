@@ -403,8 +403,7 @@ def read_once(model: Model, ids: list[int]) -> None:
         raise Refused("this encoder-decoder has no head, so it writes no words")
     x = torch.tensor([ids], device=model.device)
     free = torch.tensor([len(ids)], device=model.device) if kind(model) == "prefix" else None
-    step = core.begin(x, Inputs(prefix_len=free), mode="prefill")
-    hidden = core.run_stack(x, step)
+    hidden, step = core.run_stack(x, Inputs(prefix_len=free), mode="prefill")
     if core.spec.head:
         step.tap(core, "logits", core.head(hidden))
     if core.spec.labels:
