@@ -75,7 +75,8 @@ def test_every_kernel_is_the_open_maths(kernel: Kernel) -> None:
         if mask.bias is not None:
             visible = (mask.bias == 0).any(-1)[:, 0].expand(ROWS, -1)  # a padded query may see nothing
         gap = (got - expected).transpose(1, 2)[visible].abs().max()
-        assert gap <= 1e-5, f"{kernel.__name__}: {name} groups={groups} padded={padded} packed={packed} past={past}: {gap}"
+        what = f"groups={groups} padded={padded} packed={packed} past={past}"
+        assert gap <= 1e-5, f"{kernel.__name__}: {name} {what}: {gap}"
 
 
 @pytest.mark.parity
