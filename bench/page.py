@@ -32,8 +32,8 @@ def main() -> None:
     page = server.Page(server.Desk(["demo"], lambda name: qkv.load(name, device="cpu"), examples={"demo": [TEXT]}))
     url = page.start()
     try:
-        assert page.site.begun
-        page.site.begun[1].result()  # what is timed is a page that is served already
+        assert page.desk.begun
+        page.desk.begun[1].result()  # what is timed is a page that is served already
         first = seen(url, 2 if given.smoke else max(5, given.rounds))
     finally:
         page.stop()

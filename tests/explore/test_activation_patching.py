@@ -7,7 +7,7 @@ import pytest
 
 import qkv
 from qkv.explore import activation_patching, answers
-from qkv.explore.question import Question, Refused, Run, ask
+from qkv.explore.question import Question, Refused, Run, ask, mask_token
 from qkv.lens import activation_patching as lens_patching
 
 READ, DRUNK = "书和茶都在桌上，我看完了它。", "书和茶都在桌上，我喝完了它。"
@@ -73,7 +73,7 @@ def test_an_encoder_is_patched_where_both_texts_have_a_blank() -> None:
     model = qkv.load("demo-bert", device="cpu")
     run = ask(model, Question("我爱喝[MASK]。", "我看完了那本[MASK]。"))
     depth, ids = activation_patching.list_movable(run)["encoder"]
-    source, pos = (str(one.index(activation_patching.mask_token(model))) for one in ids)
+    source, pos = (str(one.index(mask_token(model))) for one in ids)
     assert source != pos
     found = patched(run, part="encoder", layer=str(depth), source=source, pos=pos)
     # the last state of the blank is all that its guess is made from

@@ -491,14 +491,15 @@ def test_bad_queries_say_what_is_allowed(what: str, said: dict[str, str], fault:
     [
         ({}, "no text"), ({"text": "  "}, "no text"), ({"text": 3}, "no text"), ({"text": "a", "secnd": "b"}, "second"),
         ({"text": "a", "beam": 0}, "beam"), ({"text": "a", "max_new_tokens": 1.5}, "whole number"),
-        ({"text": "a", "force": ["x"]}, "list of token ids"), ({"text": "a", "sampling": {"heat": 1}}, "temperature"),
-        ({"text": "a", "sampling": {"top_k": "3"}}, "numbers"),
+        ({"text": "a", "force": ["x"]}, "force"), ({"text": "a", "sampling": {"heat": 1}}, "temperature"),
+        ({"text": "a", "sampling": {"top_k": "3"}}, "top_k"),
         ({"text": "a", "cut": {"part": "decoder"}}, "part, layer"),
+        ({"text": "a", "cut": {"part": "decoder", "layer": 0, "head": 0, "kye": 1}}, "did you mean 'key'"),
         ({"text": "a", "cut": {"part": "decoder", "layer": 0, "head": 0, "query": 1}}, "query and key"),
     ],
 )
 def test_bad_questions_say_what_is_expected(body: dict[str, Any], fault: str) -> None:
-    with pytest.raises(Refused, match=fault) as found:
+    with pytest.raises(QkvError, match=fault) as found:
         Question.from_json(body)
     assert found.value.message.to("zh") != str(found.value)
 
@@ -506,7 +507,8 @@ def test_bad_questions_say_what_is_expected(body: dict[str, Any], fault: str) ->
 @pytest.mark.parametrize(
     ("question", "fault"),
     [
-        (Question("One", force=(10**6,)), "no id"), (Question("One", cut=Cut("cross", 0, 0)), "this model has decoder"),
+        (Question("One", force=(10**6,)), "no id"), (Question("One", force=(-1,)), "no id"),
+        (Question("One", cut=Cut("cross", 0, 0)), "this model has decoder"),
         (Question("One", cut=Cut("decoder", 8, 0)), "0 to 3"), (Question("One", cut=Cut("decoder", 0, 8)), "0 to 3"),
         (Question("One", cut=Cut("decoder", 0, 0, 90, 0), max_new_tokens=2), "had no effect"),
     ],

@@ -44,8 +44,8 @@ def served(watched: Path) -> Iterator[server.Page]:
     page = server.Page(desk)
     page.start()
     try:
-        assert page.site.begun
-        page.site.begun[1].result(120)
+        assert page.desk.begun
+        page.desk.begun[1].result(120)
         yield page
     finally:
         page.stop()

@@ -9,14 +9,22 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.explore.scenes import SceneOptions, describe_texts
+from qkv.explore.question import Question
+from qkv.explore.scenes import describe_text
+from qkv.model import Model
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
+from qkv.tasks.types import SpecialTokens
 
 WORDS = ["<pad>", "</s>", *"书和茶都在桌上我看完了它。", *"abcdefghijklmnopqrst", "</script><b>"]
 
 
 class Letters:
     """A tokenizer of single characters."""
+
+    mask_id, stream = None, None
+
+    def find_unknown(self, text: str) -> list[str]:
+        return []
 
     def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:
         return [*(WORDS.index(c) for c in text), *([1] if side == "source" and special else [])]
@@ -47,14 +55,14 @@ def made(*, both: bool) -> Transformer:
     return core
 
 
-HOW = SceneOptions(start=(0,), eos=(1,), forbid=(0,), max_new_tokens=5)
+SPECIAL = SpecialTokens(start=0, eos=(1,), forbid=(0,))
 TEXT = "书和茶都在桌上我看完了它。"
 
 
 @torch.no_grad()
 def test_a_translations_numbers_are_those_of_the_model_alone() -> None:
     core, letters = made(both=True), Letters()
-    scene = describe_texts(core, letters, [TEXT], HOW)[0]
+    scene = describe_text(Model(core, letters, SPECIAL), Question(TEXT, max_new_tokens=5))  # type: ignore[arg-type]
     source = torch.tensor([letters.encode(TEXT)])
     target = [0, *(WORDS.index(w) for w in scene["target"][1:])]
     memory = core.encode(source)
@@ -79,7 +87,7 @@ def test_a_translations_numbers_are_those_of_the_model_alone() -> None:
 @torch.no_grad()
 def test_a_continuation_marks_rejected_guesses_and_proves_on_the_decoder() -> None:
     core = made(both=False)
-    scene = describe_texts(core, Letters(), ["书和茶"], SceneOptions(max_new_tokens=4))[0]
+    scene = describe_text(Model(core, Letters()), Question("书和茶", max_new_tokens=4))  # type: ignore[arg-type]
     assert scene["prompt"] == 4
     assert scene["guesses"]["used"] == [False, False, False, True, True, True, True]
     ids = torch.tensor([[WORDS.index(w) for w in scene["target"]]])
@@ -95,4 +103,12 @@ def test_an_encoder_alone_writes_no_scene() -> None:
     b = Block(Attention(2, 2, 16, Mask("full")), Ffn(48, "gelu"), norm_sum=Norm("layer"))
     core = Transformer(Spec(len(WORDS), encoder=Stack(32, (b,), Table("learned", 64)))).eval()
     with pytest.raises(QkvError, match="encoder alone"):
-        describe_texts(core, Letters(), ["我"], HOW)
+        describe_text(Model(core, Letters(), SPECIAL), Question("我"))  # type: ignore[arg-type]
+
+
+def test_what_a_long_text_leaves_out_is_said() -> None:
+    model = Model(made(both=False), Letters())  # type: ignore[arg-type]
+    scene = describe_text(model, Question("书" * 100, max_new_tokens=1))
+    assert "tokens" in scene["said"][0]
+    assert len(scene["target"]) < 100
+    assert "said" not in describe_text(model, Question("书和茶", max_new_tokens=1))

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +126,7 @@ def test_the_token_becomes_a_cookie_that_scripts_cannot_read(lm: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/app.js", "/api/about", "/api/events", "/api/watch", "/api/r/x/meta", "/?token=wrong"]
+    "path", ["/", "/app.js", "/api/about", "/api/events", "/api/watch", "/api/r/x/meta", "/?token=wrong", "/no/such"]
 )
 def test_without_the_token_nothing_is_answered(lm: Model, path: str) -> None:
     reply = Browser(desk_of(lm), known=False).get(path)
@@ -187,15 +186,12 @@ def test_static_files_have_a_tag(browser: Browser) -> None:
 # The answers with which the page opens
 
 
-def opened(desk: Desk) -> tuple[server.Site, Browser]:
-    """The site once those answers are made, and a browser in it."""
-    site = server.Site(desk, server.Gate(TOKEN, PORT), ThreadPoolExecutor(1))
-    site.prepare()
-    assert site.begun
-    site.begun[1].result(60)
-    browser = Browser(desk)
-    browser.app = server.build_app(site)
-    return site, browser
+def opened(desk: Desk) -> Browser:
+    """A browser, once those answers are made."""
+    desk.prepare()
+    assert desk.begun
+    desk.begun[1].result(60)
+    return Browser(desk)
 
 
 def carried(browser: Browser) -> dict[str, Any]:
@@ -206,7 +202,7 @@ def carried(browser: Browser) -> dict[str, Any]:
 
 def test_the_page_brings_the_answers_with_which_it_opens(lm: Model) -> None:
     desk = desk_of(lm, examples={"demo-lm": ["One, two, <b>"]})
-    _, browser = opened(desk)
+    browser = opened(desk)
     found = carried(browser)
     run = browser.post("/api/run", {"text": "One, two, <b>"}).json["run"]
     assert json.loads(found.pop('/api/run?{"text":"One, two, <b>"}')["body"]) == {"run": run}
@@ -222,26 +218,26 @@ def test_the_page_brings_the_answers_with_which_it_opens(lm: Model) -> None:
 
 def test_a_question_that_was_typed_is_what_the_page_opens_with(lm: Model) -> None:
     desk = desk_of(lm, examples={"demo-lm": ["One"]}, first={"text": "Three, four", "max_new_tokens": 2})
-    found = carried(opened(desk)[1])
+    found = carried(opened(desk))
     assert '/api/run?{"max_new_tokens":2,"text":"Three, four"}' in found
 
 
 def test_without_answers_the_page_is_served_all_the_same(lm: Model) -> None:
     assert carried(Browser(desk_of(lm))) == {}  # nobody began
-    assert carried(opened(desk_of(lm))[1]) == {}  # no text to open with
+    assert carried(opened(desk_of(lm))) == {}  # no text to open with
     fault = Desk(["demo-lm"], lambda name: qkv.load("no-such-model"), examples={"demo-lm": ["One"]})
-    assert carried(opened(fault)[1]) == {}
+    assert carried(opened(fault)) == {}
     assert Browser(fault).get("/").status == 200
 
 
 def test_a_model_that_was_trained_meanwhile_makes_them_anew(lm: Model) -> None:
     desk = desk_of(lm, examples={"demo-lm": ["One"], "demo-bert": ["我爱[MASK]。"]})
-    site, browser = opened(desk)
+    browser = opened(desk)
     assert carried(browser)
     desk.names.insert(0, "demo-bert")
     assert carried(browser) == {}
-    assert site.begun
-    site.begun[1].result(60)
+    assert desk.begun
+    desk.begun[1].result(60)
     assert json.loads(carried(browser)["/api/about"]["body"])["model"] == "demo-bert"
 
 

@@ -92,7 +92,9 @@ def command(
         return show_readouts(common, loaded, text, show or ("lens",), how)
     from qkv.explore import scenes
 
-    found = scenes.describe_texts(loaded.core, loaded.tokenizer, text, make_how(loaded, how))
+    found = [scenes.describe_text(loaded, make_question(loaded, line, how), how["word"] or "它") for line in text]
+    for note in (note for scene in found for note in scene.get("said", ())):
+        common.note(note)
     if common.json:
         return common.emit({"title": Path(model).name, "scenes": found, "lang": common.talk.lang, "html": html})
     for scene in found:
@@ -256,16 +258,6 @@ def print_sheets(sheets: Sequence[Any]) -> None:
 
     for sheet in sheets:
         click.echo("\n" + "\n".join(terminal.render(sheet)))
-
-
-def make_how(loaded: Any, how: dict[str, Any]) -> Any:
-    """How the page's texts are written, from the model's special ids and the options."""
-    from qkv.explore.scenes import SceneOptions
-
-    special = loaded.special
-    start = () if special.start is None else (special.start,)
-    word = {"ask": how["word"]} if how["word"] else {}
-    return SceneOptions(start, special.eos, special.forbid, how["beam"], how["max_new_tokens"], **word)
 
 
 def print_scene(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:

@@ -3,14 +3,13 @@
 The measure is that of lens/activation_patching.py. Read question.py first.
 """
 
+from dataclasses import replace
 from typing import Any
 
-from qkv.explore.body import Answer, Query
-from qkv.explore.question import Pass, Refused, Run, kind, read_text
-from qkv.lens import activation_patching, edit, resolve
-from qkv.lens.edge_ablation import Case
+from qkv.explore.body import Answer, Query, read_ids
+from qkv.explore.question import Pass, Refused, Run, make_case, mask_token, read_text
+from qkv.lens import activation_patching, edit
 from qkv.model import Model
-from qkv.tasks.special_tokens import start_ids
 
 
 def patch(run: Run, query: Query) -> Answer:
@@ -38,21 +37,13 @@ def patch(run: Run, query: Query) -> Answer:
 
 def list_movable(run: Run) -> dict[str, tuple[int, list[list[int]]]]:
     """The sides whose states can be moved, none where no word is guessed: their layers, and each text's ids."""
-    spec, both = run.model.spec, run.model.encoder_decoder
+    spec = run.model.spec
     texts = [one for one in (run.first, run.second) if one]
     blank = spec.decoder is None and not all(mask_token(run.model) in one.ids for one in texts)
     if spec.head is None or blank:
         return {}
-    sides = {"encoder": spec.encoder, "decoder": spec.decoder}
-    traces = [one.t for one in texts]
-    return {side: (len(stack.blocks), [resolve.find_run(t, f"{side}." if both else "").ids[0].tolist() for t in traces])
-            for side, stack in sides.items() if stack}
-
-
-def mask_token(model: Model) -> int:
-    """The token that stands for a word to be guessed, -1 where there is none."""
-    found = model.tokenizer.mask_id if model.tokenizer else None
-    return -1 if found is None else found
+    return {side: (len(stack.blocks), [read_ids(one.t, f"{side}.") for one in texts])
+            for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)) if stack}
 
 
 def find_difference(model: Model, first: Pass, second: Pass) -> list[tuple[int, int]]:
@@ -64,7 +55,7 @@ def find_difference(model: Model, first: Pass, second: Pass) -> list[tuple[int, 
         best = [int(one.t["logits"][0, one.ids.index(mask_token(model))].argmax()) for one in (first, second)]
         return [(0, token) for token in dict.fromkeys(best)]
     pairs = enumerate(zip(first.written, second.written, strict=False))
-    return next(([(i, a), (i, b)] for i, (a, b) in pairs if a != b), [(0, w.written[0]) for w in (first,) if w.written])
+    return next(([(i, a), (i, b)] for i, (a, b) in pairs if a != b), [(0, token) for token in first.written[:1]])
 
 
 def measure_patch(run: Run, token: tuple[int, int], at: tuple[str, int, int]) -> dict[str, Any]:
@@ -72,7 +63,8 @@ def measure_patch(run: Run, token: tuple[int, int], at: tuple[str, int, int]) ->
     place, wanted = token
     name, source, pos = at
     assert run.second is not None
-    cases = [make_case(run, one, place, wanted) for one in (run.first, run.second)]
+    cases = [make_case(run.model, one, (*one.written[:place], wanted)) for one in (run.first, run.second)]
+    cases = [replace(case, at=len(case.target) - 1) for case in cases]
     found = activation_patching.patch_activation(run.model.core, *cases, name=name, source=source, pos=pos)
     both = ", ".join(f"qkv.lens.edge_ablation.Case({c.source!r}, {c.target!r}, {c.at}, {c.free})" for c in cases)
     call = "qkv.lens.activation_patching.patch_activation"
@@ -80,14 +72,3 @@ def measure_patch(run: Run, token: tuple[int, int], at: tuple[str, int, int]) ->
     assert run.model.tokenizer is not None
     logs = {key: getattr(found, key) for key in ("before", "after", "donor")}
     return {"text": run.model.tokenizer.pieces([wanted])[0], "id": wanted, **logs, "line": line}
-
-
-def make_case(run: Run, one: Pass, place: int, wanted: int) -> Case:
-    """A text with what it wrote up to a place, and a word there; for an encoder a word at its first [MASK]."""
-    if run.model.spec.decoder is None:
-        at = one.ids.index(mask_token(run.model))
-        return Case(tuple(one.ids), (*one.ids[:at], wanted), at)
-    both = run.model.encoder_decoder
-    given = (*(() if both else one.ids), *start_ids(run.model))
-    target = (*given, *one.written[:place], wanted)
-    return Case(tuple(one.ids) if both else (), target, len(target) - 1, len(one.ids) * (kind(run.model) == "prefix"))

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import click
 import torch
 
-from qkv.explore.question import kind
+from qkv.explore.question import Question, decoding_setup, kind
+from qkv.generation.decoder import Decoder
 from qkv.model import Model
-from qkv.tasks.special_tokens import start_ids
 
 TOP, BAR = 8, 20
 KEYS = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "up", "P": "down", "M": "right", "K": "left"}
@@ -41,16 +41,9 @@ class Branch:
         """The likeliest next tokens with their chances, those that the model never writes left out."""
         if self.ended:
             return []
-        model, start = self.model, start_ids(self.model)
-        if model.encoder_decoder:
-            source, target = torch.tensor([self.ids]), torch.tensor([[*start, *self.written]])
-            logits = model(source=source.to(model.device), target=target.to(model.device)).logits
-        else:
-            free = kind(model) == "prefix"
-            rows = torch.tensor([[*self.ids, *(start if free else ()), *self.written]], device=model.device)
-            logits = model(rows, prefix=torch.tensor([len(self.ids)], device=model.device) if free else None).logits
-        assert logits is not None  # described() asked it before
-        chances = logits[0, -1].float().softmax(-1)  # V
+        model = self.model
+        ids, options, _ = decoding_setup(model, self.ids, Question("", force=tuple(self.written)))
+        chances = Decoder(model.core, options).prefill([ids])[0].float().softmax(-1)  # V
         best = chances.topk(min(TOP + len(model.special.forbid), len(chances)))
         found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return [(token, p) for token, p in found if token not in model.special.forbid][:TOP]

@@ -7,6 +7,7 @@ guesses.py, embeddings.py, routing.py, beam_tree.py, activation_patching.py. Let
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -15,14 +16,16 @@ from qkv import cost as counts
 from qkv import hub
 from qkv.errors import nearest
 from qkv.explore import activation_patching, beam_tree, embeddings, guesses, heads, routing, scenes
-from qkv.explore.body import Answer, Query, list_tokens, translate_both
+from qkv.explore.body import Answer, Query, list_tokens, read_ids, translate_both
 from qkv.explore.guesses import can_repeat
 from qkv.explore.heads import list_parts
 from qkv.explore.question import Refused, Run, choose_search, kind, max_text_tokens, question_as_json
 from qkv.lens import resolve
 from qkv.lens.routing import expert_modules
 from qkv.model import Model
+from qkv.spec import Latent
 
+LOADS = ("cache", "memory", "activations")  # that grow with the batch
 CHECKED = 5_000_000  # weights that are rebuilt before the page opens
 
 
@@ -46,44 +49,45 @@ def describe_model(model: Model, name: str, names: list[str], lang: str, example
     """What the page shows at first."""
     spec = model.spec
     at = spec.stack.blocks[0].attn
-    latent = {"rank": at.kv_rank, "rotary": at.rotary.dim} if not hasattr(at, "groups") else None  # pyright: ignore
     moe = next((b.moe for b in spec.stack.blocks if b.moe), None)
-    experts = {"count": moe.num_experts, "chosen": moe.top_k, "shared": moe.shared is not None} if moe else None
-    stacks = [len(s.blocks) if s else 0 for s in (spec.encoder, spec.decoder)]
-    card = {**scenes.model_card(model.core), "layers": stacks, "groups": getattr(at, "groups", at.heads),
-            "experts": experts, "latent": latent, "context": spec.context or spec.stack.longest}
+    card = {
+        **scenes.model_card(model.core), "layers": [len(s.blocks) if s else 0 for s in (spec.encoder, spec.decoder)],
+        "groups": getattr(at, "groups", at.heads),
+        "experts": moe and {"count": moe.num_experts, "chosen": moe.top_k, "shared": moe.shared is not None},
+        "latent": {"rank": at.kv_rank, "rotary": at.rotary.dim} if isinstance(at, Latent) else None,
+        "context": spec.context or spec.stack.longest,
+    }
     return Answer({"models": names, "model": name, "kind": kind(model), "lang": lang, "examples": examples,
                    "card": card, "longest": max_text_tokens(model), "labels": list(model.labels), "line": "model"})
 
 
 def meta(run: Run, query: Query) -> Answer:
     """What was read and written, which attentions there are, and how far rebuilt numbers are from those that ran."""
-    t, model, first, q = run.t, run.model, run.first, run.question
-    both, spec = model.encoder_decoder, model.spec
-    decoder = None
+    t, model, first, q, spec = run.t, run.model, run.first, run.question, run.model.spec
+    encoder = decoder = labels = None
     if spec.decoder:
         passed = resolve.find_run(t)
-        decoder = {"tokens": list_tokens(t, passed.ids[0].tolist()), "prompt": passed.calls[0].ids.shape[1],
+        decoder = {"tokens": list_tokens(t, read_ids(t)), "prompt": passed.calls[0].ids.shape[1],
                    "phases": passed.phases}
-    encoder = {"tokens": list_tokens(t, resolve.find_run(t, "encoder.").ids[0].tolist())} if spec.encoder else None
-    chances = [math.exp(p) for p in first.logprobs]
-    written = [{**w, "p": p, "forced": i < len(q.force)}
-              for i, (w, p) in enumerate(zip(list_tokens(t, first.written), chances, strict=True))]
-    gaps = t.check() if first.full and count_checked_weights(run) <= CHECKED else {}
-    labels = None
+    if spec.encoder:
+        encoder = {"tokens": list_tokens(t, read_ids(t, "encoder."))}
     if spec.labels and not (spec.decoder and spec.head):
-        chances_of = t["labels.out"][0].float().softmax(-1).tolist()
-        labels = [[n, p] for n, p in zip(model.labels, chances_of, strict=True)]
-    second = run.second and {"text": run.second.text, "output": run.second.output}
+        labels = [*zip(model.labels, t["labels.out"][0].float().softmax(-1).tolist(), strict=True)]
+    written = [{**w, "p": math.exp(p), "forced": i < len(q.force)}
+               for i, (w, p) in enumerate(zip(list_tokens(t, first.written), first.logprobs, strict=True))]
+    parts = list_parts(run)
+    rebuilt = sum(p["layers"] * p["heads"] * p["queries"] * p["keys"] for p in parts)
+    gaps = t.check() if first.full and rebuilt <= CHECKED else {}
     notes = [*first.notes, *(run.second.notes if run.second else [])]
     return Answer({
         "question": question_as_json(q), "text": first.text, "output": first.output, "kind": kind(model),
         "model": run.name, "encoder": encoder, "decoder": decoder, "written": written, "labels": labels,
-        "second": second,
-        "parts": list_parts(run), "panels": list_panels(run), "check": max(gaps.values()) if gaps else None,
-        "checks": gaps, "said": [translate_both(message) for message in notes], "cut": cut_as_json(run),
-        "full": first.full,
-        "source": len(first.ids) if both else None, "line": "max(t.check().values())", "how": python_of(run),
+        "second": run.second and {"text": run.second.text, "output": run.second.output},
+        "parts": parts, "panels": list_panels(run), "check": max(gaps.values()) if gaps else None,
+        "checks": gaps, "said": [translate_both(message) for message in notes],
+        "cut": question_as_json(q).get("cut"), "full": first.full,
+        "source": len(first.ids) if model.encoder_decoder else None, "line": "max(t.check().values())",
+        "how": python_of(run),
     })
 
 
@@ -93,29 +97,13 @@ def check(run: Run, query: Query) -> Answer:
     return Answer({"check": max(gaps.values()), "checks": gaps, "line": "max(t.check().values())"})
 
 
-def count_checked_weights(run: Run) -> int:
-    """How many attention weights a check rebuilds."""
-    return sum(p["layers"] * p["heads"] * p["queries"] * p["keys"] for p in list_parts(run))
-
-
 def python_of(run: Run) -> str:
     """The Python that makes the trace `t` of a run."""
-    q, made = run.question, []
-    for name in ("second", "max_new_tokens", "beam", "sampling", "force", "cut"):
-        value = getattr(q, name)
-        if value not in (None, ()):
-            made.append(f", {name}={value!r}")
-    lines = (
-        "import qkv", "from qkv.explore.question import ask, Cut, Question", f"model = qkv.load({run.name!r})",
-        f"t = ask(model, Question({q.text!r}{''.join(made)})).t",
-    )
-    return "\n".join(lines)
-
-
-def cut_as_json(run: Run) -> dict[str, Any] | None:
-    """The cut of a run as it was asked."""
-    cut = run.question.cut
-    return {k: v for k, v in vars(cut).items() if v is not None} if cut else None
+    q = run.question
+    given = {f.name: getattr(q, f.name) for f in fields(q) if f.name != "text" and getattr(q, f.name) != f.default}
+    asked = "".join(f", {name}={value!r}" for name, value in given.items())
+    return (f"import qkv\nfrom qkv.explore.question import ask, Cut, Question\nmodel = qkv.load({run.name!r})\n"
+            f"t = ask(model, Question({q.text!r}{asked})).t")
 
 
 def list_panels(run: Run) -> list[str]:
@@ -141,12 +129,9 @@ def wavefront(run: Run, query: Query) -> Answer:
     found = run.t.wavefront()
     grids = {n: getattr(found, n).to(torch.int32) for n in ("triangle", "earliest", "ran")}
     same = bool((found.sees == found.sees[:1]).all())
-    return Answer(
-        {"layers": len(found.ran), "same": same,
-         "tokens": list_tokens(run.t, resolve.find_run(run.t).ids[0].tolist()),
-         "line": "t.wavefront().ran", "lines": {n: f"t.wavefront().{n}" for n in (*grids, "sees")}},
-        {**grids, "sees": found.sees[: 1 if same else None].to(torch.uint8)},
-    )
+    return Answer({"layers": len(found.ran), "same": same, "tokens": list_tokens(run.t, read_ids(run.t)),
+                   "line": "t.wavefront().ran", "lines": {n: f"t.wavefront().{n}" for n in (*grids, "sees")}},
+                  {**grids, "sees": found.sees[: 1 if same else None].to(torch.uint8)})
 
 
 def cache(run: Run, query: Query) -> Answer:
@@ -154,12 +139,9 @@ def cache(run: Run, query: Query) -> Answer:
     if run.model.spec.decoder is None:
         raise Refused("an encoder alone reads its text once and keeps nothing")
     found = run.t.cache()
-    calls = resolve.find_run(run.t).calls
-    steps = [
-        {"tokens": s.length, "bytes": s.bytes, "bytes_without": 0, "work": s.fresh, "work_without": s.again,
-         "phase": c.mode, "line": f"t.cache().steps[{n}]"}
-        for n, (s, c) in enumerate(zip(found.steps, calls, strict=True))
-    ]
+    steps = [{"tokens": s.length, "bytes": s.bytes, "bytes_without": 0, "work": s.fresh, "work_without": s.again,
+              "phase": c.mode, "line": f"t.cache().steps[{n}]"}
+             for n, (s, c) in enumerate(zip(found.steps, resolve.find_run(run.t).calls, strict=True))]
     return Answer({"steps": steps, "kinds": found.kinds, "memory": found.memory, "real": found.real,
                    "saved": found.saved, "line": "t.cache()"})
 
@@ -171,23 +153,22 @@ def cost(model: Model, query: Query) -> Answer:
     dtype, batch = query.get_text("dtype", own), query.get_integer("batch", 1, low=1, high=1 << 20)
     context = query.get_integer("context", model.spec.context or model.spec.stack.longest or 1024, low=1, high=1 << 24)
     found = hub.report(model, dtype=dtype, context=context)
+    numbers = {  # what is shown: the key of the report, and how often it counts
+        "total": ("parameters", 1), "active": ("active_parameters", 1), "prefill": ("flops_per_token_prefill", 1),
+        "decode": ("flops_per_token", 1), "weights": ("weight_bytes", 1), "cache": ("kv_bytes", batch),
+        "memory": ("memory_bytes_per_token", context * batch),
+        "activations": ("activation_bytes_per_token", context * batch),
+    }
+    shown = {name: found[key] * times for name, (key, times) in numbers.items()}
     line = f"qkv.hub.report(model, dtype={dtype!r}, context={context})"
+    lines = {name: f'{line}["{key}"]' + f" * {times}" * (name in LOADS) for name, (key, times) in numbers.items()}
     return Answer({
         "context": context, "batch": batch, "dtype": dtype, "parameters": found["by_part"],
-        "shapes": group_shapes(model),
-        "total": found["parameters"], "active": found["active_parameters"],
-        "flops": {"prefill": found["flops_per_token_prefill"], "decode": found["flops_per_token"]},
-        "bytes": {"weights": found["weight_bytes"], "cache": (found["kv_bytes"]) * batch,
-                  "memory": found["memory_bytes_per_token"] * context * batch,
-                  "activations": found["activation_bytes_per_token"] * context * batch},
+        "shapes": group_shapes(model), "total": shown["total"], "active": shown["active"],
+        "flops": {name: shown[name] for name in ("prefill", "decode")},
+        "bytes": {name: shown[name] for name in ("weights", *LOADS)},
         "per_token": {"cache": found["kv_bytes_per_token"], "activations": found["activation_bytes_per_token"]},
-        "line": line,
-        "lines": {"parameters": f'{line}["by_part"]', "total": f'{line}["parameters"]',
-                  "active": f'{line}["active_parameters"]', "prefill": f'{line}["flops_per_token_prefill"]',
-                  "decode": f'{line}["flops_per_token"]', "weights": f'{line}["weight_bytes"]',
-                  "cache": f'{line}["kv_bytes"] * {batch}',
-                  "memory": f'{line}["memory_bytes_per_token"] * {context * batch}',
-                  "activations": f'{line}["activation_bytes_per_token"] * {context * batch}'},
+        "line": line, "lines": {"parameters": f'{line}["by_part"]', **lines},
     })
 
 

@@ -109,12 +109,11 @@ def grow_tree(model: Model, question: Question) -> Tree:
 
 def best_path(nodes: list[Node], tokens: list[int]) -> list[int]:
     """The nodes of a sentence."""
-    found: list[int] = []
-    at = -1
+    places = {(n.step, n.parent, n.token): i for i, n in enumerate(nodes)}
+    found = [-1]
     for step, token in enumerate(tokens):
-        at = next(i for i, n in enumerate(nodes) if (n.step, n.parent, n.token) == (step, at, token))
-        found.append(at)
-    return found
+        found.append(places[step, found[-1], token])
+    return found[1:]
 
 
 def beams(run: Run, query: Query) -> Answer:

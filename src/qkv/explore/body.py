@@ -83,8 +83,8 @@ class Query:
         for key in self.values:
             if key not in known:
                 there = ", ".join(known) or Message("none")
-                raise Refused("{key!r} is unknown{hint}; known: {there}", key=key, hint=nearest(key, known),
-                              there=there)
+                hint = nearest(key, known)
+                raise Refused("{key!r} is unknown{hint}; known: {there}", key=key, hint=hint, there=there)
 
     def get_text(self, key: str, default: str = "") -> str:
         """A text."""
@@ -103,8 +103,7 @@ class Query:
             bounds = Message("at least {low}", low=low)
             if high is not None:
                 bounds = Message("{low} to {high}", low=low, high=high)
-            raise Refused("{key}={said}: expected a whole number, {bounds}", key=key, said=value,
-                          bounds=bounds)
+            raise Refused("{key}={said}: expected a whole number, {bounds}", key=key, said=value, bounds=bounds)
         return found
 
     def get_number(self, key: str, default: float) -> float:
@@ -128,9 +127,13 @@ class Query:
 
 def list_tokens(t: Any, ids: list[int]) -> list[dict[str, Any]]:
     """Tokens as text; a character that is cut into several carries the share that each is."""
-    made = t.tokenizer.pieces(ids)
     found: list[dict[str, Any]] = []
-    for i, (shown, piece) in enumerate(zip(resolve.show_tokens(t, ids), made, strict=True)):
+    for token, shown, piece in zip(ids, resolve.show_tokens(t, ids), t.tokenizer.pieces(ids), strict=True):
         text, _, share = shown.rpartition(" ") if shown != piece else (shown, "", "")
-        found.append({"text": text, "id": ids[i], **({"bytes": share} if share else {})})
+        found.append({"text": text, "id": token, **({"bytes": share} if share else {})})
     return found
+
+
+def read_ids(t: Any, path: str = "") -> list[int]:
+    """The ids that the stack of a path read, without one the stack that writes."""
+    return resolve.find_run(t, path).ids[0].tolist()

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.explore.body import Answer, Query, list_tokens
+from qkv.explore.body import Answer, Query, list_tokens, read_ids
 from qkv.explore.question import Refused, Run
-from qkv.lens import embeddings, residual_drift, resolve
+from qkv.lens import embeddings, residual_drift
 from qkv.model import Model
 
 
@@ -24,50 +24,37 @@ def shift(run: Run, query: Query) -> Answer:
     side = "encoder." if both and query.get_choice("part", "encoder", "decoder") == "encoder" else ""
     if both and not side:
         raise Refused("a decoder that reads a source cannot read a word alone; look at part=encoder")
-    read = resolve.find_run(run.t, side).ids[0].tolist()
-    pos = query.get_integer("pos", high=len(read) - 1) if "pos" in query.values else 0
+    read = read_ids(run.t, side)
+    pos = query.get_integer("pos", 0, high=len(read) - 1)
     anchors = [w.strip() for w in query.get_text("anchors").replace("，", ",").split(",") if w.strip()]
     if not query.get_text("anchors") and not (anchors := near_words(list_tokens(run.t, read), pos)):
         return Answer({"pos": pos, "anchors": [], "line": "t"})  # a text of one word: the page says so
     if not anchors or len(anchors) > 8:
         raise Refused("anchors: give 1 to 8 words with commas between them")
-    with torch.inference_mode(False), torch.no_grad():
-        found = run.t.shift(pos, anchors, side=side)
     call = f"t.shift({pos}, {anchors!r}, side={side!r})"
     states = f"torch.stack([t[n][0, {pos}].float() for n in {call}.names])"
-    line = f"(lambda x: (x - x.mean(0)) @ torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh[:2].T)({states})"
+    plane = "(lambda x: (x - x.mean(0)) @ torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh[:2].T)"
+    lines = {"cosines": f"{call}.cosine.T", "between": f"{call}.between", "path": f"{plane}({states})"}
+    more: dict[str, Tensor] = {}
+    with torch.inference_mode(False), torch.no_grad():
+        found = run.t.shift(pos, anchors, side=side)
+        if len(anchors) > 1:  # what the cosines are to be held against: the first two anchors' own, [L]
+            alone = [residual_drift.read_word_alone(run.t, w, found.names) for w in anchors[:2]]
+            more["apart"] = F.cosine_similarity(*alone, dim=-1)
+            both_lines = (f"qkv.lens.residual_drift.read_word_alone(t, {w!r}, {call}.names)" for w in anchors[:2])
+            lines["apart"] = f"torch.nn.functional.cosine_similarity({', '.join(both_lines)}, dim=-1)"
+        if word := whole_words([{"text": found.word}])[0]:  # and that of the word read alone, [L]
+            more["itself"] = run.t.shift(pos, [word], side=side).cosine[:, 0]
+            lines["itself"] = f"t.shift({pos}, [{word!r}], side={side!r}).cosine[:, 0]"
     x = torch.stack([run.t[n][0, pos].float() for n in found.names])
     x = x - x.mean(0)
-    way = x @ torch.linalg.svd(x, full_matrices=False).Vh[:2].T  # L 2
-    more, lines = measures(run, found, pos, side)
     return Answer({
         "word": found.word, "pos": pos, "anchors": anchors,
         "layers": ["embed", *(str(i + 1) for i in range(len(found.names) - 1))],
-        "cosines": dict(zip(anchors, found.cosine.T.tolist(), strict=True)), "between": found.between, "path": way,
-        **more, "line": f"{call}.cosine",
-        "lines": {"cosines": f"{call}.cosine.T", "between": f"{call}.between", "path": line, **lines},
+        "cosines": dict(zip(anchors, found.cosine.T.tolist(), strict=True)), "between": found.between,
+        "path": x @ torch.linalg.svd(x, full_matrices=False).Vh[:2].T,  # L 2
+        **more, "line": f"{call}.cosine", "lines": lines,
     })
-
-
-@torch.no_grad()
-def measures(run: Run, found: residual_drift.Drift, pos: int, side: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What the cosines are to be held against, [L] each: that of the first two anchors, that of the word read alone."""
-    call = f"t.shift({pos}, {list(found.anchors)!r}, side={side!r})"
-    more: dict[str, Tensor] = {}
-    lines: dict[str, str] = {}
-    if len(found.anchors) > 1:
-        a, b = found.anchors[:2]
-        with torch.inference_mode(False):
-            alone = (residual_drift.read_word_alone(run.t, w, found.names) for w in (a, b))
-            more["apart"] = F.cosine_similarity(*alone, dim=-1)
-        both = ", ".join(f"qkv.lens.residual_drift.read_word_alone(t, {w!r}, {call}.names)" for w in (a, b))
-        lines["apart"] = f"torch.nn.functional.cosine_similarity({both}, dim=-1)"
-    if word := whole_words([{"text": found.word}])[0]:
-        one = f"t.shift({pos}, [{word!r}], side={side!r})"
-        with torch.inference_mode(False):
-            more["itself"] = run.t.shift(pos, [word], side=side).cosine[:, 0]
-        lines["itself"] = f"{one}.cosine[:, 0]"
-    return more, lines
 
 
 PLAIN = frozenset(re.findall(r"[^\W_]+", """
@@ -104,13 +91,11 @@ def analogy(model: Model, query: Query) -> Answer:
     if not (a and b and c):
         raise Refused("analogy: give a, b and c")
     n = query.get_integer("n", 5, low=1, high=100)
-    return answer_neighbours(embeddings.solve_analogy(model.core, model.tokenizer, a, b, c, n=n),
-                f"model.trace().analogy({a!r}, {b!r}, {c!r}, n={n})")
+    found = embeddings.solve_analogy(model.core, model.tokenizer, a, b, c, n=n)
+    return answer_neighbours(found, f"model.trace().analogy({a!r}, {b!r}, {c!r}, n={n})")
 
 
 def answer_neighbours(found: list[embeddings.Neighbour], line: str) -> Answer:
     """Tokens with their cosines."""
-    rows = [
-        {"id": w.id, "text": w.piece, "cosine": w.cosine, "line": f"{line}[{i}].cosine"} for i, w in enumerate(found)
-    ]
-    return Answer({"near": rows, "line": line})
+    return Answer({"near": [{"id": w.id, "text": w.piece, "cosine": w.cosine, "line": f"{line}[{i}].cosine"}
+                            for i, w in enumerate(found)], "line": line})

@@ -21,6 +21,7 @@ from qkv.model import Model
 from qkv.plots import figure
 from qkv.plots.forms import BLUE, Grid, Lines
 from qkv.plots.text import clean
+from qkv.spec import Block
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,6 +54,11 @@ class Scene:
         """The tokens."""
         return [clean(w) for w in resolve.tokens_read(self.t, self.block)]
 
+    @property
+    def spec(self) -> Block:
+        """What the layer is."""
+        return (self.model.spec.encoder or self.model.spec.stack).blocks[self.layer]
+
 
 def make_figures(
     model: Model, texts: Sequence[str], *, layer: int = -1, head: int = 0, word: str | int | None = None,
@@ -65,8 +71,8 @@ def make_figures(
     Raises:
         QkvError: no such layer, head or word; no matplotlib.
     """
-    stack = model.spec.encoder or model.spec.stack
-    layers, heads = len(stack.blocks), stack.blocks[0].attn.heads
+    blocks = (model.spec.encoder or model.spec.stack).blocks
+    layers, heads = len(blocks), blocks[0].attn.heads
     if not (-layers <= layer < layers and 0 <= head < heads):
         raise QkvError("figures: this model has layers 1 to {layers} and heads 1 to {heads}", layers=layers,
                        heads=heads)
@@ -102,17 +108,18 @@ def draw_shape(read: Sequence[Scene]) -> "Figure":
     """[B, H, T, K]: a row a text, a column a head, each cell one number of z."""
     every, say = [s("attn.z") for s in read], read[0].say  # each H T K
     heads, _, dim = every[0].shape
-    rows: list[list[Grid]] = []
-    for b, (s, z) in enumerate(zip(read, every, strict=True), start=1):
-        piece = f"{z.shape[1]}×{dim}"
-        names = [s.words] + [[""] * z.shape[1]] * (heads - 1)
-        rows.append([show_numbers(say("text {b} head {h}: {piece}", b=b, h=h + 1, piece=piece), *part)
-                     for h, part in enumerate(zip(names, even(z), strict=True))])
+    rows = [show_heads(s, z, lambda h, piece, b=b: say("text {b} head {h}: {piece}", b=b, h=h, piece=piece))
+            for b, (s, z) in enumerate(zip(read, every, strict=True), start=1)]
     size = f"[{len(read)}, {heads}, {max(z.shape[1] for z in every)}, {dim}]"
-    name = f"{read[0].block}.attn"
-    title = say("Four dimensions taken apart: A of {name} = {size} (batch, head, token, width)", name=name,
-                size=size)
-    return figure.draw(rows, title)
+    return figure.draw(rows, say("Four dimensions taken apart: A of {name} = {size} (batch, head, token, width)",
+                                 name=f"{read[0].block}.attn", size=size))
+
+
+def show_heads(s: Scene, z: Tensor, title: Callable[[int, str], str]) -> list[Grid]:
+    """The heads [H, T, K] side by side, the first one with the tokens."""
+    names = [s.words] + [[""] * z.shape[1]] * (len(z) - 1)
+    return [show_numbers(title(h, f"{z.shape[1]}×{z.shape[2]}"), *part)
+            for h, part in enumerate(zip(names, even(z), strict=True), start=1)]
 
 
 def draw_matrix(s: Scene) -> "Figure":
@@ -120,9 +127,8 @@ def draw_matrix(s: Scene) -> "Figure":
     weight = s("attn.pattern")[s.head]  # T T
     size = len(weight)
     cells = [[f"{100 * w:.0f}" if w >= 0.005 else "" for w in row] for row in weight.tolist()]
-    layer, head, square = s.layer + 1, s.head + 1, f"{size}×{size}"
-    title = s.say("The {square} matrix of attention (layer {layer} head {head}, %)", square=square, layer=layer,
-                  head=head)
+    title = s.say("The {square} matrix of attention (layer {layer} head {head}, %)", square=f"{size}×{size}",
+                  layer=s.layer + 1, head=s.head + 1)
     note = s.say("rows look at columns, every row sums to 100")
     return figure.draw([Grid(title, s.words, s.words, weight, cells * (size <= 32), note)])
 
@@ -132,12 +138,9 @@ def draw_joining(s: Scene) -> "Figure":
     z, out = s("attn.z"), s("attn.out")  # H T K, T D
     heads, size, dim = z.shape
     joined = z.transpose(0, 1).flatten(1)  # T HK
-    names = [s.words] + [[""] * size] * (heads - 1)
-    apart = [show_numbers(f"{s.say('head')} {h + 1}: {size}×{dim}", *part)
-             for h, part in enumerate(zip(names, even(z), strict=True))]
-    titles = s.say("joined"), s.say("after W_O")
+    apart = show_heads(s, z, lambda h, piece: f"{s.say('head')} {h}: {piece}")
     whole = [show_numbers(f"{title}: {size}×{x.shape[1]}", s.words, even(x))
-             for title, x in zip(titles, (joined, out), strict=True)]
+             for title, x in ((s.say("joined"), joined), (s.say("after W_O"), out))]
     way = f"[{heads}, {size}, {dim}] → [{size}, {heads * dim}] × W_O → [{size}, {out.shape[1]}]"
     fig = figure.draw([apart, *whole], f"{s.say('The heads joined')}: {way}")
     for h in range(1, heads):
@@ -155,8 +158,7 @@ def draw_vector(s: Scene, word: str | int) -> "Figure":
     names = [say("embedding"), *(say("layer {i}", i=i + 1) for i in range(layers))]
     kept = states[:, :NUMBERS]
     each = kept / kept.abs().amax(1, keepdim=True).clamp_min(1e-30)
-    turned = {say("cosine with the embedding"): states[0],
-              say("cosine with the last layer"): states[-1]}
+    turned = {say("cosine with the embedding"): states[0], say("cosine with the last layer"): states[-1]}
     series = {name: torch.cosine_similarity(states, to[None]).tolist() for name, to in turned.items()}
     title = say("The vector of “{words}” layer by layer (first {shape} numbers, each row by its own largest)",
                 words=s.words[slot], shape=kept.shape[1])
@@ -176,15 +178,15 @@ def draw_block(s: Scene) -> "Figure":
     ax.set_xlim(0, 10)
     ax.set_ylim(-0.6, len(rows) - 0.4)
     with figure.use_fonts():
-        fig.suptitle(s.say("Transformer block: {block}, {count} trainable parameters (blue)", block=s.block,
-                           count=count))
-        draw_flow(s, ax, rows)
+        title = s.say("Transformer block: {block}, {count} trainable parameters (blue)", block=s.block, count=count)
+        fig.suptitle(title)
+        draw_flow(s.spec.residual, ax, rows)
     return fig
 
 
-def draw_flow(s: Scene, ax: Any, rows: "Sequence[Boxes]") -> None:
+def draw_flow(residual: str, ax: Any, rows: "Sequence[Boxes]") -> None:
     """The boxes from below upwards, with arrows between them and a line at the side for each residual."""
-    residual, start, apart = (s.model.spec.encoder or s.model.spec.stack).blocks[s.layer].residual, 0, 0
+    start = apart = 0
     for y, boxes in enumerate(rows):
         if y and y == apart:  # the second branch of a parallel layer reads what the first one read
             ax.annotate("", (6.5, y), (9.7, y), arrowprops={"arrowstyle": "->"})
@@ -207,15 +209,14 @@ Boxes = list[tuple[str, bool]]  # a row of boxes: a text, and whether it is trai
 
 def flow(s: Scene, weights: Mapping[str, Tensor]) -> Iterator[Boxes]:
     """The rows of a layer, in the order of the forward pass."""
-    spec = (s.model.spec.encoder or s.model.spec.stack).blocks[s.layer]
+    spec, ffn = s.spec, s.spec.moe.expert if s.spec.moe else s.spec.ffn
+    assert ffn is not None  # a layer has one of the two
+    second = "moe" if spec.moe else "ffn"
     yield stream_box(s, "resid_in")
-    for part in ("attn", "moe" if spec.moe else "ffn"):
-        slot = "ffn" if part == "moe" else part
-        inside, last = f"{spec.attn.heads} × softmax(Q·K/√K)·V", ("attn.out",)
-        if part != "attn":
-            one = spec.moe.expert if spec.moe else spec.ffn
-            assert one is not None  # a layer has one of the two
-            inside, last = one.activation, (f"{part}.down", "moe.shared.down")
+    for slot, part, inside, last in (
+        ("attn", "attn", f"{spec.attn.heads} × softmax(Q·K/√K)·V", ("attn.out",)),
+        ("ffn", second, ffn.activation, (f"{second}.down", "moe.shared.down")),
+    ):
         yield from boxes(weights, f"{slot}_in.")
         yield from boxes(weights, f"{part}.", without=last)
         yield [(inside, False)]

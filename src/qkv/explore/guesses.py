@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 
 from qkv.explore import activation_patching, scenes
-from qkv.explore.body import Answer, Query, list_tokens, translate_both
+from qkv.explore.body import Answer, Query, list_tokens, read_ids, translate_both
 from qkv.explore.embeddings import PLAIN
-from qkv.explore.question import Pass, Refused, Run, kind
+from qkv.explore.question import Pass, Refused, Run, kind, make_case, mask_token
 from qkv.lens import logit_lens, resolve
 from qkv.lens.edge_ablation import Case
+from qkv.lens.sampling_filters import Stage
+from qkv.lens.trace import Trace
 from qkv.messages import Message
+from qkv.model import Model
 from qkv.sampling import Sampling
-from qkv.tasks.special_tokens import start_ids
 
 WORK = 5e10  # multiply-adds of the head that one lens may take: more, and only the last positions are shown
 
@@ -34,25 +36,23 @@ def lens(run: Run, query: Query) -> Answer:
         raise Refused("the encoder writes no words: its states do not go through the head")
     if spec.head is None:
         raise Refused("this model has no head, so its layers guess no words")
-    own = query.get_choice("own", "1", "0") == "1"
-    passed = resolve.find_run(t)
-    size = passed.ids.shape[1]
+    own, read = query.get_choice("own", "1", "0") == "1", resolve.find_run(t).ids[0]
     layers = ["embed", *(str(i + 1) for i in range(len(spec.stack.blocks)))]
-    if "pos" in query.values:
-        first = query.get_integer("pos", high=size - 1)
+    if pos := "pos" in query.values:
+        first = query.get_integer("pos", high=len(read) - 1)
         places = [slice(first, first + 1)]
     else:
-        each = len(layers) * spec.stack.width * spec.vocabulary
-        first = max(0, size - max(1, int(WORK // each)))
-        tile = max(1, (32 << 20) // (len(layers) * spec.vocabulary))
-        places = [slice(i, min(i + tile, size)) for i in range(first, size, tile)]
+        each = len(layers) * spec.vocabulary  # logits of a position
+        first = max(0, len(read) - max(1, int(WORK // (each * spec.stack.width))))
+        tile = max(1, (32 << 20) // each)
+        places = [slice(i, min(i + tile, len(read))) for i in range(first, len(read), tile)]
     count = min(top, spec.vocabulary)
-    found = [rank_guesses(logit_lens.layer_logits(t, places=p)[1], passed.ids[0, p], count, own) for p in places]
+    found = [rank_guesses(logit_lens.layer_logits(t, places=p)[1], read[p], count, own) for p in places]
     ids, chances, ranks = (torch.cat(rows, 1).tolist() for rows in zip(*found, strict=True))
-    cells = [[[[w, p] for w, p in zip(t.tokenizer.pieces(i), ps, strict=True)] for i, ps in zip(*rows, strict=True)]
+    cells = [[[*zip(t.tokenizer.pieces(i), ps, strict=True)] for i, ps in zip(*rows, strict=True)]
              for rows in zip(ids, chances, strict=True)]
-    used = mark_usable(run, passed)[first : first + len(cells[0])]
-    line, rank = guess_lines(slice(first, places[-1].stop), "pos" in query.values, top, own)
+    line, rank = guess_lines(slice(first, places[-1].stop), pos, top, own)
+    used = mark_usable(run.model, t)[first : places[-1].stop]
     return Answer({"layers": layers, "first": first, "used": used, "cells": cells, "ids": ids, "ranks": ranks,
                    "line": line, "lines": {"ranks": rank}})
 
@@ -79,21 +79,19 @@ def guess_lines(at: slice, one: bool, top: int, own: bool) -> tuple[str, str]:
     return f"(lambda x, read: {rest})({these}, qkv.lens.resolve.find_run(t).ids[:1, {at.start}:{at.stop}, None])", ranks
 
 
-def mark_usable(run: Run, passed: Any) -> list[bool]:
+def mark_usable(model: Model, t: Trace) -> list[bool]:
     """Whether the guess at each position counts: an encoder's at its masks (everywhere without one), else as it ran."""
-    if run.model.spec.decoder:
-        return passed.used
-    mask_id = run.model.tokenizer.mask_id if run.model.tokenizer else None
-    ids = passed.ids[0].tolist()
-    return [i == mask_id for i in ids] if mask_id in ids else [True] * len(ids)
+    if model.spec.decoder:
+        return resolve.find_run(t).used
+    mask_id, ids = mask_token(model), read_ids(t)
+    return [i == mask_id or mask_id not in ids for i in ids]
 
 
 def parse_position(run: Run, query: Query) -> int:
     """The position of a query: by default the one after which the first word is written, or an encoder's first mask."""
-    size = resolve.find_run(run.t).ids.shape[1]
     if "pos" in query.values:
-        return query.get_integer("pos", high=size - 1)
-    return mark_usable(run, resolve.find_run(run.t)).index(True)
+        return query.get_integer("pos", high=len(read_ids(run.t)) - 1)
+    return mark_usable(run.model, run.t).index(True)
 
 
 def sampling_of(query: Query) -> Sampling:
@@ -108,16 +106,18 @@ def choices(run: Run, query: Query) -> Answer:
     pos, s = parse_position(run, query), sampling_of(query)
     found = run.t.choices(pos, sampling=s)
     line = f"t.choices({pos}, sampling=qkv.sampling.Sampling({s.temperature!r}, {s.top_k!r}, {s.top_p!r}, {s.min_p!r}))"
-    stages: list[dict[str, Any]] = []
-    for n, stage in enumerate(found):
-        ids, chances = stage.top_tokens(query.get_integer("top", 20, low=1, high=200))
-        best = [{"id": i, "text": w, "p": p} for i, w, p in zip(ids, run.t.tokenizer.pieces(ids), chances, strict=True)]
-        stages.append({"name": stage.name, "kept": stage.kept, "entropy": stage.entropy, "gone": stage.gone,
-                       "top": best, "line": f"{line}[{n}]"})
-    written = resolve.find_run(run.t).ids[0].tolist()[pos + 1 : pos + 2] or run.first.written[-1:]
-    return Answer(
-        {"pos": pos, "next": written[0] if written and run.model.spec.decoder else None, "stages": stages, "line": line}
-    )
+    top = query.get_integer("top", 20, low=1, high=200)
+    stages = [{"name": stage.name, "kept": stage.kept, "entropy": stage.entropy, "gone": stage.gone,
+               "top": list_top_words(run.t, stage, top), "line": f"{line}[{n}]"} for n, stage in enumerate(found)]
+    written = read_ids(run.t)[pos + 1 : pos + 2] or run.first.written[-1:]
+    chosen = written[0] if written and run.model.spec.decoder else None
+    return Answer({"pos": pos, "next": chosen, "stages": stages, "line": line})
+
+
+def list_top_words(t: Any, stage: Stage, top: int) -> list[dict[str, Any]]:
+    """The likeliest words of a distribution."""
+    ids, chances = stage.top_tokens(top)
+    return [{"id": i, "text": w, "p": p} for i, w, p in zip(ids, t.tokenizer.pieces(ids), chances, strict=True)]
 
 
 def parse_goal(run: Run, query: Query, key: str) -> int | None:
@@ -132,23 +132,21 @@ def parts(run: Run, query: Query) -> Answer:
     token, vs = parse_goal(run, query, "token"), parse_goal(run, query, "vs")
     found = run.t.parts(pos, token, vs=vs)
     line = f"t.parts({pos}, {found.token}, vs={vs})"
-    rows = [(p.name, p.push, f'{line}["{p.name}"]') for p in (found.sublayers if by == "sublayer" else found.parts)]
     if by == "neuron":
         layer = query.get_integer("layer", 0, high=len(run.model.spec.stack.blocks) - 1)
         call = f"t.neurons({layer}, {pos}, {found.token}, vs={vs}, top=50)"
-        rows = [
-            (p.name, p.push, f"{call}[{i}].push")
-            for i, p in enumerate(run.t.neurons(layer, pos, found.token, vs=vs, top=50))
-        ]
+        neurons = run.t.neurons(layer, pos, found.token, vs=vs, top=50)
+        rows = [{"name": p.name, "push": p.push, "line": f"{call}[{i}].push"} for i, p in enumerate(neurons)]
+    else:
+        rows = [{"name": p.name, "push": p.push, "line": f'{line}["{p.name}"]'}
+                for p in (found.sublayers if by == "sublayer" else found.parts)]
     post = any(n.endswith("_sum") for n in found.frozen)
     after_each = Message("; later norms scale what came before") if post else ""
-    note = translate_both(Message("norms act with the mean and scale that they had{after_each}",
-                           after_each=after_each))
-    shown = run.t.tokenizer.pieces([found.token, *([] if found.vs is None else [found.vs])])
+    note = Message("norms act with the mean and scale that they had{after_each}", after_each=after_each)
+    text, vs_text = (None if i is None else run.t.tokenizer.pieces([i])[0] for i in (found.token, found.vs))
     return Answer({
-        "token": found.token, "vs": found.vs, "text": shown[0], "vs_text": shown[1] if len(shown) > 1 else None,
-        "pos": found.pos, "logit": found.logit, "gap": found.gap, "frozen": list(found.frozen), "note": note,
-        "parts": [{"name": n, "push": p, "line": at} for n, p, at in rows], "line": f"{line}.logit",
+        "token": found.token, "vs": found.vs, "text": text, "vs_text": vs_text, "pos": found.pos, "logit": found.logit,
+        "gap": found.gap, "frozen": found.frozen, "note": translate_both(note), "parts": rows, "line": f"{line}.logit",
     })
 
 
@@ -164,10 +162,9 @@ def gradient(run: Run, query: Query) -> Answer:
     pos, token = parse_position(run, query), parse_goal(run, query, "token")
     with torch.inference_mode(False):
         found = run.t.gradient(pos, token)
-    read = resolve.find_run(run.t, "encoder." if run.model.encoder_decoder else "").ids[0].tolist()
     return Answer({"pos": pos, "token": found.token, "text": run.t.tokenizer.pieces([found.token])[0],
-                   "tokens": list_tokens(run.t, read), "push": found.times, "logit": found.logit,
-                   "line": f"t.gradient({pos}, {found.token}).times"})
+                   "tokens": list_tokens(run.t, read_ids(run.t, "encoder.")), "push": found.times,
+                   "logit": found.logit, "line": f"t.gradient({pos}, {found.token}).times"})
 
 
 def diff(run: Run, query: Query) -> Answer:
@@ -175,18 +172,15 @@ def diff(run: Run, query: Query) -> Answer:
     if run.second is None:
         raise Refused("two texts are compared: ask with `second`")
     found = run.t.diff(run.second.t)
-    sides: list[dict[str, Any]] = []
-    for name, one in (("t", run.first), ("t2", run.second)):
-        ids = resolve.find_run(one.t).ids[0].tolist()
-        sides.append({"text": one.text, "output": one.output, "tokens": list_tokens(one.t, ids),
-                      "next": next_words_after(one, name)})
-    gone = found.divergence
+    sides = [{"text": one.text, "output": one.output, "tokens": list_tokens(one.t, read_ids(one.t)),
+              "next": next_words_after(one, name)} for name, one in (("t", run.first), ("t2", run.second))]
     movable = {side: {"depth": depth, "texts": [list_tokens(run.t, row) for row in ids]}
                for side, (depth, ids) in activation_patching.list_movable(run).items()}
+    tokens: Any = sides[0]["tokens"]
     return Answer(
-        {"tokens": [sides[0]["tokens"][i] for i, _ in found.pairs], "pairs": [list(p) for p in found.pairs],
+        {"tokens": [tokens[i] for i, _ in found.pairs], "pairs": found.pairs,
          "layers": ["embed", *(str(i + 1) for i in range(len(found.names) - 1))], "sides": sides,
-         "divergence": gone, "grafts": movable, "line": "t.diff(t2).distance",
+         "divergence": found.divergence, "grafts": movable, "line": "t.diff(t2).distance",
          "lines": {"distance": "t.diff(t2).distance", "divergence": "t.diff(t2).divergence"}},
         {"changed": found.distance.float()},
     )
@@ -197,10 +191,7 @@ def next_words_after(one: Pass, name: str) -> dict[str, Any] | None:
     if one.t.core.spec.decoder is None or one.t.core.spec.head is None:
         return None
     pos = resolve.find_run(one.t).calls[0].ids.shape[1] - 1
-    stage = one.t.choices(pos)[0]
-    ids, chances = stage.top_tokens(10)
-    top = [{"id": i, "text": w, "p": p} for i, w, p in zip(ids, one.t.tokenizer.pieces(ids), chances, strict=True)]
-    return {"pos": pos, "top": top, "line": f"{name}.choices({pos})[0]"}
+    return {"pos": pos, "top": list_top_words(one.t, one.t.choices(pos)[0], 10), "line": f"{name}.choices({pos})[0]"}
 
 
 def proof(run: Run, query: Query) -> Answer:
@@ -210,20 +201,17 @@ def proof(run: Run, query: Query) -> Answer:
         raise Refused("this model writes no words: there is nothing to prove")
     both = model.encoder_decoder
     side = query.get_choice("side", *(("encoder", "cross", "decoder") if both else ("decoder",)))
-    given = [*(() if both else first.ids), *start_ids(model)]
-    target, free = [*given, *first.written], len(first.ids) if kind(model) == "prefix" else 0
-    if len(target) <= len(given) or not given:
+    if not first.written or not (model.encoder_decoder or first.ids):
         raise Refused("nothing was written")
-    case = Case(tuple(first.ids) if both else (), tuple(target), len(given), free)
-    how_long = scenes.SceneOptions(start_ids(model), model.special.eos, ask=query.get_text("ask", "它"))
+    case = make_case(model, first, first.written)
     with torch.inference_mode(False), torch.no_grad():
-        found = scenes.prove_edges(model.core, model.tokenizer, case, how_long, side)  # pyright: ignore[reportArgumentType]
+        found = scenes.prove_edges(model, case, query.get_text("ask", "它"), side)  # pyright: ignore[reportArgumentType]
     if found is None:
-        raise Refused("every edge is cut for texts of up to {proof} tokens", proof=how_long.proof)
-    lines = proof_lines(case, side)
+        raise Refused("every edge is cut for texts of up to {proof} tokens", proof=scenes.PROOF)
+    lines, target = proof_lines(case, side), list(case.target)
     return Answer({**found, "asking": list_tokens(run.t, list(case.source if side == "encoder" else case.target)),
-                   "target": list_tokens(run.t, target), "given": len(given), "line": lines["after"],
-                   "turned": list_turned(found, run.t.tokenizer.pieces(target), len(given)), "lines": lines})
+                   "target": list_tokens(run.t, target), "given": case.at, "line": lines["after"],
+                   "turned": list_turned(found, run.t.tokenizer.pieces(target), case.at), "lines": lines})
 
 
 def list_turned(found: Mapping[str, Any], target: list[str], given: int) -> list[int]:

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from qkv.core.masks import REASONS
 from qkv.explore.body import Answer, Query
-from qkv.explore.question import Pass, Refused, Run, attention_path, attention_paths
+from qkv.explore.question import Refused, Run, attention_path, attention_paths
 from qkv.lens import resolve
 from qkv.lens.mask_reasons import LOW
 from qkv.lens.mask_reasons import classify_hidden as why
@@ -28,48 +29,38 @@ def list_parts(run: Run) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for part, paths in attention_paths(run.model).items():
         at = run.t.attentions[paths[0]].spec
-        found.append({
-            "part": part, "path_of_layer": paths, "layers": len(paths), "heads": at.heads,
-            "groups": getattr(at, "groups", at.heads), "queries": count_queries(run.first, part),
-            "keys": count_keys(run.first, part),
-        })
+        queries, keys = count_edges(run, part)
+        found.append({"part": part, "path_of_layer": paths, "layers": len(paths), "heads": at.heads,
+                      "groups": getattr(at, "groups", at.heads), "queries": queries, "keys": keys})
     return found
 
 
-def count_queries(first: Pass, part: str) -> int:
-    """How many positions ask in a part."""
-    return resolve.find_run(first.t, "encoder." if part == "encoder" else "").ids.shape[1]
-
-
-def count_keys(first: Pass, part: str) -> int:
-    """How many positions are asked in a part."""
-    return resolve.find_run(first.t, "encoder." if part in ("encoder", "cross") else "").ids.shape[1]
+def count_edges(run: Run, part: str) -> tuple[int, int]:
+    """How many positions ask in a part, and how many are asked."""
+    sides = "encoder." * (part == "encoder"), "encoder." * (part in ("encoder", "cross"))
+    queries, keys = (resolve.find_run(run.t, side).ids.shape[1] for side in sides)
+    return queries, keys
 
 
 @dataclass(frozen=True)
 class Head:
-    """One head of one attention of a run, with what is added to the scores of all of them, [H or 1, Q, S]."""
+    """One head of one attention of a run: the group and the tap of the keys that it meets.
+
+    `bias` [Q, S] is what is added to its scores, number `row` of those of its attention.
+    """
 
     t: Any
     path: str
     head: int
+    group: int
+    key: str
+    row: int
     bias: Tensor
-
-    @property
-    def group(self) -> int:
-        """The key/value group that it reads."""
-        return group_of_head(self.t.attentions[self.path], self.head)
-
-    @property
-    def key(self) -> str:
-        """The tap of the keys that it meets."""
-        at = self.t.attentions[self.path]
-        return f"{self.path}.{'k_pre' if at.spec.mask.kind == 'memory' else 'k'}"
 
     def scores(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """q·k times the scale, and what was added to it, each [Q, S] in fp32, for some queries."""
         q, k = self.t[f"{self.path}.q"][0, self.head, rows].float(), self.t[self.key][0, self.group].float()
-        return q @ k.T * self.t.attentions[self.path].scale, self.bias[self.head if len(self.bias) > 1 else 0, rows]
+        return q @ k.T * self.t.attentions[self.path].scale, self.bias[rows]
 
     def weights(self, rows: slice = slice(None)) -> Tensor:
         """The pattern [Q, S] of some queries; what really acted where an edge was cut."""
@@ -86,14 +77,16 @@ class Head:
 
 def heads_of(run: Run, path: str) -> list[Head]:
     """The heads of an attention."""
-    bias = run.t.bias(path)[0]
-    return [Head(run.t, path, h, bias) for h in range(run.t.attentions[path].spec.heads)]
+    at, bias = run.t.attentions[path], run.t.bias(path)[0]
+    key = f"{path}.{'k_pre' if at.spec.mask.kind == 'memory' else 'k'}"
+    rows = [h if len(bias) > 1 else 0 for h in range(at.spec.heads)]
+    return [Head(run.t, path, h, group_of_head(at, h), key, row, bias[row]) for h, row in enumerate(rows)]
 
 
 def head_of(run: Run, query: Query) -> Head:
     """The head that a query means."""
-    path = attention_path(run.model, part_of(run, query), query.get_integer("layer", 0), query.get_integer("head", 0))
-    return heads_of(run, path)[query.get_integer("head", 0)]
+    part, layer, head = part_of(run, query), query.get_integer("layer", 0), query.get_integer("head", 0)
+    return heads_of(run, attention_path(run.model, part, layer, head))[head]
 
 
 def part_of(run: Run, query: Query) -> str:
@@ -102,8 +95,8 @@ def part_of(run: Run, query: Query) -> str:
 
 
 def pool_max(x: Tensor, by: tuple[int, int]) -> Tensor:
-    """The largest number of each tile of [..., Q, S]; the last tiles may be smaller."""
-    return F.max_pool2d(x.flatten(0, -3)[:, None] if x.dim() > 3 else x[None], by, by, ceil_mode=True)
+    """The largest number of each tile of [Q, S]; the last tiles may be smaller."""
+    return F.max_pool2d(x[None, None], by, by, ceil_mode=True)[0, 0]
 
 
 def to_bytes(x: Tensor) -> Tensor:
@@ -115,7 +108,8 @@ def thumbs(run: Run, query: Query) -> Answer:
     """Every head of a part, pooled to at most 24 x 24 cells; with sink=0 the first key is left out of the picture."""
     part = part_of(run, query)
     paths, sink = attention_paths(run.model)[part], query.get_choice("sink", "1", "0")
-    by = tuple(-(-n // THUMB) for n in (count_queries(run.first, part), count_keys(run.first, part)))
+    queries, keys = count_edges(run, part)
+    by = -(-queries // THUMB), -(-keys // THUMB)
     maps: list[Tensor] = []
     sinks: list[Tensor] = []
     for path in paths:
@@ -124,53 +118,38 @@ def thumbs(run: Run, query: Query) -> Answer:
         if sink == "0":
             for w in found:
                 w[:, 0] = 0
-        maps.append(torch.stack([pool_max(w[None], (by[0], by[1]))[0, 0] for w in found]))
-    heads = max(map(len, maps))
-    one = f'torch.stack([t[f"{stem(paths[0])}.pattern"][0, :, :, 0].mean(-1) for i in range({len(paths)})])'
-    return Answer(
-        {"part": part, "pool": list(by), "line": one},
-        {"thumbs": to_bytes(torch.stack([F.pad(m, (0, 0, 0, 0, 0, heads - len(m))) for m in maps])),
-         "sink": torch.stack([F.pad(s, (0, heads - len(s))) for s in sinks])},
-    )
-
-
-def stem(path: str) -> str:
-    """A path with its layer as the variable i of an f-string."""
-    return re.sub(r"layers\.\d+", "layers.{i}", path)
+        maps.append(torch.stack([pool_max(w, by) for w in found]))
+    stem = re.sub(r"layers\.\d+", "layers.{i}", paths[0])  # for an f-string over the layers
+    one = f'torch.stack([t[f"{stem}.pattern"][0, :, :, 0].mean(-1) for i in range({len(paths)})])'
+    # layers with fewer heads are filled up with zeros
+    arrays = {"thumbs": to_bytes(pad_sequence(maps, batch_first=True)), "sink": pad_sequence(sinks, batch_first=True)}
+    return Answer({"part": part, "pool": by, "line": one}, arrays)
 
 
 def attn(run: Run, query: Query) -> Answer:
     """One head, pooled where it is larger than 512 a side or where `pool` asks for it."""
     at = head_of(run, query)
     weight = at.weights()
-    auto = -(-max(weight.shape) // WHOLE)
-    by = max(auto, query.get_integer("pool", 1, low=1, high=1 << 12))
+    by = max(-(-max(weight.shape) // WHOLE), query.get_integer("pool", 1, low=1, high=1 << 12))
     return Answer({"path": at.path, "head": at.head, "pool": by, "line": at.line},
-                  {"weight": to_bytes(pool_max(weight[None], (by, by))[0, 0])})
+                  {"weight": to_bytes(pool_max(weight, (by, by)))})
 
 
 def row(run: Run, query: Query) -> Answer:
     """One query of one head, exact: weights, scores before the softmax, what distance adds, and why keys are hidden."""
     at = head_of(run, query)
-    i = query.get_integer("query", high=count_queries(run.first, part_of(run, query)) - 1)
+    i = query.get_integer("query", high=len(at.bias) - 1)
     score, bias = at.scores(slice(i, i + 1))
-    weight = at.weights(slice(i, i + 1))[0]
-    cells = at.bias[0] <= LOW / 2
-    rule = run.t.attentions[at.path].spec.mask
-    reasons = [REASONS[n] for n in why(cells, rule.kind, rule.window)[i].tolist()]
+    cells, rule = at.bias <= LOW / 2, run.t.attentions[at.path].spec.mask
+    reasons = ["" if n == 0 else REASONS[n] for n in why(cells, rule.kind, rule.window)[i].tolist()]
     if (key := cut_key(run, at, i)) is not None:
         reasons[key] = "cut"
     q, k = f't["{at.path}.q"][0, {at.head}, {i}].float()', f't["{at.key}"][0, {at.group}].float()'
-    spot = at.head if len(at.bias) > 1 else 0
-    lines = {
-        "weight": f"{at.line}[{i}]", "score": f'(({k} @ {q}) * t.attentions["{at.path}"].scale)',
-        "bias": f't.bias("{at.path}")[0, {spot}, {i}]',
-    }
-    return Answer(
-        {"path": at.path, "query": i, "reasons": ["" if r == "seen" else r for r in reasons],
-         "line": lines["weight"], "lines": lines},
-        {"weight": weight, "score": score[0], "bias": bias[0].masked_fill(cells[i], 0.0)},
-    )
+    lines = {"weight": f"{at.line}[{i}]", "score": f'(({k} @ {q}) * t.attentions["{at.path}"].scale)',
+             "bias": f't.bias("{at.path}")[0, {at.row}, {i}]'}
+    return Answer({"path": at.path, "query": i, "reasons": reasons, "line": lines["weight"], "lines": lines},
+                  {"weight": at.weights(slice(i, i + 1))[0], "score": score[0],
+                   "bias": bias[0].masked_fill(cells[i], 0.0)})
 
 
 def cut_key(run: Run, at: Head, query: int) -> int | None:
@@ -185,29 +164,22 @@ def mask(run: Run, query: Query) -> Answer:
     """Who may look at whom in an attention, and why not."""
     path = attention_path(run.model, part_of(run, query), query.get_integer("layer", 0))
     found = run.t.mask(path)
-    return Answer(
-        {"path": path, "kind": found.kind, "reasons": ["", *REASONS[1:]], "line": f't.mask("{path}").cells'},
-        {"code": found.cells.to(torch.uint8)},
-    )
+    return Answer({"path": path, "kind": found.kind, "reasons": ["", *REASONS[1:]], "line": f't.mask("{path}").cells'},
+                  {"code": found.cells.to(torch.uint8)})
 
 
 def walk(run: Run, query: Query) -> Answer:
     """The seven steps of one position, each strip with its line; long strips are cut to 64 numbers."""
     at = head_of(run, query)
-    part = part_of(run, query)
-    spots = {"query": query.get_integer("query", high=count_queries(run.first, part) - 1),
-             "key": query.get_integer("key", 0, high=count_keys(run.first, part) - 1)}
-    found = run.t.walk(at.path, head=at.head, **spots)
-    focus = {"pattern": spots["key"], "score": spots["key"], "mask": spots["key"], "ids": spots["query"],
-             "head weights": at.head}
-    steps = [
-        {"step": name, "strips": [strip_as_json(s, focus.get(s.name)) for s in strips]}
-        for name, strips in found.steps.items()
-    ]
-    gone = cut_key(run, at, spots["query"]) == spots["key"]
-    reason = "cut" if gone else "" if found.reason == "seen" else found.reason
+    asks, keys = at.bias.shape
+    spot, key = query.get_integer("query", high=asks - 1), query.get_integer("key", 0, high=keys - 1)
+    found = run.t.walk(at.path, head=at.head, query=spot, key=key)
+    focus = {"pattern": key, "score": key, "mask": key, "ids": spot, "head weights": at.head}
+    steps = [{"step": name, "strips": [strip_as_json(s, focus.get(s.name)) for s in strips]}
+             for name, strips in found.steps.items()]
+    reason = "cut" if cut_key(run, at, spot) == key else "" if found.reason == "seen" else found.reason
     weight = found["weight"]
-    return Answer({"path": at.path, "head": at.head, **spots, "steps": steps, "reason": reason,
+    return Answer({"path": at.path, "head": at.head, "query": spot, "key": key, "steps": steps, "reason": reason,
                    "weight": float(weight.values), "line": qualify_line(weight.line)})
 
 
@@ -221,12 +193,11 @@ def strip_as_json(s: Strip, at: int | None) -> dict[str, Any]:
     flat, line = s.values.flatten(), qualify_line(s.line)
     begin = 0 if at is None else max(0, min(at - 32, len(flat) - 64))
     rows = f"torch.as_tensor({line}).flatten()" if s.values.dim() > 1 else line
-    some = flat[begin : begin + 64].tolist()
-    low = LOW / 2
+    shown = slice(begin, begin + 64)
     return {
         "name": s.name, "line": rows, "letters": s.letters, "shape": list(s.whole), "scalar": s.values.dim() == 0,
-        "values": [None if isinstance(v, float) and v <= low else v for v in some], "whole": len(flat), "from": begin,
-        **({"words": list(s.words[begin : begin + 64])} if s.words else {}),
+        "values": [None if isinstance(v, float) and v <= LOW / 2 else v for v in flat[shown].tolist()],
+        "whole": len(flat), "from": begin, **({"words": list(s.words[shown])} if s.words else {}),
         **({"at": at - begin} if at is not None else {}),
     }
 

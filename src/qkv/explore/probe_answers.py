@@ -27,13 +27,9 @@ def run_key(directory: Path) -> str:
 def list_runs(folder: Path | None) -> Answer:
     """The watched runs in a folder, the one that recorded last at the end."""
     directories = find_recorded_runs(folder) if folder and folder.is_dir() else []
-    found = [summarize_run(ProbeLog(directory)) for directory in sorted(directories, key=last_recorded)]
+    directories = sorted(directories, key=lambda run: (run / FOLDER / "index.json").stat().st_mtime)
+    found = [summarize_run(ProbeLog(directory)) for directory in directories]
     return Answer({"runs": found, "line": f"qkv.training.probes.records.find_recorded_runs({str(folder)!r})"})
-
-
-def last_recorded(directory: Path) -> float:
-    """When a run recorded last."""
-    return (directory / FOLDER / "index.json").stat().st_mtime
 
 
 def summarize_run(w: ProbeLog) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -19,18 +19,20 @@ from torch import Tensor
 
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
-from qkv.errors import QkvError, nearest
+from qkv.errors import QkvError
 from qkv.generation import beam as beams
 from qkv.generation import engine
 from qkv.generation.decoder import Decoder
 from qkv.generation.sequence import DecodeOptions
-from qkv.lens import attention_maps, edit
+from qkv.lens import attention_maps, edit, trace_storage
+from qkv.lens.edge_ablation import Case
 from qkv.lens.trace import Trace
 from qkv.messages import Message, join
 from qkv.model import Model
+from qkv.options import NOT_NEGATIVE, check_range, replace_from_dict
 from qkv.sampling import Sampling
-from qkv.spec import Latent
 from qkv.tasks.generate import GenerateOptions, decode_options
+from qkv.tasks.special_tokens import start_ids
 
 FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")
 LIGHT = ("patterns", "lens", "routes")
@@ -57,6 +59,16 @@ class Cut:
     query: int | None = None
     key: int | None = None
 
+    @staticmethod
+    def from_json(body: Any) -> "Cut":
+        """The cut of a JSON object; a QkvError names a key that is missing, unknown or out of range."""
+        cut = replace_from_dict(Cut("", 0, 0), body, "cut")
+        if not {"part", "layer", "head"} <= set(body) or (cut.query is None) != (cut.key is None):
+            raise Refused("cut: expected part, layer and head, and for an edge query and key")
+        keys = ("layer", "head") if cut.query is None else ("layer", "head", "query", "key")
+        check_range("cut", cut, NOT_NEGATIVE, lambda n: n >= 0, *keys)
+        return cut
+
 
 @dataclass(frozen=True)
 class Question:
@@ -72,23 +84,22 @@ class Question:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Question":
-        """The question of a JSON object; a Refused names a wrong key."""
-        known = [f.name for f in fields(Question)]
-        for key in body:
-            if key not in known:
-                hint = nearest(key, known)
-                raise Refused("{key!r} is unknown{hint}; known: {known}", key=key, hint=hint,
-                              known=", ".join(known))
-        text, second = body.get("text"), body.get("second")
-        for value in (text, second or "x"):
-            if not isinstance(value, str) or not value.strip():
-                raise Refused("there is no text: write a sentence")
-        made = {key: parse_integer(body, key, 1, most) for key, most in MOST.items()}
-        force = body.get("force") or []
-        if not isinstance(force, list) or any(type(i) is not int or i < 0 for i in force):
-            raise Refused("force: expected a list of token ids")
-        return Question(str(text), second or None, made["max_new_tokens"], made["beam"],
-                        parse_sampling(body.get("sampling")), tuple(force), parse_cut(body.get("cut")))
+        """The question of a JSON object.
+
+        Raises:
+            QkvError: an unknown key, or a value that it cannot have.
+        """
+        texts = body.get("text"), body.get("second") or "x"
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            raise Refused("there is no text: write a sentence")
+        cut = None if body.get("cut") is None else Cut.from_json(body["cut"])
+        kept = {"second": body.get("second") or None, "force": body.get("force") or (), "sampling": (), "cut": cut}
+        made = replace_from_dict(Question(""), {**body, **kept})
+        for key, most in MOST.items():
+            if getattr(made, key) is not None:
+                wanted = Message("{low} to {high}", low=1, high=most)
+                check_range("", made, wanted, lambda n, most=most: 1 <= n <= most, key)
+        return replace(made, sampling=parse_sampling(body.get("sampling")))
 
     def id(self, model: str) -> str:
         """The name of the run that answers: the same for the same question to the same model."""
@@ -98,20 +109,9 @@ class Question:
 
 def question_as_json(q: Question) -> dict[str, Any]:
     """A question as the page puts it."""
-    found: dict[str, Any] = {"text": q.text, "second": q.second, "max_new_tokens": q.max_new_tokens, "beam": q.beam,
-                             "sampling": dict(q.sampling), "force": list(q.force)}
-    if q.cut:
-        found["cut"] = {key: value for key, value in vars(q.cut).items() if value is not None}
+    cut = {key: value for key, value in vars(q.cut).items() if value is not None} if q.cut else None
+    found = {**vars(q), "sampling": dict(q.sampling), "force": list(q.force), "cut": cut}
     return {key: value for key, value in found.items() if value}
-
-
-def parse_integer(body: Mapping[str, Any], key: str, low: int = 0, high: int | None = None) -> int | None:
-    """A whole number of a JSON object, None where it is not given."""
-    value = body.get(key)
-    if value is not None and (type(value) is not int or not low <= value <= (value if high is None else high)):
-        raise Refused("{key}: expected a whole number >= {low}{bool}, found {value!r}", key=key, low=low,
-                      bool=Message(" and <= {high}", high=high) if high else "", value=value)
-    return value
 
 
 def parse_sampling(sampling: object) -> tuple[tuple[str, float], ...]:
@@ -122,22 +122,8 @@ def parse_sampling(sampling: object) -> tuple[tuple[str, float], ...]:
     if not isinstance(sampling, dict) or not set(sampling) <= set(known):
         raise Refused("sampling: expected an object with some of {known}", known=", ".join(known))
     kept = {k: v for k, v in sampling.items() if v is not None and not (k == "top_k" and v == 0)}
-    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in kept.values()):
-        raise Refused("sampling: expected numbers, found {sampling!r}", sampling=sampling)
+    GenerateOptions.parse(kept, {})  # refuses what is no such number
     return tuple(sorted(kept.items()))
-
-
-def parse_cut(body: object) -> Cut | None:
-    """The cut of a JSON object."""
-    if body is None:
-        return None
-    names = [f.name for f in fields(Cut)]
-    ok = isinstance(body, dict) and set(body) <= set(names) and {"part", "layer", "head"} <= set(body)
-    if not ok or (body.get("query") is None) != (body.get("key") is None):  # pyright: ignore[reportAttributeAccessIssue]
-        raise Refused("cut: expected part, layer and head, and for an edge query and key")
-    assert isinstance(body, dict)
-    layer, head, query, key = (parse_integer(body, name) for name in ("layer", "head", "query", "key"))
-    return Cut(str(body["part"]), layer or 0, head or 0, query, key)
 
 
 @dataclass(eq=False)
@@ -222,20 +208,15 @@ def read_text(model: Model, text: str, question: Question, more: Sequence[edit.E
     speaks = model.spec.decoder is not None and model.spec.head is not None
     written, logprobs = write_words(model, ids, question, edits) if speaks else ([], [])
     tokens = len(ids) + len(written)
-    full = tokens * bytes_per_token(model.core, FULL) <= BUDGET
+    size = tokens * bytes_per_token(model.core, FULL)
+    full = size <= BUDGET
     if not full:
-        notes.append(explain_omission(model, tokens))
+        notes.append(Message("this text has {tokens} tokens, and all of it takes {size} MB: no walk, parts or check "
+                             "here, but the rest", tokens=tokens, size=f"{size / 2**20:,.0f}"))
     save = [*(FULL if full else LIGHT), *["labels.out"] * bool(model.spec.labels)]
     with Trace(model.core, save, edits, model.tokenizer) as t:
         reread(model, ids, written, question) if speaks else read_once(model, ids)
     return Pass(text, ids, written, logprobs, output_text(model, t, ids, written), t, notes, full)
-
-
-def explain_omission(model: Model, tokens: int) -> Message:
-    """What a long text leaves out, and why."""
-    size = f"{tokens * bytes_per_token(model.core, FULL) / 2**20:,.0f}"
-    return Message("this text has {tokens} tokens, and all of it takes {size} MB: no walk, parts or check here, but "
-                   "the rest", tokens=tokens, size=size)
 
 
 def fit_text(model: Model, text: str) -> tuple[str, list[Message]]:
@@ -265,39 +246,26 @@ def max_text_tokens(model: Model) -> int:
 
 
 def bytes_per_token(core: Transformer, save: Sequence[str]) -> int:
-    """Bytes that a trace with these taps keeps for one token of a source and one that is written."""
-    t = Trace(core, list(save))
-    return sum(tap_width(t, name) for name in t.needed) * core.embed.weight.element_size()
+    """Bytes that a trace with these taps keeps for one token of a source and one that is written; logits apart."""
+    each = trace_storage.bytes_per_token(core)
+    return sum(each.get(name, 0) for name in Trace(core, save).needed if name != "logits")
 
 
-def tap_width(t: Trace, name: str) -> int:
-    """How many numbers a tap carries for one position; patterns are rebuilt, logits counted apart."""
-    path, _, last = name.rpartition(".")
-    spec, at = t.core.spec, t.attentions.get(path)
-    if last in ("pattern", "score", "logits") and ".moe" not in path:
-        return 0
-    if at is not None and last not in ("norm", "out"):
-        s = at.spec
-        if isinstance(s, Latent):
-            dim = s.nope_head_dim + s.rotary.dim
-            sizes = {
-                "latent": s.kv_rank,
-                "k_rope": s.rotary.dim,
-                "z": s.heads * s.value_dim,
-                "v": s.heads * s.value_dim,
-            }
-            return sizes.get(last, s.heads * dim)
-        return (s.heads if last in ("q_pre", "q", "z") else s.groups) * s.head_dim
-    if ".moe" in path or ".ffn" in path:
-        stack = spec.encoder if name.startswith("encoder.") or not spec.decoder else spec.decoder
-        assert stack is not None
-        block = stack.blocks[int(name.split("layers.")[1].split(".")[0])]
-        if block.moe and path.endswith("moe") and last in ("logits", "index", "weight"):
-            return block.moe.num_experts if last == "logits" else 2 * block.moe.top_k
-        ffn = block.moe.shared if block.moe else block.ffn
-        if ffn and last in ("up", "gate", "act"):
-            return ffn.width
-    return spec.stack.width
+def make_case(model: Model, one: Pass, written: Sequence[int]) -> Case:
+    """A text with words after it, the first of them asked about; for an encoder a word at its first [MASK]."""
+    ids = tuple(one.ids)
+    if model.spec.decoder is None:
+        at = ids.index(mask_token(model))
+        return Case(ids, (*ids[:at], *written), at)
+    both = model.encoder_decoder
+    given = (*(() if both else ids), *start_ids(model))
+    return Case(ids if both else (), (*given, *written), len(given), len(ids) * (kind(model) == "prefix"))
+
+
+def mask_token(model: Model) -> int:
+    """The token that stands for a word to be guessed, -1 where there is none."""
+    found = model.tokenizer.mask_id if model.tokenizer else None
+    return -1 if found is None else found
 
 
 def edits_of(model: Model, cut: Cut | None) -> list[edit.Edit]:
@@ -318,10 +286,8 @@ def attention_path(model: Model, part: str, layer: int, head: int = 0) -> str:
     rows = paths[part]
     if not 0 <= layer < len(rows):
         raise Refused("layer={layer}: expected 0 to {rows}", layer=layer, rows=len(rows) - 1)
-    stack = model.spec.encoder if part == "encoder" else model.spec.decoder
-    assert stack is not None
-    block = stack.blocks[layer]
-    heads = block.cross.heads if part == "cross" and block.cross else block.attn.heads
+    stack: Any = model.spec.encoder if part == "encoder" else model.spec.decoder
+    heads = getattr(stack.blocks[layer], "cross" if part == "cross" else "attn").heads
     if not 0 <= head < heads:
         raise Refused("head={head}: expected 0 to {heads}", head=head, heads=heads - 1)
     return rows[layer]
@@ -340,8 +306,8 @@ def write_words(
 ) -> tuple[list[int], list[float]]:
     """The ids that follow a text, what is forced first, and the log-probability of each that was chosen (forced: 0)."""
     force = list(question.force)
-    if force and (bad := max(force)) >= model.spec.vocabulary:
-        raise Refused("force: there is no id {bad}, the last one is {vocabulary}", bad=bad,
+    if bad := [i for i in force if not 0 <= i < model.spec.vocabulary]:
+        raise Refused("force: there is no id {bad}, the last one is {vocabulary}", bad=bad[0],
                       vocabulary=model.spec.vocabulary - 1)
     if force and force[-1] in model.special.eos:
         return force, [0.0] * len(force)
@@ -414,7 +380,7 @@ def output_text(model: Model, t: Trace, ids: list[int], written: list[int]) -> s
     """The model's output: what it wrote, or the text with its blanks filled in."""
     if model.spec.decoder:
         return model.text([i for i in written if i not in model.special.eos])
-    mask = model.tokenizer.mask_id if model.tokenizer else None
+    mask = mask_token(model)
     if model.spec.head is None or mask not in ids:
         return ""
     best = t["logits"][0].argmax(-1).tolist()
@@ -425,14 +391,14 @@ class RecentRuns:
     """The latest runs, at most `count` of them and `limit` bytes; the one asked for longest ago goes first."""
 
     def __init__(self, count: int = 8, limit: int = 2 * BUDGET) -> None:
-        self.num_experts, self.limit = count, limit
+        self.count, self.limit = count, limit
         self.runs: OrderedDict[str, Run] = OrderedDict()
 
     def get(self, name: str) -> Run:
         """A run that is kept; a Refused with status 404 where it was dropped."""
         if name not in self.runs:
             raise Refused("there is no {name}: the last {num_experts} are kept; ask again", status=404, name=name,
-                          num_experts=self.num_experts)
+                          num_experts=self.count)
         self.runs.move_to_end(name)
         return self.runs[name]
 
@@ -441,8 +407,8 @@ class RecentRuns:
         if name not in self.runs:
             self.runs[name] = make()
         self.runs.move_to_end(name)
-        while len(self.runs) > self.num_experts or (
-            len(self.runs) > 1 and sum(r.bytes for r in self.runs.values()) > self.limit
+        while len(self.runs) > 1 and (
+            len(self.runs) > self.count or sum(r.bytes for r in self.runs.values()) > self.limit
         ):
             self.runs.popitem(last=False)
         return self.runs[name]

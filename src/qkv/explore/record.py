@@ -13,12 +13,11 @@ from urllib.parse import quote
 
 from qkv.errors import QkvError
 from qkv.explore import answers, probe_answers
-from qkv.explore.body import JSON, Answer, Query, list_tokens
+from qkv.explore.body import JSON, Answer, Query, list_tokens, read_ids
 from qkv.explore.embeddings import whole_words
 from qkv.explore.guesses import mark_usable
-from qkv.explore.heads import count_keys as read_by
-from qkv.explore.heads import count_queries, heads_of, list_parts
-from qkv.explore.question import Question, Run, ask, attention_paths, question_as_json
+from qkv.explore.heads import heads_of, list_parts
+from qkv.explore.question import Question, Run, ask, question_as_json
 from qkv.lens import resolve
 from qkv.model import Model
 from qkv.training.probes.records import ProbeLog
@@ -30,7 +29,8 @@ SHOWN = "20"  # words that the page lists after a position
 MISSES = 32  # answers in a row that did not fit, after which nothing more is tried
 STEPS = 12  # steps of a watched run that are recorded
 ANALOGIES = (("I", "me", "he"), ("中国", "北京", "日本"))  # those that the panel Word shift offers
-Asked = tuple[str, dict[str, str]]
+MUST = ("meta", "lens", "row", "thumbs", "attn")  # that the page shows at once
+Request = tuple[str, dict[str, str]]
 
 
 def record(
@@ -48,23 +48,23 @@ def record(
     if not asked:
         raise QkvError("record: no text to look into; give at least one")
     home, book = asked[0][0], dict[str, Answer]()
-    runs = [(name, ask(models[name], question, name)) for name, question in asked]
-    questions = [{**question_as_json(run.question), **({"model": name} if name != home else {})} for name, run in runs]
     names = list(dict.fromkeys(name for name, _ in asked))
+    asking = {name: {} if name == home else {"model": name} for name in names}
+    runs = [(name, ask(models[name], question, name)) for name, question in asked]
+    questions = [{**question_as_json(run.question), **asking[name]} for name, run in runs]
     for name in names:
         texts = [q.text for n, q in asked if n == name]
         found = answers.describe_model(models[name], name, names, lang, texts)
-        asking = {} if name == home else {"model": name}
-        book[path_of("about", asking)] = Answer({**found.keys, **(more or {}).get(name, {}), "recorded": questions})
-        book |= {path_of(path, asking): one for path, one in record_training(watched).items()}
+        book[path_of("about", asking[name])] = Answer({**found.keys, **(more or {}).get(name, {}),
+                                                       "recorded": questions})
+        book |= {path_of(path, asking[name]): one for path, one in record_training(watched).items()}
     for question, (_, run) in zip(questions, runs, strict=True):
         book[run_path(question)] = Answer({"run": run.id})
     packed = {path: encode_answer(found) for path, found in book.items()}
     shell = {name: read_page_file(STATIC / name) for name in ("index.html", "app.js", "app.css")}
     room = limit - len(write_document({}, shell).encode()) - sum(map(recorded_size, packed.items()))
     for n, (name, run) in enumerate(runs):
-        share = room // (len(runs) - n)
-        room -= fill(packed, run, {} if name == home else {"model": name}, share)
+        room -= fill(packed, run, asking[name], room // (len(runs) - n))
     return write_document(packed, shell)
 
 
@@ -76,8 +76,8 @@ def preload(run: Run, about: Answer, question: Mapping[str, Any]) -> str:
         if what == "attn" or (map_first and what == "thumbs"):
             break
         if must:
-            packed[path_of(f"r/{run.id}/{what}", values)] = encode_answer(answers.answer(run, what, values))
-    return element("ready", packed)
+            packed[request_path(run, what, values, {})] = encode_answer(answers.answer(run, what, values))
+    return write_element("ready", packed)
 
 
 def fill(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str], share: int) -> int:
@@ -88,82 +88,75 @@ def fill(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str], 
     """
     spent, missed = 0, 0
     for must, what, values in list_requests(run):
-        about = what in answers.TABLES
-        path = path_of(what if about else f"r/{run.id}/{what}", {**values, **(model if about else {})})
+        path = request_path(run, what, values, model)
         if path in packed:
             continue
         try:
-            found = answers.TABLES[what](run.model, Query(values)) if about else answers.answer(run, what, values)
+            table = answers.TABLES.get(what)
+            found = table(run.model, Query(values)) if table else answers.answer(run, what, values)
         except QkvError:
             continue  # the live page would say why
         one = encode_answer(found)
         size = recorded_size((path, one))
-        if spent + size > share:
-            if must:
-                raise QkvError("record: {text!r} does not fit into {share:,} bytes; record fewer texts",
-                               text=run.question.text, share=share)
-            missed += 1
-            if missed == MISSES:
-                break
+        if spent + size <= share:
+            packed[path] = one
+            spent, missed = spent + size, 0
             continue
-        packed[path] = one
-        spent, missed = spent + size, 0
+        if must:
+            raise QkvError("record: {text!r} does not fit into {share:,} bytes; record fewer texts",
+                           text=run.question.text, share=share)
+        missed += 1
+        if missed == MISSES:
+            break
     return spent
 
 
 def list_requests(run: Run) -> Iterator[tuple[bool, str, dict[str, str]]]:
     """What the page asks about a run, what it opens with first: (whether it must fit, answer, query)."""
-    there, parts = answers.list_panels(run), list_parts(run)
-    yield True, "meta", {}
-    for what in ("lens", "wavefront", "cache", "alignment", "diff", "routes", "cost", "beams"):
-        if what in there:
-            yield what == "lens", what, {}
+    there, parts = {"meta", "row", "thumbs", *answers.list_panels(run)}, list_parts(run)
     first = choose_opening(run, parts)
-    yield True, "row", {k: first[k] for k in ("part", "layer", "head", "query")}
+    opening = ((what in MUST, what, values) for what, values in list_opening_requests(parts, first))
+    more = ((False, what, values) for what, values in list_more_requests(run, parts, first))
+    yield from (asked for asked in (*opening, *more) if asked[1] in there)
+
+
+def list_opening_requests(parts: list[dict[str, Any]], first: dict[str, str]) -> Iterator[Request]:
+    """What the page asks before anything is chosen on it."""
+    for what in ("meta", "lens", "wavefront", "cache", "alignment", "diff", "routes", "cost", "beams"):
+        yield what, {}
+    yield "row", {k: first[k] for k in ("part", "layer", "head", "query")}
     for p in parts:
-        yield True, "thumbs", {"part": p["part"]}
-        yield False, "mask", {"part": p["part"], "layer": "0"}
-    yield True, "attn", {k: first[k] for k in ("part", "layer", "head")}
-    yield from ((False, "walk", {**first, **key}) for key in ({}, {"key": "0"}) if "walk" in there)
-    yield from ((False, "attn", spot) for p in parts for spot in list_heads(p))
-    pos, ends = list_positions(run)
-    for what, more in (("choices", {"top": SHOWN}), ("parts", {})):
-        yield from ((False, what, {"pos": p, **more}) for p in pos if what in there)
-    yield from list_more_requests(run, parts, pos, ends, first)
+        yield "thumbs", {"part": p["part"]}
+        yield "mask", {"part": p["part"], "layer": "0"}
+    yield "attn", {k: first[k] for k in ("part", "layer", "head")}
 
 
-def list_more_requests(
-    run: Run, parts: list[dict[str, Any]], pos: list[str], ends: list[str], first: dict[str, str]
-) -> Iterator[tuple[bool, str, dict[str, str]]]:
+def list_more_requests(run: Run, parts: list[dict[str, Any]], first: dict[str, str]) -> Iterator[Request]:
     """What is recorded where there is room."""
-    there = answers.list_panels(run)
-    yield from ((False, "lens", {"own": "0"}) for _ in range("lens" in there))
-    for side in ("encoder", "cross") if run.model.encoder_decoder else ("",):
-        yield from ((False, "proof", {"side": side} if side else {}) for _ in range("proof" in there))
+    pos, ends = ([str(i) for i in range(len(read_ids(run.t, path)))] for path in ("", "encoder."))
+    layers = [str(i) for i in range(len(run.model.spec.stack.blocks))]
+    yield from (("walk", {**first, **key}) for key in ({}, {"key": "0"}))
+    yield from (("attn", spot) for p in parts for spot in list_heads(p))
+    yield from (("choices", {"pos": p, "top": SHOWN}) for p in pos)
+    yield from (("parts", {"pos": p}) for p in pos)
+    yield "lens", {"own": "0"}
+    yield from (("proof", {"side": side}) for side in (("encoder", "cross") if run.model.encoder_decoder else ("",)))
     for p in parts:
-        yield False, "thumbs", {"part": p["part"], "sink": "0"}
-        yield from ((False, "mask", {"part": p["part"], "layer": str(i)}) for i in range(1, p["layers"]))
-        yield from ((False, "row", {**spot, "query": first["query"]}) for spot in list_heads(p))
-    yield from ((False, "routes", {"layer": str(i)}) for i in range(len(run.model.spec.stack.blocks)))
-    yield from list_word_requests(run, ends)
+        yield "thumbs", {"part": p["part"], "sink": "0"}
+        yield from (("mask", {"part": p["part"], "layer": str(i)}) for i in range(1, p["layers"]))
+        yield from (("row", {**spot, "query": first["query"]}) for spot in list_heads(p))
+    yield from (("routes", {"layer": i}) for i in layers)
+    yield from (("shift", {"pos": at}) for at in ends)
+    yield from (("analogy", dict(zip("abc", three, strict=True))) for three in ANALOGIES)
+    words = whole_words(list_tokens(run.t, read_ids(run.t, "encoder.")))
+    yield from (("neighbours", {"word": word, "n": "10"}) for word in dict.fromkeys(words) if word)
     for p in parts:
-        yield from ((False, "row", {**spot, "query": str(i)}) for i in range(p["queries"]) for spot in list_heads(p))
-    asks = [str(i) for i in range(count_queries(run.first, first["part"]))]
-    yield from ((False, "walk", {**first, "query": i, "key": "0"}) for i in asks)
-    yield from ((False, "walk", {**first, "key": str(i)}) for i in range(read_by(run.first, first["part"])))
+        yield from (("row", {**spot, "query": str(i)}) for i in range(p["queries"]) for spot in list_heads(p))
     part = next(p for p in parts if p["part"] == first["part"])
-    yield from ((False, "walk", {**first, **spot}) for spot in list_heads(part))
-    for layer in map(str, range(len(run.model.spec.stack.blocks))):
-        yield from ((False, "parts", {"pos": p, "by": by, "layer": layer}) for by in ("head", "neuron") for p in pos)
-
-
-def list_word_requests(run: Run, ends: list[str]) -> Iterator[tuple[bool, str, dict[str, str]]]:
-    """Where words move, towards the words of the text that the answer chooses, and what lies near them."""
-    read = list_tokens(run.t, resolve.find_run(run.t, "encoder.").ids[0].tolist())
-    for at in ends:
-        yield False, "shift", {"pos": at}
-    yield from ((False, "analogy", dict(zip("abc", three, strict=True))) for three in ANALOGIES)
-    yield from ((False, "neighbours", {"word": word, "n": "10"}) for word in dict.fromkeys(whole_words(read)) if word)
+    yield from (("walk", {**first, "query": str(i), "key": "0"}) for i in range(part["queries"]))
+    yield from (("walk", {**first, "key": str(i)}) for i in range(part["keys"]))
+    yield from (("walk", {**first, **spot}) for spot in list_heads(part))
+    yield from (("parts", {"pos": p, "by": by, "layer": i}) for i in layers for by in ("head", "neuron") for p in pos)
 
 
 def list_heads(part: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -172,24 +165,15 @@ def list_heads(part: Mapping[str, Any]) -> list[dict[str, str]]:
             for i in range(part["layers"]) for h in range(part["heads"])]
 
 
-def list_positions(run: Run) -> tuple[list[str], list[str]]:
-    """The positions of the stack that writes, and of the one that reads."""
-    speaks, reads = (resolve.find_run(run.t, path).ids.shape[1] for path in ("", "encoder."))
-    return [str(i) for i in range(speaks)], [str(i) for i in range(reads)]
-
-
 def choose_opening(run: Run, parts: list[dict[str, Any]]) -> dict[str, str]:
     """Where the page opens: cross-attention if any, the last layer, a query in the middle, its best key."""
     part = next(p for name in ("cross", "decoder", "encoder") for p in parts if p["part"] == name)
-    calls = resolve.find_run(run.t).calls
-    begin = 0 if part["part"] == "encoder" else calls[0].ids.shape[1] - 1
+    begin = 0 if part["part"] == "encoder" else resolve.find_run(run.t).calls[0].ids.shape[1] - 1
     query = (begin + part["queries"] - 1) // 2
-    if part["part"] == "encoder" and True in (used := mark_usable(run, resolve.find_run(run.t))) and False in used:
+    if part["part"] == "encoder" and len(set(used := mark_usable(run.model, run.t))) == 2:
         query = used.index(True)
-    layer = part["layers"] - 1
-    path = attention_paths(run.model)[part["part"]][layer]
-    best = int(heads_of(run, path)[0].weights(slice(query, query + 1))[0].argmax())
-    return {"part": part["part"], "layer": str(layer), "head": "0", "query": str(query), "key": str(best)}
+    best = int(heads_of(run, part["path_of_layer"][-1])[0].weights(slice(query, query + 1))[0].argmax())
+    return {"part": part["part"], "layer": str(part["layers"] - 1), "head": "0", "query": str(query), "key": str(best)}
 
 
 def record_training(w: ProbeLog | None) -> dict[str, Answer]:
@@ -218,6 +202,13 @@ def run_path(question: Mapping[str, Any]) -> str:
     return "/api/run?" + json.dumps(question, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
+def request_path(run: Run, what: str, query: Mapping[str, str], model: Mapping[str, str]) -> str:
+    """The path of an answer about a run, or about its model alone; `model` names one that is not the page's first."""
+    if what in answers.TABLES:
+        return path_of(what, {**query, **model})
+    return path_of(f"r/{run.id}/{what}", query)
+
+
 def encode_answer(found: Answer) -> dict[str, str]:
     """A body as JSON can hold it."""
     body = found.body()
@@ -229,7 +220,7 @@ def recorded_size(one: tuple[str, dict[str, str]]) -> int:
     return len(inline_json(dict([one])).encode())
 
 
-def element(name: str, packed: Mapping[str, Any]) -> str:
+def write_element(name: str, packed: Mapping[str, Any]) -> str:
     """Answers as an element of a document."""
     return f'<script type="application/json" id="{name}">{inline_json(packed)}</script>'
 
@@ -243,11 +234,11 @@ def write_document(packed: Mapping[str, Any], texts: Mapping[str, str]) -> str:
     """The document: the page's own script and style inline, allowed by their hash, and the answers as data."""
     script = texts["app.js"].replace("</script", "<\\/script").replace("<!--", "<\\!--")
     style = texts["app.css"].replace("</style", "<\\/style")
-    policy = (f"default-src 'none'; script-src {hash_script(script)}; style-src 'unsafe-inline'; img-src data:; "
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()  # allows this very script, no other
+    policy = (f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
               "base-uri 'none'; form-action 'none'")
     meta = f'<meta http-equiv="content-security-policy" content="{policy}">'
-    data = element("recorded", packed)
-    html = texts["index.html"]
+    html, data = texts["index.html"], write_element("recorded", packed)
     for old, new in (
         ('<meta charset="utf-8">', f'<meta charset="utf-8">\n{meta}'),
         ('<link rel="stylesheet" href="app.css">', f"<style>{style}</style>"),
@@ -258,11 +249,6 @@ def write_document(packed: Mapping[str, Any], texts: Mapping[str, str]) -> str:
                            old=old)
         html = html.replace(old, new)
     return html
-
-
-def hash_script(script: str) -> str:
-    """The source expression by which a policy allows this very script and no other."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def read_page_file(path: Path) -> str:

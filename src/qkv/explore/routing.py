@@ -4,9 +4,8 @@ Letters: T positions, E experts, J chosen experts, N which layer of those that h
 """
 
 from qkv.core.experts import mask_closed_groups
-from qkv.explore.body import Answer, Query, list_tokens
+from qkv.explore.body import Answer, Query, list_tokens, read_ids
 from qkv.explore.question import Refused, Run
-from qkv.lens import resolve
 from qkv.lens.routing import expert_modules
 
 
@@ -23,24 +22,24 @@ def routes(run: Run, query: Query) -> Answer:
     n = layers.index(layer)
     one, moe = found[n], expert_modules(run.t)[found[n].path]
     s, at, part = moe.spec, f"t.routes()[{n}]", f'qkv.lens.routing.expert_modules(t)["{one.path}"]'
-    arrays = {"logits": run.t[f"{one.path}.logits"][0].float(), "score": one.score.float()}
-    lines = {"index": f"{at}.index", "weight": f"{at}.weight", "load": f"{at}.load", "score": f"{at}.score",
-             "share": f"({at}.load / {at}.load.sum())", "logits": f't["{one.path}.logits"][0]'}
+    shown = {"logits": (run.t[f"{one.path}.logits"][0], f't["{one.path}.logits"][0]'),
+             "score": (one.score, f"{at}.score")}
     if s.balance == "bias":
-        arrays["bias"], lines["bias"] = moe.bias.float(), f"{part}.bias"
-        arrays["choice"], lines["choice"] = one.choice.float(), f"{at}.choice"
+        shown |= {"bias": (moe.bias, f"{part}.bias"), "choice": (one.choice, f"{at}.choice")}
     if s.groups > 1:
-        arrays["left"] = mask_closed_groups(one.choice, s).float()  # minus infinity where its group is closed
-        lines["left"] = f"qkv.core.experts.mask_closed_groups({at}.choice, {part}.spec)"
         best = 1 if s.group_score == "best" else 2
-        arrays["judged"] = one.choice.float().unflatten(-1, (s.groups, -1)).topk(best, -1).values.sum(-1)
-        lines["judged"] = f"{at}.choice.unflatten(-1, ({s.groups}, -1)).topk({best}, -1).values.sum(-1)"
+        shown["left"] = (mask_closed_groups(one.choice, s),  # minus infinity where its group is closed
+                         f"qkv.core.experts.mask_closed_groups({at}.choice, {part}.spec)")
+        shown["judged"] = (one.choice.float().unflatten(-1, (s.groups, -1)).topk(best, -1).values.sum(-1),
+                           f"{at}.choice.unflatten(-1, ({s.groups}, -1)).topk({best}, -1).values.sum(-1)")
+    lines = {"index": f"{at}.index", "weight": f"{at}.weight", "load": f"{at}.load",
+             "share": f"({at}.load / {at}.load.sum())", **{name: line for name, (_, line) in shown.items()}}
     rules = {"weights": s.weights, "scale": s.scale, "groups": s.groups, "open_groups": s.topk_groups,
              "group_score": s.group_score}
     return Answer({
         "layer": layer, "layers": layers, "path": one.path,
-        "tokens": list_tokens(run.t, resolve.find_run(run.t).ids[0].tolist()),
+        "tokens": list_tokens(run.t, read_ids(run.t)),
         "experts": s.num_experts, "chosen": s.top_k, "shared": s.shared is not None, "scored": s.score, **rules,
         "index": one.index, "weight": one.weight, "load": one.load, "share": one.load / one.load.sum(),
         "line": lines["weight"], "lines": lines,
-    }, arrays)
+    }, {name: x.float() for name, (x, _) in shown.items()})
